@@ -54,7 +54,17 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     ),
     "heads": ("granitemoe", "minimax_m2", "mixtral", "olmoe", "qwen3_moe"),
     "ep": (
-        *("glm4_moe", "granitemoe", "granitemoeshared", "hunyuan_v1_moe", "minimax_m2", "mixtral", "olmoe", "phimoe"),
+        *(
+            "glm4_moe",
+            "gpt_oss",
+            "granitemoe",
+            "granitemoeshared",
+            "hunyuan_v1_moe",
+            "minimax_m2",
+            "mixtral",
+            "olmoe",
+            "phimoe",
+        ),
         *("qwen2_moe", "qwen3_moe", "solar_open"),
     ),
     "fsdp": ("bloom", "codegen"),

@@ -14,7 +14,8 @@ from torch import nn
 
 import planc
 from planc.backends.cuda.runtime.traced.bind import Bound
-from planc.backends.cuda.runtime.traced.bind_experts import activation_of, experts_path
+from planc.backends.cuda.runtime.traced.bind_experts import experts_path
+from planc.backends.cuda.runtime.traced.expert_form import form_of
 from planc.backends.cuda.runtime.traced.read import roles_of_module
 from planc.backends.cuda.runtime.traced.roles import Experts
 from planc.backends.cuda.runtime.traced.share import on_a_share, refusal
@@ -271,19 +272,19 @@ def test_code_that_views_a_share_as_all_heads_is_refused(monkeypatch: pytest.Mon
     assert "test_traced.py:" in refusal(model, roles_of_module(model), 2)
 
 
-@pytest.mark.parametrize(("family", "fit"), [("olmoe", True), ("qwen3_moe", True), ("gpt_oss", False)])
+@pytest.mark.parametrize("family", ["olmoe", "qwen3_moe", "gpt_oss"])
 def test_experts_are_planc_s_where_they_compute_what_their_class_does(
-    family: str, fit: bool, monkeypatch: pytest.MonkeyPatch
+    family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tried with numbers: gpt-oss clamps, and stores its weights the other way round."""
+    """Tried with numbers: gpt-oss has biases, clamps, and stores gates and ups in turn, the other way round."""
     model = model_on("cpu", config_of(family))
     experts = roles_of_module(model).blocks[-1].second
     assert isinstance(experts, Experts)
     module = model.get_submodule(f"model.layers.3.{experts_path(experts)}")
-    assert (activation_of(module, experts) is not None) == fit
+    assert form_of(module, experts) is not None
     forward = type(module).forward
     monkeypatch.setattr(type(module), "forward", lambda own, x, picks, weights: forward(own, x, picks, weights) * 1.01)
-    assert activation_of(module, experts) is None
+    assert form_of(module, experts) is None
 
 
 class ByValue(Strange):

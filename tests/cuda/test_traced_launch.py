@@ -32,7 +32,7 @@ CASES: dict[str, tuple[str, ...]] = {
     ),
     "tp": ("gpt2", "gpt_neox", "gptj", "opt", "own", "phi", "qwen2", "starcoder2"),
     "halves": ("b",),
-    "ep": ("granitemoe", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe"),
+    "ep": ("gpt_oss", "granitemoe", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe"),
     "heads": ("mixtral", "olmoe"),
     "fsdp": ("bloom",),
 }

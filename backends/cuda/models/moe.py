@@ -124,6 +124,11 @@ def sizes(counts: Tensor) -> list[int]:
     return each
 
 
+def of_this_rank(parameter: Tensor) -> Tensor:
+    """What this rank holds of `parameter`."""
+    return parameter.to_local() if isinstance(parameter, DTensor) else parameter
+
+
 class ExpertLinear(nn.Module):
     """One matrix an expert, [X, out, in]; on a rank that has some experts, or a part of each, these."""
 
@@ -132,7 +137,7 @@ class ExpertLinear(nn.Module):
         self.weight = nn.Parameter(torch.empty(experts, made, wide))
 
     def forward(self, rows: Tensor, each: list[int]) -> Tensor:
-        weight = self.weight.to_local() if isinstance(self.weight, DTensor) else self.weight
+        weight = of_this_rank(self.weight)
         return torch.cat([x @ w.T for x, w in zip(torch.split(rows, each), weight, strict=True)])
 
     def of_each(self, rows: Tensor) -> Tensor:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from planc.backends.cuda.runtime.traced.bind import Bound
 from planc.backends.cuda.runtime.traced.bind_block import common_path
-from planc.backends.cuda.runtime.traced.bind_experts import activation_of, experts_path
+from planc.backends.cuda.runtime.traced.bind_experts import experts_path
+from planc.backends.cuda.runtime.traced.expert_form import form_of
 from planc.backends.cuda.runtime.traced.names import names_of
 from planc.backends.cuda.runtime.traced.read import roles_of_module
 from planc.backends.cuda.runtime.traced.roles import Experts, FeedForward, Roles, UnknownError
@@ -109,7 +110,7 @@ def _not_experts(model: Any, roles: Roles) -> Iterator[str]:
         if isinstance(e := block.second, Experts):
             path = f"{roles.layers}.{number}.{experts_path(e)}"
             module = model.get_submodule(path)
-            if activation_of(module, e) is None or not common_path([experts_path(e), e.router.path]):
+            if form_of(module, e) is None or not common_path([experts_path(e), e.router.path]):
                 kind = type(module)
                 file = inspect.getsourcefile(kind) or ""
                 line = inspect.getsourcelines(kind)[1]

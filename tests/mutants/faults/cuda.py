@@ -49,10 +49,10 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="experts are taken for planc's without comparing what they compute",
-        file="backends/cuda/runtime/traced/bind_experts.py",
+        file="backends/cuda/runtime/traced/expert_form.py",
         text="return torch.allclose(found, expected, rtol=TRIED_WITHIN, atol=TRIED_WITHIN)",
         planted="return found.shape == expected.shape",
-        test="tests/cuda/test_traced.py::test_experts_are_planc_s_where_they_compute_what_their_class_does[olmoe-True]",
+        test="tests/cuda/test_traced.py::test_experts_are_planc_s_where_they_compute_what_their_class_does[olmoe]",
     ),
     Fault(
         name="a whole bias beside a divided weight is not on its mesh",

@@ -12,12 +12,12 @@ from torch.distributed.tensor import DTensor
 
 from planc.backends.cuda.runtime.traced.bind_experts import (
     OnTokens,
-    activation_of,
     experts_path,
     own_experts,
     put_experts,
     router_of,
 )
+from planc.backends.cuda.runtime.traced.expert_form import form_of
 from planc.backends.cuda.runtime.traced.roles import Attention, Block, Experts, FeedForward, Linear
 from planc.backends.cuda.runtime.traced.stand_in import stand_in
 
@@ -87,8 +87,8 @@ def _rename_experts(block: nn.Module, e: Experts) -> None:
     path = experts_path(e)
     holder_path = common_path([path, e.router.path])
     theirs = block.get_submodule(path)
-    activation = activation_of(theirs, e)
-    if activation is None or not holder_path:
+    form = form_of(theirs, e)
+    if form is None or not holder_path:
         return
     holder = block.get_submodule(holder_path)
     if e.shared is not None:
@@ -108,7 +108,7 @@ def _rename_experts(block: nn.Module, e: Experts) -> None:
         holder._modules["picks"] = router
     holder._modules["router"] = layer
     parent, _, name = path.rpartition(".")
-    put_experts(block.get_submodule(parent), name, e.experts, own_experts(theirs, e, activation), holder)
+    put_experts(block.get_submodule(parent), name, e.experts, own_experts(theirs, e, form), holder)
     _move(block, holder_path, block, "moe")
 
 

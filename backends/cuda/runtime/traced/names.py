@@ -71,11 +71,9 @@ def _dense(f: FeedForward, module: str) -> Iterator[tuple[str, tuple[str, ...]]]
 
 def _experts(e: Experts) -> Iterator[tuple[str, tuple[str, ...]]]:
     yield from _linear(e.router, "moe.router")
-    large = max(len(shape) and shape[0] * shape[1] * shape[2] for _, shape in e.params if len(shape) == 3)
-    for name, shape in e.params:
-        word = "weight" if len(shape) == 3 else "bias"
-        both = shape[0] * shape[1] * shape[2] == large if len(shape) == 3 else "gate" in name
-        layers = ("w1", "w3") if both else ("w2",)
+    for role, name in e.by_role().items():
+        layers = ("w1", "w3") if role.startswith("up") else ("w2",)
+        word = "bias" if role.endswith("_bias") else "weight"
         yield name, tuple(f"moe.experts.{layer}.{word}" for layer in layers)
     if e.shared is not None:
         yield from _dense(e.shared, "moe.shared")

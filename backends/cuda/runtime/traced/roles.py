@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from planc.backends.cuda.runtime.traced.record import Shape
 
@@ -130,6 +131,18 @@ class Experts:
     before: Norm | None = None
     after: Norm | None = None
     parallel: bool = False
+
+    def by_role(self) -> dict[str, str]:
+        """The names of its parameters: the weight `up` makes gates and what they are multiplied with, `down` leads
+        back; `up_bias` and `down_bias` where they are there."""
+        large = sorted((n for n, s in self.params if len(s) == 3), key=lambda n: -prod(dict(self.params)[n]))
+        found = dict(zip(("up", "down"), large, strict=False))
+        width = prod(dict(self.params)[large[-1]]) // (self.experts * self.router.taken) if large else 0
+        biases = {n: s[1] for n, s in self.params if len(s) == 2}
+        ups = [n for n, made in biases.items() if made == 2 * width]
+        ups = [n for n in ups if n.startswith(large[0])] if len(ups) > 1 else ups
+        found |= {"up_bias" if n in ups else "down_bias": n for n in biases}
+        return found
 
 
 @dataclass(frozen=True)

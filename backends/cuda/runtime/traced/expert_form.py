@@ -1,0 +1,180 @@
+"""How a user's class stores its experts and what each of them computes, found by trying it with numbers."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from planc.backends.cuda.models import moe
+from planc.backends.cuda.runtime.traced.roles import Experts, Shape
+
+TRIED_TOKENS, TRIED_WIDTH, TRIED_EMBED = 12, 8, 24
+TRIED_WITHIN = 1e-4
+"""Largest difference of the trial's outputs, which are of the order of 1."""
+
+Gate = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Form:
+    """Experts of gates and ups, two weights and perhaps two biases: how they are stored, and what is between them."""
+
+    transposed: bool
+    """True for weights [X, in, out]."""
+    alternate: bool
+    """True where gates and ups are stored in turn; else all gates come first."""
+    gate: Gate
+    """Gates and ups, [R, F] each, to what goes back [R, F]; numbers of one place depend on that place alone."""
+
+    def stored(self, role: str, experts: int, embed: int, width: int) -> Shape:
+        """The shape of the parameter of this `role`, as `Experts.by_role` names it."""
+        sizes = (embed, 2 * width) if role.startswith("up") else (width, embed)
+        if role.endswith("_bias"):
+            return (experts, sizes[1])
+        return (experts, *sizes) if self.transposed else (experts, *sizes[::-1])
+
+    def halves(self, both: Tensor) -> tuple[Tensor, Tensor]:
+        """Gates and ups of [X, 2 F, ...]."""
+        return (both[:, ::2], both[:, 1::2]) if self.alternate else tuple(both.chunk(2, dim=1))  # type: ignore[return-value]
+
+
+class ExpertLinear(moe.ExpertLinear):
+    """planc's layer of all experts, with a bias for each."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        nn.Module.__init__(self)
+        self.weight = nn.Parameter(weight.detach().clone(memory_format=torch.contiguous_format))
+        self.bias = None
+        if bias is not None:
+            self.bias = nn.Parameter(bias.detach().clone(memory_format=torch.contiguous_format))
+
+    def forward(self, rows: Tensor, each: list[int], scales: Tensor | None = None) -> Tensor:
+        """`rows` [R, in] to [R, out]; the bias of a row is multiplied with its number in `scales` [R]."""
+        made = super().forward(rows, each)
+        if self.bias is None:
+            return made
+        bias = moe.of_this_rank(self.bias)
+        added = torch.cat([own.expand(number, -1) for own, number in zip(bias, each, strict=True)])
+        return made + (added if scales is None else added * scales[:, None].to(added.dtype))
+
+
+class OwnExperts(moe.Experts):
+    """planc's experts with the weights of a user's class, and what that does between them."""
+
+    def __init__(self, weights: Mapping[str, Tensor], form: Form, top_k: int) -> None:
+        """`weights` are the class's parameters, by their roles."""
+        nn.Module.__init__(self)
+        self.top_k, self.gate = top_k, form.gate
+        up, down = ((w.transpose(1, 2) if form.transposed else w) for w in (weights["up"], weights["down"]))
+        biases = form.halves(weights["up_bias"]) if "up_bias" in weights else (None, None)
+        for name, weight, bias in zip(("w1", "w3"), form.halves(up), biases, strict=True):
+            self._modules[name] = ExpertLinear(weight, bias)
+        self._modules["w2"] = ExpertLinear(down, weights.get("down_bias"))
+
+    def forward(self, rows: Tensor, weights: Tensor, counts: Tensor | list[int]) -> Tensor:
+        each = counts if isinstance(counts, list) else moe.sizes(counts)
+        mid = self.gate(self.w1(rows, each), self.w3(rows, each)) * weights[:, None].to(rows.dtype)
+        out: Tensor = self.w2(mid, each, weights)
+        return out
+
+
+def called(experts: Any, x: Tensor, chosen: Tensor, weights: Tensor, number: int) -> Tensor:
+    """What planc's `experts`, `number` of them, make of tokens `x` [T, D] that go to the experts `chosen` [T, k] with
+    these `weights` [T, k]: [T, D]."""
+    order = chosen.flatten().argsort(stable=True)
+    counts = order.new_zeros(number).index_add_(0, chosen.flatten(), torch.ones_like(order))
+    rows = x[order // chosen.shape[-1]]
+    # In fp32 on their way, as planc's own router has them, whatever dtype the class rounds them to.
+    made = experts(rows, weights.flatten().float()[order], counts)
+    made = moe.Unsorted.apply(made, order)  # type: ignore[no-untyped-call]
+    out: Tensor = made.view(*chosen.shape, -1).sum(1)
+    return out
+
+
+def form_of(module: nn.Module, e: Experts) -> Form | None:
+    """The form in which `module` keeps its experts, where planc's compute with it what `module` does; None where no
+    form is found."""
+    shapes, roles = dict(e.params), e.by_role()
+    if len(inspect.signature(module.forward).parameters) != 3 or not {"up", "down"} <= set(roles):
+        return None
+    embed = e.router.taken
+    width = torch.Size(shapes[roles["down"]]).numel() // (e.experts * embed)
+    for form in _forms(module):
+        fits = all(shapes[n] == form.stored(role, e.experts, embed, width) for role, n in roles.items())
+        if fits and len(roles) == len(e.params) and _computes(module, e, form):
+            return form
+    return None
+
+
+def _forms(module: nn.Module) -> Iterator[Form]:
+    """Each form that `module` may have, by what it holds: activations, and methods that take one tensor."""
+    own = [a for a in vars(module).values() if callable(a)] + list(module.children())
+    for activation in (*own, F.silu, F.gelu):
+        for transposed in (False, True):
+            for alternate in (False, True):
+                yield Form(transposed, alternate, partial(_product, activation))
+    for name, method in inspect.getmembers(type(module), inspect.isfunction):
+        if name != "forward" and not hasattr(nn.Module, name) and len(inspect.signature(method).parameters) == 2:
+            for transposed in (False, True):
+                for alternate in (False, True):
+                    yield Form(transposed, alternate, partial(_joined, getattr(module, name), alternate))
+
+
+def _product(activation: Any, gates: Tensor, ups: Tensor) -> Tensor:
+    made: Tensor = activation(gates) * ups
+    return made
+
+
+def _joined(method: Any, alternate: bool, gates: Tensor, ups: Tensor) -> Tensor:
+    """What a class's own `method` makes of gates and ups together, as it had them."""
+    both = torch.stack((gates, ups), dim=-1).flatten(-2) if alternate else torch.cat((gates, ups), dim=-1)
+    made: Tensor = method(both)
+    return made
+
+
+def _computes(module: nn.Module, e: Experts, form: Form) -> bool:
+    """True where `module` and planc's experts of this form make the same of the same random numbers.
+
+    planc's are tried in two parts of their width: what is between the layers may not mix places.
+    """
+    random = torch.Generator().manual_seed(0)
+    memo: dict[int, Any] = {}
+    weights: dict[str, Tensor] = {}
+    for role, name in e.by_role().items():
+        shape = form.stored(role, e.experts, TRIED_EMBED, TRIED_WIDTH)
+        weights[role] = nn.Parameter(torch.randn(shape, generator=random))
+        memo[id(module.get_parameter(name.rpartition(".")[2]))] = weights[role]
+    shell = copy.deepcopy(module, memo).eval()
+    x = torch.randn(TRIED_TOKENS, TRIED_EMBED, generator=random)
+    scores = torch.rand(TRIED_TOKENS, e.experts, generator=random).topk(e.top_k, -1)
+    try:
+        with torch.no_grad():
+            whole = OwnExperts(weights, form, e.top_k)
+            expected = shell(x, scores.indices, scores.values)
+            parts = [_part(whole, rank) for rank in range(2)]
+            found = sum(called(part, x, scores.indices, scores.values, e.experts) for part in parts)
+            return torch.allclose(found, expected, rtol=TRIED_WITHIN, atol=TRIED_WITHIN)
+    except Exception:  # the class's own code, with sizes that it may not expect
+        return False
+
+
+def _part(whole: OwnExperts, rank: int) -> OwnExperts:
+    """Half of the width of each expert; the first has the biases of what goes back."""
+    part = copy.deepcopy(whole)
+    half = slice(rank * TRIED_WIDTH // 2, (rank + 1) * TRIED_WIDTH // 2)
+    for name, at in (("w1", (slice(None), half)), ("w3", (slice(None), half)), ("w2", (slice(None), slice(None), half))):
+        layer: Any = part._modules[name]
+        layer.weight = nn.Parameter(layer.weight.detach()[at])
+        if layer.bias is not None and name != "w2":
+            layer.bias = nn.Parameter(layer.bias.detach()[at])
+        elif layer.bias is not None and rank:
+            layer.bias = None
+    return part
