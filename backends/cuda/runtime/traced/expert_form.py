@@ -170,11 +170,11 @@ def _part(whole: OwnExperts, rank: int) -> OwnExperts:
     """Half of the width of each expert; the first has the biases of what goes back."""
     part = copy.deepcopy(whole)
     half = slice(rank * TRIED_WIDTH // 2, (rank + 1) * TRIED_WIDTH // 2)
-    for name, at in (("w1", (slice(None), half)), ("w3", (slice(None), half)), ("w2", (slice(None), slice(None), half))):
-        layer: Any = part._modules[name]
-        layer.weight = nn.Parameter(layer.weight.detach()[at])
-        if layer.bias is not None and name != "w2":
-            layer.bias = nn.Parameter(layer.bias.detach()[at])
-        elif layer.bias is not None and rank:
-            layer.bias = None
+    for name, layer in part.named_children():
+        own: Any = layer
+        own.weight = nn.Parameter(own.weight.detach()[:, :, half] if name == "w2" else own.weight.detach()[:, half])
+        if own.bias is not None and name != "w2":
+            own.bias = nn.Parameter(own.bias.detach()[:, half])
+        elif own.bias is not None and rank:
+            own.bias = None
     return part
