@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from planc.backends.cuda.models import moe
-from planc.backends.cuda.runtime.traced.roles import Experts, Shape
+from planc.backends.cuda.runtime.traced.record import Shape
+from planc.backends.cuda.runtime.traced.roles import Experts
 
 TRIED_TOKENS, TRIED_WIDTH, TRIED_EMBED = 12, 8, 24
 TRIED_WITHIN = 1e-4
@@ -159,8 +160,10 @@ def _computes(module: nn.Module, e: Experts, form: Form) -> bool:
         with torch.no_grad():
             whole = OwnExperts(weights, form, e.top_k)
             expected = shell(x, scores.indices, scores.values)
-            parts = [_part(whole, rank) for rank in range(2)]
-            found = sum(called(part, x, scores.indices, scores.values, e.experts) for part in parts)
+            first, second = (
+                called(_part(whole, rank), x, scores.indices, scores.values, e.experts) for rank in range(2)
+            )
+            found = first + second
             return torch.allclose(found, expected, rtol=TRIED_WITHIN, atol=TRIED_WITHIN)
     except Exception:  # the class's own code, with sizes that it may not expect
         return False
