@@ -125,7 +125,7 @@ def sizes(counts: Tensor) -> list[int]:
 
 
 def of_this_rank(parameter: Tensor) -> Tensor:
-    """What this rank holds of `parameter`."""
+    """The part of `parameter` that this rank holds."""
     return parameter.to_local() if isinstance(parameter, DTensor) else parameter
 
 

@@ -88,8 +88,8 @@ class OwnExperts(moe.Experts):
 
 
 def called(experts: Any, x: Tensor, chosen: Tensor, weights: Tensor, number: int) -> Tensor:
-    """What planc's `experts`, `number` of them, make of tokens `x` [T, D] that go to the experts `chosen` [T, k] with
-    these `weights` [T, k]: [T, D]."""
+    """The sums [T, D] of what planc's `experts`, `number` of them, make of tokens `x` [T, D] that go to the experts
+    `chosen` [T, k] with these `weights` [T, k]."""
     order = chosen.flatten().argsort(stable=True)
     counts = order.new_zeros(number).index_add_(0, chosen.flatten(), torch.ones_like(order))
     rows = x[order // chosen.shape[-1]]
@@ -135,7 +135,7 @@ def _product(activation: Any, gates: Tensor, ups: Tensor) -> Tensor:
 
 
 def _joined(method: Any, alternate: bool, gates: Tensor, ups: Tensor) -> Tensor:
-    """What a class's own `method` makes of gates and ups together, as it had them."""
+    """The result of a class's own `method` for gates and ups together, as it had them."""
     both = torch.stack((gates, ups), dim=-1).flatten(-2) if alternate else torch.cat((gates, ups), dim=-1)
     made: Tensor = method(both)
     return made
