@@ -7,7 +7,7 @@ hop nearer. On a torus the coordinates say which these are; elsewhere the switch
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 
 from planc.graph.symmetry import Symmetry
@@ -122,8 +122,35 @@ def _by_target(amounts: Mapping[tuple[int, int], float]) -> dict[int, dict[int, 
     return found
 
 
-Hop = tuple[tuple[int, ...], int, int, float]
-"""A hop on the way to a target: where it starts, as seen from there, along which dimension, up or down, and bytes."""
+Hop = tuple[int, float]
+"""A hop on the way to a target: its key as seen from there, and bytes."""
+
+
+class GridArcs(dict[int, Arc]):
+    """The arcs of a grid, by their keys, each sought when it is first asked for.
+
+    A key is where the arc starts and which of the ways along the dimensions it is. Positions are digits of twice their
+    dimension's length, so that the key of a target and that of a hop seen from it add up, past the end of a ring too.
+    """
+
+    def __init__(self, lengths: Sequence[int], arc: Callable[[Sequence[int], int, int], Arc]) -> None:
+        super().__init__()
+        self._lengths, self._arc = lengths, arc
+        self._first = 2 * len(lengths)
+        self._strides = [self._first * prod(2 * n for n in lengths[:d]) for d in range(len(lengths))]
+
+    def key(self, place: Sequence[int], d: int = 0, step: int = -1) -> int:
+        """The key of the arc from `place` along dimension `d`, where `step` is up (1) or down."""
+        return sum(map(int.__mul__, place, self._strides)) + 2 * d + (step > 0)
+
+    def __missing__(self, key: int) -> Arc:
+        at, way = divmod(key, self._first)
+        place = []
+        for n in self._lengths:
+            at, x = divmod(at, 2 * n)
+            place.append(x % n)
+        found = self[key] = self._arc(place, way // 2, 1 if way % 2 else -1)
+        return found
 
 
 class Grid:
@@ -137,13 +164,9 @@ class Grid:
         self._near = near
         self._digits = [(digit.size, digit.exchange == "round") for digit in symmetry.digits]
         self._place = {v: symmetry.addresses[v][1] for v in near}
-        strides = [prod(n for n, _ in self._digits[:d]) for d in range(len(self._digits))]
-        self._strides = strides
-        self._at = [-1] * len(near)
-        for v, place in self._place.items():
-            self._at[sum(map(int.__mul__, place, strides))] = v
+        self._at = {place: v for v, place in self._place.items()}
         self._patterns: dict[frozenset[tuple[tuple[int, ...], float]], list[Hop]] = {}
-        self._arcs: dict[tuple[int, int, int], Arc] = {}
+        self._arcs = GridArcs([n for n, _ in self._digits], self._arc)
 
     def hops(self, u: int, v: int) -> float:
         """Hops (links) from `u` to `v`."""
@@ -166,21 +189,14 @@ class Grid:
             seen = frozenset((self._apart(u, place), amount) for u, amount in sources.items())
             if (hops := self._patterns.get(seen)) is None:
                 hops = self._patterns[seen] = self._hops_of(dict(seen))
-            each = zip(place, self._digits, self._strides, strict=True)
-            shifted = [[(x + at) % n * stride for x in range(n)] for at, (n, _), stride in each]
-            for apart, d, step, amount in hops:
-                at = sum(row[x] for row, x in zip(shifted, apart, strict=True))
-                arc = arcs.get((at, d, step))
-                if arc is None:
-                    arc = arcs[at, d, step] = self._arc(at, d, step)
-                loads[arc] += amount
+            start = arcs.key(place)
+            for key, amount in hops:
+                loads[arcs[start + key]] += amount
 
-    def _arc(self, at: int, d: int, step: int) -> Arc:
-        """The arc from the switch number `at` to its neighbour along dimension `d`."""
-        (n, _), stride = self._digits[d], self._strides[d]
-        digit = at // stride % n
-        there = at + ((digit + step) % n - digit) * stride
-        return self._near[self._at[at]][self._at[there]].arcs[0]
+    def _arc(self, place: Sequence[int], d: int, step: int) -> Arc:
+        """The arc from the switch at `place` to its neighbour along dimension `d`."""
+        there = (*place[:d], (place[d] + step) % self._digits[d][0], *place[d + 1 :])
+        return self._near[self._at[(*place,)]][self._at[there]].arcs[0]
 
     def _hops_of(self, sources: Mapping[tuple[int, ...], float]) -> list[Hop]:
         """The hops of flows from `sources`, those farthest from the target first."""
@@ -188,13 +204,14 @@ class Grid:
         for apart, amount in sources.items():
             levels[self._distance(apart)][apart] = amount
         hops: list[Hop] = []
+        key = self._arcs.key
         for level in range(max(levels), 0, -1):
             below = levels[level - 1]
             for apart, amount in levels.pop(level, {}).items():
                 steps = [*self._steps(apart)]
                 part = amount / len(steps)
                 for d, step in steps:
-                    hops.append((apart, d, step, part))
+                    hops.append((key(apart, d, step), part))
                     n, round_ = self._digits[d]
                     after = (apart[d] + step) % n if round_ else apart[d] + step
                     there = (*apart[:d], after, *apart[d + 1 :])
