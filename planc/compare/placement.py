@@ -1,8 +1,10 @@
 """The order of a plan's mesh axes that is fastest on its machine, beside today's: `planc.place/1`.
 
 Each order's collectives are costed as those of a plan with that mesh. An order in which none is faster than in another
-one is left out: more seconds of communication never make a step faster. The steps of the others are timed, and the best
-one is checked and costed as a plan of its own, for its target may refuse it.
+one is left out: more seconds of communication never make a step faster. On a machine that is written as a graph they
+do where other links are busy: there an order is left out if the other one, with no link in common to two collectives,
+takes as long as the best one known. The steps of the others are timed, and the best one is checked and costed as a plan
+of its own, for its target may refuse it.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from planc.checks import check_plan
 from planc.cost import CostedPlan, cost_plan, device_group
 from planc.cost.machine.axis_orders import axis_orders, moving_axes, row_seconds
 from planc.cost.step.step_time import step_time
+from planc.cost.step.transfers import LinkTimes
 from planc.diag.errors import PlanError
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.collective import Collective
@@ -166,6 +169,8 @@ class _Orders:
         """Places in `seconds` of orders that a rule or the target refuses."""
         self.timed: dict[int, float] = {}
         """Seconds of the step of orders with the collectives of today's program."""
+        self.disjoint: dict[int, float] = {}
+        """Seconds of the step of orders if no two collectives had a link in common."""
         self.costed: dict[int, float] = {0: costed.step.time_s}
         """Seconds of the step of orders that were checked and costed as a plan of their own."""
 
@@ -173,7 +178,7 @@ class _Orders:
         """The place in `seconds` of the order with the fastest step; of equal ones that with the fastest collectives,
         and today's before others."""
         while True:
-            best = min(self._not_beaten(), key=lambda i: (_rounded(self.step_s(i)), sum(self.seconds[i][0]), i))
+            best = min(self._in_question(), key=lambda i: (_rounded(self.step_s(i)), sum(self.seconds[i][0]), i))
             if best in self.costed:
                 return best
             self._cost(best)
@@ -183,18 +188,36 @@ class _Orders:
         if i in self.costed:
             return self.costed[i]
         if i not in self.timed:
-            moved = replace(self.today.sharded, plan=replace(self.plan, mesh=self.seconds[i][1]))
-            rows = self.today.timed.rows if self.today.realise is not None else None
-            self.timed[i] = step_time(moved, rows).step.time_s
+            self.timed[i] = self._step_s(i, LinkTimes())
         return self.timed[i]
 
-    def _not_beaten(self) -> Iterator[int]:
-        """Orders that are not refused, and in which some collective is faster than in each of those before."""
-        kept: list[list[float]] = []
+    def _step_s(self, i: int, links: LinkTimes) -> float:
+        moved = replace(self.today.sharded, plan=replace(self.plan, mesh=self.seconds[i][1]))
+        rows = self.today.timed.rows if self.today.realise is not None else None
+        return step_time(moved, rows, links).step.time_s
+
+    def _disjoint_s(self, i: int) -> float:
+        """Seconds of the step in one order if no two of its collectives had a link in common."""
+        if i not in self.disjoint:
+            self.disjoint[i] = self._step_s(i, LinkTimes(disjoint=True))
+        return self.disjoint[i]
+
+    def _in_question(self) -> Iterator[int]:
+        """Orders that are not refused and may be the fastest: those in which some collective is faster than in each of
+        the others, and on a graph those that may be faster all the same."""
+        kept: list[int] = []
+        beaten: dict[int, list[int]] = {}
         for i, (seconds, _) in enumerate(self.seconds):
-            if i not in self.refused and not any(_none_faster(seconds, other) for other in kept):
-                kept.append(seconds)
-                yield i
+            if i not in self.refused:
+                beaten[i] = [k for k in kept if _none_faster(seconds, self.seconds[k][0])]
+                if not beaten[i]:
+                    kept.append(i)
+        yield from kept
+        if self.plan.cluster.own_graph is not None:
+            best_s = min(map(self.step_s, kept))
+            for i, faster in beaten.items():
+                if faster and all(self._disjoint_s(k) < best_s * (1 - SAME) for k in faster):
+                    yield i
 
     def _cost(self, i: int) -> None:
         """Check and cost the plan with its axes in this order; the order is refused where a rule or the target does."""

@@ -16,13 +16,14 @@ import numpy as np
 import pytest
 
 from planc.cli import main
-from planc.compare.placement import device_order, mesh_text, place
+from planc.compare.placement import _Orders, device_order, mesh_text, place
 from planc.compare.rank_files import rank_file
 from planc.cost import CostedPlan, device_group
 from planc.diag.errors import PlanError
 from planc.driver import examine, lower
 from planc.ir.mesh import Mesh
 from planc.ir.sharding import Sharded
+from tests.graph.test_own_graphs import HARDWARE
 from tests.plans import ROOT, written
 
 FIELD = ROOT / "tests" / "graph" / "machines"
@@ -106,6 +107,24 @@ def test_no_order_is_better(case: str, tmp_path: Path) -> None:
     assert found.best.step_s == pytest.approx(min(every.values()), rel=1e-9)
     assert found.best.step_s == pytest.approx(every[found.best.mesh], rel=1e-9)
     assert found.today.step_s == every[CASES[case][1]] and mesh_text(best) == found.best.mesh
+
+
+def test_an_order_with_slower_collectives_may_be_faster_where_links_are_free(tmp_path: Path) -> None:
+    """On a torus: those of the best order are no faster than in another one, but use other links at once."""
+    head = HARDWARE.replace("bandwidth = 50 GB/s", "bandwidth = 6 GB/s")
+    written(tmp_path, f"{head}graph pod of h100\nfabric a = torus(shape = 4x8, link = ib, wrap = 1)\n", "acme")
+    text = PLAN.format(
+        imported='import "acme.plan"', model="llama3_8b", batch="32 x 1024", machine="pod", mesh="{mesh}", layout=THREE
+    )
+    steps = {}
+    for axes in reversed([*permutations(("dp 4", "fsdp 4", "tp 2"))]):
+        costed = examine(written(tmp_path, text.format(mesh=" > ".join(axes))), targets=()).costed
+        assert costed is not None
+        steps[" > ".join(axes)] = costed.step.time_s
+    orders = _Orders(costed)
+    assert place(costed)[0].best.step_s == pytest.approx(min(steps.values()), rel=1e-9)
+    best = next(s for s, mesh in orders.seconds if mesh_text(mesh) == min(steps, key=steps.__getitem__))
+    assert any(all(a <= b for a, b in zip(s, best, strict=True)) for s, _ in orders.seconds if s is not best)
 
 
 def test_orders_that_the_target_refuses_are_left_out(tmp_path: Path) -> None:

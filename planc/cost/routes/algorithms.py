@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 from planc.cost.machine.topology import DeviceGroup, GroupLevel, RoutedAlgorithm, torus_dims
 from planc.cost.routes.fabric import Fabric, Flow
 from planc.cost.routes.fold import ArcKinds, Fold, FoldedDigits, fold_of
+from planc.cost.routes.joint import LinkLoads, Shares
 from planc.cost.routes.rings import (
     TorusLine,
     exchange_loads,
@@ -60,6 +61,10 @@ class Machine:
     """Groups that were asked for, by the devices of the mesh and their axes' sizes and strides."""
     kinds: dict[FoldedDigits, ArcKinds] = field(default_factory=dict)
     """Arcs that symmetry makes alike, by the digits that move."""
+    loads: dict[tuple[int, ...], LinkLoads] = field(default_factory=dict)
+    """What a way leaves on each link, by the identity of its groups and of its phases' loads."""
+    joint: dict[tuple[LinkLoads, ...], list[Shares]] = field(default_factory=dict)
+    """What collectives that run at once leave on the same links."""
 
     @cached_property
     def fabric(self) -> Fabric:

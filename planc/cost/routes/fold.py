@@ -44,8 +44,17 @@ class ArcKinds:
 
     def key(self, arc: int) -> Key:
         """The kind of `arc`: the addresses of its two ends, moved together until the digits that move are 0."""
-        one, other = self._ends(arc)
+        return self.folded_key(self._ends(arc))
+
+    def folded_key(self, ends: Key) -> Key:
+        """The addresses of two `ends`, moved together until the digits that move are 0."""
+        one, other = ends
         return self._key(one, other, self._shared_digits(one, other))
+
+    def commutes(self, other: ArcKinds) -> bool:
+        """True if it makes no difference whether an address is moved by these digits first or by those of `other`."""
+        digits = zip(self.folded_digits, other.folded_digits, strict=True)
+        return all([a[v] for v in b] == [b[v] for v in a] for a, b in digits if a and b)
 
     def _ends(self, arc: int) -> Key:
         cable = self.links.cables[arc // 2]

@@ -50,8 +50,8 @@ class LayoutCost:
         """Seconds of the step before its pipeline is simulated."""
         plan, division, sections = self.plan, self.division, self.compute.sections
         times = microbatches_each(plan)
-        ranks = [self._rank(load, times) for load in division.loads]
         replayed = division.replayed
+        ranks = [self._rank(*held, times) for held in zip(division.loads, replayed, strict=True)]
         costs = [stage_cost(held, sections, ranks[load], replayed[load]) for load, held in division.kinds]
         return rank_work(
             plan,
@@ -88,10 +88,10 @@ class LayoutCost:
         )
         return with_reserve(self.plan.cluster.chip, most) / GIB
 
-    def _rank(self, load: Load, times: int) -> RankCost:
+    def _rank(self, load: Load, replayed: Load, times: int) -> RankCost:
         state, chip = self.state, self.plan.cluster.chip
         shared = shared_group(self.plan, state.shared, load) if state.shared else None
-        return rank_cost(load, times, self.compute.sections, state.transfers, chip.contention, shared)
+        return rank_cost(load, replayed, times, self.compute.sections, state.transfers, chip.contention, shared)
 
     def _optimizer_s(self, rank: int) -> float:
         load = self.division.loads[self.division.load[rank]]

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from planc.cost.compute.gemm import weights_s
 from planc.cost.compute.section import ops_s
+from planc.cost.step.shared_links import LinkSeconds, summed
 from planc.cost.step.transfers import Transfer
 from planc.ir.cache import cached_on
 from planc.ir.model import Section
@@ -50,6 +51,16 @@ def exposed_activations(
             for i in members:
                 wire_s[i] = full_s[i] * share
     return [s + t.calls * t.launch_s for s, t in zip(wire_s, transfers, strict=True)]
+
+
+def waited(transfers: Sequence[Transfer], exposed: Sequence[float]) -> LinkSeconds:
+    """The part of `transfers` of activations that a step waits for, from their `exposed` seconds: launches left out,
+    and what happens once a step."""
+    found = []
+    for t, seconds in zip(transfers, exposed, strict=True):
+        if t.links.total_s and t.per == "microbatch":
+            found.append(t.links.times((seconds - t.calls * t.launch_s) / t.transfer_s))
+    return summed(found)
 
 
 WEIGHTS = ("weights",)

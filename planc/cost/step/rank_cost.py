@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from planc.cost.step.overlap import WindowTotals, exposed_share
 from planc.cost.step.section_cost import SectionSeconds
+from planc.cost.step.shared_links import LinkSeconds, beside, summed
 from planc.cost.step.transfers import STEP, StateTransfers, Transfer, TransferGroup, window_of
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.collective import Per
@@ -37,21 +38,24 @@ class RankCost:
         backward: bool,
         groups: Sequence[TransferGroup],
         cover_s: float,
+        waits: LinkSeconds,
         more: TransferGroup | None = None,
-    ) -> float:
-        """Add the exposed seconds of the transfers of one window; returns the compute time left to overlap with (s).
+    ) -> tuple[float, LinkSeconds]:
+        """Add the exposed seconds of the transfers of one window; returns what is left to overlap with: compute time
+        (s), and transfers of activations.
 
         Args:
             per: microbatch or step, the window's period.
             backward: true for the window of the backward and all after it.
             groups: transfers of state that share the window.
             cover_s: seconds of compute that may run beside them.
+            waits: transfers of activations beside which they run where links are free.
             more: one group more, of gradients that ranks of the pipeline sum.
         """
         if more is not None:
             groups = (*groups, more)
         if not groups:
-            return cover_s
+            return cover_s, waits
         load, totals, mine = self.load, WindowTotals(), []
         each = self.times if per == "microbatch" else 1
         for g in groups:
@@ -60,7 +64,8 @@ class RankCost:
                 mine.append((g, n))
                 if not g.waits:
                     totals.add(g.phase, n * g.transfer_s, n * g.calls)
-        share, left_s = exposed_share(totals, cover_s, self.contention)
+        hidden_s, waits = _hidden(mine, cover_s, waits)
+        share, left_s = exposed_share(totals, cover_s + hidden_s, self.contention)
         self.shares[per, backward] = share
         for g, n in mine:
             one_s = g.launch_s + (g.transfer_s if g.waits else share * g.transfer_s)
@@ -68,7 +73,7 @@ class RankCost:
                 self.after_s += n * one_s
             else:
                 self.exposed[g.section][backward] += each * one_s / self.times
-        return left_s
+        return left_s, waits
 
     def exposed_s(self, transfer: Transfer, waits: bool) -> float:
         """Exposed seconds a step of a `transfer` of state or of a scalar on this rank; nothing hides one that
@@ -80,8 +85,24 @@ class RankCost:
         return n * (share * t.transfer_s + t.launch_s)
 
 
+def _hidden(
+    groups: Sequence[tuple[TransferGroup, int]], cover_s: float, waits: LinkSeconds
+) -> tuple[float, LinkSeconds]:
+    """Seconds of transfers of state, so many times each of `groups`, that run beside those of activations, on links
+    that are free; and the part of the latter that is left."""
+    if not waits.total_s:
+        return 0.0, waits
+    state = summed(g.links.times(n) for g, n in groups if not g.waits)
+    after_s = state.total_s - cover_s
+    if after_s <= 0:
+        return 0.0, waits
+    exposed_s, left = beside(state.times(after_s / state.total_s), waits)
+    return after_s - exposed_s, left
+
+
 def rank_cost(
     load: Load,
+    replayed: Load,
     times: int,
     compute: Mapping[Section, SectionSeconds],
     transfers: StateTransfers,
@@ -92,6 +113,7 @@ def rank_cost(
 
     Args:
         load: copies of each section on the rank.
+        replayed: copies of each section there that the backward runs again.
         times: microbatches of a step that the rank runs on each of its stages.
         compute: seconds of one copy of each section for one microbatch.
         transfers: transfers of state of one copy of each section.
@@ -102,11 +124,15 @@ def rank_cost(
     cost.after_s = transfers.after_s
     often, once = transfers.per_microbatch, transfers.per_step
     forward_s = sum([n * compute[s].time.forward_s for s, n in load.items()])
-    left_s = cost.hide("microbatch", False, often[0], forward_s * times)
-    cost.hide("step", False, once[0], left_s / times)
+    forward, again, backward = (
+        summed(compute[s].waits[i].times(n * times) for s, n in held.items() if compute[s].waits[i].total_s)
+        for i, held in enumerate((load, replayed, load))
+    )
+    left_s, waits = cost.hide("microbatch", False, often[0], forward_s * times, forward)
+    cost.hide("step", False, once[0], left_s / times, waits.times(1 / times))
     backward_s = sum([n * compute[s].backward_compute_s for s, n in load.items()])
-    left_s = cost.hide("microbatch", True, often[1], backward_s * times)
-    cost.hide("step", True, once[1], left_s / times, shared)
+    left_s, waits = cost.hide("microbatch", True, often[1], backward_s * times, summed((again, backward)))
+    cost.hide("step", True, once[1], left_s / times, waits.times(1 / times), shared)
     return cost
 
 

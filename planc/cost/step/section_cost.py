@@ -12,7 +12,8 @@ from planc.cost.compute.section import SectionTime, section_time
 from planc.cost.memory.activations import Replays, replays_of, saved_by_section
 from planc.cost.memory.state import PassingBytes, communicators, largest, passing_bytes, resting
 from planc.cost.step.optimizer import Sections, by_sections, held_by
-from planc.cost.step.overlap import exposed_activations
+from planc.cost.step.overlap import exposed_activations, waited
+from planc.cost.step.shared_links import NOTHING, LinkSeconds, summed
 from planc.cost.step.transfers import LinkTimes, TransferGroup, axes_that_wait, transfers_of_calls
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.cache import Cache, cached_on
@@ -38,13 +39,20 @@ class SectionSeconds:
     exposed_recompute_s: float
     backward_compute_s: float
     """Compute of the backward, with what it runs again: transfers of state hide behind it."""
+    waits: tuple[LinkSeconds, LinkSeconds, LinkSeconds] = (NOTHING, NOTHING, NOTHING)
+    """Transfers that forward, recompute and backward wait for, without launches, on machines that are graphs."""
 
 
-def section_seconds(time: SectionTime, exposed: Mapping[ActivationPhase, Iterable[float]]) -> SectionSeconds:
+def section_seconds(
+    time: SectionTime,
+    exposed: Mapping[ActivationPhase, Iterable[float]],
+    waits: Mapping[ActivationPhase, LinkSeconds],
+) -> SectionSeconds:
     """Compute seconds of a section (`time`) with the exposed seconds of its transfers of activations, by phase
-    (`exposed`)."""
+    (`exposed`), and the links of those that it waits for (`waits`)."""
     forward_s, recompute_s, backward_s = (sum(exposed[phase]) for phase in PHASES)
-    return SectionSeconds(time, forward_s, backward_s, recompute_s, time.backward_s + time.recompute_s)
+    on_links = waits["forward"], waits["recompute"], waits["backward"]
+    return SectionSeconds(time, forward_s, backward_s, recompute_s, time.backward_s + time.recompute_s, on_links)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +100,10 @@ def microbatch_seconds(sharded: Sharded, links: LinkTimes) -> MicrobatchSeconds:
 
 
 def _section_seconds(sharded: Sharded, section: Section, links: LinkTimes) -> SectionSeconds:
-    exposed = {phase: _exposed(sharded, section, phase, links) for phase in PHASES}
-    return section_seconds(section_time(sharded, section, sharded.plan.cluster.chip), exposed)
+    found = {phase: _exposed(sharded, section, phase, links) for phase in PHASES}
+    exposed = {phase: seconds for phase, (seconds, _) in found.items()}
+    waits = {phase: on_links for phase, (_, on_links) in found.items()}
+    return section_seconds(section_time(sharded, section, sharded.plan.cluster.chip), exposed, waits)
 
 
 def _store(sharded: Sharded, section: Section, phase: ActivationPhase, _links: LinkTimes) -> tuple[Cache, Hashable]:
@@ -102,9 +112,12 @@ def _store(sharded: Sharded, section: Section, phase: ActivationPhase, _links: L
 
 
 @cached_on(_store)
-def _exposed(sharded: Sharded, section: Section, phase: ActivationPhase, links: LinkTimes) -> list[float]:
+def _exposed(
+    sharded: Sharded, section: Section, phase: ActivationPhase, links: LinkTimes
+) -> tuple[list[float], LinkSeconds]:
     transfers = transfers_of_calls(sharded, section, activation_calls(sharded, section, phase), links)
-    return exposed_activations(sharded, section, phase, transfers)
+    exposed = exposed_activations(sharded, section, phase, transfers)
+    return exposed, waited(transfers, exposed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,11 +203,13 @@ def passing_on(state: StateBytes, load: Iterable[Section]) -> PassingBytes:
 
 @dataclass(frozen=True, slots=True)
 class SharedGradient:
-    """A gradient that ranks of a pipeline sum, once a step: seconds of one copy's transfer and of its launch."""
+    """A gradient that ranks of a pipeline sum, once a step: seconds of one copy's transfer, of its launch and of its
+    links."""
 
     sections: Sections
     transfer_s: float
     launch_s: float
+    links: LinkSeconds
 
 
 def shared_gradients(sharded: Sharded, links: LinkTimes) -> tuple[SharedGradient, ...]:
@@ -212,11 +227,16 @@ def shared_gradients(sharded: Sharded, links: LinkTimes) -> tuple[SharedGradient
         return ()
     axes = (plan.split.axis,)
     params = sharded.params if microbatch_copies(plan.split) > 1 else sharded.tied
-    return tuple(
-        SharedGradient(p.param.sections, *links.call_s(plan, "all_reduce", shared_bytes(plan, p), axes))
-        for p in params
-        if not p.param.frozen
-    )
+    found = []
+    for p in params:
+        if not p.param.frozen:
+            size = shared_bytes(plan, p)
+            seconds, on_links = (
+                links.call_s(plan, "all_reduce", size, axes),
+                links.links_of(plan, "all_reduce", size, axes),
+            )
+            found.append(SharedGradient(p.param.sections, *seconds, on_links))
+    return tuple(found)
 
 
 def shared_group(plan: Plan, shared: Iterable[SharedGradient], load: Mapping[Section, int]) -> TransferGroup | None:
@@ -226,13 +246,17 @@ def shared_group(plan: Plan, shared: Iterable[SharedGradient], load: Mapping[Sec
     if not (apart or microbatch_copies(plan.split) > 1):
         return None
     transfer_s = launch_s = calls = 0.0
+    on_links = []
     for one in shared:
         copies = copies_in(load, one.sections, plan.model.blocks)
         transfer_s += copies * one.transfer_s
         launch_s += copies * one.launch_s
+        on_links.append(one.links.times(copies))
         calls = max(calls, copies)
     waits = plan.split is not None and plan.split.axis in axes_that_wait(plan)
-    return TransferGroup("step", "optimizer", waits, transfer_s, launch_s, calls) if calls else None
+    if not calls:
+        return None
+    return TransferGroup("step", "optimizer", waits, transfer_s, launch_s, calls, summed(on_links))
 
 
 def stage_boundary_s(plan: Plan, boundary_bytes: float, links: LinkTimes) -> float:

@@ -17,7 +17,7 @@ from planc.cost.machine.rates import peak_flops_per_s
 from planc.cost.machine.topology import DeviceGroup, device_group
 from planc.cost.step.offload import offload_s
 from planc.cost.step.optimizer import Sections, optimizer_s, update_seconds
-from planc.cost.step.overlap import exposed_activations
+from planc.cost.step.overlap import exposed_activations, waited
 from planc.cost.step.rank_cost import RankCost, StageCost, rank_cost, stage_cost
 from planc.cost.step.section_cost import SectionSeconds, section_seconds, stage_boundary_s
 from planc.cost.step.transfers import (
@@ -118,11 +118,11 @@ def by_stage(rows: Iterable[Collective]) -> dict[int, list[Collective]]:
     return found
 
 
-def step_time(sharded: Sharded, rows: tuple[Collective, ...] | None = None) -> Timed:
+def step_time(sharded: Sharded, rows: tuple[Collective, ...] | None = None, links: LinkTimes | None = None) -> Timed:
     """Cost every rank, simulate the pipeline with each stage's seconds, and add what happens once a step.
 
     `rows` are what a target makes of the collectives of `sharded`'s plan, rank by rank. Without them the plan's own
-    count, which ranks of one class share.
+    count, which ranks of one class share. `links` are other seconds of calls than those of the plan's machine.
 
     >>> timed = step_time(sharded)
     >>> f"{timed.step.time_s:.2f} s, {timed.step.bubble_s:.2f} s of it bubble"
@@ -132,7 +132,7 @@ def step_time(sharded: Sharded, rows: tuple[Collective, ...] | None = None) -> T
     classes = tuple(range(plan.pipeline)) if rows is not None else rank_classes(plan)
     if rows is None:
         rows = semantic_collectives(sharded, sorted({*classes}))
-    step = _StepCost(sharded, rows)
+    step = _StepCost(sharded, rows, links or LinkTimes())
     stages = [virtual_stages(plan, rank) for rank in range(plan.pipeline)]
     costs = step.stage_costs({v: classes[rank] for rank, held in enumerate(stages) for v in held})
     after_s = tuple(step.rank(rank).cost.after_s for rank in classes)
@@ -170,8 +170,8 @@ class _Rank:
 class _StepCost:
     """The costs of the ranks of one step, from their rows."""
 
-    def __init__(self, sharded: Sharded, rows: Iterable[Collective]) -> None:
-        self.sharded, self.plan, self.links = sharded, sharded.plan, LinkTimes()
+    def __init__(self, sharded: Sharded, rows: Iterable[Collective], links: LinkTimes) -> None:
+        self.sharded, self.plan, self.links = sharded, sharded.plan, links
         self.rows = by_stage(rows)
         self._times = {s: section_time(sharded, s, self.plan.cluster.chip) for s in sharded.ops}
         self.updates = update_seconds(sharded)
@@ -196,9 +196,10 @@ class _StepCost:
             if t.carries == "activation":
                 moving.setdefault((t.section, t.phase), []).append(t)
         exposed = {s: {phase: self._exposed(s, phase, moving.get((s, phase), ())) for phase in PHASES} for s in load}
-        compute = {s: section_seconds(self._times[s], exposed[s]) for s in load}
+        waits = {s: {phase: waited(moving.get((s, phase), ()), exposed[s][phase]) for phase in PHASES} for s in load}
+        compute = {s: section_seconds(self._times[s], exposed[s], waits[s]) for s in load}
         state = state_transfers(plan, transfers)
-        cost = rank_cost(load, microbatches_each(plan), compute, state, plan.cluster.chip.contention)
+        cost = rank_cost(load, replayed, microbatches_each(plan), compute, state, plan.cluster.chip.contention)
         return _Rank(transfers, exposed, compute, replayed, cost)
 
     def _exposed(self, section: Section, phase: ActivationPhase, transfers: Sequence[Transfer]) -> list[float]:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from planc.cost.machine.collective_time import transfer_s
 from planc.cost.machine.topology import DeviceGroup, device_group
+from planc.cost.step.shared_links import NOTHING, LinkSeconds, summed
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.cache import Cache, cached_on
 from planc.ir.collective import DTYPE_BYTES, Carries, Collective, CollectiveOp, Per, Phase
@@ -28,10 +29,14 @@ STEP = "step"
 
 
 class LinkTimes:
-    """Device groups and seconds of transfers over them, cached for all layouts of one cluster."""
+    """Device groups and seconds of transfers over them, cached for all layouts of one cluster.
 
-    def __init__(self) -> None:
+    With `disjoint` transfers of state and of activations are costed as if they had no link in common.
+    """
+
+    def __init__(self, *, disjoint: bool = False) -> None:
         self.cache = Cache()
+        self._disjoint = disjoint
 
     @cached_on(lambda links, plan, axes: (links.cache, (axes, plan.mesh.every_size)))
     def group(self, plan: Plan, axes: tuple[str, ...]) -> DeviceGroup:
@@ -43,6 +48,24 @@ class LinkTimes:
         """Seconds of one call: (transfer, launch). `buffer_bytes` is the larger of input and output on one device."""
         group = self.group(plan, axes)
         return self._transfer_s(op, buffer_bytes, group), group.call_s
+
+    def links_of(self, plan: Plan, op: CollectiveOp, buffer_bytes: float, axes: tuple[str, ...]) -> LinkSeconds:
+        """Seconds of one call and of the links that it uses; nothing on machines that are not written as graphs."""
+        if plan.cluster.own_graph is None:
+            return NOTHING
+        return self._links(op, buffer_bytes, self.group(plan, axes))
+
+    @cached_on(lambda links, op, buffer_bytes, group: (links.cache, (op, buffer_bytes, id(group))))
+    def _links(self, op: CollectiveOp, buffer_bytes: float, group: DeviceGroup) -> LinkSeconds:
+        from planc.cost.routes.algorithms import Routes
+        from planc.cost.routes.joint import sending
+
+        total_s = self._transfer_s(op, buffer_bytes, group)
+        found = sending(group.routes, op, buffer_bytes) if isinstance(group.routes, Routes) else None
+        if self._disjoint or found is None:
+            return LinkSeconds(total_s)
+        loads, sent_s = found
+        return LinkSeconds(total_s, ((loads, sent_s / group.efficiency(op)),))
 
     @cached_on(lambda links, op, buffer_bytes, group: (links.cache, (op, buffer_bytes, id(group))))
     def _transfer_s(self, op: CollectiveOp, buffer_bytes: float, group: DeviceGroup) -> float:
@@ -66,6 +89,8 @@ class Transfer(NamedTuple):
     """Seconds of one call on the links."""
     launch_s: float
     """Seconds of one call on the host. They are never overlapped."""
+    links: LinkSeconds = NOTHING
+    """Seconds of one call on each link."""
 
 
 def transfers_of_rows(
@@ -101,6 +126,7 @@ def transfers_of_rows(
                 r.axes,
                 calls,
                 *links.call_s(plan, r.op, r.buffer_bytes, r.axes),
+                links.links_of(plan, r.op, r.buffer_bytes, r.axes),
             )
         )
     return found
@@ -115,8 +141,9 @@ def transfers_of_calls(sharded: Sharded, section: Section, calls: Iterable[Call]
     for c in calls:
         axes = plan.mesh.in_order(c.axes)
         if plan.mesh.size(*axes) > 1:
-            seconds = links.call_s(plan, c.op, c.elements * DTYPE_BYTES[c.dtype], axes)
-            found.append(Transfer(section, c.phase, c.carries, c.per, c.op, axes, c.times, *seconds))
+            call = plan, c.op, c.elements * DTYPE_BYTES[c.dtype], axes
+            seconds, on_links = links.call_s(*call), links.links_of(*call)
+            found.append(Transfer(section, c.phase, c.carries, c.per, c.op, axes, c.times, *seconds, on_links))
     return found
 
 
@@ -132,6 +159,8 @@ class TransferGroup:
     launch_s: float
     calls: float
     """Calls of the most frequent one."""
+    links: LinkSeconds = NOTHING
+    """Seconds on each link."""
 
 
 Directions = tuple[tuple[TransferGroup, ...], tuple[TransferGroup, ...]]
@@ -153,6 +182,7 @@ def state_transfers(plan: Plan, transfers: Iterable[Transfer]) -> StateTransfers
     are left out."""
     waiting, each = axes_that_wait(plan), microbatches_each(plan)
     sums: dict[tuple[Per, Section, Phase, bool], tuple[float, float, float]] = {}
+    shared: dict[tuple[Per, Section, Phase, bool], list[LinkSeconds]] = {}
     after_s = 0.0
     for t in transfers:
         if t.carries == "scalar" or (t.carries == "activation" and t.section == STEP and t.op != "send_recv"):
@@ -162,9 +192,11 @@ def state_transfers(plan: Plan, transfers: Iterable[Transfer]) -> StateTransfers
             key = window_of(t, each), t.section, t.phase, waits
             sum_s, launch_s, calls = sums.get(key, (0.0, 0.0, 0.0))
             sums[key] = sum_s + t.calls * t.transfer_s, launch_s + t.calls * t.launch_s, max(calls, t.calls)
+            if t.links.total_s:
+                shared.setdefault(key, []).append(t.links.times(t.calls))
 
     def directions(per: Per) -> Directions:
-        groups = [TransferGroup(*key[1:], *s) for key, s in sums.items() if key[0] == per]
+        groups = [TransferGroup(*key[1:], *s, summed(shared.get(key, ()))) for key, s in sums.items() if key[0] == per]
         return (
             tuple(g for g in groups if g.phase == "forward"),
             tuple(g for g in groups if g.phase != "forward"),

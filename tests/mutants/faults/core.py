@@ -76,6 +76,21 @@ FAULTS: tuple[Fault, ...] = (
         test="tests/graph/test_fold.py::test_one_group_of_each_kind_is_as_good_as_all",
     ),
     Fault(
+        name="two collectives that run at once have each link to themselves",
+        file="planc/cost/step/shared_links.py",
+        text="whole_s + less_s * max(0.0, 2 - whole_s / more_s)",
+        planted="whole_s",
+        test="tests/graph/test_shared_links.py::test_rings_over_the_same_cards_wait_for_each_other",
+    ),
+    Fault(
+        name="an order in which no collective is faster is left out on a graph too",
+        file="planc/compare/placement.py",
+        text="if self.plan.cluster.own_graph is not None:",
+        planted="if self.plan.cluster.own_graph is None:",
+        test="tests/compare/test_placement.py::"
+        "test_an_order_with_slower_collectives_may_be_faster_where_links_are_free",
+    ),
+    Fault(
         name="half round a ring all goes one way",
         file="planc/cost/routes/core.py",
         text="(n > 2 and 2 * x >= n)",
