@@ -173,7 +173,8 @@ def test_gathers_go_on_while_a_node_sends_its_activations(tmp_path: Path) -> Non
     assert found is not None
     plain, disjoint, alone = (_exposed_s(found, links) for links in (LinkTimes(), LinkTimes(disjoint=True), Alone()))
     assert plain == pytest.approx(disjoint, rel=1e-9) and plain < 0.95 * alone
-    crossed = examine(_narrow(tmp_path, "fsdp 4 > tp 8"), targets=()).costed
+    ring = "graph pod of h100\nfabric a = torus(shape = 4x8, link = ib, wrap = 1)\n"
+    crossed = examine(plan_on(tmp_path, ring, mesh="fsdp 8 > tp 4"), targets=()).costed
     assert crossed is not None
     assert _exposed_s(crossed, LinkTimes(disjoint=True)) < 0.99 * _exposed_s(crossed, LinkTimes())
 
