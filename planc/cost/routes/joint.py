@@ -25,12 +25,14 @@ class LinkLoads:
     """The part of a collective's sending seconds in which each link sends: 1 on the busiest one, where the collective
     has one phase. Links go by the first arcs of their bundles; one stands for those that symmetry makes alike."""
 
-    def __init__(self, routes: Routes, way: RoutedAlgorithm, order: int) -> None:
-        self.routes, self.way = routes, way
+    def __init__(self, routes: Routes, algorithm: RoutedAlgorithm, order: int) -> None:
+        self.routes, self.algorithm = routes, algorithm
         self.order = order
         paces = routes.fabric.paces
-        phases = [(count, {arc: amount / paces[arc] for arc, amount in totals.items()}) for count, totals in way.loads]
-        longest_s = min(way.s_per_byte, sum(count * max(arcs.values(), default=0.0) for count, arcs in phases))
+        phases = [
+            (count, {arc: amount / paces[arc] for arc, amount in totals.items()}) for count, totals in algorithm.loads
+        ]
+        longest_s = min(algorithm.s_per_byte, sum(count * max(arcs.values(), default=0.0) for count, arcs in phases))
         self._largest: dict[tuple[int, ...], dict[Hashable, float]] = {}
         self.shares: dict[int, float] = defaultdict(float)
         for count, arcs in phases:
@@ -57,13 +59,13 @@ class LinkLoads:
 def sending(routes: Routes, op: CollectiveOp, buffer_bytes: float) -> tuple[LinkLoads, float] | None:
     """What the fastest way of `op` for `buffer_bytes` over `routes` leaves on the links, and its seconds without
     latency. None where no links carry it."""
-    way = min(routes.algorithms(op), key=lambda found: found.seconds(buffer_bytes), default=None)
-    if way is None or not any(totals for _, totals in way.loads):
+    algorithm = min(routes.algorithms(op), key=lambda found: found.seconds(buffer_bytes), default=None)
+    if algorithm is None or not any(totals for _, totals in algorithm.loads):
         return None
-    known, key = routes.machine.loads, (id(routes), *(id(totals) for _, totals in way.loads))
+    known, key = routes.machine.loads, (id(routes), *(id(totals) for _, totals in algorithm.loads))
     if key not in known:
-        known[key] = LinkLoads(routes, way, len(known))
-    return known[key], way.seconds(buffer_bytes) - way.latency_s
+        known[key] = LinkLoads(routes, algorithm, len(known))
+    return known[key], algorithm.seconds(buffer_bytes) - algorithm.latency_s
 
 
 def joint_shares(loads: Sequence[LinkLoads]) -> list[Shares]:
