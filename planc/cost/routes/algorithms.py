@@ -62,9 +62,9 @@ class Machine:
     kinds: dict[FoldedDigits, ArcKinds] = field(default_factory=dict)
     """Arcs that symmetry makes alike, by the digits that move."""
     loads: dict[tuple[int, ...], LinkLoads] = field(default_factory=dict)
-    """What a way leaves on each link, by the identity of its groups and of its phases' loads."""
+    """The loads that a way leaves on each link, by the identity of its groups and of its phases' loads."""
     joint: dict[tuple[LinkLoads, ...], list[Shares]] = field(default_factory=dict)
-    """What collectives that run at once leave on the same links."""
+    """The loads of collectives that run at once on the same links."""
 
     @cached_property
     def fabric(self) -> Fabric:

@@ -1,4 +1,4 @@
-"""What collectives that run at once leave on the same links: each link's part of every collective's seconds."""
+"""Loads that collectives which run at once leave on the same links: each link's part of every collective's seconds."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class LinkLoads:
         return self.routes.fold.kinds if self.routes.fold else None
 
     def largest(self, kinds: Sequence[ArcKinds]) -> dict[Hashable, float]:
-        """The largest part of the links that all of `kinds` together make alike."""
+        """The largest part of a transfer's seconds (s/s) on the links that all of `kinds` together make alike."""
         found = self._largest.get(among := tuple(map(id, kinds)))
         if found is None:
             key, found = _common_key(kinds), {}
@@ -57,8 +57,8 @@ class LinkLoads:
 
 
 def sending(routes: Routes, op: CollectiveOp, buffer_bytes: float) -> tuple[LinkLoads, float] | None:
-    """What the fastest way of `op` for `buffer_bytes` over `routes` leaves on the links, and its seconds without
-    latency. None where no links carry it."""
+    """The loads that the fastest way of `op` for `buffer_bytes` over `routes` leaves on the links, and its seconds without
+    latency (s). None where no links carry it."""
     algorithm = min(routes.algorithms(op), key=lambda found: found.seconds(buffer_bytes), default=None)
     if algorithm is None or not any(totals for _, totals in algorithm.loads):
         return None

@@ -69,8 +69,8 @@ def beside(state: LinkSeconds, waits: LinkSeconds) -> tuple[float, LinkSeconds]:
 
 
 def at_once_s(one: tuple[float, float], other: tuple[float, float]) -> float:
-    """Seconds until two collectives that begin at once have ended, with one link in common: each has its seconds, and
-    those in which the link sends for it.
+    """Seconds until two collectives, `one` and the `other`, that begin at once have ended, with one link in common:
+    each has its seconds, and those in which the link sends for it.
 
     Each has half of the link while both run. The one with less to send there ends first, and has kept the other from
     what half a link lacks of the latter's own pace. Never less than the link sends for both.
