@@ -57,8 +57,8 @@ class LinkLoads:
 
 
 def sending(routes: Routes, op: CollectiveOp, buffer_bytes: float) -> tuple[LinkLoads, float] | None:
-    """The loads that the fastest way of `op` for `buffer_bytes` over `routes` leaves on the links, and its seconds without
-    latency (s). None where no links carry it."""
+    """The loads that the fastest way of `op` for `buffer_bytes` over `routes` leaves on the links, and its seconds
+    without latency (s). None where no links carry it."""
     algorithm = min(routes.algorithms(op), key=lambda found: found.seconds(buffer_bytes), default=None)
     if algorithm is None or not any(totals for _, totals in algorithm.loads):
         return None

@@ -50,8 +50,8 @@ class LinkTimes:
         return self._transfer_s(op, buffer_bytes, group), group.call_s
 
     def links_of(self, plan: Plan, op: CollectiveOp, buffer_bytes: float, axes: tuple[str, ...]) -> LinkSeconds:
-        """Seconds of one call of `op` over `axes` of `plan` with a buffer of `buffer_bytes`, and those of the links that
-        it uses; nothing on machines that are not written as graphs."""
+        """Seconds of one call of `op` over `axes` of `plan` with a buffer of `buffer_bytes`, and those of the links
+        that it uses; nothing on machines that are not written as graphs."""
         if plan.cluster.own_graph is None:
             return NOTHING
         return self._links(op, buffer_bytes, self.group(plan, axes))
