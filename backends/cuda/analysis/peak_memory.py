@@ -8,8 +8,9 @@ the loss, of the last block and of the embedding, and the optimizer's update.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import replace
+from functools import cached_property
 
 from planc.backends.cuda.analysis.block_backward import most_bytes, waiting_bytes
 from planc.backends.cuda.analysis.fsdp_shard_dim import stored_dim, stored_over
@@ -18,7 +19,7 @@ from planc.backends.cuda.analysis.saved_tensors import SavedTensors
 from planc.backends.cuda.rules.pad_dim0 import padded_elements
 from planc.cost.step.offload import state_on_host
 from planc.diag.fast_dataclass import dataclass
-from planc.ir.cache import cached_on
+from planc.ir.cache import Computed, cached_on
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.model import EXPERTS, Section
 from planc.ir.plan import BACKWARD_IN_TWO_PARTS, Plan
@@ -122,6 +123,12 @@ class Rank:
         self.reduced = DTYPE_BYTES[self.plan.precision.reduce]
         self.stored = DTYPE_BYTES[self.roles.state_dtype]
         self.on_host = state_on_host(self.plan)
+        # By virtual stage: a rank has up to hundreds of moments, each of which asks for the same few sums.
+        self._shares_of = Computed[int, float](lambda stage: self._sum_of(stage, self._share))
+        self._unsharded_of = Computed[int, float](lambda stage: self._sum_of(stage, self._unsharded_elements))
+        self._accumulated_of = Computed[int, float](lambda stage: self._sum_of(stage, self._accumulated_elements))
+        self._saved_of = Computed[int, float](self._saved_of_microbatch)
+        self._for_weights_of = Computed[int, float](self._held_for_weights)
 
     def _copies(self, p: ParamSharding) -> int:
         """Copies of a parameter on this rank; two stages of a rank that use a tied weight have one each."""
@@ -197,7 +204,7 @@ class Rank:
             name="backward of the last block",
             grads=self._grads_of_head() if self._all_forwards_first else self._grads(),
             activations=self._saved() - self._saved_by_loss(),
-            buffers=self._of_blocks(),
+            buffers=self._of_blocks,
             copies=self._copies_in_backward(),
             passed_on=self._passed_on(),
         )
@@ -205,7 +212,7 @@ class Rank:
             return [moment]
         found = [moment]
         if self._copies_come_and_go:
-            inside = self._of_blocks() - self._inside_blocks()
+            inside = self._of_blocks - self._inside_blocks()
             found.append(replace(moment, buffers=inside, copies=self._copies_in_backward(landing=True)))
         if sum(self.flying.values()) > 1:
             copies = self._all_copies() if self._copies_come_and_go else 0.0
@@ -237,11 +244,11 @@ class Rank:
             passed_on=self._passed_before(b),
         )
         if whole:
-            return [replace(moment, buffers=self._of_blocks())]
+            return [replace(moment, buffers=self._of_blocks)]
         if b.kind == "backward_weight" or b.stage == 0:
             return [moment]
         waiting = waiting_bytes(self.sharded, "last") if ends else 0.0
-        last = replace(moment, buffers=self._of_blocks() + waiting)
+        last = replace(moment, buffers=self._of_blocks + waiting)
         before = self._before_first_block(b.stage)
         first = replace(
             last,
@@ -296,7 +303,7 @@ class Rank:
         grow = (self.reduced if b.stage in b.only_apart else 0) - self.computed
         return grow * self._group(kind)
 
-    @property
+    @cached_property
     def _all_forwards_first(self) -> bool:
         """True if every microbatch of a pipeline is in flight at once: no backward has begun then."""
         return bool(self.roles.pipeline) and all(n == self.plan.microbatches for n in self.flying.values())
@@ -355,12 +362,12 @@ class Rank:
     def _unsharded_elements(self, p: ParamSharding) -> float:
         return padded_elements(self.roles, p.param.name) if self.roles.uses_fsdp else param_elements(self.plan, p)
 
-    @property
+    @cached_property
     def _has_resident_copies(self) -> bool:
         """True if gathered parameters stay from the first forward on."""
         return self.roles.uses_fsdp and FsdpPolicy.of(self.plan).gather_per != "pass"
 
-    @property
+    @cached_property
     def _copies_come_and_go(self) -> bool:
         """True if a forward lets gathered parameters go and a backward leaves them: a pipeline's schedule does not
         reshard after a backward."""
@@ -406,7 +413,7 @@ class Rank:
             return 0.0
         return self._copies_in_backward() if len(self.flying) > 1 else self._group("last") * self.computed
 
-    @property
+    @cached_property
     def _accumulates_whole(self) -> bool:
         """True if whole gradients of several microbatches accumulate before they are reduced."""
         if not self.roles.uses_fsdp:
@@ -439,7 +446,7 @@ class Rank:
         what the loss saved: the backward of the inputs ends the graph behind the stage's last matmul."""
         waiting = b.awaiting.get(len(self.plan.stages) - 1, 0)
         saved = self._saved(held=b.held) - waiting * self.saved.of_loss_and_logits()
-        return saved + sum(n * self._held_for_weights(stage) for stage, n in b.awaiting.items())
+        return saved + sum(n * self._for_weights_of[stage] for stage, n in b.awaiting.items())
 
     def _held_for_weights(self, stage: int) -> float:
         """Gradients that a microbatch of a virtual stage holds until those of its weights are made (bytes). The first
@@ -452,24 +459,24 @@ class Rank:
     def _grads_before(self, b: Begins) -> float:
         """Gradients before a backward: whole ones of virtual stages that have more backwards to come, and of those that
         have none the rank's share, which the last one reduces (bytes)."""
-        shares = sum(n * self._share(p) for p, n in self._copies_of([*b.begun, *b.ended])) * FP32
+        shares = sum(self._shares_of[stage] for stage in (*b.begun, *b.ended)) * FP32
         if not self._accumulates_whole:
             return shares
-        reduced = sum(n * self._share(p) for p, n in self._copies_of(b.ended)) * FP32
+        reduced = sum(self._shares_of[stage] for stage in b.ended) * FP32
         added = b.begun - (b.only_apart - {0})
-        whole = sum(n * self._accumulated_elements(p) for p, n in self._copies_of(added)) * self.reduced
+        whole = sum(self._accumulated_of[stage] for stage in added) * self.reduced
         return reduced + whole + self._unconverted(b.begun & b.apart)
 
     def _copies_let_go(self, b: Begins) -> float:
         """Gathered parameters of virtual stages whose last backward has let them go (bytes)."""
         if not self._has_resident_copies:
             return 0.0
-        return sum(n * self._unsharded_elements(p) for p, n in self._copies_of(b.ended)) * self.computed
+        return sum(self._unsharded_of[stage] for stage in b.ended) * self.computed
 
-    def _copies_of(self, stages: Collection[int]) -> list[tuple[ParamSharding, int]]:
-        """Parameters of these virtual `stages`, with their copies there."""
-        held = [sections_of(self.plan, stage) for stage in stages]
-        return [(p, sum(copies_on(self.plan, p.param, sections) for sections in held)) for p, _ in self.held]
+    def _sum_of(self, stage: int, elements: Callable[[ParamSharding], float]) -> float:
+        """The sum of `elements` over the parameters of a virtual `stage`, each as often as it is there."""
+        sections = sections_of(self.plan, stage)
+        return sum(copies_on(self.plan, p.param, sections) * elements(p) for p, _ in self.held)
 
     def _grads_of_head(self) -> float:
         """Gradients of what is after the blocks, when the first backward of a step has come past it (bytes)."""
@@ -490,10 +497,9 @@ class Rank:
         apart: it has no gradients of inputs to send (`torch.distributed.pipelining.stage`, `backward_one_chunk`)."""
         if not self._splits_backward or self.reduced == self.computed:
             return 0.0
-        copies = self._copies_of([stage for stage in stages if stage])
-        return sum(n * self._unsharded_elements(p) for p, n in copies) * self.computed
+        return sum(self._unsharded_of[stage] for stage in stages if stage) * self.computed
 
-    @property
+    @cached_property
     def _splits_backward(self) -> bool:
         """True if gradients of weights may come later than those of inputs."""
         return self.plan.split is not None and self.plan.split.schedule in BACKWARD_IN_TWO_PARTS
@@ -530,12 +536,13 @@ class Rank:
     def _saved(self, done: int = 0, held: Mapping[int, int] | None = None) -> float:
         """Saved activations of microbatches in flight: those `held` by stage (None: at the fullest moment), less
         `done` of each stage that have finished their backward (bytes)."""
-        return sum(
-            max(0, microbatches - done)
-            * (sum(n * self.saved.of_section(s) for s, n in sections.items()) + self._at_ends(stage, sections))
-            for stage, microbatches in (self.flying if held is None else held).items()
-            for sections in (sections_of(self.plan, stage),)
-        )
+        counts = self.flying if held is None else held
+        return sum(max(0, microbatches - done) * self._saved_of[stage] for stage, microbatches in counts.items())
+
+    def _saved_of_microbatch(self, stage: int) -> float:
+        """Activations that a microbatch in flight has left on a virtual stage (bytes)."""
+        sections = sections_of(self.plan, stage)
+        return sum(n * self.saved.of_section(s) for s, n in sections.items()) + self._at_ends(stage, sections)
 
     def _at_ends(self, stage: int, sections: dict[Section, int]) -> float:
         """Bytes of hidden states that a microbatch leaves on a virtual stage beyond those that its blocks save: they
@@ -546,6 +553,7 @@ class Rank:
         stays = stage + 1 in virtual_stages(self.plan, self.rank)
         return (("first" in sections) - ("last" in sections) - stays) * self.saved.hidden_states()
 
+    @cached_property
     def _of_blocks(self) -> float:
         """While a block's backward runs: gathered blocks, what its replay brings back, and gradients on their way."""
         blocks = [kind for kind in self.sharded.model.blocks if kind in self.sections]
