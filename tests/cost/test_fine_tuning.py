@@ -94,3 +94,11 @@ def test_a_gradient_that_nothing_needs_is_not_moved(tmp_path: Path) -> None:
     assert moved == {"": 32 * microbatches, "freeze embedding": 32 * microbatches, "freeze model except head": 0}
     lora = [r for r in rows(tmp_path, "lora rank 4 on heads") if r.phase == "backward" and r.tensor == "attention.in"]
     assert sum(r.count for r in lora) == 31 * microbatches
+
+
+def test_transfers_run_beside_the_gradients_that_are_made(tmp_path: Path) -> None:
+    """The products of a block that have no backward hide nothing of it; all sums of the plan hold."""
+    overlap = "lora rank 16 on attention.k, attention.v\noverlap tp as windowed_einsum\n"
+    plans = [plan_of(tmp_path, HEAD + sentences + TAIL) for sentences in (overlap, overlap.partition("\n")[2])]
+    lora, plain = (cost_plan(propagated(plan)) for plan in plans)
+    assert 0 < lora.step.time_s < plain.step.time_s

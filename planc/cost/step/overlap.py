@@ -93,7 +93,7 @@ def _cover_s(sharded: Sharded, section: Section, phase: ActivationPhase, kinds: 
     if kinds == WEIGHTS:
         return sum(weights_s(sharded, o, chip) for o in ops if o.op.kind == "matmul")
     seconds = ops_s(sharded, section, chip, backward=phase == "backward")
-    return sum(seconds[o.op.name] for o in ops if o.op.kind in kinds or not kinds)
+    return sum(seconds.get(o.op.name, 0.0) for o in ops if o.op.kind in kinds or not kinds)
 
 
 DUAL_BATCH_CORES = 20
