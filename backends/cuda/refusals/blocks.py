@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from planc.backends.cuda.analysis.attention import GROUPED, KERNELS, value_padding
 from planc.backends.cuda.analysis.context import attentions
 from planc.backends.cuda.analysis.expert_mesh import routed
-from planc.backends.cuda.analysis.replays import HEAVY, is_selective, named_again
+from planc.backends.cuda.analysis.replays import HEAVY, is_selective, named_again, saved_in
 from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.emit.blocks import MASKED, recompute_inside, saved_op_kinds
 from planc.ir.base import Cause
@@ -101,6 +101,9 @@ def _selective(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
         yield cause, "a replay would send tokens to their experts again", blocks
     if roles.context:
         yield cause, "what attention is given from other ranks would be gathered again", blocks
+    kept = (names for kind in sharded.model.blocks for names in saved_in(sharded, kind).values())
+    if any("all_to_all" in names for names in kept):
+        yield cause, "DTensor has no one op for an all_to_all whose result a replay could keep", blocks
     if plan.quantize:
         yield cause, "a float8 product is one `autograd.Function`, whose output torch's policies do not see", blocks
     if plan.compiled("blocks"):

@@ -13,6 +13,15 @@ from planc.ir.plan import Plan
 def check(plan: Plan) -> Iterator[Diagnostic]:
     if plan.split is None:
         return
+    if all(axis.name != plan.split.axis for axis in plan.mesh.axes):
+        yield Diagnostic(
+            "E0404",
+            f"axis `{plan.split.axis}` is of a view, and layers are split over an axis of the mesh",
+            plan.split.cause.span,
+            help="a view divides the ranks of the mesh's axes once more, for some parameters: these ranks hold the "
+            "same layers",
+        )
+        return
     uses = [(s.axes, s.cause) for s in plan.shards] + [(s.axes, s.cause) for s in plan.stores]
     for axes, cause in uses:
         if plan.split.axis in axes:

@@ -81,7 +81,7 @@ def _windows(
             sums = [i for i in over if phase == "backward" and transfers[i].op in ("all_reduce", "reduce_scatter")]
             yield sums, WEIGHTS, chip.contention
         elif overlap.method == "dual_batch":
-            yield over, (), DUAL_BATCH_CORES / chip.cores if chip.cores else chip.contention
+            yield over, (), min(1.0, DUAL_BATCH_CORES / chip.cores) if chip.cores else chip.contention
         elif overlap.method != "none":
             yield over, ("matmul",), chip.contention
 
