@@ -174,6 +174,11 @@ def test_an_axis_of_a_view_that_does_not_divide_is_a_finding(tmp_path: Path) -> 
     assert "E0302" in codes(tmp_path, text)
 
 
+def test_layers_are_not_split_over_an_axis_of_a_view(tmp_path: Path) -> None:
+    text = (ROOT / "plans/presets/mixtral_8x7b_b200.plan").read_text() + "split layers over efsdp as 1f1b\n"
+    assert "E0404" in codes(tmp_path, text)
+
+
 def test_advice_is_not_applied_unasked(tmp_path: Path) -> None:
     (advice,) = [r for r in rules().values() if r.code == "N0512"]
     path = tmp_path / "x.plan"
