@@ -451,8 +451,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="a layout's figures leave out the sums of gradients between ranks of a pipeline",
         file="planc/cost/step/rank_cost.py",
-        text='cost.hide("step", True, once[1], left_s / times, shared)',
-        planted='cost.hide("step", True, once[1], left_s / times)',
+        text='cost.hide("step", True, once[1], left_s / times, waits.times(1 / times), shared)',
+        planted='cost.hide("step", True, once[1], left_s / times, waits.times(1 / times))',
         test="tests/search/test_search.py::test_it_equals_brute_force",
     ),
     Fault(

@@ -86,8 +86,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="every stage of a rank has its gradients from the first backward on",
         file="backends/cuda/analysis/peak_memory.py",
-        text="for p, n in self._copies_of(added)) * self.reduced",
-        planted="for p, n in self.held) * self.reduced",
+        text="whole = sum(self._accumulated_of[stage] for stage in added) * self.reduced",
+        planted="whole = sum(n * self._accumulated_elements(p) for p, n in self.held) * self.reduced",
         test="tests/audit/test_stages.py::test_gradients_are_there_once_backwards_begin"
         "[8-recompute attention.norm, ffn.norm-3-12.292]",
     ),
