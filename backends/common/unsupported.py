@@ -20,7 +20,7 @@ def not_lowered(plan: Plan, target: str) -> list[Diagnostic]:
     The model is such a sentence when `target` (a folder below `backends`) has no module of it. [] when the target may
     look at the rest.
     """
-    causes = dict.fromkeys(c for find in (_nouns, _shards, _state, _recompute) for c in find(plan))
+    causes = dict.fromkeys(c for find in (_nouns, _shards, _state) for c in find(plan))
     return not_bundled(plan, target) + [
         refused(
             f"{target} target",
@@ -49,8 +49,3 @@ def _shards(plan: Plan) -> Sentences:
 
 def _state(plan: Plan) -> Sentences:
     yield from (s.cause for s in plan.stores if s.region not in ("", EXPERTS))
-
-
-def _recompute(plan: Plan) -> Sentences:
-    if plan.recompute.every > 1 or plan.recompute.whole:
-        yield plan.recompute.cause

@@ -41,6 +41,9 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
     "recompute_blocks": (*FSDP_TP, "recompute blocks"),
     "recompute_except": (*FSDP_TP, "recompute blocks except attention.core, ffn.gate"),
     "recompute_core": (*FSDP_TP, "recompute attention.core"),
+    "recompute_every": (*FSDP_TP, "recompute blocks except ffn.gate every 3 layers"),
+    "recompute_every_splash": ("fsdp 4", FSDP, SPLASH, "recompute attention.core every 2 layers"),
+    "recompute_every_gpipe": ("pp 2 > fsdp 2", FSDP, "use pp over pp as gpipe", "recompute blocks every 2 layers"),
     "gpipe": ("pp 4", "use pp over pp as gpipe"),
     "gpipe_fsdp_tp_sp": ("pp 2 > fsdp 2 > tp 2", FSDP, TP, SP, "use pp over pp as gpipe"),
     "gpipe_step_zero": ("pp 2 > fsdp 2", FSDP, "gather params per step", "use pp over pp as gpipe"),
@@ -84,6 +87,7 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
 SELDOM = {
     *("two_axes", "dp_tp", "fsdp_tp", "fsdp4_tp_sp", "tp_outside", "heads_only", "ffn_vocab_only", "zero2_tp_sp"),
     *("tied_zero1", "tied_circular_tp", "recompute_core", "cp_in_order", "circular_at_once", "fsdp_microbatch"),
+    *("recompute_every_splash", "recompute_every_gpipe"),
     *("whole_keys", "keys_of_two_ranks"),
     *("splash_hsdp", "splash_core", "splash_whole_keys", "splash_keys_of_two_ranks", "unfused"),
 }

@@ -19,6 +19,7 @@ MOE: dict[str, tuple[str, ...]] = {
     "ep_per_step": ("fsdp 2 > ep 2", BOTH, STORED, EP, "gather params per step"),
     "qwen3_moe_capacity": ("fsdp 2 > ep 2", BOTH, STORED, EP, CAPACITY, "recompute blocks"),
     "ep_splash": ("fsdp 2 > ep 2", BOTH, STORED, EP, "recompute blocks", SPLASH),
+    "deepseek_every": ("fsdp 2 > ep 2", BOTH, STORED, EP, "recompute blocks every 3 layers"),
     "deepseek_splash": ("dp 2 > tp 2", "use ddp over dp", TP, SPLASH),
     "deepseek_cut_view": (
         "a 4 > b 2",
@@ -40,6 +41,7 @@ BALANCED = ("ep_etp_view", "deepseek_ep", "qwen3_moe_view")
 BALANCE = 0.3
 
 NOT_PREDICTED = {
+    "deepseek_every": "not explained: layers with experts in no loop gather half as much over fsdp, more over both",
     "ep_etp_view": "XLA permutes the embedding's rows between ranks once a microbatch",
     "moe_dp_tp_sp": "XLA permutes the embedding's rows between ranks once a microbatch",
     "etp_same_tokens": "XLA divides the gradient of the router, which all tensor ranks have, among these",

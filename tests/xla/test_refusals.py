@@ -56,8 +56,13 @@ PIPE = ("pp 2 > fsdp 2", FSDP)
             "use cp over AXIS",
         ),
         (("fsdp 2", FSDP, "attention.core as ring"), "no axis divides the sequence", "use cp over AXIS"),
-        (("fsdp 2", FSDP, "recompute blocks every 2 layers"), "writes no program", "without it"),
-        (("fsdp 2", FSDP, "recompute whole_blocks"), "writes no program", "without it"),
+        (("fsdp 2", FSDP, "recompute whole_blocks"), "what no gradient reads", "`recompute blocks`"),
+        ((*PIPE, "use pp over pp as gpipe", "recompute blocks every 4 layers"), "at another place", "divides those"),
+        (
+            (*PIPE, "split layers over pp as circular(chunks = 2)", "recompute blocks every 2 layers"),
+            "what it keeps for one",
+            "as gpipe",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_refused_with_the_nearest(layout: tuple[str, ...], why: str, nearest: str) -> None:

@@ -79,6 +79,12 @@ COMPILED = {
         ("all_reduce", "pp+dp"): 106374,
         ("send_recv", "pp"): 331776,
     },
+    "recompute_every": {
+        ("all_gather", "fsdp"): 1536896,
+        ("all_gather", "tp"): 638976,
+        ("all_reduce", "fsdp"): 1657920,
+        ("all_reduce", "tp"): 1584412,
+    },
     "cp": {("all_gather", "cp"): 294912, ("all_reduce", "cp"): 10509360},  # and 360 bytes of tokens' numbers
     "ring": {("all_reduce", "cp"): 9919536, ("send_recv", "cp"): 983040},  # and 144 bytes of tokens' numbers
 }

@@ -119,4 +119,4 @@ def keeps_output(sharded: Sharded) -> bool:
     """True if the backward of some block keeps the output of its attention, and does not run the kernel again."""
     plan, model = sharded.plan, sharded.model
     outputs = {o.op.output for o in attentions(sharded)}
-    return any(outputs & {*replay(plan, kind).saved} for kind in model.blocks)
+    return plan.recompute.every > 1 or any(outputs & {*replay(plan, kind).saved} for kind in model.blocks)

@@ -14,6 +14,7 @@ from functools import cached_property
 from planc.backends.xla.analysis.attention import LANES, runs_splash
 from planc.backends.xla.analysis.layouts import cut, gathers_in_use
 from planc.backends.xla.analysis.pipeline import chunks, iterations, pipelined
+from planc.backends.xla.analysis.saved_by_blocks import layers_that_save
 from planc.backends.xla.rules import all_reduce_thin_shards
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.collective import DTYPE_BYTES, Collective
@@ -164,7 +165,10 @@ class Moments:
         """Saved activations of one microbatch (bytes): each block's input. The loop of a pipeline saves as much in each
         of its iterations, those that fill and drain it too."""
         each = {
-            kind: sum(tensor_bytes(self.plan, n, self.sharded.declared(n)) for n in replay(self.plan, kind).saved)
+            kind: sum(
+                tensor_bytes(self.plan, n, self.sharded.declared(n)) * layers_that_save(self.sharded, kind, n)
+                for n in dict.fromkeys((*replay(self.plan, kind).saved, *saved_without_recompute(self.model, kind)))
+            )
             for kind in self.model.blocks
         }
         layers = sum(self.model.layers_of(kind) * held for kind, held in each.items())

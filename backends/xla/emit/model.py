@@ -5,10 +5,11 @@ from __future__ import annotations
 from planc.backends.common.source_writer import fill
 from planc.backends.xla.analysis.layouts import gathers_in_use
 from planc.backends.xla.analysis.pipeline import pipelined
+from planc.backends.xla.analysis.saved_by_blocks import names_activations, saved_activations, saved_without_replay
 from planc.backends.xla.emit.context_parallel import context_functions
 from planc.backends.xla.emit.experts import expert_functions
-from planc.backends.xla.emit.pipeline import layers_function, names_activations, resting_function
-from planc.backends.xla.emit.tables import saved_activations
+from planc.backends.xla.emit.pipeline import pipeline_function, resting_function
+from planc.backends.xla.emit.remat import group_functions, layers_function, remat_function
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
 
@@ -99,32 +100,19 @@ def _linear_backward(
 linear.defvjp(_linear_forward, _linear_backward)
 '''
 
-REMAT = '''
-def remat(block: Callable[..., Any]) -> Callable[..., Any]:
-    """The block of a scan over layers; <said>."""
-    policy = jax.checkpoint_policies.<policy>
-    return jax.checkpoint(block, policy=policy, prevent_cse=False)  # a scan needs no barrier
-'''
-
-LAYERS = '''
-def layers(block: Callable[[jax.Array, Any], jax.Array], x: jax.Array, stack: Any) -> jax.Array:
-    """x through `block(x, one layer's parameters)`, once for each layer of the stack."""
-    body = remat(lambda x, layer: (block(x, layer), None))
-    return jax.lax.scan(body, x, stack)[0]
-'''
-
 
 def model_functions(sharded: Sharded) -> list[str]:
     """The hooks, one text each."""
     plan = sharded.plan
-    names = bool(saved_activations(sharded))
+    names = bool(saved_activations(sharded) or saved_without_replay(sharded))
     return [
         *_constrain(sharded),
         _weight(plan),
         _linear(plan),
         *expert_functions(sharded, names=names),
-        _remat(names),
-        layers_function(sharded) if pipelined(plan) else LAYERS,
+        remat_function(sharded),
+        pipeline_function(sharded) if pipelined(plan) else layers_function(sharded),
+        *group_functions(sharded),
         *context_functions(sharded, named=names_activations(sharded)),
     ]
 
@@ -173,11 +161,3 @@ def _linear(plan: Plan) -> str:
     used = "The weight " + ", ".join(s for s in ("gathered" if gathered else "", cast) if s) + "."
     reduce = {"fp32": "jnp.float32", "bf16": "jnp.bfloat16"}[plan.precision.reduce]
     return fill(LINEAR_GATHERED, why=why, used=used, reduce=reduce)
-
-
-def _remat(names: bool) -> str:
-    if names:
-        return fill(
-            REMAT, said="the backward keeps KEPT and runs the rest again", policy="save_only_these_names(*KEPT)"
-        )
-    return fill(REMAT, said="the backward keeps its input and runs it again", policy="nothing_saveable")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from planc.backends.common.source_writer import beside, comment, fill
 from planc.backends.xla.analysis.layouts import Spec, activation_spec, gathers_in_use
 from planc.backends.xla.analysis.pipeline import chunks, iterations, pipelined, stack_axes, stack_shape
+from planc.backends.xla.analysis.saved_by_blocks import every, saved_activations
 from planc.backends.xla.emit.specs import entry
-from planc.backends.xla.emit.tables import saved_activations
 from planc.diag.quoting import python_string
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
@@ -145,7 +145,7 @@ def ends_spec(sharded: Sharded, tensor: str) -> Spec:
     return tuple((*axes, axis) if d == "batch" else axes for d, axes in zip(dims, spec, strict=True))
 
 
-def layers_function(sharded: Sharded) -> str:
+def pipeline_function(sharded: Sharded) -> str:
     """`layers` as a pipeline, and what it needs."""
     plan = sharded.plan
     assert plan.split is not None
@@ -156,6 +156,7 @@ def layers_function(sharded: Sharded) -> str:
         enter += "\n" + fill(CHUNK, last=str(chunks(plan) - 1))
     hidden = python_string(sharded.model.block_output)
     names = ", ".join([hidden, *(["*KEPT"] if saved_activations(sharded) else [])])
+    through = "y = _in_groups(block, x, stack)" if every(sharded) > 1 else "y, _ = jax.lax.scan(body, x, stack)"
     sent = f"jax.lax.ppermute(y, {python_string(plan.split.axis)}, onward), waiting"
     return fill(
         LAYERS,
@@ -166,9 +167,9 @@ def layers_function(sharded: Sharded) -> str:
         senders="ranks" if circular else "ranks - 1",
         carry="x, waiting, later" if stored else "x, waiting",
         enter=enter,
-        body=fill(BODY_GATHERED if gathers_in_use(plan) and not circular else BODY),
+        body=_body(sharded),
         stage="\n" + fill(STAGE, names=names) if circular else "",
-        through="y = stage(x, chunk)" if circular else "y, _ = jax.lax.scan(body, x, stack)",
+        through="y = stage(x, chunk)" if circular else through,
         given=f"{sent}, later" if stored else sent,
         start=fill(START_STORED if stored else START),
         ignored=", _" if stored else "",
@@ -176,9 +177,11 @@ def layers_function(sharded: Sharded) -> str:
     )
 
 
-def names_activations(sharded: Sharded) -> bool:
-    """True if activations get names: to save some of a block, or a block's input in a recomputed stage."""
-    return bool(saved_activations(sharded)) or chunks(sharded.plan) > 1
+def _body(sharded: Sharded) -> str:
+    """The body of the loop over a rank's layers; "" where `_in_groups` has its own."""
+    if every(sharded) > 1:
+        return ""
+    return fill(BODY_GATHERED if gathers_in_use(sharded.plan) and chunks(sharded.plan) == 1 else BODY)
 
 
 def resting_function(plan: Plan) -> str:

@@ -7,14 +7,16 @@ import textwrap
 from planc.backends.common.source_writer import WIDTH, fill
 from planc.backends.xla.analysis.attention import runs_splash
 from planc.backends.xla.analysis.pipeline import pipelined
+from planc.backends.xla.analysis.saved_by_blocks import every, names_activations
 from planc.backends.xla.emit.context_parallel import constants as context_constants
 from planc.backends.xla.emit.context_parallel import windows
 from planc.backends.xla.emit.experts import expert_tables
 from planc.backends.xla.emit.model import BY_NAME, casts, model_functions, own_gradient, spec_function
 from planc.backends.xla.emit.pipeline import constants as pipeline_constants
-from planc.backends.xla.emit.pipeline import ends_table, names_activations
+from planc.backends.xla.emit.pipeline import ends_table
+from planc.backends.xla.emit.remat import saved_tables
 from planc.backends.xla.emit.step import STATE, mesh_function, step_functions
-from planc.backends.xla.emit.tables import activation_table, constants, not_decayed, param_tables, saved_table
+from planc.backends.xla.emit.tables import activation_table, constants, not_decayed, param_tables
 from planc.backends.xla.versions import JAX
 from planc.diag.quoting import python_docstring
 from planc.ir.base import plain_name
@@ -96,7 +98,7 @@ def _tables(sharded: Sharded) -> list[str]:
         activation_table,
         ends_table,
         expert_tables,
-        saved_table,
+        saved_tables,
     )
     return ["\n".join(lines) for table in tables if (lines := table(sharded))]
 
@@ -135,4 +137,4 @@ def _partials(sharded: Sharded) -> bool:
     """True if some function of the file is made with `functools.partial`."""
     plan = sharded.plan
     windowed = runs_splash(sharded) and windows(sharded)
-    return own_gradient(plan) or pipelined(plan) or bool(plan.model.top_k) or windowed
+    return own_gradient(plan) or pipelined(plan) or every(sharded) > 1 or bool(plan.model.top_k) or windowed

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from itertools import chain
 
 from planc.backends.common.source_writer import INDENT, beside, causes, comment
-from planc.backends.xla.analysis.attention import KERNEL_OUTPUT, attentions, runs_splash
 from planc.backends.xla.analysis.layouts import Use, activation_spec, param_spec, uncut
 from planc.backends.xla.analysis.mesh_factors import aliases, atoms
 from planc.backends.xla.emit.context_parallel import given_spec
@@ -16,7 +15,6 @@ from planc.diag.quoting import python_string
 from planc.ir.base import Cause
 from planc.ir.model import EXPERTS, ROUTED, Tensor
 from planc.ir.sharding import Move, OpSharding, Sharded, Step
-from planc.sharding.recompute import replay
 
 JAX_DTYPE = {"fp32": "jnp.float32", "bf16": "jnp.bfloat16"}
 
@@ -148,24 +146,3 @@ def _step(step: Step) -> str:
     kind = step.kind.replace("_", "-")
     dims = " to ".join(d for d in (step.dim, step.to_dim) if d)
     return f"{kind} {dims} over {', '.join(step.axes)}".replace("  ", " ")
-
-
-# Recompute.
-
-
-def saved_activations(sharded: Sharded) -> tuple[str, ...]:
-    """Saved activations of a block, except the block's input, which the scan holds anyway."""
-    model = sharded.model
-    every = (t for kind in model.blocks for t in replay(sharded.plan, kind).saved if t != model.ops[kind][-1].output)
-    mixed = {o.op.output for o in attentions(sharded)} if runs_splash(sharded) else ()
-    return tuple(dict.fromkeys(KERNEL_OUTPUT if name in mixed else name for name in every))
-
-
-def saved_table(sharded: Sharded) -> list[str]:
-    """`KEPT`, or nothing when whole blocks are run again."""
-    names = saved_activations(sharded)
-    if not names:
-        return []
-    cause = sharded.plan.recompute.cause
-    head = comment("What the backward keeps of a block besides its input; the rest is run again.")
-    return [*head, *causes([cause]), "KEPT = (", *(f"{INDENT}{python_string(n)}," for n in names), ")"]

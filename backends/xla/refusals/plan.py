@@ -15,8 +15,9 @@ from planc.backends.xla.analysis.attention import (
     padded_rows,
     splash_block,
 )
-from planc.backends.xla.analysis.pipeline import SCHEDULES, pipelined
+from planc.backends.xla.analysis.pipeline import SCHEDULES, chunks, pipelined
 from planc.backends.xla.emit.context_parallel import balanced, windows
+from planc.backends.xla.emit.remat import stacks
 from planc.backends.xla.refusals import experts
 from planc.diag import Diagnostic
 from planc.ir.base import Cause
@@ -35,7 +36,7 @@ def refusals(sharded: Sharded) -> list[Diagnostic]:
     if missing := not_lowered(plan, "xla"):
         return missing
     of_plan = (rule(plan) for rule in (_pipeline, _gather, _store_dtypes, _compute_dtypes, _regions))
-    of_ops = (rule(sharded) for rule in (_uneven_shards, _experts, _attention))
+    of_ops = (rule(sharded) for rule in (_uneven_shards, _experts, _attention, _recompute))
     found = (d for rule in (*of_plan, *of_ops) for d in rule)
     return sorted(dict.fromkeys(found), key=lambda d: d.span)
 
@@ -119,6 +120,27 @@ def _kernel(sharded: Sharded, name: str, cause: Cause) -> Iterator[Diagnostic]:
     if block % LANES or rows % block:
         why = f"{rows} rows of a sequence do not fall into blocks of {block} rows, or these not into vectors of {LANES}"
         yield _refused(cause, why, "leave `block` out")
+
+
+def _recompute(sharded: Sharded) -> Iterator[Diagnostic]:
+    """A block is run again as far as the backward reads it, by a policy that knows tensors by their names."""
+    plan, cause = sharded.plan, sharded.plan.recompute.cause
+    if cause is None:
+        return
+    if plan.recompute.whole:
+        yield _refused(cause, "XLA leaves out of a replay what no gradient reads", "`recompute blocks`")
+    if plan.recompute.every == 1:
+        return
+    runs = [run.section for run in plan.model.runs]
+    if len(set(runs)) < len(runs) or "" in stacks(sharded):
+        yield _refused(cause, "its loop over layers of one kind does not know their numbers", "leave `every` out")
+    if pipelined(plan) and plan.split is not None:
+        if chunks(plan) > 1:
+            why = "a stage is run again whole, and keeps for every layer what it keeps for one"
+            yield _refused(cause, why, "leave `every` out, or `split ... as gpipe`")
+        elif any(begin % plan.recompute.every for begin, _ in plan.split.stages):
+            why = f"its ranks run one program, and {plan.recompute.every} layers would begin at another place on each"
+            yield _refused(cause, why, "a number of layers that divides those of a stage")
 
 
 def _regions(plan: Plan) -> Iterator[Diagnostic]:

@@ -8,22 +8,28 @@ two more a layer.
 
 from __future__ import annotations
 
+from planc.backends.xla.analysis.saved_by_blocks import layers_that_save
 from planc.backends.xla.rules.rule import Rows, changed, of_tokens
 from planc.ir.collective import Collective
 from planc.ir.sharding import Sharded
-from planc.sharding.recompute import replay
 
 NAME = "regather_saved_activations"
 
 
 def apply(sharded: Sharded, rows: Rows) -> Rows:
-    kept = {kind: set(replay(sharded.plan, kind).saved) for kind in sharded.model.blocks}
     keys = {t for o in sharded.op.values() for t in o.op.whole_of}
-    again = [
-        r for r in rows if _is_forward_gather(r) and r.tensor in kept.get(r.section, ()) and not of_tokens(sharded, r)
-    ]
-    again = [r for r in again if r.tensor not in keys]
-    return (*rows, *(changed(r, NAME, phase="backward") for r in again))
+    again = [r for r in rows if _is_forward_gather(r) and r.tensor not in keys and not of_tokens(sharded, r)]
+    return (
+        *rows,
+        *(changed(r, NAME, phase="backward", count=count) for r in again if (count := _times_saved(sharded, r))),
+    )
+
+
+def _times_saved(sharded: Sharded, row: Collective) -> int:
+    """Number of times that what `row` gathers is kept divided; outside the blocks it is gathered once for all."""
+    if row.section not in sharded.model.blocks:
+        return 0
+    return round(row.count * layers_that_save(sharded, row.section, row.tensor))
 
 
 def _is_forward_gather(row: Collective) -> bool:

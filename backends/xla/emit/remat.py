@@ -1,0 +1,164 @@
+"""The functions and tables of an emitted file that say what a backward keeps of a block, and what it runs again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.backends.common.source_writer import INDENT, causes, comment, fill, tuple_of
+from planc.backends.xla.analysis.saved_by_blocks import every, saved_activations, saved_without_replay
+from planc.diag.quoting import python_string
+from planc.ir.sharding import Sharded
+
+REMAT = '''
+def remat(block: Callable[..., Any]) -> Callable[..., Any]:
+    """The block of a scan over layers; <said>."""
+    policy = jax.checkpoint_policies.<policy>
+    return jax.checkpoint(block, policy=policy, prevent_cse=False)  # a scan needs no barrier
+'''
+
+LAYERS = '''
+def layers(block: Callable[[jax.Array, Any], jax.Array], x: jax.Array, stack: Any) -> jax.Array:
+    """x through `block(x, one layer's parameters)`, once for each layer of the stack."""
+    body = remat(lambda x, layer: (block(x, layer), None))
+    return jax.lax.scan(body, x, stack)[0]
+'''
+
+LAYERS_IN_GROUPS = '''
+def layers(block: Callable[[jax.Array, Any], jax.Array], x: jax.Array, stack: Any) -> jax.Array:
+    """x through `block(x, one layer's parameters)`, once for each layer of the stack."""
+    return _in_groups(block, x, stack)
+'''
+
+IN_GROUPS = '''
+def _in_groups(block: Callable[[jax.Array, Any], jax.Array], x: jax.Array, stack: Any) -> jax.Array:
+    """x through the layers of the stack, in the groups of GROUPS."""
+
+    def one(x: jax.Array, layer: Any) -> tuple[jax.Array, None]:
+        # A layer waits for its x: else the weights of one that is in no loop are gathered before all microbatches.
+        return block(*jax.lax.optimization_barrier((x, layer))), None
+
+    for begin, groups, size, names in <table>:
+        first, between = (_keeping(each, one, alone=groups == 1) for each in (names, KEPT_BETWEEN))
+        x, _ = jax.lax.scan(functools.partial(_group, first, between), x, _cut(stack, begin, groups, size))
+    return x
+
+
+def _group(
+    first: Callable[..., Any], between: Callable[..., Any], x: jax.Array, stack: Any
+) -> tuple[jax.Array, None]:
+    x, _ = first(x, jax.tree.map(lambda w: w[0], stack))
+    return jax.lax.scan(between, x, jax.tree.map(lambda w: w[1:], stack))
+
+
+def _cut(stack: Any, begin: int, groups: int, size: int) -> Any:
+    """The layers of some groups, [groups, size, ...]."""
+    end = begin + groups * size
+    return jax.tree.map(lambda w: w[begin:end].reshape(groups, size, *w.shape[1:]), stack)
+
+
+def _keeping(names: tuple[str, ...], block: Callable[..., Any], alone: bool = False) -> Callable[..., Any]:
+    """The block, of which the backward keeps the named activations and runs the rest again."""
+    policy = jax.checkpoint_policies.save_only_these_names(*names)
+    return jax.checkpoint(block, policy=policy, prevent_cse=alone)  # a scan needs no barrier
+'''
+
+GROUPS_OF_STACK = '''
+def _groups(stack: Any) -> tuple[tuple[int, int, int, tuple[str, ...]], ...]:
+    """The groups of a stack of layers, by the parameters that they have."""
+    paths = jax.tree_util.tree_leaves_with_path(stack)
+    names = {_pattern(jax.tree_util.keystr(path, simple=True, separator=".")) for path, _ in paths}
+    return next(groups for name, groups in GROUPS.items() if name in names)
+'''
+
+LayerGroups = tuple[int, int, int, str]
+"""The number in its stack of a first layer, the number of groups, the layers of each, what their first one keeps."""
+
+
+def saved_tables(sharded: Sharded) -> list[str]:
+    """`KEPT`, or nothing when whole blocks are run again; `EVERY` and `KEPT_BETWEEN` where only some blocks are."""
+    cause = sharded.plan.recompute.cause
+    names, between = saved_activations(sharded), saved_without_replay(sharded)
+    out: list[str] = []
+    if names:
+        out += comment("What the backward keeps of a block besides its input; the rest is run again.")
+        out += [*causes([cause]), *_tuple("KEPT", names)]
+    if between:
+        out += [*comment("What it keeps of the other blocks."), *_tuple("KEPT_BETWEEN", between)]
+        out += comment(
+            "Layers: the first one's number in its stack, groups, layers of each, what their first one keeps."
+        )
+        out += [*causes([cause]), *_groups_table(sharded)]
+    return out
+
+
+def _tuple(name: str, names: tuple[str, ...]) -> list[str]:
+    quoted = [python_string(n) for n in names]
+    if len(quoted) == 1:
+        return [f"{name} = {tuple_of(quoted)}"]
+    return [f"{name} = (", *(f"{INDENT}{n}," for n in quoted), ")"]
+
+
+def _groups_table(sharded: Sharded) -> list[str]:
+    found = {name: _groups_text(sharded, *run) for name, run in stacks(sharded).items()}
+    if len(found) == 1:
+        return [f"GROUPS = {text}" for text in found.values()]
+    return ["GROUPS = {", *(f"{INDENT}{python_string(name)}: {text}," for name, text in found.items()), "}"]
+
+
+def _groups_text(sharded: Sharded, first: int, layers: int) -> str:
+    again = "KEPT" if saved_activations(sharded) else "()"
+    return tuple_of(
+        [f"({b}, {n}, {size}, {names or again})" for b, n, size, names in groups_of(sharded, first, layers)]
+    )
+
+
+def groups_of(sharded: Sharded, first: int, layers: int) -> Iterator[LayerGroups]:
+    """The groups of so many `layers`, the first of which is number `first` of the model in `sharded`."""
+    interval = every(sharded)
+    begin = min(-first % interval, layers)
+    groups, rest = divmod(layers - begin, interval)
+    if begin:
+        yield 0, 1, begin, "KEPT_BETWEEN"
+    if groups:
+        yield begin, groups, interval, ""
+    if rest:
+        yield begin + groups * interval, 1, rest, ""
+
+
+def stacks(sharded: Sharded) -> dict[str, tuple[int, int]]:
+    """The first layer and the number of layers of each loop over layers of one kind, by a parameter that no other kind
+    has; "" for one of which all parameters are in others too."""
+    plan, model = sharded.plan, sharded.model
+    blocks, found, begin = {*model.blocks}, {}, 0
+    if not model.runs:
+        return {next(p.name for p in model.params if {*p.sections} & blocks): plan.stages[0]}
+    for run in model.runs:
+        own = (p.name for p in model.params if {*p.sections} & blocks == {run.section})
+        found[next(own, "")] = (begin, run.layers)
+        begin += run.layers
+    return found
+
+
+def remat_function(sharded: Sharded) -> str:
+    """`remat`: a block that is run again."""
+    if saved_activations(sharded):
+        said, policy = "the backward keeps KEPT and runs the rest again", "save_only_these_names(*KEPT)"
+    else:
+        said, policy = "the backward keeps its input and runs it again", "nothing_saveable"
+    return fill(REMAT, said=said, policy=policy)
+
+
+def layers_function(sharded: Sharded) -> str:
+    """`layers` without a pipeline."""
+    return fill(LAYERS_IN_GROUPS if every(sharded) > 1 else LAYERS)
+
+
+def group_functions(sharded: Sharded) -> list[str]:
+    """The functions that run some layers again and others not; [] where all are run again."""
+    if every(sharded) == 1:
+        return []
+    several = len(stacks(sharded)) > 1
+    return [
+        fill(IN_GROUPS, table="_groups(stack)" if several else "GROUPS"),
+        *([GROUPS_OF_STACK] if several else []),
+    ]
