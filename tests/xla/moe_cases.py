@@ -8,6 +8,7 @@ from tests.cuda.moe_cases import BOTH, CAPACITY, DEEPSEEK, EP, MIXTRAL, QWEN3, S
 from tests.plans import propagated
 from tests.xla.cases import SPLASH, TP, plan_of
 
+UNFUSED = "attention.core as unfused"
 LEFT_OUT = (
     *("ep_pipeline", "deepseek_pipeline", "deepseek_tp_pipeline", "etp_balanced"),
     *("compile_ep", "compile_ep_tp", "compile_capacity"),
@@ -18,6 +19,8 @@ MOE: dict[str, tuple[str, ...]] = {
     **{name: case for name, case in {**MIXTRAL, **QWEN3, **DEEPSEEK}.items() if name not in LEFT_OUT},
     "ep_per_step": ("fsdp 2 > ep 2", BOTH, STORED, EP, "gather params per step"),
     "qwen3_moe_capacity": ("fsdp 2 > ep 2", BOTH, STORED, EP, CAPACITY, "recompute blocks"),
+    "ep_fsdp_v5p": ("fsdp 2 > ep 2", BOTH, STORED, EP, UNFUSED),
+    "ep_etp_view_v5p": (*MIXTRAL["ep_etp_view"], UNFUSED),
     "ep_splash": ("fsdp 2 > ep 2", BOTH, STORED, EP, "recompute blocks", SPLASH),
     "deepseek_every": ("fsdp 2 > ep 2", BOTH, STORED, EP, "recompute blocks every 3 layers"),
     "deepseek_splash": ("dp 2 > tp 2", "use ddp over dp", TP, SPLASH),
@@ -29,9 +32,10 @@ MOE: dict[str, tuple[str, ...]] = {
         "use etp over etp",
     ),
 }
-"""By mesh and sentences. Tokens are divided by batch, and by sequence where tp divides it."""
+"""By mesh and sentences. Tokens are divided by batch, and by sequence where tp divides it. Those that end in `_v5p` are
+written for TPUs, whose exchange is played by gathers here."""
 
-CI = ("ep_etp_view", "etp_same_tokens", "ep_view_crossed", "qwen3_moe_capacity", "deepseek_ep", "ep_splash")
+CI = ("ep_etp_view", "ep_etp_view_v5p", "etp_same_tokens", "ep_view_crossed", "qwen3_moe_capacity", "deepseek_ep", "ep_splash")
 """Those that CI trains."""
 QUICK = ("ep_view_crossed", "qwen3_moe_capacity")
 """Those that `make test` trains."""
@@ -40,8 +44,11 @@ BALANCED = ("ep_etp_view", "deepseek_ep", "qwen3_moe_view")
 """Those that train with a load-balancing loss too."""
 BALANCE = 0.3
 
+ON_TPU = "its rows are exchanged as TPUs do, and counted as those of an even choice"
 NOT_PREDICTED = {
     "deepseek_every": "not explained: layers with experts in no loop gather half as much over fsdp, more over both",
+    "ep_fsdp_v5p": ON_TPU,
+    "ep_etp_view_v5p": ON_TPU,
     "ep_etp_view": "XLA permutes the embedding's rows between ranks once a microbatch",
     "moe_dp_tp_sp": "XLA permutes the embedding's rows between ranks once a microbatch",
     "etp_same_tokens": "XLA divides the gradient of the router, which all tensor ranks have, among these",
@@ -53,7 +60,8 @@ def moe_plan(name: str, *more: str) -> Plan:
     """The plan of a named layout. Its name begins with the model's, if that is not Mixtral."""
     mesh, *sentences = MOE[name]
     model = next((m for m in ("qwen3_moe", "deepseek") if name.startswith(m)), "mixtral") + "_micro"
-    return plan_of(name, mesh, *sentences, *more, model=model)
+    cluster = {"cluster": "tpu_v5p(2x2x1)"} if name.endswith("_v5p") else {}
+    return plan_of(name, mesh, *sentences, *more, model=model, **cluster)
 
 
 def moe_sharded(name: str) -> Sharded:

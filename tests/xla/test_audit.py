@@ -15,10 +15,13 @@ from planc.backends.xla.audit.compile import Compiled, compiled, needed_bytes
 from planc.backends.xla.audit.predict import by_axis, predicted
 from planc.backends.xla.audit.run import audit, audit_of_answer
 from planc.backends.xla.audit.topology import topology_of
+from planc.backends.xla.audit.worker import step_of
+from planc.checks import check_plan
 from planc.cli import main
 from planc.diag import PlanError
 from planc.ir.audit import AXES_WITHIN, AuditOptions
 from planc.ir.plan import Plan
+from planc.lowering import lower_plan
 from tests.audit import run_tpu
 from tests.audit.tpu_cases import CASES
 from tests.audit.tpu_cases import plan_of as tpu_plan
@@ -120,6 +123,15 @@ def test_the_tpu_compiler_reads_a_step_with_sequence_parallelism() -> None:
     assert found.compiler is not None and found.compiler.fits and found.unparsed == ()
     assert gathered[0].observed.bytes == pytest.approx(gathered[0].predicted.bytes, rel=0.03)
     assert found.memory[0].observed_bytes > 0
+
+
+def test_a_step_of_two_kinds_of_blocks_is_traced() -> None:
+    """Dense layers, and after them one with experts: each kind's parameters are a stack of its own layers."""
+    import jax
+
+    plan = plan_of("kinds", "fsdp 1", FSDP, "recompute blocks", model="deepseek_micro", batch="2 x 16 tokens")
+    _, step, arguments = step_of(lower_plan(check_plan(plan), "xla"), jax.devices("cpu")[:1])
+    assert "stablehlo" in step.lower(*arguments).as_text()
 
 
 def test_an_axis_that_is_off_makes_the_answer_no() -> None:

@@ -68,6 +68,22 @@ class Experts:
         return self.plan.route.method == "capacity"
 
     @property
+    def holders(self) -> int:
+        """Number of ranks that the experts are divided over."""
+        return self.plan.mesh.size(*self.plan.axes_of("experts", EXPERTS))
+
+    @property
+    def alone(self) -> bool:
+        """True if a rank holds one expert."""
+        return self.holders == self.plan.model.sizes["experts"]
+
+    @property
+    def ragged(self) -> bool:
+        """True if ranks exchange as many rows as there are; XLA 0.10 does so on accelerators, and on CPUs not yet."""
+        cluster = self.plan.cluster
+        return not self.capacity and (cluster.kind == "torus" or not cluster.chip.hosts_itself)
+
+    @property
     def in_use(self) -> bool:
         """True if experts' weights are gathered where they are used, in each pass."""
         return bool(self.plan.store("params", EXPERTS)) and self.plan.gather_per == "pass"
@@ -96,12 +112,23 @@ class Experts:
         own = {a for axes in self.resting(p) for a in axes}
         return tuple(a for a in dict.fromkeys((*self.tokens, *self.tensor)) if a not in own)
 
+    @property
+    def tokens_of_a_rank(self) -> int:
+        """Number of tokens of a microbatch on one rank."""
+        plan = self.plan
+        ranks = plan.mesh.size(*plan.axes_of("sequence", "residual"))
+        return plan.batch.microbatch_sequences * plan.batch.sequence_tokens // ranks
+
     def places(self, tokens: int) -> int:
-        """Number of slots of each expert for `tokens` tokens of a rank."""
-        if not self.capacity:
-            return tokens
+        """Number of slots of each expert for `tokens` tokens of a rank, where it has a capacity."""
         model = self.plan.model
         return ceil(tokens * model.top_k * self.plan.route.factor / model.sizes["experts"])
+
+    def most_rows(self, tokens: int) -> int:
+        """Number of rows that may come to a rank's experts when each of their senders has `tokens` tokens: a token has
+        a copy at each of a rank's experts at most."""
+        model = self.plan.model
+        return self.holders * tokens * min(model.top_k, model.sizes["experts"] // self.holders)
 
     def _parts(self, axes: tuple[str, ...]) -> tuple[str, ...]:
         return parts(self.plan, self.plan.mesh.in_order(axes)) if self.ops else ()

@@ -47,6 +47,7 @@ def main(folder: Path) -> None:
     from planc.backends.xla.runtime.start_up import prepare_environment
     from planc.ir.plan import Plan
 
+    os.environ["JAX_TRACEBACK_FILTERING"] = "off"  # so that the last line is the error's own
     request = json.loads((folder / "request.json").read_text())
     plan = Plan.from_json(json.loads((folder / "plan.json").read_text()))
     if request["topology"]:
@@ -135,14 +136,15 @@ def step_of(program: Program, devices: list[jax.Device]) -> tuple[Any, Any, tupl
     import jax
     import jax.numpy as jnp
 
-    from planc.backends.xla.analysis.pipeline import stack_shape
+    from planc.backends.xla.analysis.pipeline import pipelined, stack_shape
     from planc.backends.xla.models import family
     from planc.backends.xla.runtime import shards
 
     plan = program.plan
     emitted, module = program.load(), family(plan.model.family)
     mesh, optimizer = emitted.build_mesh(devices), emitted.adamw()
-    shapes = shards.abstract(shards.restacked(plan.model, module.shapes(plan.model), stack_shape(plan)))
+    stack = stack_shape(plan) if pipelined(plan) else ()
+    shapes = shards.abstract(shards.restacked(plan.model, module.shapes(plan.model), stack))
     step = emitted.build_train_step(module.build_loss(plan.model, emitted), optimizer, mesh, shapes)
     state = {"params": shapes, "optimizer": jax.eval_shape(optimizer.init, shapes)}
     shape: Any = jax.ShapeDtypeStruct

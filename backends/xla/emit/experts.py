@@ -9,7 +9,8 @@ from __future__ import annotations
 from planc.backends.common.source_writer import INDENT, beside, causes, comment, fill
 from planc.backends.xla.analysis.expert_mesh import Experts
 from planc.backends.xla.analysis.mesh_factors import atoms
-from planc.backends.xla.emit.specs import entry
+from planc.backends.xla.emit import sorted_experts
+from planc.backends.xla.emit.specs import axes_text, entry
 from planc.diag.quoting import python_string
 from planc.ir.sharding import Sharded
 
@@ -30,7 +31,7 @@ def named(name: str, x: jax.Array) -> jax.Array:
 EXPERTS = '''
 def experts(
     route: Callable[..., tuple[jax.Array, jax.Array]],
-    mlp: Callable[[jax.Array, jax.Array, Any], jax.Array],
+    mlp: Callable[..., jax.Array],
     x: jax.Array,
     scores: jax.Array,
     params: dict[str, jax.Array],
@@ -39,9 +40,8 @@ def experts(
 
     `route(scores [B, S, X], total, sequences)` gives the weights and numbers of each token's experts, [T, k]
     each; `total` sums what it counts over the ranks with other parts of the same sequences, and the loss is a
-    mean of so many. `mlp(rows [X, C, D], weights [X, C], params)` is the work of a rank's experts on the rows
-    at their C places.
-    <places>
+    mean of so many.
+    <mlp>
     """
     tokens = ACTIVATIONS[<out>]
     where = {name: EXPERTS[_pattern(name)] for name in params}
@@ -56,14 +56,15 @@ def unpicked(layers: int, experts: int) -> jax.Array:
     """Zeros to count the picks of each rank's tokens in, [layers, ranks, X]."""
     zeros = jnp.zeros((layers, <number>, experts), jnp.int32)
     return with_sharding_constraint(zeros, P(None, EXPERTS_TOKENS, None))
+'''
 
-
+IN_PLACES = '''
 def _served(route: Any, mlp: Any, x: jax.Array, scores: jax.Array, params: Any) -> Any:
     """`experts` on one rank: x [B, S, D] and scores [B, S, X] are of its tokens."""
     rows = x.reshape(-1, x.shape[-1])
     weights, chosen = route(scores, <total>, MICROBATCH)
     total = scores.shape[-1]
-    places = <count>
+    places = math.ceil(chosen.size * <factor> / total)
     taken = _taken(chosen, total, places)
     # Who is at each place: a token's copy, or a number beyond the last where it is empty.
     picks = jnp.arange(chosen.size)
@@ -133,12 +134,17 @@ def _narrow_forward(name: str, w: jax.Array) -> tuple[jax.Array, None]:
 
 def _narrow_backward(name: str, _: None, dw: jax.Array) -> tuple[jax.Array]:
     dim, axes = EXPERTS_GATHERED[_pattern(name)]
-    summed = jax.lax.psum_scatter(dw.astype(<dtype>), axes, scatter_dimension=dim, tiled=True)
+    <summed>
     return (summed.astype(jnp.float32),)
 
 
 _narrow.defvjp(_narrow_forward, _narrow_backward)
 '''
+
+SUMMED = "summed = jax.lax.psum_scatter(dw.astype(<dtype>), axes, scatter_dimension=dim, tiled=True)"
+SUMMED_OF_ONE = """
+# One expert, without its dim: with it the compiler of TPUs sums the whole gradient on every rank.
+summed = jax.lax.psum_scatter(dw[0].astype(<dtype>), axes, scatter_dimension=dim - 1, tiled=True)[None]"""
 
 NARROW = '''
 def _expert(name: str, w: jax.Array) -> jax.Array:
@@ -207,7 +213,7 @@ def expert_tables(sharded: Sharded) -> list[str]:
     if not experts.ops:
         return []
     said = "as stored" if experts.in_use else "as used"
-    out = [*beside(f"EXPERTS_TOKENS = {_tuple(experts.tokens)}", "axes that divide the tokens on their way to experts")]
+    out = [*beside(f"EXPERTS_TOKENS = {axes_text(experts.tokens)}", "axes that divide the tokens on their way to experts")]
     out += [*comment(f"Experts where their tokens meet them: {said}."), *causes([experts.cause]), "EXPERTS = {"]
     out += [line for p in experts.params for line in entry(p.param.name, experts.resting(p))] + ["}"]
     if experts.in_use:
@@ -215,7 +221,7 @@ def expert_tables(sharded: Sharded) -> list[str]:
         out += [_row(p.param.name, _dim_and_axes(*experts.gathered(p))) for p in experts.params] + ["}"]
     if experts.in_use or _casts(experts):
         out += [*comment("The axes over which each is repeated, and its gradient summed."), "EXPERTS_REPEATED = {"]
-        out += [_row(p.param.name, _tuple(experts.repeated(p))) for p in experts.params] + ["}"]
+        out += [_row(p.param.name, axes_text(experts.repeated(p))) for p in experts.params] + ["}"]
     return out
 
 
@@ -224,35 +230,42 @@ def expert_functions(sharded: Sharded, *, names: bool) -> list[str]:
     experts = Experts(sharded)
     if not experts.ops:
         return []
-    found = [NAMED if names else UNNAMED, _experts(experts)]
-    found += [fill(TOTAL, axes=_tuple(experts.sequence))] if experts.sequence else []
-    found += [_sent(experts)] if _exchanges(experts) else []
+    total = "_total" if experts.sequence else "lambda counts: counts"
+    weights = "{name: _expert(name, w) for name, w in params.items()}" if _changed(experts) else "params"
+    served = _in_places if experts.capacity else sorted_experts.served
+    found = [NAMED if names else UNNAMED, _experts(experts), *served(experts, total, weights)]
+    found += [fill(TOTAL, axes=axes_text(experts.sequence))] if experts.sequence else []
     return [*found, *_expert(experts)]
 
 
 def _experts(experts: Experts) -> str:
-    moves = _exchanges(experts)
-    routed = f"named({python_string(experts.ops[0].op.inputs[0])}, {'_sent(<rows>)' if moves else '<rows>'})"
-    changed = experts.in_use or _casts(experts)
-    back = "_returned(made)" if moves else "made"
-    if experts.tensor and not experts.gathers:
-        back = f"jax.lax.psum({back}, {_tuple(experts.tensor)})"
-    factor = f"{experts.plan.route.factor:g}"
-    if experts.tensor and not experts.gathers:
-        # Each of these ranks does a part of every row: the rows' gradients are sums over them.
-        routed = f'jax.lax.pcast({routed}, {_tuple(experts.tensor)}, to="varying")'
     return fill(
         EXPERTS,
-        places=_comment(experts),
+        mlp="\n".join(_mlp(experts)),
         number=str(_size(experts, experts.tokens)),
-        total="_total" if experts.sequence else "lambda counts: counts",
         out=python_string(experts.combine.output),
         manual=_manual(experts),
-        count=f"math.ceil(chosen.size * {factor} / total)" if experts.capacity else "len(rows)",
+    )
+
+
+def _in_places(experts: Experts, total: str, weights: str) -> list[str]:
+    """`_served` and its parts where experts have a capacity."""
+    moves = _exchanges(experts)
+    routed = f"named({python_string(experts.ops[0].op.inputs[0])}, {'_sent(<rows>)' if moves else '<rows>'})"
+    back = "_returned(made)" if moves else "made"
+    if experts.tensor and not experts.gathers:
+        # Each of these ranks does a part of every row: the rows' gradients are sums over them.
+        back = f"jax.lax.psum({back}, {axes_text(experts.tensor)})"
+        routed = f'jax.lax.pcast({routed}, {axes_text(experts.tensor)}, to="varying")'
+    text = fill(
+        IN_PLACES,
+        total=total,
+        factor=f"{experts.plan.route.factor:g}",
         sent="\n".join(f"{part} = {fill(routed, rows=part)}" for part in ("sent", "weighed")),
-        params="{name: _expert(name, w) for name, w in params.items()}" if changed else "params",
+        params=weights,
         back=back,
     )
+    return [text, *([_sent(experts)] if moves else [])]
 
 
 def _manual(experts: Experts) -> str:
@@ -261,15 +274,25 @@ def _manual(experts: Experts) -> str:
     return f"set(MESH) - {{{python_string(split.axis)}}}" if split and experts.plan.pipeline > 1 else "set(MESH)"
 
 
-def _comment(experts: Experts) -> str:
+def _mlp(experts: Experts) -> list[str]:
+    """The lines about `mlp` and which tokens are served."""
     if experts.capacity:
-        return "\n".join(
-            (
-                f"An expert has {experts.plan.route.factor:g} times its even share of places for each rank's tokens;",
-                "those that come when it is full pass it by.",
-            )
-        )
-    return "Every expert has a place for each token of a rank: none is dropped, and most places stay empty."
+        return [
+            "`mlp(rows [X, C, D], weights [X, C], params)` is the work of a rank's experts on the rows",
+            "at their C places.",
+            f"An expert has {experts.plan.route.factor:g} times its even share of places for each rank's tokens;",
+            "those that come when it is full pass it by.",
+        ]
+    return [
+        "`mlp(rows [R, D], weights [R], params, counts [X])` is the work of a rank's experts,",
+        "each on as many of the rows as it counts, one expert after the other; what it makes of rows after",
+        "those is not looked at. Every token is served.",
+    ]
+
+
+def _changed(experts: Experts) -> bool:
+    """True if experts' weights are gathered or cast where they are used."""
+    return experts.in_use or _casts(experts)
 
 
 def _exchanges(experts: Experts) -> bool:
@@ -282,12 +305,12 @@ def _sent(experts: Experts) -> str:
     there = [f"rows = rows.reshape({holders}, -1, *rows.shape[1:])"]
     back: list[str] = []
     if experts.exchange:
-        call = f"rows = jax.lax.all_to_all(rows, {_tuple(experts.exchange)}, 0, 0)"
+        call = f"rows = jax.lax.all_to_all(rows, {axes_text(experts.exchange)}, 0, 0)"
         there += beside(call, "[senders, X here, C, ...]", depth=1)
         back = [call]
     if experts.gathers:
-        there.append(f"rows = jax.lax.all_gather(rows, {_tuple(experts.tensor)}, tiled=True)")
-        scatter = f"rows = jax.lax.psum_scatter(rows, {_tuple(experts.tensor)}, scatter_dimension=0, tiled=True)"
+        there.append(f"rows = jax.lax.all_gather(rows, {axes_text(experts.tensor)}, tiled=True)")
+        scatter = f"rows = jax.lax.psum_scatter(rows, {axes_text(experts.tensor)}, scatter_dimension=0, tiled=True)"
         back.insert(0, scatter)
     return fill(SENT, lines="\n".join(there), back="\n".join(back), senders=str(senders))
 
@@ -301,7 +324,8 @@ def _expert(experts: Experts) -> list[str]:
         return []
     text = GATHERED_NARROW if experts.in_use else NARROW
     dtype = JAX_DTYPE[precision.reduce]
-    return [fill(text, axes=axes, compute=precision.compute, reduce=precision.reduce, dtype=dtype)]
+    summed = fill(SUMMED_OF_ONE if experts.alone else SUMMED, dtype=dtype)
+    return [fill(text, axes=axes, compute=precision.compute, reduce=precision.reduce, summed=summed)]
 
 
 def _casts(experts: Experts) -> bool:
@@ -316,12 +340,8 @@ def _size(experts: Experts, axes: tuple[str, ...]) -> int:
     return total
 
 
-def _tuple(axes: tuple[str, ...]) -> str:
-    return f"({', '.join(map(python_string, axes))}{',' if len(axes) == 1 else ''})"
-
-
 def _dim_and_axes(dim: int, axes: tuple[str, ...]) -> str:
-    return f"({dim}, {_tuple(axes)})"
+    return f"({dim}, {axes_text(axes)})"
 
 
 def _row(name: str, value: str) -> str:

@@ -24,6 +24,11 @@ def entry(key: str, spec: Spec, note: str = "") -> list[str]:
     return [*(comment(note, 1) if note else []), f"{INDENT}{python_string(key)}: P(", *inner, f"{INDENT}),"]
 
 
+def axes_text(axes: tuple[str, ...]) -> str:
+    """Source text of `axes` as a tuple of their names: `("fsdp", "ep")`."""
+    return f"({', '.join(map(python_string, axes))}{',' if len(axes) == 1 else ''})"
+
+
 def _entry(axes: tuple[str, ...]) -> str:
     if not axes:
         return "None"

@@ -18,8 +18,16 @@ Route = Callable[[jax.Array, Total, int], tuple[jax.Array, jax.Array]]
 """Scores [B, S, X], how to sum counts, how many sequences the loss is a mean of -> the weights and the numbers of
 each token's experts, [B S, k] each."""
 Answers = tuple[jax.Array, jax.Array]
-Mlp = Callable[[jax.Array, jax.Array, Any], jax.Array]
-"""Rows [X, C, D] at C places of X experts, their weights [X, C], the experts' parameters -> [X, C, D]."""
+
+
+class Mlp(Protocol):
+    """The work of X experts on their rows."""
+
+    def __call__(self, rows: jax.Array, weights: jax.Array, params: Any, counts: jax.Array | None = None, /) -> Any:
+        """Rows [X, C, D] at C places of X experts and their weights [X, C] -> [X, C, D]. With `counts` [X] rows [R, D]
+        that are sorted by expert, so many of each, and weights [R] -> [R, D]; rows after those are not looked at."""
+        ...
+
 
 Carry = TypeVar("Carry")
 """The values that go from block to block: hidden states [B, S, E], and picks beside them."""

@@ -1,7 +1,7 @@
 """A mixture of experts in JAX: router, experts, and the shared expert beside them; the torch module's twin.
 
 Shapes: B sequences, S tokens of each, T tokens, D embed, X experts, k experts a token, C places at an expert,
-F expert_ffn. What divides experts over ranks is in the hook that brings tokens to them.
+R rows of a rank's experts, F expert_ffn. What divides experts over ranks is in the hook that brings tokens to them.
 """
 
 from __future__ import annotations
@@ -111,13 +111,20 @@ def build_moe(model: Model, hooks: Hooks, balance: float) -> Callable[[jax.Array
         weights, chosen = picks(logits, model.top_k, model.routing)
         return weights.reshape(-1, model.top_k), chosen.reshape(-1, model.top_k)
 
-    def mlp(rows: jax.Array, weights: jax.Array, params: Params) -> jax.Array:
-        """Rows [X, C, D] and their weights [X, C], of as many experts as `params` has."""
-        gate = hooks.named("moe.gate", jnp.einsum("xcd,xfd->xcf", rows, params[GATE]))
-        up = hooks.named("moe.up", jnp.einsum("xcd,xfd->xcf", rows, params[UP]))
+    def mlp(rows: jax.Array, weights: jax.Array, params: Params, counts: jax.Array | None = None) -> jax.Array:
+        """Rows [X, C, D] and their weights [X, C], of as many experts as `params` has; or rows [R, D] of one expert
+        after the other and weights [R], with `counts` [X] of them."""
+
+        def times(rows: jax.Array, w: jax.Array) -> jax.Array:
+            if counts is None:
+                return jnp.einsum("xci,xoi->xco", rows, w)
+            return jax.lax.ragged_dot(rows, jnp.swapaxes(w, 1, 2), counts)
+
+        gate = hooks.named("moe.gate", times(rows, params[GATE]))
+        up = hooks.named("moe.up", times(rows, params[UP]))
         # The weights multiply where the rows are narrow, and the outputs need not be kept for their gradient.
         mid = hooks.named("moe.mid", jax.nn.silu(gate) * up * weights[..., None].astype(rows.dtype))
-        return jnp.einsum("xcf,xdf->xcd", mid, params[DOWN])
+        return times(mid, params[DOWN])
 
     def moe(x: jax.Array, layer: Params) -> tuple[jax.Array, jax.Array]:
         scores = hooks.constrain("moe.scores", hooks.linear(ROUTER, x, layer[ROUTER]))

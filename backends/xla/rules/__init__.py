@@ -10,6 +10,7 @@ from planc.backends.xla.rules import (
     all_reduce_activations,
     all_reduce_embedding_gradient,
     all_reduce_expert_gradients,
+    all_reduce_head_once,
     all_reduce_per_axis,
     all_reduce_per_microbatch,
     all_reduce_then_slice,
@@ -18,6 +19,7 @@ from planc.backends.xla.rules import (
     each_use_of_a_tied_table,
     embedding_and_head_on_all_ranks,
     exchange_gate_weights,
+    expert_buffers,
     expert_capacity_slots,
     fill_and_drain,
     fp32_embedding_sum,
@@ -39,6 +41,7 @@ from planc.backends.xla.rules.rule import Rows
 from planc.ir.sharding import Sharded
 
 ORDER = (
+    expert_buffers,
     expert_capacity_slots,
     exchange_gate_weights,
     all_reduce_per_microbatch,
@@ -59,6 +62,7 @@ ORDER = (
     gather_by_all_reduce,
     all_reduce_embedding_gradient,
     all_reduce_thin_shards,
+    all_reduce_head_once,
     pad_scattered_rows,
     all_reduce_then_slice,
     fill_and_drain,

@@ -3,7 +3,8 @@
 A sum that is scattered along rows goes through the buffer in slices of every rank's rows (see
 `pad_scattered_rows`). Where a slice would be less than half a tile of rows, the TPU compiler makes no scatter of it.
 Read from Llama steps: 5.3 and 6.1 rows a slice are scattered (70B over 512 and 64 ranks of v5p), 3.0 and 1.5 are
-not (8B's head over 64 ranks of v6e, 70B's feed-forward over 512 of v5p).
+not (8B's head over 64 ranks of v6e, 70B's feed-forward over 512 of v5p). All sums of 16,384 rows are scattered, those of
+0.7 rows a slice too (405B over 256 and 512 ranks of v5p), and of 8,192 over the same 256 ranks not: the rule ends there.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from planc.ir.collective import Collective
 from planc.ir.sharding import Sharded
 
 NAME = "all_reduce_thin_shards"
+ROWS_ALL = 8192
+"""The longest sum, in rows of all ranks, that was seen summed whole."""
 
 
 def apply(sharded: Sharded, rows: Rows) -> Rows:
@@ -27,4 +30,4 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
 def _has_thin_slices(sharded: Sharded, row: Collective) -> bool:
     height = rows_of_part(sharded, row)
     slices = ceil(buffers(sharded, row)) if height else 1
-    return slices > 1 and height / slices < TILE_ROWS / 2
+    return slices > 1 and height / slices < TILE_ROWS / 2 and height * row.group_size <= ROWS_ALL

@@ -1,7 +1,6 @@
-"""Tokens travel in places, of which each expert has as many for every rank: used or not.
+"""With a capacity tokens travel in places, of which each expert has as many for every rank: used or not.
 
-With dropless routing there is one for every token of a rank, since all may pick the same expert: experts / k
-times the rows of an even choice. With a capacity they are the share's rows, rounded up.
+They are the share's rows, rounded up.
 """
 
 from __future__ import annotations
@@ -16,16 +15,14 @@ NAME = "expert_capacity_slots"
 
 def apply(sharded: Sharded, rows: Rows) -> Rows:
     experts = Experts(sharded)
-    if not experts.ops:
+    if not experts.ops or not experts.capacity:
         return rows
     elements = _capacity_slots(experts) * sharded.model.sizes["experts"] * sharded.model.sizes["embed"]
     return tuple(_with_capacity_slots(row, elements) if of_tokens(sharded, row) else row for row in rows)
 
 
 def _capacity_slots(experts: Experts) -> int:
-    plan = experts.plan
-    ranks = plan.mesh.size(*plan.axes_of("sequence", "residual"))
-    return experts.places(plan.batch.microbatch_sequences * plan.batch.sequence_tokens // ranks)
+    return experts.places(experts.tokens_of_a_rank)
 
 
 def _with_capacity_slots(row: Collective, elements: int) -> Collective:

@@ -6,6 +6,8 @@ late, by a little more from rank to rank; what is missing comes in shifts by one
 of at most one part (XLA's halo exchange). This account fits 15 single sums of 16 to 500 MiB over 4 to 64 ranks of v5p
 and v6e, and the gradients of Llama blocks there. What is scattered along columns is not padded. Columns become rows
 where the sum is turned: of a weight that nothing else divides, and where a rank's columns fill no whole lanes.
+The gradients of several experts at once are not padded (16 experts a rank, DeepSeek-V3 on v5p); those of one are
+scattered without the dim of experts, and padded as others.
 """
 
 from __future__ import annotations
@@ -14,8 +16,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import ceil
 
+from planc.backends.xla.analysis.expert_mesh import Experts
 from planc.backends.xla.analysis.layouts import cut
-from planc.backends.xla.rules.rule import Rows, changed, platform
+from planc.backends.xla.rules.rule import Rows, changed, of_experts, platform
 from planc.ir.collective import DTYPE_BYTES, Collective
 from planc.ir.sharding import Sharded
 
@@ -50,6 +53,10 @@ def rows_of_part(sharded: Sharded, row: Collective) -> int:
     place = cut(plan, p, "grads") if p is not None and row.carries == "grad" and row.op == "reduce_scatter" else None
     if p is None or place is None:
         return 0
+    if of_experts(sharded, row):
+        if not Experts(sharded).alone:
+            return 0
+        place -= 1
     length: int = plan.model.shape(p.param)[place] // plan.mesh.size(*p.compute[place]) // row.group_size
     return 0 if place > 0 and p.axes() and length % LANES == 0 else length
 

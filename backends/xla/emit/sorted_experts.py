@@ -1,0 +1,177 @@
+"""The functions of an emitted file that serve every token: copies of tokens sorted by expert, and products by groups.
+
+Each rank sorts its tokens' copies by expert and sends to every rank those of its experts: as many as there are, in
+buffers that hold all that could come. There they are sorted again, whoever sent them, and multiplied by their experts'
+weights in one grouped product (`jax.lax.ragged_dot`).
+"""
+
+from __future__ import annotations
+
+from planc.backends.common.source_writer import fill
+from planc.backends.xla.analysis.expert_mesh import Experts
+from planc.backends.xla.emit.specs import axes_text
+
+SORTED = '''
+def _served(route: Any, mlp: Any, x: jax.Array, scores: jax.Array, params: Any) -> Any:
+    """`experts` on one rank: x [B, S, D] and scores [B, S, X] are of its tokens."""
+    weights, chosen = route(scores, <total>, MICROBATCH)
+    expert = chosen.flatten()
+    counts = jnp.zeros(scores.shape[-1], jnp.int32).at[expert].add(1)
+    order = jnp.argsort(expert, stable=True)
+    mine = order, jnp.argsort(order)
+    sent = _permuted(jnp.repeat(x.reshape(-1, x.shape[-1]), chosen.shape[1], axis=0), *mine)
+    weighed = _permuted(weights.flatten(), *mine)
+    <there>
+    made = mlp(sent, weighed, <params>, <counts>)
+    <back>
+    made = _permuted(made, *reversed(mine))
+    return made.reshape(*chosen.shape, -1).sum(1).reshape(x.shape), counts[None]
+
+
+@jax.custom_vjp
+def _permuted(rows: jax.Array, order: jax.Array, inverse: jax.Array) -> jax.Array:
+    """`rows[order]`. `inverse` undoes `order`, so that the backward takes rows too and adds up none."""
+    return rows[order]
+
+
+def _permuted_forward(rows: jax.Array, order: jax.Array, inverse: jax.Array) -> tuple[jax.Array, Any]:
+    return rows[order], inverse
+
+
+def _permuted_backward(inverse: jax.Array, grad: jax.Array) -> tuple[jax.Array, None, None]:
+    return grad[inverse], None, None
+
+
+_permuted.defvjp(_permuted_forward, _permuted_backward)
+'''
+
+EXCHANGE = """
+# Rows of each rank for each expert, [senders, holders, X here], and for each rank, [senders, holders].
+every = jax.lax.all_gather(counts.reshape(<holders>, -1), <axes>)
+numbers, arrived = every.sum(2), every[:, jax.lax.axis_index(<axes>)]
+# A token has a copy at each expert here at most.
+sizes = chosen.size, <holders> * len(chosen) * min(chosen.shape[1], arrived.shape[1])
+sent, weighed = (_exchanged(sizes, rows, numbers) for rows in (sent, weighed))"""
+
+GATHER = """
+# The ranks that share an expert have rows of their own.
+arrived = jax.lax.all_gather(arrived, <axes>)
+sent, weighed = (jax.lax.all_gather(rows, <axes>, tiled=True) for rows in (sent, weighed))"""
+
+SORT = """
+# By expert, whoever sent them.
+here = _by_expert(<arrived>, len(sent))
+sent, weighed = (_permuted(rows, *here) for rows in (sent, weighed))"""
+
+NAMED = 'sent, weighed = (named("moe.routed", rows) for rows in (sent, weighed))'
+SAME = """
+# These ranks have the same rows, and do a part of each: gradients are sums over them.
+sent, weighed = (jax.lax.pcast(rows, <axes>, to="varying") for rows in (sent, weighed))"""
+
+UNSORT = "made = _permuted(made, *reversed(here))"
+SCATTER = "made = jax.lax.psum_scatter(made, <axes>, scatter_dimension=0, tiled=True)"
+RETURN = "made = _exchanged(sizes[::-1], made, numbers.T)"
+SUM = "made = jax.lax.psum(made, <axes>)"
+
+BY_EXPERT = '''
+def _by_expert(counts: jax.Array, places: int) -> tuple[jax.Array, jax.Array]:
+    """An order of `places` places by the experts of their rows, empty places last, and its inverse.
+
+    counts [ranks, senders, X here]: each rank has an equal part of the places, whose first ones hold the rows
+    of one sender after the other, by expert.
+    """
+    ends = jnp.cumsum(counts.reshape(len(counts), -1), axis=1)
+    numbers = jnp.arange(places // len(counts))
+    part = jax.vmap(lambda ends: jnp.searchsorted(ends, numbers, side="right"))(ends)
+    expert = jnp.where(part < ends.shape[1], part % counts.shape[2], counts.shape[2]).flatten()
+    order = jnp.argsort(expert, stable=True)
+    return order, jnp.argsort(order)
+'''
+
+EXCHANGED = '''
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _exchanged(sizes: tuple[int, int], rows: jax.Array, numbers: jax.Array) -> jax.Array:
+    """`rows` of this rank, sorted by receiver, to the ranks along <along>; what comes, sorted by sender.
+
+    sizes: places before and after. numbers [senders, receivers]: rows that go from each to each.
+    """
+    me = jax.lax.axis_index(<axes>)
+    starts, lies = jnp.cumsum(numbers, 1) - numbers, jnp.cumsum(numbers, 0) - numbers
+    <body>
+
+
+def _exchanged_forward(
+    sizes: tuple[int, int], rows: jax.Array, numbers: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    return _exchanged(sizes, rows, numbers), numbers
+
+
+def _exchanged_backward(
+    sizes: tuple[int, int], numbers: jax.Array, grad: jax.Array
+) -> tuple[jax.Array, None]:
+    return _exchanged(sizes[::-1], grad, numbers.T), None
+
+
+_exchanged.defvjp(_exchanged_forward, _exchanged_backward)
+'''
+
+RAGGED = """
+out = jax.lax.pcast(jnp.zeros((sizes[1], *rows.shape[1:]), rows.dtype), EXPERTS_TOKENS, to="varying")
+where = starts[me], numbers[me], lies[me], numbers[:, me]
+return jax.lax.ragged_all_to_all(rows, out, *where, axis_name=<axes>)"""
+
+IN_BLOCKS = """
+# XLA has no ragged exchange on CPUs: blocks that hold all that could go from one rank to another.
+block = max(sizes) // <holders>
+sent = rows.at[starts[me][:, None] + jnp.arange(block)].get(mode="fill", fill_value=0)
+sent = jax.lax.all_to_all(sent, <axes>, 0, 0)
+place = jnp.arange(sizes[1])
+sender = jnp.searchsorted(jnp.cumsum(numbers[:, me]), place, side="right")
+first = lies[:, me].at[sender].get(mode="clip")
+return sent.at[sender, place - first].get(mode="fill", fill_value=0)"""
+
+
+def served(experts: Experts, total: str, params: str) -> list[str]:
+    """`_served` and its parts for the plan of `experts`, one text each; `total` sums counts, `params` are the weights
+    as they are multiplied, both as code."""
+    found = [fill(SORTED, total=total, params=params, there=_there(experts), back=_back(experts), counts=_counts(experts))]
+    found += [BY_EXPERT] if experts.exchange or experts.gathers else []
+    return [*found, *([_exchanged(experts)] if experts.exchange else [])]
+
+
+def _counts(experts: Experts) -> str:
+    """Rows of each expert here."""
+    if experts.gathers:
+        return "arrived.sum((0, 1))"
+    return "arrived.sum(0)" if experts.exchange else "counts"
+
+
+def _there(experts: Experts) -> str:
+    parts = []
+    if experts.exchange:
+        parts.append(fill(EXCHANGE, axes=axes_text(experts.exchange), holders=str(experts.holders)))
+    if experts.gathers:
+        parts += [] if experts.exchange else ["arrived = counts[None]"]
+        parts.append(fill(GATHER, axes=axes_text(experts.tensor)))
+    if experts.exchange or experts.gathers:
+        parts.append(fill(SORT, arrived="arrived" if experts.gathers else "arrived[None]"))
+    parts.append(NAMED)
+    if experts.tensor and not experts.gathers:
+        parts.append(fill(SAME, axes=axes_text(experts.tensor)))
+    return "\n".join(p.strip("\n") for p in parts)
+
+
+def _back(experts: Experts) -> str:
+    parts = [UNSORT] if experts.exchange or experts.gathers else []
+    if experts.gathers:
+        parts.append(fill(SCATTER, axes=axes_text(experts.tensor)))
+    parts += [RETURN] if experts.exchange else []
+    if experts.tensor and not experts.gathers:
+        parts.append(fill(SUM, axes=axes_text(experts.tensor)))
+    return "\n".join(parts)
+
+
+def _exchanged(experts: Experts) -> str:
+    axes = axes_text(experts.exchange)
+    body = fill(RAGGED if experts.ragged else IN_BLOCKS, axes=axes, holders=str(experts.holders))
+    return fill(EXCHANGED, axes=axes, along=" and ".join(experts.exchange), body=body.strip("\n"))

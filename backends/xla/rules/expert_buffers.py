@@ -1,0 +1,32 @@
+"""Without a capacity a rank's experts have a buffer for all rows that could come, and what is in it is known later.
+
+XLA's shapes are fixed, so ranks that share an expert gather whole buffers. TPUs exchange the rows that there are (as
+many as an even choice gives are counted); CPUs have no such exchange and send blocks that hold all.
+"""
+
+from __future__ import annotations
+
+from planc.backends.xla.analysis.expert_mesh import Experts
+from planc.backends.xla.rules.rule import Rows, changed, of_tokens
+from planc.ir.collective import DTYPE_BYTES, Collective
+from planc.ir.sharding import Sharded
+
+NAME = "expert_buffers"
+
+
+def apply(sharded: Sharded, rows: Rows) -> Rows:
+    experts = Experts(sharded)
+    if not experts.ops or experts.capacity:
+        return rows
+    return tuple(_of_buffer(experts, row) if of_tokens(sharded, row) else row for row in rows)
+
+
+def _of_buffer(experts: Experts, row: Collective) -> Collective:
+    tokens = experts.tokens_of_a_rank
+    gathered = row.op in ("all_gather", "reduce_scatter")
+    if gathered or (row.op == "all_to_all" and not experts.ragged):
+        elements = experts.most_rows(tokens) * experts.plan.model.sizes["embed"]
+        elements *= row.group_size if gathered else 1
+    else:
+        elements = tokens * experts.plan.model.top_k * experts.plan.model.sizes["embed"]
+    return changed(row, NAME, buffer_bytes=elements * DTYPE_BYTES[row.dtype])
