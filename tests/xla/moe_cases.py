@@ -35,7 +35,15 @@ MOE: dict[str, tuple[str, ...]] = {
 """By mesh and sentences. Tokens are divided by batch, and by sequence where tp divides it. Those that end in `_v5p` are
 written for TPUs, whose exchange is played by gathers here."""
 
-CI = ("ep_etp_view", "ep_etp_view_v5p", "etp_same_tokens", "ep_view_crossed", "qwen3_moe_capacity", "deepseek_ep", "ep_splash")
+CI = (
+    "ep_etp_view",
+    "ep_etp_view_v5p",
+    "etp_same_tokens",
+    "ep_view_crossed",
+    "qwen3_moe_capacity",
+    "deepseek_ep",
+    "ep_splash",
+)
 """Those that CI trains."""
 QUICK = ("ep_view_crossed", "qwen3_moe_capacity")
 """Those that `make test` trains."""

@@ -213,7 +213,9 @@ def expert_tables(sharded: Sharded) -> list[str]:
     if not experts.ops:
         return []
     said = "as stored" if experts.in_use else "as used"
-    out = [*beside(f"EXPERTS_TOKENS = {axes_text(experts.tokens)}", "axes that divide the tokens on their way to experts")]
+    out = [
+        *beside(f"EXPERTS_TOKENS = {axes_text(experts.tokens)}", "axes that divide the tokens on their way to experts")
+    ]
     out += [*comment(f"Experts where their tokens meet them: {said}."), *causes([experts.cause]), "EXPERTS = {"]
     out += [line for p in experts.params for line in entry(p.param.name, experts.resting(p))] + ["}"]
     if experts.in_use:

@@ -134,7 +134,9 @@ return sent.at[sender, place - first].get(mode="fill", fill_value=0)"""
 def served(experts: Experts, total: str, params: str) -> list[str]:
     """`_served` and its parts for the plan of `experts`, one text each; `total` sums counts, `params` are the weights
     as they are multiplied, both as code."""
-    found = [fill(SORTED, total=total, params=params, there=_there(experts), back=_back(experts), counts=_counts(experts))]
+    found = [
+        fill(SORTED, total=total, params=params, there=_there(experts), back=_back(experts), counts=_counts(experts))
+    ]
     found += [BY_EXPERT] if experts.exchange or experts.gathers else []
     return [*found, *([_exchanged(experts)] if experts.exchange else [])]
 

@@ -3,8 +3,9 @@
 A sum that is scattered along rows goes through the buffer in slices of every rank's rows (see
 `pad_scattered_rows`). Where a slice would be less than half a tile of rows, the TPU compiler makes no scatter of it.
 Read from Llama steps: 5.3 and 6.1 rows a slice are scattered (70B over 512 and 64 ranks of v5p), 3.0 and 1.5 are
-not (8B's head over 64 ranks of v6e, 70B's feed-forward over 512 of v5p). All sums of 16,384 rows are scattered, those of
-0.7 rows a slice too (405B over 256 and 512 ranks of v5p), and of 8,192 over the same 256 ranks not: the rule ends there.
+not (8B's head over 64 ranks of v6e, 70B's feed-forward over 512 of v5p). All sums of 16,384 rows are scattered, those
+of 0.7 rows a slice too (405B over 256 and 512 ranks of v5p), and of 8,192 over the same 256 ranks not: the rule ends
+there.
 """
 
 from __future__ import annotations
