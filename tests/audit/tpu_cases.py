@@ -32,6 +32,7 @@ PRESET_EXPERTS = (
     "use ep over ep",
     "route experts as capacity(factor = 1.25)",
 )
+DROPLESS = PRESET_EXPERTS[:-1]
 PLAIN = "attention.core as unfused"
 DATA = ("replica", "fsdp", "ep")
 
@@ -113,6 +114,9 @@ CASES: dict[str, Case] = {
         tokens=4096,
         microbatches=4,
         plain=False,
+    ),
+    "mixtral_8x7b_v5p_dropless": Case(
+        "mixtral_8x7b(layers = 2)", "tpu_v5p(4x4x8)", "fsdp 16 > ep 8", DROPLESS, tokens=4096, microbatches=4, plain=False
     ),
     "llama3_8b_v6e_2_layers": Case(
         "llama3_8b(layers = 2)", "tpu_v6e(16x16)", "fsdp 64 > tp 4", (FSDP, TP, SP), plain=False
