@@ -14,7 +14,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -26,7 +25,6 @@ from planc.ir.plan import Plan
 from planc.ir.session import Settings
 from planc.lowering import lower_plan
 from tests.seeded import batches, initial
-from tests.xla import ragged
 from tests.xla.cases import LAYOUTS, NARROW, plan_of
 from tests.xla.moe_cases import BALANCE, BALANCED, MOE, moe_plan
 
@@ -110,6 +108,10 @@ def _reference(plan: Plan) -> tuple[object, ...]:
 def main(names: list[str]) -> None:
     os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0"  # halves what a compile takes
     prepare_environment(8)
+    import jax
+
+    from tests.xla import ragged
+
     jax.lax.ragged_all_to_all = ragged.by_gathers  # type: ignore[assignment]
     references: dict[Any, dict[str, Any]] = {}
     for name in names:

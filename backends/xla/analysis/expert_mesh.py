@@ -130,5 +130,11 @@ class Experts:
         model = self.plan.model
         return self.holders * tokens * min(model.top_k, model.sizes["experts"] // self.holders)
 
+    @property
+    def most_rows_ratio(self) -> float:
+        """The rows that may come to a rank's experts, over those that come when the choice is even."""
+        model = self.plan.model
+        return self.holders * min(model.top_k, model.sizes["experts"] // self.holders) / model.top_k
+
     def _parts(self, axes: tuple[str, ...]) -> tuple[str, ...]:
         return parts(self.plan, self.plan.mesh.in_order(axes)) if self.ops else ()

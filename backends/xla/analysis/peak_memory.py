@@ -12,13 +12,14 @@ from __future__ import annotations
 from functools import cached_property
 
 from planc.backends.xla.analysis.attention import LANES, runs_splash
+from planc.backends.xla.analysis.expert_mesh import Experts
 from planc.backends.xla.analysis.layouts import cut, gathers_in_use
 from planc.backends.xla.analysis.pipeline import chunks, iterations, pipelined
 from planc.backends.xla.analysis.saved_by_blocks import layers_that_save
 from planc.backends.xla.rules import all_reduce_thin_shards
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.collective import DTYPE_BYTES, Collective
-from planc.ir.model import EXPERTS, Section
+from planc.ir.model import EXPERTS, SLOTS, Section
 from planc.ir.plan import Noun
 from planc.ir.realised import TensorBytes
 from planc.ir.sharding import ParamSharding, Sharded
@@ -62,6 +63,7 @@ class Moments:
         self._sums = tuple(r for r in collectives if r.carries == "grad")
         self.computed = DTYPE_BYTES[self.plan.precision.compute]
         self._splash = runs_splash(sharded)
+        self._experts = Experts(sharded)
 
     def peak(self) -> TensorBytes:
         """The fullest moment, with the state that is always there."""
@@ -166,7 +168,9 @@ class Moments:
         of its iterations, those that fill and drain it too."""
         each = {
             kind: sum(
-                tensor_bytes(self.plan, n, self.sharded.declared(n)) * layers_that_save(self.sharded, kind, n)
+                tensor_bytes(self.plan, n, self.sharded.declared(n))
+                * self._rows_of_buffer(n)
+                * layers_that_save(self.sharded, kind, n)
                 for n in dict.fromkeys((*replay(self.plan, kind).saved, *saved_without_recompute(self.model, kind)))
             )
             for kind in self.model.blocks
@@ -207,8 +211,13 @@ class Moments:
             rests = self.sharded.declared(name)
             read = reader.needs(name, self.model.tensor[name].dims) if reader else rests
             if name not in norms or read != rests:
-                total += tensor_bytes(self.plan, name, read)
+                total += tensor_bytes(self.plan, name, read) * self._rows_of_buffer(name)
         return total
+
+    def _rows_of_buffer(self, tensor: str) -> float:
+        """How many times the rows of an even choice `tensor` has: with experts and no capacity all that could come."""
+        routed = self._experts.ops and not self._experts.capacity and SLOTS in self.model.tensor[tensor].dims
+        return self._experts.most_rows_ratio if routed else 1.0
 
     def _of_kernel(self, kind: Section) -> float:
         """The kernel's result, heads before rows, and its softmax's sums, each as wide as a vector of a TPU."""

@@ -11,12 +11,15 @@ from planc.backends.xla.audit.groups import axes_of, groups
 from planc.backends.xla.audit.hlo import Computation, HloError, Instruction, Module, Shape, parse
 from planc.backends.xla.audit.trip_count import trips
 
+RAGGED = "ragged-all-to-all"
+"""Rows from a buffer into another, as many as numbers say that are known when it runs. One of the buffers has a place for
+every row that may come; the other is full."""
 OPS = {
     "all-gather": "all_gather",
     "all-reduce": "all_reduce",
     "reduce-scatter": "reduce_scatter",
     "all-to-all": "all_to_all",
-    "ragged-all-to-all": "all_to_all",
+    RAGGED: "all_to_all",
     "collective-permute": "send_recv",
 }
 FUSED_SCATTER = "all-reduce-scatter"
@@ -160,6 +163,8 @@ class _InventoryReader:
         ids = groups(i.attributes, self.devices)
         axes, exact = axes_of(ids, self.mesh)
         shapes = tuple(s for name in i.operands for s in computation[name].shapes)
+        if i.opcode.startswith(RAGGED):
+            shapes = (min(shapes[:2], key=lambda s: s.bytes),)
         if not shapes:
             raise HloError(f"{computation.name}: %{i.name} moves nothing")
         members = self.devices if op == "send_recv" else ids.shape[1]
