@@ -44,10 +44,6 @@ OPEN = {
         "is predicted now"
     },
     "llama3_8b_7x_64_hsdp": {"replica": HSDP, "fsdp": HSDP, "replica+fsdp": HSDP},
-    "mixtral_8x7b_v6e_64": {
-        "fsdp": "with one expert a rank two of its three gradients are summed whole over 8 ranks, as [1, 14336, 4096]; "
-        "with two experts, on v5p, all three are scattered"
-    },
 }
 """Axes that the rules of today do not explain, with what was seen."""
 

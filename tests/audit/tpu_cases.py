@@ -116,7 +116,13 @@ CASES: dict[str, Case] = {
         plain=False,
     ),
     "mixtral_8x7b_v5p_dropless": Case(
-        "mixtral_8x7b(layers = 2)", "tpu_v5p(4x4x8)", "fsdp 16 > ep 8", DROPLESS, tokens=4096, microbatches=4, plain=False
+        "mixtral_8x7b(layers = 2)",
+        "tpu_v5p(4x4x8)",
+        "fsdp 16 > ep 8",
+        DROPLESS,
+        tokens=4096,
+        microbatches=4,
+        plain=False,
     ),
     "llama3_8b_v6e_2_layers": Case(
         "llama3_8b(layers = 2)", "tpu_v6e(16x16)", "fsdp 64 > tp 4", (FSDP, TP, SP), plain=False

@@ -163,6 +163,28 @@ def test_a_collective_that_several_fusions_carry_on_counts_once() -> None:
     assert [(f.op, f.axis, f.count, f.payload_bytes) for f in found] == 2 * [("all_gather", "fsdp", 1, 1024)]
 
 
+def test_ragged_rows_are_those_of_the_buffer_that_is_full() -> None:
+    """A rank's 16 rows go into a buffer of 64 places, and come back: either call sends three quarters of 16 rows."""
+    groups = "channel_id=1, replica_groups={{0,2,4,6},{1,3,5,7}}"
+    text = "\n".join(
+        [
+            "HloModule ragged",
+            "",
+            "ENTRY %main (x: f32[16,8], y: f32[64,8], n: s32[4]) -> f32[16,8] {",
+            "  %x = f32[16,8]{1,0} parameter(0)",
+            "  %y = f32[64,8]{1,0} parameter(1)",
+            "  %n = s32[4]{0} parameter(2)",
+            f"  %there = f32[64,8]{{1,0}} ragged-all-to-all(%x, %y, %n, %n, %n, %n), {groups}",
+            f"  ROOT %back = f32[16,8]{{1,0}} ragged-all-to-all(%there, %x, %n, %n, %n, %n), {groups}",
+            "}",
+        ]
+    )
+    found = inventory(text, MESH).found
+    assert [(f.op, f.axis, f.dtype, f.wire_bytes) for f in found] == 2 * [
+        ("all_to_all", "fsdp", "fp32", 16 * 8 * 4 * 0.75)
+    ]
+
+
 def test_what_has_no_estimate_takes_no_cycles() -> None:
     """The compiler writes the largest number there is where it does not know."""
     text = read("layers_v5p")

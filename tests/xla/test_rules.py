@@ -119,7 +119,8 @@ def test_every_rule_marks_what_it_changes() -> None:
     found += [tpu_rows(name) for name in ("fsdp_v6e", "sp_v5p", "tp_v5p", "whole_v5p")]
     others = [moe_sharded(name) for name in ("ep_per_step", "capacity", "moe_dp_tp_sp")]
     others += [propagated(plan_of("bf16_ring", *NARROW["bf16_ring"]))]
-    others += [propagated(audited_plan(name)) for name in ("llama3_8b_v5p_128_hsdp", "llama3_8b_v6e_256")]
+    audited = ("llama3_8b_v5p_128_hsdp", "llama3_8b_v6e_256", "mixtral_8x7b_v5p_2_layers")
+    others += [propagated(audited_plan(name)) for name in audited]
     found += [realise(sharded, semantic_collectives(sharded)) for sharded in others]
     seen = {rule for each in found for row in each for rule in row.realised_by}
     only_drops = {"one_gather_of_a_tied_table"}

@@ -12,8 +12,8 @@ from planc.backends.xla.audit.hlo import Computation, HloError, Instruction, Mod
 from planc.backends.xla.audit.trip_count import trips
 
 RAGGED = "ragged-all-to-all"
-"""Rows from a buffer into another, as many as numbers say that are known when it runs. One of the buffers has a place for
-every row that may come; the other is full."""
+"""Rows from a buffer into another, as many as numbers say that are known when it runs. One of the buffers has a place
+for every row that may come; the other is full."""
 OPS = {
     "all-gather": "all_gather",
     "all-reduce": "all_reduce",

@@ -62,4 +62,18 @@ FAULTS: tuple[Fault, ...] = (
         planted="if True:",
         test="tests/xla/test_hlo.py::test_a_collective_that_several_fusions_carry_on_counts_once",
     ),
+    Fault(
+        name="xla audit: an exchange of ragged rows sends the places that stay empty",
+        file="backends/xla/audit/inventory.py",
+        text="shapes = (min(shapes[:2], key=lambda s: s.bytes),)",
+        planted="shapes = (max(shapes[:2], key=lambda s: s.bytes),)",
+        test="tests/xla/test_hlo.py::test_ragged_rows_are_those_of_the_buffer_that_is_full",
+    ),
+    Fault(
+        name="xla audit: models of two kinds of blocks have one stack of parameters",
+        file="backends/xla/audit/worker.py",
+        text="stack = stack_shape(plan) if pipelined(plan) else ()",
+        planted="stack = stack_shape(plan)",
+        test="tests/xla/test_audit.py::test_a_step_of_two_kinds_of_blocks_is_traced",
+    ),
 )
