@@ -154,6 +154,7 @@ def test_order_of_sentences_does_not_matter(tmp_path: Path) -> None:
         ("quantize ffn as float8 except layers 30..40", "E0108"),
         ("view a 2 > b 4 of fsdp for experts", "E0108"),
         ("replicate kv_heads over pt", "E0108"),
+        ("replicate experts over tp", "E0108"),
         ("route experts as dropless", "E0108"),
         ("attention.core as rings", "E0108"),
         ("attention.core as ring(balance = head)", "E0108"),

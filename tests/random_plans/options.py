@@ -214,7 +214,7 @@ def _replicate(draft: Draft) -> None:
     axis = draft.axis("tp") or draft.axis("cp")
     if axis is None:
         return
-    dims = ["kv_heads"] if "heads" in draft.divided else []
+    dims = ["kv_heads"] if "heads" in draft.divided and "kv_heads" in draft.model.sizes else []
     dims += list(draft.divided) or ["sequence"]
     regions = draft.dice.some([r for r in draft.model.regions if r not in ("dispatch",)], 1, 1)
     where = f" in {regions[0]}" if draft.dice.chance(0.4) else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planc.ir.plan import Replicate
 from planc.language.draft import Draft
-from planc.language.verbs.shard import SHARDED
+from planc.language.verbs.shard import SHARDED, has_dim, no_such_dim
 from planc.syntax.tree import Sentence
 
 VERBS = ("replicate",)
@@ -18,6 +18,8 @@ def read(sentence: Sentence, draft: Draft) -> None:
     if axes is None or regions is None or None in dims:
         return
     cause = draft.cause(sentence)
-    draft.replicates += [
-        Replicate(dim=dim, axes=axes, region=region, cause=cause) for dim in dims if dim for region in regions
-    ]
+    for dim, word in zip(dims, sentence.names(0), strict=True):
+        if dim and has_dim(dim, draft):
+            draft.replicates += [Replicate(dim=dim, axes=axes, region=region, cause=cause) for region in regions]
+        elif dim and sentence.via is None:  # a shorthand speaks of every model; this one has nothing to keep whole
+            no_such_dim(word, draft)

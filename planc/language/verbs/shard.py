@@ -5,7 +5,7 @@ from __future__ import annotations
 from planc.ir.dims import CARRIED, DIMS
 from planc.ir.plan import Shard
 from planc.language.draft import Draft
-from planc.syntax.tree import Sentence
+from planc.syntax.tree import Sentence, Word
 
 VERBS = ("shard",)
 ORDER = 5
@@ -19,21 +19,26 @@ def read(sentence: Sentence, draft: Draft) -> None:
     dims = [draft.one_of(word, SHARDED, "a dim that is sharded") for word in sentence.names(0)]
     if axes is None or regions is None:
         return
-    known = [d for d in dims if d and _has_dim(d, draft)]
-    for dim in dims:
+    known = [d for d in dims if d and has_dim(d, draft)]
+    for dim, word in zip(dims, sentence.names(0), strict=True):
         if sentence.via is not None and known and dim not in known:
             continue  # a shorthand speaks of every model; this one has no such dim
         for carried in CARRIED.get(dim, (dim,)) if dim else ():
-            if _has_dim(carried, draft):
+            if has_dim(carried, draft):
                 _add(sentence, carried, axes, regions, draft)
-            elif draft.model is not None and carried == dim:
-                word = sentence.names(0)[dims.index(dim)]
-                legal = ["batch", "sequence", *draft.model.sizes]
-                draft.unknown(word, legal, f"a dim of {draft.model.name}")
+            elif carried == dim:
+                no_such_dim(word, draft)
 
 
-def _has_dim(dim: str, draft: Draft) -> bool:
+def has_dim(dim: str, draft: Draft) -> bool:
+    """True when the tensors of the plan's model have `dim`: every model's have a batch and a sequence."""
     return dim in ("batch", "sequence") or (draft.model is not None and dim in draft.model.sizes)
+
+
+def no_such_dim(word: Word, draft: Draft) -> None:
+    """Say that the model has no dim with the name `word` (E0108); nothing where the model itself was not understood."""
+    if draft.model is not None:
+        draft.unknown(word, ["batch", "sequence", *draft.model.sizes], f"a dim of {draft.model.name}")
 
 
 def _add(sentence: Sentence, dim: str, axes: tuple[str, ...], regions: list[str], draft: Draft) -> None:
