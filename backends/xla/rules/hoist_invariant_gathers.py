@@ -1,15 +1,19 @@
 """Outside the repeated block, forward and backward share one gather of a parameter.
 
-Forward and backward also share one in a block that is repeated once, since XLA unrolls a loop of one iteration (the
-dense first layer of a DeepSeek with fsdp 2 > ep 2: two executions over two microbatches), but there the gathers stay
-in the loop over microbatches.
 Both stand in one loop body, where equal gathers are one. On virtual CPU devices the gather also does
 not depend on the microbatch and moves out of that loop: once a step (embedding, final norm and head
 of fsdp 2 > tp 2: one execution each over four microbatches). The TPU compiler hoists only
 the gathers of weights that are multiplied (the head of v5p and v6e programs; their embedding stays in the loop).
+
+XLA unrolls a loop of one iteration, as over a block that is repeated once. On virtual CPU devices its gathers move out
+of the loop over microbatches too, but the forward's and the backward's apart: two executions over two microbatches and
+over four (the dense first layer of a DeepSeek with fsdp 2 > ep 2 and fsdp 2 > tp 2). On TPUs they are taken to share
+one that stays in that loop; no such program was read.
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 from planc.backends.xla.rules.rule import Rows, changed, platform
 from planc.ir.collective import Collective
@@ -19,16 +23,17 @@ NAME = "hoist_invariant_gathers"
 
 
 def apply(sharded: Sharded, rows: Rows) -> Rows:
-    outside = [r for r in rows if _gathers(sharded, r)]
-    again = {id(r) for r in outside if r.phase == "backward"}
     everything = platform(sharded) == "host"
+    once = {kind for kind in sharded.model.blocks if sharded.model.layers_of(kind) == 1}
     multiplied = {p for o in sharded.op.values() if o.op.kind == "matmul" for p in o.op.params}
-    ends = [r for r in outside if r.section in ("first", "last")]
+    ends = [r for r in rows if _gathers(r, {"first", "last"})]
+    unrolled = [r for r in rows if _gathers(r, once)]
+    again = {id(r) for r in (ends if everything else (*ends, *unrolled)) if r.phase == "backward"}
     hoisted = {id(r) for r in ends if everything or r.tensor in multiplied}
+    hoisted |= {id(r) for r in unrolled if everything}
     kept = [r for r in rows if id(r) not in again]
     return tuple(changed(r, NAME, per="step", count=1) if id(r) in hoisted and r.count > 1 else r for r in kept)
 
 
-def _gathers(sharded: Sharded, row: Collective) -> bool:
-    once = {kind for kind in sharded.model.blocks if sharded.model.layers_of(kind) == 1}
-    return row.carries == "param" and row.op == "all_gather" and row.section in {"first", "last", *once}
+def _gathers(row: Collective, sections: Collection[str]) -> bool:
+    return row.carries == "param" and row.op == "all_gather" and row.section in sections

@@ -1,14 +1,16 @@
 """On virtual CPU devices each reader's part of an activation's gradient is reduced before they are added.
 
 The TPU compiler adds first and reduces once (two reductions a layer in the backward of Llama); the CPU
-compiler reduces q's, k's and v's parts, and the gate's and up's, one by one (five a layer).
+compiler reduces q's, k's and v's parts, and the gate's and up's, one by one (five a layer). A reader whose weight is
+whole brings no sum: of what DeepSeek's router and its shared expert read, the expert's gate and up alone (two a layer).
 """
 
 from __future__ import annotations
 
 from planc.backends.xla.rules.rule import Rows, changed, of_tokens, platform
 from planc.ir.collective import Collective
-from planc.ir.sharding import Sharded
+from planc.ir.sharding import OpSharding, Sharded
+from planc.sharding.redistribute import outside
 
 NAME = "reduce_per_reader"
 
@@ -26,5 +28,12 @@ def _reduces(row: Collective) -> bool:
 
 
 def _reduce_per_reader(sharded: Sharded, row: Collective) -> Collective:
-    readers = [o for o in sharded.op.values() if row.tensor in o.op.inputs and o.op.kind == "matmul"]
+    readers = [o for o in sharded.ops.get(row.section, ()) if _sums(sharded, o, row)]
     return changed(row, NAME, count=row.count * len(readers)) if len(readers) > 1 else row
+
+
+def _sums(sharded: Sharded, o: OpSharding, row: Collective) -> bool:
+    """True for a matmul `o` whose part of the gradient in `row` is a sum over the ranks of `row`."""
+    if o.op.kind != "matmul" or row.tensor not in o.op.inputs:
+        return False
+    return not set(row.axes).isdisjoint(outside(o.layout, sharded.model.tensor[row.tensor].dims))
