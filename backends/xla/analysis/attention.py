@@ -106,11 +106,12 @@ def attention_kernel(sharded: Sharded) -> AttentionKernel:
     found = attentions(sharded)
     return AttentionKernel(
         repeats_keys=any(key_heads_of_others(o, sharded) for o in found),
-        pads_values=any(_narrow_values(sharded, o) for o in found),
+        pads_values=any(narrow_values(sharded, o) for o in found),
     )
 
 
-def _narrow_values(sharded: Sharded, o: OpSharding) -> bool:
+def narrow_values(sharded: Sharded, o: OpSharding) -> bool:
+    """True if the values of the attention `o` are narrower than its keys: kernels take them filled up with zeros."""
     keys, values = (dim_length(sharded.plan, sharded.model.tensor[t].dims[-1]) for t in (o.op.inputs[1], o.op.output))
     return keys > values
 

@@ -10,6 +10,7 @@ from planc.backends.xla.analysis.attention import (
     attentions,
     keeps_output,
     key_heads_of_others,
+    narrow_values,
     padded_rows,
     splash_block,
 )
@@ -27,7 +28,8 @@ def attend(q: jax.Array, k: jax.Array, v: jax.Array<window>) -> jax.Array:
     given = tuple(ACTIVATIONS[name] for name in (<names>))
     out = ACTIVATIONS[<output>]
     mapped = jax.shard_map(<run>, in_specs=given, out_specs=out, check_vma=False)
-    return mapped(q, k, v)
+    <wide>
+    return mapped(q, k, v)<narrowed>
 
 
 def _splash(<arguments>) -> jax.Array:
@@ -58,6 +60,13 @@ OWN_KEYS = """
 mine = (jax.lax.axis_index(<axes>) * q.shape[2] + jnp.arange(q.shape[2])) // <group> % k.shape[2]
 k, v = (jnp.take(x, mine, axis=2) for x in (k, v))
 """
+
+WIDE = """
+width = v.shape[-1]
+# The kernel wants values as wide as keys.
+v = jnp.pad(v, [(0, 0)] * 3 + [(0, k.shape[-1] - width)])
+"""
+NARROWED = "[..., :width]"
 
 
 def splash_constants(sharded: Sharded) -> list[str]:
@@ -90,6 +99,8 @@ def splash_function(sharded: Sharded, *, windows: bool) -> str:
         names=", ".join(map(python_string, o.op.inputs)),
         output=python_string(o.op.output),
         run="functools.partial(_splash, window)" if windows else "_splash",
+        wide=WIDE.strip("\n") if narrow_values(sharded, o) else "",
+        narrowed=NARROWED if narrow_values(sharded, o) else "",
         arguments=f"window: int, {arguments}" if windows else arguments,
         fitted=fitted.strip("\n"),
         mask="LocalMask((rows, rows), ((window or rows) - 1, 0), 0)" if windows else "CausalMask((rows, rows))",

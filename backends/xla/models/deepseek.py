@@ -66,17 +66,12 @@ def build_latent_attention(model: Model, hooks: Hooks) -> Half:
         k_rope = linear("wk_rope", "mla.k_rope", x, layer)
         k = linear("wk_b", "mla.k_nope", normed, layer, nope)
         v = linear("wv_b", "attention.v", normed, layer, sizes["head_dim"])
+        # Angles of their own: the rows of a shared key may lie on more ranks than those of queries.
+        angles = llama.rotary_angles(hooks.positions(x.shape[1]), rope, model.rope_theta)
         turned = hooks.constrain("mla.k_rotated", llama.rotate(k_rope[:, :, None], angles)[:, :, 0])
         shared = jnp.broadcast_to(turned[:, :, None], (*k.shape[:-1], rope))
         k = hooks.constrain("attention.k", jnp.concatenate((k, shared), axis=-1))
-        mixed = hooks.constrain("attention.mixed", _attend(hooks, q, k, v))
+        mixed = hooks.constrain("attention.mixed", hooks.attend(q, k, v))
         return linear("wo", "attention.out", mixed.reshape(*mixed.shape[:-2], -1), layer)
 
     return attention
-
-
-def _attend(hooks: Hooks, q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
-    """Attention of values narrower than keys, which the kernel wants equally wide: filled up with zeros."""
-    width = v.shape[-1]
-    wide = jnp.pad(v, [(0, 0)] * (v.ndim - 1) + [(0, k.shape[-1] - width)])
-    return hooks.attend(q, k, wide)[..., :width]

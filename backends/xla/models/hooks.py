@@ -78,9 +78,9 @@ class Hooks(Protocol):
         ...
 
     def attend(self, q: jax.Array, k: jax.Array, v: jax.Array, /, *window: int) -> jax.Array:
-        """Causal attention of all heads, [B, S, H, D] and keys [B, S, K, D] -> [B, S, H, D].
+        """Causal attention of all heads, [B, S, H, D], keys [B, S, K, D] and values [B, S, K, W] -> [B, S, H, W].
 
-        `window` is given in a model that has some: the rows that a row sees, itself included; 0 for all.
+        Values are at most as wide as keys. `window` is given in a model that has some: the rows that a row sees, itself included; 0 for all.
         """
         ...
 
@@ -131,7 +131,9 @@ class Undivided:
 
     def attend(self, q: jax.Array, k: jax.Array, v: jax.Array, /, *window: int) -> jax.Array:
         local = (window[0] - 1, 0) if any(window) else None
-        return jax.nn.dot_product_attention(q, k, v, is_causal=True, local_window_size=local)
+        width = v.shape[-1]
+        wide = jnp.pad(v, [(0, 0)] * 3 + [(0, k.shape[-1] - width)])  # the function wants values as wide as keys
+        return jax.nn.dot_product_attention(q, k, wide, is_causal=True, local_window_size=local)[..., :width]
 
 
 UNDIVIDED = Undivided()
