@@ -51,6 +51,21 @@ COMPILED = {
         "reduce_scatter efsdp": 1105920,
         "all_reduce ep+efsdp": 827148,
     },
+    "deepseek_tp": {"all_gather dp": 994240, "all_reduce dp": 7954032, "all_reduce tp": 1071396},
+    "deepseek_tp_cp": {
+        "all_gather cp": 245760,
+        "all_gather tp": 571392,
+        "all_reduce cp": 2793504,
+        "all_reduce cp+tp": 20556288,
+        "all_reduce tp": 1071408,
+    },
+    "deepseek_tp_ring": {
+        "all_gather tp": 571392,
+        "all_reduce cp": 2203680,
+        "all_reduce cp+tp": 20556288,
+        "all_reduce tp": 1071408,
+        "send_recv cp": 921600,
+    },
 }
 """Bytes that a device sends in a step, read from the optimized HLO of jax 0.10.2 on virtual CPU devices."""
 
@@ -122,6 +137,8 @@ def test_every_text_is_as_ruff_would_have_it(tmp_path: Path) -> None:
         ("ep_fsdp_v5p", "jax.lax.ragged_all_to_all(rows, out", "jax.lax.all_to_all"),
         ("ep_per_step", "_gathered(params)", "EXPERTS_GATHERED"),
         ("etp", 'jax.lax.psum_scatter(made, ("tp",)', "all_to_all"),
+        ("deepseek_ring", "groups = q.reshape(*k.shape[:3]", "jnp.pad(v"),
+        ("deepseek_tp_cp", "v = jnp.pad(v, [(0, 0)] * 3", "_ring"),
         ("etp_same_tokens", 'jax.lax.psum(made, ("tp",))', "_exchanged"),
         ("capacity", "math.ceil(chosen.size * 1.25 / total)", "_permuted"),
         ("ep_view_crossed", "# fsdp is ep and efsdp", "etp"),

@@ -80,7 +80,8 @@ class Hooks(Protocol):
     def attend(self, q: jax.Array, k: jax.Array, v: jax.Array, /, *window: int) -> jax.Array:
         """Causal attention of all heads, [B, S, H, D], keys [B, S, K, D] and values [B, S, K, W] -> [B, S, H, W].
 
-        Values are at most as wide as keys. `window` is given in a model that has some: the rows that a row sees, itself included; 0 for all.
+        Values are at most as wide as keys. `window` is given in a model that has some: the rows that a row sees,
+        itself included; 0 for all.
         """
         ...
 

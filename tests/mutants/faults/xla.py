@@ -215,4 +215,11 @@ FAULTS: tuple[Fault, ...] = (
         planted="                assert self._name is not None",
         test="tests/xla/test_traced_trees.py::test_the_function_tells_what_the_rules_say[maxtext]",
     ),
+    Fault(
+        name="xla: gathered values stay narrower than keys",
+        file="backends/xla/emit/context_parallel.py",
+        text="    narrow = any(narrow_values(sharded, o) for o in attentions(sharded))",
+        planted="    narrow = not attentions(sharded)",
+        test="tests/xla/test_moe.py::test_a_sentence_writes_what_it_needs",
+    ),
 )

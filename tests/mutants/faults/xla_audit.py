@@ -76,4 +76,25 @@ FAULTS: tuple[Fault, ...] = (
         planted="stack = stack_shape(plan)",
         test="tests/xla/test_audit.py::test_a_step_of_two_kinds_of_blocks_is_traced",
     ),
+    Fault(
+        name="xla audit: a reader whose weight is whole sums a gradient too",
+        file="backends/xla/rules/reduce_per_reader.py",
+        text="    return not set(row.axes).isdisjoint(outside(o.layout, sharded.model.tensor[row.tensor].dims))",
+        planted="    return bool(outside(o.layout, sharded.model.tensor[row.tensor].dims) or True)",
+        test="tests/xla/test_moe.py::test_the_rules_give_what_was_compiled[deepseek_tp]",
+    ),
+    Fault(
+        name="xla audit: a ring of two passes keys for the backward of an unrolled layer",
+        file="backends/xla/rules/pass_keys_once.py",
+        text='    if (row.op, row.phase, row.group_size) != ("send_recv", "backward", 2):',
+        planted='    if (row.op, row.phase, row.group_size) != ("send_recv", "backward", 3):',
+        test="tests/xla/test_moe.py::test_the_rules_give_what_was_compiled[deepseek_tp_ring]",
+    ),
+    Fault(
+        name="xla audit: gradients of filled values are as narrow as values",
+        file="backends/xla/rules/fill_value_gradients.py",
+        text="buffer_bytes=row.buffer_bytes * keys / values)",
+        planted="buffer_bytes=row.buffer_bytes * keys / keys)",
+        test="tests/xla/test_moe.py::test_the_rules_give_what_was_compiled[deepseek_tp_cp]",
+    ),
 )
