@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from planc.backends.xla.analysis.mesh_factors import parts
 from planc.ir.plan import Noun, Plan
-from planc.ir.sharding import Layout, ParamSharding, Sharded
+from planc.ir.sharding import Layout, OpSharding, ParamSharding, Sharded
 
 if TYPE_CHECKING:
     from planc.ir.backend import StateLayout
@@ -82,6 +82,12 @@ def activation_spec(sharded: Sharded, tensor: str) -> Spec:
 def spec_of(plan: Plan, dims: tuple[str, ...], layout: Layout) -> Spec:
     """The layout of a tensor with named `dims` as a spec, one entry a dim; axes of one device are left out."""
     return tuple(parts(plan, plan.mesh.in_order(layout.get(d, ()))) for d in dims)
+
+
+def scatters_rows(o: OpSharding) -> bool:
+    """True if the op `o` leaves a sum over ranks that is scattered, as a lookup in parts of a table under sequence
+    parallelism."""
+    return bool(o.partial) and o.settle is not None and any(s.kind == "reduce_scatter" for s in o.settle.steps)
 
 
 def batch_spec(plan: Plan) -> Spec:

@@ -1,15 +1,17 @@
-"""The functions of an emitted file that a model calls: the four hooks, and names to specs."""
+"""The functions of an emitted file that a model calls: the hooks, and names to specs."""
 
 from __future__ import annotations
 
 from planc.backends.common.source_writer import fill
-from planc.backends.xla.analysis.layouts import gathers_in_use
+from planc.backends.xla.analysis.layouts import gathers_in_use, scatters_rows, spec_of
+from planc.backends.xla.analysis.mesh_factors import parts
 from planc.backends.xla.analysis.pipeline import pipelined
 from planc.backends.xla.analysis.saved_by_blocks import names_activations, saved_activations, saved_without_replay
 from planc.backends.xla.emit.context_parallel import context_functions
 from planc.backends.xla.emit.experts import expert_functions
-from planc.backends.xla.emit.pipeline import pipeline_function, resting_function
+from planc.backends.xla.emit.pipeline import pipeline_function, resting_function, shared_by_stages
 from planc.backends.xla.emit.remat import group_functions, layers_function, remat_function
+from planc.backends.xla.emit.specs import spec_text
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
 
@@ -100,6 +102,22 @@ def _linear_backward(
 linear.defvjp(_linear_forward, _linear_backward)
 '''
 
+LOOKUP = '''
+def lookup(name: str, table: jax.Array, tokens: jax.Array) -> jax.Array:
+    """Rows of the parameter `name`, table [V, E], at tokens [B, S]: [B, S, E]."""
+    return weight(name, table)[tokens]
+'''
+
+LOOKUP_SUMMED = '''
+def lookup(name: str, table: jax.Array, tokens: jax.Array) -> jax.Array:
+    """Rows of the parameter `name`, table [V, E], at tokens [B, S]: [B, S, E].
+
+    Each rank of <axes> looks in its own rows. Their sum is laid out before `constrain` divides it further:
+    in one step XLA would make the table whole, or permute ranks.
+    """
+    return with_sharding_constraint(weight(name, table)[tokens], <spec>)
+'''
+
 
 def model_functions(sharded: Sharded) -> list[str]:
     """The hooks, one text each."""
@@ -109,6 +127,7 @@ def model_functions(sharded: Sharded) -> list[str]:
         *_constrain(sharded),
         _weight(plan),
         _linear(plan),
+        _lookup(sharded),
         *expert_functions(sharded, names=names),
         remat_function(sharded),
         pipeline_function(sharded) if pipelined(plan) else layers_function(sharded),
@@ -146,6 +165,17 @@ def own_gradient(plan: Plan) -> bool:
 def _weight(plan: Plan) -> str:
     axes = ", ".join(plan.store("params"))
     return fill(WEIGHT, gathered=f": all-gather over {axes}" if gathers_in_use(plan) else "")
+
+
+def _lookup(sharded: Sharded) -> str:
+    """`lookup`; with a layout of its own where ranks' parts of the table are looked in and their sum is scattered."""
+    o = next((o for o in sharded.ops["first"] if o.op.kind == "embedding"), None)
+    if o is None or not scatters_rows(o):
+        return LOOKUP
+    assert o.settle is not None
+    dims = sharded.model.tensor[o.op.output].dims
+    spec = shared_by_stages(sharded, dims, spec_of(sharded.plan, dims, o.settle.before))
+    return fill(LOOKUP_SUMMED, axes=" and ".join(parts(sharded.plan, o.partial)), spec=spec_text(spec))
 
 
 def _linear(plan: Plan) -> str:

@@ -139,9 +139,16 @@ def ends_table(sharded: Sharded) -> list[str]:
 
 def ends_spec(sharded: Sharded, tensor: str) -> Spec:
     """The layout an activation rests in before and after a pipeline: its ranks share the sequences."""
+    return shared_by_stages(sharded, sharded.model.tensor[tensor].dims, activation_spec(sharded, tensor))
+
+
+def shared_by_stages(sharded: Sharded, dims: tuple[str, ...], spec: Spec) -> Spec:
+    """The `spec` of a tensor with `dims`, its sequences divided over the ranks of the pipeline too, where there is
+    one."""
+    if not pipelined(sharded.plan):
+        return spec
     assert sharded.plan.split is not None
-    dims, axis = sharded.model.tensor[tensor].dims, sharded.plan.split.axis
-    spec = activation_spec(sharded, tensor)
+    axis = sharded.plan.split.axis
     return tuple((*axes, axis) if d == "batch" else axes for d, axes in zip(dims, spec, strict=True))
 
 

@@ -49,6 +49,10 @@ class Hooks(Protocol):
         """[..., in] x [out, in] -> [..., out] with the parameter `name`."""
         ...
 
+    def lookup(self, name: str, table: jax.Array, tokens: jax.Array, /) -> jax.Array:
+        """Rows of the parameter `name`, [V, E], at tokens [B, S] -> [B, S, E]."""
+        ...
+
     def named(self, name: str, x: jax.Array, /) -> jax.Array:
         """The activation `name` inside `experts`, in its dtype."""
         ...
@@ -97,6 +101,9 @@ class Undivided:
 
     def linear(self, name: str, x: jax.Array, w: jax.Array, /) -> jax.Array:
         return jnp.einsum("...i,oi->...o", x, w)
+
+    def lookup(self, name: str, table: jax.Array, tokens: jax.Array, /) -> jax.Array:
+        return table[tokens]
 
     def named(self, name: str, x: jax.Array, /) -> jax.Array:
         return x

@@ -63,8 +63,8 @@ def build_logits(model: Model, hooks: Hooks, block: Callable[[Model, Hooks, Sect
 
 def embedded(hooks: Hooks, params: Params, tokens: jax.Array) -> jax.Array:
     """`tokens` [B, S] to hidden states [B, S, E]."""
-    table = hooks.weight("tok_embeddings.weight", params["tok_embeddings.weight"])
-    return hooks.constrain("hidden", table[tokens])
+    name = "tok_embeddings.weight"
+    return hooks.constrain("hidden", hooks.lookup(name, params[name], tokens))
 
 
 def stacks(model: Model, params: Params) -> Iterator[tuple[Section, Params]]:
