@@ -2,7 +2,8 @@
 
 The plan scatters the sum along the sequence. Read from matmuls on v5p, v5e and v6e over 4 to 16 ranks: a result
 of [2, 512, 1024] a rank is a reduce-scatter, one of [1, 512, 1024] or [1, 8192, 4096] an all-reduce and a slice.
-What is looked up in a table comes without the dimension of sequences, and is scattered either way.
+So is what was looked up in parts of a table: 805 MB of sums are 1,611 MB on the wire in two layers of Llama 70B
+(fsdp 64 > tp 4, v5p).
 """
 
 from __future__ import annotations
@@ -21,4 +22,4 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
 
 
 def _scatters(row: Collective) -> bool:
-    return row.carries == "activation" and row.op == "reduce_scatter" and row.section != "first"
+    return row.carries == "activation" and row.op == "reduce_scatter"

@@ -1,7 +1,8 @@
 """The TPU compiler sums what ranks looked up in a table divided over its rows in fp32, the table's own dtype.
 
-The program casts the rows after the lookup, and the sum over the table's parts comes before that; so do the
-gradients on their way back. Read from fsdp 16 > tp 4 on v5p, with sequence parallelism and without.
+The program casts the rows after the lookup, and the sum over the table's parts comes before that. Read from
+fsdp 16 > tp 4 on v5p, with sequence parallelism and without. What is divided after the sum comes back, gathered, in the
+compute dtype (fsdp 64 > tp 4, v5p).
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
 
 
 def _is_embedding_in_16_bits(row: Collective) -> bool:
-    return row.carries == "activation" and row.section == "first" and row.dtype != "fp32"
+    sums = row.carries == "activation" and row.section == "first" and row.op != "all_gather"
+    return sums and row.dtype != "fp32"
 
 
 def _in_fp32(row: Collective) -> Collective:
