@@ -52,13 +52,17 @@ BALANCED = ("ep_etp_view", "deepseek_ep", "qwen3_moe_view")
 """Those that train with a load-balancing loss too."""
 BALANCE = 0.3
 
+OWN_ROWS = (
+    "XLA multiplies a rank's own rows by the whole weights of attention and gathers what that makes, "
+    "where the plan gathers the rows; so their gradients and the embedding's are sums over tensor ranks"
+)
 ON_TPU = "its rows are exchanged as TPUs do, and counted as those of an even choice"
 NOT_PREDICTED = {
     "deepseek_every": "not explained: layers with experts in no loop gather half as much over fsdp, more over both",
     "ep_fsdp_v5p": ON_TPU,
     "ep_etp_view_v5p": ON_TPU,
-    "ep_etp_view": "XLA permutes the embedding's rows between ranks once a microbatch",
-    "moe_dp_tp_sp": "XLA permutes the embedding's rows between ranks once a microbatch",
+    "etp_outside_ep": OWN_ROWS,
+    "deepseek_tp_sequence": OWN_ROWS,
     "etp_same_tokens": "XLA divides the gradient of the router, which all tensor ranks have, among these",
 }
 """Layouts whose collectives the rules miss, outside the experts, and why."""
