@@ -38,11 +38,6 @@ SHAPE = re.compile(r"\b(?:f32|bf16|f16|pred|s32)\[([\d,]+)\]")
 GIB, GB = 2.0**30, 1e9
 HSDP = "the gradients of all matrices are summed whole over replica and fsdp at once, where v5p scatters them first"
 OPEN = {
-    "llama3_8b_v5e_64": {
-        "fsdp+tp": "tokens were looked up in each rank's rows, where the rules say that the whole table is made, as on "
-        "v5p and v6e with twice as long sequences; what decides is not known. The table's gradient makes the peak that "
-        "is predicted now"
-    },
     "llama3_8b_7x_64_hsdp": {"replica": HSDP, "fsdp": HSDP, "replica+fsdp": HSDP},
 }
 """Axes that the rules of today do not explain, with what was seen."""
