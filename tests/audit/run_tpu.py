@@ -124,7 +124,11 @@ that one device sends in a step over each mesh axis, all operations together, wi
 The predictions *as first made* were committed before any of these plans was compiled
 (`tests/audit/tpu_first_predictions.json`); the rules behind them were read from small programs and from four-layer
 models that are not in this table. Mixtral joined later, and v4 was predicted anew when its chip became one device
-(megacore): both before they were compiled. Windowed einsum is off, as it hides gathers in matmul loops: the program
+(megacore): both before they were compiled. The nine whose sequences lie over tp too were predicted anew, and compiled
+again, when the sum of what ranks look up in their rows of the table got a layout of its own: before that the compiler
+made the whole table in each microbatch and summed its gradient over fsdp and tp (33 GB of llama3_70b_v5p_256, 8.6 GiB
+of the peak of llama3_405b_v5p_preset). The rule was read from llama3_70b_v5p_2_layers, which is no blind prediction for
+that; the other eight were predicted before. Windowed einsum is off, as it hides gathers in matmul loops: the program
 that runs by default overlaps more. Every plan computes in bf16 with whole blocks recomputed. The first {plain} say
 `attention.core as unfused`; the others are presets, some cut to a few layers, whose attention is splash attention.
 

@@ -112,10 +112,12 @@ LOOKUP_SUMMED = '''
 def lookup(name: str, table: jax.Array, tokens: jax.Array) -> jax.Array:
     """Rows of the parameter `name`, table [V, E], at tokens [B, S]: [B, S, E].
 
-    Each rank of <axes> looks in its own rows. Their sum is laid out before `constrain` divides it further:
-    in one step XLA would make the table whole, or permute ranks.
+    Each rank of <axes> looks in its own rows.
+    Their sum is laid out before `constrain` divides it: at once XLA would make the table whole, or permute
+    ranks.
     """
-    return with_sharding_constraint(weight(name, table)[tokens], <spec>)
+    summed = <spec>
+    return with_sharding_constraint(weight(name, table)[tokens], summed)
 '''
 
 
@@ -168,7 +170,7 @@ def _weight(plan: Plan) -> str:
 
 
 def _lookup(sharded: Sharded) -> str:
-    """`lookup`; with a layout of its own where ranks' parts of the table are looked in and their sum is scattered."""
+    """`lookup`, with a layout of its own where ranks' parts of the table are looked in and their sum is scattered."""
     o = next((o for o in sharded.ops["first"] if o.op.kind == "embedding"), None)
     if o is None or not scatters_rows(o):
         return LOOKUP

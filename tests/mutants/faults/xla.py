@@ -222,4 +222,11 @@ FAULTS: tuple[Fault, ...] = (
         planted="    narrow = not attentions(sharded)",
         test="tests/xla/test_moe.py::test_a_sentence_writes_what_it_needs",
     ),
+    Fault(
+        name="xla: what ranks look up is divided at once",
+        file="backends/xla/emit/model.py",
+        text="    if o is None or not scatters_rows(o):",
+        planted="    if o is None or scatters_rows(o) or o.partial:",
+        test="tests/xla/test_moe.py::test_a_sentence_writes_what_it_needs",
+    ),
 )

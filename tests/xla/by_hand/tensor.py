@@ -64,7 +64,8 @@ def block(x: jax.Array, layer: dict[str, Any]) -> tuple[jax.Array, None]:
 
 def loss_fn(params: dict[str, Any], tokens: jax.Array, targets: jax.Array) -> jax.Array:
     table = used("tok_embeddings.weight", params["tok_embeddings.weight"])
-    x = with_sharding_constraint(table[tokens], RESIDUAL)
+    # Summed as it is looked up, and divided then: at once XLA exchanges the ranks of fsdp and tp.
+    x = with_sharding_constraint(with_sharding_constraint(table[tokens], WHOLE), RESIDUAL)
     layers = {name: w for name, w in params.items() if name.startswith("layers")}
     x, _ = jax.lax.scan(jax.checkpoint(block, prevent_cse=False), x, layers)
     x = with_sharding_constraint(llama.norm(x, used("norm.weight", params["norm.weight"])), RESIDUAL)
