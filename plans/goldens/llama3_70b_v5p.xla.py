@@ -9,9 +9,9 @@ Batch    256 x 8192 tokens microbatch 1
     step = build_train_step(loss_fn, optimizer, mesh, params)
     state, metrics = step(state, tokens, targets, lr)
 
-`loss_fn(params, tokens, targets)` is yours. In it, call `constrain(name, x)` on activations, `linear`,
-`lookup` or `weight` on parameters and `layers` on the block (`remat` without a stack); names are those of
-the tables below. Rows of a sequence lie where `positions` says and meet in `attend` only.
+`loss_fn(params, tokens, targets)` is yours. In it, call `constrain(name, x)` on activations,
+`linear`, `lookup` or `weight` on parameters and `layers` on the block (`remat` without a stack); names are
+those of the tables below. Rows of a sequence lie where `positions` says and meet in `attend` only.
 Written by planc for JAX 0.10 from llama3_70b_v5p.plan: edit the plan, not this file.
 """
 

@@ -35,9 +35,9 @@ DOCSTRING = '''"""Plan <name>: the layout and training step of <model> in JAX.
     step = build_train_step(loss_fn, optimizer, mesh, params)
     state, metrics = step(state, tokens, targets, lr)
 
-`loss_fn(params, tokens, targets)` is yours. In it, call `constrain(name, x)` on activations, `linear`,
-`lookup` or `weight` on parameters and `layers` on the block (`remat` without a stack); names are those of
-the tables below. Rows of a sequence lie where `positions` says and meet in `attend` only.<experts>
+`loss_fn(params, tokens, targets)` is yours. In it, call `constrain(name, x)` on activations,
+`linear`, `lookup` or `weight` on parameters and `layers` on the block (`remat` without a stack); names are
+those of the tables below. Rows of a sequence lie where `positions` says and meet in `attend` only.<experts>
 Written by planc for JAX <jax> from <file>: edit the plan, not this file.
 """'''
 
@@ -59,8 +59,8 @@ def emit(sharded: Sharded, jax: Version = JAX.pinned) -> str:
 
 NO_PLAN = "# From here on nothing depends on the plan: these functions read the tables above."
 
-WITH_EXPERTS = """ Tokens meet experts in
-`experts`; `loss_fn` gives the loss, and picks as that counts them."""
+WITH_EXPERTS = """ Tokens
+meet experts in `experts`; `loss_fn` gives the loss, and picks as that counts them."""
 
 
 def _docstring(plan: Plan, jax: Version) -> str:
