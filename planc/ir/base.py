@@ -35,6 +35,7 @@ LEFT_OUT = {
     "changes": (),
     "back_bandwidth_bytes_per_s": 0.0,
     "fixed": (),
+    "own_code": (),
     "frozen": False,
     "freeze": None,
     "lora": None,

@@ -579,10 +579,13 @@ class Rank:
         """
         ahead, layers = self.plan.buckets_ahead(GATHERED_AHEAD), self.plan.bucket_layers
         inside, reducing = self._inside_blocks(), self._reducing()
-        if layers == 1:
-            return (1 + ahead) * group + max(inside, reducing)
         kinds = [kind for kind in self.sharded.model.blocks if kind in self.sections]
         saved = max((self.saved.of_section(kind) for kind in kinds), default=0.0)
+        if layers == 1 and self.saved.by_code:
+            head = self._group("last", trained=True) * self.reduced if "last" in self.sections else 0.0
+            return (1 + ahead) * group + inside + max(min(head, reducing), reducing - saved)
+        if layers == 1:
+            return (1 + ahead) * group + max(inside, reducing)
         left = sum(self.sections[kind] for kind in kinds) // layers - 1  # buckets after the one in use
         first = (1 + min(ahead, left)) * group
         second = (1 + min(ahead, max(left - 1, 0))) * group + self._waiting_gradients() - (2 * layers - 1) * saved

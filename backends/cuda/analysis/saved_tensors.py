@@ -7,12 +7,13 @@ saves on the way to its output, a loss op by op, and keys and values once for ea
 from __future__ import annotations
 
 from planc.backends.cuda.analysis.block_backward import by_ring, products_inside
+from planc.backends.cuda.analysis.own_code import inside_bytes, kept_bytes, kept_ops
 from planc.backends.cuda.analysis.replays import named_again, replay
 from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.analysis.styles import Styler
 from planc.cost.compute.attention import repeated_bytes
 from planc.cost.compute.flops import local_dim
-from planc.cost.step.offload import offloaded, saved_tensor_bytes
+from planc.cost.step.offload import offloaded
 from planc.ir.cache import cached_on
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.model import Op, Section
@@ -35,6 +36,8 @@ class SavedTensors:
         self.sharded, self.plan, self.roles = sharded, sharded.plan, roles
         self.computed = DTYPE_BYTES[self.plan.precision.compute]
         self.away = offloaded(self.plan)
+        self.by_code = any(op.own_code for kind in self.plan.model.blocks for op in self.plan.model.ops[kind])
+        """True where what blocks keep was seen in their own code."""
 
     def hidden_states(self) -> float:
         """Bytes of the hidden states that pass from a stage to the next one."""
@@ -44,10 +47,12 @@ class SavedTensors:
 
     def of_section(self, section: Section) -> float:
         """Bytes that a microbatch saves in a section, once; the last one's are those of the loss too."""
-        ops = self.sharded.model.ops[section]
         if section not in self.sharded.model.blocks:
+            ops = kept_ops(self.plan, section)
             names = dict.fromkeys(t for op in ops for t in op.saves if t != "logits")
-            return self._named(tuple(names), section) + (self.of_loss_and_logits() if section == "last" else 0.0)
+            inside = sum(inside_bytes(self.sharded, o) for o in self._by_code(section) if o.op.kind != "loss")
+            ends = self.of_loss_and_logits() if section == "last" else 0.0
+            return self._named(tuple(names), section) + inside + ends
         return self._block(section)
 
     @cached_on(lambda self, kind: (self.sharded.cache, kind))
@@ -69,18 +74,25 @@ class SavedTensors:
     @cached_on(lambda self, kind: (self.sharded.cache, (kind, "kept")))
     def of_block_without_recompute(self, section: Section) -> float:
         """Saved activations of a block without recomputation (bytes)."""
-        ops = self.sharded.model.ops[section]
+        ops = kept_ops(self.plan, section)
         return self._named(close(self.sharded.model, ops, set()).saved, section) + self._inside_ops(
             section, frozenset()
         )
 
     def _named(self, names: tuple[str, ...], section: Section) -> float:
-        return sum(saved_tensor_bytes(self.sharded, name, section) for name in names)
+        return sum(kept_bytes(self.sharded, name, section) for name in names)
+
+    def _by_code(self, section: Section) -> list[OpSharding]:
+        """The ops of a section that say what their code keeps."""
+        return [o for o in self.sharded.ops[section] if o.op.own_code]
 
     def _inside_ops(self, section: Section, again: frozenset[str]) -> float:
         """Intermediate tensors that ops save on the way to their output, unless they are recomputed (bytes)."""
         kept = [o for o in self.sharded.ops[section] if o.op.name not in again]
-        return sum(self._of_op(o.op, o.layout) + self._repeated_keys(o) for o in kept)
+        return sum(
+            inside_bytes(self.sharded, o) if o.op.own_code else self._of_op(o.op, o.layout) + self._repeated_keys(o)
+            for o in kept
+        )
 
     def _repeated_keys(self, o: OpSharding) -> float:
         """Bytes that attention saves of keys and values beside the grouped ones, which are counted by their names."""
@@ -111,8 +123,10 @@ class SavedTensors:
         return self.of_loss() + (self._logits() if self.roles.pipeline else 0.0)
 
     def of_loss(self) -> float:
-        """Bytes of log-probabilities in fp32; of a loss that is compiled as one region those of the logits alone."""
-        return self._logits() if self.plan.compiled("loss") else self._fp32_logits(1)
+        """Bytes of log-probabilities in fp32; of a loss that is compiled as one region those of the logits alone. What
+        the model's code keeps behind its head is there as long."""
+        behind = sum(inside_bytes(self.sharded, o) for o in self._by_code("last") if o.op.kind == "loss")
+        return behind + (self._logits() if self.plan.compiled("loss") else self._fp32_logits(1))
 
     def of_loss_backward(self) -> float:
         """Bytes that the backward of the loss makes: gradients, op by op unless it is compiled."""

@@ -5,7 +5,6 @@ It is read from one run on the meta device.
 
 from __future__ import annotations
 
-import copy
 import importlib
 import os
 import sys
@@ -18,8 +17,10 @@ from torch import Tensor, nn
 
 from planc.backends.cuda.runtime.traced.find_roles import roles_of
 from planc.backends.cuda.runtime.traced.graph import model_of_roles
+from planc.backends.cuda.runtime.traced.keep import with_own_code
 from planc.backends.cuda.runtime.traced.record import record
 from planc.backends.cuda.runtime.traced.roles import Roles, UnknownError
+from planc.backends.cuda.runtime.traced.shell import without_weights
 from planc.diag import Diagnostic, PlanError
 from planc.diag.span import Span
 from planc.ir.base import plain_name
@@ -43,11 +44,14 @@ def model_of(source: Any, example: Any = None, name: str = "") -> SavedModel:
     version = getattr(sys.modules.get(package), "__version__", "")
     title = name or plain_name(source.replace(":", ".") if isinstance(source, str) else kind.__name__)
     try:
-        model = model_of_roles(title, roles_of_module(module, example))
+        roles = roles_of_module(module, example)
+        model = model_of_roles(title, roles)
     except UnknownError as error:
         raise _refused("E1207", f"{kind.__name__}: {error}") from None
     except ValueError as error:
         raise _refused("E1207", f"{kind.__name__} makes no model: {error}") from None
+    if example is None:
+        model = with_own_code(model, module, roles)
     return SavedModel(made_from=f"{kind.__name__} of {package} {version}".strip(), source_sha256=digest, model=model)
 
 
@@ -120,16 +124,6 @@ def _built(source: str) -> nn.Module:
 def _of_transformers(module: nn.Module) -> bool:
     """True for a model that is called as those of transformers are."""
     return (hasattr(module, "config") and hasattr(module, "lm_head")) or hasattr(module, "get_output_embeddings")
-
-
-def without_weights(module: nn.Module) -> nn.Module:
-    """A copy of `module` on the meta device; no weight is copied."""
-    memo: dict[int, Any] = {}
-    for parameter in module.parameters():
-        memo[id(parameter)] = nn.Parameter(torch.empty_like(parameter, device="meta"), parameter.requires_grad)
-    for buffer in module.buffers():
-        memo[id(buffer)] = torch.empty_like(buffer, device="meta")
-    return copy.deepcopy(module, memo)
 
 
 def _run(call: Callable[[Tensor], Any], tokens: Tensor) -> Any:

@@ -1,0 +1,93 @@
+"""What the code of a traced model keeps on a device, where an op of the graph says so, in place of planc's own twin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from math import prod
+
+from planc.cost.step.offload import saved_tensor_bytes
+from planc.ir.cache import cached_on
+from planc.ir.collective import DTYPE_BYTES
+from planc.ir.kept import Elements, KeptByCode
+from planc.ir.model import Op, Section
+from planc.ir.plan import Plan
+from planc.ir.sharding import Layout, OpSharding, Sharded
+from planc.sharding.local import local_elements, tensor_bytes
+from planc.sharding.redistribute import restrict
+
+
+def code_of(plan: Plan, op: Op) -> KeptByCode | None:
+    """What the code of `op` keeps of the sequences of `plan`; None for an op whose code was not seen."""
+    tokens = plan.batch.sequence_tokens
+    return next((kept for kept in op.own_code if tokens <= kept.up_to or not kept.up_to), None)
+
+
+@cached_on(lambda plan, section: (plan.cache, section))
+def kept_ops(plan: Plan, section: Section) -> tuple[Op, ...]:
+    """The ops of a `section` of the model of `plan`, which save what their code was seen to save."""
+    return tuple(replace(op, saves=saves_of(plan, op)) if op.own_code else op for op in plan.model.ops[section])
+
+
+def saves_of(plan: Plan, op: Op) -> tuple[str, ...]:
+    """The tensors of the op graph that the code of `op` saves."""
+    kept = code_of(plan, op)
+    return op.saves if kept is None else kept.saves
+
+
+def kept_bytes(sharded: Sharded, tensor: str, section: Section) -> float:
+    """Bytes on one device of `tensor` that a `section` saves for one microbatch, in each layout that is needed later.
+
+    Attention and a feed-forward layer beside it gather what both take each on its own, and keep both copies.
+    """
+    ops = sharded.ops[section]
+    if not any(o.op.own_code for o in ops):
+        return saved_tensor_bytes(sharded, tensor, section)
+    dims = sharded.model.tensor[tensor].dims
+    later = [o for o in ops if tensor in saves_of(sharded.plan, o.op)] or [o for o in ops if tensor in o.op.inputs]
+    layouts = {(repr(o.needs(tensor, dims)), _gathered_by(o, tensor)): o.needs(tensor, dims) for o in later}
+    return sum(tensor_bytes(sharded.plan, tensor, layout) for layout in layouts.values())
+
+
+def _gathered_by(o: OpSharding, tensor: str) -> str:
+    """The module that gathers `tensor` for the op `o` and those beside it; "" if it comes as it is."""
+    moved = any(m is not None and m.tensor == tensor and m.steps[0].kind != "slice" for m in o.redistributions)
+    return o.op.module.rpartition(".")[0] if moved else ""
+
+
+def inside_bytes(sharded: Sharded, o: OpSharding) -> float:
+    """Bytes of what the code of the op `o` makes and keeps, without tensors of the op graph."""
+    kept = code_of(sharded.plan, o.op)
+    return _bytes(sharded, o, kept.inside) if kept is not None else 0.0
+
+
+def backward_bytes(sharded: Sharded, o: OpSharding) -> float:
+    """The most bytes that come in the backward of the op `o`, less those that have gone by then; at least none."""
+    kept = code_of(sharded.plan, o.op)
+    moments = kept.moments if kept is not None else ()
+    return max((_bytes(sharded, o, m.made) - _bytes(sharded, o, m.freed) for m in moments), default=0.0)
+
+
+def _bytes(sharded: Sharded, o: OpSharding, elements: Iterable[Elements]) -> float:
+    return sum(_elements(sharded.plan, _layout(sharded, o, e.dims), e) * _width(sharded.plan, e) for e in elements)
+
+
+def _layout(sharded: Sharded, o: OpSharding, dims: tuple[str, ...]) -> Layout:
+    """The layout of what an op makes on the way. Positions and masks, which come before all blocks, are whole."""
+    layout = restrict(o.layout, dims)
+    at_begin = o.op.output == sharded.model.ops["first"][-1].output and o.op in sharded.model.ops["first"]
+    if at_begin and set(dims) <= {"batch", "sequence"}:
+        layout = {dim: axes for dim, axes in layout.items() if dim != "sequence"}
+    return layout
+
+
+def _elements(plan: Plan, layout: Layout, e: Elements) -> float:
+    """Number of elements on a device. Of two lengths of the sequence the second, that of the keys, is whole."""
+    again = e.dims.count("sequence") - 1
+    once = tuple(dict.fromkeys(e.dims))
+    return e.copies * local_elements(plan, once, layout) * prod([plan.batch.sequence_tokens] * max(0, again))
+
+
+def _width(plan: Plan, e: Elements) -> int:
+    dtypes = {"compute": plan.precision.compute, "fp32": "fp32", "int": "int64"}
+    return 1 if e.dtype == "byte" else DTYPE_BYTES[dtypes[e.dtype]]

@@ -1,0 +1,455 @@
+"""What a module's own code keeps for its backward, op by op: one forward and backward on fake tensors, watched.
+
+Nothing is computed. Lengths of the batch and the sequence are primes that divide no other length, so that a tensor's
+elements tell which of them it has. Every tensor that a norm, attention or an activation makes and keeps is counted, as
+it is in the memory of a device; so is what is there while its backward runs.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd.graph import saved_tensors_hooks
+
+from planc.backends.cuda.audit.memory import MemoryTracker
+from planc.backends.cuda.audit.norms import one_kernel_norms
+from planc.backends.cuda.audit.own_code import one_sequence_a_row
+from planc.backends.cuda.models import moe
+from planc.backends.cuda.runtime.traced.bind import Bound, logits_of
+from planc.backends.cuda.runtime.traced.roles import Roles
+from planc.backends.cuda.runtime.traced.shell import without_weights
+from planc.ir.kept import Elements, KeptByCode, Moment
+from planc.ir.model import Model, Op, Section
+
+SHORTEST, LONGEST = 61, 2**21
+"""Tokens of a sequence: few, and more than any code speaks of."""
+DTYPES: Mapping[torch.dtype, str] = {
+    torch.bfloat16: "compute",
+    torch.float32: "fp32",
+    torch.int64: "int",
+    torch.bool: "byte",
+    torch.uint8: "byte",
+}
+TRIED_TOKENS = tuple(4**n for n in range(3, 11))
+"""Lengths of a sequence for which moments are compared: one that is the largest for none of them is left out."""
+
+NO_NODE = 2**62
+"""Nodes that add up the gradients of parameters have numbers above this, and were made by no op."""
+
+Region = tuple[Section, str]
+"""A section of the op graph, and the name of an op there; "" for code of no op that is looked at."""
+Label = tuple[tuple[str, ...], str]
+Kept = dict[Region, KeptByCode]
+
+
+@dataclass(eq=False)
+class _Made:
+    """A storage that was made, while it is there."""
+
+    elements: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    region: Region
+    in_backward: bool
+    name: str = ""
+    """The tensor of the op graph that it is."""
+    is_buffer: bool = False
+    savers: set[Region] = field(default_factory=set)
+
+
+def with_own_code(model: Model, module: nn.Module, roles: Roles) -> Model:
+    """`model`, whose ops say what the code of `module` keeps; `roles` are its parts.
+
+    Code may do something else for sequences longer than a window: lengths of which the module speaks, in its config or
+    its code, are tried until it is known from which on.
+    """
+    speaks = [module.__dict__.get("config"), *module.modules()]
+    numbers = [n for part in speaks if part is not None for n in vars(part).values()]
+    numbers += [op.window for kind in model.blocks for op in model.ops[kind]]
+    lengths = sorted({n for n in numbers if type(n) is int and SHORTEST < n < LONGEST})
+    seen: dict[int, Kept] = {}
+
+    def kept(at: int) -> Kept:
+        """What is kept of sequences up to the length at this place, longer than that before it."""
+        if at not in seen:
+            seen[at] = _kept(model, module, roles, SHORTEST if at == 0 else lengths[at - 1] + 1)
+        return seen[at]
+
+    places = [*_changes(kept, 0, len(lengths)), len(lengths)]
+    regions = dict.fromkeys(region for at in places for region in kept(at))
+    own = {
+        region: _by_length([(lengths[at] if at < len(lengths) else 0, kept(at).get(region)) for at in places])
+        for region in regions
+    }
+    return replace(
+        model,
+        ops={
+            section: tuple(replace(op, own_code=own.get((section, op.name), ())) for op in ops)
+            for section, ops in model.ops.items()
+        },
+    )
+
+
+def _by_length(found: list[tuple[int, KeptByCode | None]]) -> tuple[KeptByCode, ...]:
+    """What an op keeps, by the longest sequence for which it was `found` (0: any), with nothing twice in a row. Code
+    that takes no longer sequences has nothing for these."""
+    ends: list[KeptByCode] = []
+    for end, kept in found:
+        if kept is not None:
+            again = bool(ends) and replace(ends[-1], up_to=0) == kept
+            ends[len(ends) - again :] = [replace(kept, up_to=end)]
+    return tuple(ends)
+
+
+def _changes(kept: Callable[[int], Kept], low: int, high: int) -> list[int]:
+    """The places after which something else is kept, from `low` to before `high`."""
+    if low == high or kept(low) == kept(high):
+        return []
+    if high - low == 1:
+        return [low]
+    middle = (low + high) // 2
+    return [*_changes(kept, low, middle), *_changes(kept, middle, high)]
+
+
+def _kept(model: Model, module: nn.Module, roles: Roles, tokens: int) -> Kept:
+    """What is kept of sequences of so many `tokens` or a little more."""
+    lengths = {*model.sizes.values()}
+    sequence = _prime(tokens, lengths)
+    run = _Run(model, _prime(3, {*lengths, sequence}), sequence)
+    try:
+        bound = Bound(without_weights(module).train(), roles, sequence)
+        _shorten(bound, model)
+        run.watch(bound)
+    except Exception:  # the model's own code, with lengths that it may not expect: planc's count stands there
+        return {}
+    found = {(section, op.name): run.own(section, op) for section, ops in model.ops.items() for op in ops}
+    return {region: kept for region, kept in found.items() if kept is not None}
+
+
+def _prime(least: int, lengths: Iterable[int]) -> int:
+    """The first prime from `least` on that divides none of these lengths."""
+    number = least
+    while any(number % d == 0 for d in range(2, int(number**0.5) + 1)) or any(n % number == 0 for n in lengths):
+        number += 1
+    return number
+
+
+def _shorten(bound: Bound, model: Model) -> None:
+    """Leave the first block of each kind, in bf16, and experts that make nothing."""
+    seen: set[Section] = set()
+    for name, kind in zip(list(bound.layers), model.kinds, strict=True):
+        if kind in seen:
+            del bound.layers[name]
+        seen.add(kind)
+    whole: Any = bound.__dict__["model"]
+    for parameter in {*bound.parameters(), *whole.parameters()}:
+        parameter.data = parameter.data.to(torch.bfloat16)
+    for part in {*bound.modules(), *whole.modules()}:
+        own = list(part.parameters(recurse=False))
+        picks = any(p.dim() == 3 for p in own) and not isinstance(part, nn.modules.conv._ConvNd)
+        if isinstance(part, moe.Experts) or (picks and not any(p.dim() == 3 and p.shape[0] == 1 for p in own)):
+            part.forward = _nothing  # type: ignore[method-assign]
+
+
+class _Given(torch.autograd.Function):
+    """What it is given, without a tensor for its backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return grads[0]
+
+
+def _nothing(*args: Any, **kwargs: Any) -> Any:
+    given = next(t for t in (*args, *kwargs.values()) if isinstance(t, Tensor))
+    return _Given.apply(given)  # type: ignore[no-untyped-call]
+
+
+class _Watch(MemoryTracker):
+    """Every storage that is made, by the op whose code makes it."""
+
+    def __init__(self, run: _Run) -> None:
+        super().__init__()
+        self.run, self.storages = run, dict[int, _Made]()
+
+    def hold(self, values: Iterable[Any]) -> None:
+        """Count the storages of these tensors, each once."""
+        tensors = [t for t in values if isinstance(t, Tensor)]
+        super().hold(tensors)
+        for tensor in tensors:
+            storage = tensor.untyped_storage()
+            if storage._cdata not in self.storages:
+                number = storage.nbytes() // tensor.element_size()
+                shape = tuple(tensor.shape) if tensor.numel() == number else (number,)
+                made = self.run.made(number, shape, tensor.dtype)
+                made.is_buffer = storage._cdata in self.run.buffers
+                self.storages[storage._cdata] = made
+
+    def _let_go(self, key: int) -> None:
+        super()._let_go(key)
+        if (made := self.storages.pop(key, None)) is not None:
+            self.run.let_go(made)
+
+
+class _Run:
+    """The one run of a model whose op graph is `model`: what is made, kept and let go, by op."""
+
+    def __init__(self, model: Model, batch: int, sequence: int) -> None:
+        self.model, self.batch, self.sequence = model, batch, sequence
+        self.here: Region = ("first", model.ops["first"][-1].name)
+        self.in_backward = False
+        self.begins: list[tuple[int, Region]] = []
+        """The number of the first node of the backward's graph that each region makes."""
+        self.seen: set[Region] = set()
+        self.kept: dict[Region, list[_Made]] = {}
+        self.net: dict[Region, tuple[Counter[Label], Counter[Label]]] = {}
+        self.moments: dict[Region, list[tuple[Counter[Label], Counter[Label]]]] = {}
+        self.by_name = {(s, op.name): op for s, ops in model.ops.items() for op in ops}
+
+    # What happens.
+
+    def watch(self, bound: Bound) -> None:
+        """Run `bound` forward and backward on fake tensors."""
+        with FakeTensorMode(allow_non_fake_inputs=True), one_sequence_a_row(), ExitStack() as stack:
+            bound.to_empty(device="cpu")
+            parts = (*bound.buffers(), *bound.__dict__["model"].buffers())
+            self.buffers = {buffer.untyped_storage()._cdata for buffer in parts}
+            tokens = torch.zeros(self.batch, self.sequence, dtype=torch.long)
+            self.watcher = _Watch(self)
+            self._hook(bound)
+            stack.enter_context(self.watcher)
+            stack.enter_context(one_kernel_norms(self.watcher))
+            self.enter(self.here)
+            with saved_tensors_hooks(self.saved, lambda t: t):
+                logits = logits_of(bound(tokens))
+            self.settle()
+            self.in_backward = True
+            logits.sum().backward()  # type: ignore[no-untyped-call]
+
+    def enter(self, region: Region) -> None:
+        """Code of this region runs from now on."""
+        self.here = region
+        self.seen.add(region)
+        self.begins.append((torch._C._autograd._get_sequence_nr(), region))  # type: ignore[attr-defined]
+
+    def made(self, elements: int, shape: tuple[int, ...], dtype: torch.dtype) -> _Made:
+        """Note a storage; in the backward it belongs to the op whose backward runs."""
+        if self.in_backward:
+            node = torch._C._current_autograd_node()
+            if node is not None:
+                self.here = self._region(node._sequence_nr())  # type: ignore[attr-defined]
+        made = _Made(elements, shape, dtype, self.here, self.in_backward)
+        if self.in_backward and self.here[1]:
+            self._change(0, made, 1)
+            plus, minus = self.net[self.here]
+            self.moments.setdefault(self.here, []).append((Counter(plus), Counter(minus)))
+        return made
+
+    def let_go(self, made: _Made) -> None:
+        """Note that a storage is there no more."""
+        if not self.in_backward:
+            return
+        if made.in_backward and made.region == self.here:
+            self._change(0, made, -1)
+        elif made.in_backward or (made in self.kept.get(made.region, ())):
+            self._change(1, made, 1)
+
+    def _change(self, side: int, made: _Made, number: int) -> None:
+        region = self.here if made.in_backward else made.region
+        label, copies = self.label(made, region)
+        if region[1] and label[0] and label[1]:
+            self.net.setdefault(region, (Counter(), Counter()))[side][label] += number * copies
+        else:
+            self.net.setdefault(region, (Counter(), Counter()))
+
+    def _region(self, number: int) -> Region:
+        at = bisect_right(self.begins, number, key=lambda begin: begin[0]) - 1
+        return self.begins[at][1] if at >= 0 and number < NO_NODE else ("", "")
+
+    def saved(self, tensor: Tensor) -> Tensor:
+        """Note that the op whose code runs saves `tensor`."""
+        made = self.watcher.storages.get(tensor.untyped_storage()._cdata)
+        if made is not None:
+            made.savers.add(self.here)
+        return tensor
+
+    def settle(self) -> None:
+        """Sort what the forward has left behind by op. What is made before the blocks is given to each of them, and
+        stays whether one saves it or not."""
+        for made in self.watcher.storages.values():
+            if (made.savers or made.region[0] == "first") and not made.name:
+                self.kept.setdefault(made.region, []).append(made)
+        self.named = {
+            (region, made.name) for made in self.watcher.storages.values() if made.name for region in made.savers
+        }
+
+    # Where it happens.
+
+    def _hook(self, bound: Bound) -> None:
+        sections = {"first": "", "last": ""}
+        for name, block in bound.layers.items():
+            kind = self.model.kinds[int(name)]
+            sections[kind] = name
+            adds = [op.name for op in self.model.ops[kind] if op.kind == "add"]
+            block.register_forward_pre_hook(self._begins_block((kind, adds[0])), with_kwargs=True)
+            block.register_forward_hook(self._ends_block)
+        for section, number in sections.items():
+            for op in self.model.ops[section]:
+                if op.kind not in ("norm", "matmul", "embedding"):
+                    continue
+                try:
+                    part = bound.get_submodule(op.module.replace("*", number))
+                except AttributeError:
+                    continue
+                after = self._after(section, op)
+                part.register_forward_pre_hook(self._begins(section, op), with_kwargs=True)
+                part.register_forward_hook(self._ends(section, op, after))
+
+    def _after(self, section: Section, op: Op) -> Region:
+        """The op whose code runs once that of the norm or layer `op` has: the next one that is no module's."""
+        ops = self.model.ops[section]
+        if section == "first":
+            return section, ops[-1].name
+        if ".moe." in op.module:
+            return section, ""
+        following = ops[ops.index(op) + 1 :]
+        if any(o.kind == "route" for o in following) and op.output in ("ffn.in", "hidden.mid"):
+            return section, ""
+        kinds = ("attention",) if op.name.startswith("attention.") and op.name != "attention.out" else ("add", "loss")
+        if op.name.startswith("ffn.") and op.name != "ffn.down" and op.kind == "matmul":
+            kinds = ("elementwise",)
+        return section, next((o.name for o in following if o.kind in kinds), "")
+
+    def _begins(self, section: Section, op: Op) -> Callable[..., None]:
+        def begins(part: nn.Module, args: Any, kwargs: Any) -> None:
+            self._name(_first((*args, *kwargs.values())), op.inputs[0])
+            self.enter((section, op.name))
+
+        return begins
+
+    def _ends(self, section: Section, op: Op, after: Region) -> Callable[..., None]:
+        def ends(part: nn.Module, args: Any, result: Any) -> None:
+            self._name(_first((result,)), op.output)
+            self.enter(after)
+
+        return ends
+
+    def _begins_block(self, region: Region) -> Callable[..., Any]:
+        def begins(block: nn.Module, args: Any, kwargs: Any) -> Any:
+            self.enter(("first", self.model.ops["first"][-1].name))
+            self._name(_first((*args, *kwargs.values())), self.model.block_output)
+            given = _in_bf16(args), _in_bf16(kwargs)
+            self.enter(region)
+            return given
+
+        return begins
+
+    def _ends_block(self, block: nn.Module, args: Any, result: Any) -> None:
+        self._name(_first(result if isinstance(result, tuple) else (result,)), self.model.block_output)
+        self.enter(("first", self.model.ops["first"][-1].name))
+
+    def _name(self, tensor: Any, name: str) -> None:
+        if isinstance(tensor, Tensor):
+            made = self.watcher.storages.get(tensor.untyped_storage()._cdata)
+            if made is not None and not made.name:
+                made.name = name
+
+    # What is said of it.
+
+    def label(self, made: _Made, region: Region) -> tuple[Label, float]:
+        """The dims and the dtype of a storage, and how many tensors of these it is; no dtype for one without the
+        sequence, unless it is a buffer's."""
+        dtype = DTYPES.get(made.dtype, "fp32")
+        if made.is_buffer:
+            return ((), dtype), made.elements * (made.dtype.itemsize / BYTES[dtype])
+        rest, dims = made.elements, list[str]()
+        if rest % self.batch == 0:
+            rest //= self.batch
+            dims.append("batch")
+        while rest and rest % self.sequence == 0:
+            rest //= self.sequence
+            dims.append("sequence")
+        if "sequence" not in dims or region not in self.by_name:
+            return ((), ""), 0.0
+        own, rest = self._widths(made.shape, rest, self.by_name[region])
+        return ((*dims, *own), dtype), rest * (made.dtype.itemsize / BYTES[dtype])
+
+    def _widths(self, shape: tuple[int, ...], rest: int, op: Op) -> tuple[tuple[str, ...], float]:
+        """The dims in the `rest` of a tensor's elements, and what is left of it."""
+        sizes = self.model.sizes
+        found = [self.model.tensor[t].dims[2:] for t in (op.output, *op.inputs) if len(self.model.tensor[t].dims) > 2]
+        for name in dict.fromkeys(d for dims in found for d in dims if d in ("heads", "kv_heads")):
+            if rest % sizes[name] == 0 and {sizes[name], self.batch * sizes[name]} & {*shape[:-1]}:
+                return (name,), rest / sizes[name]
+        for dims in found:
+            if rest % prod(sizes[d] for d in dims) == 0:
+                return dims, rest / prod(sizes[d] for d in dims)
+        return (), rest
+
+    def own(self, section: Section, op: Op) -> KeptByCode | None:
+        """What the code of `op` keeps, if it was seen."""
+        region = section, op.name
+        if op.kind == "rope":
+            core = next((o.name for o in self.model.ops[section] if o.kind == "attention"), "")
+            return KeptByCode() if (section, core) in self.seen else None
+        if op.kind not in ("norm", "attention", "elementwise", "add", "loss", "embedding") or region not in self.seen:
+            return None
+        inside = Counter[Label]()
+        for made in self.kept.get(region, ()):
+            label, copies = self.label(made, region)
+            if label[1]:
+                inside[label] += copies  # type: ignore[assignment]
+        at_ends = op.kind in ("loss", "embedding") or section == "first"
+        saves = op.saves if at_ends else tuple(sorted(name for r, name in self.named if r == region))
+        return KeptByCode(saves=saves, inside=_elements(inside), moments=tuple(self._moments(region)))
+
+    def _moments(self, region: Region) -> Iterator[Moment]:
+        """The moments of a region that are the fullest for some length of a sequence."""
+        found = dict[Moment, None]()
+        moments = [Moment(made=_elements(a), freed=_elements(b)) for a, b in self.moments.get(region, ())]
+        for tokens in TRIED_TOKENS if moments else ():
+            found[max(moments, key=lambda m: self._size(m.made, tokens) - self._size(m.freed, tokens))] = None
+        yield from found
+
+    def _size(self, elements: Iterable[Elements], tokens: int) -> float:
+        sizes = {**self.model.sizes, "batch": 1, "sequence": tokens}
+        return sum(e.copies * BYTES[e.dtype] * prod(sizes[d] for d in e.dims) for e in elements)
+
+
+BYTES = {"compute": 2, "fp32": 4, "int": 8, "byte": 1}
+"""Bytes of a number of each kind while the model runs in bf16."""
+
+
+def _elements(counted: Counter[Label]) -> tuple[Elements, ...]:
+    return tuple(
+        Elements(dims=dims, dtype=dtype, copies=copies)  # type: ignore[arg-type]
+        for (dims, dtype), copies in sorted(counted.items())
+        if copies > 0
+    )
+
+
+def _first(values: Iterable[Any]) -> Any:
+    return next((v for v in values if isinstance(v, Tensor)), None)
+
+
+def _in_bf16(value: Any) -> Any:
+    """What a block is given, as FSDP casts it."""
+    if isinstance(value, Tensor):
+        return value.to(torch.bfloat16) if value.is_floating_point() else value
+    if isinstance(value, dict):
+        return {k: _in_bf16(v) for k, v in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_in_bf16(v) for v in value)
+    return value
