@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +58,13 @@ def test_a_familys_parameters_are_exact(family: str) -> None:
 
 @pytest.mark.parametrize("family", sorted(config_types()))
 def test_a_family_of_the_catalog_is_read_as_the_catalog_has_it(family: str) -> None:
-    """Equal ops, tensors and parameters: every cost, collective and layout of one is that of the other."""
+    """Equal ops, tensors and parameters: every cost, collective and layout of one is that of the other. What the
+    class's own code keeps beyond what its ops need is the one difference."""
     config = config_of(family)
     expected, _ = config_types()[family].read_config(family, config.to_dict())
     found = planc.model_of(model_on("meta", config)).model
+    plain = {section: tuple(replace(op, own_code=()) for op in ops) for section, ops in found.ops.items()}
+    found = replace(found, ops=plain)
     for field in ("sizes", "params", "tensors", "ops", "runs", "top_k", "tied"):
         assert getattr(found, field) == getattr(expected, field), field
 

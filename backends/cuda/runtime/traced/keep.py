@@ -8,7 +8,6 @@ it is in the memory of a device; so is what is there while its backward runs.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -48,6 +47,8 @@ NO_NODE = 2**62
 Region = tuple[Section, str]
 """A section of the op graph, and the name of an op there; "" for code of no op that is looked at."""
 Label = tuple[tuple[str, ...], str]
+Counted = dict[Label, float]
+"""Tensors by their dims and dtype: how many there are."""
 Kept = dict[Region, KeptByCode]
 
 
@@ -124,7 +125,7 @@ def _kept(model: Model, module: nn.Module, roles: Roles, tokens: int) -> Kept:
     """What is kept of sequences of so many `tokens` or a little more."""
     lengths = {*model.sizes.values()}
     sequence = _prime(tokens, lengths)
-    run = _Run(model, _prime(3, {*lengths, sequence}), sequence)
+    run = _Run(model, _prime(3, {*lengths, sequence, sequence + 1}), sequence)
     try:
         bound = Bound(without_weights(module).train(), roles, sequence)
         _shorten(bound, model)
@@ -136,9 +137,11 @@ def _kept(model: Model, module: nn.Module, roles: Roles, tokens: int) -> Kept:
 
 
 def _prime(least: int, lengths: Iterable[int]) -> int:
-    """The first prime from `least` on that divides none of these lengths."""
+    """The first prime from `least` on that divides none of these lengths, nor does the number after it."""
     number = least
-    while any(number % d == 0 for d in range(2, int(number**0.5) + 1)) or any(n % number == 0 for n in lengths):
+    while any(number % d == 0 for d in range(2, int(number**0.5) + 1)) or any(
+        n % number == 0 or n % (number + 1) == 0 for n in lengths
+    ):
         number += 1
     return number
 
@@ -157,7 +160,7 @@ def _shorten(bound: Bound, model: Model) -> None:
         own = list(part.parameters(recurse=False))
         picks = any(p.dim() == 3 for p in own) and not isinstance(part, nn.modules.conv._ConvNd)
         if isinstance(part, moe.Experts) or (picks and not any(p.dim() == 3 and p.shape[0] == 1 for p in own)):
-            part.forward = _nothing  # type: ignore[method-assign]
+            part.forward = _nothing
 
 
 class _Given(torch.autograd.Function):
@@ -177,7 +180,7 @@ def _nothing(*args: Any, **kwargs: Any) -> Any:
     return _Given.apply(given)  # type: ignore[no-untyped-call]
 
 
-class _Watch(MemoryTracker):
+class _Watch(MemoryTracker):  # type: ignore[no-untyped-call]
     """Every storage that is made, by the op whose code makes it."""
 
     def __init__(self, run: _Run) -> None:
@@ -214,8 +217,8 @@ class _Run:
         """The number of the first node of the backward's graph that each region makes."""
         self.seen: set[Region] = set()
         self.kept: dict[Region, list[_Made]] = {}
-        self.net: dict[Region, tuple[Counter[Label], Counter[Label]]] = {}
-        self.moments: dict[Region, list[tuple[Counter[Label], Counter[Label]]]] = {}
+        self.net: dict[Region, tuple[Counted, Counted]] = {}
+        self.moments: dict[Region, list[tuple[Counted, Counted]]] = {}
         self.by_name = {(s, op.name): op for s, ops in model.ops.items() for op in ops}
 
     # What happens.
@@ -242,19 +245,19 @@ class _Run:
         """Code of this region runs from now on."""
         self.here = region
         self.seen.add(region)
-        self.begins.append((torch._C._autograd._get_sequence_nr(), region))  # type: ignore[attr-defined]
+        self.begins.append((torch._C._autograd._get_sequence_nr(), region))
 
     def made(self, elements: int, shape: tuple[int, ...], dtype: torch.dtype) -> _Made:
         """Note a storage; in the backward it belongs to the op whose backward runs."""
         if self.in_backward:
             node = torch._C._current_autograd_node()
             if node is not None:
-                self.here = self._region(node._sequence_nr())  # type: ignore[attr-defined]
+                self.here = self._region(node._sequence_nr())
         made = _Made(elements, shape, dtype, self.here, self.in_backward)
         if self.in_backward and self.here[1]:
             self._change(0, made, 1)
             plus, minus = self.net[self.here]
-            self.moments.setdefault(self.here, []).append((Counter(plus), Counter(minus)))
+            self.moments.setdefault(self.here, []).append((dict(plus), dict(minus)))
         return made
 
     def let_go(self, made: _Made) -> None:
@@ -269,10 +272,9 @@ class _Run:
     def _change(self, side: int, made: _Made, number: int) -> None:
         region = self.here if made.in_backward else made.region
         label, copies = self.label(made, region)
+        counted = self.net.setdefault(region, ({}, {}))[side]
         if region[1] and label[0] and label[1]:
-            self.net.setdefault(region, (Counter(), Counter()))[side][label] += number * copies
-        else:
-            self.net.setdefault(region, (Counter(), Counter()))
+            counted[label] = counted.get(label, 0.0) + number * copies
 
     def _region(self, number: int) -> Region:
         at = bisect_right(self.begins, number, key=lambda begin: begin[0]) - 1
@@ -381,10 +383,13 @@ class _Run:
         while rest and rest % self.sequence == 0:
             rest //= self.sequence
             dims.append("sequence")
+        for _ in range(made.shape.count(self.sequence + 1)):  # one more key or token, as of a sink
+            rest //= self.sequence + 1
+            dims.append("sequence")
         if "sequence" not in dims or region not in self.by_name:
             return ((), ""), 0.0
-        own, rest = self._widths(made.shape, rest, self.by_name[region])
-        return ((*dims, *own), dtype), rest * (made.dtype.itemsize / BYTES[dtype])
+        own, copies = self._widths(made.shape, rest, self.by_name[region])
+        return ((*dims, *own), dtype), copies * (made.dtype.itemsize / BYTES[dtype])
 
     def _widths(self, shape: tuple[int, ...], rest: int, op: Op) -> tuple[tuple[str, ...], float]:
         """The dims in the `rest` of a tensor's elements, and what is left of it."""
@@ -406,11 +411,11 @@ class _Run:
             return KeptByCode() if (section, core) in self.seen else None
         if op.kind not in ("norm", "attention", "elementwise", "add", "loss", "embedding") or region not in self.seen:
             return None
-        inside = Counter[Label]()
+        inside: Counted = {}
         for made in self.kept.get(region, ()):
             label, copies = self.label(made, region)
             if label[1]:
-                inside[label] += copies  # type: ignore[assignment]
+                inside[label] = inside.get(label, 0.0) + copies
         at_ends = op.kind in ("loss", "embedding") or section == "first"
         saves = op.saves if at_ends else tuple(sorted(name for r, name in self.named if r == region))
         return KeptByCode(saves=saves, inside=_elements(inside), moments=tuple(self._moments(region)))
@@ -432,7 +437,7 @@ BYTES = {"compute": 2, "fp32": 4, "int": 8, "byte": 1}
 """Bytes of a number of each kind while the model runs in bf16."""
 
 
-def _elements(counted: Counter[Label]) -> tuple[Elements, ...]:
+def _elements(counted: Counted) -> tuple[Elements, ...]:
     return tuple(
         Elements(dims=dims, dtype=dtype, copies=copies)  # type: ignore[arg-type]
         for (dims, dtype), copies in sorted(counted.items())
