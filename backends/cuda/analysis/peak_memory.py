@@ -574,6 +574,8 @@ class Rank:
     def _groups_and_gradients(self, group: float) -> float:
         """Bytes of gathered groups of blocks, `group` each, and of gradients on their way.
 
+        What one group reduces is let go after the backward of the next: the head's is there beside the last block's, a
+        block's once the block after it has let go of what it saved.
         In a bucket of several layers the other blocks' gradients wait as computed, what the bucket before it reduces
         is let go after its own backward, and what the blocks have saved goes with them.
         """
@@ -581,11 +583,8 @@ class Rank:
         inside, reducing = self._inside_blocks(), self._reducing()
         kinds = [kind for kind in self.sharded.model.blocks if kind in self.sections]
         saved = max((self.saved.of_section(kind) for kind in kinds), default=0.0)
-        if layers == 1 and self.saved.by_code:
-            head = self._group("last", trained=True) * self.reduced if "last" in self.sections else 0.0
-            return (1 + ahead) * group + inside + max(min(head, reducing), reducing - saved)
         if layers == 1:
-            return (1 + ahead) * group + max(inside, reducing)
+            return (1 + ahead) * group + inside + max(min(self._head_reducing(), reducing), reducing - saved)
         left = sum(self.sections[kind] for kind in kinds) // layers - 1  # buckets after the one in use
         first = (1 + min(ahead, left)) * group
         second = (1 + min(ahead, max(left - 1, 0))) * group + self._waiting_gradients() - (2 * layers - 1) * saved
@@ -601,6 +600,13 @@ class Rank:
         if self._accumulates_whole or not self.roles.uses_fsdp:
             return 0.0
         return max(self._group(section, trained=True) for section in self.sections if section != "step") * self.reduced
+
+    def _head_reducing(self) -> float:
+        """Bytes of the head's gradients as they are reduced, while the backward of the last block runs; none where they
+        wait for those of the embedding."""
+        if self._ends_together or "last" not in self.sections:
+            return 0.0
+        return self._group("last", trained=True) * self.reduced
 
     def _waiting_gradients(self) -> float:
         """Bytes of gradients as computed: those of a bucket's other blocks wait for the last one's."""

@@ -36,8 +36,6 @@ class SavedTensors:
         self.sharded, self.plan, self.roles = sharded, sharded.plan, roles
         self.computed = DTYPE_BYTES[self.plan.precision.compute]
         self.away = offloaded(self.plan)
-        self.by_code = any(op.own_code for kind in self.plan.model.blocks for op in self.plan.model.ops[kind])
-        """True where what blocks keep was seen in their own code."""
 
     def hidden_states(self) -> float:
         """Bytes of the hidden states that pass from a stage to the next one."""
