@@ -36,6 +36,7 @@ LEFT_OUT = {
     "back_bandwidth_bytes_per_s": 0.0,
     "fixed": (),
     "own_code": (),
+    "unseen": "",
     "frozen": False,
     "freeze": None,
     "lora": None,

@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -24,8 +25,8 @@ from planc.backends.cuda.audit.norms import one_kernel_norms
 from planc.backends.cuda.audit.own_code import one_sequence_a_row
 from planc.backends.cuda.models import moe
 from planc.backends.cuda.runtime.traced.bind import Bound, logits_of
-from planc.backends.cuda.runtime.traced.roles import Roles
-from planc.backends.cuda.runtime.traced.shell import without_weights
+from planc.backends.cuda.runtime.traced.roles import Roles, UnknownError
+from planc.backends.cuda.runtime.traced.shell import first_line, place, without_weights
 from planc.ir.kept import Elements, KeptByCode, Moment
 from planc.ir.model import Model, Op, Section
 
@@ -67,8 +68,9 @@ class _Made:
     savers: set[Region] = field(default_factory=set)
 
 
-def with_own_code(model: Model, module: nn.Module, roles: Roles) -> Model:
-    """`model`, whose ops say what the code of `module` keeps; `roles` are its parts.
+def with_own_code(model: Model, module: nn.Module, roles: Roles) -> tuple[Model, str]:
+    """`model`, whose ops say what the code of `module` keeps, and why it could not be seen, in words ("" where it was);
+    `roles` are its parts.
 
     Code may do something else for sequences longer than a window: lengths of which the module speaks, in its config or
     its code, are tried until it is known from which on.
@@ -78,26 +80,40 @@ def with_own_code(model: Model, module: nn.Module, roles: Roles) -> Model:
     numbers += [op.window for kind in model.blocks for op in model.ops[kind]]
     lengths = sorted({n for n in numbers if type(n) is int and SHORTEST < n < LONGEST})
     seen: dict[int, Kept] = {}
+    failed: dict[int, str] = {}
 
     def kept(at: int) -> Kept:
         """What is kept of sequences up to the length at this place, longer than that before it."""
         if at not in seen:
-            seen[at] = _kept(model, module, roles, SHORTEST if at == 0 else lengths[at - 1] + 1)
+            try:
+                seen[at] = _kept(model, module, roles, SHORTEST if at == 0 else lengths[at - 1] + 1)
+            except Exception as error:  # the model's own code, with lengths that it may not expect
+                seen[at], failed[at] = {}, f"{place(error)}: {first_line(error)}"
         return seen[at]
 
     places = [*_changes(kept, 0, len(lengths)), len(lengths)]
+    unseen = [
+        f"{_range(lengths[before] if before >= 0 else 0, lengths[at] if at < len(lengths) else 0)}: {failed[at]}"
+        for before, at in pairwise([-1, *places])
+        if at in failed
+    ]
     regions = dict.fromkeys(region for at in places for region in kept(at))
     own = {
         region: _by_length([(lengths[at] if at < len(lengths) else 0, kept(at).get(region)) for at in places])
         for region in regions
     }
-    return replace(
-        model,
-        ops={
-            section: tuple(replace(op, own_code=own.get((section, op.name), ())) for op in ops)
-            for section, ops in model.ops.items()
-        },
-    )
+    ops = {
+        section: tuple(replace(op, own_code=own.get((section, op.name), ())) for op in ops)
+        for section, ops in model.ops.items()
+    }
+    return replace(model, ops=ops), "; ".join(unseen)
+
+
+def _range(above: int, up_to: int) -> str:
+    """Lengths of a sequence in words: those `above` a length, and `up_to` one (0: any longer ones)."""
+    if not above:
+        return f"of sequences of at most {up_to:,} tokens" if up_to else "of any sequence"
+    return f"of sequences of more than {above:,}{f' and at most {up_to:,}' if up_to else ''} tokens"
 
 
 def _by_length(found: list[tuple[int, KeptByCode | None]]) -> tuple[KeptByCode, ...]:
@@ -122,16 +138,15 @@ def _changes(kept: Callable[[int], Kept], low: int, high: int) -> list[int]:
 
 
 def _kept(model: Model, module: nn.Module, roles: Roles, tokens: int) -> Kept:
-    """What is kept of sequences of so many `tokens` or a little more."""
+    """What is kept of sequences of so many `tokens` or a little more. Raises UnknownError, and what the code raises."""
+    if any(b.attention.latent for b in roles.blocks):
+        raise UnknownError("its latents are made by fused layers, which are not cut apart yet")
     lengths = {*model.sizes.values()}
     sequence = _prime(tokens, lengths)
     run = _Run(model, _prime(3, {*lengths, sequence, sequence + 1}), sequence)
-    try:
-        bound = Bound(without_weights(module).train(), roles, sequence)
-        _shorten(bound, model)
-        run.watch(bound)
-    except Exception:  # the model's own code, with lengths that it may not expect: planc's count stands there
-        return {}
+    bound = Bound(without_weights(module).train(), roles, sequence)
+    _shorten(bound, model)
+    run.watch(bound)
     found = {(section, op.name): run.own(section, op) for section, ops in model.ops.items() for op in ops}
     return {region: kept for region, kept in found.items() if kept is not None}
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -20,7 +19,7 @@ from planc.backends.cuda.runtime.traced.graph import model_of_roles
 from planc.backends.cuda.runtime.traced.keep import with_own_code
 from planc.backends.cuda.runtime.traced.record import record
 from planc.backends.cuda.runtime.traced.roles import Roles, UnknownError
-from planc.backends.cuda.runtime.traced.shell import without_weights
+from planc.backends.cuda.runtime.traced.shell import first_line, place, without_weights
 from planc.diag import Diagnostic, PlanError
 from planc.diag.span import Span
 from planc.ir.base import plain_name
@@ -50,9 +49,11 @@ def model_of(source: Any, example: Any = None, name: str = "") -> SavedModel:
         raise _refused("E1207", f"{kind.__name__}: {error}") from None
     except ValueError as error:
         raise _refused("E1207", f"{kind.__name__} makes no model: {error}") from None
+    unseen = "it is called with inputs of its own"
     if example is None:
-        model = with_own_code(model, module, roles)
-    return SavedModel(made_from=f"{kind.__name__} of {package} {version}".strip(), source_sha256=digest, model=model)
+        model, unseen = with_own_code(model, module, roles)
+    made_from = f"{kind.__name__} of {package} {version}".strip()
+    return SavedModel(made_from=made_from, source_sha256=digest, model=model, unseen=unseen)
 
 
 def module_of(source: Any) -> tuple[nn.Module, str]:
@@ -102,7 +103,7 @@ def causal_model(config: Mapping[str, Any]) -> nn.Module:
     except KeyError:
         raise _refused("E1209", f"transformers has no causal language model for {kind!r}") from None
     except Exception as error:  # what a config's classes raise for fields that do not fit
-        raise _refused("E1210", f"transformers makes no {kind} model of this config: {_first_line(error)}") from None
+        raise _refused("E1210", f"transformers makes no {kind} model of this config: {first_line(error)}") from None
     return model
 
 
@@ -135,19 +136,8 @@ def _run(call: Callable[[Tensor], Any], tokens: Tensor) -> Any:
         where = place(error)
         asks = ("item()", "nonzero", "meta tensor", "data-dependent", "Boolean value")
         if any(word in str(error) for word in asks):
-            raise _refused("E1208", f"{where}: its code asks for a tensor's values: {_first_line(error)}") from None
-        raise _refused("E1210", f"{where}: it cannot be called with tokens: {_first_line(error)}") from None
-
-
-def place(error: Exception) -> str:
-    """The innermost line of the model's source in the traceback of `error`."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if "/torch/" not in f.filename]
-    own = [f for f in frames if "/runtime/traced/" not in f.filename]
-    return f"{own[-1].filename.rpartition('site-packages/')[2]}:{own[-1].lineno}" if own else "the model"
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)[:300]
+            raise _refused("E1208", f"{where}: its code asks for a tensor's values: {first_line(error)}") from None
+        raise _refused("E1210", f"{where}: it cannot be called with tokens: {first_line(error)}") from None
 
 
 def _logits(result: Any) -> Tensor:

@@ -12,10 +12,10 @@ from torch import nn
 
 from planc.backends.cuda.runtime.traced.bind import Bound
 from planc.backends.cuda.runtime.traced.bind_block import common_path, localise
-from planc.backends.cuda.runtime.traced.read import SEQUENCES, TOKENS, place, roles_of_module
+from planc.backends.cuda.runtime.traced.read import SEQUENCES, TOKENS, roles_of_module
 from planc.backends.cuda.runtime.traced.record import Record, record
 from planc.backends.cuda.runtime.traced.roles import CORES, LINEAR, Attention, Roles
-from planc.backends.cuda.runtime.traced.shell import without_weights
+from planc.backends.cuda.runtime.traced.shell import place, without_weights
 
 MOST_UNSURE = 3
 """As many attributes at a time are tried as widths."""

@@ -1,8 +1,9 @@
-"""A module without its weights, to be run on meta or fake tensors."""
+"""A module without its weights, to be run on meta or fake tensors, and the line at which such a run ended."""
 
 from __future__ import annotations
 
 import copy
+import traceback
 from typing import Any
 
 import torch
@@ -17,3 +18,15 @@ def without_weights(module: nn.Module) -> nn.Module:
     for buffer in module.buffers():
         memo[id(buffer)] = torch.empty_like(buffer, device="meta")
     return copy.deepcopy(module, memo)
+
+
+def place(error: Exception) -> str:
+    """The innermost line of the model's source in the traceback of `error`."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if "/torch/" not in f.filename]
+    own = [f for f in frames if "/runtime/traced/" not in f.filename]
+    return f"{own[-1].filename.rpartition('site-packages/')[2]}:{own[-1].lineno}" if own else "the model"
+
+
+def first_line(error: Exception) -> str:
+    """The first line of what `error` says."""
+    return next(iter(str(error).splitlines()), type(error).__name__)[:300]
