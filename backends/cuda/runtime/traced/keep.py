@@ -88,7 +88,9 @@ def with_own_code(model: Model, module: nn.Module, roles: Roles) -> tuple[Model,
             try:
                 seen[at] = _kept(model, module, roles, SHORTEST if at == 0 else lengths[at - 1] + 1)
             except Exception as error:  # the model's own code, with lengths that it may not expect
-                seen[at], failed[at] = {}, f"{place(error)}: {first_line(error)}"
+                known = isinstance(error, UnknownError)
+                said = first_line(error) if known else f"{place(error)}: {type(error).__name__}: {first_line(error)}"
+                seen[at], failed[at] = {}, said
         return seen[at]
 
     places = [*_changes(kept, 0, len(lengths)), len(lengths)]

@@ -49,7 +49,7 @@ def model_of(source: Any, example: Any = None, name: str = "") -> SavedModel:
         raise _refused("E1207", f"{kind.__name__}: {error}") from None
     except ValueError as error:
         raise _refused("E1207", f"{kind.__name__} makes no model: {error}") from None
-    unseen = "it is called with inputs of its own"
+    unseen = "of any sequence: it is called with inputs of its own"
     if example is None:
         model, unseen = with_own_code(model, module, roles)
     made_from = f"{kind.__name__} of {package} {version}".strip()

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import copy
+import os
 import traceback
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+
+import planc
+
+OWN_FOLDER = f"{Path(planc.__file__).parent}/"
+"""Frames of files below it are planc's, not those of a user's model."""
 
 
 def without_weights(module: nn.Module) -> nn.Module:
@@ -23,8 +30,11 @@ def without_weights(module: nn.Module) -> nn.Module:
 def place(error: Exception) -> str:
     """The innermost line of the model's source in the traceback of `error`."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "/torch/" not in f.filename]
-    own = [f for f in frames if "/runtime/traced/" not in f.filename]
-    return f"{own[-1].filename.rpartition('site-packages/')[2]}:{own[-1].lineno}" if own else "the model"
+    own = [f for f in frames if not f.filename.startswith(OWN_FOLDER)]
+    if not own:
+        return "the model"
+    name = own[-1].filename.removeprefix(f"{os.getcwd()}/").rpartition("site-packages/")[2]
+    return f"{name}:{own[-1].lineno}"
 
 
 def first_line(error: Exception) -> str:
