@@ -15,7 +15,7 @@ from planc.diag.fast_dataclass import dataclass
 from planc.ir.base import Cause, Value
 from planc.ir.cache import Cache
 from planc.ir.field_types import Count, Line, ModelName, ModulePath, Name, NameOrEmpty, NotNegative, Positive
-from planc.ir.kept import KeptByCode
+from planc.ir.saved_by_code import SavedByCode
 
 OpKind = Literal["embedding", "matmul", "norm", "rope", "attention", "elementwise", "add", "route", "combine", "loss"]
 """`route` picks experts for each token and lays the tokens out by expert; `combine` is its inverse."""
@@ -102,8 +102,8 @@ class Op(Value):
     fixed: tuple[ModulePath, ...] = ()
     """Inputs and parameters that no gradient is made of, in a model with frozen ones: these, and inputs that nothing
     trained lies before. () where all are trained."""
-    own_code: tuple[KeptByCode, ...] = ()
-    """What the module's own code keeps, where the op was read from code, for sequences of more and more tokens; ():
+    own_code: tuple[SavedByCode, ...] = ()
+    """Memory of the module's own code, where the op was read from code, for sequences of more and more tokens; ():
     what the op needs to keep."""
 
     @property

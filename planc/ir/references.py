@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator
 from math import prod
 
 from planc.frameworks import NAMES as FRAMEWORKS
-from planc.ir.kept import elements_of
 from planc.ir.mesh import Axis, Mesh, strided
 from planc.ir.model import LORA_A, LORA_B, LORA_RANK, SLOTS, Model
 from planc.ir.plan import Plan, Replicate, Shard
+from planc.ir.saved_by_code import elements_of
 
 OUTSIDE_MODEL = ("batch", "sequence", SLOTS)
 """Dims whose lengths come from the batch."""
@@ -59,9 +59,9 @@ def model_inconsistencies(model: Model) -> Iterator[str]:
         yield from _unknown("parameter", op.params, model.param)
         yield from _unknown("input", op.whole_of, op.inputs)
         yield from _unknown("input or parameter", op.fixed, (*op.inputs, *op.params))
-        for kept in op.own_code:
-            yield from _unknown("tensor", kept.saves, model.tensor)
-            yield from _unknown("dim", [d for e in elements_of(kept) for d in e.dims], dims)
+        for code in op.own_code:
+            yield from _unknown("tensor", code.saves, model.tensor)
+            yield from _unknown("dim", [d for e in elements_of(code) for d in e.dims], dims)
         if [k.up_to for k in op.own_code[:-1]] != sorted({k.up_to for k in op.own_code[:-1]}):
             yield f"what the code of `{op.name}` keeps is not in the order of the lengths of a sequence"
         yield from _unknown("dim", [*op.whole, *(d for whole in op.whole_of.values() for d in whole)], dims)

@@ -72,22 +72,8 @@ FAMILIES: dict[str, tuple[str, ...]] = {
 CASES = tuple(f"{family}:{layout}" for layout, families in FAMILIES.items() for family in families)
 QUICK = ("gemma:sp", "gpt2:tp", "qwen2_moe:ep")
 """A table that scales what it finds, with a head that is tied to it; biases beside divided weights; experts."""
-NEAR = (
-    *("arcee:sp", "cwm:sp", "ernie4_5:sp", "gemma:sp", "glm:sp", "granite:sp", "llama:sp", "ministral:sp"),
-    *("mistral:sp", "nemotron:sp", "olmo:sp", "qwen2:sp", "seed_oss:sp", "smollm3:sp", "stablelm:sp", "gpt_neox:tp"),
-    *(
-        "jais2:tp",
-        "opt:tp",
-        "persimmon:tp",
-        "starcoder2:tp",
-        "granitemoe:heads",
-        "mixtral:heads",
-        "olmoe:heads",
-        "granitemoe:ep",
-    ),
-    *("granitemoeshared:ep", "mixtral:ep", "qwen2_moe:ep"),
-)
-"""Those whose peak is predicted within 5 %."""
+FAR = ("gpt_oss:ep",)
+"""Those whose peak is predicted more than 5 % off: activations of experts that clamp keep more than planc's."""
 
 
 def config(family: str) -> dict[str, Any]:

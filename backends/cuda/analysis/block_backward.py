@@ -7,7 +7,7 @@ recomputed is there before, as if it had been saved.
 
 from __future__ import annotations
 
-from planc.backends.cuda.analysis.own_code import backward_bytes, inside_bytes, saves_of
+from planc.backends.cuda.analysis.own_code import backward_bytes, inside_bytes, is_seen, saves_of
 from planc.ir.cache import cached_on
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.model import SLOTS, Op, Section
@@ -39,7 +39,7 @@ def most_bytes(sharded: Sharded, section: Section, split: bool) -> float:
             continue
         arrived = given.get(o.op.output, 0.0)
         if o.op.kind == "add":
-            if o.op.own_code:
+            if is_seen(sharded.plan, o.op):
                 most = max(most, sum(held.values()) + backward_bytes(sharded, o) + weights - freed)
                 freed += 0.0 if split else inside_bytes(sharded, o)
             passed = [name for name in o.op.inputs if name not in o.op.fixed]
@@ -86,7 +86,7 @@ def _while_made(sharded: Sharded, o: OpSharding, made: dict[str, float]) -> floa
     A ring adds up the gradients of all parts in fp32. For one part there are its keys and values, as they came and once
     for each query head, its gradients, as wide, and the part's keys' summed over the query heads.
     """
-    if o.op.own_code:
+    if is_seen(sharded.plan, o.op):
         return backward_bytes(sharded, o)
     total = sum(made.values())
     if o.op.kind != "attention" or not by_ring(sharded.plan):
@@ -126,7 +126,7 @@ def _let_go(sharded: Sharded, before: tuple[OpSharding, ...], o: OpSharding) -> 
     """Bytes of saved tensors that no op `before` this one saved too: its backward is their last use."""
     saved_before = {name for other in before for name in saves_of(sharded.plan, other.op)}
     names = [name for name in saves_of(sharded.plan, o.op) if name not in saved_before]
-    if o.op.own_code:
+    if is_seen(sharded.plan, o.op):
         return inside_bytes(sharded, o) + sum(_bytes_of(sharded, o, name) for name in names)
     inside = products_inside(o.op, sharded.model.tensor[o.op.output].dims) * _bytes_of(sharded, o, o.op.output)
     return inside + sum(_bytes_of(sharded, o, name) for name in names)

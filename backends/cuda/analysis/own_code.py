@@ -1,4 +1,4 @@
-"""What the code of a traced model keeps on a device, where an op of the graph says so, in place of planc's own twin."""
+"""Memory of a traced model's own code on a device, where an op of the graph tells it, in place of planc's own twin."""
 
 from __future__ import annotations
 
@@ -9,39 +9,44 @@ from math import prod
 from planc.cost.step.offload import saved_tensor_bytes
 from planc.ir.cache import cached_on
 from planc.ir.collective import DTYPE_BYTES
-from planc.ir.kept import Elements, KeptByCode
 from planc.ir.model import Op, Section
 from planc.ir.plan import Plan
+from planc.ir.saved_by_code import Elements, SavedByCode
 from planc.ir.sharding import Layout, OpSharding, Sharded
 from planc.sharding.local import local_elements, tensor_bytes
 from planc.sharding.redistribute import restrict
 
 
-def code_of(plan: Plan, op: Op) -> KeptByCode | None:
-    """What the code of `op` keeps of the sequences of `plan`; None for an op whose code was not seen."""
+def code_of(plan: Plan, op: Op) -> SavedByCode | None:
+    """The memory of the code of `op` for the sequences of `plan`; None for an op whose code was not seen."""
     tokens = plan.batch.sequence_tokens
-    return next((kept for kept in op.own_code if tokens <= kept.up_to or not kept.up_to), None)
+    return next((code for code in op.own_code if tokens <= code.up_to or not code.up_to), None)
+
+
+def is_seen(plan: Plan, op: Op) -> bool:
+    """True if the code of `op` was seen with sequences of the length of those of `plan`."""
+    return code_of(plan, op) is not None
 
 
 @cached_on(lambda plan, section: (plan.cache, section))
-def kept_ops(plan: Plan, section: Section) -> tuple[Op, ...]:
+def ops_by_code(plan: Plan, section: Section) -> tuple[Op, ...]:
     """The ops of a `section` of the model of `plan`, which save what their code was seen to save."""
-    return tuple(replace(op, saves=saves_of(plan, op)) if op.own_code else op for op in plan.model.ops[section])
+    return tuple(replace(op, saves=saves_of(plan, op)) if is_seen(plan, op) else op for op in plan.model.ops[section])
 
 
 def saves_of(plan: Plan, op: Op) -> tuple[str, ...]:
     """The tensors of the op graph that the code of `op` saves."""
-    kept = code_of(plan, op)
-    return op.saves if kept is None else kept.saves
+    code = code_of(plan, op)
+    return op.saves if code is None else code.saves
 
 
-def kept_bytes(sharded: Sharded, tensor: str, section: Section) -> float:
+def named_bytes(sharded: Sharded, tensor: str, section: Section) -> float:
     """Bytes on one device of `tensor` that a `section` saves for one microbatch, in each layout that is needed later.
 
     Attention and a feed-forward layer beside it gather what both take each on its own, and keep both copies.
     """
     ops = sharded.ops[section]
-    if not any(o.op.own_code for o in ops):
+    if not any(is_seen(sharded.plan, o.op) for o in ops):
         return saved_tensor_bytes(sharded, tensor, section)
     dims = sharded.model.tensor[tensor].dims
     later = [o for o in ops if tensor in saves_of(sharded.plan, o.op)] or [o for o in ops if tensor in o.op.inputs]
@@ -57,14 +62,14 @@ def _gathered_by(o: OpSharding, tensor: str) -> str:
 
 def inside_bytes(sharded: Sharded, o: OpSharding) -> float:
     """Bytes of what the code of the op `o` makes and keeps, without tensors of the op graph."""
-    kept = code_of(sharded.plan, o.op)
-    return _bytes(sharded, o, kept.inside) if kept is not None else 0.0
+    code = code_of(sharded.plan, o.op)
+    return _bytes(sharded, o, code.inside) if code is not None else 0.0
 
 
 def backward_bytes(sharded: Sharded, o: OpSharding) -> float:
     """The most bytes that come in the backward of the op `o`, less those that have gone by then; at least none."""
-    kept = code_of(sharded.plan, o.op)
-    moments = kept.moments if kept is not None else ()
+    code = code_of(sharded.plan, o.op)
+    moments = code.moments if code is not None else ()
     return max((_bytes(sharded, o, m.made) - _bytes(sharded, o, m.freed) for m in moments), default=0.0)
 
 

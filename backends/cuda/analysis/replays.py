@@ -12,7 +12,7 @@ from typing import TypeGuard
 
 from planc.backends.cuda.analysis.expert_mesh import routed
 from planc.backends.cuda.analysis.module_placements import Boundary, relative
-from planc.backends.cuda.analysis.own_code import kept_ops
+from planc.backends.cuda.analysis.own_code import ops_by_code
 from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.analysis.styles import Styler
 from planc.ir.cache import cached_on
@@ -131,7 +131,7 @@ def replay(sharded: Sharded, section: Section) -> Replay:
         and _sends(b.move())
         and _saved_gathered(sharded, b, producers)
     }
-    ops = kept_ops(sharded.plan, section)
+    ops = ops_by_code(sharded.plan, section)
     again = {op.name for op in ops if named_again(sharded, op) or (op.kind not in HEAVY and op.name not in gathered)}
     return close(sharded.model, ops, again)
 
@@ -139,7 +139,7 @@ def replay(sharded: Sharded, section: Section) -> Replay:
 def _replay_of_modules(sharded: Sharded, section: Section) -> Replay:
     """Saved tensors and recomputed ops where modules are wrapped on their own: each saves what comes into it, and an op
     outside of them saves what it needs, also where one of them made it."""
-    ops = kept_ops(sharded.plan, section)
+    ops = ops_by_code(sharded.plan, section)
     wrapped = {op.name for op in ops if named_again(sharded, op)}
     again = [op for op in ops if op.name in wrapped and op.saves]
     within = {(op.module, op.output) for op in again}

@@ -7,7 +7,7 @@ saves on the way to its output, a loss op by op, and keys and values once for ea
 from __future__ import annotations
 
 from planc.backends.cuda.analysis.block_backward import by_ring, products_inside
-from planc.backends.cuda.analysis.own_code import inside_bytes, kept_bytes, kept_ops
+from planc.backends.cuda.analysis.own_code import inside_bytes, is_seen, named_bytes, ops_by_code
 from planc.backends.cuda.analysis.replays import named_again, replay
 from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.analysis.styles import Styler
@@ -46,7 +46,7 @@ class SavedTensors:
     def of_section(self, section: Section) -> float:
         """Bytes that a microbatch saves in a section, once; the last one's are those of the loss too."""
         if section not in self.sharded.model.blocks:
-            ops = kept_ops(self.plan, section)
+            ops = ops_by_code(self.plan, section)
             names = dict.fromkeys(t for op in ops for t in op.saves if t != "logits")
             inside = sum(inside_bytes(self.sharded, o) for o in self._by_code(section) if o.op.kind != "loss")
             ends = self.of_loss_and_logits() if section == "last" else 0.0
@@ -72,23 +72,25 @@ class SavedTensors:
     @cached_on(lambda self, kind: (self.sharded.cache, (kind, "kept")))
     def of_block_without_recompute(self, section: Section) -> float:
         """Saved activations of a block without recomputation (bytes)."""
-        ops = kept_ops(self.plan, section)
+        ops = ops_by_code(self.plan, section)
         return self._named(close(self.sharded.model, ops, set()).saved, section) + self._inside_ops(
             section, frozenset()
         )
 
     def _named(self, names: tuple[str, ...], section: Section) -> float:
-        return sum(kept_bytes(self.sharded, name, section) for name in names)
+        return sum(named_bytes(self.sharded, name, section) for name in names)
 
     def _by_code(self, section: Section) -> list[OpSharding]:
         """The ops of a section that say what their code keeps."""
-        return [o for o in self.sharded.ops[section] if o.op.own_code]
+        return [o for o in self.sharded.ops[section] if is_seen(self.plan, o.op)]
 
     def _inside_ops(self, section: Section, again: frozenset[str]) -> float:
         """Intermediate tensors that ops save on the way to their output, unless they are recomputed (bytes)."""
         kept = [o for o in self.sharded.ops[section] if o.op.name not in again]
         return sum(
-            inside_bytes(self.sharded, o) if o.op.own_code else self._of_op(o.op, o.layout) + self._repeated_keys(o)
+            inside_bytes(self.sharded, o)
+            if is_seen(self.plan, o.op)
+            else self._of_op(o.op, o.layout) + self._repeated_keys(o)
             for o in kept
         )
 

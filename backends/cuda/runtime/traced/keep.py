@@ -1,4 +1,4 @@
-"""What a module's own code keeps for its backward, op by op: one forward and backward on fake tensors, watched.
+"""Memory of a module's own code for its backward, op by op: one forward and backward on fake tensors, watched.
 
 Nothing is computed. Lengths of the batch and the sequence are primes that divide no other length, so that a tensor's
 elements tell which of them it has. Every tensor that a norm, attention or an activation makes and keeps is counted, as
@@ -27,8 +27,8 @@ from planc.backends.cuda.models import moe
 from planc.backends.cuda.runtime.traced.bind import Bound, logits_of
 from planc.backends.cuda.runtime.traced.roles import Roles, UnknownError
 from planc.backends.cuda.runtime.traced.shell import first_line, place, without_weights
-from planc.ir.kept import Elements, KeptByCode, Moment
 from planc.ir.model import Model, Op, Section
+from planc.ir.saved_by_code import Elements, Moment, SavedByCode
 
 SHORTEST, LONGEST = 61, 2**21
 """Tokens of a sequence: few, and more than any code speaks of."""
@@ -50,7 +50,7 @@ Region = tuple[Section, str]
 Label = tuple[tuple[str, ...], str]
 Counted = dict[Label, float]
 """Tensors by their dims and dtype: how many there are."""
-Kept = dict[Region, KeptByCode]
+Found = dict[Region, SavedByCode]
 
 
 @dataclass(eq=False)
@@ -79,29 +79,29 @@ def with_own_code(model: Model, module: nn.Module, roles: Roles) -> tuple[Model,
     numbers = [n for part in speaks if part is not None for n in vars(part).values()]
     numbers += [op.window for kind in model.blocks for op in model.ops[kind]]
     lengths = sorted({n for n in numbers if type(n) is int and SHORTEST < n < LONGEST})
-    seen: dict[int, Kept] = {}
+    seen: dict[int, Found] = {}
     failed: dict[int, str] = {}
 
-    def kept(at: int) -> Kept:
-        """What is kept of sequences up to the length at this place, longer than that before it."""
+    def found_at(at: int) -> Found:
+        """Memory for sequences up to the length at this place, longer than that before it."""
         if at not in seen:
             try:
-                seen[at] = _kept(model, module, roles, SHORTEST if at == 0 else lengths[at - 1] + 1)
+                seen[at] = _found(model, module, roles, SHORTEST if at == 0 else lengths[at - 1] + 1)
             except Exception as error:  # the model's own code, with lengths that it may not expect
                 known = isinstance(error, UnknownError)
                 said = first_line(error) if known else f"{place(error)}: {type(error).__name__}: {first_line(error)}"
                 seen[at], failed[at] = {}, said
         return seen[at]
 
-    places = [*_changes(kept, 0, len(lengths)), len(lengths)]
+    places = [*_changes(found_at, 0, len(lengths)), len(lengths)]
     unseen = [
         f"{_range(lengths[before] if before >= 0 else 0, lengths[at] if at < len(lengths) else 0)}: {failed[at]}"
         for before, at in pairwise([-1, *places])
         if at in failed
     ]
-    regions = dict.fromkeys(region for at in places for region in kept(at))
+    regions = dict.fromkeys(region for at in places for region in found_at(at))
     own = {
-        region: _by_length([(lengths[at] if at < len(lengths) else 0, kept(at).get(region)) for at in places])
+        region: _by_length([(lengths[at] if at < len(lengths) else 0, found_at(at).get(region)) for at in places])
         for region in regions
     }
     ops = {
@@ -118,29 +118,29 @@ def _range(above: int, up_to: int) -> str:
     return f"of sequences of more than {above:,}{f' and at most {up_to:,}' if up_to else ''} tokens"
 
 
-def _by_length(found: list[tuple[int, KeptByCode | None]]) -> tuple[KeptByCode, ...]:
-    """What an op keeps, by the longest sequence for which it was `found` (0: any), with nothing twice in a row. Code
+def _by_length(found: list[tuple[int, SavedByCode | None]]) -> tuple[SavedByCode, ...]:
+    """The memory of an op, by the longest sequence for which it was `found` (0: any), with nothing twice in a row. Code
     that takes no longer sequences has nothing for these."""
-    ends: list[KeptByCode] = []
-    for end, kept in found:
-        if kept is not None:
-            again = bool(ends) and replace(ends[-1], up_to=0) == kept
-            ends[len(ends) - again :] = [replace(kept, up_to=end)]
+    ends: list[SavedByCode] = []
+    for end, code in found:
+        if code is not None:
+            again = bool(ends) and replace(ends[-1], up_to=0) == code
+            ends[len(ends) - again :] = [replace(code, up_to=end)]
     return tuple(ends)
 
 
-def _changes(kept: Callable[[int], Kept], low: int, high: int) -> list[int]:
+def _changes(found_at: Callable[[int], Found], low: int, high: int) -> list[int]:
     """The places after which something else is kept, from `low` to before `high`."""
-    if low == high or kept(low) == kept(high):
+    if low == high or found_at(low) == found_at(high):
         return []
     if high - low == 1:
         return [low]
     middle = (low + high) // 2
-    return [*_changes(kept, low, middle), *_changes(kept, middle, high)]
+    return [*_changes(found_at, low, middle), *_changes(found_at, middle, high)]
 
 
-def _kept(model: Model, module: nn.Module, roles: Roles, tokens: int) -> Kept:
-    """What is kept of sequences of so many `tokens` or a little more. Raises UnknownError, and what the code raises."""
+def _found(model: Model, module: nn.Module, roles: Roles, tokens: int) -> Found:
+    """Memory for sequences of so many `tokens` or a little more. Raises UnknownError, and what the code raises."""
     if any(b.attention.latent for b in roles.blocks):
         raise UnknownError("its latents are made by fused layers, which are not cut apart yet")
     lengths = {*model.sizes.values()}
@@ -150,12 +150,12 @@ def _kept(model: Model, module: nn.Module, roles: Roles, tokens: int) -> Kept:
     _shorten(bound, model)
     run.watch(bound)
     found = {(section, op.name): run.own(section, op) for section, ops in model.ops.items() for op in ops}
-    return {region: kept for region, kept in found.items() if kept is not None}
+    return {region: code for region, code in found.items() if code is not None}
 
 
-def _prime(least: int, lengths: Iterable[int]) -> int:
-    """The first prime from `least` on that divides none of these lengths, nor does the number after it."""
-    number = least
+def _prime(first: int, lengths: Iterable[int]) -> int:
+    """The first prime from `first` on that divides none of these lengths, nor does the number after it."""
+    number = first
     while any(number % d == 0 for d in range(2, int(number**0.5) + 1)) or any(
         n % number == 0 or n % (number + 1) == 0 for n in lengths
     ):
@@ -181,7 +181,7 @@ def _shorten(bound: Bound, model: Model) -> None:
 
 
 class _Given(torch.autograd.Function):
-    """What it is given, without a tensor for its backward."""
+    """The identity, without a tensor for its backward."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -233,7 +233,7 @@ class _Run:
         self.begins: list[tuple[int, Region]] = []
         """The number of the first node of the backward's graph that each region makes."""
         self.seen: set[Region] = set()
-        self.kept: dict[Region, list[_Made]] = {}
+        self.left: dict[Region, list[_Made]] = {}
         self.net: dict[Region, tuple[Counted, Counted]] = {}
         self.moments: dict[Region, list[tuple[Counted, Counted]]] = {}
         self.by_name = {(s, op.name): op for s, ops in model.ops.items() for op in ops}
@@ -283,7 +283,7 @@ class _Run:
             return
         if made.in_backward and made.region == self.here:
             self._change(0, made, -1)
-        elif made.in_backward or (made in self.kept.get(made.region, ())):
+        elif made.in_backward or (made in self.left.get(made.region, ())):
             self._change(1, made, 1)
 
     def _change(self, side: int, made: _Made, number: int) -> None:
@@ -309,7 +309,7 @@ class _Run:
         stays whether one saves it or not."""
         for made in self.watcher.storages.values():
             if (made.savers or made.region[0] == "first") and not made.name:
-                self.kept.setdefault(made.region, []).append(made)
+                self.left.setdefault(made.region, []).append(made)
         self.named = {
             (region, made.name) for made in self.watcher.storages.values() if made.name for region in made.savers
         }
@@ -420,22 +420,22 @@ class _Run:
                 return dims, rest / prod(sizes[d] for d in dims)
         return (), rest
 
-    def own(self, section: Section, op: Op) -> KeptByCode | None:
-        """What the code of `op` keeps, if it was seen."""
+    def own(self, section: Section, op: Op) -> SavedByCode | None:
+        """The memory of the code of `op`, if it was seen."""
         region = section, op.name
         if op.kind == "rope":
             core = next((o.name for o in self.model.ops[section] if o.kind == "attention"), "")
-            return KeptByCode() if (section, core) in self.seen else None
+            return SavedByCode() if (section, core) in self.seen else None
         if op.kind not in ("norm", "attention", "elementwise", "add", "loss", "embedding") or region not in self.seen:
             return None
         inside: Counted = {}
-        for made in self.kept.get(region, ()):
+        for made in self.left.get(region, ()):
             label, copies = self.label(made, region)
             if label[1]:
                 inside[label] = inside.get(label, 0.0) + copies
         at_ends = op.kind in ("loss", "embedding") or section == "first"
         saves = op.saves if at_ends else tuple(sorted(name for r, name in self.named if r == region))
-        return KeptByCode(saves=saves, inside=_elements(inside), moments=tuple(self._moments(region)))
+        return SavedByCode(saves=saves, inside=_elements(inside), moments=tuple(self._moments(region)))
 
     def _moments(self, region: Region) -> Iterator[Moment]:
         """The moments of a region that are the fullest for some length of a sequence."""
@@ -467,7 +467,7 @@ def _first(values: Iterable[Any]) -> Any:
 
 
 def _in_bf16(value: Any) -> Any:
-    """What a block is given, as FSDP casts it."""
+    """A block's inputs, as FSDP casts them."""
     if isinstance(value, Tensor):
         return value.to(torch.bfloat16) if value.is_floating_point() else value
     if isinstance(value, dict):

@@ -49,8 +49,8 @@ def model_of(source: Any, example: Any = None, name: str = "") -> SavedModel:
         raise _refused("E1207", f"{kind.__name__}: {error}") from None
     except ValueError as error:
         raise _refused("E1207", f"{kind.__name__} makes no model: {error}") from None
-    unseen = "of any sequence: it is called with inputs of its own"
-    if example is None:
+    unseen = "of any sequence: it is called with more than tokens"
+    if not (isinstance(example, tuple | list) and len(example) > 1):
         model, unseen = with_own_code(model, module, roles)
     made_from = f"{kind.__name__} of {package} {version}".strip()
     return SavedModel(made_from=made_from, source_sha256=digest, model=model, unseen=unseen)

@@ -11,9 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-import planc
-
-OWN_FOLDER = f"{Path(planc.__file__).parent}/"
+OWN_FOLDER = f"{Path(__file__).parents[4]}/"
 """Frames of files below it are planc's, not those of a user's model."""
 
 

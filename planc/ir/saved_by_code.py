@@ -1,4 +1,4 @@
-"""What a module's own code keeps for its backward in place of what an op needs to keep: found by a run of the code."""
+"""Memory of a module's own code for its backward, in place of what an op needs to save: found by a run of the code."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Moment(Value):
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeptByCode(Value):
-    """What the code of an op keeps, for sequences of at most `up_to` tokens (0: any longer ones).
+class SavedByCode(Value):
+    """Tensors that the code of an op keeps, for sequences of at most `up_to` tokens (0: any longer ones).
 
     `saves` names tensors of the op graph, its own inputs or output most often; `inside` are others. `moments` are those
     of its backward at which it may hold the most, for some length of a sequence; none where its backward makes nothing.
@@ -46,11 +46,11 @@ class KeptByCode(Value):
     moments: tuple[Moment, ...] = ()
 
 
-def elements_of(kept: KeptByCode) -> tuple[Elements, ...]:
-    """All elements that `kept` speaks of: those inside, and those of its moments.
+def elements_of(code: SavedByCode) -> tuple[Elements, ...]:
+    """All elements that `code` speaks of: those inside, and those of its moments.
 
     >>> rows = Elements(dims=("batch", "sequence"), dtype="fp32")
-    >>> len(elements_of(KeptByCode(inside=(rows,), moments=(Moment(made=(rows,)),))))
+    >>> len(elements_of(SavedByCode(inside=(rows,), moments=(Moment(made=(rows,)),))))
     2
     """
-    return (*kept.inside, *(e for m in kept.moments for e in (*m.made, *m.freed)))
+    return (*code.inside, *(e for m in code.moments for e in (*m.made, *m.freed)))
