@@ -6,6 +6,27 @@ from .fault import Fault
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
+        name="scores with a column for sinks count as many tensors, more for longer sequences",
+        file="backends/cuda/runtime/traced/keep.py",
+        text="for _ in range(made.shape.count(self.sequence + 1)):",
+        planted="for _ in range(0):",
+        test="tests/cuda/test_keep.py::test_scores_are_kept_where_attention_is_no_fused_kernel[gpt_oss-1.0]",
+    ),
+    Fault(
+        name="code that was seen with shorter sequences alone counts as code that keeps nothing",
+        file="backends/cuda/analysis/own_code.py",
+        text="return code_of(plan, op) is not None",
+        planted="return bool(op.own_code)",
+        test="tests/cuda/test_keep.py::test_planc_s_modules_stand_for_code_that_was_not_seen",
+    ),
+    Fault(
+        name="the head's gradients are gone before the backward of the last block",
+        file="backends/cuda/analysis/peak_memory.py",
+        text="inside + max(min(self._head_reducing(), reducing), reducing - saved)",
+        planted="max(inside, reducing)",
+        test="tests/cuda/test_offload.py::test_gathered_and_waiting_buckets_are_held",
+    ),
+    Fault(
         name="the whole matrix of an update keeps each rank's part of its gradient",
         file="backends/cuda/emit/fine_tuning.py",
         text="sums = [Partial() if at.is_replicate() else at for at in parameter.placements]",
