@@ -11,6 +11,7 @@ import pytest
 
 from planc.trainer.run.launch import run
 from tests.plans import ROOT
+from tests.xla.killed_hosts import campaign
 
 PRESET = ROOT / "plans" / "presets" / "tiny.toml"
 QUICKLY_COMPILED = {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
@@ -38,3 +39,13 @@ def test_two_processes_and_then_four_train_as_one_to_the_bit(tmp_path: Path) -> 
     four = trained(4, tmp_path, 5, "--checkpoint", str(saved), "--resume")
     assert two["losses"] == one["losses"][:3]
     assert (four["losses"], four["grad_norms"]) == (one["losses"], one["grad_norms"])
+
+
+@pytest.mark.launch
+@pytest.mark.long
+@pytest.mark.skipif(sys.platform != "linux", reason="finds the processes of a run in /proc")
+def test_a_killed_process_ends_the_run_and_the_run_goes_on(tmp_path: Path) -> None:
+    """One of two processes is killed, twice: no process is left, and what is resumed ends as one process does."""
+    found = +campaign(2, 2, tmp_path)
+    assert found["killed"] == 2 and found["equal"] >= 1
+    assert set(found) == {"killed", "equal"}
