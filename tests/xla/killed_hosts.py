@@ -102,7 +102,7 @@ def answer(hosts: Hosts, processes: int) -> tuple[Any, Any]:
 
 
 def campaign(kills: int, processes: int, folder: Path, seed: int = 0) -> Counter[str]:
-    """What became of so many `kills` of runs of `processes`: all counts but `killed` and `equal` are to be 0."""
+    """Outcomes of so many `kills` of runs of `processes`: all counts but `killed` and `equal` are to be 0."""
     hosts = Hosts(processes, folder, random.Random(seed))
     assert hosts.start(1, "--checkpoint", str(folder / "one")).ok
     expected, saved = answer(hosts, 1), folder / "saved"
