@@ -81,6 +81,10 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
         "override layers.*.attention.wo = replicated",
         "override layers.*.feed_forward.w1 = replicated",
     ),
+    "override_on_three_axes": (
+        *("fsdp 2 > cp 2 > tp 2", FSDP, CP, TP, SP),
+        "override layers.*.feed_forward.w3 = replicated",
+    ),
 }
 """Layouts of up to eight devices, each to train as one device does."""
 

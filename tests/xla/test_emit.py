@@ -108,3 +108,11 @@ def test_zero_stages_differ_in_what_is_divided() -> None:
     assert "PARAMS = USED" in zero1 and "GRADS = USED" in zero1 and "OPTIMIZER = {" in zero1
     assert "PARAMS = USED" in zero2 and "GRADS = {" in zero2 and "OPTIMIZER = GRADS" in zero2
     assert all(whole.format(k=k) in dp for k in ("PARAMS", "GRADS", "OPTIMIZER"))
+
+
+def test_gradients_of_overridden_weights_take_two_steps() -> None:
+    """A weight that lies otherwise than its product: XLA's partitioner takes wrong sums on the way to a third."""
+    text = emit(sharded("override_on_three_axes"))
+    assert 'SUMMED = GRADS | {\n    "layers.*.feed_forward.w3.weight": P(None, None),\n}' in text
+    assert "dw = with_sharding_constraint(dw, SUMMED[_pattern(name)])" in text
+    assert "SUMMED" not in emit(sharded("fsdp_tp_sp"))

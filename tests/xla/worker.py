@@ -18,6 +18,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from planc.backends.common.sequence_order import held_order
 from planc.backends.xla.audit.inventory import inventory
 from planc.backends.xla.runtime.start_up import prepare_environment, start, start_single
 from planc.checks import check_plan
@@ -102,7 +103,8 @@ def _reference(plan: Plan) -> tuple[object, ...]:
     """The facts that one device's training depends on: the model, and which tokens an expert has no place for."""
     if plan.route.method == "dropless":
         return (plan.model.name,)
-    return plan.model.name, plan.route.factor, plan.mesh.size(*plan.axes_of("sequence", "residual"))
+    shares = plan.mesh.size(*plan.axes_of("sequence", "residual"))
+    return plan.model.name, plan.route.factor, shares, tuple(held_order(plan))
 
 
 def main(names: list[str]) -> None:

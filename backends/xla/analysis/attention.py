@@ -112,8 +112,20 @@ def attention_kernel(sharded: Sharded) -> AttentionKernel:
 
 def narrow_values(sharded: Sharded, o: OpSharding) -> bool:
     """True if the values of the attention `o` are narrower than its keys: kernels take them filled up with zeros."""
-    keys, values = (dim_length(sharded.plan, sharded.model.tensor[t].dims[-1]) for t in (o.op.inputs[1], o.op.output))
+    keys, values = _widths(sharded, o)
     return keys > values
+
+
+def narrow_keys(sharded: Sharded, o: OpSharding) -> bool:
+    """True if the keys of the attention `o` are narrower than its values: kernels take them filled up with zeros."""
+    keys, values = _widths(sharded, o)
+    return keys < values
+
+
+def _widths(sharded: Sharded, o: OpSharding) -> tuple[int, int]:
+    """Elements of a key and of a value of one head."""
+    keys, values = (dim_length(sharded.plan, sharded.model.tensor[t].dims[-1]) for t in (o.op.inputs[1], o.op.output))
+    return keys, values
 
 
 def keeps_output(sharded: Sharded) -> bool:

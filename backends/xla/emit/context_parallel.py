@@ -7,10 +7,10 @@ are gathered for it, or travel round the ranks.
 from __future__ import annotations
 
 from planc.backends.common.source_writer import beside, causes, fill
-from planc.backends.xla.analysis.attention import attentions, keyed_axes, narrow_values, runs_splash
+from planc.backends.xla.analysis.attention import attentions, keyed_axes, runs_splash
 from planc.backends.xla.analysis.layouts import Spec, batch_spec, spec_of
 from planc.backends.xla.emit.specs import spec_text
-from planc.backends.xla.emit.splash import NARROWED, WIDE, splash_constants, splash_function
+from planc.backends.xla.emit.splash import filled_up, splash_constants, splash_function
 from planc.diag.quoting import python_string
 from planc.ir.plan import PASSES_KEYS, Plan
 from planc.ir.sharding import Sharded
@@ -293,17 +293,11 @@ def windows(sharded: Sharded) -> bool:
 
 
 def _attend_without_ring(sharded: Sharded) -> str:
-    filled = _filled_values(sharded)
+    filled = filled_up(sharded)
     if not windows(sharded):
         return fill(ATTEND, window="", said="", local="", **filled)
     local = ", local_window_size=((window or q.shape[1]) - 1, 0)"
     return fill(ATTEND, window=", window: int = 0", said=SEEN, local=local, **filled)
-
-
-def _filled_values(sharded: Sharded) -> dict[str, str]:
-    """Texts that make values as wide as keys, where they are narrower, and cut the answer."""
-    narrow = any(narrow_values(sharded, o) for o in attentions(sharded))
-    return {"wide": WIDE.strip("\n"), "narrowed": NARROWED} if narrow else {"wide": "", "narrowed": ""}
 
 
 def _gathered(sharded: Sharded, axes: tuple[str, ...]) -> str:
@@ -321,7 +315,7 @@ def _gathered(sharded: Sharded, axes: tuple[str, ...]) -> str:
         cause=_cause(sharded),
         spec=spec_text(spec_of(sharded.plan, dims, o.needs(name, dims))),
         seen=seen,
-        **_filled_values(sharded),
+        **filled_up(sharded),
     )
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from planc.backends.common.source_writer import fill
-from planc.backends.xla.analysis.layouts import gathers_in_use, scatters_rows, spec_of
+from itertools import chain
+
+from planc.backends.common.source_writer import comment, fill
+from planc.backends.xla.analysis.layouts import gathers_in_use, param_spec, scatters_rows, spec_of
 from planc.backends.xla.analysis.mesh_factors import parts
 from planc.backends.xla.analysis.pipeline import pipelined
 from planc.backends.xla.analysis.saved_by_blocks import names_activations, saved_activations, saved_without_replay
@@ -11,9 +13,11 @@ from planc.backends.xla.emit.context_parallel import context_functions
 from planc.backends.xla.emit.experts import expert_functions
 from planc.backends.xla.emit.pipeline import pipeline_function, resting_function, shared_by_stages
 from planc.backends.xla.emit.remat import group_functions, layers_function, remat_function
-from planc.backends.xla.emit.specs import spec_text
+from planc.backends.xla.emit.specs import entry, spec_text
+from planc.ir.model import EXPERTS
 from planc.ir.plan import Plan
-from planc.ir.sharding import Sharded
+from planc.ir.sharding import ParamSharding, Sharded
+from planc.sharding.propagate import override_of
 
 BY_NAME = '''
 def shardings(mesh: Mesh, tree: Any, specs: dict[str, P] = PARAMS) -> Any:
@@ -96,6 +100,7 @@ def _linear_backward(
     x, w = kept
     dx = jnp.einsum("...o,oi->...i", dy, _used(name, w))
     dw = jnp.einsum("...o,...i->oi", dy, x, preferred_element_type=<reduce>)
+    <summed>
     return dx, with_sharding_constraint(dw, GRADS[_pattern(name)]).astype(w.dtype)
 
 
@@ -121,6 +126,9 @@ def lookup(name: str, table: jax.Array, tokens: jax.Array) -> jax.Array:
 '''
 
 
+SUMMED = "dw = with_sharding_constraint(dw, SUMMED[_pattern(name)])"
+
+
 def model_functions(sharded: Sharded) -> list[str]:
     """The hooks, one text each."""
     plan = sharded.plan
@@ -128,7 +136,7 @@ def model_functions(sharded: Sharded) -> list[str]:
     return [
         *_constrain(sharded),
         _weight(plan),
-        _linear(plan),
+        _linear(sharded),
         _lookup(sharded),
         *expert_functions(sharded, names=names),
         remat_function(sharded),
@@ -180,7 +188,8 @@ def _lookup(sharded: Sharded) -> str:
     return fill(LOOKUP_SUMMED, axes=" and ".join(parts(sharded.plan, o.partial)), spec=spec_text(spec))
 
 
-def _linear(plan: Plan) -> str:
+def _linear(sharded: Sharded) -> str:
+    plan = sharded.plan
     if not own_gradient(plan):
         return LINEAR
     cast = f"in {plan.precision.compute}" if casts(plan) else ""
@@ -192,4 +201,24 @@ def _linear(plan: Plan) -> str:
         why = f"The weight's gradient is summed over the ranks in {plan.precision.reduce}."
     used = "The weight " + ", ".join(s for s in ("gathered" if gathered else "", cast) if s) + "."
     reduce = {"fp32": "jnp.float32", "bf16": "jnp.bfloat16"}[plan.precision.reduce]
-    return fill(LINEAR_GATHERED, why=why, used=used, reduce=reduce)
+    summed = SUMMED if overridden(sharded) else ""
+    return fill(LINEAR_GATHERED, why=why, used=used, reduce=reduce, summed=summed)
+
+
+def summed_table(sharded: Sharded) -> list[str]:
+    """Lines of `SUMMED`, where gradients of the weights in `sharded` are before GRADS; none where they go at once."""
+    if not (own_gradient(sharded.plan) and (found := overridden(sharded))):
+        return []
+    said = (
+        "Gradients where their sums are taken. XLA's partitioner takes wrong sums on the way of these from their "
+        "products' layout to GRADS, so each is first laid out as its weight is."
+    )
+    rows = chain.from_iterable(entry(p.param.name, param_spec(sharded.plan, p, "used")) for p in found)
+    return [*comment(said), "SUMMED = GRADS | {", *rows, "}"]
+
+
+def overridden(sharded: Sharded) -> list[ParamSharding]:
+    """Weights of matmuls in `sharded`, but for experts', that a sentence of the plan lays out by itself."""
+    ops = (o.op for o in chain.from_iterable(sharded.ops.values()))
+    used = {name for op in ops if op.kind == "matmul" and op.region != EXPERTS for name in op.params}
+    return [p for p in sharded.params if p.param.name in used and override_of(sharded.plan, p.param) is not None]

@@ -11,7 +11,14 @@ from planc.backends.xla.analysis.saved_by_blocks import every, names_activations
 from planc.backends.xla.emit.context_parallel import constants as context_constants
 from planc.backends.xla.emit.context_parallel import windows
 from planc.backends.xla.emit.experts import expert_tables
-from planc.backends.xla.emit.model import BY_NAME, casts, model_functions, own_gradient, spec_function
+from planc.backends.xla.emit.model import (
+    BY_NAME,
+    casts,
+    model_functions,
+    own_gradient,
+    spec_function,
+    summed_table,
+)
 from planc.backends.xla.emit.pipeline import constants as pipeline_constants
 from planc.backends.xla.emit.pipeline import ends_table
 from planc.backends.xla.emit.remat import saved_tables
@@ -94,6 +101,7 @@ def _tables(sharded: Sharded) -> list[str]:
         context_constants,
         pipeline_constants,
         param_tables,
+        summed_table,
         not_decayed,
         activation_table,
         ends_table,

@@ -10,6 +10,7 @@ from planc.backends.xla.analysis.attention import (
     attentions,
     keeps_output,
     key_heads_of_others,
+    narrow_keys,
     narrow_values,
     padded_rows,
     splash_block,
@@ -67,6 +68,11 @@ width = v.shape[-1]
 v = jnp.pad(v, [(0, 0)] * 3 + [(0, k.shape[-1] - width)])
 """
 NARROWED = "[..., :width]"
+WIDE_KEYS = """
+# The kernel wants keys as wide as values, and divides scores by the root of that width.
+wider = [(0, 0)] * 3 + [(0, v.shape[-1] - k.shape[-1])]
+q, k = jnp.pad(q * (v.shape[-1] / k.shape[-1]) ** 0.5, wider), jnp.pad(k, wider)
+"""
 
 
 def splash_constants(sharded: Sharded) -> list[str]:
@@ -99,14 +105,22 @@ def splash_function(sharded: Sharded, *, windows: bool) -> str:
         names=", ".join(map(python_string, o.op.inputs)),
         output=python_string(o.op.output),
         run="functools.partial(_splash, window)" if windows else "_splash",
-        wide=WIDE.strip("\n") if narrow_values(sharded, o) else "",
-        narrowed=NARROWED if narrow_values(sharded, o) else "",
+        **filled_up(sharded),
         arguments=f"window: int, {arguments}" if windows else arguments,
         fitted=fitted.strip("\n"),
         mask="LocalMask((rows, rows), ((window or rows) - 1, 0), 0)" if windows else "CausalMask((rows, rows))",
         kept=f"residual_checkpoint_name={python_string(KERNEL_OUTPUT)}," if keeps_output(sharded) else "",
         cut="[:, :length]" if filled else "",
     )
+
+
+def filled_up(sharded: Sharded) -> dict[str, str]:
+    """Texts that make keys and values equally wide, where they are not, and cut what attention gives."""
+    found = attentions(sharded)
+    if any(narrow_values(sharded, o) for o in found):
+        return {"wide": WIDE.strip("\n"), "narrowed": NARROWED}
+    keys = any(narrow_keys(sharded, o) for o in found)
+    return {"wide": WIDE_KEYS.strip("\n") if keys else "", "narrowed": ""}
 
 
 def _own_keys(sharded: Sharded, o: OpSharding) -> str:

@@ -139,9 +139,10 @@ class Undivided:
 
     def attend(self, q: jax.Array, k: jax.Array, v: jax.Array, /, *window: int) -> jax.Array:
         local = (window[0] - 1, 0) if any(window) else None
-        width = v.shape[-1]
-        wide = jnp.pad(v, [(0, 0)] * 3 + [(0, k.shape[-1] - width)])  # the function wants values as wide as keys
-        return jax.nn.dot_product_attention(q, k, wide, is_causal=True, local_window_size=local)[..., :width]
+        own, width = k.shape[-1], max(k.shape[-1], v.shape[-1])
+        q = q * (width / own) ** 0.5  # the function divides scores by the root of the width that it sees
+        q, k, wide = (jnp.pad(x, [(0, 0)] * 3 + [(0, width - x.shape[-1])]) for x in (q, k, v))  # it wants one width
+        return jax.nn.dot_product_attention(q, k, wide, is_causal=True, local_window_size=local)[..., : v.shape[-1]]
 
 
 UNDIVIDED = Undivided()
