@@ -224,9 +224,9 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="xla: gathered values stay narrower than keys",
-        file="backends/xla/emit/context_parallel.py",
-        text="    narrow = any(narrow_values(sharded, o) for o in attentions(sharded))",
-        planted="    narrow = not attentions(sharded)",
+        file="backends/xla/emit/splash.py",
+        text="    if any(narrow_values(sharded, o) for o in found):",
+        planted="    if not found:",
         test="tests/xla/test_moe.py::test_a_sentence_writes_what_it_needs",
     ),
     Fault(
