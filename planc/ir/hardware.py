@@ -55,6 +55,8 @@ class Chip(Value):
     """Streaming multiprocessors or tensor cores; 0 when the hardware file does not say."""
     core_lanes: Count = 0
     """fp32 lanes of one core."""
+    failures_per_year: NotNegative = 0.0
+    """Failures of one chip, with what hangs on it, that end a run; 0: the hardware file does not say."""
 
     @property
     def hosts_itself(self) -> bool:
@@ -88,6 +90,8 @@ class Link(Value):
     """Switches that this link needs in one node."""
     back_bandwidth_bytes_per_s: NotNegative = 0.0
     """The other way, in a graph; 0: the same."""
+    failures_per_year: NotNegative = 0.0
+    """Failures of one such link that end a run; 0: the hardware file does not say."""
 
 
 @dataclass(frozen=True, kw_only=True)

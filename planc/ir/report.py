@@ -148,6 +148,8 @@ class Goodput:
     """Goodput under failures: `runtime` is training time over wall time, `productivity` that times MFU."""
 
     interruptions_per_day: float
+    failures_per_day: dict[str, float]
+    """The same by component: `chips`, and links by their names."""
     checkpoint_s: float
     """Writing one."""
     checkpoint_interval_s: float

@@ -1,6 +1,6 @@
 """llama3_70b_h100: llama3_70b over 512 devices.
 
-plan     llama3_70b_h100 (sha256 e20b84c7606dac14)
+plan     llama3_70b_h100 (sha256 422dfa22d5b83a8c)
 mesh     pp 4 > fsdp 16 > tp 8
 cluster  64 x h100_node
 

@@ -2,12 +2,25 @@
 
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from planc.cost.step.goodput import Reliability, best_interval_s, goodput, state_bytes, useful_share, young_interval_s
+from planc.backends.common.source_writer import fill
+from planc.cli import main
+from planc.cost.step.goodput import (
+    Reliability,
+    best_interval_s,
+    failures_per_day,
+    goodput,
+    state_bytes,
+    useful_share,
+    young_interval_s,
+)
 from planc.driver import check, load
-from tests.plans import ROOT
+from planc.graph.from_parts import links_of_graph
+from planc.ir.plan import Plan
+from tests.plans import ROOT, cpu_plan
 
 PLAN = load(ROOT / "plans/llama3_70b_h100.plan")
 
@@ -86,3 +99,62 @@ def test_more_chips_and_slower_storage_leave_less() -> None:
 def test_a_hopeless_cluster_has_none() -> None:
     """Failures every second: nothing overflows."""
     assert goodput(PLAN, 0.4, Reliability(failures_per_chip_s=1.0)).runtime == pytest.approx(0.0, abs=1e-9)
+
+
+RACK = """hardware mine
+chip chip_x(memory = 80 GiB, memory_bandwidth = 3 TB/s, bf16 = 900 TFLOP/s<chip>)
+link near(bandwidth = 400 GB/s, latency = 2 us)
+link out(bandwidth = 50 GB/s, latency = 5 us<out>)
+graph mine of chip_x
+fabric net = rail(nodes = 4, chips = 8, spines = 2, uplinks = 3, link = near, out = out)
+"""
+OF_RACK = """plan of_rack
+import "mine.plan"
+model llama_micro
+batch 64 x 64 tokens microbatch 1
+cluster mine
+mesh dp 32
+use ddp over dp
+"""
+
+
+def _on_rack(folder: Path, chip: str = "", out: str = "") -> Plan:
+    (folder / "mine.plan").write_text(fill(RACK, chip=chip, out=out))
+    path = folder / "of_rack.plan"
+    path.write_text(OF_RACK)
+    return load(path)
+
+
+def test_failures_are_counted_by_component(tmp_path: Path) -> None:
+    """Chips and links of the graph by the rates of their file; a day of a year of 365.25."""
+    plan = _on_rack(tmp_path, chip=", failures = 0.5", out=", failures = 0.1")
+    found = goodput(plan, 0.4).failures_per_day
+    assert plan.cluster.own_graph is not None
+    machine = links_of_graph(plan.cluster.name, plan.cluster.own_graph)
+    cables = sum(c.links for c in machine.cables if machine.kinds[c.kind].name == "out")
+    assert cables >= 32
+    assert found == {"chips": pytest.approx(32 * 0.5 / 365.25), "out": pytest.approx(cables * 0.1 / 365.25)}
+    assert goodput(plan, 0.4).interruptions_per_day == pytest.approx(sum(found.values()))
+
+
+def test_chips_without_a_rate_leave_the_network_s_failures_to_its_links(tmp_path: Path) -> None:
+    whole = goodput(_on_rack(tmp_path), 0.4).failures_per_day
+    assert whole == {"chips": pytest.approx(32 * 419 / (16_384 * 54))}
+    beside = goodput(_on_rack(tmp_path, out=", failures = 0.1"), 0.4).failures_per_day
+    assert beside["chips"] == pytest.approx(32 * (419 - 35) / (16_384 * 54))
+
+
+def test_the_report_names_the_components(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _on_rack(tmp_path, chip=", failures = 0.5", out=", failures = 100")
+    main(["check", str(tmp_path / "of_rack.plan")])
+    assert "(chips 0.044, out " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("machine", "links"), [("8 x h100_node", 64), ("tpu_v5p(4x4x4)", 192), ("tpu_v5p(2x2x1)", 4)])
+def test_links_of_machines_that_are_no_graph(machine: str, links: int) -> None:
+    """One of each chip in a node; in a torus those between neighbours, round where it wraps."""
+    plan = cpu_plan("machine", "dp 4", "use ddp over dp", batch="64 x 64 tokens microbatch 1", cluster=machine)
+    link = replace(plan.cluster.link, failures_per_year=2.0)
+    cluster = replace(plan.cluster, link=link)
+    found = failures_per_day(replace(plan, cluster=cluster), Reliability())
+    assert found[link.name] == pytest.approx(links * 2.0 / 365.25)

@@ -135,9 +135,11 @@ def _goodput(report: Report) -> list[str]:
     """The goodput line."""
     good = report.goodput
     assert good
+    rates = good.failures_per_day
+    parts = f" ({', '.join(f'{name} {rate:.2g}' for name, rate in rates.items())})" if len(rates) > 1 else ""
     return [
         f"goodput {good.runtime:.1%} of the time, {good.productivity:.1%} of the peak:"
-        f" {good.interruptions_per_day:.2g} failures a day, a checkpoint of {seconds(good.checkpoint_s)}"
+        f" {good.interruptions_per_day:.2g} failures a day{parts}, a checkpoint of {seconds(good.checkpoint_s)}"
         f" every {good.checkpoint_interval_s / 60:.0f} min"
     ]
 

@@ -1,8 +1,8 @@
 """Goodput under failures: time lost to checkpoints, repeated work and restarts.
 
-Failures come at random at a rate per chip; each costs a restart, reading the last checkpoint, and the work since then.
-Checkpoints cost their writing and are as often as leaves the most time. Sources: the papers of Young 1974 and of Daly
-2006, "A higher order estimate of the optimum checkpoint interval for restart dumps".
+Failures come at random, of chips and of links; each costs a restart, reading the last checkpoint, and the work since
+then. Checkpoints cost their writing and are as often as leaves the most time. Sources: the papers of Young 1974 and
+of Daly 2006, "A higher order estimate of the optimum checkpoint interval for restart dumps".
 """
 
 from __future__ import annotations
@@ -11,14 +11,18 @@ from math import exp, sqrt
 
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.collective import DTYPE_BYTES
+from planc.ir.hardware import Cluster
 from planc.ir.plan import Plan
 from planc.ir.report import Goodput
 from planc.ir.updates import moment_elements
 
 HOURS_PER_DAY = 24
 S_PER_HOUR = 3600.0
+DAYS_PER_YEAR = 365.25
 LLAMA3_CHIPS, LLAMA3_DAYS, LLAMA3_FAILURES = 16_384, 54, 419
 """Unexpected interruptions of Llama 3 405B's pre-training (Llama team 2024, section 3.3.4)."""
+LLAMA3_NETWORK_FAILURES = 35
+"""Those of them by a switch or a cable of the network (table 5)."""
 LLAMA3_STORAGE_BYTES_PER_S = 2e12
 """Sustained storage bandwidth of that cluster (section 3.3.1); bursts reach 7e12."""
 RESTART_S = 600.0
@@ -45,7 +49,7 @@ def goodput(plan: Plan, mfu: float, reliability: Reliability | None = None) -> G
     """The goodput of `plan` at its best checkpoint interval, on all chips of its cluster.
 
     `mfu` is the model FLOPs utilization of a step; `reliability` has failure rate, storage and restarts, by default
-    those of Llama 3's training.
+    those of Llama 3's training. Rates of the hardware file come before it.
 
     >>> found = goodput(plan, mfu=0.4)
     >>> f"{found.interruptions_per_day:.2f} a day, {found.runtime:.1%} of the time trains"  # 512 of 16,384 chips
@@ -53,19 +57,70 @@ def goodput(plan: Plan, mfu: float, reliability: Reliability | None = None) -> G
     """
     reliability = reliability or Reliability()
     chips = plan.cluster.chips
-    between_s = 1 / (reliability.failures_per_chip_s * chips)
+    failures = failures_per_day(plan, reliability)
+    between_s = HOURS_PER_DAY * S_PER_HOUR / sum(failures.values())
     write_s = state_bytes(plan) / (reliability.storage_bytes_per_s_per_chip * chips)
     stall_s, restart_s = write_s * reliability.stall, reliability.restart_s + write_s
     interval_s = best_interval_s(stall_s, between_s)
     runtime = useful_share(interval_s, stall_s, restart_s, between_s)
     return Goodput(
-        interruptions_per_day=HOURS_PER_DAY * S_PER_HOUR / between_s,
+        interruptions_per_day=sum(failures.values()),
+        failures_per_day=failures,
         checkpoint_s=write_s,
         checkpoint_interval_s=interval_s,
         restart_s=restart_s,
         runtime=runtime,
         productivity=runtime * mfu,
     )
+
+
+def failures_per_day(plan: Plan, reliability: Reliability) -> dict[str, float]:
+    """Failures of the machine of `plan` that end a run, in a day, by component: `chips`, and links by their names.
+
+    A chip or a link fails as often as its hardware file says. A chip that has no rate there has that of `reliability`,
+    which is of all that fails; where links have rates, less the network's part of Llama 3's failures.
+
+    >>> f"{failures_per_day(plan, Reliability())['chips']:.2f}"  # 512 chips x 419 / (16,384 x 54 days)
+    '0.24'
+    """
+    cluster = plan.cluster
+    found = sorted(_failing_links(cluster).items())
+    links = {name: count * rate / DAYS_PER_YEAR for name, (count, rate) in found if count}
+    usual = reliability.failures_per_chip_s * HOURS_PER_DAY * S_PER_HOUR
+    if links:
+        usual *= 1 - LLAMA3_NETWORK_FAILURES / LLAMA3_FAILURES
+    return {"chips": cluster.chips * (cluster.chip.failures_per_year / DAYS_PER_YEAR or usual), **links}
+
+
+def _failing_links(cluster: Cluster) -> dict[str, tuple[float, float]]:
+    """By name of a link whose failures the hardware file says: how many there are, and failures of one in a year."""
+    if cluster.own_graph is None:
+        link = cluster.link
+        return {link.name: (_links(cluster), link.failures_per_year)} if link.failures_per_year else {}
+    found = {link.name: (0.0, link.failures_per_year) for link in cluster.own_graph.links if link.failures_per_year}
+    if not found:
+        return {}
+    from planc.graph.from_parts import links_of_graph
+
+    machine = links_of_graph(cluster.name, cluster.own_graph)
+    for cable in machine.cables:
+        name = machine.kinds[cable.kind].name
+        if name in found:
+            found[name] = found[name][0] + cable.links, found[name][1]
+    return found
+
+
+def _links(cluster: Cluster) -> float:
+    """Links of the chips of `cluster`: one of each in a node, those between neighbours in a torus."""
+    if cluster.kind == "node":
+        return cluster.chips
+    slice_chips = cluster.chips // cluster.count
+    wraps = cluster.wrap or (False,) * len(cluster.shape)
+    of_slice = sum(
+        slice_chips // length * (length if wrap and length > 2 else length - 1)
+        for length, wrap in zip(cluster.shape, wraps, strict=True)
+    )
+    return float(cluster.count * of_slice)
 
 
 def state_bytes(plan: Plan) -> float:

@@ -35,6 +35,7 @@ CHIP: dict[str, tuple[str, float | None]] = {
     "matmul_tail": ("share", 0.0),
     "contention": ("share", 0.0),
     "step": ("time", 0.0),
+    "failures": ("count", 0.0),
 }
 """Fields of a chip: what they measure, and their value when left out (None: must be given, or follows
 from others). Host memory is behind PCIe gen3 x16 unless the file says otherwise."""
@@ -55,6 +56,7 @@ LINK: dict[str, tuple[str, float | None]] = {
     "shared": ("count", 1),
     "switches": ("count", 0),
     "back_bandwidth": ("bandwidth", None),
+    "failures": ("count", 0.0),
 }
 LEVEL: dict[str, tuple[str, float | None]] = {
     **BY_OP,
@@ -168,6 +170,7 @@ def read_chip(sentence: Sentence, draft: Draft) -> Chip | None:
         matmul_tail=values["matmul_tail"],
         contention=values["contention"],
         step_s=values["step"],
+        failures_per_year=values["failures"],
     )
 
 
@@ -188,6 +191,7 @@ def read_link(sentence: Sentence, draft: Draft) -> Link | None:
         shared=int(values["shared"]),
         switches=int(values["switches"]),
         back_bandwidth_bytes_per_s=values.get("back_bandwidth", 0.0),
+        failures_per_year=values["failures"],
     )
 
 

@@ -592,4 +592,11 @@ FAULTS: tuple[Fault, ...] = (
         planted="isfinite(number) and number <= MOST",
         test="tests/cli/test_calibrate_from.py::test_a_table_that_cannot_be_used_is_refused_with_a_code",
     ),
+    Fault(
+        name="a cable of several links fails as one",
+        file="planc/cost/step/goodput.py",
+        text="found[name][0] + cable.links, found[name][1]",
+        planted="found[name][0] + 1, found[name][1]",
+        test="tests/cost/test_goodput.py::test_failures_are_counted_by_component",
+    ),
 )
