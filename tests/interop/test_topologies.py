@@ -107,6 +107,36 @@ DEVICES = ", ".join(
     for i, (y, x) in enumerate(product(range(4), range(4)))
 )
 JAX = f"[{DEVICES}]"
+
+
+def _infiniband() -> str:
+    """Four hosts of two cards, on two leaves by 4xNDR, and these on two spines by two links of 4xHDR each."""
+    ports: dict[str, list[tuple[str, int, str]]] = {}
+    names = [f"{kind}{i}" for kind in ("spine", "leaf") for i in (0, 1)]
+    heads = {f"S-{name}": f'Switch\t40 "S-{name}"\t\t# "MF0;{name}:Q/U1" base port 0 lid 1 lmc 0' for name in names}
+    heads |= {f"H-n{n}c{c}": f'Ca\t1 "H-n{n}c{c}"\t\t# "node-{n} mlx5_{c}"' for n in range(4) for c in (0, 1)}
+    heads["H-agg"] = 'Ca\t1 "H-agg"\t\t# "Mellanox Technologies Aggregation Node"'
+
+    def join(one: str, other: str, rate: str) -> None:
+        first, second = ports.setdefault(one, []), ports.setdefault(other, [])
+        first.append((other, len(second) + 1, rate))
+        second.append((one, len(first), rate))
+
+    for n in range(4):
+        for c in (0, 1):
+            join(f"H-n{n}c{c}", f"S-leaf{n // 2}", "4xNDR")
+    for leaf, spine in product((0, 1), (0, 1, 0, 1)):
+        join(f"S-leaf{leaf}", f"S-spine{spine}", "4xHDR")
+    join("H-agg", "S-spine0", "4xHDR")
+    blocks = []
+    for guid, head in heads.items():
+        told = enumerate(ports[guid], 1)
+        lines = [f'[{i}]\t"{peer}"[{at}]\t\t# "x 4xSDR" lid 4 {rate}' for i, (peer, at, rate) in told]
+        blocks.append("\n".join(["vendid=0x2c9", f"{'switch' if guid[0] == 'S' else 'ca'}guid=0x1", head, *lines]))
+    return "#\n# Topology file: generated on Mon Nov 23 10:00:00 2026\n#\n\n" + "\n\n".join(blocks) + "\n"
+
+
+INFINIBAND = _infiniband()
 READ = {
     "dgx": (DGX, "a100_node", "fsdp 2 > tp 2", 4),
     "pairs": (PAIRS, "a100_node", "fsdp 2 > tp 2", 4),
@@ -116,6 +146,7 @@ READ = {
     "yaml": (YAML, "h100_node", "fsdp 4 > tp 8", 32),
     "blocks": (BLOCKS, "h100_node", "fsdp 4 > tp 8", 32),
     "jax": (JAX, "tpu_v5e", "fsdp 4 > tp 4", 16),
+    "infiniband": (INFINIBAND, "h100_node", "fsdp 4 > tp 8", 32),
 }
 
 
@@ -193,6 +224,17 @@ def test_lists_of_hosts() -> None:
     ]  # fmt: skip
 
 
+def test_a_network_is_as_wide_as_its_ports(tmp_path: Path) -> None:
+    """Two cards a host, each with four of its GPUs; two links of 200 Gbit/s from a leaf to each spine."""
+    links = links_of(tmp_path, "infiniband")
+    found = joined(links)
+    assert found[frozenset(("node_1_card0", "sw_leaf0"))] == ("infiniband_2", 50.0)
+    assert found[frozenset(("sw_leaf0", "sw_spine1"))] == ("infiniband", 50.0)
+    assert frozenset(("node_1_gpu3", "node_1_card0")) in found and frozenset(("node_1_gpu4", "node_1_card1")) in found
+    assert not any("spine0_card" in name for ends in found for name in ends), "a switch's own card is no host's"
+    assert {v.name: v.kind for v in links.vertices}["sw_spine1"] == "spine"
+
+
 ENTITIES = '<!DOCTYPE x [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;&a;">]>\n'
 WRONG = {
     "nothing": ("hello\n", "E1424", 1),
@@ -231,6 +273,20 @@ WRONG = {
     "a device twice": (JAX.replace("coords=(1,0,0)", "coords=(0,0,0)"), "E1425", 1),
     "a device less": (JAX.replace(DEVICES.split(", Tpu")[0] + ", ", ""), "E1426", 1),
     "a list that ends within a device": (JAX[:-20], "E1424", 1),
+    "a network cut short": (INFINIBAND[: INFINIBAND.index("[2]", INFINIBAND.index("S-leaf1"))], "E1424", 8),
+    "a port cut short": (INFINIBAND.replace(" lid 4 4xNDR", "", 1), "E1424", 25),
+    "a switch there twice": (INFINIBAND + INFINIBAND[INFINIBAND.index("Switch") :], "E1425", 90),
+    "a port there twice": (INFINIBAND.replace("[2]\t", "[1]\t", 1), "E1425", 9),
+    "a link of no width": (INFINIBAND.replace("4xHDR", "0xHDR", 1), "E1424", 8),
+    "a port of nobody": (INFINIBAND[INFINIBAND.index("[1]") :], "E1424", 1),
+    "a node without its lines": (
+        INFINIBAND.replace('1 "H-agg"', '1 "H-b"'),
+        "E1424",
+        12,
+    ),
+    "another peer back": (INFINIBAND.replace('"S-spine1"[', '"S-spine9"[', 1), "E1424", 17),
+    "a head cut short": (INFINIBAND.replace('Ca\t1 "H-n0c0"\t\t# "node-0 mlx5_0"', "Ca\t1 "), "E1424", 48),
+    "switches alone": ('Switch\t1 "S-a"\t# "a"\n', "E1424", 2),
 }
 
 

@@ -50,7 +50,8 @@ class HardwareText:
             raise wrong(self.source, "E1425", line, f"`{name}` is there twice: it would be counted as two", name)
         if len(self.points) >= MOST_POINTS:
             raise wrong(self.source, "E1424", line, f"more than {MOST_POINTS:,} points are described")
-        self.points[plain], self.places[plain] = (kind, unit), line_span(self.source, line, name)
+        node = plain_word(unit) if unit else ""
+        self.points[plain], self.places[plain] = (kind, node), line_span(self.source, line, name)
         return plain
 
     def link(self, name: str, bytes_per_s: float, latency_s: float, efficiency: float = 1.0) -> str:

@@ -9,7 +9,7 @@ from planc.diag.diagnostic import Diagnostic
 from planc.diag.errors import PlanError
 from planc.diag.span import Source, Span
 from planc.files import MAX_TEXT_BYTES, read_text
-from planc.interop.topologies import jax_devices, nccl_graphs, nccl_xml, nvidia_smi, slurm
+from planc.interop.topologies import ibnetdiscover, jax_devices, nccl_graphs, nccl_xml, nvidia_smi, slurm
 from planc.interop.topologies.hardware_text import plain_word, wrong
 from planc.ir.hardware import Cluster
 from planc.language import library
@@ -17,7 +17,7 @@ from planc.language.draft import Draft
 from planc.language.verbs.cluster import read as read_cluster
 from planc.syntax import parse_text
 
-READERS: tuple[ModuleType, ...] = (nccl_xml, nccl_graphs, jax_devices, nvidia_smi, slurm)
+READERS: tuple[ModuleType, ...] = (nccl_xml, nccl_graphs, jax_devices, ibnetdiscover, nvidia_smi, slurm)
 MACHINES = tuple(sorted(library.machines()))
 """Machines that may say what a text leaves out."""
 
@@ -35,7 +35,7 @@ def read_topology(path: Path, machine: str, name: str = "") -> tuple[str, Source
         raise PlanError([Diagnostic("E0104", f"cannot read {path}: {error}", place)]) from error
     reader = next((r for r in READERS if r.looks_so(source.text)), None)
     if reader is None:
-        known = "nvidia-smi topo -m, NCCL's topology or graph XML, Slurm's topology.conf or .yaml, or jax.devices()"
+        known = "nvidia-smi topo -m, NCCL's XML, Slurm's topology.conf or .yaml, ibnetdiscover, jax.devices()"
         raise wrong(source, "E1424", 1, "the text is of no tool that is known", help=f"known: {known}")
     cluster = bundled(machine)
     found = reader.read(source, cluster)

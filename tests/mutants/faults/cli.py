@@ -132,4 +132,11 @@ FAULTS: tuple[Fault, ...] = (
         planted="if False:",
         test="tests/cli/test_cli.py::test_a_missing_file_cannot_be_read",
     ),
+    Fault(
+        name="a network that is cut short is read as far as it goes",
+        file="planc/interop/topologies/ibnetdiscover.py",
+        text="    _both_ends(source, adapters)",
+        planted="    assert adapters",
+        test="tests/interop/test_topologies.py::test_a_wrong_text_has_its_code_and_its_place",
+    ),
 )

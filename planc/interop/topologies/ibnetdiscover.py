@@ -1,0 +1,156 @@
+"""What `ibnetdiscover` prints of an InfiniBand network: its switches, its hosts' cards, and the rate of every link.
+
+Ports with a peer are listed below their switch (`Switch`) or card (`Ca`), each link at both of its ends
+(ibnetdiscover's manual page, infiniband-diags). The GPUs of a host, which the network does not know, are those of a
+bundled machine.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+from planc.diag.fast_dataclass import dataclass
+from planc.diag.span import Source
+from planc.interop.topologies.hardware_text import HardwareText, lines_of, wrong
+from planc.ir.hardware import Cluster
+
+HEADER = re.compile(r'(Switch|Ca|Rt)\s+\d{1,4}\s+"([^"]{1,80})"\s*#\s*"([^"]{0,120})"', re.ASCII)
+PORT = re.compile(r'\[(\d{1,4})\](?:\([0-9a-fA-F]+\))?\s+"([^"]{1,80})"\[(\d{1,4})\]', re.ASCII)
+QUOTED = re.compile(r'"[^"]*"')
+RATE = re.compile(r"(?<!\w)(\d{1,2})x(SDR|DDR|QDR|FDR10|FDR|EDR|HDR|NDR|XDR)(?!\w)", re.ASCII)
+LANE_GBIT_PER_S = {
+    "SDR": 2.0, "DDR": 4.0, "QDR": 8.0, "FDR10": 10.0, "FDR": 13.64,
+    "EDR": 25.0, "HDR": 50.0, "NDR": 100.0, "XDR": 200.0,
+}  # fmt: skip
+"""Data of one lane, one way, after its coding (InfiniBand Trade Association, InfiniBand roadmap)."""
+IN_SWITCH = "Aggregation Node"
+"""Part of the description of the card that a switch has for itself, to add in the network."""
+HOP_S = 2e-6
+BITS = 8
+
+
+@dataclass(frozen=True)
+class Port:
+    """One end of a link: its number, the node and port at the other end, and bytes per second one way."""
+
+    number: int
+    peer: str
+    peer_number: int
+    line: int
+    bytes_per_s: float
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """A switch or a card of the network, with its ports that are joined to another."""
+
+    kind: str
+    guid: str
+    described: str
+    line: int
+    ports: dict[int, Port]
+
+
+def looks_so(text: str) -> bool:
+    """True for a text with the switches or cards of an InfiniBand network."""
+    return re.search(r'^(?:Switch|Ca)\s+\d+\s+"', text, re.M) is not None
+
+
+def read(source: Source, machine: Cluster) -> HardwareText:
+    """The network in `source`, each of its hosts a node such as that of `machine`."""
+    adapters: dict[str, Adapter] = {}
+    for adapter in _adapters(source):
+        if adapter.guid in adapters:
+            raise wrong(source, "E1425", adapter.line, f"`{adapter.guid}` is there twice", adapter.guid)
+        adapters[adapter.guid] = adapter
+    _both_ends(source, adapters)
+    found = HardwareText(source, machine, "read from ibnetdiscover")
+    wanted = {g: a for g, a in adapters.items() if a.kind != "Rt" and (a.kind != "Ca" or IN_SWITCH not in a.described)}
+    cards = [a for a in wanted.values() if a.kind == "Ca"]
+    if not cards:
+        raise wrong(source, "E1424", max(1, len(source.lines)), "no host has a card", help="the text may be cut short")
+    names = _hosts(found, cards)
+    near = {port.peer for card in cards for port in card.ports.values()}
+    for guid, adapter in wanted.items():
+        if adapter.kind == "Switch":
+            kind = "leaf" if guid in near else "spine"
+            names[guid] = found.point(f"sw_{guid.removeprefix('S-')}", kind, "", adapter.line)
+    links = Counter[tuple[str, str]]()
+    for guid, port in ((g, p) for g, a in wanted.items() for p in a.ports.values()):
+        if port.peer in wanted and guid < port.peer:
+            links[guid, port.peer] += 1
+    for (guid, peer), count in links.items():
+        rates = {port.bytes_per_s for port in wanted[guid].ports.values() if port.peer == peer}
+        found.wire(names[guid], names[peer], found.link("infiniband", min(rates), HOP_S), count)
+    return found
+
+
+def _adapters(source: Source) -> Iterator[Adapter]:
+    """The switches, cards and routers of `source`, in its order."""
+    at: Adapter | None = None
+    for n, line in lines_of(source):
+        if re.match(r"Switch\s|Ca\s|Rt\s", line):
+            matched = HEADER.match(line)
+            if matched is None:
+                raise wrong(source, "E1424", n, "the line names no node", help="the text may be cut short")
+            at = Adapter(matched[1], matched[2], matched[3], n, {})
+            yield at
+        elif line.startswith("["):
+            if at is None:
+                raise wrong(source, "E1424", n, "a port is below no switch and no card")
+            port = _port(source, n, line)
+            if port.number in at.ports:
+                raise wrong(source, "E1425", n, f"port {port.number} of `{at.guid}` is there twice")
+            at.ports[port.number] = port
+
+
+def _port(source: Source, n: int, line: str) -> Port:
+    matched, rate = PORT.match(line), RATE.search(QUOTED.sub("", line.partition("#")[2]))
+    if matched is None or rate is None:
+        message = "the line is no port with its peer and its rate, such as 4xHDR"
+        raise wrong(source, "E1424", n, message, help="the text may be cut short")
+    bytes_per_s = int(rate[1]) * LANE_GBIT_PER_S[rate[2]] * 1e9 / BITS
+    if not bytes_per_s:
+        raise wrong(source, "E1424", n, f"a link of {rate[0]} carries nothing", rate[0])
+    return Port(int(matched[1]), matched[2], int(matched[3]), n, bytes_per_s)
+
+
+def _both_ends(source: Source, adapters: dict[str, Adapter]) -> None:
+    """Each link is at both of its ends, as one that is cut short is not."""
+    for adapter in adapters.values():
+        for port in adapter.ports.values():
+            peer = adapters.get(port.peer)
+            if peer is None:
+                raise wrong(source, "E1424", port.line, f"no line describes `{port.peer}`", port.peer)
+            back = peer.ports.get(port.peer_number)
+            if back is None or (back.peer, back.peer_number) != (adapter.guid, port.number):
+                message = f"port {port.peer_number} of `{port.peer}` does not lead back here"
+                raise wrong(source, "E1424", port.line, message, port.peer, help="the text may be cut short")
+
+
+def _hosts(found: HardwareText, cards: list[Adapter]) -> dict[str, str]:
+    """The points of each host, whose name is the first word of its cards' descriptions; the name of each card's.
+
+    A host's GPUs are joined among themselves as in the bundled machine, and to its cards in turn.
+    """
+    machine, names = found.machine, dict[str, str]()
+    of_host: dict[str, list[Adapter]] = {}
+    for card in cards:
+        of_host.setdefault((card.described.split() or [card.guid])[0], []).append(card)
+    link, chips = machine.link, machine.shape[0]
+    near = found.link(link.name, link.bandwidth_bytes_per_s, link.latency_s, link.efficiency)
+    pcie = found.link("pcie", machine.chip.host_bandwidth_bytes_per_s, HOP_S)
+    for host, mine in of_host.items():
+        inside = found.point(f"{host}_switch", "switch", host, mine[0].line)
+        for number, card in enumerate(mine):
+            names[card.guid] = found.point(f"{host}_card{number}", "nic", host, card.line)
+        cards_of_gpus = [number * len(mine) // chips for number in range(chips)]
+        for number, card_number in enumerate(cards_of_gpus):
+            gpu = found.point(f"{host}_gpu{number}", "chip", host, mine[0].line)
+            found.wire(gpu, inside, near)
+            found.wire(gpu, names[mine[card_number].guid], pcie)
+        for number in {*range(len(mine))} - {*cards_of_gpus}:  # of more cards than GPUs
+            found.wire(names[mine[number].guid], inside, pcie)
+    return names
