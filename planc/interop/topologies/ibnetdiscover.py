@@ -1,4 +1,4 @@
-"""What `ibnetdiscover` prints of an InfiniBand network: its switches, its hosts' cards, and the rate of every link.
+"""The InfiniBand network that `ibnetdiscover` prints: its switches, its hosts' cards, and the rate of every link.
 
 Ports with a peer are listed below their switch (`Switch`) or card (`Ca`), each link at both of its ends
 (ibnetdiscover's manual page, infiniband-diags). The GPUs of a host, which the network does not know, are those of a
