@@ -29,6 +29,7 @@ from planc.trainer.run.launch import Finished, run  # noqa: E402
 from tests.faults.forked import children  # noqa: E402
 
 PRESET = ROOT / "plans" / "presets" / "tiny.toml"
+WORKER = "planc.trainer.run.worker"
 QUICKLY_COMPILED = {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
 STEPS, SAVED_EVERY = 8, 2
 HANGS_S = 240.0
@@ -56,7 +57,7 @@ class Hosts:
 
     def start(self, processes: int, *more: str, kill_after_s: float = 0.0) -> Finished:
         """One launch; with `kill_after_s` one of its processes is killed that long (s) after it began."""
-        worker = [sys.executable, "-m", "planc.trainer.run.worker", "--preset", str(self.preset), "--target", "xla"]
+        worker = [sys.executable, "-m", WORKER, "--preset", str(self.preset), "--target", "xla"]
         argv = [*worker, "--receipt", str(self.receipt(processes)), "--steps", str(STEPS), *more]
         struck: list[float] = []
         timer = threading.Timer(kill_after_s, self._kill, [struck, self.dice.randrange(processes)])
@@ -85,13 +86,14 @@ class Hosts:
 
 
 def _workers() -> list[int]:
-    """Processes of this one that live, in the order in which they were started."""
-    return sorted(pid for pid in children(os.getpid()) if _lives(pid))
+    """The workers of this process's launch that live, in the order in which they were started; no other children."""
+    return sorted(pid for pid in children(os.getpid()) if _works(pid))
 
 
-def _lives(pid: int) -> bool:
+def _works(pid: int) -> bool:
+    """True for a process that lives and runs `WORKER`: one that has ended has no words of its command left."""
     with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return WORKER.encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     return False
 
 
