@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from planc.diag.diagnostic import Diagnostic
+from planc.diag.diagnostic import Diagnostic, bounded
 
 
 class PlanError(Exception):
-    """A plan that cannot be used. `diagnostics` says why, each with its place.
+    """A plan that cannot be used. `diagnostics` says why, each with its place: at most 100 of a code, and none of a
+    text without an end, as of a name that is taken from a file.
 
     >>> import planc
     >>> try:
@@ -17,5 +18,5 @@ class PlanError(Exception):
     """
 
     def __init__(self, diagnostics: tuple[Diagnostic, ...] | list[Diagnostic]) -> None:
-        self.diagnostics = tuple(diagnostics)
+        self.diagnostics = bounded(tuple(diagnostics))
         super().__init__("\n".join(f"{d.code} {d.span.where()}: {d.message}" for d in self.diagnostics))

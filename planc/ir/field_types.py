@@ -71,13 +71,35 @@ class Within:
 
     minimum: float
     most: float
+    or_none: bool = False
+    """0 too, for what a sentence need not say."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
         return _after_validator(self.check, source, handler)
 
     def check(self, value: float) -> float:
-        if not self.minimum <= value <= self.most:  # refuses "not a number" too
+        if not self.holds(value):
             raise ValueError(f"{shortened(value)} is not a number from {self.minimum:g} to {self.most:g}")
+        return value
+
+    def holds(self, value: float) -> bool:
+        """True if `value` is in the range; what is "not a number" is not."""
+        return self.minimum <= value <= self.most or (self.or_none and value == 0)
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """One of some words."""
+
+    words: tuple[str, ...]
+    kind: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
+        return _after_validator(self.check, source, handler)
+
+    def check(self, value: str) -> str:
+        if value not in self.words:
+            raise ValueError(f"{shortened(value)} is not {self.kind}: {', '.join(w for w in self.words if w)}")
         return value
 
 
@@ -112,6 +134,23 @@ def _after_validator(check: Callable[[Any], Any], source: Any, handler: GetCoreS
 
 FILE_NAME = OneLine("a file's name", 4096)
 COUNT = Within(0, MAX_COUNT)
+POSITIVE = Within(1, MAX_COUNT)
+
+# What machines have, far on both sides of any that is built: predictions from such numbers stay finite. The language
+# asks the same of a hardware file.
+FLOPS_PER_S = Within(1, 1e24)
+BYTES_PER_S = Within(1, 1e18)
+BYTES = Within(1, 1e18)
+BYTES_OR_NONE = Within(0, 1e18)
+SECONDS = Within(0, 1e6)
+SHARE = Within(1e-6, 1)
+SHARE_OR_NONE = Within(0, 1)
+FACTOR = Within(1e-3, 1e6)
+"""A ratio, such as the speed-up by reductions in the network."""
+DEPTH = Within(0, 1e9)
+"""Steps, which need not be whole."""
+YEARLY = Within(1e-9, 1e9)
+"""A number of times in a year."""
 
 Name = Annotated[str, Matching(NAME, "a name")]
 NameOrEmpty = Annotated[str, Matching(f"({NAME})?", "a name")]
@@ -132,6 +171,17 @@ Place = Annotated[Span, InFile()]
 ScheduleRow = Annotated[str, Matching(r"[\w,;()]*", "a row of a schedule", 1_000_000)]
 
 Count = Annotated[int, COUNT]
-Positive = Annotated[int, Within(1, MAX_COUNT)]
+Positive = Annotated[int, POSITIVE]
 Quantity = Annotated[float, Within(-MAX_QUANTITY, MAX_QUANTITY)]
 NotNegative = Annotated[float, Within(0, MAX_QUANTITY)]
+FlopsPerS = Annotated[float, FLOPS_PER_S]
+BytesPerS = Annotated[float, BYTES_PER_S]
+Bytes = Annotated[float, BYTES]
+BytesOrNone = Annotated[float, BYTES_OR_NONE]
+Seconds = Annotated[float, SECONDS]
+Share = Annotated[float, SHARE]
+ShareOrNone = Annotated[float, SHARE_OR_NONE]
+Factor = Annotated[float, FACTOR]
+Depth = Annotated[float, DEPTH]
+BytesPerSOrNone = Annotated[float, Within(BYTES_PER_S.minimum, BYTES_PER_S.most, or_none=True)]
+YearlyOrNone = Annotated[float, Within(YEARLY.minimum, YEARLY.most, or_none=True)]

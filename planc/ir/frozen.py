@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from planc.ir.field_types import shortened
 
 T = TypeVar("T")
 
@@ -21,6 +23,16 @@ class Frozen(BaseModel):
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values, field by field."""
         return self.model_dump(mode="json")
+
+
+def first_mistake(error: ValueError) -> str:
+    """The first mistake of values from a file, from the `error` of reading them: `mesh.axes.0.name: ... is not a
+    name`."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors(include_url=False)[0]
+    place = ".".join(shortened(part).strip("'") for part in first["loc"])
+    return f"{place}: {first['msg'].removeprefix('Value error, ')}"
 
 
 def read(kind: type[T], data: Any) -> T:

@@ -4,14 +4,45 @@ from __future__ import annotations
 
 from dataclasses import field
 from math import prod
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.base import Cause, Value
-from planc.ir.field_types import Count, Line, Method, Name, NameOrEmpty, NotNegative, Positive
+from planc.ir.field_types import (
+    Bytes,
+    BytesOrNone,
+    BytesPerS,
+    BytesPerSOrNone,
+    Count,
+    Depth,
+    Factor,
+    FlopsPerS,
+    Line,
+    Method,
+    Name,
+    NameOrEmpty,
+    NotNegative,
+    OneOf,
+    Positive,
+    Seconds,
+    Share,
+    ShareOrNone,
+    YearlyOrNone,
+)
 
 if TYPE_CHECKING:
     import networkx as nx
+
+WIDE_RATES = ("fp32", "bf16", "fp16")
+"""Dtypes of which a chip has at least one rate: narrower products run at it where they have none of their own."""
+RATES = (*WIDE_RATES, "float8", "int8", "float4")
+NARROW = ("float8", "float4")
+"""Dtypes whose products may have an efficiency of their own."""
+OPS = ("reduce_scatter", "all_reduce", "all_to_all")
+"""Collectives that a link or network may say a share for: `all_reduce_efficiency = 60 %`."""
+Rated = Annotated[str, OneOf(RATES, "a dtype of a chip's rates")]
+Narrow = Annotated[str, OneOf(NARROW, "a narrow dtype")]
+OpOfLink = Annotated[str, OneOf(OPS, "a collective")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,43 +50,43 @@ class Chip(Value):
     """One accelerator. Rates are dense peaks by dtype; efficiencies are measured fractions of them."""
 
     name: Method
-    flops_per_s: dict[Name, NotNegative]
-    memory_bytes: NotNegative
-    memory_bandwidth_bytes_per_s: NotNegative
+    flops_per_s: dict[Rated, FlopsPerS]
+    memory_bytes: Bytes
+    memory_bandwidth_bytes_per_s: BytesPerS
     devices: Positive = 1
     """Framework devices on one chip (2 on TPU v4 and 7x)."""
-    matmul_efficiency: NotNegative
-    attention_efficiency: NotNegative
-    memory_efficiency: NotNegative
-    launch_s: NotNegative
+    matmul_efficiency: Share
+    attention_efficiency: Share
+    memory_efficiency: Share
+    launch_s: Seconds
     """Fixed cost of starting one kernel."""
-    narrow_efficiency: dict[Name, NotNegative] = field(default_factory=dict)
+    narrow_efficiency: dict[Narrow, Share] = field(default_factory=dict)
     """Matmul efficiency of dtypes narrower than 16 bits, where it is another."""
-    dispatch_s: NotNegative = 0.0
+    dispatch_s: Seconds = 0.0
     """Host time to launch one op (s); shorter kernels are host-bound."""
-    matmul_depth: NotNegative = 0.0
+    matmul_depth: Depth = 0.0
     """Prologue and epilogue of a matmul tile, in steps of the contraction."""
-    matmul_tail: NotNegative = 0.0
+    matmul_tail: ShareOrNone = 0.0
     """Share of a wave of tiles that the last wave leaves idle."""
-    contention: NotNegative = 0.0
+    contention: ShareOrNone = 0.0
     """Contention: the share of an overlapped transfer's time by which compute slows down."""
-    step_s: NotNegative = 0.0
+    step_s: Seconds = 0.0
     """Fixed overhead of a step (s): data loading, logging, host synchronisation."""
-    runtime_bytes: NotNegative
+    runtime_bytes: BytesOrNone
     """Bytes held by the framework and its device context."""
-    runtime_fraction: NotNegative
+    runtime_fraction: ShareOrNone
     """Share of the memory lost to fragmentation."""
-    communicator_bytes: NotNegative
+    communicator_bytes: BytesOrNone
     """Bytes held by each communicator (NCCL's channels and buffers)."""
-    host_bandwidth_bytes_per_s: NotNegative
+    host_bandwidth_bytes_per_s: BytesPerS
     """One way between the chip and its host's memory (PCIe, or NVLink-C2C)."""
-    die_bandwidth_bytes_per_s: NotNegative
+    die_bandwidth_bytes_per_s: BytesPerS
     """One way between the framework devices of one chip; unused where a chip is one device."""
     cores: Count = 0
     """Streaming multiprocessors or tensor cores; 0 when the hardware file does not say."""
     core_lanes: Count = 0
     """fp32 lanes of one core."""
-    failures_per_year: NotNegative = 0.0
+    failures_per_year: YearlyOrNone = 0.0
     """Failures of one chip, with what hangs on it, that end a run; 0: the hardware file does not say."""
 
     @property
@@ -73,24 +104,24 @@ class Link(Value):
     """A link between chips. `bandwidth_bytes_per_s` is one way, per chip (node) or per torus link."""
 
     name: Method
-    bandwidth_bytes_per_s: NotNegative
-    latency_s: NotNegative
-    efficiency: NotNegative = 1.0
-    in_network_reduction: NotNegative = 1.0
+    bandwidth_bytes_per_s: BytesPerS
+    latency_s: Seconds
+    efficiency: Share = 1.0
+    in_network_reduction: Factor = 1.0
     """Measured speed-up of a full node's all-reduce by in-network reduction; 1 without it."""
-    half_bytes: NotNegative = 0.0
+    half_bytes: BytesOrNone = 0.0
     """A transfer of this size runs at half the bandwidth."""
-    call_s: NotNegative = 0.0
+    call_s: Seconds = 0.0
     """Host overhead of each collective (s): wrapping, copying, synchronising."""
-    op_efficiency: dict[Name, NotNegative] = field(default_factory=dict)
+    op_efficiency: dict[OpOfLink, Share] = field(default_factory=dict)
     """Efficiency of a collective beside the all-gather's bandwidth curve, by op; 1 where absent."""
     shared: Positive = 1
     """Chips behind one link: a PCIe switch has one way up for several."""
     switches: Count = 0
     """Switches that this link needs in one node."""
-    back_bandwidth_bytes_per_s: NotNegative = 0.0
+    back_bandwidth_bytes_per_s: BytesPerSOrNone = 0.0
     """The other way, in a graph; 0: the same."""
-    failures_per_year: NotNegative = 0.0
+    failures_per_year: YearlyOrNone = 0.0
     """Failures of one such link that end a run; 0: the hardware file does not say."""
 
 
@@ -100,17 +131,17 @@ class Level(Value):
 
     name: Method
     width: Positive
-    bandwidth_bytes_per_s: NotNegative
+    bandwidth_bytes_per_s: BytesPerS
     """One way, per host, into this level. A node is one host unless `Cluster.host_chips` says otherwise."""
-    latency_s: NotNegative
-    efficiency: NotNegative = 1.0
-    oversubscription: NotNegative = 1.0
+    latency_s: Seconds
+    efficiency: Share = 1.0
+    oversubscription: Factor = 1.0
     """Oversubscription: bandwidth of the units below over the bandwidth of this level."""
-    in_network_reduction: NotNegative = 1.0
-    half_bytes: NotNegative = 0.0
-    call_s: NotNegative = 0.0
+    in_network_reduction: Factor = 1.0
+    half_bytes: BytesOrNone = 0.0
+    call_s: Seconds = 0.0
     """Host overhead of each collective (s)."""
-    op_efficiency: dict[Name, NotNegative] = field(default_factory=dict)
+    op_efficiency: dict[OpOfLink, Share] = field(default_factory=dict)
     """Efficiency of a collective beside the all-gather's bandwidth curve, by op; 1 where absent."""
     ports: Count = 0
     """Ports of one switch of this level; 0 when the hardware file does not say."""
@@ -151,7 +182,7 @@ class Wire(Value):
     others: tuple[Name, ...]
     link: Method
     links: Positive = 1
-    share: NotNegative = 1.0
+    share: Share = 1.0
     """Part of the bandwidth that is left."""
 
 

@@ -567,8 +567,8 @@ class Plan(Value):
         """Read the compiled form, the dictionary that `to_json` gives.
 
         Every text in `data` matches its field's type (`planc.ir.field_types`), every number is bounded, and every name
-        that is used is declared: a compiled plan may come from a stranger. Raises ValueError for anything that the
-        language could not have built.
+        that is used is declared; raises ValueError for anything else. A plan that comes from a stranger is read by
+        `planc.language.compiled_plan`, which asks every verb as well.
         """
         from planc.ir.frozen import read
         from planc.ir.references import inconsistencies

@@ -46,25 +46,26 @@ def _updates(plan: Plan) -> Iterator[str]:
 def model_inconsistencies(model: Model) -> Iterator[str]:
     """One sentence for each mistake in `model`: names that it uses and does not declare, sizes that do not fit."""
     sections = {"first", "last", *model.blocks}
-    yield from _unknown("size", ["layers"], model.sizes)
-    yield from _unknown("section", [*model.ops, *(s for p in model.params for s in p.sections)], sections)
-    yield from _unknown("section without ops", sections, model.ops)
+    yield from unknown("size", ["layers"], model.sizes)
+    yield from unknown("section", [*model.ops, *(s for p in model.params for s in p.sections)], sections)
+    yield from unknown("section without ops", sections, model.ops)
     dims = {*model.sizes, *OUTSIDE_MODEL}
-    yield from _unknown("dim", [d for p in model.params for d in p.dims], model.sizes)
-    yield from _unknown("dim", [d for t in model.tensors for d in t.dims], dims)
+    yield from unknown("dim", [d for p in model.params for d in p.dims], model.sizes)
+    yield from unknown("dim", [d for t in model.tensors for d in t.dims], dims)
     for op in (op for ops in model.ops.values() for op in ops):
         if not op.inputs:
             yield f"the op `{op.name}` has no input"
-        yield from _unknown("tensor", [*op.inputs, op.output, *op.saves], model.tensor)
-        yield from _unknown("parameter", op.params, model.param)
-        yield from _unknown("input", op.whole_of, op.inputs)
-        yield from _unknown("input or parameter", op.fixed, (*op.inputs, *op.params))
+        yield from unknown("tensor", [*op.inputs, op.output, *op.saves], model.tensor)
+        yield from unknown("parameter", op.params, model.param)
+        yield from unknown("input", op.whole_of, op.inputs)
+        yield from unknown("input or parameter", op.fixed, (*op.inputs, *op.params))
         for code in op.own_code:
-            yield from _unknown("tensor", code.saves, model.tensor)
-            yield from _unknown("dim", [d for e in elements_of(code) for d in e.dims], dims)
+            yield from unknown("tensor", code.saves, model.tensor)
+            yield from unknown("dim", [d for e in elements_of(code) for d in e.dims], dims)
         if [k.up_to for k in op.own_code[:-1]] != sorted({k.up_to for k in op.own_code[:-1]}):
             yield f"what the code of `{op.name}` keeps is not in the order of the lengths of a sequence"
-        yield from _unknown("dim", [*op.whole, *(d for whole in op.whole_of.values() for d in whole)], dims)
+        yield from unknown("dim", [*op.whole, *(d for whole in op.whole_of.values() for d in whole)], dims)
+    yield from _unused(model)
     if "layers" in model.sizes and sum(run.layers for run in model.runs) not in (0, model.layers):
         yield "the runs of blocks are not as many as the layers"
     if model.top_k and model.sizes.get("experts", 0) < model.top_k:
@@ -73,13 +74,22 @@ def model_inconsistencies(model: Model) -> Iterator[str]:
         yield "a section has no ops"
 
 
+def _unused(model: Model) -> Iterator[str]:
+    """Parameters without an op, and ops with a parameter of another section."""
+    used = {(name, section) for section, ops in model.ops.items() for op in ops for name in op.params}
+    kept = {(param.name, section) for param in model.params for section in param.sections}
+    for name, section in sorted(used ^ kept)[:1]:
+        what = "no op of it uses it" if (name, section) in kept else "it is not one of it"
+        yield f"the parameter `{name}` and the section `{section}`: {what}"
+
+
 def _mesh(mesh: Mesh) -> Iterator[str]:
     named = [*mesh.axes, *(a for view in mesh.views for a in view.axes)]
     if len({a.name for a in named}) != len(named) or not mesh.axes:
         yield "the axes of the mesh have not each a name of their own"
     yield from _strides("mesh", mesh.axes)
     for view in mesh.views:
-        yield from _unknown("axis", view.of, mesh.sizes)
+        yield from _axes(view.of, mesh.sizes)
         of = [a for a in mesh.axes if a.name in view.of]
         if of and prod(a.size for a in of) != prod(a.size for a in view.axes):
             yield "a view has not the ranks of the axes it covers"
@@ -97,22 +107,23 @@ def _sentences(plan: Plan) -> Iterator[str]:
     regions = {"", *plan.model.regions}
     layouts: list[Shard | Replicate] = [*plan.shards, *plan.replicates]
     for layout in layouts:
-        yield from _unknown("axis", layout.axes, axes)
-        yield from _unknown("dim", [layout.dim], dims)
-        yield from _unknown("region", [layout.region], regions)
+        yield from _axes(layout.axes, axes)
+        yield from unknown("dim", [layout.dim], dims)
+        yield from unknown("region", [layout.region], regions)
     if plan.realise is not None:
-        yield from _unknown("framework", [plan.realise.framework], FRAMEWORKS)
+        yield from unknown("framework", [plan.realise.framework], FRAMEWORKS)
     for store in plan.stores:
-        yield from _unknown("axis", store.axes, axes)
-        yield from _unknown("region", [store.region], regions)
-        yield from _unknown("dim", [store.dim], {"", *dims})
+        yield from _axes(store.axes, axes)
+        yield from unknown("region", [store.region], regions)
+        yield from unknown("dim", [store.dim], {"", *dims})
     for override in plan.overrides:
-        yield from _unknown("dim", override.layout, dims)
-        yield from _unknown("axis", [a for over in override.layout.values() for a in over], axes)
-    yield from _unknown("axis", [overlap.axis for overlap in plan.overlaps], axes)
-    yield from _unknown("region", [r for view in plan.mesh.views for r in view.regions], regions)
+        yield from unknown("dim", override.layout, dims)
+        for over in override.layout.values():
+            yield from _axes(over, axes)
+    yield from unknown("axis", [overlap.axis for overlap in plan.overlaps], axes)
+    yield from unknown("region", [r for view in plan.mesh.views for r in view.regions], regions)
     if plan.split is not None:
-        yield from _unknown("axis", [plan.split.axis], plan.mesh.sizes)
+        yield from unknown("axis", [plan.split.axis], plan.mesh.sizes)
         yield from _stages(plan.split.stages, plan)
 
 
@@ -123,7 +134,14 @@ def _stages(stages: tuple[tuple[int, int], ...], plan: Plan) -> Iterator[str]:
         yield "the pipeline's stages do not hold each layer once"
 
 
-def _unknown(what: str, names: Iterable[str], known: Iterable[str]) -> Iterator[str]:
+def unknown(what: str, names: Iterable[str], known: Iterable[str]) -> Iterator[str]:
+    """A sentence about the first of `names` that is not `known`; none where all are. `what` says what they name."""
     strange = set(names) - set(known)
     if strange:
         yield f"unknown {what} `{min(strange)}`"
+
+
+def _axes(names: tuple[str, ...], known: Iterable[str]) -> Iterator[str]:
+    yield from unknown("axis", names, known)
+    if len({*names}) != len(names):
+        yield "one sentence names an axis twice"

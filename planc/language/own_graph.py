@@ -8,37 +8,20 @@ wire   NAMES to NAMES over LINK [x LINKS] [at SHARE]   a link from each to each
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import get_args
 
 from planc.diag.diagnostic import Related
 from planc.diag.fast_dataclass import dataclass
 from planc.diag.span import Span
 from planc.graph.from_parts import MOST_LINKS, GraphBuilder, links_of, links_of_graph
-from planc.graph.links import MachineLinks, VertexKind
+from planc.graph.links import MachineLinks
+from planc.graph.soundness import KINDS, LINKS, MAY_BE_ZERO, NUMBERS, mistake_of_part, mistake_of_whole
 from planc.ir.hardware import Chip, Link, OwnGraph, Part, PartKind, Points, Wire
 from planc.language.draft import Draft
 from planc.language.verbs.hardware import Declared, declared_name, read_chip, read_link
 from planc.syntax.tree import Node, Sentence, Word
 
-KINDS = tuple(kind for kind in get_args(VertexKind) if kind != "die")
-NUMBERS: dict[str, dict[str, int | None]] = {
-    "rack": {"chips": None},
-    "rail": {"nodes": None, "chips": None, "leaf": 0, "spines": 0, "uplinks": 1, "cards": 0},
-    "fat_tree": {"nodes": None, "chips": None, "leaf": None, "spines": 0, "uplinks": 1, "cards": 0},
-    "dragonfly": {"groups": None, "switches": None, "nodes": None, "chips": None, "uplinks": 1},
-    "torus": {"wrap": 0},
-}
-"""Numbers of each kind of part, and what holds when one is left out; None: it is needed."""
-MAY_BE_ZERO = ("spines", "wrap")
-LINKS: dict[str, tuple[str, ...]] = {
-    "rack": ("link",),
-    "rail": ("link", "out", "up"),
-    "fat_tree": ("link", "out", "up"),
-    "dragonfly": ("link", "out", "local", "up"),
-    "torus": ("link",),
-}
-"""Names of the links of each kind of part."""
 SAME_AS = {"up": "out", "local": "out"}
 """The link that is taken where one is not given."""
 
@@ -78,7 +61,10 @@ def read_graph(sentence: Sentence, declared: Declared, draft: Draft) -> ReadGrap
         )
         return None
     links = links_of_graph(declared_name(sentence), graph)
-    if links.symmetry is None and not _is_whole(links, sentence, reader, draft):
+    if (mistake := mistake_of_whole(links)) is not None:
+        joined = _wire_of(reader, {*mistake.points}) if mistake.code == "E1404" else None
+        span = joined or reader.spans.get("".join(mistake.points[:1]), sentence.span)
+        draft.report(mistake.code, span, mistake.message, help=mistake.help)
         return None
     return _machine(chip, graph, links)
 
@@ -102,7 +88,8 @@ class _Reader:
         self.declared, self.draft = declared, draft
         self.links: dict[str, Link] = {}
         self.spans: dict[str, Span] = {}
-        """Where a name of a vertex is declared."""
+        """Where the name of a part or a vertex is declared."""
+        self.parts: set[str] = set()
         self.count = 0
 
     def graph(self) -> OwnGraph:
@@ -134,6 +121,9 @@ class _Reader:
                 related=(Related(first, "first here"),),
             )  # fmt: skip
 
+    def _point_of(self, part: str) -> str:
+        return next((name for name in self.spans if name.startswith(f"{part}.")), f"{part}.switch")
+
     def _link(self, word: Word) -> str | None:
         if word.text in self.links:
             return word.text
@@ -163,6 +153,7 @@ class _Reader:
             self.draft.report("E1406", word.span, f"`{word.text}` is not a kind of part", help=f"legal: {legal}")
             return None
         self._declare(name.text, sentence.span)
+        self.parts.add(name.text)
         numbers, links, shape = self._arguments(call, word.text)
         if numbers is None:
             return None
@@ -188,19 +179,10 @@ class _Reader:
         return Part(name=name, kind=kind, numbers=every, links=joined, shape=shape)  # type: ignore[arg-type]
 
     def _adds_up(self, part: Part, call: Node) -> bool:
-        n = part.numbers
-        several = "leaf" in n and n["nodes"] > n["leaf"]
-        if several and not n["spines"]:
-            self.draft.report(
-                "E1414", call.span, f"{n['nodes']} nodes fill several leaves of {n['leaf']}, and no spine joins them"
-            )
-            return False
-        if "cards" in n and n["cards"] > n["chips"]:
-            self.draft.report(
-                "E1414", call.span, f"{n['cards']} cards for {n['chips']} chips: each chip has one at most"
-            )
-            return False
-        return True
+        mistake = mistake_of_part(part)
+        if mistake is not None:
+            self.draft.report(mistake.code, call.span, mistake.message, help=mistake.help)
+        return mistake is None
 
     def _arguments(self, call: Node, kind: str) -> tuple[dict[str, int] | None, dict[str, str], tuple[int, ...]]:
         numbers: dict[str, int] = {}
@@ -247,9 +229,12 @@ class _Reader:
 
     def _wire(self, sentence: Sentence) -> Wire | None:
         ends, others = (sentence.names(i) for i in (0, 1))
-        unknown = [w for w in (*ends, *others) if w.text not in self.spans]
+        unknown = [w for w in (*ends, *others) if w.text not in self.spans or w.text in self.parts]
         for word in unknown if self.count <= MOST_LINKS else ():
-            self.draft.report("E1402", word.span, f"no point is called `{word.text}`")
+            help = f"`{word.text}` is a part: name a point of it, such as {self._point_of(word.text)}"
+            self.draft.report(
+                "E1402", word.span, f"no point is called `{word.text}`", help=help if word.text in self.parts else ""
+            )
         for word in [w for w in ends if w.text in {o.text for o in others}]:
             self.draft.report("E1405", word.span, f"`{word.text}` is joined with itself")
         link = self._link(sentence.node.words("NAME")[0])
@@ -266,105 +251,8 @@ class _Reader:
         )  # fmt: skip
 
 
-def _is_whole(links: MachineLinks, sentence: Sentence, reader: _Reader, draft: Draft) -> bool:
-    """Every chip reaches every other, over one cable between two points at most."""
-    if not links.devices:
-        draft.report("E1411", sentence.span, "the graph has no chips", help="such as: points gpu0, gpu1 as chip")
-        return False
-    near: list[list[int]] = [[] for _ in links.vertices]
-    seen: set[tuple[int, int]] = set()
-    for c in links.cables:
-        pair = min(c.source, c.target), max(c.source, c.target)
-        if pair in seen:
-            names = " and ".join(f"`{links.vertices[i].name}`" for i in pair)
-            span = _wire_of(reader, links, pair) or sentence.span
-            draft.report("E1404", span, f"{names} are joined twice", help="write one wire with `x 2`")
-            return False
-        seen.add(pair)
-        near[c.source].append(c.target)
-        near[c.target].append(c.source)
-    for v in links.devices:
-        if not near[v]:
-            name = links.vertices[v].name
-            draft.report("E1415", reader.spans.get(name, sentence.span), f"the chip `{name}` has no link")
-            return False
-    return _reach_each_other(links, near, sentence, reader, draft)
-
-
-def _reach_each_other(
-    links: MachineLinks, near: list[list[int]], sentence: Sentence, reader: _Reader, draft: Draft
-) -> bool:
-    """By links and switches; a chip passes nothing on."""
-    pieces = _pieces(near, range(len(near)))
-    first, vertices = links.devices[0], links.vertices
-    lost = next((v for v in links.devices if pieces[v] != pieces[first]), None)
-    if lost is not None:
-        said = f"no way leads from `{vertices[first].name}` to `{vertices[lost].name}`"
-        draft.report(
-            "E1401", reader.spans.get(vertices[lost].name, sentence.span), said, help="join the pieces by a wire"
-        )
-        return False
-    pair = _apart(links, near)
-    if pair is not None:
-        one, other = (vertices[v].name for v in pair)
-        draft.report(
-            "E1418", reader.spans.get(other, sentence.span),
-            f"every way from `{one}` to `{other}` leads through the chips of other nodes, and they pass nothing on",
-            help="join them by a switch, a card or a host",
-        )  # fmt: skip
-        return False
-    return True
-
-
-def _apart(links: MachineLinks, near: list[list[int]]) -> tuple[int, int] | None:
-    """Two chips that no network of switches joins; None when there are none.
-
-    A direct link joins two as well, and a peer in the same node passes on what its network leads to.
-    """
-    chips = {*links.devices}
-    pieces = _pieces(
-        [[u for u in at if u not in chips] for at in near], (v for v in range(len(near)) if v not in chips)
-    )
-    on = {v: {pieces[u] for u in near[v] if u not in chips} for v in links.devices}
-    if set.intersection(*on.values()):
-        return None
-    unit_of = {v: links.vertices[v].unit for v in links.devices}
-    peers: dict[int, list[int]] = {}
-    for v in links.devices:
-        peers.setdefault(unit_of[v], []).append(v)
-
-    for one in links.devices[:MOST_STARTS]:
-        mine = [
-            one,
-            *(p for p in (peers[unit_of[one]] if unit_of[one] >= 0 else ()) if on[one] & on[p] or p in near[one]),
-        ]
-        reached, direct = set.union(*(on[v] for v in mine)), {u for v in mine for u in near[v]}
-        lost = next((v for v in links.devices if v != one and v not in direct and not on[v] & reached), None)
-        if lost is not None:
-            return one, lost
-    return None
-
-
-MOST_STARTS = 64
-"""Chips of which each is asked whether it reaches every other, where no network joins all."""
-
-
-def _pieces(near: list[list[int]], among: Iterable[int]) -> dict[int, int]:
-    """For each vertex of `among` the first of those that it is joined with."""
-    found: dict[int, int] = {}
-    for start in among:
-        todo = [] if start in found else [start]
-        while todo:
-            v = todo.pop()
-            if v not in found:
-                found[v] = start
-                todo += near[v]
-    return found
-
-
-def _wire_of(reader: _Reader, links: MachineLinks, pair: tuple[int, int]) -> Span | None:
+def _wire_of(reader: _Reader, names: set[str]) -> Span | None:
     """The last wire between two points."""
-    names = {links.vertices[i].name for i in pair}
     found = [
         s.span for s in reader.declared.sentences if s.verb == "wire"
         and names <= {w.text for i in (0, 1) for w in s.names(i)}

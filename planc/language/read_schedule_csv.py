@@ -56,11 +56,9 @@ def _runs_to_end(
     order: tuple[str, ...], table: list[list[csv_schedule.Cell]], name: str, word: Word, draft: Draft
 ) -> bool:
     """True if the ranks can run their rows to the end; otherwise the ranks that wait for each other are reported."""
-    from planc.pipeline import csv_schedule
-    from planc.pipeline.actions import Repeat
-    from planc.pipeline.deadlock import find_deadlock
+    from planc.pipeline.deadlock import circle_of
 
-    circle = find_deadlock([[Repeat(1, row)] for row in csv_schedule.rows(order)])
+    circle = circle_of(order)
     if not circle:
         return True
     first, *rest = circle

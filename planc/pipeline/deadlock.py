@@ -105,3 +105,10 @@ class _Progress:
 def _direction(action: Action) -> str:
     """A backward ends for those who wait for it when the gradient of the input does."""
     return "backward" if action.kind == "backward_input" else action.kind
+
+
+def circle_of(order: tuple[str, ...]) -> tuple[Wait, ...]:
+    """The ranks that wait for each other in a schedule from a file, from its normalized rows (`order`)."""
+    from planc.pipeline import csv_schedule
+
+    return find_deadlock([[Repeat(1, row)] for row in csv_schedule.rows(order)])

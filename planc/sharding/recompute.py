@@ -23,16 +23,6 @@ def names_op(word: str, op: Op) -> bool:
     return op.name == word or op.name.startswith(f"{word}.")
 
 
-def unknown_names(plan: Plan) -> list[str]:
-    """Names after `recompute` and `quantize` of a compiled `plan` that are those of no op: an older planc
-    wrote them."""
-    ops = [op for section in plan.model.ops.values() for op in section]
-    quantized = [name for q in plan.quantize for name in (*q.ops, *q.kept)]
-    recomputed = () if plan.recompute.blocks else plan.recompute.ops
-    names = dict.fromkeys([*recomputed, *plan.recompute.kept, *quantized])
-    return [name for name in names if not any(names_op(name, op) for op in ops)]
-
-
 def replay(plan: Plan, section: Section = "block") -> Replay:
     """Saved tensors and recomputed ops of one kind of block (`section`) under `plan`.
 

@@ -173,7 +173,10 @@ def _nothing(tree: Any, edit: Edit) -> None:
 
 
 def _set(tree: Any, edit: Edit) -> None:
-    value_at(tree, edit["at"][:-1])[edit["at"][-1]] = copy.deepcopy(edit["to"])
+    inner, key = value_at(tree, edit["at"][:-1]), edit["at"][-1]
+    if isinstance(inner, dict) and not isinstance(key, str):
+        raise TypeError("JSON has texts as keys")
+    inner[key] = copy.deepcopy(edit["to"])
 
 
 def _delete(tree: Any, edit: Edit) -> None:
@@ -186,8 +189,7 @@ def _rename(tree: Any, edit: Edit) -> None:
 
 
 def _copy(tree: Any, edit: Edit) -> None:
-    value = copy.deepcopy(value_at(tree, edit["from"]))
-    value_at(tree, edit["at"][:-1])[edit["at"][-1]] = value
+    _set(tree, {"at": edit["at"], "to": value_at(tree, edit["from"])})
 
 
 def _again(tree: Any, edit: Edit) -> None:

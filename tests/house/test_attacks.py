@@ -22,7 +22,8 @@ def functions_of(file: str) -> frozenset[str]:
 
 
 def test_every_finding_is_in_the_table() -> None:
-    assert list(FINDINGS) == [f"S{number}" for number in range(1, 27)]
+    third = len(FINDINGS) - 26
+    assert list(FINDINGS) == [f"S{n}" for n in range(1, 27)] + [f"T{n}" for n in range(1, third + 1)]
     assert all(set(finding) <= {"what", "tests", "open"} for finding in FINDINGS.values())
 
 

@@ -1,11 +1,15 @@
 """The hardware of the catalog and the sentences that name it."""
 
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 
 from planc.cost import device_group
+from planc.ir.base import Value
+from planc.ir.hardware import Chip, Level, Link
 from planc.language import library
+from planc.language.verbs.hardware import CHIP, LEVEL, LINK, WHOLE, range_of
 from tests.plans import BODY, HEAD, ROOT, cluster_of, found, plan_of
 
 FILES = sorted((ROOT / "plans" / "hardware").glob("*.plan"))
@@ -76,3 +80,74 @@ def test_an_allocation_in_blocks_keeps_its_nodes(tmp_path: Path) -> None:
     whole = plan_of(tmp_path, HEAD + BODY).cluster
     blocks = plan_of(tmp_path, HEAD.replace("h100_node", "h100_node over 2 leaves") + BODY).cluster
     assert (blocks.chips, blocks.levels[0].width, whole.levels[0].width) == (whole.chips, 4, 32)
+
+
+MACHINE = """hardware mine
+chip      c({chip}memory = 8 GiB, memory_bandwidth = 10 GB/s)
+link      l(bandwidth = 2 GB/s, latency = 200 us{link})
+node      mine_node = 2 x c over l
+network   net = local 8 at 1 GB/s{level}
+"""
+
+
+def on_machine(folder: Path, chip: str = "bf16 = 1 TFLOP/s, ", link: str = "", level: str = "") -> list[str]:
+    """The findings of a plan on a machine with such fields."""
+    (folder / "mine.plan").write_text(MACHINE.format(chip=chip, link=link, level=f" ({level})" if level else ""))
+    head = HEAD.replace("8 x h100_node", "32 x mine_node").replace("model", 'import "mine.plan"\nmodel', 1)
+    return [f"{d.code} {d.message}" for d in found(folder, head + BODY) if d.severity == "error"]
+
+
+@pytest.mark.parametrize("rates", ["int8 = 1 TFLOP/s, ", "float8 = 1 TFLOP/s, float4 = 1 TFLOP/s, ", ""])
+def test_a_chip_has_a_rate_for_what_is_not_narrow(tmp_path: Path, rates: str) -> None:
+    """The costs of a chip with rates of narrow dtypes alone were a traceback."""
+    assert on_machine(tmp_path, rates) == ["E0103 chip `c` lacks a rate such as bf16"]
+
+
+@pytest.mark.parametrize(
+    ("field", "says"),
+    [
+        ("bf16 = 0.0000000001 GFLOP/s, ", "bf16 must be from 1 to 1e+24 FLOP/s"),
+        ("bf16 = 1 TFLOP/s, host_bandwidth = 1e-300 MB/s, ", "host_bandwidth must be from 1 to 1e+18 B/s"),
+        ("bf16 = 1 TFLOP/s, launch = 1e20 s, ", "launch must be from 0 to 1e+06 s"),
+        ("bf16 = 1 TFLOP/s, memory_efficiency = 1e-300 %, ", "memory_efficiency must be from 1e-06 to 1"),
+        ("bf16 = 1 TFLOP/s, runtime = 1e20 TB, ", "runtime must be from 0 to 1e+18 B"),
+        ("bf16 = 1 TFLOP/s, failures = 1e-300, ", "failures must be from 1e-09 to 1e+09"),
+    ],
+)
+def test_a_number_that_no_machine_has_is_refused(tmp_path: Path, field: str, says: str) -> None:
+    """The report of a rate of 1e-300 had lines of 300 digits; others come out as infinite."""
+    assert on_machine(tmp_path, field) == [f"E0103 {says}"]
+
+
+EDGES = (0.0, 1e-300, 1e-7, 0.5, 1.0, 1.5, 2.0, 1e7, 1e30)
+NOUNS: list[tuple[type[Value], dict[str, tuple[str, float | None]], dict[str, str]]] = [
+    (Chip, {**CHIP, "bf16": ("compute", None)}, {
+        "memory": "memory_bytes", "memory_bandwidth": "memory_bandwidth_bytes_per_s", "launch": "launch_s",
+        "runtime": "runtime_bytes", "fragmentation": "runtime_fraction", "communicator": "communicator_bytes",
+        "host_bandwidth": "host_bandwidth_bytes_per_s", "die_bandwidth": "die_bandwidth_bytes_per_s",
+        "dispatch": "dispatch_s", "step": "step_s", "failures": "failures_per_year"}),
+    (Link, LINK, {
+        "call": "call_s", "bandwidth": "bandwidth_bytes_per_s", "latency": "latency_s", "half_size": "half_bytes",
+        "back_bandwidth": "back_bandwidth_bytes_per_s", "failures": "failures_per_year"}),
+    (Level, LEVEL, {"call": "call_s", "latency": "latency_s", "half_size": "half_bytes"}),
+]  # fmt: skip
+"""Each noun with the fields of its sentence, and where a field of the noun is called otherwise."""
+
+
+def test_the_nouns_have_the_ranges_of_the_sentences() -> None:
+    """What the language refuses is refused in a compiled plan too, field by field; and nothing that it takes is."""
+    asked = 0
+    for noun, fields, called in NOUNS:
+        hints = get_type_hints(noun, include_extras=True)
+        for name, (kind, default) in fields.items():
+            if name.endswith("_efficiency") and called.get(name, name) not in hints:
+                hint = get_args(hints["narrow_efficiency" if name.startswith("float") else "op_efficiency"])[1]
+            else:
+                hint = get_args(hints["flops_per_s"])[1] if name == "bf16" else hints[called.get(name, name)]
+            (mark,) = get_args(hint)[1:]
+            legal = range_of(name, kind)
+            for number in [n for n in EDGES if name not in WHOLE or n == int(n)]:
+                unsaid = number == 0 and default in (0, None)
+                assert mark.holds(number) == legal.holds(number) or unsaid, (name, number)
+                asked += 1
+    assert asked > 300

@@ -13,6 +13,7 @@ from typing import get_args
 from planc.catalog import build_model, config_types, families, model_names
 from planc.frameworks import NAMES
 from planc.ir.collective import DTYPE_BYTES
+from planc.ir.hardware import RATES
 from planc.ir.model import EXPERTS, ROUTED
 from planc.ir.plan import NOUNS, Priced
 from planc.language import library
@@ -74,7 +75,7 @@ def language() -> frozenset[str]:
         "override": ("replicated",),
         "price": get_args(Priced),
         "expect": (*expect.METRICS, "<=", ">=", "<", ">"),
-        "chip": (*hardware.CHIP, *hardware.RATES),
+        "chip": (*hardware.CHIP, *RATES),
         "link": tuple(hardware.LINK),
         "network": tuple(hardware.LEVEL),
         "torus": tuple(hardware.TORUS),

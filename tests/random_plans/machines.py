@@ -5,11 +5,12 @@ from __future__ import annotations
 from functools import cache
 from math import ceil, prod
 
+from planc.ir.hardware import RATES
 from planc.language import library
 from planc.language.draft import Draft as Reading
 from planc.language.units import UNITS
 from planc.language.verbs.cluster import read as read_cluster
-from planc.language.verbs.hardware import CHIP, LEVEL, LINK, MAY_BE_ZERO, RATES, WHOLE
+from planc.language.verbs.hardware import CHIP, LEVEL, LINK, MAY_BE_ZERO, WHOLE
 from planc.syntax import parse_text
 from tests.random_plans.layouts import need_gib
 from tests.random_plans.pieces import Dice, Draft, divisors

@@ -245,3 +245,17 @@ def test_boxes_are_whole_exactly_when_each_element_is_in_one(data: st.DataObject
     for box in boxes:
         held[tuple(slice(o, o + n) for o, n in zip(box.offset, box.size, strict=True))] += 1
     assert Stored(shape=tuple(shape), boxes=tuple(boxes)).is_whole() == bool((held == 1).all())
+
+
+@pytest.mark.parametrize("place", ["versions", "tensors", "mesh", "history"])
+def test_a_refusal_quotes_no_name_without_an_end(whole: Path, place: str) -> None:
+    """Keys of 100,000 characters, which the refusal of their values names."""
+    key = "k" * 100_000
+    if place == "history":
+        told = json.loads((whole / HISTORY).read_text())
+        replaced(whole, HISTORY, json.dumps({**told, "held_out": {key: 1.0}}).encode())
+    else:
+        forge(whole, lambda fields: fields[place].update({key: None}))
+    with pytest.raises(PlanError) as raised:
+        folder.verify(whole)
+    assert all(len(d.message) <= 1000 for d in raised.value.diagnostics) and len(str(raised.value)) < 1500

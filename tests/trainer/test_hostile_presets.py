@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import json
+import pkgutil
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from difflib import unified_diff
@@ -20,9 +23,12 @@ from planc.diag import PlanError
 from planc.ir.field_types import GLOB, METHOD, NAME
 from planc.ir.plan import Plan
 from planc.ir.target import Target
+from planc.language import verbs
+from planc.language.compiled_plan import read_compiled
 from planc.trainer.preset.compiled import LONGEST_LINE, checksum, to_text, toml_string
 from planc.trainer.preset.embed import embed
 from planc.trainer.preset.load import load_preset
+from tests.fuzz.kinds import presets as fuzzed
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = ROOT / "plans" / "tiny.plan"
@@ -178,7 +184,7 @@ ODD = st.one_of(
 def test_one_odd_value_anywhere_is_refused_or_gives_a_program(place: tuple[str | int, ...], value: Any) -> None:
     """Whatever stands at one place: the reader or the target refuses, or both programs are Python."""
     try:
-        plan = Plan.from_json(changed(*place, to=value))
+        plan = read_compiled(changed(*place, to=value))
     except ValueError:
         return
     targets: tuple[Target, ...] = ("cuda", "xla")
@@ -265,3 +271,106 @@ def test_a_compiled_text_comes_back_from_toml(text: str) -> None:
     written = f"compiled = {toml_string(to_text(data))}\n"
     assert json.loads(tomllib.loads(written)["compiled"]) == data
     assert max(map(len, written.split("\n"))) <= LONGEST_LINE
+
+
+# What the types of the IR allow and no sentence can write.
+
+CAUSE = COMPILED["mesh"]["cause"]
+MANY = [{"name": f"x{n}", "size": 1, "stride": 1} for n in range(31)]
+SECOND = {"axes": [{"name": "q", "size": 128, "stride": 1}], "of": ["dp"], "regions": ["experts"], "cause": CAUSE}
+UNWRITABLE: list[tuple[str, str, dict[str, Any], str]] = [
+    ("attention", "a part of a graph", {"attention.method": "guess"}, "unknown way to do attention `guess`"),
+    ("attention", "a part of a graph", {"attention.kernel": {"method": "flex", "cause": CAUSE}}, "two kernels"),
+    ("attention", "a part of a graph", {"attention.block": 4}, "takes no `block`"),
+    ("cluster", "tiny", {"cluster.chip.flops_per_s": {"int8": 1e12}}, "has no rate of fp32, bf16, fp16"),
+    ("cluster", "tiny", {"cluster.shape": [4, 1]}, "a node does not have 2 lengths"),
+    ("cluster", "tiny", {"cluster.wrap": [True]}, "1 of the cluster's 1 dimensions"),
+    ("cluster", "presets/qwen3_8b_v5p", {"cluster.wrap": [True, True]}, "2 of the cluster's 3 dimensions"),
+    ("cluster", "presets/llama3_8b_h100", {"cluster.levels": []}, "nothing joins the"),
+    ("cluster", "tiny", {"cluster.changes": [{"kind": "rail", "names": [], "value": 1}]}, "otherwise than its"),
+    ("cluster", "a graph of its own", {"cluster.chip.devices": 2}, "has no other network"),
+    ("cluster", "a graph of its own", {"cluster.own_graph.wires": []}, "has no link"),
+    ("compile", "field/llama3_8b_fp8_offload", {"compiles.0.what": "step"}, "unknown region that is compiled"),
+    ("compile", "field/llama3_8b_fp8_offload", {"compiles.0.method": "gcc"}, "unknown compiler `gcc`"),
+    ("expect", "field/llama3_405b_8k", {"expects.0.metric": "beauty"}, "unknown metric `beauty`"),
+    ("expect", "field/llama3_405b_8k", {"expects.0.currency": "USD"}, "unknown currency `USD`"),
+    ("freeze", "an update of low rank", {"freeze.parts": ["soul"]}, "'soul' names no op of llama_tiny"),
+    ("lora", "an update of low rank", {"lora.rank": 512, "model.sizes.lora_rank": 512}, "is no less than that"),
+    ("mesh", "tiny", {"mesh.axes": [*COMPILED["mesh"]["axes"], *MANY]}, "more than 32 axes"),
+    ("offload", "field/llama3_8b_fp8_offload", {"offloads.0.what": ["soul"]}, "unknown state or tensor `soul`"),
+    ("overlap", "a graph of its own", {"overlaps.0.method": "magic"}, "unknown way to overlap `magic`"),
+    ("override", "a part of a graph", {"overrides.0.glob": "soul.*"}, "matches no parameter"),
+    ("override", "a part of a graph", {"overrides.0.layout": {"ffn": ["tp"]}}, "unknown dim `ffn`"),
+    ("price", "a schedule from a file", {"price.currency": "XXX"}, "unknown currency `XXX`"),
+    ("quantize", "field/llama3_8b_fp8_offload", {"quantize.0.dtype": "float2"}, "unknown narrow dtype `float2`"),
+    ("quantize", "field/llama3_8b_fp8_offload", {"quantize.0.recipe": "mine"}, "unknown recipe `mine`"),
+    ("quantize", "field/llama3_8b_fp8_offload", {"quantize.0.ops": ["ffn.norm"]}, "names no op"),
+    ("quantize", "field/llama3_8b_fp8_offload", {"quantize.0.kept_layers": [[4, 99]]}, "has not the layers"),
+    ("recompute", "tiny", {"recompute.ops": ["norm"]}, "'norm' names no op of llama_tiny"),  # by an older planc
+    ("replicate", "tiny", {"replicates": [{"dim": "layers", "axes": ["tp"], "cause": CAUSE}]}, "that is kept whole"),
+    ("route", "tiny_moe", {"route.factor": 0}, "factor = 0 of the experts' room"),
+    ("route", "tiny", {"route.cause": CAUSE}, "llama_tiny has no experts to route to"),
+    ("shard", "tiny", {"shards.0.dim": "layers"}, "unknown dim that is sharded `layers`"),
+    ("split", "field/llama3_405b_8k", {"split.schedule": "magic"}, "unknown pipeline schedule `magic`"),
+    ("split", "field/llama3_405b_8k", {"split.chunks": 4}, "128 stages in 4 chunks for 16 ranks"),
+    ("split", "field/llama3_405b_8k", {"split.order": ["0F0,0B0"]}, "a file's schedule beside"),
+    ("split", "a schedule from a file", {"split.order": ["0F0"] * 4}, "stage 0 is on rank 0 and on rank 1"),
+    ("split", "a schedule from a file", {"split.order": ["0B0,0F0"] * 3}, "has 3 rows and the pipeline 4 ranks"),
+    ("split", "a schedule from a file", {"split.order": [f"{s}B0,{s}F0" for s in range(4)]}, "waits at"),
+    ("split", "a schedule from a file", {"split.order": [f"{s}F0,,{s}B0" for s in range(4)]}, "not as planc keeps"),
+    ("split", "a schedule from a file", {"split.stages": [[0, 4], [4, 4], [4, 6], [6, 8]]}, "a stage holds nothing"),
+    ("store", "tiny", {"stores.2.dtype": "true"}, "unknown dtype `true`"),
+    ("store", "tiny", {"stores.2.dim": "slots"}, "unknown dim `slots`"),
+    ("view", "field/deepseek_v3_h800", {"mesh.views.0.regions": ["ffn"]}, "unknown region of a view `ffn`"),
+    ("view", "field/deepseek_v3_h800", {"mesh.views.1": SECOND}, "the experts have a view already"),
+    ("view", "field/mixtral_8x22b_hsdp", {"mesh.views.0.of": ["tp", "fsdp"]}, "are not neighbours"),
+]  # fmt: skip
+"""The verb that refuses, a plan, what is put into it, and what is said."""
+
+
+@pytest.mark.parametrize(
+    ("verb", "base", "changes", "says"), UNWRITABLE, ids=[f"{u[0]}-{u[3][:30]}" for u in UNWRITABLE]
+)
+def test_what_no_sentence_can_write_is_refused(verb: str, base: str, changes: dict[str, Any], says: str) -> None:
+    """By the verb whose sentence would have to write it; the types of the IR allow it."""
+    data = json.loads(json.dumps(fuzzed.compiled(base)))
+    assert read_compiled(data).to_json() == data
+    for place, value in changes.items():
+        *path, last = [int(key) if key.isdigit() else key for key in place.split(".")]
+        inner = data
+        for key in path:
+            inner = inner[key]
+        if isinstance(inner, list) and last == len(inner):
+            inner.append(value)
+        else:
+            inner[last] = value
+    plan = Plan.from_json(data)
+    found = [*importlib.import_module(f"planc.language.verbs.{verb}").mistakes(plan)]
+    assert any(says in mistake for mistake in found), found
+    with pytest.raises(ValueError, match=re.escape(found[0])):
+        read_compiled(data)
+
+
+def test_every_verb_that_asks_is_in_the_table() -> None:
+    names = [info.name for info in pkgutil.iter_modules(verbs.__path__)]
+    asking = [name for name in names if hasattr(importlib.import_module(f"planc.language.verbs.{name}"), "mistakes")]
+    assert asking == sorted({verb for verb, *_ in UNWRITABLE})
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "says"),
+    [
+        (("cluster", "chip", "memory_efficiency"), 0, "from 1e-06 to 1"),
+        (("cluster", "chip", "matmul_efficiency"), 0.0, "from 1e-06 to 1"),
+        (("cluster", "chip", "flops_per_s"), {"reduce_scatter": 0.5}, "is not a dtype of a chip's rates"),
+        (("cluster", "link", "bandwidth_bytes_per_s"), 1e-300, "from 1 to 1e.18"),
+        (("cluster", "link", "op_efficiency"), {"send": 0.5}, "is not a collective"),
+        (("cluster", "link", "efficiency"), 1.5, "from 1e-06 to 1"),
+        (("model", "params", 0, "section"), "last", "it is not one of it"),
+        (("model", "ops", "block", 1, "params"), [], "no op of it uses it"),
+        (("stores", 0, "axes"), ["fsdp", "fsdp"], "names an axis twice"),
+    ],
+)
+def test_a_value_that_no_machine_or_model_has_is_refused(path: tuple[str | int, ...], value: Any, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        Plan.from_json(changed(*path, to=value))

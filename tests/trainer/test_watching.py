@@ -83,6 +83,16 @@ def test_an_output_outside_the_presets_folder_is_refused(tmp_path: Path, key: st
         assert load_preset(path, tmp_path / "given").checkpoints == tmp_path / "given"
 
 
+@pytest.mark.parametrize("key", KEYS_OF_OUTPUTS)
+@pytest.mark.parametrize("place", ["a" * 300, "b/" * 3000 + "c"])
+def test_an_output_whose_name_no_file_can_have_is_refused(tmp_path: Path, key: str, place: str) -> None:
+    said = f'{key} = "{place}"'
+    path = preset(tmp_path, "", said) if key == "folder" else preset(tmp_path, said)
+    with pytest.raises(PlanError, match="is no name of a file here: File name too long") as raised:
+        load_preset(path)
+    assert [d.code for d in raised.value.diagnostics] == ["E1035"]
+
+
 def test_metrics_replace_no_other_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "run.plan").write_text("mine")
     (tmp_path / "link").symlink_to("nothing")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal, cast
 
-from planc.ir.plan import PASSES_KEYS, Kernel, NamedKernel
+from planc.ir.plan import PASSES_KEYS, Kernel, NamedKernel, Plan
+from planc.ir.references import unknown
 from planc.language.draft import Draft
 from planc.language.options import Option, method_name, read_options
 from planc.syntax.tree import Sentence
@@ -56,3 +58,18 @@ def _together(one: Kernel, other: Kernel) -> Kernel:
     """The two sentences of a plan as one: the way to meet keys, with the kernel."""
     meets, kernel = (one, other) if one.method in PASSES_KEYS else (other, one)
     return replace(meets, kernel=NamedKernel(method=kernel.method, cause=kernel.cause))
+
+
+def mistakes(plan: Plan) -> Iterator[str]:
+    """What `read` could not have put into `plan`."""
+    made = plan.attention
+    if made is None:
+        return
+    kernels = [name for name in OPTIONS if name not in PASSES_KEYS]
+    yield from unknown("way to do attention", [made.method], OPTIONS)
+    if made.kernel is not None:
+        yield from unknown("kernel of attention", [made.kernel.method], kernels)
+        if made.method not in PASSES_KEYS:
+            yield "two kernels of attention"
+    if made.block and made.runs != "splash":
+        yield f"`{made.method}` takes no `block`"

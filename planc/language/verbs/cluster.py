@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from math import ceil
 
-from planc.ir.hardware import Chip, Cluster, Level, Link
+from planc.ir.field_types import BYTES_PER_S
+from planc.ir.hardware import WIDE_RATES, Chip, Cluster, Level, Link
+from planc.ir.plan import Plan
 from planc.language import library
 from planc.language.draft import Draft
 from planc.language.verbs.hardware import (
@@ -174,7 +177,11 @@ def _of_used(machine: Sentence, used: int, levels: tuple[Level, ...], draft: Dra
     whole = draft.integer(machine.node.parts[1]) or used
     share = used / whole
     return tuple(
-        replace(level, bandwidth_bytes_per_s=level.bandwidth_bytes_per_s * share, rails=ceil(level.rails * share))
+        replace(
+            level,
+            bandwidth_bytes_per_s=max(BYTES_PER_S.minimum, level.bandwidth_bytes_per_s * share),
+            rails=ceil(level.rails * share),
+        )
         for level in levels
     )
 
@@ -206,3 +213,25 @@ def _shape(machine: Sentence, call: Node, draft: Draft) -> tuple[int, ...] | Non
         )
         return None
     return tuple(sizes)
+
+
+def mistakes(plan: Plan) -> Iterator[str]:
+    """What `read` could not have put into `plan`."""
+    cluster = plan.cluster
+    if not {*cluster.chip.flops_per_s} & {*WIDE_RATES}:
+        yield f"the chip `{cluster.chip.name}` has no rate of {', '.join(WIDE_RATES)}"
+    torus, graph = cluster.kind == "torus", cluster.own_graph
+    if (len(cluster.wrap) != len(cluster.shape)) if torus else cluster.wrap:
+        yield f"{len(cluster.wrap)} of the cluster's {len(cluster.shape)} dimensions say whether they close into rings"
+    if not cluster.shape or (not torus and len(cluster.shape) != 1):
+        yield f"a {cluster.kind} does not have {len(cluster.shape)} lengths"
+    if cluster.count > 1 and graph is None and not cluster.levels:
+        yield f"nothing joins the {cluster.count} machines of the cluster"
+    if cluster.changes:
+        yield "the machine is otherwise than its hardware file says, which a plan cannot write"
+    if graph is not None:
+        from planc.graph.soundness import mistakes_of_cluster
+
+        if torus or cluster.levels or cluster.chip.devices > 1:
+            yield "a machine with a graph of its own has no other network"
+        yield from mistakes_of_cluster(cluster)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from planc.ir.plan import Compile
+from collections.abc import Iterator
+
+from planc.ir.plan import Compile, Plan
+from planc.ir.references import unknown
 from planc.language.draft import Draft
 from planc.language.options import method_name, read_options
 from planc.syntax.tree import Sentence
@@ -21,3 +24,9 @@ def read(sentence: Sentence, draft: Draft) -> None:
     options = read_options(method, {}, draft) if method else {}
     if None not in words and name is not None and options is not None:
         draft.compiles.extend(Compile(what=w, method=name, cause=draft.cause(sentence)) for w in what)
+
+
+def mistakes(plan: Plan) -> Iterator[str]:
+    """What `read` could not have put into `plan`."""
+    yield from unknown("region that is compiled", [c.what for c in plan.compiles], REGIONS)
+    yield from unknown("compiler", [c.method for c in plan.compiles], METHODS)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal, cast
 
-from planc.ir.plan import Expect, ExpectNo
+from planc.ir.plan import Expect, ExpectNo, Plan
+from planc.ir.references import unknown
 from planc.language.draft import Draft
+from planc.language.units import CURRENCIES
 from planc.language.verbs.price import currency
 from planc.syntax.tree import Node, Sentence
 
@@ -46,3 +49,11 @@ def read(sentence: Sentence, draft: Draft) -> None:
                 cause=draft.cause(sentence),
             )
         )
+
+
+def mistakes(plan: Plan) -> Iterator[str]:
+    """What `read` could not have put into `plan`."""
+    yield from unknown("metric", [e.metric for e in plan.expects], METRICS)
+    for expect in plan.expects:
+        money = METRICS.get(expect.metric) == "money"
+        yield from unknown("currency", [expect.currency], CURRENCIES if money else ("",))

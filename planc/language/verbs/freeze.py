@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from planc.ir.plan import Freeze
+from collections.abc import Iterator
+
+from planc.ir.plan import Freeze, Plan
 from planc.language.draft import Draft
 from planc.language.fine_tuning import PARTS
-from planc.language.op_names import read_op_names
+from planc.language.op_names import read_op_names, without_op
 from planc.syntax.tree import Sentence, Word
 
 VERBS = ("freeze",)
@@ -29,3 +31,9 @@ def _parts(words: list[Word], draft: Draft) -> tuple[str, ...] | None:
         return None
     ops = [op for ops in draft.model.ops.values() for op in ops if op.params]
     return read_op_names(words, ops, f"an op of {draft.model.name} with parameters", draft, PARTS)
+
+
+def mistakes(plan: Plan) -> Iterator[str]:
+    """What `read` could not have put into `plan`."""
+    named = (*plan.freeze.parts, *plan.freeze.kept) if plan.freeze else ()
+    yield from without_op((name for name in named if name not in PARTS), plan.model)

@@ -9,7 +9,9 @@ from __future__ import annotations
 from typing import TypedDict
 
 from planc.diag.fast_dataclass import dataclass
-from planc.ir.hardware import Chip, Level, Link
+from planc.ir import field_types
+from planc.ir.field_types import Within
+from planc.ir.hardware import OPS, RATES, WIDE_RATES, Chip, Level, Link
 from planc.language.draft import Draft
 from planc.syntax.tree import Node, Sentence, Word
 
@@ -40,11 +42,8 @@ CHIP: dict[str, tuple[str, float | None]] = {
 """Fields of a chip: what they measure, and their value when left out (None: must be given, or follows
 from others). Host memory is behind PCIe gen3 x16 unless the file says otherwise."""
 
-OPS = ("reduce_scatter", "all_reduce", "all_to_all")
-"""Collectives that a link or network may say a share for: `all_reduce_efficiency = 60 %`."""
 BY_OP: dict[str, tuple[str, float | None]] = {f"{op}_efficiency": ("share", None) for op in OPS}
 
-RATES = ("fp32", "bf16", "fp16", "float8", "int8", "float4")
 LINK: dict[str, tuple[str, float | None]] = {
     **BY_OP,
     "call": ("time", 0.0),
@@ -109,7 +108,7 @@ def arguments(args: Node | None, fields: dict[str, tuple[str, float | None]], dr
         name = draft.one_of(word, fields, "a field here")
         if name and fields[name][0] != "list":
             number = draft.quantity(value, fields[name][0])
-            if number is not None and _is_physical(name, number, value, draft):
+            if number is not None and is_physical(name, fields[name][0], number, value, draft):
                 values[name] = number
     return {k: v for k, (_, v) in fields.items() if v is not None} | values
 
@@ -121,17 +120,49 @@ MAY_BE_ZERO = (
 
 
 WHOLE = ("devices", "cores", "core_lanes", "shared", "switches", "ports", "rails", "host", "whole_cubes")
+COUNTED = {"matmul_depth": field_types.DEPTH, "failures": field_types.YEARLY}
+"""Numbers without a unit that are neither whole nor ratios."""
 
 
-def _is_physical(name: str, number: float, value: Node | Word, draft: Draft) -> bool:
-    """Nothing physical is 0 where it is divided by, no share is more than the whole, and things are counted whole."""
-    share = name.endswith("efficiency") or name in ("fragmentation", "contention", "matmul_tail")
+def range_of(name: str, kind: str) -> Within:
+    """The numbers that a field of hardware may have, in SI units; `kind` is the quantity that it measures.
+
+    >>> range_of("memory_efficiency", "share").holds(0.0), range_of("contention", "share").holds(0.0)
+    (False, True)
+    """
+    may_be_zero = name in MAY_BE_ZERO
+    if kind == "count":
+        whole = field_types.COUNT if may_be_zero else field_types.POSITIVE
+        return whole if name in WHOLE else COUNTED.get(name, field_types.FACTOR)
+    if kind == "share":
+        return field_types.SHARE_OR_NONE if may_be_zero else field_types.SHARE
+    if kind == "memory":
+        return field_types.BYTES_OR_NONE if may_be_zero else field_types.BYTES
+    return {"time": field_types.SECONDS, "bandwidth": field_types.BYTES_PER_S, "compute": field_types.FLOPS_PER_S}[kind]
+
+
+def is_physical(name: str, kind: str, number: float, value: Node | Word, draft: Draft) -> bool:
+    """Nothing physical is 0 where it is divided by, no share is more than the whole, and things are counted whole.
+
+    A number, in SI units, that no machine has is reported at `value`.
+    """
+    legal = range_of(name, kind)
     part = name in WHOLE and number != int(number)
-    if (number > 0 or name in MAY_BE_ZERO) and not (share and number > 1) and not part:
+    if legal.holds(number) and not part:
         return True
-    wanted = "at most 100 %" if share and number > 1 else "a whole number" if part else "above 0"
+    if kind == "share" and number > 1:
+        wanted = "at most 100 %"
+    elif part:
+        wanted = "a whole number"
+    elif number <= 0:
+        wanted = "0 or more" if name in MAY_BE_ZERO else "above 0"
+    else:
+        wanted = f"from {legal.minimum:g} to {legal.most:g}{SI_UNITS[kind]}"
     draft.report("E0103", value.span, f"{name} must be {wanted}")
     return False
+
+
+SI_UNITS = {"memory": " B", "bandwidth": " B/s", "compute": " FLOP/s", "time": " s", "share": "", "count": ""}
 
 
 def read_chip(sentence: Sentence, draft: Draft) -> Chip | None:
@@ -141,9 +172,10 @@ def read_chip(sentence: Sentence, draft: Draft) -> Chip | None:
     values = arguments(call.node("args"), fields, draft)
     written = {w.text for w in call.all_words()}
     missing = [f for f in ("memory", "memory_bandwidth") if f not in values]
-    if any(f in written for f in missing) or (not missing and written & set(RATES) and not set(values) & set(RATES)):
+    wide = [rate for rate in WIDE_RATES if rate in values]
+    if any(f in written for f in missing) or (not missing and written & set(WIDE_RATES) and not wide):
         return None  # it is there, and its mistake is reported
-    if missing or not any(r in values for r in RATES):
+    if missing or not wide:
         wanted = ", ".join(missing) or "a rate such as bf16"
         draft.report("E0103", sentence.span, f"chip `{declared_name(sentence)}` lacks {wanted}")
         return None
@@ -161,7 +193,9 @@ def read_chip(sentence: Sentence, draft: Draft) -> Chip | None:
         runtime_fraction=values["fragmentation"],
         communicator_bytes=values["communicator"],
         host_bandwidth_bytes_per_s=values["host_bandwidth"],
-        die_bandwidth_bytes_per_s=values.get("die_bandwidth", values["memory_bandwidth"] / 2),
+        die_bandwidth_bytes_per_s=values.get(
+            "die_bandwidth", max(field_types.BYTES_PER_S.minimum, values["memory_bandwidth"] / 2)
+        ),
         cores=int(values["cores"]),
         core_lanes=int(values["core_lanes"]),
         narrow_efficiency={d: values[f"{d}_efficiency"] for d in ("float8", "float4") if f"{d}_efficiency" in values},
@@ -210,7 +244,7 @@ def _level(node: Node, draft: Draft) -> Level | None:
     count = draft.integer(width)
     bandwidth = draft.quantity(speed, "bandwidth")
     values = arguments(node.node("args"), LEVEL, draft)
-    if count is None or bandwidth is None or not _is_physical("bandwidth", bandwidth, speed, draft):
+    if count is None or bandwidth is None or not is_physical("bandwidth", "bandwidth", bandwidth, speed, draft):
         return None
     return Level(
         name=name.text,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from planc.ir.mesh import Mesh
+from planc.ir.plan import Plan
 from planc.language.draft import Draft
 from planc.syntax.tree import Node, Sentence, Word
 
@@ -44,3 +47,9 @@ def _factor(factor: Node, sizes: dict[str, int], draft: Draft) -> int | None:
     if draft.free(size, f"the size of `{name.text}`"):
         return None
     return draft.integer(size)
+
+
+def mistakes(plan: Plan) -> Iterator[str]:
+    """What `read` could not have put into `plan`."""
+    if max(len(plan.mesh.axes), *(len(view.axes) for view in plan.mesh.views), 0) > MOST_AXES:
+        yield f"more than {MOST_AXES} axes"

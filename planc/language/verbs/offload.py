@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from planc.ir.plan import Offload
+from collections.abc import Iterator
+
+from planc.ir.model import Model
+from planc.ir.plan import Offload, Plan
+from planc.ir.references import unknown
 from planc.language.draft import Draft
 from planc.syntax.tree import Sentence
 
@@ -15,8 +19,17 @@ def read(sentence: Sentence, draft: Draft) -> None:
     to = draft.one_of(sentence.node.words("NAME")[0], ("host",), "a place to offload to")
     if draft.model is None:
         return
-    ops = [op for kind in draft.model.blocks for op in draft.model.ops[kind]]
-    legal = dict.fromkeys((*STATE, *(t for op in ops for t in op.saves), *(op.output for op in ops)))
-    what = [draft.one_of(w, legal, "state or a tensor of a block") for w in sentence.names(0)]
+    what = [draft.one_of(w, movable(draft.model), "state or a tensor of a block") for w in sentence.names(0)]
     if to is not None and None not in what:
         draft.offloads.append(Offload(what=tuple(w for w in what if w), cause=draft.cause(sentence)))
+
+
+def mistakes(plan: Plan) -> Iterator[str]:
+    """What `read` could not have put into `plan`."""
+    yield from unknown("state or tensor", [w for o in plan.offloads for w in o.what], movable(plan.model))
+
+
+def movable(model: Model) -> dict[str, None]:
+    """What may be kept in the host's memory: state, and tensors of the blocks by name."""
+    ops = [op for kind in model.blocks for op in model.ops[kind]]
+    return dict.fromkeys((*STATE, *(t for op in ops for t in op.saves), *(op.output for op in ops)))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
-from planc.ir.plan import Override
+from planc.ir.model import Model
+from planc.ir.plan import Override, Plan
+from planc.ir.references import unknown
 from planc.language.draft import Draft, NameLookup
 from planc.syntax.suggest import nearest, spelling_fix
 from planc.syntax.tree import Node, Sentence, Word
@@ -28,9 +31,8 @@ def read(sentence: Sentence, draft: Draft) -> None:
     draft.overrides.append(Override(glob=glob.text, layout=layout, cause=draft.cause(sentence)))
 
 
-def _matching(glob: str, draft: Draft) -> list[str]:
-    assert draft.model is not None
-    names = [p.name for p in draft.model.params]
+def _matching(glob: str, model: Model) -> list[str]:
+    names = [p.name for p in model.params]
     return [n for n in names if fnmatchcase(n, glob) or fnmatchcase(n.removesuffix(".weight"), glob)]
 
 
@@ -38,7 +40,7 @@ def _matches_something(glob: Word, draft: Draft) -> bool:
     assert draft.model is not None
     legal = [p.name.removesuffix(".weight") for p in draft.model.params]
     draft.lookups.append(NameLookup(glob, tuple(legal), f"a parameter of {draft.model.name}"))
-    if _matching(glob.text, draft):
+    if _matching(glob.text, draft.model):
         return True
     near = nearest(glob.text, legal)
     draft.report(
@@ -55,7 +57,7 @@ def _matches_something(glob: Word, draft: Draft) -> bool:
 def _outside_view(sentence: Sentence, glob: Word, layout: dict[str, tuple[str, ...]], draft: Draft) -> bool:
     """True (reported) where a parameter is divided over an axis that a view has elsewhere, or replaces here."""
     assert draft.model is not None
-    for name in _matching(glob.text, draft) if draft.mesh is not None and draft.mesh.views else ():
+    for name in _matching(glob.text, draft.model) if draft.mesh is not None and draft.mesh.views else ():
         assert draft.mesh is not None
         param, view = draft.model.param[name], draft.mesh.views[0]
         named = (a for d in param.dims for a in layout.get(d, ()))
@@ -79,7 +81,16 @@ def _placement(placement: Node, glob: Word, draft: Draft) -> dict[str, tuple[str
     names = placement.node("names")
     if names is None:
         return {} if draft.one_of(word, ("replicated",), "a placement") else None
-    dims = {d for n in _matching(glob.text, draft) for d in draft.model.param[n].dims}
+    dims = {d for n in _matching(glob.text, draft.model) for d in draft.model.param[n].dims}
     dim = draft.one_of(word, sorted(dims), f"a dim of `{glob.text}`")
     axes = draft.axes(names.words())
     return None if dim is None or axes is None else {dim: axes}
+
+
+def mistakes(plan: Plan) -> Iterator[str]:
+    """What `read` could not have put into `plan`."""
+    for override in plan.overrides:
+        names = _matching(override.glob, plan.model)
+        if not names:
+            yield f"`{override.glob}` matches no parameter of {plan.model.name}"
+        yield from unknown("dim", override.layout, {d for n in names for d in plan.model.param[n].dims})

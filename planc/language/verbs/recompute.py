@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from planc.frameworks import OWN, framework
-from planc.ir.plan import Recompute
+from planc.ir.plan import Plan, Recompute
 from planc.language.draft import Draft
-from planc.language.op_names import covering, read_op_names
+from planc.language.op_names import covering, read_op_names, without_op
 from planc.syntax.tree import Node, Sentence, Word
 
 VERBS = ("recompute",)
@@ -69,3 +71,9 @@ def _named(words: list[Word], draft: Draft, keywords: tuple[str, ...] = ()) -> t
         return None
     ops = [op for kind in draft.model.blocks for op in draft.model.ops[kind]]
     return read_op_names(words, ops, f"an op of {draft.model.name}", draft, keywords)
+
+
+def mistakes(plan: Plan) -> Iterator[str]:
+    """What `read` could not have put into `plan`."""
+    named = () if plan.recompute.blocks else plan.recompute.ops
+    yield from without_op((*named, *plan.recompute.kept), plan.model)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from planc.ir.plan import Replicate
+from collections.abc import Iterator
+
+from planc.ir.plan import Plan, Replicate
+from planc.ir.references import unknown
 from planc.language.draft import Draft
 from planc.language.verbs.shard import SHARDED, has_dim, no_such_dim
 from planc.syntax.tree import Sentence
@@ -23,3 +26,8 @@ def read(sentence: Sentence, draft: Draft) -> None:
             draft.replicates += [Replicate(dim=dim, axes=axes, region=region, cause=cause) for region in regions]
         elif dim and sentence.via is None:  # a shorthand speaks of every model; this one has nothing to keep whole
             no_such_dim(word, draft)
+
+
+def mistakes(plan: Plan) -> Iterator[str]:
+    """What `read` could not have put into `plan`."""
+    yield from unknown("dim that is kept whole", [r.dim for r in plan.replicates], SHARDED)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal, cast
 
-from planc.ir.plan import Route
+from planc.ir.field_types import Within
+from planc.ir.plan import Plan, Route
 from planc.language.draft import Draft
 from planc.language.options import Option, method_name, read_options
 from planc.syntax.tree import Sentence
@@ -15,6 +17,9 @@ OPTIONS = {
     "dropless": {"node_limit": Option()},
     "capacity": {"factor": Option(fraction=True), "node_limit": Option()},
 }
+
+FACTORS = Within(1e-3, 1000)
+"""Room of an expert, in its even shares of the tokens."""
 
 
 def read(sentence: Sentence, draft: Draft) -> None:
@@ -29,8 +34,8 @@ def read(sentence: Sentence, draft: Draft) -> None:
         draft.report("E0108", sentence.span, f"{draft.model.name} has no experts to route to", help="leave it out")
         return
     factor = float(options.get("factor", 1.0))
-    if not 0 < factor <= 1000:
-        draft.report("E0103", method.span, f"factor = {factor:g}: an expert's room is above 0 and at most 1000 shares")
+    if not FACTORS.holds(factor):
+        draft.report("E0103", method.span, f"factor = {factor:g}: an expert's room is 0.001 to 1000 shares")
         return
     draft.route = Route(
         method=cast(Literal["dropless", "capacity"], name),
@@ -38,3 +43,11 @@ def read(sentence: Sentence, draft: Draft) -> None:
         node_limit=int(options.get("node_limit", 0)),
         cause=draft.cause(sentence),
     )
+
+
+def mistakes(plan: Plan) -> Iterator[str]:
+    """What `read` could not have put into `plan`."""
+    if plan.route.cause is not None and not plan.model.top_k:
+        yield f"{plan.model.name} has no experts to route to"
+    if not FACTORS.holds(plan.route.factor):
+        yield f"factor = {plan.route.factor:g} of the experts' room"

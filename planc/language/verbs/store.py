@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.dims import DIMS
-from planc.ir.plan import NOUNS, Store
+from planc.ir.plan import NOUNS, Plan, Store
+from planc.ir.references import unknown
 from planc.language.draft import Draft
 from planc.syntax.tree import Sentence, Word
 
 VERBS = ("store",)
 ORDER = 5
+DTYPES = tuple(d for d in DTYPE_BYTES if not d.startswith("int"))
+"""Dtypes in which state may be stored."""
 
 
 def read(sentence: Sentence, draft: Draft) -> None:
@@ -36,4 +41,10 @@ def _dtype(sentence: Sentence, draft: Draft) -> str | None:
         return ""
     word = method.words()[0]
     assert isinstance(word, Word)
-    return draft.one_of(word, [d for d in DTYPE_BYTES if not d.startswith("int")], "a dtype")
+    return draft.one_of(word, DTYPES, "a dtype")
+
+
+def mistakes(plan: Plan) -> Iterator[str]:
+    """What `read` could not have put into `plan`."""
+    yield from unknown("dtype", [s.dtype for s in plan.stores], ("", *DTYPES))
+    yield from unknown("dim", [s.dim for s in plan.stores], ("", *DIMS))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import prod
 
 from planc.ir.mesh import Mesh, View, strided
 from planc.ir.model import EXPERTS
+from planc.ir.plan import Plan
+from planc.ir.references import unknown
 from planc.language.draft import Draft
 from planc.language.verbs.mesh import read_factors
 from planc.syntax.tree import Sentence
@@ -64,10 +67,9 @@ def _is_new_axis(sentence: Sentence, sizes: dict[str, int], mesh: Mesh, draft: D
 
 
 def _neighbours(sentence: Sentence, covered: tuple[str, ...], mesh: Mesh, draft: Draft) -> bool:
-    names = [a.name for a in mesh.axes if a.size > 1 or a.name in covered]
-    places = [names.index(name) for name in covered]
-    if places == list(range(places[0], places[0] + len(places))):
+    if are_neighbours(mesh, covered):
         return True
+    names = [a.name for a in mesh.axes if a.size > 1 or a.name in covered]
     draft.report(
         "E0209",
         sentence.span,
@@ -92,3 +94,21 @@ def _wrong_product(
         f"the view has {given} = {product} ranks, and it stands for {wanted} = {size}",
         help=f"`{first} {size // rest}` makes it {size}" if even else f"sizes whose product is {size}",
     )
+
+
+def mistakes(plan: Plan) -> Iterator[str]:
+    """What `read` could not have put into `plan`."""
+    mesh = plan.mesh
+    yield from unknown("region of a view", [r for view in mesh.views for r in view.regions], REGIONS)
+    if len(mesh.views) > 1:
+        yield "the experts have a view already"
+    for view in mesh.views:
+        if not view.of or not are_neighbours(mesh, view.of):
+            yield "a view covers axes that are not neighbours in the order of the mesh"
+
+
+def are_neighbours(mesh: Mesh, covered: tuple[str, ...]) -> bool:
+    """True if the axes `covered` lie side by side in this order, but for axes of one rank."""
+    names = [a.name for a in mesh.axes if a.size > 1 or a.name in covered]
+    places = [names.index(name) for name in covered]
+    return places == list(range(places[0], places[0] + len(places)))

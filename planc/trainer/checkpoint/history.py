@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError
 
 from planc.files import parse_json
-from planc.ir.frozen import Frozen
+from planc.ir.frozen import Frozen, first_mistake
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Step = Annotated[int, Field(ge=0)]
@@ -27,8 +27,7 @@ def read(text: str, step: int) -> dict[str, Any]:
     try:
         found = SavedHistory.model_validate(parse_json(text))
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        raise ValueError(first_mistake(error)) from None
     lengths = {len(found.losses), len(found.grad_norms), len(found.seconds)}
     if lengths != {step} or max(found.held_out, default=0) > step:
         raise ValueError(f"it is not the history of {step} steps")

@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from planc.files import parse_json
-from planc.ir.frozen import Frozen
+from planc.ir.field_types import shortened
+from planc.ir.frozen import Frozen, first_mistake
 
 NAME = "checkpoint.json"
 HISTORY = "history.json"
@@ -163,13 +164,11 @@ def read(text: str) -> Manifest:
     if _sha256(fields) != written:
         raise UnreadableError(f"{NAME} is not what was written: its own sum differs")
     if found != FORMAT:
-        raise LaterError(f"its format is {found}; this version reads {FORMAT}")
+        raise LaterError(f"its format is {shortened(found)}; this version reads {FORMAT}")
     try:
         return Manifest.model_validate(fields)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise UnreadableError(f"{NAME} is not what a run saves: {place}: {first['msg']}") from None
+        raise UnreadableError(f"{NAME} is not what a run saves: {first_mistake(error)}") from None
 
 
 def _sha256(fields: dict[str, Any]) -> str:

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from planc.diag import Diagnostic, PlanError, Span
 from planc.files import write_atomically
+from planc.ir.frozen import first_mistake
 from planc.ir.plan import Plan
+from planc.language.compiled_plan import read_compiled
 from planc.trainer.preset.compiled import checksum, to_text, toml_string
-from planc.trainer.preset.load import COMPILED, first_mistake, read_text, read_toml
+from planc.trainer.preset.load import COMPILED, read_text, read_toml
 
 if TYPE_CHECKING:
     from tomlkit import TOMLDocument
@@ -77,7 +79,7 @@ def _readable(plan: Plan, source: Path) -> dict[str, Any]:
     """The compiled form. Raises PlanError when it could not be read back, as for a file name with a line break."""
     data = plan.to_json()
     try:
-        Plan.from_json(data)
+        read_compiled(data)
     except ValueError as error:
         message = f"the plan cannot be embedded: {first_mistake(error)}"
         raise PlanError([Diagnostic("E1006", message, Span(str(source), 1, 1, 1, 1))]) from None

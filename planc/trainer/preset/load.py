@@ -20,9 +20,10 @@ from planc.diag import Diagnostic, PlanError, Span
 from planc.diag.quoting import shell_word
 from planc.files import read_bounded
 from planc.ir.field_types import shortened
+from planc.ir.frozen import first_mistake
 from planc.ir.plan import Plan
 from planc.language.build import build_file
-from planc.sharding.recompute import unknown_names
+from planc.language.compiled_plan import read_compiled
 from planc.syntax.suggest import nearest
 from planc.trainer.preset.compiled import checksum, from_text
 from planc.trainer.preset.outputs import misplaced, without_folder
@@ -162,22 +163,10 @@ def _compiled(part: PlanPart, path: Path, span: Span) -> Plan | Diagnostic:
         if expected != checksum(data):
             what = "has no sum beside it" if expected is None else "is not what was embedded: its sum differs"
             return Diagnostic("E1006", f"the compiled plan {what}", span, help=help_text)
-        plan = Plan.from_json(data)
-        if unknown := unknown_names(plan):
-            raise ValueError(f"{', '.join(map(repr, unknown))} names no op of {plan.model.name}")
-        return plan
+        return read_compiled(data)
     except ValueError as error:
         message = f"the compiled plan is none that this version of planc reads: {first_mistake(error)}"
         return Diagnostic("E1006", message, span, help=help_text)
-
-
-def first_mistake(error: ValueError) -> str:
-    """The first mistake of a compiled plan, from the `error` of reading it: `mesh.axes.0.name: ... is not a name`."""
-    if not isinstance(error, ValidationError):
-        return str(error)
-    first = error.errors(include_url=False)[0]
-    place = ".".join(shortened(part).strip("'") for part in first["loc"])
-    return f"{place}: {first['msg'].removeprefix('Value error, ')}"
 
 
 def _check_source(part: PlanPart, plan: Plan, source: Span, given: Span) -> list[Diagnostic]:

@@ -34,6 +34,9 @@ def misplaced(parts: Parts, preset: Path, text: str) -> list[Diagnostic]:
         if value and not _is_below(preset.parent, value):
             message = f"[{table}] {key} is not below the preset's folder: {value}"
             found.append(Diagnostic("E1035", message, span, help=HELP))
+        elif value and (reason := _no_name(preset.parent / value)):
+            message = f"[{table}] {key} is no name of a file here: {reason}"
+            found.append(Diagnostic("E1035", message, span, help=HELP))
         elif value and key == "metrics" and not may_replace(preset.parent / value):
             message = f"[{table}] {key} would replace {value}, which is no metrics file"
             found.append(Diagnostic("E1035", message, span, help="name a file that is not there yet"))
@@ -44,6 +47,17 @@ def without_folder(parts: Parts) -> Parts:
     """`parts` with no folder for checkpoints, for a run whose user names another one."""
     checkpoint: Checkpoint = parts.checkpoint.model_copy(update={"folder": ""})
     return parts.model_copy(update={"checkpoint": checkpoint})
+
+
+def _no_name(path: Path) -> str:
+    """Why nothing can have this name, such as one of too many characters; empty where something can."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
 
 
 def _is_below(folder: Path, value: str) -> bool:

@@ -10,12 +10,12 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from planc.diag import Diagnostic, PlanError, Span
 from planc.files import read_json, write_atomically
 from planc.ir.field_types import Line
-from planc.ir.frozen import Frozen
+from planc.ir.frozen import Frozen, first_mistake
 
 MAX_BYTES = 1_000_000_000
 MOST = 1e100
@@ -119,9 +119,6 @@ def read_receipt(path: Path | str) -> Receipt:
         return Receipt.model_validate(values)
     except OSError as error:
         reason = error.strerror or str(error)
-    except ValidationError as error:
-        first = error.errors()[0]
-        reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
     except ValueError as error:
-        reason = str(error)
+        reason = first_mistake(error)
     raise PlanError([Diagnostic("E1020", f"{path} is no receipt: {reason}", Span(str(path), 1, 1, 1, 1))])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import json
 import random
+import tempfile
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,44 @@ from tests.fuzz.kinds.plans import RUNTIMES
 
 ROOT = Path(__file__).parents[3]
 PLANS = ("tiny", "tiny_moe", "presets/llama3_8b_h100", "presets/qwen3_8b_v5p")
+MORE = (
+    "field/deepseek_v3_h800", "field/llama3_8b_fp8_offload", "field/llama3_405b_8k", "field/mixtral_8x22b_hsdp",
+    "a schedule from a file", "a graph of its own", "a part of a graph", "an update of low rank",
+)  # fmt: skip
+"""Plans whose compiled forms have what those above lack; other seeds than the first have these too."""
+BODY = """model     llama_tiny(layers = 8)
+batch     16 x 128 tokens microbatch 2
+optimizer adamw
+compute   fp32 reduce fp32
+"""
+OWN: dict[str, tuple[str, dict[str, str]]] = {
+    "a schedule from a file": (
+        'cluster 4 x cpu_local\nmesh pp 4\nsplit layers over pp as csv("s.csv")\n'
+        "price 2 USD per node hour\ntrain for 1 B tokens\n",
+        {"s.csv": "".join(",".join([*(f"{s}F{m}" for m in range(8)), *(f"{s}B{m}" for m in range(8))]) + "\n"
+                          for s in range(4))},
+    ),
+    "a graph of its own": (
+        'import "m.plan"\ncluster small\nmesh dp 4\nuse zero1 over dp\noverlap dp as none\n',
+        {"m.plan": "hardware m\nchip c(bf16 = 9 TFLOP/s, memory = 8 GiB, memory_bandwidth = 1 TB/s)\n"
+                   "link l(bandwidth = 9 GB/s, latency = 2 us, back_bandwidth = 5 GB/s)\ngraph small of c\n"
+                   "points a, b as chip in n\npoints c, d as chip in m\npoints s as switch in n\n"
+                   "wire a, b, c, d to s over l x 2 at 50 %\n"},
+    ),
+    "a part of a graph": (
+        'import "m.plan"\ncluster pod\nmesh fsdp 8 > tp 2\nuse fsdp over fsdp\nuse tp over tp\n'
+        "override output = replicated\nattention.core as flash\n",
+        {"m.plan": "hardware m\nchip c(bf16 = 9 TFLOP/s, memory = 8 GiB, memory_bandwidth = 1 TB/s)\n"
+                   "link l(bandwidth = 9 GB/s, latency = 2 us)\ngraph pod of c\n"
+                   "fabric f = fat_tree(nodes = 8, chips = 2, leaf = 4, spines = 2, link = l, out = l)\n"},
+    ),
+    "an update of low rank": (
+        "cluster 1 x h100_node\nmesh fsdp 2 > cp 4\nuse fsdp over fsdp\nuse cp over cp\nattention.core as flash\n"
+        "lora rank 8 on attention.q, ffn.up\nfreeze blocks except norms\nrealise as torchtitan\n",
+        {},
+    ),
+}  # fmt: skip
+"""Plans that are in no file: their sentences after BODY, and the files beside them."""
 SETTINGS: dict[str, Any] = {
     "plan": {"source": "", "set": {}},
     "train": {
@@ -40,13 +80,20 @@ SETTINGS: dict[str, Any] = {
 @cache
 def compiled(name: str) -> dict[str, Any]:
     """The compiled form of one of the plans of the repository, without sources: so that sums of files do not count."""
-    return load(ROOT / "plans" / f"{name}.plan").to_json()
+    if name not in OWN:
+        return load(ROOT / "plans" / f"{name}.plan").to_json()
+    text, files = OWN[name]
+    with tempfile.TemporaryDirectory() as folder:
+        for file, content in {**files, "x.plan": f"plan x\n{BODY}{text}"}.items():
+            (Path(folder) / file).write_text(content)
+        plan = load(Path(folder) / "x.plan")
+    return replace(plan, sources={}).to_json()
 
 
 def make(seed: int, index: int) -> bytes:
     """Half have another plan, a third other settings, the rest both or damaged text."""
     rng = random.Random(f"{seed}:{index}")
-    name, share = rng.choice(PLANS), rng.random()
+    name, share = rng.choice(PLANS if seed == 1 else (*PLANS, *MORE)), rng.random()
     tree = {"settings": SETTINGS, "compiled": compiled(name)}
     edits = [{"do": "base", "to": name}]
     edits += made(rng, tree, ["compiled", _part(rng, tree["compiled"])]) if share < 0.6 else []
@@ -121,7 +168,7 @@ def run(data: bytes, folder: Path, index: int) -> tuple[str, ...]:
 
 
 def warm() -> None:
-    for name in PLANS:
+    for name in (*PLANS, *MORE):
         compiled(name)
 
 

@@ -11,6 +11,27 @@ LARGE = "tests/cli/test_large_plans.py"
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
+        name="a chip has rates of narrow dtypes alone",
+        file="planc/language/verbs/hardware.py",
+        text="wide = [rate for rate in WIDE_RATES if rate in values]",
+        planted="wide = [rate for rate in RATES if rate in values]",
+        test="tests/language/test_hardware.py::test_a_chip_has_a_rate_for_what_is_not_narrow",
+    ),
+    Fault(
+        name="a number of hardware may be as small as it likes",
+        file="planc/ir/field_types.py",
+        text="BYTES_PER_S = Within(1, 1e18)",
+        planted="BYTES_PER_S = Within(1e-320, 1e18)",
+        test="tests/language/test_hardware.py::test_a_number_that_no_machine_has_is_refused",
+    ),
+    Fault(
+        name="a wire leads to a part",
+        file="planc/language/own_graph.py",
+        text="if w.text not in self.spans or w.text in self.parts]",
+        planted="if w.text not in self.spans]",
+        test="tests/graph/test_own_graphs.py::test_a_wire_to_a_part_itself_is_refused",
+    ),
+    Fault(
         name="every sentence of a file is parsed, however many there are",
         file="planc/syntax/lines.py",
         text="if number >= MOST_SENTENCES or characters > MOST_CHARACTERS:",

@@ -6,6 +6,41 @@ from .fault import Fault
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
+        name="a compiled plan is read without asking the verbs",
+        file="planc/language/compiled_plan.py",
+        text="    for mistake in mistakes(plan):\n        raise ValueError(mistake)\n",
+        planted="",
+        test="tests/trainer/test_hostile_presets.py::test_what_no_sentence_can_write_is_refused",
+    ),
+    Fault(
+        name="a compiled plan's chip has an efficiency of zero",
+        file="planc/ir/field_types.py",
+        text="SHARE = Within(1e-6, 1)",
+        planted="SHARE = Within(0, 1)",
+        test="tests/trainer/test_hostile_presets.py::test_a_value_that_no_machine_or_model_has_is_refused",
+    ),
+    Fault(
+        name="a parameter of a compiled plan is used by no op",
+        file="planc/ir/references.py",
+        text="    yield from _unused(model)\n",
+        planted="",
+        test="tests/trainer/test_hostile_presets.py::test_a_value_that_no_machine_or_model_has_is_refused",
+    ),
+    Fault(
+        name="an output whose name is too long for a file is looked for",
+        file="planc/trainer/preset/outputs.py",
+        text="        elif value and (reason := _no_name(preset.parent / value)):",
+        planted='        elif value and (reason := ""):',
+        test="tests/trainer/test_watching.py::test_an_output_whose_name_no_file_can_have_is_refused",
+    ),
+    Fault(
+        name="a refusal quotes a name of a file's without an end",
+        file="planc/diag/errors.py",
+        text="bounded(tuple(diagnostics))",
+        planted="tuple(diagnostics)",
+        test="tests/trainer/test_forged_checkpoints.py::test_a_refusal_quotes_no_name_without_an_end",
+    ),
+    Fault(
         name="a run from given weights starts with other updates than its seed's",
         file="planc/trainer/checkpoint/hugging_face.py",
         text="drawn = initial(model, seed)",

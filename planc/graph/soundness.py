@@ -1,0 +1,201 @@
+"""What a graph of one's own must have: parts that add up, names once, and a way from each chip to every other.
+
+The language asks it while it reads a hardware file, and says where a mistake stands; a compiled plan, which comes
+without its hardware file, is asked the same as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, get_args
+
+from planc.graph.from_parts import MOST_LINKS, links_of, links_of_graph, names_of
+from planc.graph.links import MachineLinks, VertexKind
+from planc.ir.hardware import Cluster, OwnGraph, Part
+
+KINDS = tuple(kind for kind in get_args(VertexKind) if kind != "die")
+"""Kinds of points that are written by name."""
+NUMBERS: dict[str, dict[str, int | None]] = {
+    "rack": {"chips": None},
+    "rail": {"nodes": None, "chips": None, "leaf": 0, "spines": 0, "uplinks": 1, "cards": 0},
+    "fat_tree": {"nodes": None, "chips": None, "leaf": None, "spines": 0, "uplinks": 1, "cards": 0},
+    "dragonfly": {"groups": None, "switches": None, "nodes": None, "chips": None, "uplinks": 1},
+    "torus": {"wrap": 0},
+}
+"""Numbers of each kind of part, and what holds when one is left out; None: it is needed."""
+MAY_BE_ZERO = ("spines", "wrap")
+LINKS: dict[str, tuple[str, ...]] = {
+    "rack": ("link",),
+    "rail": ("link", "out", "up"),
+    "fat_tree": ("link", "out", "up"),
+    "dragonfly": ("link", "out", "local", "up"),
+    "torus": ("link",),
+}
+"""Names of the links of each kind of part."""
+MOST_STARTS = 64
+"""Chips of which each is asked whether it reaches every other, where no network joins all."""
+
+
+class Mistake(NamedTuple):
+    """A mistake of a graph, by its code. `points` are the names of those that it is about."""
+
+    code: str
+    message: str
+    help: str = ""
+    points: tuple[str, ...] = ()
+
+
+def mistakes_of_cluster(cluster: Cluster) -> Iterator[str]:
+    """One sentence for each mistake of the graph of `cluster`, the mistakes of its parts alone where there are some."""
+    graph = cluster.own_graph
+    if graph is None:
+        return
+    for mistakes in (_mistakes_of_parts, _mistakes_of_names):
+        found = [*mistakes(graph)]
+        yield from found
+        if found:
+            return
+    links = links_of_graph(cluster.name, graph)
+    yield from (m.message for m in (mistake_of_whole(links),) if m)
+    if cluster.chips != len(links.devices):
+        yield f"the cluster has {cluster.chips} chips and its graph {len(links.devices)}"
+
+
+def _mistakes_of_parts(graph: OwnGraph) -> Iterator[str]:
+    """Parts, points and wires one by one, and the number of links."""
+    known = {link.name for link in graph.links}
+    if len(known) != len(graph.links):
+        yield "two links of the graph have one name"
+    cables = sum(len(wire.ends) * len(wire.others) for wire in graph.wires)
+    for part in graph.parts:
+        if part.numbers.keys() != NUMBERS[part.kind].keys() or part.links.keys() != set(LINKS[part.kind]):
+            yield f"the part `{part.name}` has other numbers or links than a {part.kind}"
+            return
+        if any(n < (name not in MAY_BE_ZERO) for name, n in part.numbers.items()):
+            yield f"a number of the part `{part.name}` is 0"
+            return
+        if (part.kind == "torus") != bool(part.shape):
+            yield f"the part `{part.name}` has the shape of another kind"
+            return
+        if mistake := mistake_of_part(part):
+            yield mistake.message
+        cables += links_of(part)
+    if cables > MOST_LINKS:
+        yield f"the graph has more than {MOST_LINKS:,} links"
+    for used in (*(name for part in graph.parts for name in part.links.values()), *(w.link for w in graph.wires)):
+        if used not in known:
+            yield f"`{used}` is not a link of the graph"
+    for points in graph.points:
+        if points.kind not in KINDS:
+            yield f"`{points.kind}` is not a kind of point"
+
+
+def _mistakes_of_names(graph: OwnGraph) -> Iterator[str]:
+    """Names that are there twice or not at all, where every part is right."""
+    if len(graph.parts) == 1 and not graph.points and not graph.wires:
+        return  # no name of a regular part by itself is there twice
+    names = [*names_of(graph)]
+    points = {*names}
+    if len(points | {part.name for part in graph.parts}) != len(names) + len(graph.parts):
+        yield "two points of the graph have one name"
+    for wire in graph.wires:
+        if strange := {*wire.ends, *wire.others} - points:
+            yield f"no point is called `{min(strange)}`"
+        if both := {*wire.ends} & {*wire.others}:
+            yield f"`{min(both)}` is joined with itself"
+
+
+def mistake_of_part(part: Part) -> Mistake | None:
+    """The first mistake in the numbers of `part`, which has all that its kind needs."""
+    n = part.numbers
+    if "leaf" in n and n["nodes"] > n["leaf"] and not n["spines"]:
+        return Mistake("E1414", f"{n['nodes']} nodes fill several leaves of {n['leaf']}, and no spine joins them")
+    if "cards" in n and n["cards"] > n["chips"]:
+        return Mistake("E1414", f"{n['cards']} cards for {n['chips']} chips: each chip has one at most")
+    return None
+
+
+def mistake_of_whole(links: MachineLinks) -> Mistake | None:
+    """None if every chip reaches every other, over one cable between two points at most; else the first mistake.
+
+    A machine that is one regular part is right by construction.
+    """
+    if links.symmetry is not None:
+        return None
+    if not links.devices:
+        return Mistake("E1411", "the graph has no chips", "such as: points gpu0, gpu1 as chip")
+    near: list[list[int]] = [[] for _ in links.vertices]
+    seen: set[tuple[int, int]] = set()
+    for c in links.cables:
+        pair = min(c.source, c.target), max(c.source, c.target)
+        if pair in seen:
+            ends = tuple(links.vertices[i].name for i in pair)
+            said = " and ".join(f"`{name}`" for name in ends)
+            return Mistake("E1404", f"{said} are joined twice", "write one wire with `x 2`", ends)
+        seen.add(pair)
+        near[c.source].append(c.target)
+        near[c.target].append(c.source)
+    for v in links.devices:
+        if not near[v]:
+            name = links.vertices[v].name
+            return Mistake("E1415", f"the chip `{name}` has no link", "", (name,))
+    return _not_reached(links, near)
+
+
+def _not_reached(links: MachineLinks, near: list[list[int]]) -> Mistake | None:
+    """Two chips that do not reach each other by links and switches; a chip passes nothing on."""
+    pieces = _pieces(near, range(len(near)))
+    first, vertices = links.devices[0], links.vertices
+    lost = next((v for v in links.devices if pieces[v] != pieces[first]), None)
+    if lost is not None:
+        name = vertices[lost].name
+        said = f"no way leads from `{vertices[first].name}` to `{name}`"
+        return Mistake("E1401", said, "join the pieces by a wire", (name,))
+    pair = _apart(links, near)
+    if pair is None:
+        return None
+    one, other = (vertices[v].name for v in pair)
+    said = f"every way from `{one}` to `{other}` leads through the chips of other nodes, and they pass nothing on"
+    return Mistake("E1418", said, "join them by a switch, a card or a host", (other,))
+
+
+def _apart(links: MachineLinks, near: list[list[int]]) -> tuple[int, int] | None:
+    """Two chips that no network of switches joins; None when there are none.
+
+    A direct link joins two as well, and a peer in the same node passes on what its network leads to.
+    """
+    chips = {*links.devices}
+    pieces = _pieces(
+        [[u for u in at if u not in chips] for at in near], (v for v in range(len(near)) if v not in chips)
+    )
+    on = {v: {pieces[u] for u in near[v] if u not in chips} for v in links.devices}
+    if set.intersection(*on.values()):
+        return None
+    unit_of = {v: links.vertices[v].unit for v in links.devices}
+    peers: dict[int, list[int]] = {}
+    for v in links.devices:
+        peers.setdefault(unit_of[v], []).append(v)
+
+    for one in links.devices[:MOST_STARTS]:
+        mine = [
+            one,
+            *(p for p in (peers[unit_of[one]] if unit_of[one] >= 0 else ()) if on[one] & on[p] or p in near[one]),
+        ]
+        reached, direct = set.union(*(on[v] for v in mine)), {u for v in mine for u in near[v]}
+        lost = next((v for v in links.devices if v != one and v not in direct and not on[v] & reached), None)
+        if lost is not None:
+            return one, lost
+    return None
+
+
+def _pieces(near: list[list[int]], among: Iterable[int]) -> dict[int, int]:
+    """For each vertex of `among` the first of those that it is joined with."""
+    found: dict[int, int] = {}
+    for start in among:
+        todo = [] if start in found else [start]
+        while todo:
+            v = todo.pop()
+            if v not in found:
+                found[v] = start
+                todo += near[v]
+    return found

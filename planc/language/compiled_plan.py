@@ -1,0 +1,20 @@
+"""The compiled form of a plan, read back: what the language could not have written is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from planc.ir.plan import Plan
+from planc.language.verbs import mistakes
+
+
+def read_compiled(data: dict[str, Any]) -> Plan:
+    """The plan of `data`, the dictionary that `Plan.to_json` gives, which may come from a stranger.
+
+    The types of its fields and the names that it uses are asked by `Plan.from_json`, then each verb's module what no
+    sentence of that verb could have put there. Raises ValueError for the first mistake.
+    """
+    plan = Plan.from_json(data)
+    for mistake in mistakes(plan):
+        raise ValueError(mistake)
+    return plan
