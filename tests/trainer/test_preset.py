@@ -217,3 +217,9 @@ def test_a_plan_without_an_optimizer_leaves_it_to_the_preset(preset: Path) -> No
     embed(planc.load(plan), plan, preset)
     preset.write_text(preset.read_text().replace("steps = 3\n", 'steps = 3\noptimizer = "muon"\n'))
     assert load_preset(preset).train.optimizer == "muon"
+
+
+def test_a_refusal_quotes_no_key_without_an_end(preset: Path) -> None:
+    change(preset, "steps = 3\n", f"steps = 3\n{'k' * 100_000} = 1\n")
+    (d,) = findings(preset)
+    assert d.code == "E1002" and len(d.message) == 1000

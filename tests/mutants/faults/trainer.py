@@ -34,11 +34,11 @@ FAULTS: tuple[Fault, ...] = (
         test="tests/trainer/test_watching.py::test_an_output_whose_name_no_file_can_have_is_refused",
     ),
     Fault(
-        name="a refusal quotes a name of a file's without an end",
+        name="a refusal quotes a key without an end",
         file="planc/diag/errors.py",
         text="bounded(tuple(diagnostics))",
         planted="tuple(diagnostics)",
-        test="tests/trainer/test_forged_checkpoints.py::test_a_refusal_quotes_no_name_without_an_end",
+        test="tests/trainer/test_preset.py::test_a_refusal_quotes_no_key_without_an_end",
     ),
     Fault(
         name="a run from given weights starts with other updates than its seed's",
