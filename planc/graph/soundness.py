@@ -1,4 +1,4 @@
-"""What a graph of one's own must have: parts that add up, names once, and a way from each chip to every other.
+"""Soundness of a graph of one's own: parts that add up, names once, and a way from each chip to every other.
 
 The language asks it while it reads a hardware file, and says where a mistake stands; a compiled plan, which comes
 without its hardware file, is asked the same as a whole.

@@ -78,6 +78,7 @@ class Within:
         return _after_validator(self.check, source, handler)
 
     def check(self, value: float) -> float:
+        """The `value` itself, in bytes, seconds or whatever its field is in. Raises ValueError where it is out of range."""
         if not self.holds(value):
             raise ValueError(f"{shortened(value)} is not a number from {self.minimum:g} to {self.most:g}")
         return value
@@ -136,7 +137,7 @@ FILE_NAME = OneLine("a file's name", 4096)
 COUNT = Within(0, MAX_COUNT)
 POSITIVE = Within(1, MAX_COUNT)
 
-# What machines have, far on both sides of any that is built: predictions from such numbers stay finite. The language
+# Ranges of machines, far on both sides of any that is built: predictions from such numbers stay finite. The language
 # asks the same of a hardware file.
 FLOPS_PER_S = Within(1, 1e24)
 BYTES_PER_S = Within(1, 1e18)

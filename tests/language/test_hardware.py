@@ -135,7 +135,7 @@ NOUNS: list[tuple[type[Value], dict[str, tuple[str, float | None]], dict[str, st
 
 
 def test_the_nouns_have_the_ranges_of_the_sentences() -> None:
-    """What the language refuses is refused in a compiled plan too, field by field; and nothing that it takes is."""
+    """Refused by the language, refused in a compiled plan, field by field; and nothing that it takes is refused."""
     asked = 0
     for noun, fields, called in NOUNS:
         hints = get_type_hints(noun, include_extras=True)

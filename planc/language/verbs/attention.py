@@ -61,7 +61,7 @@ def _together(one: Kernel, other: Kernel) -> Kernel:
 
 
 def mistakes(plan: Plan) -> Iterator[str]:
-    """What `read` could not have put into `plan`."""
+    """Mistakes in `plan` that `read` could not have made, a sentence each."""
     made = plan.attention
     if made is None:
         return

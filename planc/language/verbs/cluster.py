@@ -216,7 +216,7 @@ def _shape(machine: Sentence, call: Node, draft: Draft) -> tuple[int, ...] | Non
 
 
 def mistakes(plan: Plan) -> Iterator[str]:
-    """What `read` could not have put into `plan`."""
+    """Mistakes in `plan` that `read` could not have made, a sentence each."""
     cluster = plan.cluster
     if not {*cluster.chip.flops_per_s} & {*WIDE_RATES}:
         yield f"the chip `{cluster.chip.name}` has no rate of {', '.join(WIDE_RATES)}"

@@ -27,6 +27,6 @@ def read(sentence: Sentence, draft: Draft) -> None:
 
 
 def mistakes(plan: Plan) -> Iterator[str]:
-    """What `read` could not have put into `plan`."""
+    """Mistakes in `plan` that `read` could not have made, a sentence each."""
     yield from unknown("region that is compiled", [c.what for c in plan.compiles], REGIONS)
     yield from unknown("compiler", [c.method for c in plan.compiles], METHODS)

@@ -52,7 +52,7 @@ def read(sentence: Sentence, draft: Draft) -> None:
 
 
 def mistakes(plan: Plan) -> Iterator[str]:
-    """What `read` could not have put into `plan`."""
+    """Mistakes in `plan` that `read` could not have made, a sentence each."""
     yield from unknown("metric", [e.metric for e in plan.expects], METRICS)
     for expect in plan.expects:
         money = METRICS.get(expect.metric) == "money"

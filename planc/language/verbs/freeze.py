@@ -34,6 +34,6 @@ def _parts(words: list[Word], draft: Draft) -> tuple[str, ...] | None:
 
 
 def mistakes(plan: Plan) -> Iterator[str]:
-    """What `read` could not have put into `plan`."""
+    """Mistakes in `plan` that `read` could not have made, a sentence each."""
     named = (*plan.freeze.parts, *plan.freeze.kept) if plan.freeze else ()
     yield from without_op((name for name in named if name not in PARTS), plan.model)

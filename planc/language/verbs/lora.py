@@ -67,7 +67,7 @@ def _has_its_own_weight(op: Op) -> bool:
 
 
 def mistakes(plan: Plan) -> Iterator[str]:
-    """What `read` could not have put into `plan`."""
+    """Mistakes in `plan` that `read` could not have made, a sentence each."""
     for op in plan.model.block_ops if plan.lora else ():
         assert plan.lora is not None
         if op.name in plan.lora.ops and (op.kind != "matmul" or op.region == EXPERTS):

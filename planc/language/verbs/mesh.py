@@ -50,6 +50,6 @@ def _factor(factor: Node, sizes: dict[str, int], draft: Draft) -> int | None:
 
 
 def mistakes(plan: Plan) -> Iterator[str]:
-    """What `read` could not have put into `plan`."""
+    """Mistakes in `plan` that `read` could not have made, a sentence each."""
     if max(len(plan.mesh.axes), *(len(view.axes) for view in plan.mesh.views), 0) > MOST_AXES:
         yield f"more than {MOST_AXES} axes"

@@ -25,11 +25,11 @@ def read(sentence: Sentence, draft: Draft) -> None:
 
 
 def mistakes(plan: Plan) -> Iterator[str]:
-    """What `read` could not have put into `plan`."""
+    """Mistakes in `plan` that `read` could not have made, a sentence each."""
     yield from unknown("state or tensor", [w for o in plan.offloads for w in o.what], movable(plan.model))
 
 
 def movable(model: Model) -> dict[str, None]:
-    """What may be kept in the host's memory: state, and tensors of the blocks by name."""
+    """Names of what may be kept in the host's memory: state, and tensors of the blocks of `model`."""
     ops = [op for kind in model.blocks for op in model.ops[kind]]
     return dict.fromkeys((*STATE, *(t for op in ops for t in op.saves), *(op.output for op in ops)))

@@ -29,5 +29,5 @@ def read(sentence: Sentence, draft: Draft) -> None:
 
 
 def mistakes(plan: Plan) -> Iterator[str]:
-    """What `read` could not have put into `plan`."""
+    """Mistakes in `plan` that `read` could not have made, a sentence each."""
     yield from unknown("way to overlap", [o.method for o in plan.overlaps], METHODS)

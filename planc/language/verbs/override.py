@@ -88,7 +88,7 @@ def _placement(placement: Node, glob: Word, draft: Draft) -> dict[str, tuple[str
 
 
 def mistakes(plan: Plan) -> Iterator[str]:
-    """What `read` could not have put into `plan`."""
+    """Mistakes in `plan` that `read` could not have made, a sentence each."""
     for override in plan.overrides:
         names = _matching(override.glob, plan.model)
         if not names:

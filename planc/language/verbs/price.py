@@ -50,5 +50,5 @@ def of_hardware(declared: Iterable[Sentence], draft: Draft) -> Price | None:
 
 
 def mistakes(plan: Plan) -> Iterator[str]:
-    """What `read` could not have put into `plan`."""
+    """Mistakes in `plan` that `read` could not have made, a sentence each."""
     yield from unknown("currency", [plan.price.currency] if plan.price else (), CURRENCIES)

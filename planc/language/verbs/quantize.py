@@ -70,7 +70,7 @@ def read_layers(spared: Node, draft: Draft) -> tuple[tuple[int, int], ...] | Non
 
 
 def mistakes(plan: Plan) -> Iterator[str]:
-    """What `read` could not have put into `plan`."""
+    """Mistakes in `plan` that `read` could not have made, a sentence each."""
     matmuls = [op for ops in plan.model.ops.values() for op in ops if op.kind == "matmul"]
     for quantize in plan.quantize:
         yield from unknown("narrow dtype", [quantize.dtype], OPTIONS)

@@ -74,6 +74,6 @@ def _named(words: list[Word], draft: Draft, keywords: tuple[str, ...] = ()) -> t
 
 
 def mistakes(plan: Plan) -> Iterator[str]:
-    """What `read` could not have put into `plan`."""
+    """Mistakes in `plan` that `read` could not have made, a sentence each."""
     named = () if plan.recompute.blocks else plan.recompute.ops
     yield from without_op((*named, *plan.recompute.kept), plan.model)

@@ -46,7 +46,7 @@ def read(sentence: Sentence, draft: Draft) -> None:
 
 
 def mistakes(plan: Plan) -> Iterator[str]:
-    """What `read` could not have put into `plan`."""
+    """Mistakes in `plan` that `read` could not have made, a sentence each."""
     if plan.route.cause is not None and not plan.model.top_k:
         yield f"{plan.model.name} has no experts to route to"
     if not FACTORS.holds(plan.route.factor):

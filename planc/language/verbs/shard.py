@@ -50,5 +50,5 @@ def _add(sentence: Sentence, dim: str, axes: tuple[str, ...], regions: list[str]
 
 
 def mistakes(plan: Plan) -> Iterator[str]:
-    """What `read` could not have put into `plan`."""
+    """Mistakes in `plan` that `read` could not have made, a sentence each."""
     yield from unknown("dim that is sharded", [s.dim for s in plan.shards], SHARDED)

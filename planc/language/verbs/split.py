@@ -186,7 +186,7 @@ def _ranges(sizes: list[int]) -> tuple[tuple[int, int], ...]:
 
 
 def mistakes(plan: Plan) -> Iterator[str]:
-    """What `read` could not have put into `plan`."""
+    """Mistakes in `plan` that `read` could not have made, a sentence each."""
     split, layers = plan.split, plan.model.layers
     if split is None:
         return

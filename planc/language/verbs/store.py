@@ -45,6 +45,6 @@ def _dtype(sentence: Sentence, draft: Draft) -> str | None:
 
 
 def mistakes(plan: Plan) -> Iterator[str]:
-    """What `read` could not have put into `plan`."""
+    """Mistakes in `plan` that `read` could not have made, a sentence each."""
     yield from unknown("dtype", [s.dtype for s in plan.stores], ("", *DTYPES))
     yield from unknown("dim", [s.dim for s in plan.stores], ("", *DIMS))

@@ -97,7 +97,7 @@ def _wrong_product(
 
 
 def mistakes(plan: Plan) -> Iterator[str]:
-    """What `read` could not have put into `plan`."""
+    """Mistakes in `plan` that `read` could not have made, a sentence each."""
     mesh = plan.mesh
     yield from unknown("region of a view", [r for view in mesh.views for r in view.regions], REGIONS)
     if len(mesh.views) > 1:
