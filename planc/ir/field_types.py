@@ -78,7 +78,7 @@ class Within:
         return _after_validator(self.check, source, handler)
 
     def check(self, value: float) -> float:
-        """The `value` itself, in bytes, seconds or whatever its field is in. Raises ValueError where it is out of range."""
+        """The `value` itself, in bytes, seconds or what else its field has. Raises ValueError outside the range."""
         if not self.holds(value):
             raise ValueError(f"{shortened(value)} is not a number from {self.minimum:g} to {self.most:g}")
         return value
