@@ -488,6 +488,8 @@ def _cost(checked: CheckedPlan, request: _Request, reported: tuple[Target, ...] 
         if request.explicit:
             return Answer(None, target, targets, (*found, *refused[target]), sharded)
         target = None
+    if target is not None:
+        found += load_backend(target).notes(own)
     if target is None and is_foreign(checked.plan):
         sharded = propagate(checked)
     costed = cost_plan(sharded, realise=realise_for(target))

@@ -71,6 +71,7 @@ LAUNCHES = {
     "cuda-4-compiled": Launch(CUDA, 4, parity="cuda"),
     "cuda-8": Launch(CUDA, 8, parity="cuda"),
     "xla": Launch(XLA, parity="xla"),
+    "xla-fp64": Launch(XLA, parity="xla"),
     "trees": Launch(TESTS / "xla" / "tree_worker.py"),
     "twins": Launch(TESTS / "xla" / "twins.py"),
     **{f"torch-{v}": Launch(CUDA, 4, python=str(VERSIONS / f"torch-{v}/bin/python")) for v in OTHER_TORCHES},

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from planc.diag.diagnostic import Diagnostic
     from planc.ir.plan import Plan
     from planc.ir.saved_model import SavedModel
+    from planc.ir.sharding import Sharded
     from planc.ir.target import Target
     from planc.ir.version import Version
 
@@ -37,6 +38,10 @@ class CommonBackend:
     def nearest_installed(self) -> Version:
         """That of `versions` which is nearest to the framework installed here; the pinned one where there is none."""
         return self.framework.nearest_installed()
+
+    def notes(self, sharded: Sharded) -> list[Diagnostic]:
+        """[]: the program of `sharded` does what each sentence says."""
+        return []
 
     def missing_module(self, plan: Plan) -> list[Diagnostic]:
         """E0901 when the target has no bundled module that computes the model of `plan`; else []."""

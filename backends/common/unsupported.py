@@ -38,7 +38,6 @@ def _nouns(plan: Plan) -> Sentences:
     yield from (quantize.cause for quantize in plan.quantize)
     yield from (offload.cause for offload in plan.offloads)
     yield from (overlap.cause for overlap in plan.overlaps)
-    yield from (compiled.cause for compiled in plan.compiles)
 
 
 def _shards(plan: Plan) -> Sentences:

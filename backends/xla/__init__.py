@@ -38,6 +38,11 @@ class Xla(CommonBackend):
 
         return refusals(sharded)
 
+    def notes(self, sharded: Sharded) -> list[Diagnostic]:
+        from planc.backends.xla.refusals.plan import notes
+
+        return notes(sharded.plan)
+
     def realise(self, sharded: Sharded) -> tuple[Collective, ...]:
         from planc.backends.xla.rules import realise
         from planc.sharding.collectives import semantic_collectives

@@ -75,6 +75,11 @@ class Backend(Protocol):
         program."""
         ...
 
+    def notes(self, sharded: Sharded) -> list[Diagnostic]:
+        """Notes on sentences of the plan in `sharded` that the backend's program meets in another way than they
+        say."""
+        ...
+
     def missing_module(self, plan: Plan) -> list[Diagnostic]:
         """E0901 when no bundled module computes the model of `plan`, so that planc cannot train it itself; else []."""
         ...

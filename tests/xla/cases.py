@@ -93,6 +93,7 @@ SELDOM = {
     *("tied_zero1", "tied_circular_tp", "recompute_core", "cp_in_order", "circular_at_once", "fsdp_microbatch"),
     *("recompute_every_splash", "recompute_every_gpipe"),
     *("whole_keys", "keys_of_two_ranks"),
+    *("state_bf16_step", "state_bf16_gpipe", "params_bf16_zero1", "moments_bf16"),
     *("splash_hsdp", "splash_core", "splash_whole_keys", "splash_keys_of_two_ranks", "unfused"),
 }
 """Beside others that are much like them: trained by `make all` and `make parity`, not by every run."""
@@ -104,6 +105,23 @@ NARROW: dict[str, tuple[str, ...]] = {
     "bf16_step": ("fsdp 4", FSDP, "gather params per step", "compute bf16 reduce fp32"),
 }
 """Layouts in bf16: near the one device in fp32, no more."""
+
+ALL_BF16 = "store params, grads, optimizer as bf16"
+NARROW_STATE: dict[str, tuple[str, ...]] = {
+    "state_bf16": ("fsdp 4", "shard batch over fsdp", f"{ALL_BF16} over fsdp"),
+    "state_bf16_tp": ("fsdp 2 > tp 2", "shard batch over fsdp", TP, SP, f"{ALL_BF16} over fsdp", "recompute blocks"),
+    "moments_bf16": ("fsdp 4", FSDP, "store optimizer as bf16"),
+    "params_bf16_zero1": (
+        *("dp 4", "shard batch over dp", "store params as bf16", "store optimizer over dp"),
+        "compute bf16 reduce fp32",
+    ),
+    "state_bf16_step": ("fsdp 4", "shard batch over fsdp", f"{ALL_BF16} over fsdp", "gather params per step"),
+    "state_bf16_gpipe": (
+        *("pp 2 > fsdp 2", "use pp over pp as gpipe", "shard batch over fsdp", f"{ALL_BF16} over fsdp"),
+        "recompute blocks",
+    ),
+}
+"""State in bf16, beside one device that rounds it as often."""
 
 QUICK = {"fsdp", "fsdp_tp_sp", "gpipe", "ring", "splash"}
 """One of each mechanism: trained by `make test`. CI trains the others too, but for those that are seldom trained."""

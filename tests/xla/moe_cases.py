@@ -6,7 +6,7 @@ from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
 from tests.cuda.moe_cases import BOTH, CAPACITY, DEEPSEEK, EP, MIXTRAL, QWEN3, STORED
 from tests.plans import propagated
-from tests.xla.cases import SPLASH, TP, plan_of
+from tests.xla.cases import ALL_BF16, SPLASH, TP, plan_of
 
 UNFUSED = "attention.core as unfused"
 LEFT_OUT = (
@@ -34,6 +34,15 @@ MOE: dict[str, tuple[str, ...]] = {
 }
 """By mesh and sentences. Tokens are divided by batch, and by sequence where tp divides it. Those that end in `_v5p` are
 written for TPUs, whose exchange is played by gathers here."""
+
+MOE_ROUNDED: dict[str, tuple[str, ...]] = {
+    "ep_state_bf16": ("fsdp 2 > ep 2", BOTH, f"{ALL_BF16} over fsdp, ep", EP),
+    "capacity_state_bf16_step": (
+        *("fsdp 2 > ep 2", BOTH, f"{ALL_BF16} over fsdp, ep", EP, CAPACITY, "gather params per step"),
+        "compute bf16 reduce fp32",
+    ),
+}
+"""Those that round: beside one device in fp64 that rounds as often."""
 
 CI = (
     "ep_etp_view",
@@ -71,7 +80,7 @@ NOT_PREDICTED = {
 
 def moe_plan(name: str, *more: str) -> Plan:
     """The plan of a named layout. Its name begins with the model's, if that is not Mixtral."""
-    mesh, *sentences = MOE[name]
+    mesh, *sentences = {**MOE, **MOE_ROUNDED}[name]
     model = next((m for m in ("qwen3_moe", "deepseek") if name.startswith(m)), "mixtral") + "_micro"
     cluster = {"cluster": "tpu_v5p(2x2x1)"} if name.endswith("_v5p") else {}
     return plan_of(name, mesh, *sentences, *more, model=model, **cluster)

@@ -12,7 +12,7 @@ import pytest
 from planc.backends.xla.emit.program import NO_PLAN, emit
 from planc.ir.sharding import Sharded
 from tests.plans import propagated
-from tests.xla.cases import FSDP_TP, LAYOUTS, plan_of, sharded
+from tests.xla.cases import FSDP_TP, LAYOUTS, NARROW_STATE, plan_of, sharded
 from tests.xla.moe_cases import MOE, moe_sharded
 
 BF16 = "compute bf16 reduce fp32"
@@ -21,6 +21,8 @@ EXTRA: dict[str, tuple[str, ...]] = {
     "bf16_dp": ("dp 4", "use ddp over dp", BF16),
     "bf16_step": ("fsdp 4", "use fsdp over fsdp", "gather params per step", BF16),
     "bf16_microbatch": ("fsdp 4", "use fsdp over fsdp", "gather params per microbatch", BF16),
+    **NARROW_STATE,
+    "compiled": (*FSDP_TP, "compile blocks, loss as inductor"),
     "reduce_bf16": (*FSDP_TP, "compute bf16 reduce bf16"),
     "long_axis_names": (
         "the_replicas_of_the_model 2 > the_fully_sharded_axis 2 > the_tensor_parallel_axis 2",
@@ -68,11 +70,12 @@ def test_every_private_function_is_used(text: str) -> None:
 
 
 def test_the_end_of_the_file_is_the_same_for_every_plan() -> None:
+    """For those whose state rests in fp32, and for the others."""
     experts = (emit(moe_sharded(name)) for name in MOE)
     texts = [*(emit(case(name)) for name in (*LAYOUTS, *EXTRA)), *experts]
     ends = {text.partition(NO_PLAN)[2] for text in texts}
-    assert len(ends) == 1
-    assert "def init_state" in ends.pop()
+    assert len(ends) == 2 and all("def init_state" in end for end in ends)
+    assert ["def narrow" in end for end in sorted(ends, key=len)] == [False, True]
 
 
 def test_ruff_has_nothing_to_say(tmp_path: Path) -> None:
@@ -116,3 +119,19 @@ def test_gradients_of_overridden_weights_take_two_steps() -> None:
     assert 'SUMMED = GRADS | {\n    "layers.*.feed_forward.w3.weight": P(None, None),\n}' in text
     assert "dw = with_sharding_constraint(dw, SUMMED[_pattern(name)])" in text
     assert "SUMMED" not in emit(sharded("fsdp_tp_sp"))
+
+
+def test_state_is_kept_in_its_dtype_and_computed_with_in_fp32() -> None:
+    whole, moments, wide = (emit(case(name)) for name in ("state_bf16", "moments_bf16", "fsdp"))
+    nouns = ("PARAMS", "GRADS", "OPTIMIZER")
+    assert all(f"{noun}_DTYPE = jnp.bfloat16" in whole for noun in nouns)
+    assert ["OPTIMIZER_DTYPE = jnp.bfloat16" in moments, "GRADS_DTYPE = jnp.float32" in moments] == [True, True]
+    assert "_accumulate(loss_fn, held, tokens, targets)" in whole and "params, updates), PARAMS_DTYPE)" in whole
+    assert "lambda a, b: (a + b).astype(a.dtype)" in whole and "return narrow(" in whole
+    assert "optimizer.update(grads, _wide(state), params)" in whole
+    assert not any(f"{noun}_DTYPE" in wide for noun in nouns)
+
+
+def test_a_region_that_is_compiled_is_named_where_the_whole_step_is() -> None:
+    text = emit(case("compiled"))
+    assert "compile blocks, loss as inductor\n    return jax.jit(\n" in text

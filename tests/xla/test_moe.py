@@ -22,7 +22,7 @@ from planc.sharding.collectives import semantic_collectives
 from tests.launches import Row, case, tier
 from tests.plans import propagated
 from tests.xla.cases import plan_of
-from tests.xla.moe_cases import CI, MOE, NOT_PREDICTED, QUICK, moe_plan, moe_sharded
+from tests.xla.moe_cases import CI, MOE, MOE_ROUNDED, NOT_PREDICTED, QUICK, moe_plan, moe_sharded
 
 BUDGET = 1e-5
 SCALARS_BYTES = 200
@@ -97,7 +97,10 @@ def cases(*left_out: str) -> list[Any]:
     return [case("xla", name, *tier(name, {*MOE} - {*CI}, QUICK)) for name in MOE if name not in left_out]
 
 
-@pytest.mark.parametrize("name", cases())
+ROUNDED = [case("xla-fp64", name, *tier(name, MOE_ROUNDED, ())) for name in MOE_ROUNDED]
+
+
+@pytest.mark.parametrize("name", [*cases(), *ROUNDED])
 def test_trains_as_one_device(name: str, row: Row) -> None:
     assert "failed" not in row, row["failed"]
     assert not row["dead"], "a gradient that is zero everywhere proves nothing"

@@ -8,14 +8,18 @@ from __future__ import annotations
 import pytest
 
 from tests.launches import Row, case, tier
-from tests.xla.cases import LAYOUTS, NARROW, QUICK, SELDOM
+from tests.xla.cases import LAYOUTS, NARROW, NARROW_STATE, QUICK, SELDOM
 
 GRADIENT, LOSS = 1e-5, 1e-5
 NARROW_GRADIENT, NARROW_LOSS = 0.1, 1e-3
 """bf16 keeps 8 bits: rounding of 0.4 % an operation."""
 
 
-@pytest.mark.parametrize("name", [case("xla", n, *tier(n, SELDOM, QUICK)) for n in LAYOUTS])
+ALL = [case("xla", n, *tier(n, SELDOM, QUICK)) for n in LAYOUTS]
+ROUNDED = [case("xla-fp64", n, *tier(n, SELDOM, QUICK)) for n in NARROW_STATE]
+
+
+@pytest.mark.parametrize("name", [*ALL, *ROUNDED])
 def test_trains_as_one_device(name: str, row: Row) -> None:
     assert "failed" not in row, row["failed"]
     assert not row["dead"], "a gradient that is zero everywhere proves nothing"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from planc.backends.xla import BACKEND
 from planc.backends.xla.refusals.plan import refusals
 from planc.checks import check_plan
 from planc.diag import PlanError
@@ -100,7 +101,22 @@ def test_groups_of_layers_are_refused(more: str) -> None:
     assert found.code == "E0901" and "scheduler" in found.message
 
 
-def test_other_dtypes_of_state_are_refused() -> None:
-    of = propagated(plan_of("narrow", *FSDP_TP, "store optimizer as bf16"))
-    assert [f.code for f in refusals(of)] == ["E0901"]
-    assert "bf16" in refusals(of)[0].message
+@pytest.mark.parametrize(
+    ("sentence", "why"),
+    [
+        ("store optimizer as fp16", "it keeps optimizer in fp32 or bf16, not fp16"),
+        ("store params as float8", "it keeps params in fp32 or bf16, not float8"),
+        ("store optimizer as bf16 for experts", "and not those of experts in another"),
+    ],
+)
+def test_other_dtypes_of_state_are_refused(sentence: str, why: str) -> None:
+    of = propagated(plan_of("narrow", "dp 4", "use ddp over dp", sentence, model="mixtral_micro"))
+    (found,) = refusals(of)
+    assert found.code == "E0901" and why in found.message and "leave out the dtype" in found.help
+
+
+def test_compiled_regions_are_noted_and_not_refused() -> None:
+    of = propagated(plan_of("compiled", *FSDP_TP, "compile blocks, loss"))
+    assert refusals(of) == []
+    (note,) = BACKEND.notes(of)
+    assert note.code == "N0906" and "compile blocks, loss" in note.message

@@ -11,6 +11,7 @@ import sys
 import time
 import traceback
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,9 @@ from planc.ir.plan import Plan
 from planc.ir.session import Settings
 from planc.lowering import lower_plan
 from tests.seeded import batches, initial
-from tests.xla.cases import LAYOUTS, NARROW, plan_of
-from tests.xla.moe_cases import BALANCE, BALANCED, MOE, moe_plan
+from tests.xla.cases import LAYOUTS, NARROW, NARROW_STATE, plan_of
+from tests.xla.in_fp64 import in_fp64
+from tests.xla.moe_cases import BALANCE, BALANCED, MOE, MOE_ROUNDED, moe_plan
 
 STEPS, CHECKED = 3, (1, 3)
 LR = 2e-4
@@ -101,10 +103,14 @@ def relative(found: list[float], expected: list[float]) -> float:
 
 def _reference(plan: Plan) -> tuple[object, ...]:
     """The facts that one device's training depends on: the model, and which tokens an expert has no place for."""
+    from planc.backends.xla.runtime.reference import rounding_of
+
+    rounding = rounding_of(plan)
+    kept = () if rounding is None else (str(rounding.dtypes), rounding.ranks, rounding.sequences)
     if plan.route.method == "dropless":
-        return (plan.model.name,)
+        return plan.model.name, *kept
     shares = plan.mesh.size(*plan.axes_of("sequence", "residual"))
-    return plan.model.name, plan.route.factor, shares, tuple(held_order(plan))
+    return plan.model.name, plan.route.factor, shares, tuple(held_order(plan)), *kept
 
 
 def main(names: list[str]) -> None:
@@ -118,11 +124,15 @@ def main(names: list[str]) -> None:
     references: dict[Any, dict[str, Any]] = {}
     for name in names:
         began = time.monotonic()
-        sentences = MOE[name] if name in MOE else {**LAYOUTS, **NARROW}[name]
-        plan = moe_plan(name) if name in MOE else plan_of(name, *sentences)
+        routed = {**MOE, **MOE_ROUNDED}
+        sentences = routed[name] if name in routed else {**LAYOUTS, **NARROW, **NARROW_STATE}[name]
+        plan = moe_plan(name) if name in routed else plan_of(name, *sentences)
         balance = BALANCE if name in BALANCED else 0.0
         program, settings = lower_plan(check_plan(plan), "xla"), Settings(eps=EPS, balance_loss=balance)
+        wide = name in {**NARROW_STATE, **MOE_ROUNDED}
         try:
+            if wide:
+                program, settings = in_fp64(program), replace(settings, clip_norm=0.0)
             same = (*_reference(plan), balance)
             if same not in references:
                 references[same] = train(start_single(program, settings, initial, keep_gradients=True), plan)

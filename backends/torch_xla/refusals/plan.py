@@ -21,6 +21,8 @@ def _limits(sharded: Sharded) -> Iterator[tuple[Cause, str]]:
         yield plan.model.cause, "torch_xla 2.9 ends in XLA while it compiles the routing of tokens to experts"
     if plan.split is not None:
         yield plan.split.cause, "it has no pipeline"
+    narrow = dict.fromkeys(store.cause for store in plan.stores if store.dtype not in ("", "fp32"))
+    yield from ((cause, "it keeps state in fp32") for cause in narrow)
     yield from ((view.cause, "its mesh has one factorisation") for view in plan.mesh.views)
     for shard in plan.shards:
         inside = shard.dim in ("experts", "expert_ffn") or (shard.dim == "sequence" and shard.region != "residual")

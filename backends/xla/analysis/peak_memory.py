@@ -16,6 +16,7 @@ from planc.backends.xla.analysis.expert_mesh import Experts
 from planc.backends.xla.analysis.layouts import cut, gathers_in_use
 from planc.backends.xla.analysis.pipeline import chunks, iterations, pipelined
 from planc.backends.xla.analysis.saved_by_blocks import layers_that_save
+from planc.backends.xla.analysis.state_dtypes import number_bytes
 from planc.backends.xla.rules import all_reduce_thin_shards
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.collective import DTYPE_BYTES, Collective
@@ -109,11 +110,11 @@ class Moments:
     # State.
 
     def _state_bytes(self, noun: Noun, *, moments: bool = False) -> float:
-        """Bytes on one device of a noun between uses, in fp32: a parameter's once, or once for each of its moments.
+        """Bytes on one device of a noun between uses: a parameter's once, or once for each of its moments.
 
         XLA stores whole what it cannot divide.
         """
-        return FP32 * sum(
+        return number_bytes(self.plan, noun) * sum(
             (moments_of(self.plan, p.param.name) if moments else 1)
             * self._copies_of(p)
             * self._stored_elements(p, noun)

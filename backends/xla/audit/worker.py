@@ -144,7 +144,7 @@ def step_of(program: Program, devices: list[jax.Device]) -> tuple[Any, Any, tupl
     emitted, module = program.load(), family(plan.model.family)
     mesh, optimizer = emitted.build_mesh(devices), emitted.adamw()
     stack = stack_shape(plan) if pipelined(plan) else ()
-    shapes = shards.abstract(shards.restacked(plan.model, module.shapes(plan.model), stack))
+    shapes = shards.abstract(shards.restacked(plan.model, module.shapes(plan.model), stack), plan.store_dtype("params"))
     step = emitted.build_train_step(module.build_loss(plan.model, emitted), optimizer, mesh, shapes)
     state = {"params": shapes, "optimizer": jax.eval_shape(optimizer.init, shapes)}
     shape: Any = jax.ShapeDtypeStruct

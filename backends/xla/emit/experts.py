@@ -162,7 +162,7 @@ PICKS = (
     `loss_fn` gives the loss, and picks [routed layers, ranks, X] as `experts` counts them.
 """,
     ),
-    ("loss, grads = _accumulate(loss_fn, state", "loss, grads, picks = _accumulate(loss_fn, state"),
+    ("loss, grads = _accumulate(loss_fn, ", "loss, grads, picks = _accumulate(loss_fn, "),
     (
         """        return {"params": params, "optimizer": moments}, {"loss": loss, "grad_norm": norm}
 """,
@@ -181,6 +181,10 @@ PICKS = (
         "return _accumulate(loss_fn, params, tokens, targets)",
         "return _accumulate(loss_fn, params, tokens, targets)[:2]",
     ),
+    (
+        "return _accumulate(loss_fn, _wide(params), tokens, targets)",
+        "return _accumulate(loss_fn, _wide(params), tokens, targets)[:2]",
+    ),
     (", *batch), batches))", ", *batch)[0], batches))"),
     ("targets: jax.Array) -> tuple[jax.Array, Any]:", "targets: jax.Array) -> tuple[Any, ...]:"),
     (
@@ -189,7 +193,7 @@ PICKS = (
     ),
     ("loss, grads = jax.value_and_grad(loss_fn)(", "(loss, picks), grads = jax.value_and_grad(loss_fn, has_aux=True)("),
     ("def one(total: Any, batch: Any) -> tuple[Any, None]:", "def one(total: Any, batch: Any) -> tuple[Any, Any]:"),
-    ("jax.tree.map(jnp.add, total, (loss, grads)), None", "jax.tree.map(jnp.add, total, (loss, grads)), picks"),
+    (", total, (loss, grads)), None", ", total, (loss, grads)), picks"),
     ("total, _ = jax.lax.scan(one, zeros, batches)", "total, picks = jax.lax.scan(one, zeros, batches)"),
     (
         "    return jax.tree.map(lambda x: x / batches[0].shape[0], total)",

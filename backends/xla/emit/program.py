@@ -22,7 +22,7 @@ from planc.backends.xla.emit.model import (
 from planc.backends.xla.emit.pipeline import constants as pipeline_constants
 from planc.backends.xla.emit.pipeline import ends_table
 from planc.backends.xla.emit.remat import saved_tables
-from planc.backends.xla.emit.step import STATE, mesh_function, step_functions
+from planc.backends.xla.emit.step import mesh_function, state_functions, step_functions
 from planc.backends.xla.emit.tables import activation_table, constants, not_decayed, param_tables
 from planc.backends.xla.versions import JAX
 from planc.diag.quoting import python_docstring
@@ -60,7 +60,7 @@ def emit(sharded: Sharded, jax: Version = JAX.pinned) -> str:
         *_tables(sharded),
     ]
     functions = [mesh_function(plan), *model_functions(sharded), *step_functions(sharded), spec_function(plan)]
-    functions += [NO_PLAN, BY_NAME, STATE]
+    functions += [NO_PLAN, BY_NAME, *state_functions(plan)]
     return "\n\n".join(blocks) + "\n\n\n" + "\n\n\n".join(f.strip("\n") for f in functions) + "\n"
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from planc.backends.common.source_writer import beside, fill
+from planc.backends.common.source_writer import beside, causes, fill
 from planc.backends.xla.analysis.layouts import gathers_in_use
 from planc.backends.xla.analysis.pipeline import pipelined
+from planc.backends.xla.analysis.state_dtypes import narrow_state
 from planc.backends.xla.emit.context_parallel import balanced, context_axes
 from planc.backends.xla.emit.experts import with_picks
 from planc.backends.xla.emit.model import casts
@@ -42,10 +43,7 @@ def adamw(
     betas: tuple[float, float] = (0.9, 0.95), eps: float = 1e-8, weight_decay: float = 0.1
 ) -> optax.GradientTransformation:
     """AdamW with decoupled decay, less its learning rate, which is an argument of the step."""
-    return optax.chain(
-        optax.scale_by_adam(*betas, eps=eps),
-        optax.add_decayed_weights(weight_decay, mask=_decayed),
-    )
+    <chain>
 
 
 def _decayed(params: Any) -> Any:
@@ -77,7 +75,44 @@ def init_state(params: Any, optimizer: optax.GradientTransformation, mesh: Mesh)
         "optimizer": jax.jit(optimizer.init, out_shardings=where["optimizer"])(params),
     }
 '''
-"""The optimizer and its state, the same for every plan."""
+"""The optimizer and its state."""
+CHAIN = """
+return optax.chain(
+    optax.scale_by_adam(*betas, eps=eps),
+    optax.add_decayed_weights(weight_decay, mask=_decayed),
+)"""
+CHAIN_NARROW = """
+return narrow(
+    optax.chain(
+        optax.scale_by_adam(*betas, eps=eps),
+        optax.add_decayed_weights(weight_decay, mask=_decayed),
+    )
+)"""
+
+NARROW = '''
+def narrow(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
+    """An optimizer that computes in fp32, and whose state is kept in OPTIMIZER_DTYPE."""
+
+    def init(params: Any) -> Any:
+        return _in_dtype(optimizer.init(_wide(params)), OPTIMIZER_DTYPE)
+
+    def update(grads: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        updates, moments = optimizer.update(grads, _wide(state), params)
+        return updates, _in_dtype(moments, OPTIMIZER_DTYPE)
+
+    return optax.GradientTransformation(init, update)
+
+
+def _wide(tree: Any) -> Any:
+    """State as it is computed with."""
+    return _in_dtype(tree, jnp.float32)
+
+
+def _in_dtype(tree: Any, dtype: Any) -> Any:
+    """The tree in another dtype, rounded to the nearest number; counters stay integers."""
+    return jax.tree.map(lambda x: x.astype({"i": x.dtype}.get(x.dtype.kind, dtype)), tree)
+'''
+"""State in other dtypes than fp32."""
 
 STEP = '''
 def build_train_step(
@@ -90,16 +125,19 @@ def build_train_step(
 
     def step(state: Any, tokens: jax.Array, targets: jax.Array, lr: jax.Array) -> Any:
         with _tracing(mesh):
-            loss, grads = _accumulate(loss_fn, state["params"], tokens, targets)
+            <held>
+            loss, grads = _accumulate(loss_fn, <params>, tokens, targets)
+            <wide>
             norm = jnp.sqrt(sum(jnp.sum(jnp.square(g)) for g in jax.tree.leaves(grads)))
             scale = jnp.minimum(1.0, clip_norm / (norm + 1e-6))
             <update>
             updates, moments = optimizer.update(grads, state["optimizer"], params)
-            params = jax.tree.map(lambda p, u: p - lr * u, params, updates)
+            params = <updated>
         return {"params": params, "optimizer": moments}, {"loss": loss, "grad_norm": norm}
 
     whole, rows = NamedSharding(mesh, P()), NamedSharding(mesh, BATCH)
     state = state_shardings(mesh, params, optimizer)
+    <compiled>
     return jax.jit(
         step,
         in_shardings=(state, rows, rows, whole),
@@ -113,7 +151,7 @@ def build_gradients(loss_fn: Loss, mesh: Mesh, params: Any) -> Callable[..., Any
 
     def gradients(params: Any, tokens: jax.Array, targets: jax.Array) -> Any:
         with _tracing(mesh):
-            return _accumulate(loss_fn, params, tokens, targets)
+            return _accumulate(loss_fn, <given>, tokens, targets)
 
     rows, where = NamedSharding(mesh, BATCH), shardings(mesh, params)
     out = (NamedSharding(mesh, P()), shardings(mesh, params, GRADS))
@@ -139,10 +177,10 @@ def _accumulate(loss_fn: Loss, params: Any, tokens: jax.Array, targets: jax.Arra
     def one(total: Any, batch: Any) -> tuple[Any, None]:
         loss, grads = jax.value_and_grad(loss_fn)(<params>, *batch)
         <placed>
-        return jax.tree.map(jnp.add, total, (loss, grads)), None
+        return jax.tree.map(<add>, total, (loss, grads)), None
 
     batches = (_microbatches(tokens), _microbatches(targets))
-    zeros = (jnp.float32(0), _placed(jax.tree.map(jnp.zeros_like, params), GRADS))
+    zeros = (jnp.float32(0), _placed(<zeros>, GRADS))
     total, _ = jax.lax.scan(one, zeros, batches)
     return jax.tree.map(lambda x: x / batches[0].shape[0], total)
 
@@ -159,7 +197,7 @@ def _accumulate(loss_fn: Loss, params: Any, tokens: jax.Array, targets: jax.Arra
     """The mean loss of the global batch and its gradients, fp32; `layers` cuts the batch in microbatches."""
     <before>
     loss, grads = jax.value_and_grad(loss_fn)(<params>, <batch>)
-    return loss, _placed(grads, GRADS)
+    return loss, _placed(<grads>, GRADS)
 '''
 
 GATHERED = '''
@@ -201,10 +239,36 @@ def mesh_function(plan: Plan) -> str:
 def step_functions(sharded: Sharded) -> list[str]:
     """The steps and what they share, one text each."""
     plan = sharded.plan
-    step = fill(STEP, update=_update(plan), evaluate=_evaluate(sharded))
+    step = fill(STEP, update=_update(plan), evaluate=_evaluate(sharded), compiled=_compiled(plan), **_held(plan))
     gathered = [_gathered(plan)] if _gathers_first(plan) else []
     functions = [step, _accumulate(sharded), *gathered, TRACING if casts(plan) else TRACING_FP32]
-    return [with_picks(text) for text in functions] if plan.model.top_k else functions
+    functions = [with_picks(text) for text in functions] if plan.model.top_k else functions
+    return [text.replace("gradients, fp32", f"gradients, {plan.store_dtype('grads')}") for text in functions]
+
+
+def _compiled(plan: Plan) -> str:
+    """The comment that traces what is compiled to its sentences."""
+    return "\n".join(causes(dict.fromkeys(c.cause for c in plan.compiles)))
+
+
+def state_functions(plan: Plan) -> list[str]:
+    """The optimizer and its state, one text each."""
+    chain = CHAIN_NARROW if narrow_state(plan) else CHAIN
+    return [fill(STATE, chain=chain.strip("\n")), *([NARROW] if narrow_state(plan) else [])]
+
+
+def _held(plan: Plan) -> dict[str, str]:
+    """How a step takes parameters and gradients, and what it makes of the parameters."""
+    updated = "jax.tree.map(lambda p, u: p - lr * u, params, updates)"
+    if not narrow_state(plan):
+        return {"held": "", "params": 'state["params"]', "wide": "", "updated": updated, "given": "params"}
+    return {
+        "held": 'held = _wide(state["params"])',
+        "params": "held",
+        "wide": "grads = _wide(grads)",
+        "updated": f"_in_dtype({updated}, PARAMS_DTYPE)",
+        "given": "_wide(params)",
+    }
 
 
 def _gathers_first(plan: Plan) -> bool:
@@ -215,14 +279,15 @@ def _gathers_first(plan: Plan) -> bool:
 def _update(plan: Plan) -> str:
     """The update happens where the optimizer's state rests."""
     scaled = "jax.tree.map(lambda g: g * scale, grads)"
+    held = _held(plan)["params"]
     if plan.store("optimizer") == plan.store("grads") == plan.store("params"):
-        return f'grads = {scaled}\nparams = state["params"]'
+        return f"grads = {scaled}\nparams = {held}"
     axes = ", ".join(plan.store("optimizer")) or "no axis"
     return "\n".join(
         (
             f"# Each rank updates its part over {axes}; out_shardings then lay the parameters out.",
             f"grads = _placed({scaled}, OPTIMIZER)",
-            'params = _placed(state["params"], OPTIMIZER)',
+            f"params = _placed({held}, OPTIMIZER)",
         )
     )
 
@@ -234,7 +299,8 @@ def _batch(sharded: Sharded) -> str:
 
 def _evaluate(sharded: Sharded) -> str:
     plan = sharded.plan
-    lines = ["used = _gathered(params)"] if _gathers_first(plan) else []
+    lines = ["params = _wide(params)"] if narrow_state(plan) else []
+    lines += ["used = _gathered(params)"] if _gathers_first(plan) else []
     params = "used" if _gathers_first(plan) else "params"
     if pipelined(plan):
         lines += [f"return loss_fn({params}, {_batch(sharded)})"]
@@ -252,11 +318,23 @@ def _accumulate(sharded: Sharded) -> str:
         before, params = f"used = _gathered(params){cause}", "used"
     elif _gathers_first(plan):
         params = "_gathered(params)"
+    narrow = narrow_state(plan)
     if pipelined(plan):
-        return fill(AT_ONCE, before=before, params=params, batch=_batch(sharded))
+        grads = "_in_dtype(grads, GRADS_DTYPE)" if narrow else "grads"
+        return fill(AT_ONCE, before=before, params=params, batch=_batch(sharded), grads=grads)
     placed = "\n".join(beside("grads = _placed(grads, GRADS)", _reduction(plan), depth=2))
     rows, spec = ("_ordered(rows)", "ROWS") if balanced(sharded) else ("rows", "BATCH")
-    return fill(ACCUMULATE, before=before, params=params, placed=placed, rows=rows, spec=spec)
+    zeros = "jax.tree.map(jnp.zeros_like, params)"
+    return fill(
+        ACCUMULATE,
+        before=before,
+        params=params,
+        placed=placed,
+        rows=rows,
+        spec=spec,
+        add="lambda a, b: (a + b).astype(a.dtype)" if narrow else "jnp.add",
+        zeros=f"_in_dtype({zeros}, GRADS_DTYPE)" if narrow else zeros,
+    )
 
 
 def _reduction(plan: Plan) -> str:

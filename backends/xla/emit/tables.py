@@ -9,14 +9,14 @@ from itertools import chain
 from planc.backends.common.source_writer import INDENT, beside, causes, comment
 from planc.backends.xla.analysis.layouts import Use, activation_spec, param_spec, uncut
 from planc.backends.xla.analysis.mesh_factors import aliases, atoms
+from planc.backends.xla.analysis.state_dtypes import JAX_DTYPE, narrow_state
 from planc.backends.xla.emit.context_parallel import given_spec
 from planc.backends.xla.emit.specs import entry, spec_text
 from planc.diag.quoting import python_string
 from planc.ir.base import Cause
 from planc.ir.model import EXPERTS, ROUTED, Tensor
+from planc.ir.plan import NOUNS, Noun, Plan
 from planc.ir.sharding import Move, OpSharding, Sharded, Step
-
-JAX_DTYPE = {"fp32": "jnp.float32", "bf16": "jnp.bfloat16"}
 
 
 def constants(sharded: Sharded) -> list[str]:
@@ -35,7 +35,16 @@ def constants(sharded: Sharded) -> list[str]:
         *beside(f"MICROBATCH = {sequences}", f"sequences on all of them; {plan.batch.cause.comment()}"),
         *beside(f"BATCH = {spec_text(given_spec(sharded))}", "tokens and targets, [sequences, tokens of each]"),
         *beside(f"COMPUTE = {JAX_DTYPE[plan.precision.compute]}", compute),
+        *(line for noun in NOUNS for line in _dtype_line(plan, noun)),
     ]
+
+
+def _dtype_line(plan: Plan, noun: Noun) -> list[str]:
+    """The dtype of a noun between uses; nothing where all are fp32."""
+    if not narrow_state(plan):
+        return []
+    said = next((s.cause.comment() for s in plan.stores if s.noun == noun and s.dtype), "")
+    return beside(f"{noun.upper()}_DTYPE = {JAX_DTYPE[plan.store_dtype(noun)]}", said)
 
 
 def _cause_text(found: list[Cause]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from planc.backends.common.refusal import refused
 from planc.backends.common.unsupported import not_lowered
+from planc.backends.xla.analysis import state_dtypes
 from planc.backends.xla.analysis.attention import (
     FUSED,
     LANES,
@@ -39,6 +40,15 @@ def refusals(sharded: Sharded) -> list[Diagnostic]:
     of_ops = (rule(sharded) for rule in (_uneven_shards, _experts, _attention, _recompute))
     found = (d for rule in (*of_plan, *of_ops) for d in rule)
     return sorted(dict.fromkeys(found), key=lambda d: d.span)
+
+
+def notes(plan: Plan) -> list[Diagnostic]:
+    """N0906 for each sentence of `plan` that names regions to compile: XLA compiles all of the step."""
+    causes = dict.fromkeys(compiled.cause for compiled in plan.compiles)
+    return [
+        Diagnostic("N0906", f"`{cause.via or cause.sentence}`: XLA compiles the whole step as one program", cause.span)
+        for cause in causes
+    ]
 
 
 def _refused(cause: Cause, why: str, help: str = "") -> Diagnostic:
@@ -152,9 +162,14 @@ def _regions(plan: Plan) -> Iterator[Diagnostic]:
 
 
 def _store_dtypes(plan: Plan) -> Iterator[Diagnostic]:
+    """State is fp32 or bf16, a noun of all parameters alike."""
     for store in plan.stores:
-        if store.dtype not in ("", "fp32"):
-            yield _refused(store.cause, f"it keeps {store.noun} in fp32, not {store.dtype}")
+        if store.dtype and store.dtype not in state_dtypes.DTYPES:
+            why = f"it keeps {store.noun} in {' or '.join(state_dtypes.DTYPES)}, not {store.dtype}"
+            yield _refused(store.cause, why, f"`as {state_dtypes.DTYPES[-1]}`, or leave out the dtype")
+        elif store.region and store.dtype and store.dtype != plan.store_dtype(store.noun):
+            why = f"it keeps {store.noun} of all parameters in one dtype, and not those of {store.region} in another"
+            yield _refused(store.cause, why, f"`as {store.dtype}` for all, or leave out the dtype")
 
 
 def _compute_dtypes(plan: Plan) -> Iterator[Diagnostic]:

@@ -1,4 +1,4 @@
-"""With optimizer state divided and params whole, the updated params are gathered, in fp32, once a step.
+"""With optimizer state divided and params whole, the updated params are gathered, as they are kept, once a step.
 
 torch gathers before the first use, in the compute dtype, as its masters are what is divided.
 """
@@ -14,7 +14,8 @@ NAME = "gather_updated_params"
 
 def apply(sharded: Sharded, rows: Rows) -> Rows:
     return tuple(
-        _gather_after_update(row) if row.carries == "param" and _stored_whole(sharded, row) else row for row in rows
+        _gather_after_update(sharded, row) if row.carries == "param" and _stored_whole(sharded, row) else row
+        for row in rows
     )
 
 
@@ -22,6 +23,7 @@ def _stored_whole(sharded: Sharded, row: Collective) -> bool:
     return not sharded.param[row.tensor].stored["params"]
 
 
-def _gather_after_update(row: Collective) -> Collective:
-    wide = row.buffer_bytes / DTYPE_BYTES[row.dtype] * DTYPE_BYTES["fp32"]
-    return changed(row, NAME, phase="optimizer", dtype="fp32", buffer_bytes=wide)
+def _gather_after_update(sharded: Sharded, row: Collective) -> Collective:
+    kept = sharded.plan.store_dtype("params")
+    size = row.buffer_bytes / DTYPE_BYTES[row.dtype] * DTYPE_BYTES[kept]
+    return changed(row, NAME, phase="optimizer", dtype=kept, buffer_bytes=size)

@@ -35,10 +35,12 @@ def optimizer_of(model: Model, settings: Settings, emitted: ModuleType) -> optax
 
     It is the AdamW of the program `emitted` where `settings` ask for no more, else `updates_of`.
     """
+    found: optax.GradientTransformation
     if settings.optimizer == "adamw" and not settings.decay_groups:
-        found: optax.GradientTransformation = emitted.adamw(settings.betas, settings.eps, settings.weight_decay)
+        found = emitted.adamw(settings.betas, settings.eps, settings.weight_decay)
         return found
-    return updates_of(model, settings)
+    found = updates_of(model, settings)
+    return emitted.narrow(found) if hasattr(emitted, "narrow") else found
 
 
 def updates_of(model: Model, settings: Settings) -> optax.GradientTransformation:

@@ -14,11 +14,13 @@ import jax
 import jax.numpy as jnp
 
 from planc.backends.common.sequence_order import held_order
+from planc.backends.xla.analysis.state_dtypes import narrow_state
 from planc.backends.xla.models import loss_of
 from planc.backends.xla.models.hooks import UNDIVIDED, Hooks, Undivided
 from planc.backends.xla.runtime.optimizer import updates_of
+from planc.backends.xla.runtime.shards import DTYPES
 from planc.ir.model import Model
-from planc.ir.plan import Plan
+from planc.ir.plan import NOUNS, Noun, Plan
 
 if TYPE_CHECKING:
     from planc.ir.session import Settings
@@ -28,21 +30,79 @@ Loss = Callable[[Tree, jax.Array, jax.Array], jax.Array]
 
 
 @dataclass(frozen=True)
+class Rounding:
+    """State that rests in other dtypes than fp32: by noun, and what is rounded before it is added up."""
+
+    dtypes: dict[Noun, Any]
+    ranks: int
+    """Ranks that divide the batch."""
+    sequences: int
+    """Sequences of each in a microbatch."""
+
+    def microbatches(self, rows: jax.Array) -> list[jax.Array]:
+        """Rows [sequences, S] of each microbatch: the first ones of every rank, the next ones, ..."""
+        of_ranks = rows.reshape(self.ranks, -1, rows.shape[-1])
+        begins = range(0, of_ranks.shape[1], self.sequences)
+        return [of_ranks[:, at : at + self.sequences].reshape(-1, rows.shape[-1]) for at in begins]
+
+    def rounded(self, noun: Noun, tree: Any) -> Any:
+        """Arrays as a noun keeps them."""
+        return _in_dtype(tree, self.dtypes[noun])
+
+
+def rounding_of(plan: Plan) -> Rounding | None:
+    """How the state of `plan` is rounded; None where it is not."""
+    if not narrow_state(plan):
+        return None
+    dtypes = {noun: DTYPES[plan.store_dtype(noun)] for noun in NOUNS}
+    at_once = plan.split is not None and plan.pipeline > 1
+    each = plan.batch.sequences // plan.data_parallel if at_once else plan.batch.microbatch_sequences
+    return Rounding(dtypes, plan.data_parallel, each)
+
+
+def _in_dtype(tree: Any, dtype: Any) -> Any:
+    """Numbers in a dtype; counters stay as they are."""
+    return jax.tree.map(lambda x: x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x, tree)
+
+
+def _wide(tree: Any) -> Any:
+    return _in_dtype(tree, jnp.float32)
+
+
+@dataclass(frozen=True)
 class Single:
     """The reference's functions over a state of {"params", "optimizer": {"m", "v", "steps"}}."""
 
     model: Model
     settings: Settings
     hooks: Hooks = UNDIVIDED
+    rounding: Rounding | None = None
 
     def loss(self, params: Tree, tokens: jax.Array, targets: jax.Array) -> jax.Array:
         """The mean loss (nats) of `tokens` against `targets`, both [sequences, sequence_tokens]."""
-        return self._loss_with_picks(params, tokens, targets)[0]
+        return self._loss_with_picks(_wide(params), tokens, targets)[0]
 
     def gradients(self, params: Tree, tokens: jax.Array, targets: jax.Array) -> tuple[jax.Array, Tree]:
         """The loss as in `loss`, and its gradient with the tree of `params`."""
-        (loss, _), grads = jax.value_and_grad(self._loss_with_picks, has_aux=True)(params, tokens, targets)
+        loss, _, grads = self._gradients_with_picks(params, tokens, targets)
         return loss, grads
+
+    def _gradients_with_picks(
+        self, params: Tree, tokens: jax.Array, targets: jax.Array
+    ) -> tuple[jax.Array, dict[str, jax.Array], Tree]:
+        """Loss, picks and gradients; of one microbatch after the other where gradients are rounded between."""
+        found = jax.value_and_grad(self._loss_with_picks, has_aux=True)
+        if self.rounding is None:
+            (loss, picks), grads = found(params, tokens, targets)
+            return loss, picks, grads
+        batches = zip(*map(self.rounding.microbatches, (tokens, targets)), strict=True)
+        parts = [found(_wide(params), *batch) for batch in batches]
+        total = self.rounding.rounded("grads", parts[0][1])
+        for _, grads in parts[1:]:
+            total = self.rounding.rounded("grads", {name: total[name] + g for name, g in grads.items()})
+        loss = sum(loss for (loss, _), _ in parts) / len(parts)
+        picks = {name: sum(found[name] for (_, found), _ in parts) for name in parts[0][0][1]}
+        return loss, picks, {name: g / len(parts) for name, g in total.items()}
 
     def _loss_with_picks(
         self, params: Tree, tokens: jax.Array, targets: jax.Array
@@ -55,14 +115,15 @@ class Single:
     def init(self, params: Tree) -> dict[str, Any]:
         """The state before the first step: `params` and the optimizer's zeros."""
         if (other := self._optax_optimizer()) is not None:
-            return {"params": params, "optimizer": other.init(params)}
-        zeros = jax.tree.map(jnp.zeros_like, params)
+            return {"params": params, "optimizer": self._rounded("optimizer", other.init(params))}
+        zeros = jax.tree.map(jnp.zeros_like, self._rounded("optimizer", params))
         moments = {"m": zeros, "v": jax.tree.map(jnp.copy, zeros), "steps": jnp.int32(0)}
         return {"params": params, "optimizer": moments}
 
     def step(self, state: dict[str, Any], tokens: jax.Array, targets: jax.Array, lr: jax.Array) -> Any:
         """The updated `state`, and the loss and gradient norm before the update, with learning rate `lr`."""
-        (loss, picks), grads = jax.value_and_grad(self._loss_with_picks, has_aux=True)(state["params"], tokens, targets)
+        loss, picks, grads = self._gradients_with_picks(state["params"], tokens, targets)
+        grads = _wide(grads)
         norm = jnp.sqrt(sum(jnp.vdot(g, g) for g in grads.values()))
         if self.settings.clip_norm:
             scale = jnp.minimum(1.0, self.settings.clip_norm / (norm + 1e-6))
@@ -75,19 +136,24 @@ class Single:
             return None
         return updates_of(self.model, self.settings)
 
+    def _rounded(self, noun: Noun, tree: Any) -> Any:
+        return tree if self.rounding is None else self.rounding.rounded(noun, tree)
+
     def _updated(self, state: dict[str, Any], grads: Tree, lr: jax.Array) -> dict[str, Any]:
         if (other := self._optax_optimizer()) is None:
             return self._adamw(state, grads, lr)
-        updates, moments = other.update(grads, state["optimizer"], state["params"])
-        params = {name: w - lr * updates[name] for name, w in state["params"].items()}
-        return {"params": params, "optimizer": moments}
+        wide = _wide(state["params"])
+        updates, moments = other.update(grads, _wide(state["optimizer"]), wide)
+        params = {name: w - lr * updates[name] for name, w in wide.items()}
+        return {"params": self._rounded("params", params), "optimizer": self._rounded("optimizer", moments)}
 
     def _adamw(self, state: dict[str, Any], grads: Tree, lr: jax.Array) -> dict[str, Any]:
         first, second = self.settings.betas
-        old, params = state["optimizer"], state["params"]
+        old, params = state["optimizer"], _wide(state["params"])
         steps = old["steps"] + 1
-        m = {name: first * old["m"][name] + (1 - first) * g for name, g in grads.items()}
-        v = {name: second * old["v"][name] + (1 - second) * g * g for name, g in grads.items()}
+        m, v = (_wide(old[name]) for name in "mv")
+        m = {name: first * m[name] + (1 - first) * g for name, g in grads.items()}
+        v = {name: second * v[name] + (1 - second) * g * g for name, g in grads.items()}
 
         def updated(name: str, w: jax.Array) -> jax.Array:
             root = jnp.sqrt(v[name] / (1 - second**steps)) + self.settings.eps
@@ -96,7 +162,8 @@ class Single:
             return new
 
         moved = {name: updated(name, w) for name, w in params.items()}
-        return {"params": moved, "optimizer": {"m": m, "v": v, "steps": steps}}
+        kept = {"m": self._rounded("optimizer", m), "v": self._rounded("optimizer", v), "steps": steps}
+        return {"params": self._rounded("params", moved), "optimizer": kept}
 
 
 class Limited(Undivided):

@@ -32,9 +32,12 @@ class Compilations:
         self.count += event == COMPILED
 
 
-def abstract(shapes: dict[str, tuple[int, ...]]) -> Any:
-    """fp32 arrays of these `shapes` (by name) that hold no data, for callers that need shapes only."""
-    return jax.eval_shape(lambda: {name: jnp.zeros(shape, jnp.float32) for name, shape in shapes.items()})
+DTYPES = {"fp32": jnp.float32, "bf16": jnp.bfloat16}
+
+
+def abstract(shapes: dict[str, tuple[int, ...]], dtype: str = "fp32") -> Any:
+    """Arrays of these `shapes` (by name) in a `dtype` that hold no data, for callers that need shapes only."""
+    return jax.eval_shape(lambda: {name: jnp.zeros(shape, DTYPES[dtype]) for name, shape in shapes.items()})
 
 
 def restacked(model: Model, shapes: dict[str, tuple[int, ...]], stack: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
@@ -45,10 +48,12 @@ def restacked(model: Model, shapes: dict[str, tuple[int, ...]], stack: tuple[int
 
 
 def fill(
-    model: Model, where: dict[str, Sharding], initial: Initial, stack: tuple[int, ...] = ()
+    model: Model, where: dict[str, Sharding], initial: Initial, stack: tuple[int, ...] = (), dtype: str = "fp32"
 ) -> dict[str, jax.Array]:
-    """Every parameter from `initial`, laid out as `where` says; layers are stacked along `stack`, or one dim."""
-    return {p.name: divided(_stacked(model, p, initial, stack), where[p.name]) for p in model.params}
+    """Every parameter from `initial` in a `dtype`, laid out as `where` says; layers are stacked along `stack`, or one
+    dim."""
+    kept = np.dtype(DTYPES[dtype])
+    return {p.name: divided(_stacked(model, p, initial, stack).astype(kept), where[p.name]) for p in model.params}
 
 
 def _stacked(model: Model, param: Param, initial: Initial, stack: tuple[int, ...]) -> Weights:

@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from importlib.metadata import version
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from planc.backends.xla.runtime.session import JaxSession
@@ -56,8 +56,10 @@ def start(program: Program, settings: Settings, initial: Initial, *, keep_gradie
     loss = loss_of(model, emitted, settings)
     optimizer = optimizer_of(model, settings, emitted)
     stack = stack_shape(program.plan) if pipelined(program.plan) else ()
-    shapes = shards.abstract(shards.restacked(model, module.shapes(model), stack))
-    state = emitted.init_state(shards.fill(model, emitted.shardings(mesh, shapes), initial, stack), optimizer, mesh)
+    kept = program.plan.store_dtype("params")
+    shapes = shards.abstract(shards.restacked(model, module.shapes(model), stack), kept)
+    params = shards.fill(model, emitted.shardings(mesh, shapes), initial, stack, kept)
+    state = emitted.init_state(params, optimizer, mesh)
     steps = Steps(
         step=emitted.build_train_step(loss, optimizer, mesh, shapes, clip_norm=settings.clip_norm or float("inf")),
         evaluate=emitted.build_eval_step(loss, mesh, shapes),
@@ -85,13 +87,14 @@ def start_single(program: Program, settings: Settings, initial: Initial, *, keep
 
     from planc.backends.xla.models import family
     from planc.backends.xla.runtime import shards
-    from planc.backends.xla.runtime.reference import Single, hooks_of
+    from planc.backends.xla.runtime.reference import Single, hooks_of, rounding_of
     from planc.backends.xla.runtime.session import JaxSession, Steps
 
     model = program.plan.model
     here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    single = Single(model, settings, hooks_of(program.plan))
-    state = single.init(shards.fill(model, dict.fromkeys(family(model.family).shapes(model), here), initial))
+    single = Single(model, settings, hooks_of(program.plan), rounding_of(program.plan))
+    where: dict[str, Any] = dict.fromkeys(family(model.family).shapes(model), here)
+    state = single.init(shards.fill(model, where, initial, dtype=program.plan.store_dtype("params")))
     steps = Steps(
         step=jax.jit(single.step, donate_argnums=0),
         evaluate=jax.jit(single.loss),

@@ -60,7 +60,11 @@ def restored(model: Model, state: Any, where: Any, read: Read, optimizer_steps: 
             count = np.full(array.shape, optimizer_steps, array.dtype)
             return jax.make_array_from_callback(array.shape, sharding, lambda index: count[index])
         name, stack, shape = f"{kind}.{_name(path[-1])}", _stack(model, path, array.shape), array.shape
-        return jax.make_array_from_callback(shape, sharding, lambda i: _read(model, read, name, stack, i or ()))
+
+        def values(index: Index | None) -> Weights:
+            return _read(model, read, name, stack, index or ()).astype(array.dtype)
+
+        return jax.make_array_from_callback(shape, sharding, values)
 
     return jax.tree_util.tree_map_with_path(leaf, state, where)
 
