@@ -115,8 +115,7 @@ def _scaled(number: int, devices: int, before: int, what: str) -> int:
 
 def _factors(text: str, verb: str, sizes: Mapping[str, int]) -> dict[Span, str]:
     """Source places of these axes' sizes, with their replacements."""
-    sentence = own_sentence(text, verb)
-    factors = [f for group in sentence.node.nodes("factors") for f in group.nodes("factor")]
+    factors = own_sentence(text, verb).factors()
     return {f.parts[1].span: str(sizes[name]) for f in factors if (name := f.words()[0].text) in sizes}
 
 

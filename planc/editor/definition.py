@@ -77,8 +77,7 @@ def declarations(file: Tree) -> Iterator[Declared]:
 def declared(sentence: Sentence) -> Iterator[Declared]:
     """Declarations of one `sentence`."""
     if sentence.verb in ("mesh", "view"):
-        factors = sentence.node.node("factors")
-        for factor in factors.nodes("factor") if factors else ():
+        for factor in sentence.factors():
             word = factor.words()[0]
             yield "axis", word.text, word.span
     elif sentence.verb == "let":

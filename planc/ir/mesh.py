@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import prod
@@ -65,6 +65,16 @@ class Mesh(Value):
             return mesh
         return replace(mesh, views=tuple(_resized_view(view, mesh, named) for view in self.views))
 
+    def reordered(self, names: Sequence[str]) -> Mesh:
+        """The mesh with its axes, and those of each view, in the order of `names`, which has them all. The axes that a
+        view covers must be neighbours, in their order, but for axes of one rank."""
+        mesh = Mesh.of({name: self.sizes[name] for name in names if name in self.sizes}, self.cause)
+        if not self.views:
+            return mesh
+        named = {name: self.every[name].size for name in names}
+        in_order = (replace(v, axes=tuple(sorted(v.axes, key=lambda a: names.index(a.name)))) for v in self.views)
+        return replace(mesh, views=tuple(_resized_view(view, mesh, named) for view in in_order))
+
     @cached_property
     def sizes(self) -> dict[str, int]:
         """The mesh's own axes; those of views are not part of its product."""
@@ -76,9 +86,9 @@ class Mesh(Value):
         return {a.name: a for group in (self.axes, *(v.axes for v in self.views)) for a in group}
 
     @cached_property
-    def every_size(self) -> tuple[int, ...]:
-        """Sizes of `every` axis, in its order."""
-        return tuple(axis.size for axis in self.every.values())
+    def named_sizes(self) -> tuple[str | int, ...]:
+        """Names and sizes of `every` axis, in their order: meshes with the same ones lay the same ranks alike."""
+        return (*self.every, *(axis.size for axis in self.every.values()))
 
     def axis(self, name: str) -> Axis:
         """The axis called `name`, of the mesh or of one of its views. Raises KeyError for any other name."""
@@ -129,6 +139,18 @@ class Mesh(Value):
     @cached_property
     def _outermost_first(self) -> tuple[str, ...]:
         return tuple(sorted(self.every, key=lambda n: -self.every[n].stride))
+
+
+def are_neighbours(sizes: Mapping[str, int], covered: Sequence[str]) -> bool:
+    """True if the axes in `covered` lie side by side in this order in a mesh of these `sizes`, outermost first; other
+    axes of one rank may lie between them.
+
+    >>> are_neighbours({"dp": 2, "cp": 1, "tp": 4}, ["dp", "tp"]), are_neighbours({"dp": 2, "tp": 4}, ["tp", "dp"])
+    (True, False)
+    """
+    names = [name for name, size in sizes.items() if size > 1 or name in covered]
+    first = names.index(covered[0])
+    return names[first : first + len(covered)] == [*covered]
 
 
 def _resized_view(view: View, mesh: Mesh, sizes: dict[str, int]) -> View:

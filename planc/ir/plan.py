@@ -416,6 +416,10 @@ class Plan(Value):
         return Cache()
 
     def _divided(self, dim: str, region: str) -> tuple[str, ...]:
+        return self.mesh.in_order(self.sharding_axes(dim, region))
+
+    def sharding_axes(self, dim: str, region: str = "") -> tuple[str, ...]:
+        """The axes that divide `dim` in `region`, those of one rank too, in no order that means something."""
         if region == ROUTED or (dim == "experts" and region not in ("", EXPERTS)):
             return ()  # the scores of all experts, and tokens on their way, stay with the token
         inner = [s for s in self.shards if region and s.region == region]
@@ -424,7 +428,7 @@ class Plan(Value):
         axes = {a for s in inner if s.dim == dim for a in s.axes}
         axes |= {a for s in outer if s.dim == dim for a in s.axes if a not in taken}
         axes -= {a for r in self.replicates if r.dim == dim and r.region in ("", region) for a in r.axes}
-        return self.mesh.in_order(a for a in axes if self.exists(a, region))
+        return tuple(a for a in axes if self.exists(a, region))
 
     def _slots(self, region: str) -> tuple[str, ...]:
         """Tokens keep the axes of batch and sequence on their way to the experts, in the view's terms; at

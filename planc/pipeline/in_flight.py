@@ -13,7 +13,7 @@ from planc.ir.plan import Split
 from planc.pipeline.actions import Action, Kind, Repeat
 from planc.pipeline.dag import rank_lists
 from planc.pipeline.schedule import Schedule, Shape
-from planc.pipeline.split import schedule_of, shape_of, stages_of
+from planc.pipeline.split import repeats_of_rank, schedule_of, shape_of, stages_of
 
 
 class InFlight(NamedTuple):
@@ -178,7 +178,7 @@ def in_flight_by_rank(schedule: Schedule, shape: Shape) -> tuple[InFlight, ...]:
 
 def in_flight_lower_bound(split: Split, ranks: int, microbatches: int, rank: int = 0) -> dict[int, int]:
     """Lower bound on the microbatches in flight of each virtual stage of rank `rank`: those of a step of two rounds,
-    with which a longer step begins.
+    with which a longer step begins. A schedule from a file has one length.
 
     Args:
         split: the plan's `split` sentence.
@@ -186,6 +186,8 @@ def in_flight_lower_bound(split: Split, ranks: int, microbatches: int, rank: int
         microbatches: microbatches of the step.
         rank: the rank that is asked about.
     """
+    if split.order:
+        return most_in_flight(repeats_of_rank(split, ranks, microbatches, rank)).held
     whole, schedule = shape_of(split, ranks, microbatches), schedule_of(split)
     round_ = whole.round if schedule.in_rounds else ranks
     short = whole._replace(

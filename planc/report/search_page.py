@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -227,26 +228,21 @@ def _steps_message(best: tuple[Layout, ...], equivalent: int) -> str:
 
 def _rejected(space: Space, found: Found) -> list[Mesh]:
     """Meshes spread over the space, each with the choices of the best layout."""
-    taken = {c.point.sizes for c in (*found.best, *found.pareto)}
-    every = [sizes for sizes in _some(space) if sizes not in taken]
+    taken = {(c.point.sizes, c.point.order) for c in (*found.best, *found.pareto)}
+    every = [laid for laid in _some(space) if laid not in taken]
     chosen = every[:: -(-len(every) // MOST_MESHES) or 1]
     bounds = Bounds(space)
-    return [_mesh(space, bounds, sizes, found) for sizes in chosen]
+    return [_mesh(space, bounds, sizes, order, found) for sizes, order in chosen]
 
 
-def _some(space: Space) -> list[tuple[int, ...]]:
-    """Meshes of the space; of very many the first ones."""
-    found: list[tuple[int, ...]] = []
-    for sizes in space.sizes():
-        found.append(sizes)
-        if len(found) == 20_000:
-            break
-    return found
+def _some(space: Space) -> list[tuple[tuple[int, ...], int]]:
+    """Meshes of the space, their sizes and order; of very many the first ones."""
+    return list(islice(space.laid(), 20_000))
 
 
-def _mesh(space: Space, bounds: Bounds, sizes: tuple[int, ...], found: Found) -> Mesh:
-    text = " > ".join(f"{name} {n}" for name, n in zip(space.axes, sizes, strict=True))
-    made = _point(space, bounds, sizes, found)
+def _mesh(space: Space, bounds: Bounds, sizes: tuple[int, ...], order: int, found: Found) -> Mesh:
+    text = " > ".join(f"{name} {axis.size}" for name, axis in space.mesh(sizes, order).every.items())
+    made = _point(space, bounds, sizes, order, found)
     if isinstance(made, str):
         return Mesh(mesh=text, reason="rule", why=made, time_s=None, memory_gib=None)
     try:
@@ -271,7 +267,7 @@ def _mesh(space: Space, bounds: Bounds, sizes: tuple[int, ...], found: Found) ->
     return Mesh(mesh=text, reason="slower", why=why, time_s=time_s, memory_gib=used)
 
 
-def _point(space: Space, bounds: Bounds, sizes: tuple[int, ...], found: Found) -> Point | str:
+def _point(space: Space, bounds: Bounds, sizes: tuple[int, ...], order: int, found: Found) -> Point | str:
     """The point of a mesh whose other choices are those of the best layout; a message where there is none."""
     like = found.best[0].point if found.best else None
     variant = like.variant if like else 0
@@ -285,7 +281,7 @@ def _point(space: Space, bounds: Bounds, sizes: tuple[int, ...], found: Found) -
     batch = next((b for b in batches if like and b[1] == like.microbatch), batches[0])
     wanted = like.pipeline.text if like and like.pipeline else ""
     pipeline = next((p for p in pipelines if p is not None and p.text == wanted), pipelines[0])
-    return Point(variant, sizes, *batch, pipeline)
+    return Point(variant, sizes, *batch, pipeline, order)
 
 
 def _rejected_message(meshes: tuple[Mesh, ...], of: int) -> str:

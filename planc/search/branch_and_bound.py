@@ -6,9 +6,10 @@ every single one would return.
 
 Bounds are those of any correct program. With a target, the layouts that reach the end of the search are costed as its
 program runs them: one that the target refuses, or whose program does not fit, is left out, and the others are ranked
-by the program's seconds. Programs may beat these bounds a little, as torch does where it keeps parameters gathered
-through a pipeline: nodes stay open up to TARGET_SLACK times the time and down to TARGET_MEMORY of the memory, and a
-layout whose program gains more than that can be missed.
+by the program's seconds. Programs may move less than the sentences ask for, as torch does where it keeps parameters
+gathered through a pipeline or reduces gradients once: their bounds count state once a step. Nodes stay open up to
+TARGET_SLACK times the time and down to TARGET_MEMORY of the memory, and a layout whose program gains more than that can
+be missed.
 """
 
 from __future__ import annotations
@@ -284,7 +285,7 @@ class _Run:
         chip = space.plan.cluster.chip
         self.realise, self.refused, self.slack = realise, 0, TARGET_SLACK if realise else 1.0
         self.target: Target | None = None
-        self.space, self.bounds, self.top = space, Bounds(space), top
+        self.space, self.bounds, self.top = space, Bounds(space, programs=realise is not None), top
         self.constraints = Constraints(space, self.bounds)
         self.room_gib = memory_gib or chip.memory_bytes / chip.devices / 2**30
         self.open_gib = self.room_gib / TARGET_MEMORY if realise else self.room_gib
@@ -365,15 +366,17 @@ class _Run:
         """At most PROBES legal layouts: of meshes all over the space, the plainest first, with each variant, batch and
         pipeline in turn."""
         space, bounds = self.space, self.bounds
-        met = itertools.takewhile(lambda _: not self.ended(), space.sizes())
-        allowed = filter(self.constraints.allow, itertools.islice(met, PROBED if self.large else None))
-        meshes = sorted(allowed, key=lambda sizes: sum(n > 1 for n in sizes))
-        for i, sizes in enumerate(meshes[:: -(-len(meshes) // PROBES) or 1]):
+        met = itertools.takewhile(lambda _: not self.ended(), space.laid())
+        some = itertools.islice(met, PROBED if self.large else None)
+        meshes = sorted(
+            (laid for laid in some if self.constraints.allow(*laid)), key=lambda laid: sum(n > 1 for n in laid[0])
+        )
+        for i, (sizes, order) in enumerate(meshes[:: -(-len(meshes) // PROBES) or 1]):
             variant = i % len(space.variants)
             batches = space.batches(bounds.data_parallel(variant, sizes))
             pipelines = space.pipelines(bounds.ranks(sizes))
             points = [
-                Point(variant, sizes, *batches[i % len(batches)], pipelines[(i + j) % len(pipelines)])
+                Point(variant, sizes, *batches[i % len(batches)], pipelines[(i + j) % len(pipelines)], order)
                 for j in range(len(pipelines))
                 if batches
             ]
@@ -457,15 +460,15 @@ class _Run:
 
     def _families(self, *, count: bool = True) -> Iterator[Family]:
         """Every family whose mesh is lawful. With `count`, all layouts of the space count as decided."""
-        for number, sizes in enumerate(self.space.sizes()):
+        for number, (sizes, order) in enumerate(self.space.laid()):
             if self.ended():
                 return
             if self.large and number % PART == 0:
                 self._forget_meshes()
             self._report(len(self.waiting))
             self.decided += self.bounds.count(sizes) if count else 0
-            if self.constraints.allow(sizes):
-                yield from self.bounds.families(sizes)
+            if self.constraints.allow(sizes, order):
+                yield from self.bounds.families(sizes, order)
 
     def _beaten(self, bound_s: float, bound_gib: float) -> bool:
         """True if enough layouts are faster, and one of them needs less memory too: the node is dominated."""

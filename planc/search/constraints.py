@@ -18,17 +18,18 @@ class Constraints:
         self.space, self.bounds = space, bounds
         self.cache = Cache()
 
-    def allow(self, sizes: tuple[int, ...]) -> bool:
-        """True if the mesh with these `sizes` breaks no rule that holds for every batch and schedule."""
+    def allow(self, sizes: tuple[int, ...], order: int) -> bool:
+        """True if the mesh with these `sizes` in this `order` breaks no rule that holds for every batch and
+        schedule."""
         space, data = self.space, self.bounds.data_parallel(0, sizes)
         pipelines = space.pipelines(self.bounds.ranks(sizes))
-        return bool(pipelines) and self._mesh(Point(0, sizes, data, 1, pipelines[0]))
+        return bool(pipelines) and self._mesh(Point(0, sizes, data, 1, pipelines[0], order))
 
     def allow_point(self, point: Point) -> bool:
         """True if `point` breaks no rule."""
         return self._mesh(point) and self._batch(point)
 
-    @cached_on(lambda constraints, point: (constraints.cache, (point.variant, point.sizes)))
+    @cached_on(lambda constraints, point: (constraints.cache, (point.variant, point.sizes, point.order)))
     def _mesh(self, point: Point) -> bool:
         return not breaks(self.space.plan_of(point), besides=OF_THE_BATCH)
 

@@ -20,10 +20,10 @@ def every(space: Space, most: int | None = None) -> Iterator[tuple[Point, Step, 
     bounds = Bounds(space)
     constraints = Constraints(space, bounds)
     found = [
-        (shape, Point(variant, family.sizes, family.sequences, family.microbatch, shape.pipeline))
-        for sizes in space.sizes()
-        if constraints.allow(sizes)
-        for family in bounds.families(sizes)
+        (shape, Point(variant, family.sizes, family.sequences, family.microbatch, shape.pipeline, family.order))
+        for sizes, order in space.laid()
+        if constraints.allow(sizes, order)
+        for family in bounds.families(sizes, order)
         for shape in bounds.shapes(family)
         for variant in family.variants
     ]

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 from planc.diag.fast_dataclass import dataclass
 from planc.diag.span import Span
 from planc.language.draft import Draft
 from planc.language.verbs import let
-from planc.syntax import Tree
+from planc.syntax import Tree, parse_text
 from planc.syntax.tree import Node, Sentence, Word
 
-Kind = Literal["size", "sequences", "microbatch", "layout", "schedule", "recompute"]
+Kind = Literal["order", "size", "sequences", "microbatch", "layout", "schedule", "recompute"]
 
 
 @dataclass(frozen=True)
 class Free:
-    """One `?`: what is free, the axes that it is about, and where it stands."""
+    """One `?`, or axes with commas between them, whose order is free: what is free, the axes that it is about, and
+    where it stands."""
 
     kind: Kind
     axes: tuple[str, ...]
@@ -25,14 +26,16 @@ class Free:
 
 
 def free_in(file: Tree) -> tuple[Free, ...]:
-    """Every `?` of the own sentences of a plan file (`file`), in their order."""
+    """Everything that the own sentences of a plan file (`file`) leave free, in their order."""
     return tuple(free for sentence in file.sentences for free in _in_sentence(sentence))
 
 
 def _in_sentence(sentence: Sentence) -> Iterator[Free]:
     node = sentence.node
     if sentence.verb in ("mesh", "view"):
-        for name, size in _factors(sentence):
+        for group in sentence.any_order():
+            yield Free("order", tuple(name for name, _ in _sized(group.nodes("factor"))), group.span)
+        for name, size in _sized(sentence.factors()):
             yield from _hole_at(size, "size", (name,))
     elif sentence.verb == "batch":
         yield from _hole_at(node.parts[0], "sequences")
@@ -57,9 +60,8 @@ def written_sizes(file: Tree, given: Mapping[str, int]) -> dict[str, int | None]
             let.read(sentence, draft)
     return {
         name: None if isinstance(size, Word) and size.kind == "FREE" else draft.integer(size)
-        for sentence in file.sentences
-        if sentence.verb in ("mesh", "view")
-        for name, size in _factors(sentence)
+        for sentence in _meshes(file)
+        for name, size in _sized(sentence.factors())
     }
 
 
@@ -67,20 +69,28 @@ def sizes_inside_views(file: Tree) -> tuple[Span, ...]:
     """Places of sizes that a view with something free ties together, in `file`: its own, and those of the axes that it
     covers."""
     views = [s for s in file.sentences if s.verb == "view"]
-    sizes = {name: size for s in file.sentences if s.verb in ("mesh", "view") for name, size in _factors(s)}
+    sizes = {name: size for s in _meshes(file) for name, size in _sized(s.factors())}
     spans: list[Span] = []
     for view in views:
-        names = [name for name, _ in _factors(view)] + [word.text for word in view.names(0)]
+        names = [name for name, _ in _sized(view.factors())] + [word.text for word in view.names(0)]
         tied = [sizes[name] for name in names if name in sizes]
         if any(isinstance(size, Word) and size.kind == "FREE" for size in tied):
             spans += [size.span for size in tied]
     return tuple(dict.fromkeys(spans))
 
 
-def _factors(sentence: Sentence) -> list[tuple[str, Node | Word]]:
-    """Name and size of each axis of a `mesh` or `view` sentence."""
-    group = sentence.node.node("factors")
-    return [(f.words()[0].text, f.parts[1]) for f in group.nodes("factor")] if group else []
+def covered_by_views(file: Tree) -> tuple[tuple[str, ...], ...]:
+    """The axes that each view of `file` covers."""
+    return tuple(tuple(word.text for word in s.names(0)) for s in file.sentences if s.verb == "view")
+
+
+def _meshes(file: Tree) -> list[Sentence]:
+    return [s for s in file.sentences if s.verb in ("mesh", "view")]
+
+
+def _sized(factors: list[Node]) -> list[tuple[str, Node | Word]]:
+    """Name and size of each axis."""
+    return [(f.words()[0].text, f.parts[1]) for f in factors]
 
 
 def _hole_at(part: Node | Word, kind: Kind, axes: tuple[str, ...] = ()) -> Iterator[Free]:
@@ -89,9 +99,26 @@ def _hole_at(part: Node | Word, kind: Kind, axes: tuple[str, ...] = ()) -> Itera
 
 
 def filled(text: str, values: Mapping[Span, str]) -> str:
-    """The `text` with each `?` replaced by its value in `values`. A span covers one `?` of one line."""
+    """The `text` with each span of `values` replaced by its value. No span lies in another one."""
     lines = text.split("\n")
     for span in sorted(values, reverse=True):
-        line = lines[span.line - 1]
-        lines[span.line - 1] = line[: span.column - 1] + values[span] + line[span.end_column - 1 :]
+        head, tail = lines[span.line - 1][: span.column - 1], lines[span.end_line - 1][span.end_column - 1 :]
+        lines[span.line - 1 : span.end_line] = [head + values[span] + tail]
     return "\n".join(lines)
+
+
+def ordered(text: str, names: Sequence[str]) -> str:
+    """The `text` with axes that have commas between them in the order of `names`, outermost first."""
+    file = parse_text(text, "")
+    groups = {group.span: group.nodes("factor") for s in _meshes(file) for group in s.any_order()}
+    return filled(text, {span: " > ".join(_texts_in(file, factors, names)) for span, factors in groups.items()})
+
+
+def _texts_in(file: Tree, factors: list[Node], names: Sequence[str]) -> Iterator[str]:
+    """Each axis with its size as `file` writes them, in the order of `names`."""
+    for factor in sorted(factors, key=lambda f: names.index(f.words()[0].text)):
+        at = factor.span
+        lines = [*file.source.lines[at.line - 1 : at.end_line]]
+        lines[-1] = lines[-1][: at.end_column - 1]
+        lines[0] = lines[0][at.column - 1 :]
+        yield "\n".join(lines)

@@ -74,17 +74,21 @@ class Family(NamedTuple):
     """Ranks of the pipeline."""
     microbatches: int
     inside: tuple[object, ...]
-    """Key of the figures of one sequence: recompute, and the axes inside a data-parallel rank."""
+    """Key of the bytes of one sequence: recompute, and the axes inside a data-parallel rank."""
+    order: int
+    """Place of the order of the axes."""
+    strides: tuple[int, ...]
+    """Strides of the axes inside a data-parallel rank: with `inside` the key of the seconds of one sequence."""
 
     @property
     def first(self) -> Point:
         """A point of the family, without its pipeline."""
-        return Point(self.variants[0], self.sizes, self.sequences, self.microbatch, None)
+        return Point(self.variants[0], self.sizes, self.sequences, self.microbatch, None, self.order)
 
     def holds(self, point: Point) -> bool:
         """True if the family contains `point`, which is of its mesh."""
-        batch = self.sequences, self.microbatch
-        return point.variant in self.variants and (point.sequences, point.microbatch) == batch
+        own = self.sequences, self.microbatch, self.order
+        return point.variant in self.variants and (point.sequences, point.microbatch, point.order) == own
 
 
 class Shape(NamedTuple):
@@ -101,10 +105,11 @@ class Shape(NamedTuple):
 
 
 class Bounds:
-    """Lower bounds of the points of a space, from figures that many points share."""
+    """Lower bounds of the points of a space, from figures that many points share. Those of `programs` count transfers
+    of state once a step, which a program may keep and sum up between microbatches."""
 
-    def __init__(self, space: Space) -> None:
-        self.space = space
+    def __init__(self, space: Space, *, programs: bool = False) -> None:
+        self.space, self._programs = space, programs
         self._names = space.axes
         again = {f.span for f in space.free if f.kind == "recompute"}
         self._stored_as = [tuple(v for at, v in one.values.items() if at not in again) for one in space.variants]
@@ -125,9 +130,12 @@ class Bounds:
         plan = self.space.plan_of(point)
         return self._propagated(point, plan).resized(plan)
 
-    @cached_on(lambda b, point, plan: (b.cache, (b._stored_as[point.variant], *[n > 1 for n in point.sizes])))
+    @cached_on(lambda b, point, plan: b._propagated_place(point))
     def _propagated(self, point: Point, plan: Plan) -> Sharded:
         return propagate(assume_checked(plan))
+
+    def _propagated_place(self, point: Point) -> tuple[Cache, Hashable]:
+        return self.cache, (self._stored_as[point.variant], point.order, *[n > 1 for n in point.sizes])
 
     # Families.
 
@@ -144,18 +152,18 @@ class Bounds:
         batches = sum([len(v) * len(self.space.batches(self.data_parallel(v[0], sizes))) for v in self.variant_groups])
         return batches * len(self.space.pipelines(self.ranks(sizes)))
 
-    def families(self, sizes: tuple[int, ...]) -> Iterator[Family]:
-        """The layouts on the mesh with these `sizes`, by what is run again and by their batches."""
+    def families(self, sizes: tuple[int, ...], order: int) -> Iterator[Family]:
+        """The layouts on the mesh with these `sizes` in this `order`, by what is run again and by their batches."""
         ranks, known = self.ranks(sizes), {}
         for variants in self.variant_groups:
             axes = self._data[variants[0]]
             if axes not in known:
-                known[axes] = self.data_parallel(variants[0], sizes), self._axes_of_figures(variants[0], sizes)
-            data, inside = known[axes]
+                known[axes] = self.data_parallel(variants[0], sizes), *self._axes_of_figures(variants[0], sizes, order)
+            data, inside, strides = known[axes]
             what = (self.space.variants[variants[0]].recompute, inside)
             for sequences, microbatch in self.space.batches(data):
                 times = sequences // (data * microbatch)
-                yield Family(variants, sizes, sequences, microbatch, ranks, times, what)
+                yield Family(variants, sizes, sequences, microbatch, ranks, times, what, order, strides)
 
     def of_family(self, family: Family) -> float:
         """Lower bound on the step time (s) of a `family`: the mean over ranks, and the last rank with the pipeline's
@@ -209,7 +217,7 @@ class Bounds:
         """The `shape` with everything that may be stored where, each with the GiB of its fullest device."""
         family, saved, chip = shape.family, self._saved_bytes(shape), self.space.plan.cluster.chip
         for variant in family.variants:
-            point = Point(variant, family.sizes, family.sequences, family.microbatch, shape.pipeline)
+            point = Point(variant, family.sizes, family.sequences, family.microbatch, shape.pipeline, family.order)
             most = max(map(add, saved, self._state_bytes(point, shape)))
             yield with_reserve(chip, most) / GIB * SHAVED, point
 
@@ -253,20 +261,23 @@ class Bounds:
 
     def shape(self, point: Point) -> Shape:
         """The shape of a `point`, of this point alone."""
-        family = next(f for f in self.families(point.sizes) if f.holds(point))
+        family = next(f for f in self.families(point.sizes, point.order) if f.holds(point))
         family = family._replace(variants=(point.variant,))
         return next(s for s in self.shapes(family) if s.pipeline is point.pipeline)
 
     # Figures that points share.
 
-    def _axes_of_figures(self, variant: int, sizes: tuple[int, ...]) -> tuple[object, ...]:
-        """The axes that figures of one copy depend on: those inside a data-parallel rank; all, where experts take
-        tokens from everywhere."""
+    def _axes_of_figures(
+        self, variant: int, sizes: tuple[int, ...], order: int
+    ) -> tuple[tuple[object, ...], tuple[int, ...]]:
+        """The axes that figures of one copy depend on, and their strides: those inside a data-parallel rank; all, where
+        experts take tokens from everywhere."""
         plan = self.space.plan
         outside = set() if plan.model.top_k else {*self._data[variant]}
         outside |= {plan.split.axis} if plan.split else set()
-        mesh = self.space.mesh(sizes)
-        return tuple((a.name, a.size, a.stride) for a in mesh.every.values() if a.name not in outside)
+        mesh = self.space.mesh(sizes, order).every
+        inside = [mesh[name] for name in self._names if name not in outside]
+        return tuple([(a.name, a.size) for a in inside]), tuple([a.stride for a in inside])
 
     @cached_on(lambda b, family, pipeline: b._microbatch_place(family, pipeline))
     def microbatch_seconds(self, family: Family, pipeline: Pipeline | None) -> MicrobatchSeconds:
@@ -277,7 +288,7 @@ class Bounds:
     def _microbatch_place(self, family: Family, pipeline: Pipeline | None) -> tuple[Cache, Hashable]:
         stored = self._stored_as[family.variants[0]], _keeps_gathered(pipeline)
         narrow = (stored, family.microbatches) if self._narrow else None
-        return self.cache, (family.microbatch, narrow, family.inside)
+        return self.cache, (family.microbatch, narrow, family.inside, family.strides)
 
     @cached_on(lambda b, family: (b.cache, (family.microbatch, family.inside)))
     def _saved_of(self, family: Family) -> SavedActivations:
@@ -296,7 +307,7 @@ class Bounds:
         sharded.plan.cache.share(first.plan.cache)
         return sharded
 
-    @cached_on(lambda b, p, _: (b.cache, (b._stored(p), p.sizes, p.sequences, p.microbatch)))
+    @cached_on(lambda b, p, _: (b.cache, (b._stored(p), p.sizes, p.sequences, p.microbatch, p.order)))
     def _first_of(self, point: Point, sharded: Sharded) -> Sharded:
         return sharded
 
@@ -304,10 +315,12 @@ class Bounds:
     def _stored_of(self, point: Point) -> StateBytes:
         return state_bytes(self.sharded(point))
 
-    @cached_on(lambda b, point, times: (b.cache, (b._stored(point), times == 1, point.sizes)))
+    @cached_on(lambda b, point, times: (b.cache, (b._stored(point), times == 1, point.sizes, point.order)))
     def _state_seconds_of(self, point: Point, times: int) -> StateSeconds:
         sharded, links = self.sharded(point), self._links
         transfers, shared = state_transfers_of(sharded, links), shared_gradients(sharded, links)
+        if self._programs:
+            transfers = transfers.once_a_step()
         return StateSeconds(transfers, update_seconds(sharded), shared)
 
     @cached_on(lambda b, point, shape: (b.cache, (id(shape.paths), b._stored_as[point.variant], point.sizes)))
@@ -329,8 +342,7 @@ class Bounds:
 
     def _data_axes(self, variant: int) -> tuple[str, ...]:
         """The axes that share the batch."""
-        plan = self.space.variants[variant].plan
-        return tuple(a for s in plan.shards if s.dim == "batch" for a in s.axes)
+        return tuple(sorted(self.space.variants[variant].plan.sharding_axes("batch")))
 
     def data_parallel(self, variant: int, sizes: tuple[int, ...]) -> int:
         """Number of ranks that share the batch of variant `variant` on the mesh with these `sizes`."""

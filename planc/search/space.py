@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache, cached_property
-from math import comb, isqrt, prod
+from math import comb, factorial, isqrt, prod
 from pathlib import Path
 
 from planc.diag.diagnostic import Diagnostic
@@ -14,16 +14,17 @@ from planc.diag.errors import PlanError
 from planc.diag.fast_dataclass import dataclass
 from planc.diag.span import Span
 from planc.ir.cache import Computed
-from planc.ir.mesh import Mesh
+from planc.ir.mesh import Mesh, are_neighbours
 from planc.ir.plan import Batch, Plan, Recompute, Split
 from planc.ir.target import AnyTarget
 from planc.language.build import build_file
 from planc.language.imports import Files
 from planc.language.op_names import covering
 from planc.language.verbs.split import MOST_STAGES, even
+from planc.pipeline import csv_schedule
 from planc.pipeline.schedule import Shape
 from planc.schedules import schedules
-from planc.search.holes import Free, filled, free_in, sizes_inside_views, written_sizes
+from planc.search.holes import Free, covered_by_views, filled, free_in, ordered, sizes_inside_views, written_sizes
 
 DATA_PARALLEL: dict[int, tuple[str, ...]] = {1: ("ddp", "zero1", "zero2", "fsdp"), 2: ("zero1", "fsdp", "hsdp")}
 """Layouts that `use ?` stands for, by the number of its axes."""
@@ -36,6 +37,8 @@ MOST_CHUNKS = 16
 MOST_MICROBATCH = 16
 MOST_VARIANTS = 2_000
 """Choices of words for `use ?` and `recompute ?` together: each is a plan of its own."""
+MOST_ORDERS = 5_040
+"""Orders of axes with commas between them: those of seven axes."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,8 @@ class Point:
     sequences: int
     microbatch: int
     pipeline: Pipeline | None
+    order: int = 0
+    """Place of the order of its axes in the space's `orders`."""
 
 
 class Space:
@@ -100,15 +105,36 @@ class Space:
         """Size of each axis of the mesh and its views; None where it is free."""
         self._inside_views = sizes_inside_views(read)
         """Where the sizes stand that a view ties together."""
+        self._covered = covered_by_views(read)
+        """The axes of the mesh that each view covers."""
+        self.orders = self._lawful_orders()
+        """Every order of the axes of the mesh and its views, outermost first; the written one first, where a view
+        allows it."""
         for free in self._holes_of_kind("sequences") if most_sequences is None else ():
             raise PlanError((_no_batch(free),))
         self.variants = tuple(self._variants())
-        self._meshes: Computed[tuple[int, ...], Mesh] = Computed(lambda sizes: self.plan.mesh.resized(sizes))
+        self._meshes: Computed[tuple[tuple[int, ...], int], Mesh] = Computed(self._mesh)
+        self._orders_of: Computed[tuple[bool, ...], tuple[int, ...]] = Computed(self._different_orders)
         self._first: dict[object, Plan] = {}
-        """A plan of each variant for each set of axes in use."""
+        """A plan of each variant for each order and set of axes in use."""
 
     def _holes_of_kind(self, kind: str) -> list[Free]:
         return [f for f in self.free if f.kind == kind]
+
+    def _lawful_orders(self) -> tuple[tuple[str, ...], ...]:
+        """Orders in which the axes that a view covers follow each other as it names them. Raises PlanError where there
+        are too many."""
+        names, groups = tuple(self._sizes), self._holes_of_kind("order")
+        if (count := prod(factorial(len(group.axes)) for group in groups)) > MOST_ORDERS:
+            raise PlanError((_too_many_orders(groups[-1], count),))
+        found = []
+        for chosen in itertools.product(*(itertools.permutations(group.axes) for group in groups)):
+            after = {group.axes: iter(axes) for group, axes in zip(groups, chosen, strict=True)}
+            of = {name: group for group in after for name in group}
+            order = tuple(next(after[of[name]]) if name in of else name for name in names)
+            if all([name for name in order if name in covered] == [*covered] for covered in self._covered):
+                found.append(order)
+        return tuple(found) or (names,)
 
     def _variants(self) -> Iterator[Variant]:
         """Texts with the words filled in; numbers are 1, to be replaced in the plan."""
@@ -146,9 +172,9 @@ class Space:
 
     def _built(self, values: Mapping[Span, str]) -> Plan:
         """The plan with these words; free sizes are 1, and so are all sizes that a view ties to them."""
-        plain = {f.span: "1f1b" if f.kind == "schedule" else "1" for f in self.free}
+        plain = {f.span: "1f1b" if f.kind == "schedule" else "1" for f in self.free if f.kind != "order"}
         tied = dict.fromkeys(self._inside_views, "1")
-        text = filled(self.text, {**tied, **plain, **values})
+        text = self._filled({**tied, **plain, **values}, 0)
         built = build_file(self.path, self.given, self.on, {self.path.resolve(): text})
         if built.plan is None:
             raise PlanError(built.diagnostics)
@@ -172,6 +198,26 @@ class Space:
         """The axes of the mesh, then those of its views: what the sizes of a point are of."""
         return tuple(self.plan.mesh.every)
 
+    def laid(self) -> Iterator[tuple[tuple[int, ...], int]]:
+        """Every mesh of the space: sizes of `axes`, and the place of their order in `orders`."""
+        for sizes in self.sizes():
+            for order in self.orders_of(sizes):
+                yield sizes, order
+
+    def orders_of(self, sizes: tuple[int, ...]) -> tuple[int, ...]:
+        """Places in `orders` of those that lay axes of these `sizes` differently: where an axis of one rank is makes no
+        difference."""
+        return self._orders_of[tuple([n > 1 for n in sizes])]
+
+    def _different_orders(self, used: tuple[bool, ...]) -> tuple[int, ...]:
+        found: dict[tuple[str, ...], int] = {}
+        size_of = {name: 1 + more for name, more in zip(self.axes, used, strict=True)}
+        for place, order in enumerate(self.orders):
+            mesh = {name: size_of[name] for name in order if name in self.plan.mesh.sizes}
+            if all(are_neighbours(mesh, covered) for covered in self._covered):
+                found.setdefault(tuple(name for name in order if size_of[name] > 1), place)
+        return tuple(found.values())
+
     def sizes(self) -> Iterator[tuple[int, ...]]:
         """Sizes of `axes`: those of the mesh make the cluster's devices, those of a view the ranks that it covers."""
         mesh = self.plan.mesh
@@ -186,9 +232,9 @@ class Space:
 
     @cached_property
     def meshes(self) -> int:
-        """Number of meshes of the space; where a view has free sizes too, an upper bound."""
+        """Number of meshes of the space; where a view has free sizes too or an order is free, an upper bound."""
         mesh = self.plan.mesh
-        count = _factorings(self.plan.cluster.devices, [self._sizes[a.name] for a in mesh.axes])
+        count = _factorings(self.plan.cluster.devices, [self._sizes[a.name] for a in mesh.axes]) * len(self.orders)
         for view in mesh.views:
             free = [self._sizes[a.name] for a in view.axes].count(None)
             count *= _factorings(self.plan.cluster.devices, [None] * free) if free > 1 else 1
@@ -270,14 +316,17 @@ class Space:
                 yield Pipeline(f"{name}(chunks = {chunks}) stages [{embed}, {count - 2} x {each} layers, {head}]", made)
 
     def _staged(self, split: Split, schedule: str, chunks: int, ranks: int) -> Split | None:
-        """The split over this many ranks, evenly; None when the layers do not reach."""
+        """The split over this many ranks, evenly; None when the layers do not reach, or when its schedule is a file's,
+        which has its own ranks."""
         layers = self.plan.model.layers
-        if ranks * chunks > min(layers, MOST_STAGES):
+        if split.order or ranks * chunks > min(layers, MOST_STAGES):
             return None
         return replace(split, schedule=schedule, chunks=chunks, stages=even(layers, ranks * chunks))
 
     def fits_schedule(self, pipeline: Pipeline, ranks: int, microbatches: int) -> bool:
         """True if the schedule of `pipeline` on `ranks` ranks allows this number of `microbatches`."""
+        if pipeline.split.order:
+            return csv_schedule.microbatches(pipeline.split.order) == microbatches
         schedule = schedules()[pipeline.split.schedule]
         if ranks > 1 and schedule.even_ranks and ranks % 2:
             return False
@@ -289,24 +338,43 @@ class Space:
         """The plan of a `point`, equal to the one that its file would be read as."""
         base = self.variants[point.variant].plan
         split = point.pipeline.split if point.pipeline else base.split
-        plan = base.resized(self.mesh(point.sizes), self._batch(point.sequences, point.microbatch), split)
-        plan.share(self._first.setdefault((point.variant, *(n > 1 for n in point.sizes)), plan))
+        mesh = self.mesh(point.sizes, point.order)
+        plan = base.resized(mesh, self._batch(point.sequences, point.microbatch), split)
+        plan.share(self._first.setdefault((point.variant, point.order, *(n > 1 for n in point.sizes)), plan))
         return plan
 
-    def mesh(self, sizes: tuple[int, ...]) -> Mesh:
-        """The mesh of a point with these `sizes`."""
-        return self._meshes[sizes]
+    def mesh(self, sizes: tuple[int, ...], order: int) -> Mesh:
+        """The mesh of a point with these `sizes` and the `order` at this place in `orders`."""
+        return self._meshes[sizes, order]
+
+    def _mesh(self, of: tuple[tuple[int, ...], int]) -> Mesh:
+        sizes, order = of
+        mesh = self.plan.mesh.resized(sizes)
+        return mesh.reordered(self.orders[order]) if order else mesh
 
     def _batch(self, sequences: int, microbatch: int) -> Batch:
         return replace(self.plan.batch, sequences=sequences, microbatch_sequences=microbatch)
 
     def text_of(self, point: Point) -> str:
-        """The file with the values of `point` in the place of every `?`."""
-        return filled(self.text, {f.span: self._value(f, point) for f in self.free})
+        """The file with the values of `point` in the place of everything free."""
+        return self._filled({f.span: self._value(f, point) for f in self.free if f.kind != "order"}, point.order)
+
+    def _filled(self, values: Mapping[Span, str], order: int) -> str:
+        text = filled(self.text, values)
+        return ordered(text, self.orders[order]) if self._holes_of_kind("order") else text
 
     def label_of(self, point: Point) -> str:
-        """Values of `point` in the free places, in the order of the file."""
-        return ", ".join(self._named(f, self._value(f, point)) for f in self.free)
+        """Values of `point` in the free places, in the order of the file. Axes whose order is free are in it, with all
+        their sizes."""
+        inside = {name for free in self._holes_of_kind("order") for name in free.axes}
+        named = (f for f in self.free if f.kind != "size" or f.axes[0] not in inside)
+        return ", ".join(
+            self._in_order(f, point) if f.kind == "order" else self._named(f, self._value(f, point)) for f in named
+        )
+
+    def _in_order(self, free: Free, point: Point) -> str:
+        names = [name for name in self.orders[point.order] if name in free.axes]
+        return " > ".join(f"{name} {point.sizes[self.axes.index(name)]}" for name in names)
 
     def _named(self, free: Free, value: str) -> str:
         if free.kind == "size":
@@ -332,6 +400,11 @@ class Space:
 def _no_batch(free: Free) -> Diagnostic:
     what = "the number of sequences is left open, and no largest batch is given"
     return Diagnostic("E0115", what, free.span, help="`planc search FILE --sequences N`; or write the number")
+
+
+def _too_many_orders(free: Free, count: int) -> Diagnostic:
+    what = f"axes with commas between them have {count:,} orders, too many to search"
+    return Diagnostic("E0117", what, free.span, help=f"at most {MOST_ORDERS:,}: write `>` between some of them")
 
 
 def _too_many_variants(free: Free, choices: int) -> Diagnostic:

@@ -30,6 +30,14 @@ class Node:
         """The parts that are nodes of `kind`, a rule of the grammar; of this node itself, not of nodes below it."""
         return [p for p in self.parts if isinstance(p, Node) and p.kind == kind]
 
+    def leaves(self, kind: str) -> list[Node]:
+        """The nodes of `kind` below this one, in order; not those below one another."""
+        found: list[Node] = []
+        for part in self.parts:
+            if isinstance(part, Node):
+                found += [part] if part.kind == kind else part.leaves(kind)
+        return found
+
     def node(self, *kinds: str) -> Node | None:
         """The first part that is a node of one of these kinds."""
         return next((p for p in self.parts if isinstance(p, Node) and p.kind in kinds), None)
@@ -65,6 +73,16 @@ class Sentence:
         """The words of the list of names at `index` (from 0) in the sentence; [] when it has fewer lists."""
         lists = self.node.nodes("names")
         return lists[index].words() if index < len(lists) else []
+
+    def factors(self) -> list[Node]:
+        """The axes with their sizes of a `mesh` or `view` sentence, as they are written; [] of any other sentence."""
+        group = self.node.node("factors")
+        return group.leaves("factor") if group else []
+
+    def any_order(self) -> list[Node]:
+        """The groups of `factors` that are written with commas: `planc search` finds their order."""
+        group = self.node.node("factors")
+        return group.nodes("any_order") if group else []
 
     def renamed(self, names: dict[str, list[Word]], via: Sentence) -> Sentence:
         """The same sentence with some names replaced (a layout's axes by the plan's).

@@ -56,7 +56,7 @@ _FORMS: dict[str, tuple[str, ...]] = {
     ),
     "batch": ("batch SEQUENCES x TOKENS tokens microbatch 1",),
     "cluster": ("cluster 64 x h100_node", "cluster tpu_v5p(4x4x4)", "cluster 64 x h100_node over 3 leaves"),
-    "mesh": ("mesh pp 4 > fsdp 16 > tp 8",),
+    "mesh": ("mesh pp 4 > fsdp 16 > tp 8", "mesh pp 4 > fsdp ?, tp ?"),
     "view": ("view efsdp 16 > ep 8 of fsdp, tp for experts",),
     "shard": ("shard heads, ffn over tp", "shard sequence over tp in residual"),
     "replicate": ("replicate kv_heads over tp",),

@@ -20,7 +20,7 @@ from planc.compare.placement import _Orders, device_order, mesh_text, place
 from planc.compare.rank_files import rank_file
 from planc.cost import CostedPlan, device_group
 from planc.diag.errors import PlanError
-from planc.driver import examine, lower
+from planc.driver import examine, lower, search
 from planc.ir.mesh import Mesh
 from planc.ir.sharding import Sharded
 from tests.graph.test_own_graphs import HARDWARE
@@ -107,6 +107,14 @@ def test_no_order_is_better(case: str, tmp_path: Path) -> None:
     assert found.best.step_s == pytest.approx(min(every.values()), rel=1e-9)
     assert found.best.step_s == pytest.approx(every[found.best.mesh], rel=1e-9)
     assert found.today.step_s == every[CASES[case][1]] and mesh_text(best) == found.best.mesh
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_search_over_the_orders_finds_the_same(case: str, tmp_path: Path) -> None:
+    every = by_brute_force(tmp_path, case)
+    searched = search(plan_file(tmp_path, case, CASES[case][1].replace(" >", ",")), top=3, memory_gib=1e6)
+    assert [c.time_s for c in searched] == pytest.approx(sorted(every.values())[:3], rel=1e-9)
+    assert all(every[c.label] == pytest.approx(c.time_s, rel=1e-9) for c in searched)
 
 
 def test_an_order_with_slower_collectives_may_be_faster_where_links_are_free(tmp_path: Path) -> None:

@@ -41,6 +41,8 @@ from tests.random_plans.pieces import Drawn
 
 OLD = "old_"
 """Rules of the grammar for old spellings: `planc fmt` rewrites them, and nobody draws them."""
+SEARCHED = {"any_order"}
+"""Rules for what `planc search` fills in: a promise on drawn plans leaves it open."""
 SYNTAX = ("hardware", "plan", "layout", "on", "use", "chip", "link", "node", "network", "torus", "import")
 """Verbs that no reader of a plan's own sentences has."""
 
@@ -88,8 +90,8 @@ def language() -> frozenset[str]:
 
 def _rules() -> set[str]:
     kinds = {str(rule.alias or rule.origin.name) for rule in parser().rules}
-    inlined = {"atom", "expr", "term", "sentence", "size", "value", "arg", "stage", "verb"}
-    return {k for k in kinds if not k.startswith(("_", OLD))} - inlined | {"stage"}
+    inlined = {"atom", "expr", "term", "sentence", "size", "value", "arg", "stage", "verb", "group"}
+    return {k for k in kinds if not k.startswith(("_", OLD))} - inlined - SEARCHED | {"stage"}
 
 
 def _options(methods: Mapping[str, Mapping[str, Option]]) -> Iterator[str]:

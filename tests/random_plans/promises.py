@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -16,13 +17,14 @@ from typing import NoReturn
 
 from planc.checks import rules
 from planc.cli.views.report_text import gib, print_report
+from planc.cost.machine.axis_orders import moving_axes
 from planc.diag.errors import PlanError
 from planc.diag.text import render
-from planc.driver import Examined, examine, lower
+from planc.driver import Examined, examine, lower, search
 from planc.ir.program import Program
 from planc.ir.program_shape import foreign
 from planc.ir.report import Report, StageMemory
-from planc.ir.target import TARGETS, Target
+from planc.ir.target import NO_TARGET, TARGETS, Target
 from planc.language.build import build_file
 from planc.language.compiled_plan import read_compiled
 from planc.lowering import lower_sharded
@@ -34,6 +36,8 @@ ANSWER_S = 5.0
 """CPU seconds that one answer may take."""
 HANG_S = 60.0
 """CPU seconds after which an answer is waited for no longer."""
+SEARCHED_AXES = 3
+"""Axes of several ranks whose orders are searched, at most."""
 
 
 class HangError(Exception):
@@ -109,7 +113,28 @@ def prove(drawn: Drawn, folder: Path, *, thorough: bool = True) -> Outcome:
             one_meaning(path, drawn, formatted)
         for target in TARGETS:
             answer(path, target, examined, outcome, thorough=thorough)
+        if thorough and report.step is not None and 1 < len(moving_axes(examined.plan.mesh)) <= SEARCHED_AXES:
+            any_order(path, drawn)
     return outcome
+
+
+def any_order(path: Path, drawn: Drawn) -> None:
+    """A search over all orders of the mesh returns one that is no slower than the written one, and costs it as `check`
+    does. Without a target: bounds hold for any correct program."""
+    own = examine(path, target=NO_TARGET, targets=()).report
+    assert own.step and own.memory
+    path = path.with_name("any_order.plan")
+    path.write_text(re.sub(r"(?m)^mesh .*$", lambda found: found[0].replace(" > ", ", "), drawn.text))
+    assert "E0115" in {d.code for d in examine(path).report.diagnostics}, "no finding says that an order is open"
+    found = search(path, target=NO_TARGET, top=1)
+    if own.memory.per_device_gib.total > found.room_gib:
+        return
+    assert found.best, "no order, although the written one fits"
+    best = found.best[0]
+    assert best.time_s <= own.step.time_s * (1 + 1e-9), "the best order is slower than the written one"
+    path.write_text(best.text)
+    again = examine(path, target=NO_TARGET, targets=()).report.step
+    assert again is not None and math.isclose(again.time_s, best.time_s, rel_tol=1e-9), "two costs of the best order"
 
 
 def _words(text: str) -> list[list[str]]:

@@ -46,6 +46,14 @@ def test_the_size_of_a_space_is_counted_without_its_meshes(tmp_path: Path, name:
     assert search(found, top=1).decided <= found.most_layouts
 
 
+def test_orders_count_in_the_size_of_a_space(tmp_path: Path) -> None:
+    """An upper bound: an axis of one rank has no order."""
+    found = space(tmp_path, SPACES["any_order"])
+    laid = list(found.laid())
+    assert len({*laid}) == len(laid) < found.meshes == 6 * len(list(found.sizes()))
+    assert search(found, top=1).decided <= found.most_layouts
+
+
 def test_a_space_of_nine_axes_is_announced_and_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "nine.plan"
     path.write_text(NINE)
@@ -69,7 +77,7 @@ def test_what_was_found_until_the_end_is_returned(tmp_path: Path) -> None:
     assert [c.text for c in found] == [c.text for c in all_of_it]
 
 
-@pytest.mark.parametrize("name", ["fsdp_tp", "microbatch_pp"])
+@pytest.mark.parametrize("name", ["fsdp_tp", "microbatch_pp", "inner_order"])
 def test_a_space_that_is_searched_in_parts_has_the_same_best(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

@@ -23,7 +23,7 @@ mesh      {mesh}
 """
 
 
-@pytest.mark.parametrize("mesh", ["fsdp ? > tp ?", "tp ? > fsdp ?"])
+@pytest.mark.parametrize("mesh", ["fsdp ? > tp ?", "tp ? > fsdp ?", "fsdp ?, tp ?"])
 @pytest.mark.parametrize("part", [TREE, RAIL])
 def test_it_equals_brute_force(part: str, mesh: str, tmp_path: Path) -> None:
     written(tmp_path, f"{HARDWARE}graph pod of h100\nfabric a = {part}\n", "acme")

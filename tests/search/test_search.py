@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
+import re
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -114,13 +116,26 @@ SPACES = {
     + "mesh pp ? > fsdp ? > tp ?\n"
     + LAYOUT.replace("use       fsdp", "use       ?")
     + PIPELINE.format("1f1b"),
+    "any_order": DENSE.replace("1 x h100", "4 x h100") + "mesh pp ?, fsdp ?, tp ?\n" + LAYOUT + PIPELINE.format("1f1b"),
+    "inner_order": DENSE.replace("1 x h100", "4 x h100")
+    + "mesh pp 2 > fsdp ?, tp ?\n"
+    + LAYOUT.replace("use       fsdp", "use       ?")
+    + PIPELINE.format("?"),
+    "order_alone": DENSE.replace("1 x h100_node", "tpu_v5p(2x2x4)")
+    + "mesh cp 2, fsdp 4, tp 2\nuse cp over cp\n"
+    + LAYOUT,
+    "order_of_a_view": HEAD.format(
+        model="mixtral_8x7b(layers = 4)", batch="32 x 4096 tokens microbatch 1", cluster="4 x h100_node"
+    )
+    + "mesh tp ?, replica 2, dp ?\nview edp ?, ep ? of replica, dp for experts\nuse zero1 over replica, dp\n"
+    + "use tp over tp\nuse sp over tp\nuse ep over ep\nuse zero1 over edp for experts\nrecompute blocks\n",
     "everything": DENSE.replace("microbatch 1", "microbatch ?").replace("32 x", "16 x")
     + "mesh pp ? > fsdp ? > tp ?\nuse ? over fsdp\nuse tp over tp\n"
     + PIPELINE.format("?")
     + "recompute ?\n",
 }
 """Small ones, each with something else free."""
-FOR_TARGETS = ["layout", "microbatch_pp", "hsdp", "nodes", "experts", "view", "torus", "pp_recompute"]
+FOR_TARGETS = ["layout", "microbatch_pp", "hsdp", "nodes", "experts", "view", "torus", "pp_recompute", "order_alone"]
 """Spaces with layouts that both targets lower."""
 MOST = 40
 
@@ -142,6 +157,9 @@ use     fsdp over fsdp
 use     tp   over tp
 """
 """A plan that reads other files."""
+SCHEDULE_OF_A_FILE = """0F0,0F1,,0B0,0F2,0B1,0F3,0B2,,0B3
+,1F0,1B0,1F1,1B1,1F2,1B2,1F3,1B3
+"""
 
 
 def searched(folder: Path, text: str, top: int = 5) -> tuple[Path, Found]:
@@ -157,7 +175,7 @@ def rounded(number: float) -> float:
 
 def _coarser(helper: Bounds, point: Point, bound: Bound) -> None:
     """The bounds of the point's family and shape are no higher than its own."""
-    family = next(f for f in helper.families(point.sizes) if f.holds(point))
+    family = next(f for f in helper.families(point.sizes, point.order) if f.holds(point))
     shape = next(s for s in helper.shapes(family) if s.pipeline == point.pipeline)
     time_s, gib = helper.critical_path_s(shape), shape.first_bytes / 2**30
     assert helper.of_family(family) <= time_s * (1 + 1e-12) and time_s <= bound.time_s * (1 + 1e-12)
@@ -187,7 +205,7 @@ def _every(path: Path) -> list[tuple[float, float, str]]:
     helper = Bounds(space)
     room = space.plan.cluster.chip.memory_bytes / 2**30
     found = []
-    for sizes in space.sizes():
+    for sizes, order in space.laid():
         ranks = helper.ranks(sizes)
         for variant in range(len(space.variants)):
             data = helper.data_parallel(variant, sizes)
@@ -196,7 +214,7 @@ def _every(path: Path) -> list[tuple[float, float, str]]:
                     times = sequences // (data * microbatch)
                     if pipeline is not None and not space.fits_schedule(pipeline, ranks, times):
                         continue
-                    plan = space.plan_of(point := Point(variant, sizes, sequences, microbatch, pipeline))
+                    plan = space.plan_of(point := Point(variant, sizes, sequences, microbatch, pipeline, order))
                     try:
                         sharded = propagate(check_plan(plan))
                     except PlanError:
@@ -302,7 +320,61 @@ def test_its_files_cost_what_it_says(tmp_path: Path) -> None:
         assert math.isclose(report.memory.per_device_gib.total, candidate.memory_gib, rel_tol=1e-9)
 
 
-@pytest.mark.parametrize("name", ["everything", "view", "view_free", "ends_apart"])
+@pytest.mark.parametrize("name", ["any_order", "inner_order"])
+def test_orders_are_those_of_the_spaces_with_one_order_each(tmp_path: Path, name: str) -> None:
+    """Each layout once: axes of one rank are the same wherever they lie."""
+    mesh = next(line for line in SPACES[name].splitlines() if line.startswith("mesh"))
+    outer, _, inner = mesh.removeprefix("mesh ").rpartition(" > ")
+    written: dict[str, tuple[float, float]] = {}
+    for axes in itertools.permutations(inner.split(", ")):
+        text = SPACES[name].replace(mesh, "mesh " + " > ".join([*([outer] if outer else []), *axes]))
+        (path := tmp_path / "space.plan").write_text(text)
+        written |= {found: (s, gib) for s, gib, found in _every(path)}
+    layouts = every(name)
+    assert {text: (s, gib) for s, gib, text in layouts}.items() <= written.items()
+    assert len(layouts) == len({text for _, _, text in layouts}) == len({*map(_without_ones, written)})
+
+
+def _without_ones(text: str) -> str:
+    """The plan without the axes of one rank in its mesh."""
+    lines = text.splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith("mesh"))
+    axes = lines[at].removeprefix("mesh ").split(" > ")
+    lines[at] = " > ".join(axis for axis in axes if not axis.endswith(" 1"))
+    return "\n".join(lines)
+
+
+def test_an_order_that_a_view_needs_is_kept(tmp_path: Path) -> None:
+    """Axes that a view covers stay neighbours in their order, whatever the others do; the words around are kept."""
+    layouts = every("order_of_a_view")
+    meshes = {re.sub(r" \d+", "", line) for _, _, text in layouts for line in text.splitlines() if "mesh" in line}
+    views = {re.sub(r" \d+", "", line) for _, _, text in layouts for line in text.splitlines() if "view" in line}
+    assert meshes == {"mesh tp > replica > dp", "mesh replica > dp > tp"}
+    assert views == {f"view {axes} of replica, dp for experts" for axes in ("edp > ep", "ep > edp")}
+
+
+def test_a_mesh_whose_view_has_no_neighbours_is_no_layout(tmp_path: Path) -> None:
+    text = SPACES["view_free"].replace("mesh dp ? > tp ?", "mesh dp 2 > tp ? > cp ?").replace("of dp", "of dp, cp")
+    (path := tmp_path / "space.plan").write_text(text.replace("use tp over tp", "use tp over tp\nuse cp over cp"))
+    assert {c.point.sizes[1] for c in search(Space(path), top=50)} == {1}
+
+
+def test_a_search_keeps_the_schedule_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "own.csv").write_text(SCHEDULE_OF_A_FILE)
+    text = SPACES["pp"].replace("pp ?", "pp 2").replace("1f1b", 'csv("own.csv")').replace("32 x", "16 x")
+    path, found = searched(tmp_path, text)
+    assert [c.text for c in found] == [text for _, _, text in _every(path)[:5]] and len(found) == 1
+
+
+def test_very_many_orders_are_refused(tmp_path: Path) -> None:
+    axes = ", ".join(f"a{i} ?" for i in range(8))
+    (path := tmp_path / "space.plan").write_text(DENSE + f"mesh {axes}\n")
+    with pytest.raises(PlanError, match="40,320 orders") as refused:
+        Space(path)
+    assert [(d.code, d.span.line) for d in refused.value.diagnostics] == [("E0117", 5)]
+
+
+@pytest.mark.parametrize("name", ["everything", "view", "view_free", "ends_apart", "any_order", "order_of_a_view"])
 def test_the_plan_of_a_point_is_that_of_its_file(tmp_path: Path, name: str) -> None:
     path, found = searched(tmp_path, SPACES[name], top=3)
     for candidate in found.best:

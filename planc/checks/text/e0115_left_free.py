@@ -7,9 +7,9 @@ RULE = Rule(
     title="a value left open",
     reads="text",
     why="""A `?` leaves a choice to `planc search`: the size of an axis of the mesh or a view, the batch or
-microbatch, a layout, a schedule, or the recomputed ops. The search finds the best values and writes the
-plans with them. A plan that still has a `?` cannot be costed or lowered, because it does not describe
-one layout yet.""",
+microbatch, a layout, a schedule, or the recomputed ops. A comma between axes (`fsdp 8, tp 8`) leaves
+their order to it. The search finds the best values and writes the plans with them. A plan that still
+leaves something open cannot be costed or lowered, because it does not describe one layout yet.""",
     bad="""plan example
 model     llama3_8b
 batch     64 x 8192 tokens microbatch 1

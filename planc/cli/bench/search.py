@@ -20,6 +20,7 @@ SPACES: dict[str, int | None] = {
     "gpt3_175b_a100": None,
     "turing_530b_a100": 2520,
     "llama3_405b_h100": None,
+    "llama3_405b_any_order": None,
     "deepseek_v3_h800": None,
 }
 """Plans under plans/search, and the largest batch where it is free."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import permutations
 
 from planc.cost.machine.collective_time import collective_s
 from planc.cost.machine.topology import device_group
 from planc.ir.collective import Collective
-from planc.ir.mesh import Mesh, View, strided
+from planc.ir.mesh import Mesh, are_neighbours
 from planc.ir.plan import Plan
 
 
@@ -24,10 +23,9 @@ def axis_orders(mesh: Mesh) -> Iterator[Mesh]:
     for chosen in permutations(moving):
         after = iter(chosen)
         names = tuple(next(after) if name in moving else name for name in mesh.sizes)
-        if all(_are_adjacent(names, view.of) for view in mesh.views):
-            axes = strided({name: mesh.sizes[name] for name in names})
-            moved = Mesh(axes=axes, cause=mesh.cause)
-            yield replace(moved, views=tuple(_permuted(view, moved) for view in mesh.views))
+        sizes = {name: mesh.sizes[name] for name in names}
+        if all(are_neighbours(sizes, view.of) for view in mesh.views):
+            yield mesh.reordered((*names, *(name for view in mesh.views for name in view.names)))
 
 
 def moving_axes(mesh: Mesh) -> list[str]:
@@ -38,17 +36,6 @@ def moving_axes(mesh: Mesh) -> list[str]:
     """
     covered = {name for view in mesh.views for name in view.of}
     return [name for name, size in mesh.sizes.items() if size > 1 or name in covered]
-
-
-def _are_adjacent(names: tuple[str, ...], covered: tuple[str, ...]) -> bool:
-    first = names.index(covered[0])
-    return names[first : first + len(covered)] == covered
-
-
-def _permuted(view: View, mesh: Mesh) -> View:
-    """The view over the same axes of another mesh."""
-    innermost = min(mesh.axis(name).stride for name in view.of)
-    return replace(view, axes=strided({a.name: a.size for a in view.axes}, innermost))
 
 
 def row_seconds(plan: Plan, mesh: Mesh, rows: Sequence[Collective]) -> list[float]:

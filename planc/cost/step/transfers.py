@@ -9,6 +9,7 @@ rows). Both give the same transfers for the same plan, and `planc.cost.step.rank
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from planc.cost.machine.collective_time import transfer_s
@@ -38,7 +39,7 @@ class LinkTimes:
         self.cache = Cache()
         self._disjoint = disjoint
 
-    @cached_on(lambda links, plan, axes: (links.cache, (axes, plan.mesh.every_size)))
+    @cached_on(lambda links, plan, axes: (links.cache, (axes, plan.mesh.named_sizes)))
     def group(self, plan: Plan, axes: tuple[str, ...]) -> DeviceGroup:
         """The group over these `axes` of `plan`'s mesh. It depends on the mesh alone, not on what is stored
         where."""
@@ -176,6 +177,14 @@ class StateTransfers:
     per_step: Directions
     after_s: float
     """Seconds a step of what nothing hides and no stage holds: scalars, and sections that a target runs everywhere."""
+
+    def once_a_step(self) -> StateTransfers:
+        """At least what any program transfers: everything once a step, in calls that take the host no time."""
+        forward, rest = (
+            tuple([replace(group, launch_s=0.0) for group in (*often, *once)])
+            for often, once in zip(self.per_microbatch, self.per_step, strict=True)
+        )
+        return StateTransfers(((), ()), (forward, rest), self.after_s)
 
 
 def state_transfers(plan: Plan, transfers: Iterable[Transfer]) -> StateTransfers:

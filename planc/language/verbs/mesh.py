@@ -1,4 +1,4 @@
-"""`mesh AXIS SIZE > AXIS SIZE ...`: the device mesh, outermost axis first."""
+"""`mesh AXIS SIZE > AXIS SIZE ...`: the device mesh, outermost axis first; a comma leaves an order to the search."""
 
 from __future__ import annotations
 
@@ -15,27 +15,37 @@ MOST_AXES = 32
 
 
 def read(sentence: Sentence, draft: Draft) -> None:
-    factors = sentence.node.node("factors")
-    assert factors is not None
-    sizes = read_factors(factors, draft)
+    sizes = read_factors(sentence, draft)
     if sizes is not None:
         draft.mesh = Mesh.of(sizes, draft.cause(sentence))
 
 
-def read_factors(factors: Node, draft: Draft) -> dict[str, int] | None:
+def read_factors(sentence: Sentence, draft: Draft) -> dict[str, int] | None:
     """Axis to size (ranks), outermost first, from `data 2 > tensor 8`; None (reported) when one is twice or has no
-    size."""
-    if len(factors.nodes("factor")) > MOST_AXES:
+    size, or when an order is left open."""
+    written = sentence.factors()
+    if len(written) > MOST_AXES:
         help = f"at most {MOST_AXES} axes; a mesh needs one for each way to divide the model"
-        draft.report("E0117", factors.span, f"{len(factors.nodes('factor')):,} axes, too many to check", help=help)
+        draft.report(
+            "E0117", written[0].span.to(written[-1].span), f"{len(written):,} axes, too many to check", help=help
+        )
         return None
+    ordered = [_ordered(group, draft) for group in sentence.any_order()]
     sizes: dict[str, int] = {}
-    for factor in factors.nodes("factor"):
+    for factor in written:
         size = _factor(factor, sizes, draft)
         if size is None:
             return None
         sizes[factor.words()[0].text] = size
-    return sizes
+    return sizes if all(ordered) else None
+
+
+def _ordered(group: Node, draft: Draft) -> bool:
+    """False (reported): axes with commas between them have no order yet."""
+    *names, last = [f"`{factor.words()[0].text}`" for factor in group.nodes("factor")]
+    help = "`planc search FILE` finds one; or write `>` between the axes, the outermost first"
+    draft.report("E0115", group.span, f"the order of {', '.join(names)} and {last} is left open", help=help)
+    return False
 
 
 def _factor(factor: Node, sizes: dict[str, int], draft: Draft) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
-from planc.ir.mesh import Mesh, View, strided
+from planc.ir.mesh import Mesh, View, are_neighbours, strided
 from planc.ir.model import EXPERTS
 from planc.ir.plan import Plan
 from planc.ir.references import unknown
@@ -20,9 +20,7 @@ REGIONS = (EXPERTS,)
 
 
 def read(sentence: Sentence, draft: Draft) -> None:
-    factors = sentence.node.node("factors")
-    assert factors is not None
-    sizes = read_factors(factors, draft)
+    sizes = read_factors(sentence, draft)
     draft.refused |= set(sizes or ())
     covered = draft.axes(sentence.names(0))
     mesh, model = draft.mesh, draft.model
@@ -67,7 +65,7 @@ def _is_new_axis(sentence: Sentence, sizes: dict[str, int], mesh: Mesh, draft: D
 
 
 def _neighbours(sentence: Sentence, covered: tuple[str, ...], mesh: Mesh, draft: Draft) -> bool:
-    if are_neighbours(mesh, covered):
+    if are_neighbours(mesh.sizes, covered):
         return True
     names = [a.name for a in mesh.axes if a.size > 1 or a.name in covered]
     draft.report(
@@ -103,12 +101,5 @@ def mistakes(plan: Plan) -> Iterator[str]:
     if len(mesh.views) > 1:
         yield "the experts have a view already"
     for view in mesh.views:
-        if not view.of or not are_neighbours(mesh, view.of):
+        if not view.of or not are_neighbours(mesh.sizes, view.of):
             yield "a view covers axes that are not neighbours in the order of the mesh"
-
-
-def are_neighbours(mesh: Mesh, covered: tuple[str, ...]) -> bool:
-    """True if the axes `covered` lie side by side in this order, but for axes of one rank."""
-    names = [a.name for a in mesh.axes if a.size > 1 or a.name in covered]
-    places = [names.index(name) for name in covered]
-    return places == list(range(places[0], places[0] + len(places)))

@@ -85,9 +85,37 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="links of meshes that differ in a view's sizes are taken for the same",
         file="planc/cost/step/transfers.py",
-        text="(links.cache, (axes, plan.mesh.every_size))",
+        text="(links.cache, (axes, plan.mesh.named_sizes))",
         planted="(links.cache, (axes, *plan.mesh.sizes.values()))",
         test="tests/search/test_search.py::test_it_equals_brute_force",
+    ),
+    Fault(
+        name="links of meshes whose axes lie in another order are taken for the same",
+        file="planc/ir/mesh.py",
+        text="return (*self.every, *(axis.size for axis in self.every.values()))",
+        planted="return tuple(axis.size for axis in self.every.values())",
+        test="tests/search/test_search.py::test_it_equals_brute_force",
+    ),
+    Fault(
+        name="bounds of programs count every transfer of state that the sentences ask for",
+        file="planc/search/lower_bounds.py",
+        text="        if self._programs:\n",
+        planted="        if False:\n",
+        test="tests/compare/test_placement.py::test_a_search_over_the_orders_finds_the_same",
+    ),
+    Fault(
+        name="a search takes the places of an axis of one rank for different orders",
+        file="planc/search/space.py",
+        text="found.setdefault(tuple(name for name in order if size_of[name] > 1), place)",
+        planted="found.setdefault(order, place)",
+        test="tests/search/test_search.py::test_orders_are_those_of_the_spaces_with_one_order_each",
+    ),
+    Fault(
+        name="a search lays another axis between those that a view covers",
+        file="planc/search/space.py",
+        text="if all(are_neighbours(mesh, covered) for covered in self._covered):",
+        planted="if True:",
+        test="tests/search/test_search.py::test_an_order_that_a_view_needs_is_kept",
     ),
     Fault(
         name="fix picks one of two names that are equally near",
