@@ -124,7 +124,7 @@ def _param(plan: Plan, param: Param, user: OpSharding) -> ParamSharding:
     return ParamSharding(
         param=param,
         compute=compute,
-        grad_partial=outside(user.layout, param.dims),
+        grad_partial=tuple(a for a in outside(user.layout, param.dims) if a not in inside),
         stored={n: tuple(a for a in plan.store(n, param.region) if a not in inside) for n in NOUNS},
         on_dim=on_dim,
         cause=cause,

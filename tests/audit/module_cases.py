@@ -28,7 +28,11 @@ WIDTHS: dict[str, Any] = {
     "word_embed_proj_dim": 1024,
 }
 """Fields that a family's config has are set, under the name it gives them."""
-OTHERWISE: dict[str, dict[str, Any]] = {"falcon": {"num_kv_heads": 8}, "helium": {"head_dim": 64}}
+OTHERWISE: dict[str, dict[str, Any]] = {
+    "falcon": {"num_kv_heads": 8},
+    "helium": {"head_dim": 64},
+    "mpt": {"max_seq_len": 8192},
+}
 TOKENS = 4096
 FSDP = "use fsdp over fsdp"
 LAYOUTS: dict[str, tuple[str, ...]] = {
@@ -41,18 +45,24 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
         "store params, grads, optimizer over fsdp, ep",
         "use ep over ep",
     ),
+    "keys": ("mesh fsdp 8 > tp 8", FSDP, "use tp over tp", "replicate kv_heads over tp"),
+    "parts": ("mesh fsdp 16 > tp 4", FSDP, "use tp over tp"),
     "fsdp": ("mesh fsdp 64", FSDP),
 }
 FAMILIES: dict[str, tuple[str, ...]] = {
     "sp": (
         *("arcee", "cohere", "cohere2", "cwm", "ernie4_5", "exaone4", "falcon", "gemma", "gemma2", "gemma3_text"),
-        *("glm", "glm4", "granite", "helium", "hunyuan_v1_dense", "llama", "ministral", "mistral", "nemotron"),
-        *("olmo", "olmo2", "olmo3", "phi3", "qwen2", "qwen3", "seed_oss", "smollm3", "stablelm", "vaultgemma"),
+        *("glm", "glm4", "granite", "granite_swa", "helium", "hunyuan_v1_dense", "llama", "ministral", "mistral"),
+        *("nanochat", "nemotron", "olmo", "olmo2", "olmo3", "phi3", "qwen2", "qwen3", "seed_oss", "smollm3"),
+        *("stablelm", "vaultgemma"),
     ),
     "tp": (
-        *("biogpt", "gpt2", "gpt_neo", "gpt_neox", "gptj", "jais2", "opt", "persimmon", "phi", "starcoder2", "xglm"),
+        *("biogpt", "bloom", "gpt2", "gpt_neo", "gpt_neox", "gptj", "jais2", "mpt", "opt", "persimmon", "phi"),
+        *("starcoder2", "xglm"),
     ),
-    "heads": ("granitemoe", "minimax_m2", "mixtral", "olmoe", "qwen3_moe"),
+    "keys": ("gpt_bigcode", "qwen2"),
+    "parts": ("codegen",),
+    "heads": ("gpt_oss", "granitemoe", "minimax_m2", "mixtral", "olmoe", "qwen3_moe"),
     "ep": (
         *(
             "glm4_moe",
@@ -67,13 +77,11 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         ),
         *("qwen2_moe", "qwen3_moe", "solar_open"),
     ),
-    "fsdp": ("bloom", "codegen"),
+    "fsdp": ("bloom",),
 }
 CASES = tuple(f"{family}:{layout}" for layout, families in FAMILIES.items() for family in families)
 QUICK = ("gemma:sp", "gpt2:tp", "qwen2_moe:ep")
 """A table that scales what it finds, with a head that is tied to it; biases beside divided weights; experts."""
-FAR = ("gpt_oss:ep",)
-"""Those whose peak is predicted more than 5 % off: activations of experts that clamp keep more than planc's."""
 
 
 def config(family: str) -> dict[str, Any]:
@@ -91,7 +99,7 @@ def plan_of(case: str) -> tuple[Plan, dict[str, Any]]:
     """The plan of `FAMILY:LAYOUT` on H100 nodes, a sequence for each data rank, and the config of its model."""
     family, layout = case.split(":")
     fields = config(family)
-    sequences = 64 if layout in ("ep", "fsdp") else 8
+    sequences = {"ep": 64, "fsdp": 64, "parts": 16}.get(layout, 8)
     lines = [
         f"plan {family}",
         f'model from code "{family}"',

@@ -140,7 +140,7 @@ def test_gpt_oss_slides_in_every_other_layer() -> None:
     assert [run.section for run in model.runs] == ["sliding", "block"] * 18
     window = {s: op.window for s in model.blocks for op in model.ops[s] if op.kind == "attention"}
     assert window == {"sliding": 128, "block": 0}
-    assert model.shape(model.param["layers.*.attention.sinks"]) == (64,)
+    assert model.shape(model.param["layers.*.attention.head_sinks.weight"]) == (64,)
 
 
 def test_biases_behind_a_sum_over_a_divided_dim_are_added_after_it() -> None:

@@ -87,6 +87,18 @@ def test_scores_are_kept_where_attention_is_no_fused_kernel(family: str, squares
     assert all(e.copies < 500 for e in core.inside)
 
 
+def test_experts_keep_what_their_activation_does() -> None:
+    """Those of gpt_oss put gates and ups in turn, take them apart, clamp both, and add a weighted bias (66 numbers a
+    row beside those of their width); the others keep the gate's silu and its product."""
+    rows = ("experts", "slots")
+    kept = {}
+    for family in ("gpt_oss", "qwen3_moe"):
+        (code,) = own_code(planc.model_of(model_on("meta", config_of(family))), "block", "moe.swiglu")
+        kept[family] = (code.saves, {e.dims: e.copies for e in code.inside})
+    assert kept["qwen3_moe"] == (("moe.gate", "moe.up"), {rows: 1.0, (*rows, "expert_ffn"): 2.0})
+    assert kept["gpt_oss"] == ((), {rows: 66.0, (*rows, "expert_ffn"): 7.0})
+
+
 def test_code_that_differs_for_long_sequences_is_known_by_length() -> None:
     saved = planc.model_of(with_long_norm(raises=False))
     short, long = own_code(saved, "last", "final.norm")

@@ -18,7 +18,7 @@ from planc.backends.cuda.runtime.traced.bind import Bound
 from planc.backends.cuda.runtime.traced.bind_experts import experts_path
 from planc.backends.cuda.runtime.traced.expert_form import form_of
 from planc.backends.cuda.runtime.traced.read import roles_of_module
-from planc.backends.cuda.runtime.traced.roles import Experts
+from planc.backends.cuda.runtime.traced.roles import ByHeads, Experts
 from planc.backends.cuda.runtime.traced.share import on_a_share, refusal
 from planc.catalog import config_types
 from planc.driver import save_models
@@ -252,27 +252,86 @@ def refuse_mistakes(plain: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "words"),
+    ("family", "ranks", "words"),
     [
-        ("bloom", "modeling_bloom.py:"),  # ALiBi for all heads
-        ("olmo2", ""),  # one norm over all heads, which a program gathers
-        ("codegen", "attn.qkv_proj.weight"),  # rows in four parts, whatever the number of heads
-        ("gpt2", ""),
-        ("phi3", ""),
+        ("bloom", 2, ""),  # ALiBi, whose arguments have a number for each head of each sequence
+        ("codegen", 2, ""),  # rows in four parts, whatever the number of heads
+        ("codegen", 8, "modeling_codegen.py:"),  # which one head cannot be
+        ("gpt2", 2, ""),
+        ("gpt_oss", 2, ""),  # a learned score for each head
+        ("olmo2", 2, ""),  # one norm over all heads, which a program gathers
+        ("phi3", 2, ""),
     ],
 )
-def test_a_share_of_the_heads_is_tried_before_it_is_trained(family: str, words: str) -> None:
+def test_a_share_of_the_heads_is_tried_before_it_is_trained(family: str, ranks: int, words: str) -> None:
     model = model_on("meta", config_of(family))
-    why = refusal(model, roles_of_module(model), 2)
+    _, why = on_a_share(model, roles_of_module(model), ranks)
     assert words in why
     assert bool(words) == bool(why)
+
+
+def test_one_key_head_for_all_queries_stays_whole() -> None:
+    model = model_on("meta", config_of("gpt_bigcode"))
+    roles = roles_of_module(model)
+    found, why = on_a_share(model, roles, 2, keys_whole=True)
+    assert why == "" and found.blocks[0].attention.keys_whole
+    assert on_a_share(model, roles, 2)[1] != ""
+
+
+def test_rows_of_a_share_are_ordered_as_its_code_wants_them() -> None:
+    """CodeGen makes queries, values and keys in four parts: two heads each of all eight, one each of four."""
+    model = model_on("meta", config_of("codegen"))
+    attention = on_a_share(model, roles_of_module(model), 2)[0].blocks[0].attention
+    assert attention.rows[0][:9] == (*range(8), 8) and attention.rows_here[0][:9] == (*range(8), 24)
+
+
+class Slopes(Strange):
+    """Scores are shifted by a slope for each head, which the module makes once: batch first, or heads first."""
+
+    heads_first = False
+
+    def __init__(self) -> None:
+        super().__init__(width=64, heads=8)
+        self.tower = nn.ModuleList([SlopedStorey(64, 8) for _ in range(3)])
+
+    def forward(self, ids: Any) -> Any:
+        state = self.lookup(ids)
+        slopes = 0.5 ** torch.arange(1, 9, device=ids.device)
+        slopes = slopes.repeat_interleave(len(ids)) if self.heads_first else slopes.repeat(len(ids))
+        for storey in self.tower:
+            state = storey(state, slopes[:, None, None])
+        return self.readout(self.finish(state))
+
+
+class SlopedStorey(Storey):
+    def forward(self, x: Any, slopes: Any) -> Any:  # type: ignore[override]
+        y, heads = self.calm(x), self.heads
+        q, k, v = (t.unflatten(-1, (heads, -1)).transpose(1, 2).flatten(0, 1) for t in self.mixing(y).chunk(3, dim=-1))
+        shifts = torch.arange(x.shape[1], device=x.device) * slopes
+        scores = torch.baddbmm(shifts, q, k.transpose(1, 2)).softmax(-1)
+        mixed = (scores @ v).unflatten(0, (-1, heads)).transpose(1, 2).flatten(2)
+        return x + self.back(mixed) + self.narrow(nn.functional.gelu(self.wide(y)))
+
+
+@pytest.mark.parametrize("heads_first", [False, True])
+def test_what_a_block_is_given_for_each_head_is_divided_where_its_order_is_known(
+    heads_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slopes of all sequences of a head behind each other have as many numbers, and would be those of other heads."""
+    monkeypatch.setattr(Slopes, "heads_first", heads_first)
+    module = Slopes()
+    roles, why = on_a_share(module, roles_of_module(module), 2)
+    if heads_first:
+        assert "test_traced.py:" in why
+    else:
+        assert why == "" and roles.blocks[0].attention.by_heads == (ByHeads(0, 0, of_batch=True),)
 
 
 def test_code_that_views_a_share_as_all_heads_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Such a view has as many numbers, and mixes tokens with heads: nothing fails, and every loss is wrong."""
     model = Strange(width=64, heads=8)
     assert refusal(model, roles_of_module(model), 2) == ""
-    monkeypatch.setattr("planc.backends.cuda.runtime.traced.bind_block.NOT_OF_ALL_HEADS", ("heads",))
+    monkeypatch.setattr("planc.backends.cuda.runtime.traced.own_share.NOT_OF_ALL_HEADS", ("heads",))
     assert "test_traced.py:" in refusal(model, roles_of_module(model), 2)
 
 

@@ -25,18 +25,19 @@ CASES: dict[str, tuple[str, ...]] = {
         "granite",
         "llama",
         "mistral",
+        "nanochat",
         "olmo2",
         "phi3",
         "qwen2_moe",
         "smollm3",
     ),
-    "tp": ("gpt2", "gpt_neox", "gptj", "opt", "own", "phi", "qwen2", "starcoder2"),
+    "tp": ("bloom", "codegen", "gpt2", "gpt_neox", "gptj", "mpt", "opt", "own", "phi", "qwen2", "starcoder2"),
+    "keys": ("gpt_bigcode", "qwen2"),
     "halves": ("b",),
     "ep": ("gpt_oss", "granitemoe", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe"),
-    "heads": ("mixtral", "olmoe"),
-    "fsdp": ("bloom",),
+    "heads": ("gpt_oss", "mixtral", "olmoe"),
 }
-"""Families by layout: those with learned positions or biases do not divide the sequence, those with ALiBi no heads;
+"""Families by layout: those with learned positions or biases do not divide the sequence, `keys` leaves keys whole;
 `own`, `a`, `b` and `c_layers` are modules of no family."""
 
 

@@ -39,7 +39,9 @@ EP = (
     "use ep over ep",
 )
 HALVES = (*TP[:2], "shard heads, ffn over tp")
-LAYOUTS = {"halves": HALVES, "ep": EP, "tp": TP, "heads": HEADS, "sp": SP, "fsdp": ("fsdp 4", "use fsdp over fsdp")}
+KEYS = (*TP, "replicate kv_heads over tp")
+FSDP = ("fsdp 4", "use fsdp over fsdp")
+LAYOUTS = {"keys": KEYS, "halves": HALVES, "ep": EP, "tp": TP, "heads": HEADS, "sp": SP, "fsdp": FSDP}
 
 
 FOREIGN = {"a": 112, "b": 96}

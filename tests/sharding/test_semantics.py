@@ -64,6 +64,14 @@ def test_tensor_parallel_without_sequence_parallel_reduces(tmp_path: Path) -> No
     assert ("all_reduce", "tp") not in counts(plan, "grad")
 
 
+def test_a_score_for_each_head_has_its_whole_gradient_on_its_rank(tmp_path: Path) -> None:
+    """The tensor axis divides the key heads of the same op too; the score's gradient is no sum over it."""
+    head = HEAD.replace("llama3_8b", "gpt_oss_20b(layers = 2)").replace("batch     64", "batch     8")
+    plan = plan_of(tmp_path, head + "use fsdp over fsdp\nshard heads, vocab over tp\n")
+    (scores,) = (p for p in propagated(plan).params if p.param.name.endswith("head_sinks.weight"))
+    assert scores.compute == (("tp",),) and scores.grad_partial == ("fsdp",)
+
+
 def test_where_gradients_rest_decides_how_they_are_reduced(tmp_path: Path) -> None:
     head = HEAD.replace("fsdp 8 > tp 8", "r 8 > f 8")
     kinds = {

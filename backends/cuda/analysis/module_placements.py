@@ -83,6 +83,13 @@ class Boundary:
         shared = shared_over(self.o, self._dims(self.o.op.inputs[1]))
         return bool(set(shared) & set(self.roles.tensor))
 
+    @property
+    def scored(self) -> str:
+        """The module of the scores that attention's heads have of their own, where the tensor axes divide the heads; an
+        empty string for none."""
+        divided = self.o.op.kind == "attention" and self.o.op.params and self.weight.dim is not None
+        return self.o.op.params[0].rpartition(".")[0] if divided else ""
+
     @cached_property
     def gatherer(self) -> Boundary | None:
         """The op in the same module that takes this one's output whole over the tensor axes. The module takes the whole

@@ -74,7 +74,19 @@ def backward_bytes(sharded: Sharded, o: OpSharding) -> float:
 
 
 def _bytes(sharded: Sharded, o: OpSharding, elements: Iterable[Elements]) -> float:
-    return sum(_elements(sharded.plan, _layout(sharded, o, e.dims), e) * _width(sharded.plan, e) for e in elements)
+    plan = sharded.plan
+    return sum(
+        _elements(plan, _layout(sharded, o, e.dims), e) * _share_of_keys(plan, o, e) * _width(plan, e) for e in elements
+    )
+
+
+def _share_of_keys(plan: Plan, o: OpSharding, e: Elements) -> float:
+    """The part of the key heads that a rank's own heads use, where it has all of them."""
+    if "kv_heads" not in e.dims or "kv_heads" in o.layout or "heads" not in o.layout:
+        return 1.0
+    heads, keys = plan.model.sizes["heads"], plan.model.sizes["kv_heads"]
+    here = heads // plan.mesh.size(*o.layout["heads"])
+    return max(1, here // (heads // keys)) / keys
 
 
 def _layout(sharded: Sharded, o: OpSharding, dims: tuple[str, ...]) -> Layout:

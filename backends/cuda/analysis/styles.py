@@ -24,7 +24,7 @@ from planc.ir.cache import cached_on
 from planc.ir.model import Section
 from planc.ir.sharding import Move, Sharded
 
-DIVIDED, SHARED, SHARED_KEYS, UPDATED = "Divided", "Shared", "SharedKeys", "Updated"
+DIVIDED, SHARED, SHARED_KEYS, UPDATED, OWN_PART = "Divided", "Shared", "SharedKeys", "Updated", "OwnPart"
 """The styles that the emitted file brings with it."""
 
 
@@ -106,6 +106,8 @@ class Styler:
             if parent and parent not in prepared:
                 prepared.add(parent)
                 yield self._parent_style(b, parent)
+            if b.scored:
+                yield Style(relative(b.scored), OWN_PART, cause=self._weight_cause(b), axes=b.axes)
             style = self._style(b, prepared_by_parent=bool(parent))
             if style is not None:
                 yield style
@@ -116,7 +118,7 @@ class Styler:
         if b.shares_keys:
             said = f"all-reduce of the gradients over {' + '.join(b.axes)} in the backward"
             return Style(b.path, SHARED_KEYS, collective=said, cause=self._weight_cause(b), axes=b.axes)
-        if not b.o.op.params:
+        if not b.o.op.params or b.o.op.kind == "attention":
             return self._undivided(b, prepared_by_parent)
         if b.given_weight:
             return self._given_weight(b)

@@ -7,7 +7,7 @@ from planc.backends.cuda.analysis import replays
 from planc.backends.cuda.analysis.fsdp_shard_dim import stored_dim
 from planc.backends.cuda.analysis.module_placements import relative
 from planc.backends.cuda.analysis.roles import Factor, FsdpPolicy, Roles
-from planc.backends.cuda.analysis.styles import DIVIDED, SHARED, SHARED_KEYS, UPDATED, Style, Styler
+from planc.backends.cuda.analysis.styles import DIVIDED, OWN_PART, SHARED, SHARED_KEYS, UPDATED, Style, Styler
 from planc.backends.cuda.emit import blocks, experts, fine_tuning
 from planc.cost.step.offload import state_on_host
 from planc.diag.quoting import python_docstring, python_string
@@ -227,10 +227,26 @@ class Updated(ParallelStyle):
         return placed.redistribute(placements=[self.returned]).to_local()
 '''
 
+OWN_PART_STYLE = '''
+class OwnPart(ParallelStyle):
+    """A module that gives its weight, a number for each head: to the heads of this rank theirs."""
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        return distribute_module(module, device_mesh, self._divide, None, self._give)
+
+    def _divide(self, name: str, module: nn.Module, mesh: DeviceMesh) -> None:
+        weight = distribute_tensor(module.weight, mesh, [Shard(0)], src_data_rank=self.src_data_rank)
+        module.register_parameter("weight", nn.Parameter(weight, requires_grad=module.weight.requires_grad))
+
+    def _give(self, module: nn.Module, output: DTensor, mesh: DeviceMesh) -> torch.Tensor:
+        return output.to_local()
+'''
+
 OWN_STYLES = {
     DIVIDED: DIVIDED_STYLE,
     SHARED: SHARED_STYLE,
     SHARED_KEYS: SHARED_KEYS_STYLE,
+    OWN_PART: OWN_PART_STYLE,
     UPDATED: UPDATED_STYLE,
 }
 """The text of each style that the emitted file brings with it."""

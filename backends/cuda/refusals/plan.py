@@ -276,10 +276,10 @@ def _unstyled(b: Boundary) -> Iterator[Refusal]:
     if moved and not b.alone and not _steps_fit_module(b):
         what = f"{moved.tensor} would be redistributed at {op.name}, which has no module of its own"
         yield moved.cause, what, "divide it alike in both regions, or give the op a module of its own"
-    if b.weight.dim is not None and not (b.linear or op.kind == "embedding"):
+    if b.weight.dim is not None and not (b.linear or op.kind in ("embedding", "attention")):
         what = f"{op.name} uses a divided {op.params[0]}, which is no matrix of a linear layer"
         yield _cause(b, b.divided[0]), what, "divide another dim"
-    if b.rows and op.kind not in ("matmul", "norm"):
+    if set(b.rows) - {"kv_heads"} and op.kind not in ("matmul", "norm"):
         what = f"{op.name} has a weight of its own, and works on a part of {b.rows[0]}"
         yield _cause(b, b.rows[0]), what, "divide another dim"
     pairs = [(b.resting(i), b.needed(i)) for i in range(len(op.inputs))] + [(b.made, b.left)]

@@ -57,7 +57,7 @@ def named(model: Any, program: Program) -> Any:
     wrong = list(differences(model, plan.model, roles))
     if not wrong and roles is not None:
         if (heads := _ranks_of_heads(program)) > 1 and not any(b.attention.latent for b in roles.blocks):
-            roles, why = on_a_share(model, roles, heads)
+            roles, why = on_a_share(model, roles, heads, keys_whole=_keys_whole(program))
             wrong = [why] if why else []
         wrong += list(_undivided(model, program, roles))
     if wrong:
@@ -82,6 +82,13 @@ def _ranks_of_heads(program: Program) -> int:
     plan = program.plan
     axes = {axis for s in plan.shards if s.dim == "heads" for axis in s.axes}
     return prod(plan.mesh.every[axis].size for axis in axes)
+
+
+def _keys_whole(program: Program) -> bool:
+    """True where every rank that has some heads has all keys and values."""
+    plan = program.plan
+    region = next(op.region for op in plan.model.block_ops if op.kind == "attention")
+    return "kv_heads" in plan.model.sizes and not plan.axes_of("kv_heads", region)
 
 
 def _undivided(model: Any, program: Program, roles: Roles) -> Iterator[str]:
@@ -124,7 +131,7 @@ def differences(model: Any, expected: Model, roles: Roles | None = None) -> Iter
     `roles` are its parts where its parameters have names of their own.
     """
     config = getattr(model, "config", None)
-    yield from _config_differences(config, expected)
+    yield from _config_differences(config, expected) if roles is None else _role_differences(config, roles, expected)
     tied = getattr(config, "tie_word_embeddings", roles.tied if roles is not None else expected.tied)
     if bool(tied) != expected.tied:
         yield f"tie_word_embeddings: {bool(tied)} found, {expected.tied} expected"
@@ -170,6 +177,20 @@ def _config_differences(config: Any, expected: Model) -> Iterator[str]:
     picked = getattr(config, "num_experts_per_tok", None)
     if expected.top_k and picked is not None and picked != expected.top_k:
         yield f"num_experts_per_tok: {picked} found, {expected.top_k} expected"
+
+
+def _role_differences(config: Any, roles: Roles, expected: Model) -> Iterator[str]:
+    """Differences that no parameter's shape shows alone, under the names that the module's `config` has for them."""
+    a, routed = roles.blocks[0].attention, [b.second for b in roles.blocks if isinstance(b.second, Experts)]
+    found = {"heads": a.heads, "head_dim": a.value_dim or a.head_dim}
+    found |= {"kv_heads": a.kv_heads} if "kv_heads" in expected.sizes else {}
+    found |= {"experts": routed[0].experts} if routed else {}
+    for dim, value in found.items():
+        if (size := expected.sizes.get(dim)) != value:
+            name = next((f for f, d in CONFIG_SIZES.items() if d == dim and getattr(config, f, None) == value), dim)
+            yield f"{name}: {value} found, {size or 'none'} expected"
+    if routed and routed[0].top_k != expected.top_k:
+        yield f"experts of a token: {routed[0].top_k} found, {expected.top_k} expected"
 
 
 def _wanted(expected: Model) -> dict[str, Shape]:

@@ -71,7 +71,7 @@ def core(
     `widths` are the dims of a head, which the scores need whole. The output is saved beside the
     inputs, as the backward of flash attention wants it (Dao 2023, FlashAttention-2).
     """
-    score = Param(name=f"{MODULE}.sinks", shape_dims=(("heads",),), section="", decay=False)
+    score = Param(name=f"{MODULE}.head_sinks.weight", shape_dims=(("heads",),), section="", decay=False)
     op = Op(
         name="attention.core",
         kind="attention",

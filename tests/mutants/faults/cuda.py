@@ -57,16 +57,45 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="a number that is by chance that of the heads is divided with them",
         file="backends/cuda/runtime/traced/share.py",
-        text="if not refusal(model, tried, share):",
+        text="if not again:",
         planted="if False:",
         test="tests/cuda/test_traced.py::test_modules_of_someone_who_has_not_read_the_matcher[c_layers]",
+    ),
+    Fault(
+        name="a number for each head of each sequence is divided whatever its order",
+        file="backends/cuda/runtime/traced/own_share.py",
+        text="if all(torch.equal(part, parts[0]) for part in parts):",
+        planted="if True:",
+        test="tests/cuda/test_traced.py::"
+        "test_what_a_block_is_given_for_each_head_is_divided_where_its_order_is_known[True]",
+    ),
+    Fault(
+        name="rows of a share of the heads lie as those of the whole do",
+        file="backends/cuda/runtime/traced/share.py",
+        text="return () if [row for rows in found for row in rows] == places else found",
+        planted="return ()",
+        test="tests/cuda/test_traced.py::test_rows_of_a_share_are_ordered_as_its_code_wants_them",
+    ),
+    Fault(
+        name="experts keep as much as planc's whatever their activation",
+        file="backends/cuda/runtime/traced/keep.py",
+        text="mid = experts.gate(gates, ups) * weights",
+        planted="mid = F.silu(gates) * ups * weights",
+        test="tests/cuda/test_keep.py::test_experts_keep_what_their_activation_does",
+    ),
+    Fault(
+        name="the gradient of a score for each head is a sum over the ranks that divide the heads",
+        file="planc/sharding/propagate.py",
+        text="grad_partial=tuple(a for a in outside(user.layout, param.dims) if a not in inside),",
+        planted="grad_partial=outside(user.layout, param.dims),",
+        test="tests/sharding/test_semantics.py::test_a_score_for_each_head_has_its_whole_gradient_on_its_rank",
     ),
     Fault(
         name="a norm over all heads is tried on a share of them",
         file="backends/cuda/runtime/traced/share.py",
         text="if norm is not None and norm.over_all(heads, a.head_dim):",
         planted="if False:",
-        test="tests/cuda/test_traced.py::test_a_share_of_the_heads_is_tried_before_it_is_trained[olmo2-]",
+        test="tests/cuda/test_traced.py::test_a_share_of_the_heads_is_tried_before_it_is_trained[olmo2-2-]",
     ),
     Fault(
         name="experts are taken for planc's without comparing what they compute",

@@ -8,6 +8,7 @@ one layer for each, and what they make is joined as it was.
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -17,10 +18,8 @@ from torch.overrides import TorchFunctionMode
 
 from planc.backends.cuda.models.llama import TiedHead
 from planc.backends.cuda.runtime.traced.bind_block import plain_linear, rename_block
-from planc.backends.cuda.runtime.traced.roles import (
-    Roles,
-    UnknownError,
-)
+from planc.backends.cuda.runtime.traced.own_share import split
+from planc.backends.cuda.runtime.traced.roles import Roles, UnknownError
 from planc.backends.cuda.runtime.traced.stand_in import stand_in
 
 
@@ -70,8 +69,11 @@ class Bound(nn.Module):
                 self._take_positions(model.get_submodule(path), name)
         if roles.embedding_norm:
             ends["embedding_norm"] = (roles.embedding_norm.path, _FirstNorm)
-        self.norm = None
-        if roles.norm:
+        self.norm, self.behind = None, False
+        if roles.norm and roles.embedding_norm and roles.norm.path == roles.embedding_norm.path:
+            ends["embedding_norm"] = (roles.norm.path, _NormOfBothEnds)
+            self.norm = copy.deepcopy(model.get_submodule(roles.norm.path))
+        elif roles.norm:
             ends["norm"] = (roles.norm.path, _Norm)
         self.heads = None if head_path else _HeadCall(self)
         if head_path:
@@ -91,12 +93,13 @@ class Bound(nn.Module):
             owner.__dict__[name] = None
         for number, (name, block) in enumerate(list(self.layers.items())):
             place = _Place(self, block, name)
-            place.returns = roles.returns
+            place.returns, place.is_last = roles.returns, number == len(roles.blocks) - 1
             _put(model, f"{roles.layers}.{number}", place)
         self.__dict__["model"] = model
 
     def forward(self, tokens: Any = None, *, input_ids: Any = None, labels: Any = None, **more: Any) -> Any:
         named, self.gathers = input_ids is not None, input_ids is not None
+        self.behind = False
         ids = input_ids if named else tokens
         self.entered = None
         if ids.is_floating_point():
@@ -128,13 +131,14 @@ class Bound(nn.Module):
         """Run the model's forward without its parts, to find what each block is given besides the hidden state."""
         ids, more = self.called_with
         self.looks, self.dtype, gathers = True, dtype, self.gathers
+        self.behind = False
         try:
             with torch.no_grad():
                 self.__dict__["model"](ids, **self.more, **more)
         except _Done:
             pass
         finally:
-            self.looks, self.gathers = False, gathers
+            self.looks, self.gathers, self.behind = False, gathers, False
 
     def empty(self, batch: int, tokens: int, device: torch.device) -> Tensor:
         """A hidden state of no values that has the shape of the whole sequence's."""
@@ -178,7 +182,8 @@ class _Place(_Spot):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         bound, name = self.__dict__["bound"], self.name_of_block
-        hidden, args, kwargs = _split(args, kwargs)
+        bound.behind = self.is_last
+        hidden, args, kwargs = split(args, kwargs)
         if bound.looks:
             bound.given[name] = (args, kwargs)
             return self.shaped(hidden)
@@ -196,15 +201,7 @@ class _Place(_Spot):
         """`hidden` as a block returns it."""
         return (hidden, *([None] * (self.returns - 1))) if self.returns else hidden
 
-    returns = 0
-
-
-def _split(args: Any, kwargs: Any) -> tuple[Tensor, Any, Any]:
-    """The hidden state, and the other arguments."""
-    if args:
-        return args[0], args[1:], kwargs
-    key = next(k for k, v in kwargs.items() if isinstance(v, Tensor))
-    return kwargs[key], (), {k: v for k, v in kwargs.items() if k != key}
+    returns, is_last = 0, False
 
 
 class _Embedding(_Spot):
@@ -290,6 +287,14 @@ class _Norm(_Spot):
         if bound.looks:
             raise _Done(None)
         return bound.norm(hidden)
+
+
+class _NormOfBothEnds(_Spot):
+    """The place of a norm that stands before the blocks and behind them."""
+
+    def forward(self, hidden: Tensor) -> Any:
+        bound = self.__dict__["bound"]
+        return (_Norm if bound.behind else _FirstNorm).forward(self, hidden)  # type: ignore[arg-type]
 
 
 class _Head(_Spot):

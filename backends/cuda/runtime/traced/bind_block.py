@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from planc.backends.cuda.runtime.traced.bind_experts import (
     OnTokens,
@@ -18,6 +16,7 @@ from planc.backends.cuda.runtime.traced.bind_experts import (
     router_of,
 )
 from planc.backends.cuda.runtime.traced.expert_form import form_of
+from planc.backends.cuda.runtime.traced.own_share import KeyLayer, OnShare, OwnArguments, OwnKeys, Scores
 from planc.backends.cuda.runtime.traced.roles import Attention, Block, Experts, FeedForward, Linear
 from planc.backends.cuda.runtime.traced.stand_in import stand_in
 
@@ -68,18 +67,33 @@ def _rename_attention(block: nn.Module, a: Attention) -> None:
         _move(block, a.after.path, block, "attention_post_norm")
     layers = [a.q, a.out, *([a.k, a.v] if a.k is not None and a.v is not None else [])]
     holder, path = holder_of(block, [layer.place for layer in layers], "attention")
-    _divide(block, holder, a.q, ("wq", "wk", "wv") if a.k is None else ("wq",), a.rows)
+    if a.keys_whole:
+        holder._modules["core"] = OwnKeys()
+    _divide(block, holder, a.q, ("wq", "wk", "wv") if a.k is None else ("wq",), a.rows, a)
     if a.k is not None and a.v is not None:
-        _divide(block, holder, a.k, ("wk",), ())
-        _divide(block, holder, a.v, ("wv",), ())
+        _divide(block, holder, a.k, ("wk",), (), a)
+        _divide(block, holder, a.v, ("wv",), (), a)
     _divide(block, holder, a.out, ("wo",), ())
     for norm, name in ((a.q_norm, "q_norm"), (a.k_norm, "k_norm")):
         if norm is not None and not (a.k_norm and a.q_norm and a.q_norm.path == a.k_norm.path):
             _move(block, norm.path, holder, name)
+    if a.sinks:
+        _put_scores(block, a.sinks, holder)
     if path:
         _move(block, path, block, "attention")
         holder.register_forward_pre_hook(_OneByPosition(holder), with_kwargs=True)
-    holder.get_submodule("wq").register_forward_hook(_Local(holder if path else block, a))
+    (holder if path else block).register_forward_pre_hook(OnShare(holder, a))
+    if a.by_heads:
+        block.register_forward_pre_hook(OwnArguments(holder, a), with_kwargs=True)
+
+
+def _put_scores(block: nn.Module, path: str, holder: nn.Module) -> None:
+    """Put the parameter at `path`, a score for each head, under `holder`; the code finds that of its rank's heads."""
+    where, _, name = path.rpartition(".")
+    owner = block.get_submodule(where)
+    scores: Any = owner._parameters.pop(name)
+    holder._modules["head_sinks"] = Scores(scores)
+    owner.__dict__[name] = stand_in(tuple(scores.shape), value=holder._modules["head_sinks"])
 
 
 def _rename_experts(block: nn.Module, e: Experts) -> None:
@@ -186,11 +200,20 @@ class _Through(nn.Module):
         return self.__dict__["module"](*args, **kwargs)
 
 
-def _divide(block: nn.Module, holder: nn.Module, layer: Linear, names: tuple[str, ...], rows: tuple[Any, ...]) -> None:
-    """Put a layer under `holder`, as one layer for each of `names`: each has these rows of the weight."""
+def _divide(
+    block: nn.Module,
+    holder: nn.Module,
+    layer: Linear,
+    names: tuple[str, ...],
+    rows: tuple[Any, ...],
+    a: Attention | None = None,
+) -> None:
+    """Put a layer under `holder`, as one layer for each of `names`: each has these rows of the weight. `a` is the
+    attention that it is of."""
     whole = plain_linear(block.get_submodule(layer.path), layer)
+    called = {name: KeyLayer(holder, name, a) for name in ("wk", "wv") if a is not None and a.keys_whole}
     if len(names) == 1:
-        _put_layer(block, layer, whole)
+        _put_layer(block, layer, called.get(names[0], whole))
         holder._modules[names[0]] = whole
         return
     weight, bias = whole.weight, whole.bias
@@ -202,7 +225,8 @@ def _divide(block: nn.Module, holder: nn.Module, layer: Linear, names: tuple[str
         if isinstance(bias, Tensor):
             part.bias = nn.Parameter(bias.detach()[index])
         holder._modules[name] = part
-    _put_layer(block, layer, _Joined(holder, names, rows))
+    calls = [called.get(name, _Named(holder, name)) for name in names]
+    _put_layer(block, layer, _Joined(calls, rows, a.rows_here if a is not None else ()))
 
 
 def _put_layer(block: nn.Module, layer: Linear, made: Any) -> None:
@@ -228,61 +252,32 @@ class _Copied:
         return self.layer(x).clone()
 
 
+class _Named:
+    """Calls a layer by its name in `holder`, whatever stands there by then."""
+
+    def __init__(self, holder: nn.Module, name: str) -> None:
+        self.holder, self.name = holder, name
+
+    def __call__(self, x: Tensor) -> Any:
+        return self.holder._modules[self.name](x)  # type: ignore[misc]
+
+
 class _Joined:
     """Joins what several layers make, as the one layer made it that they were; of a share of the heads too."""
 
-    def __init__(self, holder: nn.Module, names: tuple[str, ...], rows: tuple[Any, ...]) -> None:
-        self.holder, self.names, self.rows = holder, names, rows
+    def __init__(self, layers: list[Any], rows: tuple[Any, ...], here: tuple[Any, ...]) -> None:
+        """`here` are the rows of a share, where they lie otherwise than in the whole."""
+        self.layers, self.rows, self.here = layers, rows, here
         self.orders: dict[tuple[int, ...], Tensor] = {}
 
     def __call__(self, x: Tensor) -> Tensor:
-        parts = [self.holder._modules[name](x) for name in self.names]  # type: ignore[misc]
+        parts = [layer(x) for layer in self.layers]
         widths = tuple(part.shape[-1] for part in parts)
         if widths not in self.orders:
-            first = [row for own, width in zip(self.rows, widths, strict=True) for row in own[:width]]
+            rows = self.here if widths == tuple(map(len, self.here)) else self.rows
+            first = [row for own, width in zip(rows, widths, strict=True) for row in own[:width]]
             self.orders[widths] = torch.tensor(first).argsort()
         return torch.cat(parts, dim=-1)[..., self.orders[widths].to(x.device)]
-
-
-class _Local:
-    """Numbers of heads, and widths of all heads together, that an attention's code reads: those of this rank."""
-
-    def __init__(self, holder: nn.Module, a: Attention) -> None:
-        self.a, self.done, self.holder = a, False, holder
-
-    def __call__(self, module: nn.Module, inputs: Any, output: Tensor) -> None:
-        a = self.a
-        if self.done:
-            return
-        self.done = True
-        here = output.to_local() if isinstance(output, DTensor) else output
-        share = a.heads * a.head_dim // here.shape[-1]
-        if share > 1:
-            localise(self.holder, a, share)
-
-
-NOT_OF_ALL_HEADS = (
-    *("head_dim", "head_size", "head_width", "d_head", "dim_head", "per_head", "rotary", "layer", "window", "max_"),
-    "group",
-)
-"""Words in the names of attributes whose value is by chance that of a number of heads."""
-
-
-def localise(holder: nn.Module, a: Attention, share: int) -> None:
-    """Divide the numbers of heads among `holder`'s attributes, and in its own copy of the config, by `share`."""
-    width = a.head_dim
-    whole = {a.heads, a.kv_heads, a.heads * width, a.kv_heads * width, (a.heads + 2 * a.kv_heads) * width}
-    for name, value in list(vars(holder).items()):
-        plain = isinstance(value, int) and not isinstance(value, bool)
-        if plain and value in whole and name not in a.whole and not any(word in name for word in NOT_OF_ALL_HEADS):
-            holder.__dict__[name] = value // share
-    config = getattr(holder, "config", None)
-    if config is not None:
-        own = copy.copy(config)
-        for name in ("num_attention_heads", "num_key_value_heads", "hidden_size"):
-            if isinstance(value := getattr(own, name, None), int) and value in whole:
-                setattr(own, name, value // share)
-        holder.__dict__["config"] = own
 
 
 class _OneByPosition:

@@ -11,11 +11,13 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from math import prod
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
@@ -25,9 +27,10 @@ from planc.backends.cuda.audit.norms import one_kernel_norms
 from planc.backends.cuda.audit.own_code import one_sequence_a_row
 from planc.backends.cuda.models import moe
 from planc.backends.cuda.runtime.traced.bind import Bound, logits_of
+from planc.backends.cuda.runtime.traced.expert_form import OwnExperts
 from planc.backends.cuda.runtime.traced.roles import Roles, UnknownError
 from planc.backends.cuda.runtime.traced.shell import first_line, place, without_weights
-from planc.ir.model import Model, Op, Section
+from planc.ir.model import EXPERTS, SLOTS, Model, Op, Section
 from planc.ir.saved_by_code import Elements, Moment, SavedByCode
 
 SHORTEST, LONGEST = 61, 2**21
@@ -288,10 +291,10 @@ class _Run:
 
     def _change(self, side: int, made: _Made, number: int) -> None:
         region = self.here if made.in_backward else made.region
-        label, copies = self.label(made, region)
         counted = self.net.setdefault(region, ({}, {}))[side]
-        if region[1] and label[0] and label[1]:
-            counted[label] = counted.get(label, 0.0) + number * copies
+        for label, copies in self.labels(made, region).items() if region[1] else ():
+            if label[0]:
+                counted[label] = counted.get(label, 0.0) + number * copies
 
     def _region(self, number: int) -> Region:
         at = bisect_right(self.begins, number, key=lambda begin: begin[0]) - 1
@@ -324,6 +327,9 @@ class _Run:
             adds = [op.name for op in self.model.ops[kind] if op.kind == "add"]
             block.register_forward_pre_hook(self._begins_block((kind, adds[0])), with_kwargs=True)
             block.register_forward_hook(self._ends_block)
+            for part in block.modules():
+                if isinstance(part, OwnExperts):
+                    part.forward = partial(self._expert, kind, part)  # type: ignore[method-assign]
         for section, number in sections.items():
             for op in self.model.ops[section]:
                 if op.kind not in ("norm", "matmul", "embedding"):
@@ -335,6 +341,28 @@ class _Run:
                 after = self._after(section, op)
                 part.register_forward_pre_hook(self._begins(section, op), with_kwargs=True)
                 part.register_forward_hook(self._ends(section, op, after))
+
+    def _expert(self, section: Section, experts: OwnExperts, rows: Tensor, weights: Tensor, counts: Tensor) -> Tensor:
+        """All rows through the first expert, whose code between its layers is watched: what it keeps of a row does not
+        depend on the expert."""
+        between: Region = (section, next(o.name for o in self.model.ops[section] if o.module.endswith(".experts")))
+        op, before = self.by_name[between], self.here
+        self.enter((section, ""))
+        gates, ups = _of_first_expert(rows, experts.w1), _of_first_expert(rows, experts.w3)
+        for tensor, name in zip((gates, ups), op.inputs, strict=True):
+            self._name(tensor, name)
+        self.enter(between)
+        mid = experts.gate(gates, ups) * weights[:, None].to(rows.dtype)
+        self._name(mid, op.output)
+        self.enter((section, ""))
+        down: Any = experts.w2
+        made = F.linear(mid, down.weight[0])
+        if down.bias is not None:
+            self.enter(between)
+            added = down.bias[0].expand(len(rows), -1).clone()
+            made = made + added * weights[:, None].to(added.dtype)
+        self.enter(before)
+        return made
 
     def _after(self, section: Section, op: Op) -> Region:
         """The op whose code runs once that of the norm or layer `op` has: the next one that is no module's."""
@@ -387,12 +415,13 @@ class _Run:
 
     # What is said of it.
 
-    def label(self, made: _Made, region: Region) -> tuple[Label, float]:
-        """The dims and the dtype of a storage, and how many tensors of these it is; no dtype for one without the
-        sequence, unless it is a buffer's."""
+    def labels(self, made: _Made, region: Region) -> Counted:
+        """The dims and the dtype of a storage, and how many tensors of these it is; {} for one without the sequence,
+        unless it is a buffer's."""
         dtype = DTYPES.get(made.dtype, "fp32")
+        wider = made.dtype.itemsize / BYTES[dtype]
         if made.is_buffer:
-            return ((), dtype), made.elements * (made.dtype.itemsize / BYTES[dtype])
+            return {((), dtype): made.elements * wider}
         rest, dims = made.elements, list[str]()
         if rest % self.batch == 0:
             rest //= self.batch
@@ -404,21 +433,30 @@ class _Run:
             rest //= self.sequence + 1
             dims.append("sequence")
         if "sequence" not in dims or region not in self.by_name:
-            return ((), ""), 0.0
-        own, copies = self._widths(made.shape, rest, self.by_name[region])
-        return ((*dims, *own), dtype), copies * (made.dtype.itemsize / BYTES[dtype])
+            return {}
+        op = self.by_name[region]
+        if op.region == EXPERTS:  # each token's rows, one for each of its experts
+            dims, wider = ["experts", SLOTS], wider / self.model.top_k
+        found: Counted = {}
+        for own, copies in self._widths(made.shape, rest, op):
+            found[((*dims, *own), dtype)] = found.get(((*dims, *own), dtype), 0.0) + copies * wider
+        return found
 
-    def _widths(self, shape: tuple[int, ...], rest: int, op: Op) -> tuple[tuple[str, ...], float]:
-        """The dims in the `rest` of a tensor's elements, and what is left of it."""
+    def _widths(self, shape: tuple[int, ...], rest: int, op: Op) -> list[tuple[tuple[str, ...], float]]:
+        """The dims in the `rest` of a tensor's elements, and how many such tensors it is; of several in one all."""
         sizes = self.model.sizes
         found = [self.model.tensor[t].dims[2:] for t in (op.output, *op.inputs) if len(self.model.tensor[t].dims) > 2]
-        for name in dict.fromkeys(d for dims in found for d in dims if d in ("heads", "kv_heads")):
+        if op.kind == "attention" and shape[-1] == rest:
+            together = [self.model.tensor[t].dims[2:] for t in op.inputs[:3]]
+            if rest == sum(prod(sizes[d] for d in dims) for dims in together):
+                return [(dims, 1.0) for dims in together]
+        for name in dict.fromkeys(d for dims in found for d in dims if d in ("heads", "kv_heads") and sizes[d] > 1):
             if rest % sizes[name] == 0 and {sizes[name], self.batch * sizes[name]} & {*shape[:-1]}:
-                return (name,), rest / sizes[name]
+                return [((name,), rest / sizes[name])]
         for dims in found:
             if rest % prod(sizes[d] for d in dims) == 0:
-                return dims, rest / prod(sizes[d] for d in dims)
-        return (), rest
+                return [(dims, rest / prod(sizes[d] for d in dims))]
+        return [((), rest)]
 
     def own(self, section: Section, op: Op) -> SavedByCode | None:
         """The memory of the code of `op`, if it was seen."""
@@ -430,8 +468,7 @@ class _Run:
             return None
         inside: Counted = {}
         for made in self.left.get(region, ()):
-            label, copies = self.label(made, region)
-            if label[1]:
+            for label, copies in self.labels(made, region).items():
                 inside[label] = inside.get(label, 0.0) + copies
         at_ends = op.kind in ("loss", "embedding") or section == "first"
         saves = op.saves if at_ends else tuple(sorted(name for r, name in self.named if r == region))
@@ -446,7 +483,8 @@ class _Run:
         yield from found
 
     def _size(self, elements: Iterable[Elements], tokens: int) -> float:
-        sizes = {**self.model.sizes, "batch": 1, "sequence": tokens}
+        sizes: dict[str, float] = {**self.model.sizes, "batch": 1, "sequence": tokens}
+        sizes[SLOTS] = tokens * self.model.top_k / sizes.get("experts", 1)
         return sum(e.copies * BYTES[e.dtype] * prod(sizes[d] for d in e.dims) for e in elements)
 
 
@@ -464,6 +502,11 @@ def _elements(counted: Counted) -> tuple[Elements, ...]:
 
 def _first(values: Iterable[Any]) -> Any:
     return next((v for v in values if isinstance(v, Tensor)), None)
+
+
+def _of_first_expert(rows: Tensor, layer: Any) -> Tensor:
+    """The rows [R, in] through the first expert's part of a layer of all experts, [R, out]."""
+    return F.linear(rows, layer.weight[0], None if layer.bias is None else layer.bias[0])
 
 
 def _in_bf16(value: Any) -> Any:

@@ -53,7 +53,7 @@ def _block(block: Block) -> Iterator[tuple[str, tuple[str, ...]]]:
         yield from _norm(a.q_norm, "attention.q_norm")
         yield from _norm(a.k_norm, "attention.k_norm")
     if a.sinks:
-        yield a.sinks, ("attention.sinks",)
+        yield a.sinks, ("attention.head_sinks.weight",)
     if second.before != a.before or not second.parallel:
         yield from _norm(second.before, "ffn_norm")
     yield from _norm(second.after, "ffn_post_norm")

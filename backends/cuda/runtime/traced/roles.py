@@ -24,6 +24,17 @@ class UnknownError(ValueError):
 
 
 @dataclass(frozen=True)
+class ByHeads:
+    """An argument of a block that has a number for each head, of each sequence or of all: `dim` is that dimension."""
+
+    name: str | int
+    """Its name, or its place among the arguments after the hidden state."""
+    dim: int
+    of_batch: bool
+    """True where the dimension is that of sequences and heads, one behind the other."""
+
+
+@dataclass(frozen=True)
 class Norm:
     """A norm by its module's path and the shapes of its parameters."""
 
@@ -100,6 +111,12 @@ class Attention:
     after: Norm | None = None
     whole: tuple[str, ...] = ()
     """Attributes of its code that have a number of heads' value by chance, and stay as they are on a share of them."""
+    by_heads: tuple[ByHeads, ...] = ()
+    """Arguments of its block that have a number for each head."""
+    keys_whole: bool = False
+    """True where a rank that has a share of the heads has all keys and values."""
+    rows_here: tuple[tuple[int, ...], ...] = ()
+    """The `rows` of a share of the heads, where its code wants them in another order than the whole has them."""
 
 
 @dataclass(frozen=True)

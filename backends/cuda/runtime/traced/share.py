@@ -11,58 +11,98 @@ import torch
 from torch import nn
 
 from planc.backends.cuda.runtime.traced.bind import Bound
-from planc.backends.cuda.runtime.traced.bind_block import common_path, localise
+from planc.backends.cuda.runtime.traced.bind_block import common_path
+from planc.backends.cuda.runtime.traced.own_share import OwnArguments, Share, arguments_by_heads, localise
 from planc.backends.cuda.runtime.traced.read import SEQUENCES, TOKENS, roles_of_module
 from planc.backends.cuda.runtime.traced.record import Record, record
-from planc.backends.cuda.runtime.traced.roles import CORES, LINEAR, Attention, Roles
+from planc.backends.cuda.runtime.traced.roles import CORES, LINEAR, Attention, ByHeads, Roles, UnknownError
 from planc.backends.cuda.runtime.traced.shell import place, without_weights
+from planc.diag import PlanError
 
 MOST_UNSURE = 3
 """As many attributes at a time are tried as widths."""
 
 
-def on_a_share(model: nn.Module, roles: Roles, share: int) -> tuple[Roles, str]:
-    """`roles` for one of `share` parts of the heads, and why the attention takes none, in words; "" where it does.
+def on_a_share(model: nn.Module, roles: Roles, ranks: int, *, keys_whole: bool = False) -> tuple[Roles, str]:
+    """`roles` for one of `ranks` shares of the heads, and why the attention takes none, in words; "" where it does.
 
-    Attributes that have the value of a number of heads and of a head's width too are tried as either.
+    Every share has all keys and values with `keys_whole`. Attributes that have the value of a number of heads and of a
+    head's width too are tried as either, and arguments that have a number for each head are divided where they must.
     """
-    why = refusal(model, roles, share)
+    roles = _with(roles, keys_whole=keys_whole)
+    why, rows = _tried(model, roles, ranks)
     a = roles.blocks[0].attention
     holder = model.get_submodule(f"{roles.layers}.0").get_submodule(common_path([a.q.place, a.out.place]))
     both = [n for n, v in vars(holder).items() if type(v) is int and v == a.head_dim]
-    for number in range(1, min(len(both), MOST_UNSURE) + 1) if why else ():
+    given = arguments(model, roles) if why else []
+    for number in range(min(len(both), MOST_UNSURE) + 1) if why else ():
         for names in combinations(both, number):
-            blocks = (replace(b, attention=replace(b.attention, whole=names)) for b in roles.blocks)
-            tried = replace(roles, blocks=tuple(blocks))
-            if not refusal(model, tried, share):
-                return tried, ""
-    return roles, why
+            for found in dict.fromkeys(((), tuple(given))):
+                tried = _with(roles, whole=names, by_heads=found)
+                if tried == roles:
+                    continue
+                again, rows = _tried(model, tried, ranks)
+                if not again:
+                    return _with(tried, rows_here=rows), ""
+    return (roles, why) if why else (_with(roles, rows_here=rows), "")
 
 
-def refusal(model: nn.Module, roles: Roles, share: int) -> str:
-    """Why the attention of `model` does not take one of `share` parts of its heads, in words; "" where it does."""
+def _with(roles: Roles, **changes: Any) -> Roles:
+    """`roles` with these fields of every block's attention."""
+    return replace(roles, blocks=tuple(replace(b, attention=replace(b.attention, **changes)) for b in roles.blocks))
+
+
+def arguments(model: nn.Module, roles: Roles) -> list[ByHeads]:
+    """The arguments of the blocks that may have a number for each head. Their values are looked at where they depend
+    on no weight."""
+    bound = Bound(without_weights(model).eval(), roles, TOKENS)
+    tokens = torch.zeros(SEQUENCES, TOKENS, dtype=torch.long)
+    bound.called_with = (tokens, {})
+    try:
+        bound.look(torch.float32)
+    except Exception:  # the model's own code, without its weights
+        return []
+    args, kwargs = next(iter(bound.given.values()))
+    return arguments_by_heads(args, kwargs, roles.blocks[0].attention.heads, SEQUENCES)
+
+
+def refusal(model: nn.Module, roles: Roles, ranks: int) -> str:
+    """Why the attention of `model` does not take one of `ranks` shares of its heads, in words; "" where it does."""
+    return _tried(model, roles, ranks)[0]
+
+
+def _tried(model: nn.Module, roles: Roles, ranks: int) -> tuple[str, tuple[tuple[int, ...], ...]]:
+    """Why one of `ranks` shares is not taken ("": it is), and the rows of one layer for queries, keys and values in a
+    share, where they lie otherwise than in the whole."""
     bound = Bound(without_weights(model).eval(), roles, TOKENS)
     for block, role in zip(bound.layers.values(), roles.blocks, strict=True):
-        _narrow(block.get_submodule("attention"), role.attention, share)
-        _gather_norms(block.get_submodule("attention"), role.attention, share)
+        _narrow(block.get_submodule("attention"), role.attention, ranks)
+        _gather_norms(block.get_submodule("attention"), role.attention, ranks)
     tokens = torch.zeros(SEQUENCES, TOKENS, dtype=torch.long, device="meta")
     try:
         made = record(bound, bound, tokens)
     except Exception as error:  # the model's own code, with shapes that it may not expect
-        return f"{place(error)}: its attention takes no share of the heads: {str(error).splitlines()[0][:200]}"
-    wrong = next(_wrong(made, roles.blocks[0].attention, share), None)
-    if wrong is None and roles.blocks[0].attention.rows and not _same_order(model, roles, share):
-        wrong = roles.blocks[0].attention.q.weight
-    return f"{wrong}: its attention takes no share of the heads" if wrong is not None else ""
+        return f"{place(error)}: its attention takes no share of the heads: {str(error).splitlines()[0][:200]}", ()
+    wrong = next(_wrong(made, roles.blocks[0].attention, ranks), None)
+    rows: tuple[tuple[int, ...], ...] = ()
+    if wrong is None and roles.blocks[0].attention.rows:
+        try:
+            rows = _rows_of_a_share(model, roles, ranks)
+        except (UnknownError, PlanError):
+            wrong = roles.blocks[0].attention.q.weight
+    return f"{wrong}: its attention takes no share of the heads" if wrong is not None else "", rows
 
 
-def _same_order(model: nn.Module, roles: Roles, share: int) -> bool:
-    """True where the rows of a layer that makes queries, keys and values lie in a share as they lie in the whole."""
+def _rows_of_a_share(model: nn.Module, roles: Roles, ranks: int) -> tuple[tuple[int, ...], ...]:
+    """The rows of a layer that makes queries, keys and values, as the code wants them in a share of the heads; () where
+    they lie as in the whole. Raises UnknownError."""
     own = without_weights(model).eval()
     for number, role in enumerate(roles.blocks):
         a = role.attention
+        share = Share.of(a, ranks)
         block = own.get_submodule(f"{roles.layers}.{number}")
-        for layer, width, dim in ((a.q, a.q.made // share, 0), (a.out, a.out.taken // share, 1)):
+        made = (share.heads + 2 * share.kv_heads) * a.head_dim
+        for layer, width, dim in ((a.q, made, 0), (a.out, a.out.taken // ranks, 1)):
             module: Any = block.get_submodule(layer.path)
             weight, bias = (n.rpartition(".")[2] for n in (layer.weight, layer.bias))
             shape = [layer.made, layer.taken]
@@ -73,24 +113,44 @@ def _same_order(model: nn.Module, roles: Roles, share: int) -> bool:
                 setattr(module, bias, nn.Parameter(torch.empty(width, device="meta")))
             if hasattr(module, "nf") and dim == 0:  # a layer that shapes its output by an attribute
                 module.nf = width
-        path = common_path([a.q.place, a.out.place])
-        localise(block.get_submodule(path), a, share)
+        localise(block.get_submodule(common_path([a.q.place, a.out.place])), a, share)
+        if a.by_heads:
+            block.register_forward_pre_hook(OwnArguments(_Queries(share.heads * a.head_dim), a), with_kwargs=True)
     found = roles_of_module(own).blocks[0].attention.rows
-    rows = roles.blocks[0].attention.rows
-    first = torch.tensor([row for own_rows in rows for row in own_rows[: len(own_rows) // share]])
+    a, share = roles.blocks[0].attention, Share.of(roles.blocks[0].attention, ranks)
+    lengths = tuple(n * a.head_dim for n in (share.heads, share.kv_heads, share.kv_heads))
+    if tuple(map(len, found)) != lengths:
+        raise UnknownError(f"{a.q.weight} makes other queries and keys on a share of the heads")
+    first = torch.tensor([row for whole, n in zip(a.rows, lengths, strict=True) for row in whole[:n]])
     places = first.argsort().argsort().tolist()
-    return [row for own_rows in found for row in own_rows] == places
+    return () if [row for rows in found for row in rows] == places else found
 
 
-def _narrow(attention: nn.Module, a: Attention, share: int) -> None:
-    """Give the linear layers of `attention` the widths that they have on one of `share` ranks."""
-    for name in ("wq", "wk", "wv", "wo"):
+class _Queries(nn.Module):
+    """Stands for the attention in a share of the heads, whose queries have so many numbers."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self.wq = nn.Linear(1, rows, device="meta")
+
+
+def _narrow(attention: nn.Module, a: Attention, ranks: int) -> None:
+    """Give the linear layers of `attention` the widths that they have on one of `ranks` ranks."""
+    share = Share.of(a, ranks)
+    for name in ("wq", "wo") if a.keys_whole else ("wq", "wk", "wv", "wo"):
         whole: Any = attention.get_submodule(name)
         taken, made = whole.in_features, whole.out_features
-        taken, made = (taken // share, made) if name == "wo" else (taken, made // share)
+        taken, made = (taken // ranks, made) if name == "wo" else (taken, made // ranks)
         whole.weight = nn.Parameter(torch.empty(made, taken, device="meta"))
         if whole.bias is not None:
             whole.bias = nn.Parameter(torch.empty(made, device="meta"))
+    if a.keys_whole:
+        picks = slice(0, share.kv_heads)
+        core = attention.get_submodule("core")
+        core.register_forward_pre_hook(lambda _, given: (given[0], *(x[:, :, picks] for x in given[1:])))
+    if a.sinks:
+        scores: Any = attention.get_submodule("head_sinks")
+        scores.weight = nn.Parameter(torch.empty(share.heads, device="meta"))
 
 
 def _gather_norms(attention: nn.Module, a: Attention, share: int) -> None:

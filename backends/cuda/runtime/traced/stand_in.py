@@ -39,13 +39,29 @@ class StandIn(Tensor):
                 return own.layer(args[1])
             if name in CASTS and args[0] is own:
                 return own
-        if name == "__get__" or not any(isinstance(a, StandIn) and a.value is not None for a in args):
-            if layers and name != "__get__":
-                raise UnknownError(
-                    f"a weight of {tuple(layers[0].shape)} is used in {name}, which is no product with it"
-                )
-            return super().__torch_function__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
-        return func(*(a.value() if isinstance(a, StandIn) else a for a in args), **kwargs)
+            if name != "__get__":
+                raise UnknownError(f"a weight of {tuple(own.shape)} is used in {name}, which is no product with it")
+        elif _has_value((args, kwargs)):
+            return func(*_with_values(args), **_with_values(kwargs))
+        return super().__torch_function__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
+
+
+def _has_value(given: Any) -> bool:
+    """True where something among these arguments stands for a tensor."""
+    if isinstance(given, dict):
+        return any(map(_has_value, given.values()))
+    if type(given) in (list, tuple):
+        return any(map(_has_value, given))
+    return isinstance(given, StandIn) and given.value is not None
+
+
+def _with_values(given: Any) -> Any:
+    """Arguments with what stands for a tensor replaced by what it gives."""
+    if isinstance(given, StandIn) and given.value is not None:
+        return given.value()
+    if isinstance(given, dict):
+        return {k: _with_values(v) for k, v in given.items()}
+    return type(given)(_with_values(v) for v in given) if type(given) in (list, tuple) else given
 
 
 def stand_in(shape: tuple[int, ...], *, layer: Any = None, value: Any = None, rows: Any = None) -> StandIn:

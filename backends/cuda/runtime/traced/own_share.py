@@ -1,0 +1,189 @@
+"""This rank's share of the heads, in the code of an attention that speaks of all of them."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from planc.backends.cuda.runtime.traced.roles import Attention, ByHeads
+
+NOT_OF_ALL_HEADS = (
+    *("head_dim", "head_size", "head_width", "d_head", "dim_head", "per_head", "rotary", "layer", "window", "max_"),
+    "group",
+)
+"""Words in the names of attributes whose value is by chance that of a number of heads."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """The heads of one of `ranks` ranks, and the key heads that it has."""
+
+    ranks: int
+    rank: int
+    heads: int
+    kv_heads: int
+
+    @classmethod
+    def of(cls, a: Attention, ranks: int, rank: int = 0) -> Share:
+        """The share of `rank`; where all ranks have all keys, it uses those of its own heads."""
+        heads = a.heads // ranks
+        if not a.keys_whole:
+            return cls(ranks, rank, heads, a.kv_heads // ranks)
+        each = a.heads // a.kv_heads
+        return cls(ranks, rank, heads, max(1, heads // each))
+
+
+class OnShare:
+    """A hook before an attention: numbers of heads that its code reads become those of this rank, once."""
+
+    def __init__(self, holder: nn.Module, a: Attention) -> None:
+        """`holder` has the attention's layers."""
+        self.holder, self.a, self.done = holder, a, False
+
+    def __call__(self, module: nn.Module, args: Any) -> None:
+        if self.done:
+            return
+        self.done = True
+        share = share_of(self.holder, self.a)
+        if share.ranks > 1:
+            localise(module, self.a, share)
+
+
+def share_of(attention: nn.Module, a: Attention) -> Share:
+    """This rank's share of the heads, by the layer of `attention` that makes queries."""
+    modules: Any = attention._modules
+    weight = modules["wq_b" if a.latent and a.latent.q_up else "wq"].weight
+    if not isinstance(weight, DTensor):
+        return Share.of(a, a.heads * a.head_dim // weight.shape[0])
+    ranks = weight.shape[0] // weight.to_local().shape[0]
+    return Share.of(a, ranks, weight.device_mesh.get_local_rank() if ranks > 1 else 0)
+
+
+def localise(holder: nn.Module, a: Attention, share: Share) -> None:
+    """Change numbers of heads, and widths of all heads together, to those of `share`: among `holder`'s attributes, and
+    in its own copy of the config."""
+    here = _here(a, share)
+    for name, value in list(vars(holder).items()):
+        plain = isinstance(value, int) and not isinstance(value, bool)
+        if plain and name not in a.whole:
+            if value in here and not any(word in name for word in NOT_OF_ALL_HEADS):
+                holder.__dict__[name] = here[value]
+            elif "group" in name and value == a.heads // a.kv_heads:
+                holder.__dict__[name] = share.heads // share.kv_heads
+    config = getattr(holder, "config", None)
+    if config is not None:
+        own = copy.copy(config)
+        for name in ("num_attention_heads", "num_key_value_heads", "hidden_size"):
+            if isinstance(value := getattr(own, name, None), int) and value in here:
+                setattr(own, name, here[value])
+        holder.__dict__["config"] = own
+
+
+def _here(a: Attention, share: Share) -> dict[int, int]:
+    """Numbers of all heads and their widths, and those of a share."""
+    numbers = {a.kv_heads: share.kv_heads, a.heads: share.heads}
+    every = {a.heads + 2 * a.kv_heads: share.heads + 2 * share.kv_heads, **numbers}
+    widths = {whole * a.head_dim: own * a.head_dim for whole, own in every.items()}
+    values = {a.heads * a.value_dim: share.heads * a.value_dim} if a.value_dim else {}
+    return widths | values | numbers
+
+
+class OwnKeys(nn.Module):
+    """Gives keys and values on. Where every rank has all of them, its parallel style picks those of the rank's heads,
+    [B, S, heads, width], and sums their gradients."""
+
+    def forward(self, q: Tensor, *given: Tensor) -> Any:
+        return given
+
+
+class KeyLayer:
+    """Keys or values [B, S, kv_heads * width] of this rank's heads, made by a layer that makes those of all heads."""
+
+    def __init__(self, holder: nn.Module, name: str, a: Attention) -> None:
+        self.holder, self.name, self.a = holder, name, a
+
+    def __call__(self, x: Tensor) -> Tensor:
+        modules: Any = self.holder._modules
+        made: Tensor = modules[self.name](x)
+        share = share_of(self.holder, self.a)
+        if share.ranks == 1:
+            return made
+        queries = made.new_empty(()).expand(*made.shape[:-1], share.heads, 1)
+        own: Tensor = modules["core"](queries, made.view(*made.shape[:-1], self.a.kv_heads, -1))[0]
+        return own.flatten(-2)
+
+
+class Scores(nn.Module):
+    """A score for each head of this rank."""
+
+    def __init__(self, weight: nn.Parameter) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def forward(self) -> Tensor:
+        return self.weight.view_as(self.weight)
+
+
+def split(args: Any, kwargs: Any) -> tuple[Tensor, Any, Any]:
+    """The hidden state among the arguments `args` and `kwargs` of a block, and the others."""
+    if args:
+        return args[0], args[1:], kwargs
+    key = next(k for k, v in kwargs.items() if isinstance(v, Tensor))
+    return kwargs[key], (), {k: v for k, v in kwargs.items() if k != key}
+
+
+class OwnArguments:
+    """A hook before a block: of arguments that have a number for each head it is given those of this rank's."""
+
+    def __init__(self, attention: nn.Module, a: Attention) -> None:
+        """`attention` has the layers of the block's attention, which is `a`."""
+        self.attention, self.a = attention, a
+
+    def __call__(self, block: nn.Module, args: Any, kwargs: Any) -> Any:
+        share = share_of(self.attention, self.a)
+        hidden, rest, named = split(args, kwargs)
+        args, kwargs = list(rest), dict(named)
+        for given in self.a.by_heads:
+            place = args if isinstance(given.name, int) else kwargs
+            place[given.name] = _of_heads(place[given.name], given, share)
+        return (hidden, *args), kwargs
+
+
+def _of_heads(whole: Tensor, given: ByHeads, share: Share) -> Tensor:
+    first, dim = share.rank * share.heads, given.dim
+    if not given.of_batch:
+        return whole.narrow(dim, first, share.heads)
+    parts = _apart(whole, dim, share.heads * share.ranks).narrow(dim + 1, first, share.heads)
+    return parts.flatten(dim, dim + 1)
+
+
+def _apart(whole: Tensor, dim: int, heads: int) -> Tensor:
+    """Sequences and heads, one behind the other in a dimension, as two."""
+    return whole.reshape(*whole.shape[:dim], -1, heads, *whole.shape[dim + 1 :])
+
+
+def arguments_by_heads(args: tuple[Any, ...], kwargs: dict[str, Any], heads: int, batch: int) -> list[ByHeads]:
+    """The arguments of a block, given for `batch` sequences, that may have a number for each of so many `heads`.
+
+    Those whose heads and sequences are one dimension count where what is there of one sequence is that of all others.
+    """
+    found = []
+    named: list[tuple[str | int, Any]] = [*enumerate(args), *kwargs.items()]
+    for name, value in named:
+        if not isinstance(value, Tensor):
+            continue
+        for dim, length in enumerate(value.shape):
+            if length == heads:
+                found.append(ByHeads(name, dim, of_batch=False))
+                break
+            if length == batch * heads and value.device.type != "meta":
+                parts = _apart(value, dim, heads).movedim(dim, 0)
+                if all(torch.equal(part, parts[0]) for part in parts):
+                    found.append(ByHeads(name, dim, of_batch=True))
+                    break
+    return found
