@@ -62,9 +62,12 @@ class Work:
                 answer.set_result(found)
 
         self._put(REQUEST, run)
+        # `wait_for` of Python 3.11 forgets a cancellation that comes in the moment in which its future is done.
         try:
-            await asyncio.wait_for(begun, waiting_s)
-            return await asyncio.wait_for(answer, running_s)
+            async with asyncio.timeout(waiting_s):
+                await begun
+            async with asyncio.timeout(running_s):
+                return await answer
         except TimeoutError:
             return None
 

@@ -160,3 +160,22 @@ def test_a_request_whose_turn_does_not_come_is_not_begun() -> None:
 def test_a_text_that_is_too_large_for_a_plan_is_not_read(tmp_path: Path) -> None:
     opened = open_file(tmp_path / "a.plan", "x\n" * 600_000, {}, Settings())
     assert [d.code for d in opened.diagnostics] == ["E0105"] and not opened.sentences
+
+
+def test_a_request_that_is_cancelled_as_its_turn_comes_ends_at_once() -> None:
+    """As when the client goes while a question is in flight: the server waited 10 seconds for an answer of nobody."""
+
+    async def left() -> set[asyncio.Task[None]]:
+        work, asked = Work(), list[asyncio.Task[None]]()
+
+        def goes() -> bool:
+            """Called in the moment in which the turn has come."""
+            asked[0].cancel()
+            assert work._draining is not None
+            work._draining.cancel()
+            return False
+
+        asked.append(asyncio.create_task(work.ask(lambda: None, goes, 60, 60)))
+        return (await asyncio.wait(asked, timeout=5))[1]
+
+    assert asyncio.run(left()) == set()

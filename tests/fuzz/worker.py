@@ -32,7 +32,7 @@ class Limits:
     `asleep_s` is the time that it may wait without computing. `memory_bytes` is what the process may hold."""
 
     cpu_s: float = 5.0
-    asleep_s: float = 20.0
+    asleep_s: float = 5.0
     memory_bytes: int = 4 << 30
 
 

@@ -6,6 +6,13 @@ from .fault import Fault
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
+        name="a cancelled request waits on for its answer",
+        file="planc/editor/work.py",
+        text="            async with asyncio.timeout(waiting_s):\n                await begun\n",
+        planted="            await asyncio.wait_for(begun, waiting_s)\n",
+        test="tests/editor/test_bounded.py::test_a_request_that_is_cancelled_as_its_turn_comes_ends_at_once",
+    ),
+    Fault(
         name="a layer before the first update has the gradients of those behind it",
         file="planc/language/fine_tuning.py",
         text='name = kind if flag or kind not in behind else f"opening_{kind}"',
