@@ -4,7 +4,7 @@
     python tests/faults/long.py kills --stack xla --state build/faults.jsonl --count 250
 
 A run that was interrupted goes on where it was: what the file holds is not done again. `summary` writes the sums of a
-file into tests/faults/results.toml.
+file into tests/faults/results.toml, where the sums of what the file does not hold stay.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import re
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -71,15 +73,18 @@ def records(state: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in state.read_text().splitlines()] if state.exists() else []
 
 
-def summary(found: list[dict[str, Any]]) -> str:
-    """The sums as TOML."""
-    lines = [
-        "# Written by `python tests/faults/long.py summary`: faults in forks of one process, summed over runs.",
-        "",
-    ]
+def summary(found: list[dict[str, Any]], before: str = "") -> str:
+    """The sums as TOML, with those tables of the text `before` of which nothing was found."""
+    head = "# Written by `python tests/faults/long.py summary`: faults in forks of one process, summed over runs.\n\n"
+    tables = {name: f"[{name}]{rest}\n" for name, rest in re.findall(r"^\[(.+)\]((?:\n.+)*)", before, re.MULTILINE)}
+    return head + "\n".join(text for _, text in sorted({**tables, **dict(_tables(found))}.items()))
+
+
+def _tables(found: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+    """The name and the text of the table of each kind and stack."""
     for kind, stack in sorted({(r["kind"], r["stack"]) for r in found}):
         these = [r for r in found if (r["kind"], r["stack"]) == (kind, stack)]
-        lines += [f"[{kind}.{stack}]", f'day = "{datetime.now(UTC).date().isoformat()}"']
+        lines = [f"[{kind}.{stack}]", f'day = "{datetime.now(UTC).date().isoformat()}"']
         struck = [r for r in these if (r["struck"] if kind == "kill" else r["call"])]
         wrong = [what for r in these for what in r["wrong"]]
         lines += [f"struck = {len(struck)}"]
@@ -96,8 +101,8 @@ def summary(found: list[dict[str, Any]]) -> str:
         lines += [f"wrong_resumes = {sum('differ' in w for w in wrong)}"]
         lines += [f"hangs = {sum(w.startswith('it hung') for w in wrong)}"]
         lines += [f"orphans = {sum(w.endswith('is left') for w in wrong)}"]
-        lines += [f"trials_with_a_finding = {sum(bool(r['wrong']) for r in these)}", ""]
-    return "\n".join(lines)
+        lines += [f"trials_with_a_finding = {sum(bool(r['wrong']) for r in these)}"]
+        yield f"{kind}.{stack}", "\n".join(lines) + "\n"
 
 
 def main() -> int:
@@ -107,16 +112,18 @@ def main() -> int:
     parser.add_argument("--state", type=Path, default=ROOT / "build" / "faults.jsonl")
     parser.add_argument("--seed", type=int, default=20261123)
     parser.add_argument("--count", type=int, default=250, help="kills or refusals to come to")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after this time")
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
     found = records(options.state)
     if options.what == "summary":
-        options.results.write_text(summary(found))
-        print(summary(found))
+        text = summary(found, options.results.read_text() if options.results.exists() else "")
+        options.results.write_text(text)
+        print(text)
         return 0
     options.state.parent.mkdir(parents=True, exist_ok=True)
     done = [r for r in found if r["stack"] == options.stack]
-    wrong = 0
+    wrong, end = 0, time.monotonic() + options.seconds
     with tempfile.TemporaryDirectory(prefix="planc-faults-") as root, ExitStack() as within:
         steps = nth.STEPS if options.what == "nth" else KILL_STEPS
         forks = Forks(Path(root))
@@ -139,6 +146,8 @@ def main() -> int:
             with options.state.open("a") as file:
                 file.write(json.dumps(kills.as_json(trial)) + "\n")
             wrong += bool(trial.wrong)
+            if time.monotonic() > end:
+                break
     return 1 if wrong else 0
 
 
