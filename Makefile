@@ -17,7 +17,7 @@ VERSIONS := .venv-versions
 ENDS := $(VERSIONS)/torch-2.11/.ready $(VERSIONS)/torch-2.15/.ready $(VERSIONS)/jax-0.11/.ready
 OTHERS := $(VERSIONS)/torch-2.12/.ready $(VERSIONS)/torch-2.14/.ready
 
-.PHONY: accelerator help demo test long check all lint mutants fuzz random faults nth-call memory kills presets topologies grammar goldens hooks later-pythons docs docs-site lock sbom advisories pages playground packages audit audit-modules audit-stages audit-tpu parity refusals shares by-hand crosscheck torch-xla versions other-torches ends calibrated clean
+.PHONY: accelerator help demo test long check all lint mutants fuzz random faults nth-call memory cut kills presets topologies grammar goldens hooks later-pythons docs docs-site lock sbom advisories pages playground packages audit audit-modules audit-stages audit-tpu parity refusals shares by-hand crosscheck torch-xla versions other-torches ends calibrated clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -62,6 +62,10 @@ nth-call: $(READY) ## make every write, rename, fsync ... of a run fail in turn,
 memory: $(READY) ## refuse memory at 1,000 lines of planc drawn by a seed, both stacks; goes on where it was (3 hours)
 	@for stack in xla cuda; do \
 	  $(BIN)/python tests/faults/long.py memory --count 500 --stack $$stack --state build/faults.jsonl; done
+	@$(BIN)/python tests/faults/long.py summary --state build/faults.jsonl
+
+cut: $(READY) ## cut a connection at 500 calls of sockets drawn by a seed, ranks' own and gloo's; goes on where it was (1 hour)
+	@$(BIN)/python tests/faults/long.py sockets --count 500 --stack cuda --state build/faults.jsonl
 	@$(BIN)/python tests/faults/long.py summary --state build/faults.jsonl
 
 kills: $(READY) ## kill 500 runs at moments uniform over their time, both stacks; goes on where it was (90 minutes)

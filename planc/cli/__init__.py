@@ -44,15 +44,16 @@ COMMANDS: dict[str, str] = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    if not _open_streams():
-        return 2
-    parser = _parser(words)
-    options = parser.parse_args(words)
-    if options.command is None:
-        parser.print_help()
-        return 2
+    options = argparse.Namespace(command=None)
     try:
+        words = list(sys.argv[1:] if argv is None else argv)
+        if not _open_streams():
+            return 2
+        parser = _parser(words)
+        parser.parse_args(words, options)
+        if options.command is None:
+            parser.print_help()
+            return 2
         status: int = load_command(options.command).run(options)
         sys.stdout.flush()
         return status
@@ -62,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)
         return 130
     except MemoryError:
-        print(f"planc {options.command}: not enough memory", file=sys.stderr)
+        print(f"{_called(options)}: not enough memory", file=sys.stderr)
         return 2
     except BrokenPipeError:
         _discard_output()
@@ -70,8 +71,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         _discard_output()
         where = f"{error.filename}: " if error.filename else ""
-        print(f"planc {options.command}: {where}{error.strerror or error}", file=sys.stderr)
+        print(f"{_called(options)}: {where}{error.strerror or error}", file=sys.stderr)
         return 2
+
+
+def _called(options: argparse.Namespace) -> str:
+    """The command as messages name it: `planc train`."""
+    return f"planc {options.command}" if options.command else "planc"
 
 
 def _not_installed(error: ModuleNotFoundError, options: argparse.Namespace) -> int:

@@ -38,6 +38,10 @@ SECOND_MOMENT = "exp_avg_sq"
 """Not there for parameters that Muon updates."""
 
 
+class CollectiveError(RuntimeError):
+    """A collective that did not complete: a rank or the network is gone, and the session with it."""
+
+
 @dataclass(frozen=True)
 class Piece:
     """A box of one tensor of the state, held by this process. Each element of the state is in exactly one

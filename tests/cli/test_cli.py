@@ -1,5 +1,6 @@
 """The command line as a user meets it: exit status, what is on standard output, no traceback ever."""
 
+import argparse
 import errno
 import json
 import os
@@ -279,3 +280,17 @@ def test_a_setting_beyond_every_number_of_a_plan_is_a_usage_error(
     with pytest.raises(SystemExit) as error:
         main([command, str(ROOT / "plans" / "tiny.plan"), "--set", "nodes=999999999999999"])
     assert error.value.code == 2 and "nodes=999999999999999" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("error", "status", "said"), [(MemoryError, 2, "planc: not enough memory"),
+                                                       (KeyboardInterrupt, 130, "interrupted")])  # fmt: skip
+def test_what_ends_planc_while_it_reads_its_arguments_is_no_traceback(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    error: type[BaseException], status: int, said: str,
+) -> None:  # fmt: skip
+    def refused(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(argparse.ArgumentParser, "add_subparsers", refused)
+    assert main(["check", str(ROOT / "plans" / "tiny.plan")]) == status
+    assert capsys.readouterr().err == f"{said}\n"

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from planc.backends.cuda.runtime.start_up import prepare_environment, start
 from planc.checks import check_plan
-from planc.ir.session import Settings
+from planc.ir.session import CollectiveError, Settings
 from planc.lowering import lower_plan
 from planc.trainer.run.launch import leave
 from tests.cuda.cases import case
@@ -40,6 +40,11 @@ def main(name: str, folder: Path) -> None:
             session.step(tokens, targets, LR)
         except RuntimeError as error:
             print("SAID", error, flush=True)
+            for ask in (session.gradient_norms, lambda: list(session.parameters()), lambda: session.any(True)):
+                try:
+                    ask()
+                except CollectiveError as second:
+                    print("ALSO", second, flush=True)
             (folder / str(session.rank)).touch()
             os._exit(0)  # a launcher that ended the others here would hide what they say
 

@@ -25,8 +25,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
-from tests.faults.calls import NO_FAULT, CountedCalls, Fault
+from tests.faults import AnyFault
+from tests.faults.calls import NO_FAULT, CountedCalls
 from tests.faults.lines import CountedLines, LineFault
+from tests.faults.sockets import NO_SOCKET, SocketFault, counted_sockets
 
 if TYPE_CHECKING:
     from tests.faults.nth import Place
@@ -83,7 +85,7 @@ class Planted:
     """One process of a run counts its calls, and one of them fails."""
 
     who: str
-    fault: Fault | LineFault
+    fault: AnyFault
     logs: Path
     """A folder for the log of each process' calls, or of the lines that it ran."""
 
@@ -93,6 +95,8 @@ class Planted:
             if self.fault.line and who != self.who:
                 return ExitStack()
             return CountedLines(self.fault if self.fault.line else None, log.with_suffix(".lines")).installed()
+        if isinstance(self.fault, SocketFault):
+            return counted_sockets(self.fault if who == self.who else NO_SOCKET, log.with_suffix(".sockets"))
         return CountedCalls(self.fault if who == self.who else NO_FAULT, log.with_suffix(".calls")).installed()
 
 
@@ -233,13 +237,13 @@ class Forks:
         os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
         prepare(stack, 2)
 
-    def start(self, place: Place, words: Sequence[str], who: str = "", fault: Fault | LineFault = NO_FAULT) -> Forked:
+    def start(self, place: Place, words: Sequence[str], who: str = "", fault: AnyFault = NO_FAULT) -> Forked:
         """`planc train` on the preset of `place`."""
         target = ["train", str(place.preset), "--target", place.site.stack, "--receipt", str(place.receipt)]
         environ = {**place.environ, MODULES: str(self._modules)}
         return Command([*target, *words], environ, Planted(who, fault, place.logs)).start()
 
-    def run(self, place: Place, words: Sequence[str], who: str, fault: Fault | LineFault) -> tuple[int | None, str]:
+    def run(self, place: Place, words: Sequence[str], who: str, fault: AnyFault) -> tuple[int | None, str]:
         """Train: the status, None if it does not end in time, and what was printed."""
         return ended(self.start(place, words, who, fault))
 

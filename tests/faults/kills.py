@@ -19,6 +19,7 @@ from planc.trainer.checkpoint import directory as folders
 from tests.faults import forked, nth
 from tests.faults.forked import Forks
 from tests.faults.nth import Place, Site, Trial
+from tests.faults.sockets import ERRORS as SOCKET_ERRORS
 
 STEP = re.compile(r"^ *\d+ +\d+\.\d+ +\d+\.\d+ ", re.MULTILINE)
 MEASURE_EVERY = 25
@@ -110,5 +111,10 @@ class Chain:
 
 def as_json(trial: Trial) -> dict[str, object]:
     """The trial as an object of its state file."""
-    kind = "kill" if isinstance(trial, Kill) else "memory" if trial.error == "MemoryError" else "nth"
+    if isinstance(trial, Kill):
+        kind = "kill"
+    elif trial.error == "MemoryError":
+        kind = "memory"
+    else:
+        kind = "socket" if trial.error in SOCKET_ERRORS else "nth"
     return {"kind": kind, **asdict(trial)}

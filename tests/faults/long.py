@@ -1,4 +1,4 @@
-"""`make nth-call` and `make kills`: faults in forks of one process, on both stacks, noted one by one in a file.
+"""`make nth-call`, `memory`, `cut` and `kills`: faults in forks of one process, on both stacks, noted in a file.
 
     python tests/faults/long.py nth --stack cuda --state build/faults.jsonl
     python tests/faults/long.py kills --stack xla --state build/faults.jsonl --count 250
@@ -26,7 +26,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tests.faults import kills, nth  # noqa: E402
+from tests.faults import kills, nth, sockets  # noqa: E402
 from tests.faults.forked import Forks  # noqa: E402
 from tests.faults.lines import drawn  # noqa: E402
 from tests.faults.nth import Trial  # noqa: E402
@@ -55,6 +55,19 @@ def memory_trials(site: nth.Site, seed: int, count: int, before: int) -> Iterato
         scenario = dice.choice(nth.SCENARIOS)
         who = dice.choice(sorted(counted[scenario]))
         trial = nth.strike(site, scenario, who, drawn(counted[scenario][who], dice))
+        before += bool(trial.call)
+        yield trial
+
+
+def socket_trials(site: nth.Site, seed: int, count: int, before: int) -> Iterator[Trial]:
+    """Connections that are cut at calls drawn of each process in turn, until so many have been struck."""
+    counted = {scenario: site.sockets(scenario) for scenario in nth.SCENARIOS}
+    print("calls of sockets:", counted, flush=True)
+    dice = random.Random(f"{seed} sockets {site.stack} {before}")
+    while before < count:
+        scenario = dice.choice(nth.SCENARIOS)
+        who = dice.choice(sorted(counted[scenario]))
+        trial = nth.strike(site, scenario, who, sockets.drawn(counted[scenario][who], dice))
         before += bool(trial.call)
         yield trial
 
@@ -107,7 +120,7 @@ def _tables(found: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="faults")
-    parser.add_argument("what", choices=("nth", "memory", "kills", "summary"))
+    parser.add_argument("what", choices=("nth", "memory", "sockets", "kills", "summary"))
     parser.add_argument("--stack", choices=("cuda", "xla", "numpy"))
     parser.add_argument("--state", type=Path, default=ROOT / "build" / "faults.jsonl")
     parser.add_argument("--seed", type=int, default=20261123)
@@ -121,6 +134,8 @@ def main() -> int:
         options.results.write_text(text)
         print(text)
         return 0
+    if options.what == "sockets":
+        sockets.with_shim()
     options.state.parent.mkdir(parents=True, exist_ok=True)
     done = [r for r in found if r["stack"] == options.stack]
     wrong, end = 0, time.monotonic() + options.seconds
@@ -138,6 +153,9 @@ def main() -> int:
         elif options.what == "memory":
             before = sum(bool(r["call"]) for r in done if r["kind"] == "memory")
             trials = memory_trials(site, options.seed, options.count, before)
+        elif options.what == "sockets":
+            before = sum(bool(r["call"]) for r in done if r["kind"] == "socket")
+            trials = socket_trials(site, options.seed, options.count, before)
         else:
             before = sum(r["struck"] for r in done if r["kind"] == "kill")
             trials = kill_trials(site, forks, options.seed, options.count, before)

@@ -28,8 +28,10 @@ from planc.diag import PlanError
 from planc.trainer.checkpoint import directory as folders
 from planc.trainer.preset.embed import embed
 from planc.trainer.receipt.receipt import read_receipt
+from tests.faults import AnyFault
 from tests.faults.calls import ERRORS, NO_FAULT, Call, Fault, read_log
 from tests.faults.lines import NO_LINE, LineFault
+from tests.faults.sockets import NO_SOCKET, SocketFault
 
 PLAN = """plan faulty
 model     llama_micro
@@ -59,7 +61,7 @@ SCENARIOS = ("fresh", "resumed")
 """A run from its beginning, and one that goes back to step 1 of a folder with a later checkpoint and a half-written
 one."""
 SAVED = re.compile(r"^ *(\d+)  saved in", re.MULTILINE)
-REFUSAL = re.compile(r"error\[E\d{4}\]|^planc train: .", re.MULTILINE)
+REFUSAL = re.compile(r"error\[E\d{4}\]|^planc( train)?: .", re.MULTILINE)
 KEPT = re.compile(r"step-\d{8}(\.\d+)?|aside-step-.*|metrics\.jsonl|\.lock")
 
 
@@ -94,7 +96,7 @@ class Runner(Protocol):
     def prepare(self, stack: str) -> None:
         """Called once before the first run."""
 
-    def run(self, place: Place, words: Sequence[str], who: str, fault: Fault | LineFault) -> tuple[int | None, str]:
+    def run(self, place: Place, words: Sequence[str], who: str, fault: AnyFault) -> tuple[int | None, str]:
         """Train; a call of the process `who` fails. The status, None if it does not end, and what was printed."""
 
     def learn(self, place: Place) -> None:
@@ -153,6 +155,14 @@ class Site:
         assert status == 0, text
         return {log.stem.replace("-", " "): json.loads(log.read_text()) for log in sorted(place.logs.glob("*.lines"))}
 
+    def sockets(self, scenario: str) -> dict[str, int]:
+        """How many calls of sockets each process makes that makes any."""
+        place = Place(self, self.root / "counted", scenario)
+        status, text = place.run(*place.resume, who="all", fault=NO_SOCKET)
+        assert status == 0, text
+        found = {log.stem.replace("-", " "): json.loads(log.read_text()) for log in place.logs.glob("*.sockets")}
+        return {who: calls for who, calls in sorted(found.items()) if calls}
+
 
 class Place:
     """A fresh copy of the preset and of what else a scenario needs."""
@@ -180,7 +190,7 @@ class Place:
         caches = sorted(p.parent.name for p in (self.folder / "cache").rglob("*"))
         return json.dumps([re.sub(r"(writing|leaving)-\S+", r"\1", str(names)), cut_short, tensors, caches])
 
-    def run(self, *more: str, who: str = "", fault: Fault | LineFault = NO_FAULT) -> tuple[int | None, str]:
+    def run(self, *more: str, who: str = "", fault: AnyFault = NO_FAULT) -> tuple[int | None, str]:
         """Train here: the status, None if it does not end in time, and all that was printed."""
         return self.site.runner.run(self, more, who, fault)
 
@@ -194,7 +204,7 @@ def sums(checkpoint: Path) -> dict[str, str]:
     }
 
 
-def strike(site: Site, scenario: str, who: str, fault: Fault | LineFault) -> Trial:
+def strike(site: Site, scenario: str, who: str, fault: AnyFault) -> Trial:
     """Run with this fault, look, go on without it, and look again."""
     trial, began = Trial(site.stack, scenario, who, fault.number, fault.error), time.monotonic()
     place = Place(site, site.root / "trial", scenario)
@@ -209,9 +219,13 @@ def strike(site: Site, scenario: str, who: str, fault: Fault | LineFault) -> Tri
     return trial
 
 
-def _struck(place: Place, who: str, fault: Fault | LineFault) -> str:
+def _struck(place: Place, who: str, fault: AnyFault) -> str:
     """The call or the line that failed; empty when the run did not come to it."""
     log = place.logs / who.replace(" ", "-")
+    if isinstance(fault, SocketFault):
+        cut = log.with_suffix(".sockets")
+        name = cut.read_text() if cut.exists() else ""
+        return f"{name} of a socket" if name.isidentifier() else ""
     if isinstance(fault, LineFault):
         noted = log.with_suffix(".lines")
         return f"no memory at {fault.line}" if noted.exists() and noted.read_text() == fault.line else ""

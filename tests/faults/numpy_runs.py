@@ -11,9 +11,8 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 import pytest
 
 from planc.trainer.run import worker
-from tests.faults import forked
+from tests.faults import AnyFault, forked
 from tests.faults.calls import NO_FAULT, CountedCalls, Fault
-from tests.faults.lines import LineFault
 from tests.faults.nth import Place
 from tests.trainer.moving import MovingRuntime
 from tests.trainer.stand_in import lowering_to
@@ -27,7 +26,7 @@ class InProcess:
     def prepare(self, stack: str) -> None:
         pass
 
-    def run(self, place: Place, words: Sequence[str], who: str, fault: Fault | LineFault) -> tuple[int | None, str]:
+    def run(self, place: Place, words: Sequence[str], who: str, fault: AnyFault) -> tuple[int | None, str]:
         said, status = io.StringIO(), 1
         assert isinstance(fault, Fault)
         os.environ.update(place.environ)
@@ -51,7 +50,7 @@ class InProcess:
 class NumpyForks(InProcess):
     """Runs of the worker's main in forks: a line that fails may leave a lock or a thread behind."""
 
-    def run(self, place: Place, words: Sequence[str], who: str, fault: Fault | LineFault) -> tuple[int | None, str]:
+    def run(self, place: Place, words: Sequence[str], who: str, fault: AnyFault) -> tuple[int | None, str]:
         arguments = ["--preset", str(place.preset), "--target", "cuda", "--receipt", str(place.receipt)]
 
         def main() -> int:

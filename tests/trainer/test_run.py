@@ -16,11 +16,12 @@ import pytest
 
 import planc
 from planc.diag import PlanError
+from planc.ir.session import CollectiveError
 from planc.ir.target import Target
 from planc.trainer.preset.embed import embed
 from planc.trainer.receipt.crosscheck import crosscheck
 from planc.trainer.receipt.receipt import Receipt, read_receipt
-from planc.trainer.run import launch
+from planc.trainer.run import launch, worker
 from planc.trainer.run import train as run
 from planc.trainer.telemetry.events import Event, HeldOut
 
@@ -80,6 +81,7 @@ def test_more_processes_than_cores_is_a_warning(monkeypatch: pytest.MonkeyPatch)
         (launch.Finished(1, ("", "Traceback\nValueError: bad\n\n"), 1), "rank 1 ended with status 1: ValueError"),
         (launch.Finished(1, ("no room\n@planc {}\n",), 0), "status 1: no room"),
         (launch.Finished(137, ("",), 0), "rank 0 ended with status 137: it wrote nothing"),
+        (launch.Finished(1, ("error[E1012]: rank 0: all_reduce failed\n",), 0), "status 1: rank 0: all_reduce failed"),
         (launch.Finished(launch.TIMED_OUT, ("half",)), "not done after 5 s"),
     ],
 )
@@ -167,3 +169,19 @@ def test_an_interrupt_ends_every_rank() -> None:
 def children(pid: int) -> list[int]:
     """Process ids that `pid` has started (Linux)."""
     return [int(p) for t in Path(f"/proc/{pid}/task").iterdir() for p in (t / "children").read_text().split()]
+
+
+def test_a_rank_whose_collective_fails_says_so_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A cut connection is no mistake of planc's: 60 lines of torch's calls say nothing about it."""
+
+    def fails(request: object, started: float) -> None:
+        raise CollectiveError("rank 1: all_gather over fsdp (ranks 0, 1) failed; \x1b[2J")
+
+    monkeypatch.setattr(worker, "work", fails)
+    assert worker.main(["--preset", "x.toml", "--target", "cuda", "--receipt", "r.json"]) == 1
+    said = capsys.readouterr().err
+    assert (
+        said.startswith("error[E1012]: rank 1: all_gather over fsdp") and said.count("\n") == 1 and "\x1b" not in said
+    )

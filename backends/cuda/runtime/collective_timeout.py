@@ -9,15 +9,16 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import wraps
 from typing import Any
 
 import torch.distributed as dist
 from torch._C import _distributed_c10d
 from torch.distributed.distributed_c10d import _get_default_store, _set_pg_timeout
+
+from planc.ir.session import CollectiveError
 
 VARIABLE = "PLANC_TIMEOUT_S"
 TIMEOUT_S = 600.0
@@ -27,10 +28,6 @@ _c10d: Any = _distributed_c10d
 """Its functions of the flight recorder are not in torch's type stubs."""
 GLOO = ("gloo/", "Timed out waiting", "Connection closed by peer")
 """Markers of gloo's errors, which have no type of their own."""
-
-
-class CollectiveError(RuntimeError):
-    """A collective did not complete."""
 
 
 def prepare() -> None:
@@ -50,18 +47,6 @@ def limit(meshes: tuple[Any, ...]) -> None:
             _set_pg_timeout(timeout(), mesh.get_group(name))
 
 
-def named(function: Callable[..., Any], meshes: tuple[Any, ...]) -> Callable[..., Any]:
-    """`function`, whose failing collectives are named after the axes of `meshes`. It raises CollectiveError for
-    them."""
-
-    @wraps(function)
-    def call(*arguments: Any) -> Any:
-        with collectives_named(meshes):
-            return function(*arguments)
-
-    return call
-
-
 @contextmanager
 def collectives_named(meshes: tuple[Any, ...]) -> Iterator[None]:
     """A context in which a failed collective raises CollectiveError with the collective, its axis and the missing
@@ -74,8 +59,26 @@ def collectives_named(meshes: tuple[Any, ...]) -> Iterator[None]:
     except Exception as error:
         if not _of_collective(error):
             raise
-        said = str(error).strip().splitlines()[0]
-        raise CollectiveError(f"rank {dist.get_rank()}: {_last(meshes)} failed; {_missing()} ({said})") from error
+        raise CollectiveError(
+            f"rank {dist.get_rank()}: {_last(meshes)} failed; {_missing()} ({_said(error)})"
+        ) from error
+
+
+@contextmanager
+def joining() -> Iterator[None]:
+    """A context in which the processes find each other. Raises CollectiveError where they do not."""
+    try:
+        yield
+    except Exception as error:
+        if not _of_collective(error):
+            raise
+        rank = os.environ.get("RANK", "0")
+        raise CollectiveError(f"rank {rank}: the processes did not find each other ({_said(error)})") from error
+
+
+def _said(error: Exception) -> str:
+    """The first line of an error of torch's, without its advice."""
+    return next(iter(str(error).strip().splitlines()), "no reason given").partition(" This is typically caused by")[0]
 
 
 def _of_collective(error: Exception) -> bool:

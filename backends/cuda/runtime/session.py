@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import os
 import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import wraps
 from importlib import metadata
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from planc.backends.cuda.runtime import state
+from planc.backends.cuda.runtime.collective_timeout import collectives_named
 from planc.backends.cuda.runtime.fine_tuning import in_every_layer
 from planc.backends.cuda.runtime.named_ranges import named_ranges
 from planc.backends.cuda.runtime.optimizer import optimizer_of
@@ -29,6 +31,19 @@ from planc.ir.session import CompileFacts, Piece, Read, Settings
 
 Tokens = NDArray[np.int32]
 GIB = 2**30
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def collective(method: Callable[Concatenate[TorchSession, P], R]) -> Callable[Concatenate[TorchSession, P], R]:
+    """A `method` in which ranks speak to each other. Raises CollectiveError where one of them is gone."""
+
+    @wraps(method)
+    def call(session: TorchSession, /, *arguments: P.args, **named: P.kwargs) -> R:
+        with session._named():
+            return method(session, *arguments, **named)
+
+    return call
 
 
 class TorchSession:
@@ -70,6 +85,11 @@ class TorchSession:
         self._pieces: list[Piece] | None = None
         self._routers = Watched(modules, program, settings, mesh, device)
 
+    def _named(self) -> AbstractContextManager[None]:
+        """A context that names collectives which do not complete."""
+        return nullcontext() if self.mesh is None else collectives_named(self._meshes)
+
+    @collective
     def step(self, tokens: Tokens, targets: Tokens, lr: float) -> tuple[float, float]:
         """One optimizer step on the global batch [sequences, S]: (mean loss, gradient norm)."""
         self._optimizer.zero_grad()
@@ -82,23 +102,28 @@ class TorchSession:
             self.optimizer_steps += 1
         return float(loss), float(norm)
 
+    @collective
     def evaluate(self, tokens: Tokens, targets: Tokens) -> float:
         """The mean loss per token of a global batch of the plan's size; nothing is changed."""
         return float(self._evaluate(self._local_rows(tokens), self._local_rows(targets)))
 
+    @collective
     def routing(self) -> list[list[int]] | None:
         """Picks of each expert of each routed layer since the last call; a collective."""
         return self._routers.picks()
 
     def parameters(self) -> Iterator[tuple[str, NDArray[np.float32]]]:
         """Every parameter whole, by full name, one at a time; collective."""
-        return gathered(self._modules, self._names, self.mesh, self._pipeline, lambda p: p)
+        with self._named():
+            yield from gathered(self._modules, self._names, self.mesh, self._pipeline, lambda p: p)
 
     def gradients(self) -> Iterator[tuple[str, NDArray[np.float32]]]:
         """Every gradient of the last step whole, after clipping, by full name; collective. Frozen parameters have
         none."""
-        return gathered(self._modules, self._trained, self.mesh, self._pipeline, _gradient)
+        with self._named():
+            yield from gathered(self._modules, self._trained, self.mesh, self._pipeline, _gradient)
 
+    @collective
     def gradient_norms(self) -> dict[str, float]:
         """The norm of every gradient of the last step, after clipping, by full name; collective."""
         here = {name: norm(p.grad) for m in self._modules for name, p in m.named_parameters() if p.grad is not None}
@@ -108,6 +133,7 @@ class TorchSession:
         found = {name: value for rank in every for name, value in rank.items()}
         return {name: found[name] for name in self._names if name in found}
 
+    @collective
     def pieces(self) -> list[Piece]:
         """This rank's share of the state; the first call is collective."""
         if self._pieces is None:
@@ -115,12 +141,14 @@ class TorchSession:
             self._pieces = state.pieces(self._modules, self._optimizer, divided=self.mesh is not None)
         return self._pieces
 
+    @collective
     def restore(self, read: Read, optimizer_steps: int) -> None:
         """Take parameters and moments from `read`, as after that many updates."""
         state.with_moments(self._optimizer, optimizer_steps)
         state.restore(self._modules, self._optimizer, read)
         self.optimizer_steps = optimizer_steps
 
+    @collective
     def not_finite(self) -> list[str]:
         """Ranks whose own parameters are not finite, else those whose gradients are not, with the first of them."""
         here = state.not_finite(self._modules)
@@ -131,6 +159,7 @@ class TorchSession:
         parameters = [f"rank {rank}: {what}" for rank, what in enumerate(every) if what.startswith("parameter")]
         return parameters or [f"rank {rank}: {what}" for rank, what in enumerate(every) if what]
 
+    @collective
     def any(self, flag: bool) -> bool:
         """True on every rank if `flag` is true on any; a collective."""
         if self.mesh is None:

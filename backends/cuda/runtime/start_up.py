@@ -44,23 +44,26 @@ def start(program: Program, settings: Settings, initial: Initial, build: Build |
     _choose_algorithms(settings)
     if not dist.is_initialized():
         collective_timeout.prepare()
-        dist.init_process_group(
-            _backend(program, device), timeout=collective_timeout.timeout(), device_id=_only_cuda(device)
-        )
+        with collective_timeout.joining():
+            dist.init_process_group(
+                _backend(program, device), timeout=collective_timeout.timeout(), device_id=_only_cuda(device)
+            )
     emitted = program.load()
-    mesh = emitted.build_mesh(device.type)
-    divided = emitted.parallelize(_on_meta(program.plan.model, build), mesh)
+    with collective_timeout.joining():
+        mesh = emitted.build_mesh(device.type)
+        divided = emitted.parallelize(_on_meta(program.plan.model, build), mesh)
+        meshes = meshes_of(emitted, mesh)
     modules = divided if isinstance(divided, list) else [divided]
-    meshes = meshes_of(emitted, mesh)
     collective_timeout.limit(meshes)
-    _fill(modules, torch.device("cpu") if state_on_host(program.plan) else device, initial)
+    with collective_timeout.collectives_named(meshes):
+        _fill(modules, torch.device("cpu") if state_on_host(program.plan) else device, initial)
     return TorchSession(
         program,
         settings,
         modules,
         device,
-        step=collective_timeout.named(emitted.build_step(divided, mesh), meshes),
-        evaluate=collective_timeout.named(emitted.build_evaluate(divided, mesh), meshes),
+        step=emitted.build_step(divided, mesh),
+        evaluate=emitted.build_evaluate(divided, mesh),
         clip=lambda max_norm: emitted.clip_grad_norm(divided, mesh, max_norm),
         slice_of=emitted.data_rank(mesh),
         mesh=mesh,

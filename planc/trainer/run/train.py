@@ -192,7 +192,7 @@ def _judge(finished: launch.Finished, span: Span, timeout_s: float | None) -> No
     if rank is None:
         raise TrainingError(Diagnostic("E1012", f"not done after {timeout_s:g} s", span), output)
     last = next((line for line in reversed(output.splitlines()) if line.strip()), "it wrote nothing")
-    message = f"rank {rank} ended with status {finished.returncode}: {last}"
+    message = f"rank {rank} ended with status {finished.returncode}: {last.removeprefix('error[E1012]: ')}"
     raise TrainingError(Diagnostic("E1012", message, span), output)
 
 

@@ -22,6 +22,7 @@ from planc.diag import Diagnostic, PlanError, Span
 from planc.diag.quoting import printable
 from planc.ir.plan import Plan
 from planc.ir.program import missing_framework
+from planc.ir.session import CollectiveError
 from planc.ir.target import Target
 from planc.lowering import load_backend, lower_plan
 from planc.trainer.checkpoint.compatible import course
@@ -104,6 +105,9 @@ def main(arguments: list[str] | None = None) -> int:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         print(printable(f"error[E1012]: {where}{error.strerror or error}"), file=sys.stderr)
+        return 1
+    except CollectiveError as error:
+        print(printable(f"error[E1012]: {error}"), file=sys.stderr)
         return 1
     except MemoryError:
         print("error[E1012]: not enough memory", file=sys.stderr)

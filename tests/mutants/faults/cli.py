@@ -6,6 +6,13 @@ from .fault import Fault
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
+        name="arguments are read outside of what tells memory errors",
+        file="planc/cli/__init__.py",
+        text="    options = argparse.Namespace(command=None)\n    try:\n",
+        planted="    options = argparse.Namespace(command=None)\n    _parser(list(argv or ()))\n    try:\n",
+        test="tests/cli/test_cli.py::test_what_ends_planc_while_it_reads_its_arguments_is_no_traceback",
+    ),
+    Fault(
         name="the templates of pages escape nothing",
         file="planc/picture/render.py",
         text="autoescape=True",

@@ -430,6 +430,13 @@ FAULTS: tuple[Fault, ...] = (
         "test_a_compiled_block_is_replayed_whole_under_tensor_parallelism_and_sees_its_replay_without",
     ),
     Fault(
+        name="cuda: a sum of a flag over all ranks that fails is not named",
+        file="backends/cuda/runtime/session.py",
+        text="    @collective\n    def any(self",
+        planted="    def any(self",
+        test="tests/cuda/test_collective_timeout.py::test_the_others_stop_and_name_the_rank_the_axis_and_the_collective",
+    ),
+    Fault(
         name="cuda: the missing rank is not asked for",
         file="backends/cuda/runtime/collective_timeout.py",
         text='store.set(f"planc/left/{dist.get_rank()}", "1")',

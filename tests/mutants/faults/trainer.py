@@ -6,6 +6,13 @@ from .fault import Fault
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
+        name="a rank whose collective fails ends with a traceback",
+        file="planc/trainer/run/worker.py",
+        text="    except CollectiveError as error:",
+        planted="    except BlockingIOError as error:",
+        test="tests/trainer/test_run.py::test_a_rank_whose_collective_fails_says_so_without_a_traceback",
+    ),
+    Fault(
         name="a compiled plan is read without asking the verbs",
         file="planc/language/compiled_plan.py",
         text="    for mistake in mistakes(plan):\n        raise ValueError(mistake)\n",
