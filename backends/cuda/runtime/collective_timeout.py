@@ -26,7 +26,7 @@ ANSWER_S = 3.0
 """Time (s) that the remaining ranks have to report."""
 _c10d: Any = _distributed_c10d
 """Its functions of the flight recorder are not in torch's type stubs."""
-GLOO = ("gloo/", "Timed out waiting", "Connection closed by peer")
+GLOO = ("gloo/", "Timed out waiting", "Connection closed by peer", "caused pair closure", "Pair is not connected")
 """Markers of gloo's errors, which have no type of their own."""
 
 
