@@ -44,9 +44,19 @@ COMMANDS: dict[str, str] = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
-    options = argparse.Namespace(command=None)
     try:
-        words = list(sys.argv[1:] if argv is None else argv)
+        return _run(list(sys.argv[1:] if argv is None else argv), argparse.Namespace(command=None))
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except MemoryError:
+        print("planc: not enough memory", file=sys.stderr)
+        return 2
+
+
+def _run(words: list[str], options: argparse.Namespace) -> int:
+    """Read `words` into `options` and run the command."""
+    try:
         if not _open_streams():
             return 2
         parser = _parser(words)
@@ -59,12 +69,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return status
     except ModuleNotFoundError as error:
         return _not_installed(error, options)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
-    except MemoryError:
-        print(f"{_called(options)}: not enough memory", file=sys.stderr)
-        return 2
     except BrokenPipeError:
         _discard_output()
         return 1

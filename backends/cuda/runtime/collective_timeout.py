@@ -60,7 +60,7 @@ def collectives_named(meshes: tuple[Any, ...]) -> Iterator[None]:
         if not _of_collective(error):
             raise
         raise CollectiveError(
-            f"rank {dist.get_rank()}: {_last(meshes)} failed; {_missing()} ({_said(error)})"
+            f"rank {dist.get_rank()}: {_last(meshes)} failed; {_missing()} ({_first_line(error)})"
         ) from error
 
 
@@ -73,10 +73,10 @@ def joining() -> Iterator[None]:
         if not _of_collective(error):
             raise
         rank = os.environ.get("RANK", "0")
-        raise CollectiveError(f"rank {rank}: the processes did not find each other ({_said(error)})") from error
+        raise CollectiveError(f"rank {rank}: the processes did not find each other ({_first_line(error)})") from error
 
 
-def _said(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     """The first line of an error of torch's, without its advice."""
     return next(iter(str(error).strip().splitlines()), "no reason given").partition(" This is typically caused by")[0]
 

@@ -8,8 +8,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="arguments are read outside of what tells memory errors",
         file="planc/cli/__init__.py",
-        text="    options = argparse.Namespace(command=None)\n    try:\n",
-        planted="    options = argparse.Namespace(command=None)\n    _parser(list(argv or ()))\n    try:\n",
+        text="    try:\n        return _run(",
+        planted="    _parser(list(argv or ()))\n    try:\n        return _run(",
         test="tests/cli/test_cli.py::test_what_ends_planc_while_it_reads_its_arguments_is_no_traceback",
     ),
     Fault(
