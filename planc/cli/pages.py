@@ -54,9 +54,12 @@ def page_command(options: argparse.Namespace) -> str:
 
 def save_page(page: Page, options: argparse.Namespace, status: int) -> int:
     """Write `page`, or its view, where `options` say, and tell so; returns `status`, or 2 where a picture is wanted of
-    what has none. Without a path the JSON is printed."""
+    what has none, or a view that this page does not have. Without a path the JSON is printed."""
     from planc.report.render import as_json, html, picture_file
 
+    if status == 0 and options.view and getattr(page, options.view) is None:
+        print(f"planc {options.command}: --view {options.view}: here is nothing of it to show", file=sys.stderr)
+        return 2
     if not options.output:
         print(as_json(page, options.view))
         return status

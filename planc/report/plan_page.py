@@ -12,6 +12,7 @@ from planc.picture.units import count, days, gib, money, percent, seconds
 from planc.report.data import Data, Subject
 from planc.report.views.accuracy import Accuracy, accuracy
 from planc.report.views.findings import Findings, findings
+from planc.report.views.links import Links, links
 from planc.report.views.machine import Machine, machine
 from planc.report.views.memory import Memory, memory
 from planc.report.views.neighbours import Neighbours, neighbours
@@ -62,6 +63,8 @@ class PlanPage(Data):
     timeline: Timeline | None
     traffic: Traffic | None
     machine: Machine | None
+    links: Links | None
+    """None too where the machine is not written as links."""
     shards: Shards | None
     roofline: Roofline | None
     neighbours: Neighbours | None
@@ -100,6 +103,7 @@ def plan_page(examined: Examined, command: str) -> PlanPage:
         timeline=over_time,
         traffic=sent,
         machine=machine(subject, sent),
+        links=links(subject),
         shards=shards(subject),
         roofline=roofline(subject),
         neighbours=neighbours(subject),
@@ -251,6 +255,7 @@ def _wrong(examined: Examined, command: str) -> PlanPage:
         timeline=None,
         traffic=None,
         machine=None,
+        links=None,
         shards=None,
         roofline=None,
         neighbours=None,

@@ -19,7 +19,7 @@ from planc.picture.render import clean, environment, sheet, svg
 from planc.picture.units import count, gib, percent, rate, seconds, size
 from planc.report.data import Data, View
 from planc.report.plan_page import PlanPage
-from planc.report.views import machine, memory, neighbours, over_step, roofline, shards, timeline, traffic
+from planc.report.views import links, machine, memory, neighbours, over_step, roofline, shards, timeline, traffic
 
 if TYPE_CHECKING:
     from planc.report.clusters_page import ClustersPage
@@ -38,6 +38,7 @@ PLAN_VIEWS: tuple[View, ...] = (
     View("timeline", "Timeline of the step", timeline.picture),
     View("traffic", "Bytes by axis and level", traffic.picture),
     View("machine", "Where the axes lie in the machine", machine.picture),
+    View("links", "The axes on the machine's links", links.picture),
     View("shards", "Shard map", shards.picture),
     View("roofline", "Roofline", roofline.picture),
     View("neighbours", "What would be different", neighbours.picture),

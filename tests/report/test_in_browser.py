@@ -15,6 +15,7 @@ import pytest
 from planc.driver import examine
 from planc.report.plan_page import PlanPage, plan_page
 from planc.report.render import PLAN_VIEWS, as_json, html
+from tests.graph.test_field_machines import MESHES, written_on
 from tests.plans import ROOT
 from tests.report.browser import PHONE, Browser, Page, browser, executable
 from tests.report.test_plan_page import PLANS, hostile_plan
@@ -23,7 +24,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(executable() is None, reason="no chromium on this machine: `apt-get install chromium`"),
 ]
-SHOWN = ("tiny", "llama3_70b_h100", "qwen3_235b_gb200", "deepseek_v3_h800", "llama3_405b_8k", "llama3_70b_v5p")
+SHOWN = ("tiny", "llama3_70b_h100", "qwen3_235b_gb200", "deepseek_v3_h800", "llama3_405b_8k", "llama3_70b_v5p", *MESHES)
 PICTURES = ROOT / "build" / "pages"
 
 
@@ -55,7 +56,8 @@ WIDE = "document.documentElement.scrollWidth - document.documentElement.clientWi
 
 @pytest.mark.parametrize("name", SHOWN)
 def test_a_page_is_drawn_and_asks_for_nothing(started: Browser, tmp_path: Path, name: str) -> None:
-    page = plan_page(examine(PLANS[name]), f"planc report {name}.plan -o report.html")
+    path = written_on(tmp_path, name) if name in MESHES else PLANS[name]
+    page = plan_page(examine(path), f"planc report {name}.plan -o report.html")
     PICTURES.mkdir(parents=True, exist_ok=True)
     for form, dark, width in (("light", False, 1000), ("dark", True, 1000), ("phone", False, PHONE)):
         tab = opened(started, page, tmp_path, dark=dark, width=width)

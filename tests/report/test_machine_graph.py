@@ -10,13 +10,19 @@ import pytest
 
 from planc.cli import main
 from planc.compare.what_if import busiest, routed
+from planc.cost import CostedPlan
 from planc.driver import examine
+from planc.graph import machine_links
+from planc.picture.marks import NARROW, WIDE, Circle, Picture, Rect, Text
 from planc.picture.marks import Path as Drawn
-from planc.picture.marks import Rect, Text
-from planc.report.machine_graph import MOST_CHIPS, machine_picture, picture_of
+from planc.report.plan_page import plan_page
+from planc.report.render import PLAN_VIEWS
+from planc.report.views import links as view
+from planc.report.views.links import MOST_CHIPS, MOST_ON_PHONE
 from tests.graph.test_field_machines import MESHES, written_on
 from tests.graph.test_own_graphs import links_of
 from tests.plans import written
+from tests.report.test_plan_page import is_whole
 
 BUNDLED = """plan example
 model     llama3_8b
@@ -35,11 +41,18 @@ def width_of(mark: Drawn) -> int:
     return int(found[1]) if found else 0
 
 
+def drawn_of(costed: CostedPlan, width: float) -> Picture:
+    return view.picture(view.links_of(machine_links(costed.sharded.plan.cluster), costed), width)
+
+
+@pytest.mark.parametrize("width", [WIDE, NARROW])
 @pytest.mark.parametrize("machine", MESHES)
-def test_the_busiest_link_is_the_widest_and_every_axis_has_its_colour(machine: str, tmp_path: Path) -> None:
+def test_the_busiest_link_is_the_widest_and_every_axis_has_its_colour(
+    machine: str, width: float, tmp_path: Path
+) -> None:
     costed = examine(written_on(tmp_path, machine), targets=()).costed
     assert costed is not None
-    picture = picture_of(costed)
+    picture = drawn_of(costed, width)
     lines = [m for m in picture.marks if isinstance(m, Drawn)]
     total: dict[str, int] = {}
     for line in lines:
@@ -51,6 +64,20 @@ def test_the_busiest_link_is_the_widest_and_every_axis_has_its_colour(machine: s
     assert used == {"axis0-line", "axis1-line"}
     points = [m for m in picture.marks if isinstance(m, Rect | Text)]
     assert all(0 <= m.x <= picture.width and 0 <= m.y <= picture.height for m in points)
+
+
+@pytest.mark.parametrize("machine", MESHES)
+def test_its_page_has_the_picture_and_counts_every_transfer(machine: str, tmp_path: Path) -> None:
+    page = plan_page(examine(written_on(tmp_path, machine)), "planc report")
+    is_whole(page, {v.name for v in PLAN_VIEWS})
+    assert page.links is not None and page.machine is not None and page.traffic is not None
+    listed = [page.links.cables[i].busy_s for i in page.links.busiest]
+    assert listed == sorted((c.busy_s for c in page.links.cables), reverse=True)[: len(listed)] and listed[0] > 0
+    for kind in ("time_s", "exposed_s"):
+        levels = [getattr(level, kind) for level in page.machine.levels]
+        assert sum(levels) == pytest.approx(getattr(page.traffic, kind), rel=1e-9), kind
+    assert [level.name for level in page.machine.levels] == [a.level for a in reversed(page.machine.axes)]
+    assert page.machine.busiest in page.machine.summary and "Nothing is sent" not in page.machine.summary
 
 
 @pytest.mark.parametrize(
@@ -71,6 +98,8 @@ def test_bundled_machines_are_drawn_by_the_command(
 def test_of_a_large_machine_whole_nodes_are_drawn(tmp_path: Path) -> None:
     part = "fat_tree(nodes = 64, chips = 8, leaf = 16, spines = 4, link = nvlink, out = ib)"
     _, links = links_of(tmp_path, f"graph pod of h100\nfabric a = {part}\n", mesh="fsdp 64 > tp 8")
-    picture = machine_picture(links)
-    assert f"{MOST_CHIPS} of 512 chips are drawn." in picture.summary
-    assert len(picture.marks) < 2_000
+    data = view.links_of(links)
+    for width, chips in ((WIDE, MOST_CHIPS), (NARROW, MOST_ON_PHONE)):
+        drawn = view.picture(data, width)
+        assert f"{chips} of 512 chips" in [m.text for m in drawn.marks if isinstance(m, Text)]
+        assert sum(isinstance(m, Circle) for m in drawn.marks) == chips and len(drawn.marks) < 2_000

@@ -88,12 +88,12 @@ def _picture(plan: Plan, links: MachineLinks) -> str:
     """The machine as a file of SVG; without axes where the plan cannot be costed."""
     from planc.compare.what_if import routed
     from planc.driver import examine
+    from planc.picture.marks import WIDE
     from planc.picture.render import sheet
-    from planc.report.machine_graph import machine_picture
+    from planc.report.views.links import links_of, picture
 
-    costed = examine(routed(plan), targets=()).costed
-    picture = machine_picture(links, costed)
-    return sheet(f"{links.name}: {picture.summary}", [(f"{plan.name} on {links.name}", picture)])
+    data = links_of(links, examine(routed(plan), targets=()).costed)
+    return sheet(f"{links.name}: {data.summary}", [(f"{plan.name} on {links.name}", picture(data, WIDE))])
 
 
 def _lines(links: MachineLinks) -> Iterator[str]:

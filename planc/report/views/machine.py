@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from math import log2, prod
 
-from planc.cost.machine.topology import torus_dims
+from planc.cost.machine.collective_time import transfer_s
+from planc.cost.machine.topology import device_group, torus_dims
 from planc.ir.plan import Plan
 from planc.picture.marks import Line, Mark, Picture, Rect, Text, clipped, text_px
 from planc.picture.units import rate, seconds
 from planc.report.data import Data, Subject
 from planc.report.views.traffic import Traffic
 
+GATHERED_BYTES = 1e9
+"""Of a gather that shows what the links of an axis carry: latencies do not count."""
+
 
 class Level(Data):
-    """A level of the machine: blocks of `inner` neighbouring devices meet in blocks of `outer`."""
+    """A level of the machine: blocks of `inner` neighbouring devices meet in blocks of `outer`. On a machine that is
+    written as links, the busiest link of an axis."""
 
     name: str
     what: str
@@ -22,7 +28,7 @@ class Level(Data):
     bytes_per_s: float
     """One way, each device, when all send at once."""
     time_s: float
-    """Seconds a step of the slowest stage's collectives whose outermost level this is."""
+    """Seconds a step of the slowest stage's collectives whose outermost level, or axis, this is."""
     exposed_s: float
 
 
@@ -60,7 +66,8 @@ def machine(subject: Subject, traffic: Traffic) -> Machine:
     for a in traffic.axes:
         time_s, exposed_s = busy.get(a.level, (0.0, 0.0))
         busy[a.level] = time_s + a.time_s, exposed_s + a.exposed_s
-    levels = tuple(_levels(plan, busy))
+    own = plan.cluster.own_graph is not None and plan.mesh.devices > 1
+    levels = tuple(_busiest_links(plan, traffic) if own else _levels(plan, busy))
     busiest = max(levels, key=lambda v: v.time_s)
     torus = _torus(plan)
     axes = tuple(
@@ -78,11 +85,12 @@ def machine(subject: Subject, traffic: Traffic) -> Machine:
     inside = [a for a in axes if a.size > 1]
     where = "; ".join(f"{a.name} {a.size} on {a.level}{f' ({a.torus})' if a.torus else ''}" for a in reversed(inside))
     busy_text = (
-        f"The busiest level is {busiest.name}: {seconds(busiest.time_s)} of transfers a step,"
+        f"The busiest {'link' if own else 'level'} is {busiest.name}: {seconds(busiest.time_s)} of transfers a step,"
         f" {seconds(busiest.exposed_s)} of them exposed."
         if busiest.time_s
         else "Nothing is sent."
     )
+    crossed = "the busiest link that its groups use" if own else "the outermost level that its groups cross"
     return Machine(
         devices=plan.mesh.devices,
         nodes=plan.cluster.count,
@@ -90,9 +98,36 @@ def machine(subject: Subject, traffic: Traffic) -> Machine:
         levels=levels,
         axes=axes,
         busiest=busiest.name,
-        summary=f"From the innermost axis out, each with the outermost level that its groups cross: {where}."
-        f" {busy_text}",
+        summary=f"From the innermost axis out, each with {crossed}: {where}. {busy_text}",
     )
+
+
+def _busiest_links(plan: Plan, traffic: Traffic) -> Iterator[Level]:
+    """On a machine that is written as links: the busiest link of each axis of the mesh, with what each device gathers
+    over it, and the transfers of groups that reach no further than the axis."""
+    busy: dict[str, list[tuple[float, float]]] = {}
+    for a in traffic.axes:
+        busy.setdefault(_outermost(plan, a.axis.split("+")), []).append((a.time_s, a.exposed_s))
+    for axis in sorted((a for a in plan.mesh.axes if a.size > 1), key=lambda a: a.stride):
+        group = device_group(plan.mesh, plan.cluster, (axis.name,))
+        gathered_s = transfer_s("all_gather", GATHERED_BYTES, group)
+        mine = busy.get(axis.name, [])
+        yield Level(
+            name=group.level,
+            what=f"busiest link of {axis.name}",
+            inner=axis.stride,
+            outer=axis.stride * axis.size,
+            bytes_per_s=GATHERED_BYTES * (1 - 1 / axis.size) / gathered_s,
+            time_s=sum(time_s for time_s, _ in mine),
+            exposed_s=sum(exposed_s for _, exposed_s in mine),
+        )
+
+
+def _outermost(plan: Plan, names: Iterable[str]) -> str:
+    """The outermost axis of the mesh that a group over the axes in `names` runs over; an axis of a view runs over those
+    that the view covers."""
+    covered = {name: view.of for view in plan.mesh.views for name in view.names}
+    return max((m for name in names for m in covered.get(name, (name,))), key=lambda m: plan.mesh.axis(m).stride)
 
 
 def _levels(plan: Plan, busy: dict[str, tuple[float, float]]) -> list[Level]:
