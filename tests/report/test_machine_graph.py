@@ -95,8 +95,14 @@ def test_bundled_machines_are_drawn_by_the_command(
     assert found is not None and out.read_text().count("<circle") == found.sharded.plan.mesh.devices
 
 
-def test_of_a_large_machine_whole_nodes_are_drawn(tmp_path: Path) -> None:
-    part = "fat_tree(nodes = 64, chips = 8, leaf = 16, spines = 4, link = nvlink, out = ib)"
+@pytest.mark.parametrize(
+    "part",
+    [
+        "fat_tree(nodes = 64, chips = 8, leaf = 16, spines = 4, link = nvlink, out = ib)",
+        "rail(nodes = 64, chips = 8, leaf = 1, spines = 32, link = nvlink, out = ib)",
+    ],
+)
+def test_of_a_large_machine_whole_nodes_are_drawn(part: str, tmp_path: Path) -> None:
     _, links = links_of(tmp_path, f"graph pod of h100\nfabric a = {part}\n", mesh="fsdp 64 > tp 8")
     data = view.links_of(links)
     for width, chips in ((WIDE, MOST_CHIPS), (NARROW, MOST_ON_PHONE)):

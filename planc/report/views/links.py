@@ -164,13 +164,11 @@ def _drawn(links: MachineLinks, most: int) -> list[int]:
             i for i, v in enumerate(links.vertices)
             if v.device < 0 and v.unit in inside and (v.unit not in crowded or any(u in chosen for u in near[i]))
         }  # fmt: skip
-    while True:
-        more = {u for v in chosen for u in near[v] if links.vertices[u].device < 0 and links.vertices[u].unit < 0}
-        if more <= chosen:
+    while len(chosen) <= 8 * most:
+        above = {u for v in chosen for u in near[v] if links.vertices[u].device < 0 and links.vertices[u].unit < 0}
+        if above <= chosen:
             break
-        chosen |= more if len(more) <= 4 * most else {*sorted(more)[: 4 * most]}
-        if len(chosen) > 8 * most:
-            break
+        chosen.update(sorted(above - chosen)[: 4 * most])
     below = {u for v in chosen if _row(links, v) < 4 for u in near[v]}
     leaves = {v for v in chosen if _row(links, v) == 4 and (whole or v in below)}
     spines = sorted(v for v in chosen if _row(links, v) == 5)[:MOST_SWITCHES]

@@ -14,7 +14,7 @@ from planc.report.data import Data, Subject
 from planc.report.views.traffic import Traffic
 
 GATHERED_BYTES = 1e9
-"""Of a gather that shows what the links of an axis carry: latencies do not count."""
+"""Bytes of a gather that shows what the links of an axis carry: so many that latencies do not count."""
 
 
 class Level(Data):
@@ -103,7 +103,7 @@ def machine(subject: Subject, traffic: Traffic) -> Machine:
 
 
 def _busiest_links(plan: Plan, traffic: Traffic) -> Iterator[Level]:
-    """On a machine that is written as links: the busiest link of each axis of the mesh, with what each device gathers
+    """The busiest link of each axis of the mesh on a machine that is written as links, with what each device gathers
     over it, and the transfers of groups that reach no further than the axis."""
     busy: dict[str, list[tuple[float, float]]] = {}
     for a in traffic.axes:

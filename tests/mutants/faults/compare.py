@@ -6,6 +6,13 @@ from .fault import Fault
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
+        name="a report's machine leaves transfers over several axes out of its links",
+        file="planc/report/views/machine.py",
+        text='busy.setdefault(_outermost(plan, a.axis.split("+")), [])',
+        planted="busy.setdefault(a.axis, [])",
+        test="tests/report/test_machine_graph.py::test_its_page_has_the_picture_and_counts_every_transfer",
+    ),
+    Fault(
         name="FSDP2 holds gathered blocks beside the loss",
         file="planc/frameworks/torch.py",
         text="gathered_in_loss=False",
