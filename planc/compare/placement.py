@@ -2,9 +2,9 @@
 
 Each order's collectives are costed as those of a plan with that mesh. An order in which none is faster than in another
 one is left out: more seconds of communication never make a step faster. On a machine that is written as a graph they
-do where other links are busy: there an order is left out if the other one, with no link in common to two collectives,
-takes as long as the best one known. The steps of the others are timed, and the best one is checked and costed as a plan
-of its own, for its target may refuse it.
+do where other links are busy: there an order is left out if it, or one in which no collective is slower, takes as long
+as the best one known even with no link in common to two collectives. The steps of the others are timed, and the best
+one is checked and costed as a plan of its own, for its target may refuse it.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Placement:
     orders: int
     """Orders that the plan's views allow."""
     timed: int
-    """Orders whose step was timed; in each of the others no collective is faster than in one of these."""
+    """Orders whose step was timed; that of none of the others can be faster."""
     refused: int
     """Orders that would be faster, and that a rule or the target refuses."""
     today: Order
@@ -178,10 +178,21 @@ class _Orders:
         """The place in `seconds` of the order with the fastest step; of equal ones that with the fastest collectives,
         and today's before others."""
         while True:
-            best = min(self._in_question(), key=lambda i: (_rounded(self.step_s(i)), sum(self.seconds[i][0]), i))
+            best = self._fastest()
             if best in self.costed:
                 return best
             self._cost(best)
+
+    def _fastest(self) -> int:
+        """That of the orders that are not refused yet. They are timed in the order of what their steps take at least,
+        until none of the others can be faster."""
+        best: tuple[float, float, int] | None = None
+        for least_s, i in sorted(self._in_question()):
+            if best is None or _rounded(least_s) <= best[0]:
+                mine = _rounded(self.step_s(i)), sum(self.seconds[i][0]), i
+                best = mine if best is None else min(best, mine)
+        assert best is not None
+        return best[2]
 
     def step_s(self, i: int) -> float:
         """Seconds of the step in one order: as costed, else with the collectives of today's program."""
@@ -202,9 +213,10 @@ class _Orders:
             self.disjoint[i] = self._step_s(i, LinkTimes(disjoint=True))
         return self.disjoint[i]
 
-    def _in_question(self) -> Iterator[int]:
-        """Orders that are not refused and may be the fastest: those in which some collective is faster than in each of
-        the others, and on a graph those that may be faster all the same."""
+    def _in_question(self) -> Iterator[tuple[float, int]]:
+        """Orders that are not refused and may be the fastest, each after the seconds that its step takes at least:
+        those in which some collective is faster than in each of the others; on a graph all, as links that no other
+        collective uses may decide."""
         kept: list[int] = []
         beaten: dict[int, list[int]] = {}
         for i, (seconds, _) in enumerate(self.seconds):
@@ -212,12 +224,14 @@ class _Orders:
                 beaten[i] = [k for k in kept if _none_faster(seconds, self.seconds[k][0])]
                 if not beaten[i]:
                     kept.append(i)
-        yield from kept
-        if self.plan.cluster.own_graph is not None:
-            best_s = min(map(self.step_s, kept))
-            for i, faster in beaten.items():
-                if faster and all(self._disjoint_s(k) < best_s * (1 - SAME) for k in faster):
-                    yield i
+        if self.plan.cluster.own_graph is None:
+            yield from ((0.0, i) for i in kept)
+            return
+        for i, faster in beaten.items():
+            if faster:
+                yield max(map(self._disjoint_s, faster)) * (1 + 10 * SAME), i  # as long is not faster
+            else:
+                yield self._disjoint_s(i), i
 
     def _cost(self, i: int) -> None:
         """Check and cost the plan with its axes in this order; the order is refused where a rule or the target does."""

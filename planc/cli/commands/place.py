@@ -106,7 +106,7 @@ def _lines(found: Placement, written: str = "") -> Iterator[str]:
     yield from table(("mesh", "", "step s", "collectives s"), seconds, left=2)
     rest = found.orders - found.timed - found.refused
     said = f"; {found.refused:,} faster ones are refused" if found.refused else ""
-    said += f"; in {rest:,} no collective is faster than in these" if rest else ""
+    said += f"; none of the other {rest:,} can be faster" if rest else ""
     yield f"{found.orders:,} orders; {found.timed:,} timed{said}."
     yield ""
     names = ("axes", "ranks", "GiB sent", "today: on", "nodes", "s")

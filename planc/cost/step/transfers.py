@@ -63,8 +63,10 @@ class LinkTimes:
         from planc.cost.routes.joint import sending
 
         total_s = self._transfer_s(op, buffer_bytes, group)
-        found = sending(group.routes, op, buffer_bytes) if isinstance(group.routes, Routes) else None
-        if self._disjoint or found is None:
+        if self._disjoint or not isinstance(group.routes, Routes):
+            return LinkSeconds(total_s)
+        found = sending(group.routes, op, buffer_bytes)
+        if found is None:
             return LinkSeconds(total_s)
         loads, sent_s = found
         return LinkSeconds(total_s, ((loads, sent_s / group.efficiency(op)),))
