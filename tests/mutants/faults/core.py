@@ -92,8 +92,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="an order in which no collective is faster is left out on a graph too",
         file="planc/compare/placement.py",
-        text="if self.plan.cluster.own_graph is not None:",
-        planted="if self.plan.cluster.own_graph is None:",
+        text="if self.plan.cluster.own_graph is None:",
+        planted="if self.plan.cluster.own_graph is not None:",
         test="tests/compare/test_placement.py::"
         "test_an_order_with_slower_collectives_may_be_faster_where_links_are_free",
     ),
