@@ -45,6 +45,11 @@ def yaml_string(text: str) -> str:
     return "".join(c if c.isprintable() else _escape(c) for c in quoted)
 
 
+def dot_string(text: str) -> str:
+    """`text` as a quoted ID of Graphviz's DOT, on one line. Its labels read `\\\\` as one backslash."""
+    return '"' + printable(text).replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
 def xml_text(text: str) -> str:
     """`text` as element text or as an attribute's value in XML, such as SVG."""
     names = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#x27;"}

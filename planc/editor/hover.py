@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 from planc.checks import rules
 from planc.cli.views.report_text import gib, grouped, run_lines, seconds, size
+from planc.diag.quoting import markdown_block
 from planc.diag.span import Span
 from planc.editor.names import describe
 from planc.editor.opened import Opened, word_at
@@ -61,7 +62,7 @@ def _expansion(opened: Opened, sentence: Sentence) -> str:
     written = _stood_for(opened, sentence)
     if not written:
         return ""
-    return "stands for\n```plan\n" + "\n".join(s.text for s in written) + "\n```"
+    return "stands for\n" + markdown_block("\n".join(s.text for s in written), "plan")
 
 
 def _caused(opened: Opened, sentence: Sentence, report: Report) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from planc.catalog import build_model, model_names
 from planc.cli.views.report_text import count
+from planc.diag.quoting import markdown_block, markdown_code
 from planc.editor.opened import Opened
 from planc.language import library
 from planc.language.draft import NameLookup
@@ -20,13 +21,13 @@ def describe(lookup: NameLookup, opened: Opened) -> str:
     """One paragraph on a name, in Markdown."""
     name = lookup.word.text
     if name not in lookup.legal and not lookup.what.startswith("a parameter"):
-        return f"`{name}` is not {lookup.what}; legal: {_list(lookup.legal)}"
+        return f"{markdown_code(name)} is not {lookup.what}; legal: {_list(lookup.legal)}"
     fact = next((tell(name, opened) for what, tell in FACTS.items() if lookup.what.startswith(what)), "")
-    return f"`{name}`: {lookup.what}{fact or f'. Others: {_list(n for n in lookup.legal if n != name)}'}"
+    return f"{markdown_code(name)}: {lookup.what}{fact or f'. Others: {_list(n for n in lookup.legal if n != name)}'}"
 
 
 def _list(names: object) -> str:
-    shown = [f"`{n}`" for n in names]  # type: ignore[attr-defined]
+    shown = [markdown_code(str(n)) for n in names]  # type: ignore[attr-defined]
     return (", ".join(shown[:MOST]) + (", ..." if len(shown) > MOST else "")) or "none"
 
 
@@ -49,7 +50,7 @@ def _dim(name: str, opened: Opened) -> str:
 def _number(name: str, opened: Opened) -> str:
     for sentence in opened.sentences:
         if sentence.verb == "let" and sentence.node.words("NAME")[0].text == name:
-            return f": `{sentence.text}`"
+            return f": {markdown_code(sentence.text)}"
     return ""
 
 
@@ -57,7 +58,7 @@ def _layout(name: str, opened: Opened) -> str:
     files = [f for f in opened.files() if f.header and f.header.verb == "layout" and _named(f.header.text) == name]
     if not files and name in library.layouts():
         files = [library.layout_file(name)]
-    return f"\n```plan\n{files[0].source.text.strip()}\n```" if files else ""
+    return f"\n{markdown_block(files[0].source.text.strip(), 'plan')}" if files else ""
 
 
 def _named(header: str) -> str:
@@ -72,7 +73,7 @@ def _machine(name: str, opened: Opened) -> str:
         if found := one.find("node", name) or one.find("torus", name):
             words = {w.text for w in found.node.all_words()}
             parts = [s.text for s in one.sentences if s is found or _declares(s.text, words)]
-            return "\n```plan\n" + "\n".join(parts) + "\n```"
+            return "\n" + markdown_block("\n".join(parts), "plan")
     return ""
 
 

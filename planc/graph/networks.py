@@ -6,6 +6,7 @@ import json
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
+from planc.diag.quoting import dot_string, printable
 from planc.graph.links import MachineLinks
 
 if TYPE_CHECKING:
@@ -19,17 +20,18 @@ def network(links: MachineLinks) -> nx.DiGraph[str]:
     """`links` as a networkx graph: an edge each way for every cable, with the `bytes_per_s` of all its links."""
     import networkx as nx
 
-    found: nx.DiGraph[str] = nx.DiGraph(name=links.name)
-    for v in links.vertices:
+    found: nx.DiGraph[str] = nx.DiGraph(name=printable(links.name))
+    names = [printable(v.name) for v in links.vertices]
+    for name, v in zip(names, links.vertices, strict=True):
         facts: dict[str, Any] = {"kind": v.kind, "device": v.device, "unit": v.unit}
         facts |= {"place": v.place} if v.place else {}
-        found.add_node(v.name, **facts | ({"reduction": v.reduction} if v.reduction else {}))
+        found.add_node(name, **facts | ({"reduction": v.reduction} if v.reduction else {}))
     for cable in links.cables:
-        ends = [links.vertices[i].name for i in (cable.source, cable.target)]
+        ends = [names[i] for i in (cable.source, cable.target)]
         kind = links.kinds[cable.kind]
         for (one, other), rate in zip((ends, ends[::-1]), links.bytes_per_s(cable), strict=True):
             found.add_edge(
-                one, other, link=kind.name, bytes_per_s=rate, latency_s=kind.latency_s, count=cable.links,
+                one, other, link=printable(kind.name), bytes_per_s=rate, latency_s=kind.latency_s, count=cable.links,
                 efficiency=kind.efficiency,
             )  # fmt: skip
     return found
@@ -66,10 +68,12 @@ def _graphml(links: MachineLinks) -> str:
 
 def _dot(links: MachineLinks) -> str:
     """Graphviz's text: an edge a cable, with what it carries each way."""
-    rows = [f'  "{v.name}" [kind={v.kind}];' for v in links.vertices]
+    names = [dot_string(v.name) for v in links.vertices]
+    rows = [f"  {name} [kind={v.kind}];" for name, v in zip(names, links.vertices, strict=True)]
     for cable in links.cables:
-        one, other = (links.vertices[i].name for i in (cable.source, cable.target))
+        one, other = (names[i] for i in (cable.source, cable.target))
         there, back = (f"{rate / 1e9:.4g}" for rate in links.bytes_per_s(cable))
         said = there if there == back else f"{there} / {back}"
-        rows.append(f'  "{one}" -- "{other}" [label="{links.kinds[cable.kind].name} {said} GB/s"];')
-    return "\n".join([f'graph "{links.name}" {{', *rows, "}"]) + "\n"
+        label = dot_string(f"{links.kinds[cable.kind].name} {said} GB/s")
+        rows.append(f"  {one} -- {other} [label={label}];")
+    return "\n".join([f"graph {dot_string(links.name)} {{", *rows, "}"]) + "\n"

@@ -14,14 +14,26 @@ if TYPE_CHECKING:
 
 @cache
 def environment(*packages: str) -> Environment:
-    """The templates of these packages (`planc.picture` has the pictures'). Every string that they print is escaped."""
+    """The templates of these packages (`planc.picture` has the pictures'). Every string that they print is made clean,
+    and escaped."""
     from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
     loader = ChoiceLoader([PackageLoader(name) for name in packages])
-    made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    made = Environment(
+        loader=loader,
+        autoescape=True,
+        finalize=_printed,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     made.filters["px"] = pixels
-    made.filters["clean"] = clean
     return made
+
+
+def _printed(value: Any) -> Any:
+    """A `value` of a template as it is printed; what is markup already was made here."""
+    return clean(value) if type(value) is str else value
 
 
 def pixels(value: float) -> str:

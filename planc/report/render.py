@@ -107,7 +107,6 @@ FILTERS: dict[str, Callable[..., str]] = {
     "percent": percent,
     "rate": rate,
     "count": count,
-    "clean": clean,
     "prose": prose,
 }
 

@@ -184,3 +184,19 @@ def test_check_does_not_load_the_library() -> None:
     ask = "import sys; from planc.cli import main; main(['check', sys.argv[1]]); assert 'pygls' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", ask, str(BUNDLED[0])], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_what_an_imported_file_says_is_code_in_a_hover() -> None:
+    """A line of three backticks ended the code, and what came after was a picture that the editor fetched."""
+    from markdown_it import MarkdownIt
+
+    layout = "layout mine over x\n# a comment\n```\n![x](http://example.com/x.png)\n```\nshard batch over x\n"
+    text = GOOD.replace("use       fsdp over fsdp", "use       mine over fsdp").replace(
+        "model ", 'import    "mine.plan"\nmodel ', 1
+    )
+    file = opened(text, mine=layout)
+    line = next(n for n, one in enumerate(text.splitlines(), 1) if "use       mine" in one)
+    told, _ = hover(file, line, len("use       m")) or ("", None)
+    assert "example.com" in told
+    kinds = {t.type for token in MarkdownIt().parse(told) for t in (token, *(token.children or ()))}
+    assert kinds.isdisjoint({"image", "link_open", "html_block", "html_inline"})

@@ -25,6 +25,7 @@ from planc.diag import Diagnostic, Span, quoting
 from planc.diag.quoting import printable
 from planc.diag.sarif import github, sarif
 from planc.diag.text import render
+from tests.fuzz.strings_in_files import PLACES
 
 GOAL = 100_000
 """Strings in each language."""
@@ -389,7 +390,7 @@ LANGUAGES: dict[str, Check] = {
     "python-strings": python_string, "python-comments": python_comment, "python-docstrings": python_docstring,
     "yaml": yaml_string, "shell": shell_word, "xml": xml_text, "html": html_text, "markdown": markdown_cell,
     "sarif": sarif_log, "workflow-commands": workflow_command, "log-of-a-workflow": message_in_a_log,
-    "terminal": terminal, "findings": finding_on_a_terminal,
+    "terminal": terminal, "findings": finding_on_a_terminal, **PLACES,
 }  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import planc
@@ -263,6 +263,9 @@ def test_a_preset_of_the_older_layout_is_read(beside: Path) -> None:
     assert load_preset(beside).plan.canonical() == line
 
 
+@example(" " * 1000)
+@example("\\" * 1000)
+@example("a" * 250 + " " * 1000 + "\\ " * 300)
 @given(st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=2000))
 def test_a_compiled_text_comes_back_from_toml(text: str) -> None:
     import tomllib

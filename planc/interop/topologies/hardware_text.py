@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from planc.diag.diagnostic import Diagnostic
 from planc.diag.errors import PlanError
 from planc.diag.fast_dataclass import dataclass
+from planc.diag.quoting import python_comment
 from planc.diag.span import Source, Span
 from planc.ir.hardware import Cluster
 
@@ -74,7 +75,7 @@ class HardwareText:
 
     def text(self, name: str, chip: str) -> str:
         """The hardware file called `name`; `chip` is the sentence of its chip."""
-        lines = [f"hardware {name}", f"# {self.title}", chip]
+        lines = [f"hardware {name}", f"# {python_comment(self.title)}", chip]
         lines += [link.sentence() for link in self.links.values()]
         lines.append(f"graph     {name} of {self.machine.chip.name}")
         groups: dict[tuple[str, str], list[str]] = defaultdict(list)

@@ -69,15 +69,28 @@ def _is_cause(value: Any) -> bool:
 
 def _toml_lines(line: str) -> str:
     """A line of a basic TOML string, with `\\` at the end of each piece but the last."""
-    escaped = line.replace("\\", "\\\\").replace('"', '\\"')
-    pieces: list[str] = []
-    while len(escaped) > LONGEST_LINE - 1:
-        cut = LONGEST_LINE - 1
-        while escaped[cut - 1] == "\\" or escaped[cut] == " ":  # neither inside an escape nor before a space
+    units = [{"\\": "\\\\", '"': '\\"'}.get(c, c) for c in line]
+    pieces, begin, left = list[str](), 0, sum(map(len, units))
+    while left >= LONGEST_LINE:
+        cut = end = begin + _most_units(units, begin)
+        while units[cut] == " " and cut - begin > (end - begin) // 2:  # a folded line begins behind its spaces
             cut -= 1
-        pieces.append(escaped[:cut])
-        escaped = escaped[cut:]
-    return "\\\n".join([*pieces, escaped])
+        if units[cut] == " ":
+            cut, units[end] = end, "\\u0020"
+            left += len(units[end]) - 1
+        pieces.append("".join(units[begin:cut]))
+        begin, left = cut, left - len(pieces[-1])
+    return "\\\n".join([*pieces, "".join(units[begin:])])
+
+
+def _most_units(units: list[str], begin: int) -> int:
+    """Number of `units` from `begin` on that fit on a line beside the `\\` at its end."""
+    room = LONGEST_LINE - 1
+    for number, unit in enumerate(units[begin : begin + LONGEST_LINE]):
+        room -= len(unit)
+        if room < 0:
+            return number
+    return len(units) - begin
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -6,6 +6,27 @@ from .fault import Fault
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
+        name="a hover shows the text of a layout between three backticks",
+        file="planc/editor/names.py",
+        text="markdown_block(files[0].source.text.strip(), 'plan')}",
+        planted="chr(96) * 3}plan\\n{files[0].source.text.strip()}\\n{chr(96) * 3}",
+        test="tests/editor/test_features.py::test_what_an_imported_file_says_is_code_in_a_hover",
+    ),
+    Fault(
+        name="a page prints texts with control characters",
+        file="planc/picture/render.py",
+        text="autoescape=True, finalize=_printed,",
+        planted="autoescape=True,",
+        test="tests/fuzz/test_strings.py::test_no_string_escapes",
+    ),
+    Fault(
+        name="a graph for Graphviz has the names of points as they are",
+        file="planc/graph/networks.py",
+        text="names = [dot_string(v.name) for v in links.vertices]",
+        planted="names = [f'\"{v.name}\"' for v in links.vertices]",
+        test="tests/fuzz/test_strings.py::test_no_string_escapes",
+    ),
+    Fault(
         name="a cancelled request waits on for its answer",
         file="planc/editor/work.py",
         text="            async with asyncio.timeout(waiting_s):\n                await begun\n",

@@ -6,6 +6,13 @@ from .fault import Fault
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
+        name="a line of spaces of a compiled plan is folded in their midst",
+        file="planc/trainer/preset/compiled.py",
+        text='cut, units[end] = end, "\\\\u0020"',
+        planted='cut, units[end] = end, " "',
+        test="tests/trainer/test_hostile_presets.py::test_a_compiled_text_comes_back_from_toml",
+    ),
+    Fault(
         name="a rank whose collective fails ends with a traceback",
         file="planc/trainer/run/worker.py",
         text="    except CollectiveError as error:",
