@@ -36,11 +36,14 @@ def open_regular(path: Path) -> BinaryIO:
     raise OSError(errno.EINVAL, "it is not a regular file")
 
 
-def read_bounded(path: Path, most_bytes: int) -> bytes:
+def read_bounded(path: Path, most_bytes: int, *, follows_links: bool = False) -> bytes:
     """The bytes of a regular file of at most `most_bytes`.
 
-    Raises OSError for anything else, as `open_regular` does. A larger file raises TooLargeError.
+    Raises OSError for anything else, as `open_regular` does, and for a link that leads out of its folder, which a
+    repository may bring along, unless `follows_links`. A larger file raises TooLargeError.
     """
+    if not follows_links and leads_out(path):
+        raise OSError(errno.EXDEV, "it is a link out of its folder")
     with open_regular(path) as file:
         data = file.read(most_bytes + 1)
     if len(data) > most_bytes:
@@ -48,21 +51,23 @@ def read_bounded(path: Path, most_bytes: int) -> bytes:
     return data
 
 
-def read_text(path: Path, most_bytes: int) -> str:
+def read_text(path: Path, most_bytes: int, *, follows_links: bool = False) -> str:
     """The text of the regular file at `path`, of at most `most_bytes`: UTF-8 without a mark, newlines as line ends.
+    `follows_links` is as for `read_bounded`.
 
     Raises OSError as `read_bounded` does, and ValueError where the bytes are no UTF-8.
     """
     try:
-        text = read_bounded(path, most_bytes).decode("utf-8-sig")
+        text = read_bounded(path, most_bytes, follows_links=follows_links).decode("utf-8-sig")
         return text.replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
         raise ValueError(f"it is not UTF-8 text: {error.reason} at byte {error.start}") from None
 
 
-def read_json(path: Path, most_bytes: int) -> Any:
-    """The JSON value in the file at `path`, of at most `most_bytes`. Raises OSError, ValueError as `read_text` does."""
-    return parse_json(read_text(path, most_bytes))
+def read_json(path: Path, most_bytes: int, *, follows_links: bool = False) -> Any:
+    """The JSON value in the file at `path`, of at most `most_bytes`. `follows_links` and errors are those of
+    `read_text`."""
+    return parse_json(read_text(path, most_bytes, follows_links=follows_links))
 
 
 def parse_json(text: str | bytes) -> Any:

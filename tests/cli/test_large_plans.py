@@ -78,7 +78,7 @@ def test_spellings_are_compared_for_the_findings_that_are_shown(
 
 
 def test_expectations_are_compared_with_the_strictest_alone(tmp_path: Path) -> None:
-    text = HEAD + BODY + "expect memory <= 72 GiB\nexpect memory <= 60 GiB\n" + "expect memory >= 70 GiB\n" * 30
+    text = HEAD + BODY + "expect memory <= 62 GiB\nexpect memory <= 60 GiB\n" + "expect memory >= 70 GiB\n" * 30
     found_codes = codes(tmp_path, text)
     assert found_codes.count("E0804") == 30  # one for each, not one for each pair
 

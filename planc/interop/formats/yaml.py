@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import yaml
 
@@ -36,7 +37,10 @@ def read_yaml(source: Source, format: Format = "yaml") -> Document:
             raise UnreadableError(f"it is not JSON: {error}", _place(source, error)) from None
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
+        _bounded(source, loader)
         root = yaml.compose(source.text, Loader=loader)
+    except UnreadableError:
+        raise
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = _span(source, mark, mark) if mark else Span(source.file, 1, 1, 1, 1)
@@ -50,6 +54,19 @@ def read_yaml(source: Source, format: Format = "yaml") -> Document:
     elif root is not None:
         raise UnreadableError("it is no mapping of names to values", _span(source, root.start_mark, root.end_mark))
     return Document(source.file, format, fields, source)
+
+
+def _bounded(source: Source, loader: Any) -> None:
+    """Raises UnreadableError for a text that is nested too deep to be composed: libyaml ends the process there."""
+    depth = 0
+    for event in yaml.parse(source.text, Loader=loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > MAX_DEPTH + 1:
+                where = _span(source, event.start_mark, event.start_mark)
+                raise UnreadableError(f"nested more than {MAX_DEPTH} levels deep", where)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
 
 
 class _Reader:

@@ -199,7 +199,7 @@ def _tensor_places(folder: Path, span: Span) -> dict[str, Place]:
 
 def _indexed(index: Path) -> list[str]:
     """The files that an index names, all of them in its own folder. Raises OSError and ValueError."""
-    values = read_json(index, MAX_INDEX_BYTES)
+    values = read_json(index, MAX_INDEX_BYTES, follows_links=True)  # a cache of models is made of links
     files = values.get("weight_map") if isinstance(values, dict) else None
     if not isinstance(files, dict) or not all(isinstance(f, str) for f in files.values()):
         raise ValueError(f"{index.name} has no weight_map")

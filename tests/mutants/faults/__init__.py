@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import cli, compare, core, cuda, language, torch_xla, trainer, xla, xla_audit
+from . import attacks, cli, compare, core, cuda, language, torch_xla, trainer, xla, xla_audit
 from .fault import Fault
 
 __all__ = ["FAULTS", "Fault"]
@@ -17,4 +17,5 @@ FAULTS: tuple[Fault, ...] = (
     *compare.FAULTS,
     *cli.FAULTS,
     *language.FAULTS,
+    *attacks.FAULTS,
 )
