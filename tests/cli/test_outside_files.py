@@ -172,3 +172,35 @@ def test_a_device_may_be_an_output(tmp_path: Path) -> None:
     shown.join()
     os.close(reader)
     os.close(terminal)
+
+
+# Links, which a repository may bring along.
+
+SECRET = "user alice\nhunter2 password\nlayers: 12, hunter2\n"
+LINKED = {
+    "check script": (["check", "F"], "run.sh"), "check yaml": (["check", "F"], "run.yaml"),
+    "import": (["import", "F"], "run.sh"), "import toml": (["import", "F"], "run.toml"),
+    "diff": (["diff", "F", "P"], "run.sh"), "graph": (["graph", "--from", "F"], "topology.conf"),
+    "calibrate": (["calibrate", "--from", "F", "-o", "out.plan"], "runs.csv"), "fmt": (["fmt", "F"], "a.plan"),
+    "train": (["train", "F", "--target", "xla", "--dry-run"], "run.toml"), "embed": (["embed", "P", "F"], "run.toml"),
+    "crosscheck": (["crosscheck", "F", "F"], "r.json"), "accuracy": (["report", "--accuracy", "F"], "r.json"),
+    "hardware": (["bench", "calibrated", "--hardware", "F", "--target", "cuda"], "m.plan"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_a_link_out_of_its_folder_is_neither_quoted_nor_written(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CI checks the files of a stranger's change, and git carries links: to the environment of the runner, say."""
+    words, file = LINKED[name]
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    (folder / "x.plan").write_text(HEAD + BODY)
+    (tmp_path / "secret").write_text(SECRET)
+    (folder / file).symlink_to("../secret")
+    assert main([{"F": file, "P": "x.plan"}.get(word, word) for word in words]) in (1, 2)
+    said = capsys.readouterr()
+    assert "hunter2" not in said.out + said.err and "alice" not in said.out + said.err
+    assert (tmp_path / "secret").read_text() == SECRET

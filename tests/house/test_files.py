@@ -13,7 +13,7 @@ from planc.files import TooLargeError, open_regular, parse_json, read_bounded, r
 ROOT = Path(__file__).resolve().parents[2]
 CALLS = {
     "open", "read_text", "read_bytes", "write_text", "write_bytes", "memmap", "fromfile", "open_memmap", "safe_open",
-    "save_file", "from_file",
+    "save_file", "from_file", "copyfile", "copy2", "copytree", "copyfileobj",
 }  # fmt: skip
 """Functions and methods that read or write a file by its path."""
 PACKAGE = "files of the package itself"
@@ -62,7 +62,6 @@ ALLOWED = {
     "planc/trainer/checkpoint/tensor_files.py": "files of a save, synced; values after their headers were verified",
     "planc/trainer/checkpoint/hugging_face.py": "values after their headers were read; exported weights",
     "planc/trainer/data/tokens/files.py": "tokens, mapped after a look at the file's size",
-    "planc/trainer/data/tokens/tokenizer.py": "the tokenizers package reads its own format",
     "planc/trainer/data/stream.py": "Python's own library",
     "planc/report/render.py": "the package's own templates",
     "backends/cuda/audit/pool.py": "a hash of the backend's own files, and the cache of traces",
@@ -142,3 +141,16 @@ def test_a_device_is_written_into_and_stays(tmp_path: Path) -> None:
     with pytest.raises(IsADirectoryError):
         write_atomically(tmp_path, "x")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_link_out_of_its_folder_is_followed_where_that_is_asked_for(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    (folder / "below").mkdir(parents=True)
+    (tmp_path / "outside").write_text("[1]")
+    (folder / "below" / "inside").write_text("[2]")
+    (folder / "near").symlink_to("below/inside")
+    (folder / "far").symlink_to("../outside")
+    assert read_json(folder / "near", 10) == [2]
+    with pytest.raises(OSError, match="a link out of its folder"):
+        read_json(folder / "far", 10)
+    assert read_json(folder / "far", 10, follows_links=True) == [1]

@@ -63,6 +63,8 @@ CASES: dict[str, Maker] = {
     **{f"itself{e}": lambda path: path.symlink_to(path) for e in ENDINGS},
     **{f"fifo{e}": os.mkfifo for e in ENDINGS},
     **{f"folder{e}": Path.mkdir for e in ENDINGS},
+    "deeper.yaml": _text("a: " + "[" * 500_000),  # libyaml ended the process
+    "deeper_still.yaml": _text("{a: " * 500_000),
     "aliases.yaml": _text(BOMB),
     "self.yaml": _text("a: &a\n  b: *a\n"),
     "merge.yaml": _text("a: &a {b: 1}\nc:\n  <<: *a\n"),

@@ -11,7 +11,7 @@ from planc.cli import main
 from planc.diag.errors import PlanError
 from planc.driver import check, load
 from planc.graph import MachineLinks, machine_links
-from planc.interop.topologies import read_topology
+from planc.interop.topologies import hardware_text, read_topology
 from planc.interop.topologies.slurm import hosts
 from tests.plans import written
 
@@ -286,6 +286,12 @@ WRONG = {
     ),
     "another peer back": (INFINIBAND.replace('"S-spine1"[', '"S-spine9"[', 1), "E1424", 17),
     "a head cut short": (INFINIBAND.replace('Ca\t1 "H-n0c0"\t\t# "node-0 mlx5_0"', "Ca\t1 "), "E1424", 48),
+    "more cpus than a host has": ('<system version="1">' + '<cpu numaid="0"/>' * 70 + "</system>", "E1424", 1),
+    "a chain of switches": (
+        "".join(f"SwitchName=s{i} Switches=s{i + 1}\n" for i in range(5_000)) + "SwitchName=s5000 Nodes=n1\n",
+        "E1424",
+        33,
+    ),
     "switches alone": ('Switch\t1 "S-a"\t# "a"\n', "E1424", 2),
 }
 
@@ -317,3 +323,27 @@ def test_the_command_writes_a_file_that_a_plan_imports(tmp_path: Path, capsys: p
     assert main(["graph", "--from", str(text), "--machine", "cray"]) == 2
     assert main(["graph"]) == 2
     assert "h100_node" in capsys.readouterr().err
+
+
+def test_places_are_not_looked_for_name_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """200,000 hosts in one line were looked for in it one by one, which took minutes."""
+    looked: list[int] = []
+    monkeypatch.setattr(hardware_text, "line_span", lambda *given: looked.append(1))
+    path = tmp_path / "topology.conf"
+    path.write_text("SwitchName=s1 Nodes=" + ",".join(f"n{i}" for i in range(300)) + "\n")
+    assert "n299_switch" in read_topology(path, "h100_node")[0]
+    assert looked == []
+
+
+def test_links_of_a_gpu_that_is_below_no_cpu_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "system.xml"
+    stray = '<pci busid="a"><gpu dev="0"><nvlink target="b" count="1"/></gpu></pci>'
+    path.write_text(f'<system>{stray}<cpu numaid="0"><pci busid="b"><gpu dev="1"/></pci></cpu></system>')
+    assert "gpu1" in read_topology(path, "h100_node")[0]
+
+
+def test_a_machine_of_too_many_sentences_is_said_to_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "topology.conf"
+    path.write_text("SwitchName=s1 Nodes=n[1-1500]\n")
+    assert main(["graph", "--from", str(path), "--machine", "h100_node"]) == 1
+    assert "E0117" in capsys.readouterr().out

@@ -377,3 +377,19 @@ def test_every_verb_that_asks_is_in_the_table() -> None:
 def test_a_value_that_no_machine_or_model_has_is_refused(path: tuple[str | int, ...], value: Any, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         Plan.from_json(changed(*path, to=value))
+
+
+def test_sums_of_files_elsewhere_tell_nothing(tmp_path: Path) -> None:
+    """A stranger's preset would learn by E1005, and the sum in it, what is in any file, and whether it is there."""
+    import hashlib
+
+    (tmp_path / "secret").write_text("hunter2")
+    (tmp_path / "here").mkdir()
+    right, wrong = hashlib.sha256(b"hunter2").hexdigest(), "0" * 64
+    for source in ("../secret", str(tmp_path / "secret"), "gone.plan", "../gone.plan"):
+        for other, digest in (("../secret", right), ("../secret", wrong), ("../gone", wrong)):
+            preset = forged(COMPILED, tmp_path / "here" / "e.toml")
+            sums = f"sha256.'{source}' = '{wrong}'\n" + (f"sha256.'{other}' = '{digest}'\n" if other != source else "")
+            text = preset.read_text().replace("[plan]\n", f"[plan]\nsource = '{source}'\n{sums}")
+            preset.write_text(text)
+            assert {n.code for n in load_preset(preset).notes} == {"N1008"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -308,3 +309,34 @@ def test_both_stacks_are_shown_the_same_tokens(tmp_path: Path) -> None:
     assert cuda.data_sha256 == xla.data_sha256
     assert cuda.losses == pytest.approx(xla.losses, rel=1e-5)
     assert cuda.measured.heldout_losses == pytest.approx(xla.measured.heldout_losses, rel=1e-5)
+
+
+PIECE: dict[str, Any] = {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}
+LONGER = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 1000}
+ODD: dict[str, tuple[dict[str, Any], str]] = {
+    "merges of no token": ({"model": {**PIECE, "merges": ["a b"]}}, "is no tokenizer"),
+    "a thousand times as long, twice": (
+        {"model": PIECE, "normalizer": {"type": "Sequence", "normalizers": [LONGER, LONGER]}}, "times as long",
+    ),
+    "an unknown token that is none": (
+        {"model": {**PIECE, "type": "WordPiece", "unk_token": "z", "continuing_subword_prefix": "##",
+                   "max_input_chars_per_word": 9}}, "does not take the text apart",
+    ),
+    "a pattern without an end": (
+        {"model": PIECE, "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(a|a|aa)+$"}, "behavior": "Isolated",
+                                           "invert": False}}, "does not take the text apart",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_a_strangers_tokenizer_is_refused_with_its_reason(tmp_path: Path, name: str) -> None:
+    """Panics of the package's Rust are no Exceptions; a short file may ask for gigabytes of text."""
+    pytest.importorskip("tokenizers")
+    fields, said = ODD[name]
+    (tmp_path / "t.json").write_text(json.dumps({"version": "1.0", "added_tokens": [], **fields}))
+    (tmp_path / "a.txt").write_text(("a" * 40 + "b\n") * 100)
+    odd = preset(tmp_path, 'source = "text"\npath = "a.txt"\ntokenizer = "t.json"\nend_of_document = 0')
+    with pytest.raises(PlanError, match=said) as raised:
+        source_of(odd)
+    assert [d.code for d in raised.value.diagnostics] == ["E1032"]

@@ -8,7 +8,6 @@ import sys
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from shutil import copyfile
 from statistics import median
 
 from planc.cli.commands.calibrate import chips_of, plan_text, step_of
@@ -16,6 +15,7 @@ from planc.cli.common import print_diagnostics, print_json
 from planc.cli.views.report_text import seconds, strong
 from planc.cli.views.table import table
 from planc.diag.errors import PlanError
+from planc.files import MAX_TEXT_BYTES, read_bounded
 from planc.ir.target import Target
 
 BATCH, MODEL, DEVICES = "32 x 64 tokens microbatch 2", "llama_tiny", 4
@@ -67,8 +67,8 @@ def run(options: argparse.Namespace) -> int:
     except PlanError as error:
         print_diagnostics(error.diagnostics)
         return 2
-    except MeasuringError as error:
-        print(f"planc bench calibrated: {error}", file=sys.stderr)
+    except (MeasuringError, OSError) as error:
+        print(f"planc bench calibrated: {getattr(error, 'strerror', None) or error}", file=sys.stderr)
         return 2
     errors = [abs(row.error) for row in rows]
     if options.format == "json":
@@ -90,7 +90,7 @@ def compared(hardware: Path, machine: str, target: Target, folder: Path) -> list
     from planc.driver import load
     from planc.trainer.measure.coordinator import MeasuringError, measure
 
-    copyfile(hardware, folder / "machine.plan")
+    (folder / "machine.plan").write_bytes(read_bounded(hardware, MAX_TEXT_BYTES))
     plans = {}
     for name, (mesh, *layout) in LAYOUTS.items():
         path = folder / f"{name}.plan"

@@ -74,7 +74,8 @@ def _read_topology(options: argparse.Namespace) -> int:
         text, source = read_topology(Path(options.topology), options.machine, name)
     except PlanError as error:
         return refused(error.diagnostics, options.format)
-    found = read_part(parse_text(text, "hardware")).diagnostics
+    read = parse_text(text, "hardware")
+    found = read_part(read).diagnostics if read.header else [*read.diagnostics]  # a machine of too many sentences
     if found:
         return refused(found, options.format, {"hardware": Source.of("hardware", text), source.file: source})
     for path in options.outputs:

@@ -63,8 +63,8 @@ def _bounded(source: Source, loader: Any) -> None:
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > MAX_DEPTH + 1:
-                where = _span(source, event.start_mark, event.start_mark)
-                raise UnreadableError(f"nested more than {MAX_DEPTH} levels deep", where)
+                mark: Any = event.start_mark
+                raise UnreadableError(f"nested more than {MAX_DEPTH} levels deep", _span(source, mark, mark))
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
 

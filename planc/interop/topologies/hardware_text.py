@@ -41,7 +41,6 @@ class HardwareText:
         self.links: dict[str, LinkText] = {}
         self.points: dict[str, tuple[str, str]] = {}
         """For each name its kind, and the node that it is in."""
-        self.places: dict[str, Span] = {}
         self.wires: dict[tuple[str, str], tuple[str, int]] = {}
 
     def point(self, name: str, kind: str, unit: str, line: int) -> str:
@@ -52,7 +51,7 @@ class HardwareText:
         if len(self.points) >= MOST_POINTS:
             raise wrong(self.source, "E1424", line, f"more than {MOST_POINTS:,} points are described")
         node = plain_word(unit) if unit else ""
-        self.points[plain], self.places[plain] = (kind, node), line_span(self.source, line, name)
+        self.points[plain] = kind, node
         return plain
 
     def link(self, name: str, bytes_per_s: float, latency_s: float, efficiency: float = 1.0) -> str:

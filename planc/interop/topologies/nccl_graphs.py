@@ -13,7 +13,7 @@ from typing import Any
 
 from planc.diag.span import Source
 from planc.interop.topologies.hardware_text import HardwareText, wrong
-from planc.interop.topologies.nccl_xml import line_of, tree_of, whole
+from planc.interop.topologies.nccl_xml import tree_of, whole
 from planc.ir.hardware import Cluster
 
 RING = "4"
@@ -32,7 +32,7 @@ def read(source: Source, machine: Cluster) -> HardwareText:
     ring = next((graph for graph in root.findall("graph") if graph.get("pattern") == RING), None)
     if ring is None:
         raise wrong(source, "E1424", 1, "no graph has the pattern of a ring, 4")
-    line = line_of(source, 'pattern="4"')
+    line = next((n for n, text in enumerate(source.lines, 1) if 'pattern="4"' in text), 1)
     channels = ring.findall("channel")
     if not channels or len(channels) != whole(ring.get("nchannels", "")):
         message = f"the ring has {len(channels)} channels, and says that it has {ring.get('nchannels', 'none')[:20]}"

@@ -7,7 +7,7 @@ Elements and attributes: NCCL, src/graph/xml.cc. A PCIe link carries GT/s x widt
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 from xml.etree import ElementTree
 from xml.parsers import expat
@@ -18,6 +18,7 @@ from planc.interop.topologies.nvidia_smi import NVLINK_BYTES_PER_S, SOCKETS_BYTE
 from planc.ir.hardware import Cluster
 
 MOST_DEPTH = 32
+MOST_SOCKETS = 64
 NVSWITCH = "0x068000"
 """The PCI class of an NVSwitch."""
 
@@ -35,6 +36,8 @@ def read(source: Source, machine: Cluster) -> HardwareText:
     sockets = root.findall("cpu")
     if not sockets:
         raise wrong(source, "E1424", 1, "the system has no cpu")
+    if len(sockets) > MOST_SOCKETS:
+        raise wrong(source, "E1424", 1, f"{len(sockets):,} cpus: at most {MOST_SOCKETS} are in a host")
     for number, cpu in enumerate(sockets):
         socket = found.point(
             f"cpu{cpu.get('numaid', number)}", "socket", "host0", line_of(source, cpu.get("numaid", ""))
@@ -108,23 +111,24 @@ def _branch(found: HardwareText, element: Any, above: str, gpus: dict[str, str],
 def _cards(found: HardwareText, nic: Any, above: str, pcie: str) -> None:
     for net in nic.findall("net"):
         name = net.get("name") or f"net{net.get('dev', '0')}"
-        found.wire(found.point(name, "nic", "host0", line_of(found.source, f'"{name}"')), above, pcie)
+        found.wire(found.point(name, "nic", "host0", line_of(found.source, name)), above, pcie)
 
 
 def _nvlinks(found: HardwareText, root: Any, gpus: dict[str, str]) -> None:
     link = found.machine.link
     for element in root.iter("pci"):
-        gpu = element.find("gpu")
-        for nvlink in gpu.findall("nvlink") if gpu is not None else ():
-            each = NVLINK_BYTES_PER_S * (2 if whole(gpu.get("sm", "0")) >= 100 else 1)
+        gpu, mine = element.find("gpu"), gpus.get(element.get("busid", ""))
+        if gpu is None or mine is None:
+            continue
+        each = NVLINK_BYTES_PER_S * (2 if whole(gpu.get("sm", "0")) >= 100 else 1)
+        total = sum(whole(n.get("count", "0")) for n in gpu.findall("nvlink"))
+        for nvlink in gpu.findall("nvlink"):
             count, target = whole(nvlink.get("count", "0")), nvlink.get("target", "")
-            mine = gpus[element.get("busid", "")]
             if not count:
                 continue
             if nvlink.get("tclass") == NVSWITCH:
                 if "nvswitch" not in found.points:
                     found.point("nvswitch", "switch", "host0", 1)
-                total = sum(whole(n.get("count", "0")) for n in gpu.findall("nvlink"))
                 found.wire(mine, "nvswitch", found.link("nvlink", total * each, link.latency_s, link.efficiency))
             elif target in gpus and gpus[target] != mine:
                 found.wire(mine, gpus[target], found.link("nvlink", each, link.latency_s, link.efficiency), count)
@@ -150,6 +154,14 @@ def whole(text: str) -> int:
 
 
 def line_of(source: Source, word: str) -> int:
-    """The first line of `source` that holds `word`; the first of all where none does."""
-    lines: Iterator[int] = (n for n, line in enumerate(source.lines, 1) if word and word in line)
-    return next(lines, 1)
+    """The first line of `source` that holds `word` as the value of an attribute; the first of all where none does."""
+    return _first_lines(source.text).get(word, 1)
+
+
+@lru_cache(maxsize=2)
+def _first_lines(text: str) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for number, line in enumerate(text.split("\n"), 1):
+        for value in re.findall(r'"([^"]*)"', line):
+            found.setdefault(value, number)
+    return found

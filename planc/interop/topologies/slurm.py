@@ -18,6 +18,8 @@ from planc.interop.topologies.hardware_text import HardwareText, lines_of, wrong
 from planc.ir.hardware import Cluster
 
 MOST_NODES = 20_000
+MOST_LEVELS = 32
+"""Switches above each other; a network has a few."""
 
 
 @dataclass(frozen=True)
@@ -149,6 +151,9 @@ def _no_circles(source: Source, by_name: dict[str, Switch], parents: dict[str, s
             if above in seen:
                 raise wrong(source, "E1426", switch.line, f"the switch `{above}` is below itself", switch.name)
             seen.add(above)
+            if len(seen) > MOST_LEVELS:
+                message = f"more than {MOST_LEVELS} switches are above each other"
+                raise wrong(source, "E1424", switch.line, message, switch.name)
             at = above
 
 

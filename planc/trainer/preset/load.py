@@ -227,6 +227,8 @@ def _freshness(part: PlanPart, plan: Plan, path: Path, span: Span) -> list[Diagn
         if name == COMPILED:
             continue
         try:
+            if not _is_looked_at(name, part, path.parent):
+                raise FileNotFoundError
             actual = hashlib.sha256(read_bounded(path.parent / name, MAX_BYTES)).hexdigest()
         except OSError:
             message = f"{shortened(name)} is not here: the compiled plan is used as it stands"
@@ -236,6 +238,17 @@ def _freshness(part: PlanPart, plan: Plan, path: Path, span: Span) -> list[Diagn
             message = f"{name} has changed since it was embedded ({expected[:8]}, now {actual[:8]})"
             found.append(Diagnostic("E1005", message, span, help=embed_command(part, path)))
     return found or _recompiled(part, plan, path, span)
+
+
+def _is_looked_at(name: str, part: PlanPart, folder: Path) -> bool:
+    """True for a plan that is the source, and for files in its folder or the preset's, or below.
+
+    `planc embed` writes no others; whoever gave a preset with sums of any file would learn what is in it.
+    """
+    source, place = (folder / part.source).resolve(), (folder / name).resolve()
+    is_plan = source.suffix == ".plan" and source.is_file()
+    near = (folder.resolve(), *([source.parent] if is_plan else []))
+    return (is_plan and name == part.source) or any(place.is_relative_to(root) for root in near)
 
 
 def _recompiled(part: PlanPart, plan: Plan, path: Path, span: Span) -> list[Diagnostic]:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import prod
 from pathlib import Path
 from typing import Protocol
 
+from planc.files import parse_json, read_text
 from planc.trainer.data.tokens.files import DataError
 from planc.trainer.data.tokens.sums import sha256_of
 
 BYTES = "bytes"
+MAX_BYTES = 200_000_000
+"""Largest tokenizer that is read; those of large vocabularies have 30 MB."""
+MOST_GROWTH = 1000
 NUL = 0
 """The byte that no text holds: it ends a document of bytes."""
 ENDS = ("<|end_of_text|>", "<|endoftext|>", "<｜end▁of▁sentence｜>", "</s>", "<eos>")
@@ -46,16 +53,19 @@ class FileTokenizer:
     def __init__(self, path: Path, end: int | str | None) -> None:
         from tokenizers import Tokenizer as Fast
 
-        try:
-            self._fast = Fast.from_file(str(path))
-        except Exception as error:  # the package raises plain Exception
-            raise DataError(f"{path.name} is no tokenizer: {error}") from None
+        with _refusing(f"{path.name} is no tokenizer"):
+            text = read_text(path, MAX_BYTES, follows_links=True)  # a cache of models is made of links
+            if _growth(parse_json(text)) > MOST_GROWTH:
+                raise ValueError(f"its normalizer makes texts more than {MOST_GROWTH} times as long")
+            self._fast = Fast.from_str(text)
+        self._name = path.name
         self.vocab = int(self._fast.get_vocab_size(with_added_tokens=True))
         self.end = self._end_token(path, end)
         self.sha256 = sha256_of(path)
 
     def encode(self, text: str) -> list[int]:
-        return list(self._fast.encode(text, add_special_tokens=False).ids)
+        with _refusing(f"{self._name} does not take the text apart"):
+            return list(self._fast.encode(text, add_special_tokens=False).ids)
 
     def _end_token(self, path: Path, end: int | str | None) -> int:
         if isinstance(end, int):
@@ -65,6 +75,31 @@ class FileTokenizer:
         if not found:
             raise DataError(f"{path.name} has no token {' or '.join(known)}: say `end_of_document`")
         return int(found[0])
+
+
+@contextmanager
+def _refusing(what: str) -> Iterator[None]:
+    """A context in which the package's errors become a DataError: plain Exceptions, and panics of its Rust, which are
+    no Exceptions."""
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+            raise DataError(f"{what}: {error}") from None
+        raise
+
+
+def _growth(told: object) -> float:
+    """The most by which the normalizers of a tokenizer's JSON make a text longer, where one puts texts in place of
+    others: a short file may stand for gigabytes."""
+    if not isinstance(told, dict):
+        return 1.0
+    listed = told.get("normalizers")
+    parts = [told.get("normalizer"), *(listed if isinstance(listed, list) else ())]
+    content, pattern = told.get("content"), told.get("pattern")
+    found = pattern.get("String") if isinstance(pattern, dict) else ""
+    own = len(content) / max(1, len(found) if isinstance(found, str) else 1) if isinstance(content, str) else 1.0
+    return prod((max(1.0, own), *map(_growth, parts)))
 
 
 def tokenizer_of(name: str, folder: Path, end: int | str | None) -> Tokenizer:
