@@ -14,6 +14,9 @@ from planc.ir.model import LORA_A, LORA_B, LORA_RANK, SLOTS, Model
 from planc.ir.plan import Plan, Replicate, Shard
 from planc.ir.saved_by_code import elements_of
 
+MOST_OPS, MOST_OPS_IN_ALL, MOST_PARAMETERS = 256, 4_000, 1_000
+"""Ops of a kind of block, and of all kinds together; parameters. Checks compare the ops of a block with each other, and
+no model has a tenth of these."""
 OUTSIDE_MODEL = ("batch", "sequence", SLOTS)
 """Dims whose lengths come from the batch."""
 
@@ -45,6 +48,10 @@ def _updates(plan: Plan) -> Iterator[str]:
 
 def model_inconsistencies(model: Model) -> Iterator[str]:
     """One sentence for each mistake in `model`: names that it uses and does not declare, sizes that do not fit."""
+    ops_of = [len(ops) for ops in model.ops.values()]
+    if max(ops_of, default=0) > MOST_OPS or sum(ops_of) > MOST_OPS_IN_ALL or len(model.params) > MOST_PARAMETERS:
+        yield f"{sum(ops_of):,} ops and {len(model.params):,} parameters, more than any model has"
+        return
     sections = {"first", "last", *model.blocks}
     yield from unknown("size", ["layers"], model.sizes)
     yield from unknown("section", [*model.ops, *(s for p in model.params for s in p.sections)], sections)
@@ -66,6 +73,7 @@ def model_inconsistencies(model: Model) -> Iterator[str]:
             yield f"what the code of `{op.name}` keeps is not in the order of the lengths of a sequence"
         yield from unknown("dim", [*op.whole, *(d for whole in op.whole_of.values() for d in whole)], dims)
     yield from _unused(model)
+    yield from _disordered(model)
     if "layers" in model.sizes and sum(run.layers for run in model.runs) not in (0, model.layers):
         yield "the runs of blocks are not as many as the layers"
     if model.top_k and model.sizes.get("experts", 0) < model.top_k:
@@ -81,6 +89,28 @@ def _unused(model: Model) -> Iterator[str]:
     for name, section in sorted(used ^ kept)[:1]:
         what = "no op of it uses it" if (name, section) in kept else "it is not one of it"
         yield f"the parameter `{name}` and the section `{section}`: {what}"
+
+
+def _disordered(model: Model) -> Iterator[str]:
+    """Names that are there twice, tensors without dims, and ops that read what a later one makes."""
+    for what, names in (("tensor", [t.name for t in model.tensors]), ("parameter", [p.name for p in model.params])):
+        if len({*names}) != len(names):
+            yield f"two {what}s have one name"
+    scalars = {op.output for ops in model.ops.values() for op in ops if op.kind == "loss"}
+    for tensor in model.tensors:
+        if len({*tensor.dims}) != len(tensor.dims) or not (tensor.dims or tensor.name in scalars):
+            yield f"the tensor `{tensor.name}` has no dims, or one twice"
+    stream = {ops[-1].output for kind in model.blocks for ops in (model.ops.get(kind, ()),) if ops}
+    for section, ops in model.ops.items():
+        made: set[str] = set()
+        outputs = [op.output for op in ops]
+        if len({*outputs}) != len(outputs) or len({op.name for op in ops}) != len(ops):
+            yield f"two ops of the section `{section}` have one name or one output"
+        for op in ops:
+            if later := {*op.inputs} & ({*outputs} - made - stream):
+                yield f"the op `{op.name}` reads `{min(later)}`, which a later one makes"
+                return
+            made.add(op.output)
 
 
 def _mesh(mesh: Mesh) -> Iterator[str]:

@@ -32,13 +32,15 @@ use       fsdp over `|@all`<script>alert(1)</script>::error::
 """
 PYTHON = """#!/bin/sh
 # stands for a Python whose environments need no network: they have this checkout's planc
-if [ "$1 $2" = "-m venv" ]; then
-  mkdir -p "$3/bin"
-  cp "$0" "$3/bin/python"
-  printf '#!/bin/sh\\nexec "%s" -m planc.cli "$@"\\n' "$3/bin/python" > "$3/bin/planc"
-  chmod +x "$3/bin/planc"
-elif [ "$1 $2 $3" = "-m pip install" ]; then
+if [ "$1 $2 $3" = "-I -m venv" ]; then
+  mkdir -p "$4/bin"
+  cp "$0" "$4/bin/python"
+  printf '#!/bin/sh\\nexec "%s" -P -m planc.cli "$@"\\n' "$4/bin/python" > "$4/bin/planc"
+  chmod +x "$4/bin/planc"
+elif [ "$1 $2 $3 $4" = "-I -m pip install" ]; then
   echo "$@" > "$(dirname "$0")/installed"
+elif [ "$1" = "-I" ]; then
+  exec {python} "$@"
 else
   PYTHONPATH={root} exec {python} "$@"
 fi
@@ -167,6 +169,21 @@ def test_warnings_fail_a_strict_job(tmp_path: Path, python: Path, comments: Comm
     assert [s.ran for s in steps] == [True, True, False, False] and steps[1].returncode == 1
     assert steps[1].stdout.startswith("::warning file=first.plan")
     assert main(["check", str(here.server / "first.plan")]) == 0
+
+
+def test_no_module_of_a_pull_request_is_run(tmp_path: Path, python: Path, comments: Comments) -> None:
+    """`python -m venv` in the checkout would import a `venv.py` of it; and planc's own modules have names there too."""
+    steps = Runner(ROOT, tmp_path, tmp_path, "push", {}, "").document["runs"]["steps"]
+    started = [words for step in steps for words in re.findall(r'(?:PYTHON|/bin/python)" (.*)', step["run"])]
+    assert len(started) == 3 and all(words.startswith("-I ") for words in started), started
+    here = Repository(tmp_path)
+    for name in ("venv", "pip", "json", "argparse", "logging", "planc", "lark"):
+        (here.server / f"{name}.py").write_text(f"open({str(tmp_path / 'OWNED')!r}, 'w')\n")
+    base = here.commit(first=plan())
+    here.commit(first=plan(batch="8 x 128 tokens microbatch 2"))
+    _, ran = here.job(base, python, comments.url)
+    assert [s.returncode for s in ran] == [0, 0, 0, 0]
+    assert not (tmp_path / "OWNED").exists()
 
 
 # Hooks.

@@ -49,6 +49,16 @@ def test_an_environment_that_is_not_there_is_said(tmp_path: Path, monkeypatch: p
     assert python_of("", None, here) == python_of("jax", None, here) == sys.executable
 
 
+def test_a_python_of_the_working_directory_is_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever wrote a repository may have put any program there."""
+    monkeypatch.setattr("planc.trainer.run.environment.OWN", {"torch_xla": "no-such-folder"})
+    (tmp_path / "no-such-folder" / "bin").mkdir(parents=True)
+    (tmp_path / "no-such-folder" / "bin" / "python").touch()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(PlanError, match="E1009"):
+        python_of("torch_xla", None, Span("preset.toml", 1, 1, 1, 1))
+
+
 @pytest.mark.parametrize(
     ("line", "what"),
     [

@@ -372,6 +372,11 @@ def test_every_verb_that_asks_is_in_the_table() -> None:
         (("model", "params", 0, "section"), "last", "it is not one of it"),
         (("model", "ops", "block", 1, "params"), [], "no op of it uses it"),
         (("stores", 0, "axes"), ["fsdp", "fsdp"], "names an axis twice"),
+        (("model", "tensors", 1, "dims"), [], "has no dims, or one twice"),
+        (("model", "tensors", 1, "dims"), ["batch", "batch"], "has no dims, or one twice"),
+        (("model", "tensors"), COMPILED["model"]["tensors"] * 2, "two tensors have one name"),
+        (("model", "ops", "block", 1, "inputs"), ["attention.v"], "which a later one makes"),
+        (("model", "ops", "block"), COMPILED["model"]["ops"]["block"] * 30, "more than any model has"),
     ],
 )
 def test_a_value_that_no_machine_or_model_has_is_refused(path: tuple[str | int, ...], value: Any, says: str) -> None:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -46,7 +47,10 @@ def traces(
     left = [stage for stage in reversed(stages) if stage not in found]  # the last one, with the loss, takes longest
     if left:
         workers = max(1, min(len(left), cpu_count() or 1))
-        with ProcessPoolExecutor(workers, mp_context=_context(), max_tasks_per_child=1) as pool:
+        with (
+            _without_the_working_directory(),
+            ProcessPoolExecutor(workers, mp_context=_context(), max_tasks_per_child=1) as pool,
+        ):
             futures = {pool.submit(_trace, program, stage, source): stage for stage in left}
             for future in as_completed(futures):
                 traced = _with_all_run(pool, program, futures[future], future, source)
@@ -107,6 +111,20 @@ def _sources() -> str:
 
 
 @cache
+@contextmanager
+def _without_the_working_directory() -> Iterator[None]:
+    """A context in which Pythons that are started import nothing from the working directory as they start."""
+    before = os.environ.get("PYTHONSAFEPATH")
+    os.environ["PYTHONSAFEPATH"] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONSAFEPATH"]
+        else:
+            os.environ["PYTHONSAFEPATH"] = before
+
+
 def _context() -> BaseContext:
     context = get_context("forkserver")
     context.set_forkserver_preload(["planc.backends.cuda.audit.trace"])

@@ -90,7 +90,7 @@ def _run_worker(plan: Plan, topology: str, folder: Path, timeout_s: float) -> No
 
 
 def _command(folder: Path) -> list[str]:
-    return [sys.executable, "-m", "planc.backends.xla.audit.worker", str(folder)]
+    return [sys.executable, "-P", "-m", "planc.backends.xla.audit.worker", str(folder)]
 
 
 def _failed(plan: Plan, where: str, note: str) -> Diagnostic:

@@ -164,7 +164,7 @@ def _median(call: Callable[[], object], runs: int) -> float:
 
 
 def _check(plan: str, *words: str) -> Callable[[], float]:
-    return _process("-m", "planc.cli", "check", plan, "--brief", *words)
+    return _process("-P", "-m", "planc.cli", "check", plan, "--brief", *words)
 
 
 def _process(*words: str) -> Callable[[], float]:

@@ -58,7 +58,7 @@ class RunningTraining:
     def __init__(self, preset: Path, checkpoints: Path) -> None:
         words = ["train", str(preset), "--target", "cuda", "--checkpoint", str(checkpoints)]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "planc.cli", *words],
+            [sys.executable, "-P", "-m", "planc.cli", *words],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

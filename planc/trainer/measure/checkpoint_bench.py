@@ -39,7 +39,16 @@ def measure(target: Target, runs: int, timeout_s: float = 600.0, preset: Path | 
     path = preset or _preset()
     plan = load_preset(path).plan
     with tempfile.TemporaryDirectory(prefix="planc-saves-") as folder:
-        argv = [sys.executable, "-m", "planc.trainer.measure.checkpoint_bench", target, str(runs), folder, str(path)]
+        argv = [
+            sys.executable,
+            "-P",
+            "-m",
+            "planc.trainer.measure.checkpoint_bench",
+            target,
+            str(runs),
+            folder,
+            str(path),
+        ]
         done = launch.run(argv, launch.processes(plan, load_backend(target)), timeout_s=timeout_s)
     if not done.ok:
         raise OSError(f"a rank ended with status {done.returncode}: {done.outputs[done.failed_rank or 0][-500:]}")

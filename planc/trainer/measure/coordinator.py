@@ -86,7 +86,7 @@ def rows_of_ranks(
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "task.json")
         path.write_text(json.dumps(task))
-        argv = [sys.executable, "-m", f"planc.trainer.measure.{worker}", *words, str(path)]
+        argv = [sys.executable, "-P", "-m", f"planc.trainer.measure.{worker}", *words, str(path)]
         done = launch.run(argv, processes, timeout_s=timeout_s, on_line=heard)
     if not done.ok:
         raise MeasuringError(f"a process failed\n{done.outputs[done.failed_rank or 0][-2000:]}")

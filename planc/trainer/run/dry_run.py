@@ -64,7 +64,7 @@ def dry_run(plan: Plan, target: Target) -> tuple[DryRun | None, str]:
 
     Where that process fails, None and what it wrote to its standard error.
     """
-    words = ["-m", "planc.trainer.run.dry_run", "--target", target]
+    words = ["-P", "-m", "planc.trainer.run.dry_run", "--target", target]
     given = json.dumps(plan.to_json())
     done = subprocess.run([sys.executable, *words], input=given, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -12,7 +12,8 @@ from pathlib import Path
 from planc.diag import Diagnostic, PlanError, Span
 
 OWN = {"torch_xla": ".venv-torch-xla"}
-"""Runtimes with an environment of their own, and its conventional folder: in the working directory, or beside planc."""
+"""Runtimes with an environment of their own, and its conventional folder beside planc: a program of the working
+directory may be a stranger's."""
 
 
 def python_of(runtime: str, given: Path | None, span: Span) -> str:
@@ -23,11 +24,9 @@ def python_of(runtime: str, given: Path | None, span: Span) -> str:
         return str(given.absolute())
     if runtime not in OWN or find_spec(runtime) is not None:
         return sys.executable
-    beside = Path(__file__).resolve().parents[3]
-    for place in (Path.cwd(), beside):
-        python = place / OWN[runtime] / "bin" / "python"
-        if python.is_file():
-            return str(python)
+    python = Path(__file__).resolve().parents[3] / OWN[runtime] / "bin" / "python"
+    if python.is_file():
+        return str(python)
     raise _missing(runtime, f"there is no {OWN[runtime]} here", span)
 
 

@@ -126,6 +126,7 @@ def _environment(rank: int, world: int, common: Mapping[str, str]) -> dict[str, 
         **os.environ,
         "OMP_NUM_THREADS": "1",  # ranks share the cores; more threads only get in each other's way
         "PYTHONUNBUFFERED": "1",
+        "PYTHONSAFEPATH": "1",  # nothing of the working directory is imported, by what a rank starts neither
         "MASTER_ADDR": "127.0.0.1",
         **common,
         **{name: str(value) for name, value in ranks.items()},

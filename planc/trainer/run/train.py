@@ -165,7 +165,7 @@ def _launch(
         if event is not None and on_event is not None:
             on_event(event)
 
-    argv = [ready.python, "-m", "planc.trainer.run.worker", *request.arguments()]
+    argv = [ready.python, "-P", "-m", "planc.trainer.run.worker", *request.arguments()]
     return launch.run(
         argv,
         ready.processes,

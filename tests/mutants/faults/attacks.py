@@ -83,8 +83,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="S6: metrics replace any file",
         file="planc/trainer/telemetry/metrics_file.py",
-        text='return isinstance(first, dict) and first.get("kind") == "start"',
-        planted="return True",
+        text="    except (OSError, ValueError):\n        return False\n    return isinstance(first",
+        planted="    except (OSError, ValueError):\n        return True\n    return isinstance(first",
         test="tests/trainer/test_watching.py::test_metrics_replace_no_other_file",
     ),
     Fault(
@@ -189,8 +189,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="S10: a link in a checkpoint is followed",
         file="planc/trainer/checkpoint/directory.py",
-        text="        if leads_out(path / name):\n",
-        planted="        if leads_out(path / name) and not name:\n",
+        text="    if path.is_symlink():\n        path.unlink(missing_ok=True)\n",
+        planted="    if path.is_mount():\n        path.unlink(missing_ok=True)\n",
         test=f"{FORGED}::test_links_in_a_folder_of_checkpoints_are_not_followed",
     ),
     Fault(
@@ -425,5 +425,33 @@ FAULTS: tuple[Fault, ...] = (
         text="    return prod((max(1.0, own), *map(_growth, parts)))\n",
         planted="    return 1.0 + 0 * prod((max(1.0, own), *map(_growth, parts)))\n",
         test="tests/trainer/test_tokens.py::test_a_strangers_tokenizer_is_refused_with_its_reason",
+    ),
+    Fault(
+        name="T17: the action's pip is imported from the pull request",
+        file="action.yml",
+        text='planc/bin/python" -I -m pip',
+        planted='planc/bin/python" -m pip',
+        test="tests/cli/test_action.py::test_no_module_of_a_pull_request_is_run",
+    ),
+    Fault(
+        name="T18: a dry run imports from the working directory",
+        file="planc/trainer/run/dry_run.py",
+        text='words = ["-P", "-m", ',
+        planted='words = ["-m", ',
+        test="tests/house/test_started_pythons.py::test_a_dry_run_in_a_strangers_folder_runs_none_of_its_modules",
+    ),
+    Fault(
+        name="T18: a Python of the working directory is started",
+        file="planc/trainer/run/environment.py",
+        text="python = Path(__file__).resolve().parents[3] / OWN[runtime]",
+        planted="python = Path.cwd() / OWN[runtime]",
+        test="tests/torch_xla/test_three.py::test_a_python_of_the_working_directory_is_not_started",
+    ),
+    Fault(
+        name="T19: ops may read what later ones make",
+        file="planc/ir/references.py",
+        text="    yield from _disordered(model)\n",
+        planted="",
+        test="tests/trainer/test_hostile_presets.py::test_a_value_that_no_machine_or_model_has_is_refused",
     ),
 )  # fmt: skip
