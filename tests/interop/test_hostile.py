@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -90,6 +92,15 @@ def test_a_hostile_file_gets_a_code_in_time(name: str, tmp_path: Path) -> None:
     assert all(d.span.line >= 1 and Path(d.span.file).name == name for d in found.diagnostics)
     assert took_s < LIMIT_S
     assert not (tmp_path / "made").exists() and not Path("made").exists()
+
+
+def test_nested_yaml_does_not_end_the_process(tmp_path: Path) -> None:
+    file = tmp_path / "deep.yaml"
+    file.write_text("- " * 300_000)
+    code = f"import sys; from planc.cli import main; sys.exit(main(['import', {str(file)!r}]))"
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "error[E1301]" in done.stdout
 
 
 @pytest.mark.parametrize("system", list(systems()))

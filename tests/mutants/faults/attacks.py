@@ -392,6 +392,13 @@ FAULTS: tuple[Fault, ...] = (
         test=f"{OUTSIDE}::test_a_link_out_of_its_folder_is_neither_quoted_nor_written",
     ),
     Fault(
+        name="T13: YAML is composed however deep it is nested",
+        file="planc/interop/formats/yaml.py",
+        text="            if depth > MAX_DEPTH + 1:\n",
+        planted="            if depth > MAX_DEPTH**4:\n",
+        test="tests/interop/test_hostile.py::test_nested_yaml_does_not_end_the_process",
+    ),
+    Fault(
         name="T14: the chain of switches has no end",
         file="planc/interop/topologies/slurm.py",
         text="            if len(seen) > MOST_LEVELS:\n",
