@@ -89,14 +89,14 @@ def _refusing(what: str) -> Iterator[None]:
         raise
 
 
-def _growth(told: object) -> float:
+def _growth(fields: object) -> float:
     """The most by which the normalizers of a tokenizer's JSON make a text longer, where one puts texts in place of
     others: a short file may stand for gigabytes."""
-    if not isinstance(told, dict):
+    if not isinstance(fields, dict):
         return 1.0
-    listed = told.get("normalizers")
-    parts = [told.get("normalizer"), *(listed if isinstance(listed, list) else ())]
-    content, pattern = told.get("content"), told.get("pattern")
+    listed = fields.get("normalizers")
+    parts = [fields.get("normalizer"), *(listed if isinstance(listed, list) else ())]
+    content, pattern = fields.get("content"), fields.get("pattern")
     found = pattern.get("String") if isinstance(pattern, dict) else ""
     own = len(content) / max(1, len(found) if isinstance(found, str) else 1) if isinstance(content, str) else 1.0
     return prod((max(1.0, own), *map(_growth, parts)))
