@@ -122,6 +122,26 @@ class AxisWire:
 
 
 @dataclass(frozen=True, kw_only=True)
+class HostBytes:
+    """Bytes between one device and its host's memory in a step, or those that rest there for it."""
+
+    what: str
+    """`resting`, `to host` or `from host`."""
+    predicted_bytes: int
+    observed_bytes: int
+    asynchronous_bytes: int = 0
+    """Those that the program does not wait for at once."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "what": self.what,
+            "predicted_bytes": self.predicted_bytes,
+            "observed_bytes": self.observed_bytes,
+            "asynchronous_bytes": self.asynchronous_bytes,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
 class CompilerReport:
     """A compiler's report on a program that was compiled and not run."""
 
@@ -139,6 +159,8 @@ class CompilerReport:
     compile_s: float = 0.0
     options: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
+    host: tuple[HostBytes, ...] = ()
+    """The host's memory, where a plan keeps something there."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -152,6 +174,7 @@ class CompilerReport:
             "compile_s": self.compile_s,
             "options": self.options,
             "versions": self.versions,
+            "host": [h.to_json() for h in self.host],
         }
 
 

@@ -23,6 +23,8 @@ MOE: dict[str, tuple[str, ...]] = {
     "ep_etp_view_v5p": (*MIXTRAL["ep_etp_view"], UNFUSED),
     "ep_splash": ("fsdp 2 > ep 2", BOTH, STORED, EP, "recompute blocks", SPLASH),
     "deepseek_every": ("fsdp 2 > ep 2", BOTH, STORED, EP, "recompute blocks every 3 layers"),
+    "ep_offload": ("fsdp 2 > ep 2", BOTH, STORED, EP, "recompute blocks", "offload params, optimizer, hidden to host"),
+    "deepseek_offload": ("dp 2 > tp 2", "use zero1 over dp", TP, "offload optimizer to host"),
     "deepseek_splash": ("dp 2 > tp 2", "use ddp over dp", TP, SPLASH),
     "deepseek_cut_view": (
         "a 4 > b 2",

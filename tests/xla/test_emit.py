@@ -70,12 +70,12 @@ def test_every_private_function_is_used(text: str) -> None:
 
 
 def test_the_end_of_the_file_is_the_same_for_every_plan() -> None:
-    """For those whose state rests in fp32, and for the others."""
+    """For those whose state rests on the device in fp32, and for the others, whose own functions of state are above."""
     experts = (emit(moe_sharded(name)) for name in MOE)
     texts = [*(emit(case(name)) for name in (*LAYOUTS, *EXTRA)), *experts]
     ends = {text.partition(NO_PLAN)[2] for text in texts}
-    assert len(ends) == 2 and all("def init_state" in end for end in ends)
-    assert ["def narrow" in end for end in sorted(ends, key=len)] == [False, True]
+    assert len(ends) == 2 and all("def shardings" in end for end in ends)
+    assert ["def init_state" in end for end in sorted(ends, key=len)] == [False, True]
 
 
 def test_ruff_has_nothing_to_say(tmp_path: Path) -> None:
@@ -135,3 +135,29 @@ def test_state_is_kept_in_its_dtype_and_computed_with_in_fp32() -> None:
 def test_a_region_that_is_compiled_is_named_where_the_whole_step_is() -> None:
     text = emit(case("compiled"))
     assert "compile blocks, loss as inductor\n    return jax.jit(\n" in text
+
+
+def test_state_on_the_host_is_updated_layer_by_layer() -> None:
+    both, moments, params = (
+        emit(case(name)) for name in ("offload_state", "offload_optimizer_tp", "offload_params_zero1")
+    )
+    rests = '"{}": _resting(shardings(mesh, params), PARAMS_MEMORY)'.format("params")
+    assert [rests in text for text in (both, moments, params)] == [True, False, True]
+    assert ['OPTIMIZER_MEMORY = "pinned_host"' in text for text in (both, moments, params)] == [True, True, False]
+    assert ["held = _copies(" in t for t in (both, moments, params)] == [
+        True,
+        False,
+        True,
+    ]
+    assert all("jax.lax.fori_loop(0, layers, functools.partial(layer, layers), held)" in t for t in (both, moments))
+    assert all("jax.lax.dynamic_slice_in_dim(x, i, int(len(x) == layers))" in t for t in (both, moments, params))
+    assert "_placed(_placed(old, PARAMS), OPTIMIZER)" in params and "_placed(old" not in both
+
+
+def test_activations_on_the_host_are_named_where_they_are_kept() -> None:
+    hidden, some = (emit(case(name)) for name in ("offload_hidden", "offload_some"))
+    assert 'OFFLOADED = ("hidden",)' in hidden and 'block(checkpoint_name(x, "hidden"), layer)' in hidden
+    assert "names_which_can_be_saved=()," in hidden and "KEPT" not in hidden
+    assert (
+        "names_which_can_be_saved=KEPT," in some and '"ffn.gate",' not in some.partition("KEPT = ")[2].partition(")")[0]
+    )

@@ -87,7 +87,7 @@ def test_axes_from_partition_numbers() -> None:
 
 def test_shapes() -> None:
     assert shapes_of("(bf16[2,12]{1,0:T(2,128)(2,1)S(1)}, /*index=1*/pred[])") == (
-        Shape("bf16", (2, 12)),
+        Shape("bf16", (2, 12), space=1),
         Shape("pred", ()),
     )
     assert Shape("f32", (67, 64)).bytes == 4 * 67 * 64
@@ -210,3 +210,33 @@ def test_the_metadata_of_a_kernel_has_lines_of_its_own() -> None:
     assert 'op_name="kernel"' in entry.result.attributes
     with pytest.raises(HloError, match="no end"):
         parse(KERNEL.partition("}}")[0])
+
+
+MOVES = """HloModule moves, is_scheduled=true
+
+ENTRY %main (p.0: f32[8,64], p.1: bf16[4,16,8], p.2: s32[]) -> bf16[4,16,8] {
+  %p.0 = f32[8,64]{1,0:T(8,128)S(5)} parameter(0)
+  %p.1 = bf16[4,16,8]{2,1,0:T(8,128)(2,1)S(5)} parameter(1)
+  %p.2 = s32[]{:T(128)} parameter(2)
+  %fetched = (f32[8,64]{1,0:T(8,128)}, f32[8,64]{1,0:T(8,128)S(5)}, u32[]{:S(2)}) copy-start(%p.0)
+  %here = f32[8,64]{1,0:T(8,128)} copy-done(%fetched)
+  %back = (f32[8,64]{1,0:T(8,128)S(5)}, f32[8,64]{1,0:T(8,128)}, u32[]{:S(2)}) copy-start(%here)
+  %there = f32[8,64]{1,0:T(8,128)S(5)} copy-done(%back)
+  %near = (f32[8,64]{1,0:T(8,128)S(1)}, f32[8,64]{1,0:T(8,128)}, u32[]{:S(2)}) copy-start(%here)
+  %part = ((bf16[4,16,8]{2,1,0:T(8,128)(2,1)S(5)}, s32[], s32[], s32[]), bf16[1,16,8]{2,1,0:T(8,128)(2,1)}, u32[]{:S(2)}) dynamic-slice-start(%p.1, %p.2, %p.2, %p.2), dynamic_slice_sizes={1,16,8}
+  %row = bf16[1,16,8]{2,1,0:T(8,128)(2,1)} dynamic-slice-done(%part)
+  %put = ((bf16[4,16,8]{2,1,0:T(8,128)(2,1)S(5)}, bf16[1,16,8]{2,1,0:T(8,128)(2,1)}, s32[], s32[], s32[]), bf16[4,16,8]{2,1,0:T(8,128)(2,1)S(5)}, u32[]{:S(2)}) dynamic-update-slice-start(%p.1, %row, %p.2, %p.2, %p.2)
+  ROOT %done = bf16[4,16,8]{2,1,0:T(8,128)(2,1)S(5)} dynamic-update-slice-done(%put)
+}
+"""  # noqa: E501
+"""Transfers in the forms that libtpu 0.0.42 writes for state and activations in the host's memory."""
+
+
+def test_transfers_to_and_from_the_host() -> None:
+    found = inventory(MOVES, MESH)
+    whole, part = 8 * 64 * 4, 16 * 8 * 2
+    assert [(m.direction, m.payload_bytes) for m in found.transfers] == [
+        *(("from_host", whole), ("to_host", whole)),
+        *(("from_host", part), ("to_host", part)),
+    ]
+    assert found.transferred_bytes("to_host") == whole + part and all(m.asynchronous for m in found.transfers)

@@ -94,6 +94,23 @@ def test_a_kernel_beside_gathered_keys_is_refused() -> None:
     assert found.code == "E0901" and "attention.core as flash" in found.message
 
 
+@pytest.mark.parametrize(
+    ("layout", "model", "why"),
+    [
+        (
+            ("pp 2 > fsdp 2", FSDP, "use pp over pp as gpipe", "offload optimizer to host"),
+            "llama_micro",
+            "divided over",
+        ),
+        ((*FSDP_TP, "recompute blocks every 2 layers", "offload hidden to host"), "llama_micro", "what others offload"),
+        (("fsdp 4", FSDP, "recompute blocks except moe.gate", "offload moe.gate to host"), "mixtral_micro", "one rank"),
+    ],
+)
+def test_what_cannot_rest_on_the_host_is_refused(layout: tuple[str, ...], model: str, why: str) -> None:
+    (found,) = refusals(propagated(plan_of("away", *layout, model=model)))
+    assert found.code == "E0901" and "offload" in found.message and why in found.message
+
+
 @pytest.mark.parametrize("more", ["bucket 2 layers", "prefetch 2 layers"])
 def test_groups_of_layers_are_refused(more: str) -> None:
     of = propagated(plan_of("grouped", *FSDP_TP, f"gather params per pass {more}"))

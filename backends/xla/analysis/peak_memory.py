@@ -14,10 +14,12 @@ from functools import cached_property
 from planc.backends.xla.analysis.attention import LANES, runs_splash
 from planc.backends.xla.analysis.expert_mesh import Experts
 from planc.backends.xla.analysis.layouts import cut, gathers_in_use
+from planc.backends.xla.analysis.offload import fetched_whole, on_host
 from planc.backends.xla.analysis.pipeline import chunks, iterations, pipelined
 from planc.backends.xla.analysis.saved_by_blocks import layers_that_save
 from planc.backends.xla.analysis.state_dtypes import number_bytes
 from planc.backends.xla.rules import all_reduce_thin_shards
+from planc.cost.step.offload import offloaded
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.collective import DTYPE_BYTES, Collective
 from planc.ir.model import EXPERTS, SLOTS, Section
@@ -112,13 +114,14 @@ class Moments:
     def _state_bytes(self, noun: Noun, *, moments: bool = False) -> float:
         """Bytes on one device of a noun between uses: a parameter's once, or once for each of its moments.
 
-        XLA stores whole what it cannot divide.
+        XLA stores whole what it cannot divide. Of what rests on the host, the layers' is there one by one.
         """
         return number_bytes(self.plan, noun) * sum(
             (moments_of(self.plan, p.param.name) if moments else 1)
             * self._copies_of(p)
             * self._stored_elements(p, noun)
             for p in self.sharded.params
+            if not on_host(self.plan, noun) or fetched_whole(self.sharded, p)
         )
 
     def _copies_of(self, p: ParamSharding) -> float:
@@ -133,9 +136,13 @@ class Moments:
         return whole / self.plan.mesh.size(*p.stored[noun]) if divided else whole
 
     def _copies(self) -> float:
-        """Bytes of compute copies that outlive a pass: whole parameters that are gathered before, or experts."""
+        """Bytes of compute copies that outlive a pass: whole parameters that are gathered before, experts, or those of
+        parameters on the host."""
         if self.plan.store("params") and not gathers_in_use(self.plan):
             return sum(self._copies_of(p) * param_elements(self.plan, p) for p in self.sharded.params) * self.computed
+        if on_host(self.plan, "params"):
+            held = (self._copies_of(p) * self._stored_elements(p, "params") for p in self.sharded.params)
+            return sum(held) * self.computed
         return self._narrow_experts()
 
     def _narrow_experts(self) -> float:
@@ -173,6 +180,7 @@ class Moments:
                 * self._rows_of_buffer(n)
                 * layers_that_save(self.sharded, kind, n)
                 for n in dict.fromkeys((*replay(self.plan, kind).saved, *saved_without_recompute(self.model, kind)))
+                if n not in offloaded(self.plan)
             )
             for kind in self.model.blocks
         }

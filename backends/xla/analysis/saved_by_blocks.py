@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from planc.backends.xla.analysis.attention import KERNEL_OUTPUT, attentions, runs_splash
 from planc.backends.xla.analysis.pipeline import chunks
+from planc.cost.step.offload import offloaded
 from planc.ir.model import Section
 from planc.ir.sharding import Sharded
 from planc.sharding.recompute import replay, saved_without_recompute
@@ -26,25 +27,39 @@ def layers_that_save(sharded: Sharded, kind: Section, tensor: str) -> float:
     return keep / layers
 
 
+def saved_by_replayed_blocks(sharded: Sharded) -> dict[Section, tuple[str, ...]]:
+    """The tensors that blocks of each kind keep to be run again, their input among them."""
+    return {kind: replay(sharded.plan, kind).saved for kind in sharded.model.blocks}
+
+
 def saved_activations(sharded: Sharded) -> tuple[str, ...]:
-    """Names of what blocks keep that are run again, but for their input, which the scan holds anyway."""
-    model = sharded.model
-    return _named(sharded, {kind: replay(sharded.plan, kind).saved for kind in model.blocks})
+    """Names of what blocks keep on the device that are run again, but for their input, which the scan holds anyway."""
+    away = offloaded(sharded.plan)
+    kept = {kind: tuple(t for t in held if t not in away) for kind, held in saved_by_replayed_blocks(sharded).items()}
+    return by_name(sharded, _without_input(sharded, kept))
 
 
 def saved_without_replay(sharded: Sharded) -> tuple[str, ...]:
     """Names of what the other blocks keep: all that a backward reads; () where every block is run again."""
     if every(sharded) == 1:
         return ()
-    return _named(sharded, {kind: saved_without_recompute(sharded.model, kind) for kind in sharded.model.blocks})
+    held = {kind: saved_without_recompute(sharded.model, kind) for kind in sharded.model.blocks}
+    return by_name(sharded, _without_input(sharded, held))
 
 
-def _named(sharded: Sharded, saved: dict[Section, tuple[str, ...]]) -> tuple[str, ...]:
-    names = (t for kind, held in saved.items() for t in held if t != sharded.model.ops[kind][-1].output)
+def _without_input(sharded: Sharded, saved: dict[Section, tuple[str, ...]]) -> dict[Section, tuple[str, ...]]:
+    return {kind: tuple(t for t in held if t != sharded.model.ops[kind][-1].output) for kind, held in saved.items()}
+
+
+def by_name(sharded: Sharded, saved: dict[Section, tuple[str, ...]]) -> tuple[str, ...]:
+    """Each name once under which the program keeps the tensors of `saved`."""
     mixed = {o.op.output for o in attentions(sharded)} if runs_splash(sharded) else ()
+    names = (t for held in saved.values() for t in held)
     return tuple(dict.fromkeys(KERNEL_OUTPUT if name in mixed else name for name in names))
 
 
 def names_activations(sharded: Sharded) -> bool:
     """True if activations get names: to save some of a block, or a block's input in a recomputed stage."""
-    return bool(saved_activations(sharded) or saved_without_replay(sharded)) or chunks(sharded.plan) > 1
+    away = offloaded(sharded.plan)
+    some = any(t in away for held in saved_by_replayed_blocks(sharded).values() for t in held)
+    return bool(some or saved_activations(sharded) or saved_without_replay(sharded)) or chunks(sharded.plan) > 1

@@ -40,7 +40,10 @@ class Compiled:
     versions: dict[str, str]
     compile_s: float
     peak_bytes: int | None
-    """The compiler's `peak_memory_in_bytes`, or what it says it would need."""
+    """The compiler's `peak_memory_in_bytes` less the arguments that rest on the host, which it counts too; or what it
+    says it would need."""
+    host_bytes: int = 0
+    """Bytes on the host: arguments, and what the program keeps there meanwhile."""
     refused: str = ""
     hlo: str = ""
 
@@ -102,7 +105,7 @@ def _failed(plan: Plan, where: str, note: str) -> Diagnostic:
 
 def _answer(topology: str, path: Path) -> Compiled:
     answer: dict[str, Any] = json.loads(path.read_text())
-    refused = answer.get("refused", "")
+    refused, memory = answer.get("refused", ""), answer.get("memory", {})
     text = path.with_suffix(".hlo.gz")
     return Compiled(
         topology=topology,
@@ -110,7 +113,8 @@ def _answer(topology: str, path: Path) -> Compiled:
         options=answer["options"],
         versions=answer["versions"],
         compile_s=answer["compile_s"],
-        peak_bytes=needed_bytes(refused) if refused else answer["memory"]["peak_memory"],
+        peak_bytes=needed_bytes(refused) if refused else memory["peak_memory"] - memory.get("host_argument_size", 0),
+        host_bytes=sum(memory.get(f"host_{kind}_size", 0) for kind in ("argument", "temp")),
         refused=refused,
         hlo="" if refused else gzip.decompress(text.read_bytes()).decode(),
     )

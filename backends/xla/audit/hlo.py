@@ -36,10 +36,12 @@ BITS = {
 _INSTRUCTION = re.compile(r"\s+(ROOT )?%?([\w.\-]+) = ")
 _COMPUTATION = re.compile(r"(ENTRY )?%?([\w.\-]+) \(.*\) -> .*\{$")
 _OPCODE = re.compile(r"([a-z][\w\-]*)\(")
-_SHAPE = re.compile(r"\b([a-z]\w*)\[([\d,<=]*)\]")
+_SHAPE = re.compile(r"\b([a-z]\w*)\[([\d,<=]*)\](?:\{[^{}]*?(?:S\((\d+)\))?\})?")
 _OPERAND = re.compile(r"%([\w.\-]+)")
 _TABLES = ("HloModule", "FileNames", "FunctionNames", "FileLocations", "StackFrames")
 """Parts of the text before the computations: a heading, and tables of source places."""
+HOST = 5
+"""The number of the host's memory in layouts: `S(5)`."""
 _METADATA = "kernel_metadata={"
 _ENTRY_OF_TABLE = re.compile(r"\d+ ")
 
@@ -54,6 +56,8 @@ class Shape:
 
     dtype: str
     dims: tuple[int, ...]
+    space: int = 0
+    """The memory that it lies in: 0 a device's, HOST its host's, others those beside the cores."""
 
     @property
     def bytes(self) -> int:
@@ -195,10 +199,10 @@ def _instruction(name: str, text: str) -> Instruction:
 def shapes_of(text: str) -> tuple[Shape, ...]:
     """The arrays of the type in `text`. Raises HloError for an element type that is not known."""
     found = []
-    for dtype, dims in _SHAPE.findall(text):
+    for dtype, dims, space in _SHAPE.findall(text):
         if dtype not in BITS:
             raise HloError(f"element type {dtype} is not known")
-        found.append(Shape(dtype, tuple(int(n) for n in dims.replace("<=", "").split(",") if n)))
+        found.append(Shape(dtype, tuple(int(n) for n in dims.replace("<=", "").split(",") if n), int(space or 0)))
     return tuple(found)
 
 

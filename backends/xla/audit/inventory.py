@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import prod
+from typing import Literal
 
 from planc.backends.xla.audit.groups import axes_of, groups
-from planc.backends.xla.audit.hlo import Computation, HloError, Instruction, Module, Shape, parse
+from planc.backends.xla.audit.hlo import HOST, Computation, HloError, Instruction, Module, Shape, parse
 from planc.backends.xla.audit.trip_count import trips
 
 RAGGED = "ragged-all-to-all"
@@ -73,6 +74,50 @@ class Found:
         return 2 * ring if self.op == "all_reduce" else ring
 
 
+Direction = Literal["to_host", "from_host"]
+_TRANSFERS = ("copy-start", "copy", "dynamic-slice-start", "dynamic-update-slice-start", "slice-start")
+
+
+@dataclass(frozen=True)
+class HostMove:
+    """One transfer between a device and its host's memory. Bytes are of one call on one device; `count` its calls in a
+    step."""
+
+    direction: Direction
+    payload_bytes: int
+    count: int
+    asynchronous: bool
+    """True if the program goes on until it needs what is moved."""
+    source: str
+    """The program's name of the operation it belongs to."""
+
+
+def _host_move(computation: Computation, i: Instruction, times: int) -> HostMove | None:
+    """The transfer that an instruction begins; None for one inside a memory. A slice is moved alone: of one that is
+    read the result, of one that is written the second operand."""
+    if i.opcode not in _TRANSFERS:
+        return None
+    written = i.opcode.startswith("dynamic-update")
+    given = computation[i.operands[1 if written else 0]].shapes
+    other = computation[i.operands[0]].shapes if written else tuple(s for s in i.shapes if s.dtype == given[0].dtype)
+    there, here = given[0].space == HOST, {s.space == HOST for s in other}
+    if len(given) != 1 or here == {there}:
+        return None
+    moved = given if there == written or not there else [s for s in other if s.space != HOST]
+    return HostMove(
+        direction="from_host" if there else "to_host",
+        payload_bytes=min(s.bytes for s in moved),
+        count=times,
+        asynchronous=i.opcode.endswith("-start"),
+        source=_source(i),
+    )
+
+
+def _source(i: Instruction) -> str:
+    found = re.search(r'op_name="([^"]*)"', i.attributes)
+    return found[1] if found else ""
+
+
 def _cycles(i: Instruction) -> int:
     """The compiler's estimate of one instruction; 0 where there is none."""
     found = _CYCLES.search(i.attributes)
@@ -87,6 +132,11 @@ class Inventory:
     found: list[Found] = field(default_factory=list)
     cycles: int = 0
     loops: dict[str, int] = field(default_factory=dict)
+    transfers: list[HostMove] = field(default_factory=list)
+
+    def transferred_bytes(self, direction: Direction) -> int:
+        """Bytes that a device sends to its host's memory in a step, or has from there."""
+        return sum(m.payload_bytes * m.count for m in self.transfers if m.direction == direction)
 
 
 def inventory(text: str, mesh: dict[str, int]) -> Inventory:
@@ -116,6 +166,8 @@ class _InventoryReader:
                     self.out.found += self._collective(computation, i, op, times)
             elif _GROUPS.search(i.attributes) and not i.opcode.endswith(("-done", "-update")):
                 raise HloError(f"{computation.name}: `{i.opcode}` is a collective that is not known")
+            elif (move := _host_move(computation, i, times)) is not None:
+                self.out.transfers.append(move)
             self._count_called(computation, i, times)
 
     def _goes_on(self, computation: Computation, i: Instruction) -> bool:
@@ -155,6 +207,7 @@ class _InventoryReader:
         self.out.found += most.found
         self.out.cycles += most.cycles
         self.out.loops |= most.loops
+        self.out.transfers += most.transfers
 
     def _collective(self, computation: Computation, i: Instruction, op: str, times: int) -> Iterator[Found]:
         """One row for each dtype that it carries."""
@@ -168,7 +221,6 @@ class _InventoryReader:
         if not shapes:
             raise HloError(f"{computation.name}: %{i.name} moves nothing")
         members = self.devices if op == "send_recv" else ids.shape[1]
-        source = re.search(r'op_name="([^"]*)"', i.attributes)
         for dtype in dict.fromkeys(s.dtype for s in shapes):
             alike = tuple(s for s in shapes if s.dtype == dtype)
             sent = sum(s.bytes for s in alike)
@@ -181,6 +233,6 @@ class _InventoryReader:
                 payload_bytes=sent * members if op == "all_gather" else sent,
                 count=times,
                 shapes=alike,
-                source=source[1] if source else "",
+                source=_source(i),
                 senders=len(ids) / self.devices if op == "send_recv" else 1.0,
             )

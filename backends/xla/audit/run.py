@@ -5,16 +5,28 @@ from __future__ import annotations
 from collections import Counter
 
 from planc.backends.xla.analysis.mesh_factors import atoms
+from planc.backends.xla.analysis.offload import resting_bytes, transferred_bytes
 from planc.backends.xla.audit.compile import TIMEOUT_S, Compiled, compiled
 from planc.backends.xla.audit.hlo import HloError
-from planc.backends.xla.audit.inventory import Found, Inventory, inventory
+from planc.backends.xla.audit.inventory import Direction, Found, Inventory, inventory
 from planc.backends.xla.audit.predict import by_axis, predicted
 from planc.backends.xla.audit.topology import topology_of
 from planc.checks import check_plan
 from planc.cost import cost_plan
 from planc.cost.memory.peak import GIB
 from planc.diag import Diagnostic, PlanError
-from planc.ir.audit import Audit, AuditOptions, AxisWire, CompilerReport, Key, PeakMemory, Total, Totals, compared
+from planc.ir.audit import (
+    Audit,
+    AuditOptions,
+    AxisWire,
+    CompilerReport,
+    HostBytes,
+    Key,
+    PeakMemory,
+    Total,
+    Totals,
+    compared,
+)
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
 from planc.lowering import lower_plan, realise_for
@@ -128,4 +140,23 @@ def _compiler(sharded: Sharded, answer: Compiled, found: Inventory) -> CompilerR
         compile_s=answer.compile_s,
         options=answer.options,
         versions=answer.versions,
+        host=_host(sharded, answer, found) if answer.topology and sharded.plan.offloads and not answer.refused else (),
     )
+
+
+def _host(sharded: Sharded, answer: Compiled, found: Inventory) -> tuple[HostBytes, ...]:
+    """The host's memory as predicted and as compiled."""
+    directions: dict[Direction, float] = dict(zip(("to_host", "from_host"), transferred_bytes(sharded), strict=True))
+    moved = (
+        HostBytes(
+            what=direction.replace("_", " "),
+            predicted_bytes=round(expected),
+            observed_bytes=found.transferred_bytes(direction),
+            asynchronous_bytes=sum(
+                m.payload_bytes * m.count for m in found.transfers if m.direction == direction and m.asynchronous
+            ),
+        )
+        for direction, expected in directions.items()
+    )
+    resting = HostBytes(what="resting", predicted_bytes=round(resting_bytes(sharded)), observed_bytes=answer.host_bytes)
+    return resting, *moved

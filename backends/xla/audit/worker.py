@@ -146,8 +146,12 @@ def step_of(program: Program, devices: list[jax.Device]) -> tuple[Any, Any, tupl
     stack = stack_shape(plan) if pipelined(plan) else ()
     shapes = shards.abstract(shards.restacked(plan.model, module.shapes(plan.model), stack), plan.store_dtype("params"))
     step = emitted.build_train_step(module.build_loss(plan.model, emitted), optimizer, mesh, shapes)
-    state = {"params": shapes, "optimizer": jax.eval_shape(optimizer.init, shapes)}
     shape: Any = jax.ShapeDtypeStruct
+    state = jax.tree.map(
+        lambda x, where: shape(x.shape, x.dtype, sharding=where),
+        {"params": shapes, "optimizer": jax.eval_shape(optimizer.init, shapes)},
+        emitted.state_shardings(mesh, shapes, optimizer),
+    )
     rows = shape((plan.batch.sequences, plan.batch.sequence_tokens), jnp.int32)
     return mesh, step, (state, rows, rows, shape((), jnp.float32))
 
@@ -168,7 +172,10 @@ def on_torus(mesh: jax.sharding.Mesh, devices: list[jax.Device]) -> bool:
 def _memory(done: Any) -> dict[str, int]:
     """Bytes on one device, as the compiler counts them."""
     found = done.memory_analysis()
-    names = ("peak_memory", "argument_size", "output_size", "alias_size", "temp_size")
+    names = (
+        *("peak_memory", "argument_size", "output_size", "alias_size", "temp_size"),
+        *("host_argument_size", "host_temp_size"),
+    )
     return {name: int(getattr(found, f"{name}_in_bytes")) for name in names}
 
 

@@ -6,6 +6,8 @@ answers come back. All of it is written for one rank, in a shard_map: nothing is
 
 from __future__ import annotations
 
+import re
+
 from planc.backends.common.source_writer import INDENT, beside, causes, comment, fill
 from planc.backends.xla.analysis.expert_mesh import Experts
 from planc.backends.xla.analysis.mesh_factors import atoms
@@ -177,14 +179,6 @@ PICKS = (
 """,
     ),
     ("""out_shardings=(state, {"loss": whole, "grad_norm": whole}),""", "out_shardings=(state, told),"),
-    (
-        "return _accumulate(loss_fn, params, tokens, targets)",
-        "return _accumulate(loss_fn, params, tokens, targets)[:2]",
-    ),
-    (
-        "return _accumulate(loss_fn, _wide(params), tokens, targets)",
-        "return _accumulate(loss_fn, _wide(params), tokens, targets)[:2]",
-    ),
     (", *batch), batches))", ", *batch)[0], batches))"),
     ("targets: jax.Array) -> tuple[jax.Array, Any]:", "targets: jax.Array) -> tuple[Any, ...]:"),
     (
@@ -208,7 +202,7 @@ def with_picks(text: str) -> str:
     """A function of the step, of a model with experts."""
     for plain, told in PICKS:
         text = text.replace(plain, told)
-    return text
+    return re.sub(r"(?m)( return _accumulate\(.*\))$", r"\1[:2]", text)
 
 
 def expert_tables(sharded: Sharded) -> list[str]:

@@ -6,8 +6,10 @@ import textwrap
 
 from planc.backends.common.source_writer import WIDTH, fill
 from planc.backends.xla.analysis.attention import runs_splash
+from planc.backends.xla.analysis.offload import state_on_host
 from planc.backends.xla.analysis.pipeline import pipelined
 from planc.backends.xla.analysis.saved_by_blocks import every, names_activations
+from planc.backends.xla.analysis.state_dtypes import narrow_state
 from planc.backends.xla.emit.context_parallel import constants as context_constants
 from planc.backends.xla.emit.context_parallel import windows
 from planc.backends.xla.emit.experts import expert_tables
@@ -60,7 +62,9 @@ def emit(sharded: Sharded, jax: Version = JAX.pinned) -> str:
         *_tables(sharded),
     ]
     functions = [mesh_function(plan), *model_functions(sharded), *step_functions(sharded), spec_function(plan)]
-    functions += [NO_PLAN, BY_NAME, *state_functions(plan)]
+    own = narrow_state(plan) or state_on_host(plan)
+    state = state_functions(plan)
+    functions += [*state, NO_PLAN, BY_NAME] if own else [NO_PLAN, BY_NAME, *state]
     return "\n\n".join(blocks) + "\n\n\n" + "\n\n\n".join(f.strip("\n") for f in functions) + "\n"
 
 
@@ -145,4 +149,11 @@ def _partials(sharded: Sharded) -> bool:
     """True if some function of the file is made with `functools.partial`."""
     plan = sharded.plan
     windowed = runs_splash(sharded) and windows(sharded)
-    return own_gradient(plan) or pipelined(plan) or every(sharded) > 1 or bool(plan.model.top_k) or windowed
+    return (
+        state_on_host(plan)
+        or own_gradient(plan)
+        or pipelined(plan)
+        or every(sharded) > 1
+        or bool(plan.model.top_k)
+        or windowed
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planc.backends.common.source_writer import INDENT, causes, comment, fill, tuple_of
+from planc.backends.xla.analysis.offload import saved_on_host
 from planc.backends.xla.analysis.saved_by_blocks import every, saved_activations, saved_without_replay
 from planc.diag.quoting import python_string
 from planc.ir.sharding import Sharded
@@ -16,10 +17,22 @@ def remat(block: Callable[..., Any]) -> Callable[..., Any]:
     return jax.checkpoint(block, policy=policy, prevent_cse=False)  # a scan needs no barrier
 '''
 
+OFFLOADING = '''
+def remat(block: Callable[..., Any]) -> Callable[..., Any]:
+    """The block of a scan over layers; <said>."""
+    policy = jax.checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=<saved>,
+        names_which_can_be_offloaded=OFFLOADED,
+        offload_src="device",
+        offload_dst="pinned_host",
+    )
+    return jax.checkpoint(block, policy=policy, prevent_cse=False)  # a scan needs no barrier
+'''
+
 LAYERS = '''
 def layers(block: Callable[[jax.Array, Any], jax.Array], x: jax.Array, stack: Any) -> jax.Array:
     """x through `block(x, one layer's parameters)`, once for each layer of the stack."""
-    body = remat(lambda x, layer: (block(x, layer), None))
+    body = remat(lambda x, layer: (block(<x>, layer), None))
     return jax.lax.scan(body, x, stack)[0]
 '''
 
@@ -82,6 +95,9 @@ def saved_tables(sharded: Sharded) -> list[str]:
     if names:
         out += comment("What the backward keeps of a block besides its input; the rest is run again.")
         out += [*causes([cause]), *_tuple("KEPT", names)]
+    if away := saved_on_host(sharded):
+        out += comment("What the backward keeps of a block in the host's memory.")
+        out += [*causes(o.cause for o in sharded.plan.offloads), *_tuple("OFFLOADED", away)]
     if between:
         out += [*comment("What it keeps of the other blocks."), *_tuple("KEPT_BETWEEN", between)]
         out += comment(
@@ -141,7 +157,12 @@ def stacks(sharded: Sharded) -> dict[str, tuple[int, int]]:
 
 def remat_function(sharded: Sharded) -> str:
     """`remat`: a block that is run again."""
-    if saved_activations(sharded):
+    saved = saved_activations(sharded)
+    if saved_on_host(sharded):
+        kept = "KEPT and OFFLOADED" if saved else "OFFLOADED"
+        said = f"the backward keeps {kept}, and runs the rest again"
+        return fill(OFFLOADING, said=said, saved="KEPT" if saved else "()")
+    if saved:
         said, policy = "the backward keeps KEPT and runs the rest again", "save_only_these_names(*KEPT)"
     else:
         said, policy = "the backward keeps its input and runs it again", "nothing_saveable"
@@ -150,7 +171,11 @@ def remat_function(sharded: Sharded) -> str:
 
 def layers_function(sharded: Sharded) -> str:
     """`layers` without a pipeline."""
-    return fill(LAYERS_IN_GROUPS if every(sharded) > 1 else LAYERS)
+    if every(sharded) > 1:
+        return LAYERS_IN_GROUPS
+    hidden = sharded.model.block_output
+    named = f"checkpoint_name(x, {python_string(hidden)})" if hidden in saved_on_host(sharded) else "x"
+    return fill(LAYERS, x=named)
 
 
 def group_functions(sharded: Sharded) -> list[str]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from planc.backends.common.source_writer import beside, causes, fill
 from planc.backends.xla.analysis.layouts import gathers_in_use
+from planc.backends.xla.analysis.offload import on_host, state_on_host
 from planc.backends.xla.analysis.pipeline import pipelined
 from planc.backends.xla.analysis.state_dtypes import narrow_state
 from planc.backends.xla.emit.context_parallel import balanced, context_axes
 from planc.backends.xla.emit.experts import with_picks
 from planc.backends.xla.emit.model import casts
-from planc.ir.plan import Plan
+from planc.backends.xla.emit.offload import offload_functions
+from planc.ir.plan import Noun, Plan
 from planc.ir.sharding import Sharded
 
 MESH = '''
@@ -59,11 +61,11 @@ def state_shardings(mesh: Mesh, params: Any, optimizer: optax.GradientTransforma
         optimizer,
         lambda moment, where: jax.tree.map(lambda _: where, moment),
         jax.eval_shape(optimizer.init, params),
-        shardings(mesh, params, OPTIMIZER),
+        <optimizer>,
         transform_non_params=lambda _: NamedSharding(mesh, P()),
         is_leaf=lambda moment: isinstance(moment, optax.MaskedNode),  # a parameter without this moment
     )
-    return {"params": shardings(mesh, params), "optimizer": moments}
+    return {"params": <params>, "optimizer": moments}
 
 
 def init_state(params: Any, optimizer: optax.GradientTransformation, mesh: Mesh) -> Any:
@@ -131,8 +133,7 @@ def build_train_step(
             norm = jnp.sqrt(sum(jnp.sum(jnp.square(g)) for g in jax.tree.leaves(grads)))
             scale = jnp.minimum(1.0, clip_norm / (norm + 1e-6))
             <update>
-            updates, moments = optimizer.update(grads, state["optimizer"], params)
-            params = <updated>
+            <updates>
         return {"params": params, "optimizer": moments}, {"loss": loss, "grad_norm": norm}
 
     whole, rows = NamedSharding(mesh, P()), NamedSharding(mesh, BATCH)
@@ -153,7 +154,7 @@ def build_gradients(loss_fn: Loss, mesh: Mesh, params: Any) -> Callable[..., Any
         with _tracing(mesh):
             return _accumulate(loss_fn, <given>, tokens, targets)
 
-    rows, where = NamedSharding(mesh, BATCH), shardings(mesh, params)
+    rows, where = NamedSharding(mesh, BATCH), <where>
     out = (NamedSharding(mesh, P()), shardings(mesh, params, GRADS))
     return jax.jit(gradients, in_shardings=(where, rows, rows), out_shardings=out)
 
@@ -165,7 +166,7 @@ def build_eval_step(loss_fn: Loss, mesh: Mesh, params: Any) -> Callable[..., jax
         with _tracing(mesh):
             <evaluate>
 
-    rows, where = NamedSharding(mesh, BATCH), shardings(mesh, params)
+    rows, where = NamedSharding(mesh, BATCH), <where>
     return jax.jit(evaluate, in_shardings=(where, rows, rows), out_shardings=NamedSharding(mesh, P()))
 '''
 
@@ -242,6 +243,7 @@ def step_functions(sharded: Sharded) -> list[str]:
     step = fill(STEP, update=_update(plan), evaluate=_evaluate(sharded), compiled=_compiled(plan), **_held(plan))
     gathered = [_gathered(plan)] if _gathers_first(plan) else []
     functions = [step, _accumulate(sharded), *gathered, TRACING if casts(plan) else TRACING_FP32]
+    functions += offload_functions(sharded)
     functions = [with_picks(text) for text in functions] if plan.model.top_k else functions
     return [text.replace("gradients, fp32", f"gradients, {plan.store_dtype('grads')}") for text in functions]
 
@@ -253,22 +255,42 @@ def _compiled(plan: Plan) -> str:
 
 def state_functions(plan: Plan) -> list[str]:
     """The optimizer and its state, one text each."""
-    chain = CHAIN_NARROW if narrow_state(plan) else CHAIN
-    return [fill(STATE, chain=chain.strip("\n")), *([NARROW] if narrow_state(plan) else [])]
+    narrow = narrow_state(plan)
+    chain = CHAIN_NARROW if narrow else CHAIN
+    state = fill(STATE, chain=chain.strip("\n"), optimizer=_layouts(plan, "optimizer"), params=_layouts(plan, "params"))
+    return [state, *([NARROW] if narrow else [])]
+
+
+def _layouts(plan: Plan, noun: Noun) -> str:
+    """The text of where a noun rests."""
+    given = "mesh, params" if noun == "params" else f"mesh, params, {noun.upper()}"
+    return f"_resting(shardings({given}), {noun.upper()}_MEMORY)" if on_host(plan, noun) else f"shardings({given})"
 
 
 def _held(plan: Plan) -> dict[str, str]:
-    """How a step takes parameters and gradients, and what it makes of the parameters."""
-    updated = "jax.tree.map(lambda p, u: p - lr * u, params, updates)"
-    if not narrow_state(plan):
-        return {"held": "", "params": 'state["params"]', "wide": "", "updated": updated, "given": "params"}
+    """How a step takes parameters and gradients, and updates them."""
+    narrow, params, copied = narrow_state(plan), 'state["params"]', ""
+    if on_host(plan, "params"):
+        copied = "_copies({})"
+    elif narrow:
+        copied = "_wide({})"
+    new = "jax.tree.map(lambda p, u: p - lr * u, params, updates)"
+    updates = f'updates, moments = optimizer.update(grads, state["optimizer"], params)\nparams = {_stored(plan, new)}'
+    if state_on_host(plan):
+        updates = f'params, moments = _updated(optimizer, grads, state["optimizer"], {params}, lr)'
     return {
-        "held": 'held = _wide(state["params"])',
-        "params": "held",
-        "wide": "grads = _wide(grads)",
-        "updated": f"_in_dtype({updated}, PARAMS_DTYPE)",
-        "given": "_wide(params)",
+        "held": f"held = {copied.format(params)}" if copied else "",
+        "params": "held" if copied else params,
+        "wide": "grads = _wide(grads)" if narrow else "",
+        "updates": updates,
+        "given": copied.format("params") or "params",
+        "where": _layouts(plan, "params"),
     }
+
+
+def _stored(plan: Plan, new: str) -> str:
+    """The text of `new` parameters as they are stored."""
+    return f"_in_dtype({new}, PARAMS_DTYPE)" if narrow_state(plan) else new
 
 
 def _gathers_first(plan: Plan) -> bool:
@@ -279,6 +301,9 @@ def _gathers_first(plan: Plan) -> bool:
 def _update(plan: Plan) -> str:
     """The update happens where the optimizer's state rests."""
     scaled = "jax.tree.map(lambda g: g * scale, grads)"
+    if state_on_host(plan):
+        stays = plan.store("optimizer") == plan.store("grads")
+        return f"grads = {scaled}" if stays else f"grads = _placed({scaled}, OPTIMIZER)"
     held = _held(plan)["params"]
     if plan.store("optimizer") == plan.store("grads") == plan.store("params"):
         return f"grads = {scaled}\nparams = {held}"
@@ -299,7 +324,8 @@ def _batch(sharded: Sharded) -> str:
 
 def _evaluate(sharded: Sharded) -> str:
     plan = sharded.plan
-    lines = ["params = _wide(params)"] if narrow_state(plan) else []
+    given = _held(plan)["given"]
+    lines = [f"params = {given}"] if given != "params" else []
     lines += ["used = _gathered(params)"] if _gathers_first(plan) else []
     params = "used" if _gathers_first(plan) else "params"
     if pipelined(plan):

@@ -11,6 +11,7 @@ from planc.backends.xla.analysis.layouts import Use, activation_spec, param_spec
 from planc.backends.xla.analysis.mesh_factors import aliases, atoms
 from planc.backends.xla.analysis.state_dtypes import JAX_DTYPE, narrow_state
 from planc.backends.xla.emit.context_parallel import given_spec
+from planc.backends.xla.emit.offload import memory_lines
 from planc.backends.xla.emit.specs import entry, spec_text
 from planc.diag.quoting import python_string
 from planc.ir.base import Cause
@@ -36,6 +37,7 @@ def constants(sharded: Sharded) -> list[str]:
         *beside(f"BATCH = {spec_text(given_spec(sharded))}", "tokens and targets, [sequences, tokens of each]"),
         *beside(f"COMPUTE = {JAX_DTYPE[plan.precision.compute]}", compute),
         *(line for noun in NOUNS for line in _dtype_line(plan, noun)),
+        *memory_lines(plan),
     ]
 
 

@@ -16,13 +16,14 @@ from planc.backends.xla.analysis.attention import (
     padded_rows,
     splash_block,
 )
+from planc.backends.xla.analysis.offload import saved_on_host
 from planc.backends.xla.analysis.pipeline import SCHEDULES, chunks, pipelined
 from planc.backends.xla.emit.context_parallel import balanced, windows
 from planc.backends.xla.emit.remat import stacks
 from planc.backends.xla.refusals import experts
 from planc.diag import Diagnostic
 from planc.ir.base import Cause
-from planc.ir.model import EXPERTS
+from planc.ir.model import EXPERTS, ROUTED
 from planc.ir.plan import PASSES_KEYS, Plan
 from planc.ir.sharding import Sharded
 
@@ -37,7 +38,7 @@ def refusals(sharded: Sharded) -> list[Diagnostic]:
     if missing := not_lowered(plan, "xla"):
         return missing
     of_plan = (rule(plan) for rule in (_pipeline, _gather, _store_dtypes, _compute_dtypes, _regions))
-    of_ops = (rule(sharded) for rule in (_uneven_shards, _experts, _attention, _recompute))
+    of_ops = (rule(sharded) for rule in (_uneven_shards, _experts, _attention, _recompute, _offload))
     found = (d for rule in (*of_plan, *of_ops) for d in rule)
     return sorted(dict.fromkeys(found), key=lambda d: d.span)
 
@@ -151,6 +152,22 @@ def _recompute(sharded: Sharded) -> Iterator[Diagnostic]:
         elif any(begin % plan.recompute.every for begin, _ in plan.split.stages):
             why = f"its ranks run one program, and {plan.recompute.every} layers would begin at another place on each"
             yield _refused(cause, why, "a number of layers that divides those of a stage")
+
+
+def _offload(sharded: Sharded) -> Iterator[Diagnostic]:
+    """State and what blocks keep by its name, where each rank has whole stacks of layers."""
+    plan = sharded.plan
+    for sentence in plan.offloads:
+        saved = [t for t in sentence.what if t in saved_on_host(sharded)]
+        if pipelined(plan):
+            why = "a pipeline's stacks of layers and what waits between them lie divided over its ranks"
+            yield _refused(sentence.cause, why, "leave it out, or divide otherwise than by a pipeline")
+        elif saved and plan.recompute.every > 1:
+            why = "layers that are not run again keep what others offload"
+            yield _refused(sentence.cause, why, "leave `every` out")
+        elif inside := [t for t in saved if sharded.model.tensor[t].region in (ROUTED, EXPERTS)]:
+            why = f"{inside[0]} is made for one rank at a time, where XLA moves nothing to the host"
+            yield _refused(sentence.cause, why, "offload what is made outside of experts")
 
 
 def _regions(plan: Plan) -> Iterator[Diagnostic]:

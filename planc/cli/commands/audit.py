@@ -128,12 +128,26 @@ def lines(found: Audit) -> list[str]:
         f"seen {m.observed_bytes / 2**30:.2f} GiB ({m.relative:+.1%})"
         for m in found.memory
     ]
+    lines += _of_host(found.compiler)
     lines += [f"not attributed: {name}" for name in found.unparsed]
     if found.compiler is not None:
         return [*lines, *_of_compiler(found, found.compiler)]
     different = sum(not r.agrees for r in found.rows)
     lines.append("every collective is as predicted" if found.ok else f"{different} of {len(rows)} rows differ")
     return lines
+
+
+def _of_host(report: CompilerReport | None) -> list[str]:
+    """The host's memory: what rests there, and what moves in a step."""
+    found = []
+    for h in report.host if report else ():
+        what, predicted, seen = h.what, h.predicted_bytes / 2**30, h.observed_bytes / 2**30
+        line = (
+            f"{what if 'host' in what else f'{what} on the host'}: predicted {predicted:.2f} GiB, seen {seen:.2f} GiB"
+        )
+        waits = "" if what == "resting" else f", {h.asynchronous_bytes / 2**30:.2f} GiB of it asynchronous"
+        found.append(line + waits)
+    return found
 
 
 def _of_axes(found: Audit) -> list[str]:

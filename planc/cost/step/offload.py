@@ -5,21 +5,25 @@ from __future__ import annotations
 from planc.frameworks import OWN, framework
 from planc.ir.cache import cached_on
 from planc.ir.collective import DTYPE_BYTES
-from planc.ir.plan import Plan
+from planc.ir.plan import Noun, Plan
 from planc.ir.sharding import Layout, OpSharding, Sharded
 from planc.ir.updates import moments_of
 from planc.sharding.local import stored_elements, tensor_bytes
 from planc.sharding.recompute import replay
 from planc.sharding.stage_assignment import copies_on, microbatches_each, sections_on
 
+STATE: tuple[Noun, ...] = ("params", "optimizer")
+"""State that a plan may keep in host memory."""
+
 
 def offload_s(sharded: Sharded, rank: int, compute_s: float) -> float:
     """Exposed seconds of one optimizer step on pipeline rank `rank` for what `offload` sentences keep in the host's
     memory.
 
-    State goes in and out once a step, around the optimizer, with nothing to hide it. A saved tensor leaves in the
-    forward and comes back in the backward, both beside compute (`compute_s` of it a step); in planc's own programs for
-    torch the compute waits for both, as `torch.autograd.graph.save_on_cpu` copies on its stream.
+    State goes in and out once a step, around the optimizer, with nothing to hide it; parameters on TPUs come in twice,
+    for the copy that is computed with and for the update. A saved tensor leaves in the forward and comes back in the
+    backward, both beside compute (`compute_s` of it a step); in planc's own programs for torch the compute waits for
+    both, as `torch.autograd.graph.save_on_cpu` copies on its stream.
 
     >>> offload_s(sharded, 0, compute_s=6.0)  # the plan offloads nothing
     0.0
@@ -28,7 +32,7 @@ def offload_s(sharded: Sharded, rank: int, compute_s: float) -> float:
     bandwidth = plan.cluster.chip.host_bandwidth_bytes_per_s / plan.cluster.chip.devices
     if not plan.offloads:
         return 0.0
-    state = 2 * state_bytes(sharded, rank) / bandwidth
+    state = transferred_state_bytes(sharded, rank) / bandwidth
     saved = 2 * microbatches_each(plan) * saved_bytes(sharded, rank) / bandwidth
     waits = plan.framework == OWN and plan.cluster.kind != "torus"
     return state + (saved if waits else max(0.0, saved - compute_s))
@@ -54,17 +58,29 @@ def state_bytes(sharded: Sharded, rank: int) -> float:
     >>> state_bytes(sharded, 0)  # the plan offloads nothing
     0.0
     """
-    plan, names = sharded.plan, offloaded(sharded.plan)
+    return sum((_bytes_of(sharded, rank, noun) for noun in STATE if noun in offloaded(sharded.plan)), 0.0)
+
+
+def transferred_state_bytes(sharded: Sharded, rank: int) -> float:
+    """Bytes of the state of pipeline rank `rank` that go from and to host memory in a step.
+
+    >>> transferred_state_bytes(sharded, 0)  # the plan offloads nothing
+    0.0
+    """
+    passes = {"optimizer": 2, "params": 3 if sharded.plan.cluster.kind == "torus" else 2}
+    away = offloaded(sharded.plan)
+    return sum((passes[noun] * _bytes_of(sharded, rank, noun) for noun in STATE if noun in away), 0.0)
+
+
+def _bytes_of(sharded: Sharded, rank: int, noun: Noun) -> float:
+    """Bytes of a `noun` of pipeline rank `rank` where it rests: masters, or both moments."""
+    plan, total = sharded.plan, 0.0
     sections = sections_on(plan, rank)
-    total = 0.0
     for p in sharded.params:
-        copies = copies_on(plan, p.param, sections)
-        if "optimizer" in names:
-            size = DTYPE_BYTES[plan.store_dtype("optimizer", p.param.region)]
-            total += moments_of(plan, p.param.name) * copies * stored_elements(plan, p, p.stored["optimizer"]) * size
-        if "params" in names:
-            size = DTYPE_BYTES[plan.store_dtype("params", p.param.region)]
-            total += copies * stored_elements(plan, p, p.stored["params"] or p.stored["optimizer"]) * size
+        axes = p.stored[noun] or p.stored["optimizer"]
+        held = copies_on(plan, p.param, sections) * stored_elements(plan, p, axes)
+        held *= moments_of(plan, p.param.name) if noun == "optimizer" else 1
+        total += held * DTYPE_BYTES[plan.store_dtype(noun, p.param.region)]
     return total
 
 

@@ -20,6 +20,20 @@ FAULTS: tuple[Fault, ...] = (
         test="tests/xla/test_emit.py::test_state_is_kept_in_its_dtype_and_computed_with_in_fp32",
     ),
     Fault(
+        name="xla: state on the host comes to the device whole",
+        file="backends/xla/emit/offload.py",
+        text="lambda x: jax.lax.dynamic_slice_in_dim(x, i, int(len(x) == layers)), tree)",
+        planted="lambda x: x, tree)",
+        test="tests/xla/test_emit.py::test_state_on_the_host_is_updated_layer_by_layer",
+    ),
+    Fault(
+        name="xla: a slice of what the host keeps counts as all of it",
+        file="backends/xla/audit/inventory.py",
+        text="payload_bytes=min(s.bytes for s in moved),",
+        planted="payload_bytes=max(s.bytes for s in other),",
+        test="tests/xla/test_hlo.py::test_transfers_to_and_from_the_host",
+    ),
+    Fault(
         name="xla: groups of layers begin at the first of their stack, whatever its number",
         file="backends/xla/emit/remat.py",
         text="begin = min(-first % interval, layers)",

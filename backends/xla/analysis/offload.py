@@ -1,0 +1,84 @@
+"""State and saved activations that rest in the host's memory."""
+
+from __future__ import annotations
+
+from planc.backends.xla.analysis.layouts import state_layout
+from planc.backends.xla.analysis.saved_by_blocks import by_name, saved_by_replayed_blocks
+from planc.backends.xla.analysis.state_dtypes import number_bytes
+from planc.cost.step.offload import STATE, offloaded
+from planc.ir.base import Cause
+from planc.ir.plan import Noun, Plan
+from planc.ir.sharding import ParamSharding, Sharded
+from planc.ir.updates import moments_of
+from planc.sharding.local import param_elements, tensor_bytes
+
+
+def on_host(plan: Plan, noun: Noun) -> bool:
+    """True if the `noun` of `plan` rests in the host's memory."""
+    return noun in offloaded(plan)
+
+
+def fetched_whole(sharded: Sharded, p: ParamSharding) -> bool:
+    """True for a parameter in no stack of layers, whose state XLA fetches from the host at the beginning of a step."""
+    return not {*p.param.sections} & {*sharded.model.blocks}
+
+
+def state_on_host(plan: Plan) -> bool:
+    """True if some state of `plan` rests in the host's memory."""
+    return any(on_host(plan, noun) for noun in STATE)
+
+
+def cause_of(plan: Plan, name: str) -> Cause | None:
+    """The sentence that keeps `name` on the host."""
+    return next((o.cause for o in plan.offloads if name in o.what), None)
+
+
+def saved_on_host(sharded: Sharded) -> tuple[str, ...]:
+    """Names of what blocks that are run again keep on the host, their input among it."""
+    away = offloaded(sharded.plan)
+    saved = {kind: tuple(t for t in held if t in away) for kind, held in saved_by_replayed_blocks(sharded).items()}
+    return by_name(sharded, saved)
+
+
+def updates_where_it_rests(sharded: Sharded) -> bool:
+    """True if each parameter is kept on the ranks that update it."""
+    layout = state_layout(sharded)
+    return all(layout(p, "params") == layout(p, "optimizer") for p in sharded.params)
+
+
+def resting_bytes(sharded: Sharded) -> float:
+    """Bytes that one device of `sharded` has in its host's memory at the end of a forward."""
+    plan = sharded.plan
+    state = sum(_state_bytes(sharded, noun) for noun in STATE if on_host(plan, noun))
+    return state + saved_bytes(sharded)
+
+
+def saved_bytes(sharded: Sharded) -> float:
+    """Bytes of the tensors that the layers of `sharded` keep on the host for one microbatch of a device."""
+    plan, model, away = sharded.plan, sharded.model, offloaded(sharded.plan)
+    return sum(
+        model.layers_of(kind) * tensor_bytes(plan, t, sharded.declared(t))
+        for kind, held in saved_by_replayed_blocks(sharded).items()
+        for t in held
+        if t in away
+    )
+
+
+def transferred_bytes(sharded: Sharded) -> tuple[float, float]:
+    """Bytes to and from the host in a step of `sharded`: state for its update, parameters for what is computed with
+    them too, and what each microbatch keeps there."""
+    state = {noun: _state_bytes(sharded, noun) for noun in STATE if on_host(sharded.plan, noun)}
+    saved = sharded.plan.microbatches * saved_bytes(sharded)
+    return sum(state.values()) + saved, sum(state.values()) + state.get("params", 0.0) + saved
+
+
+def _state_bytes(sharded: Sharded, noun: Noun) -> float:
+    """Bytes of a noun on one device's host; XLA stores whole what it cannot divide."""
+    layout, plan = state_layout(sharded), sharded.plan
+    total = 0.0
+    for p in sharded.params:
+        axes, cut = layout(p, noun)
+        held = sharded.model.copies(p.param) * param_elements(plan, p)
+        held *= moments_of(plan, p.param.name) if noun == "optimizer" else 1
+        total += held / (1 if cut is None else plan.mesh.size(*axes))
+    return total * number_bytes(plan, noun)
