@@ -9,10 +9,22 @@ from planc.ir.sharding import Sharded
 from tests.plans import cpu_plan, propagated
 
 BATCH = "16 x 24 tokens microbatch 2"
+LONG = "4 x 512 tokens microbatch 2"
+"""Rows enough for the kernel's vectors where ranks divide them."""
 FSDP, TP, SP = "use fsdp over fsdp", "use tp over tp", "use sp over tp"
 SPLASH = "attention.core as splash"
 CP, RING = "use cp over cp", "use cp over cp as ring"
 FSDP_TP = ("fsdp 2 > tp 2", FSDP, TP, SP)
+
+UNEVEN: dict[str, tuple[str, ...]] = {
+    "uneven_tp": ("fsdp 2 > tp 2", FSDP, TP),
+    "uneven_tp_sp": ("dp 2 > tp 2", "use zero1 over dp", TP, SP, "recompute blocks"),
+    "uneven_tied_gpipe": ("pp 2 > tp 2", "use pp over pp as gpipe", TP, SP),
+    "uneven_four": ("tp 4", "shard heads, vocab over tp"),
+    "uneven_fsdp": ("fsdp 6", FSDP, "offload optimizer to host"),
+    "uneven_fsdp_tp": ("fsdp 3 > tp 2", FSDP, TP, "gather params per step"),
+}
+"""A vocabulary of 137 tokens, of which the last rank has fewer, and widths that three and six ranks do not divide."""
 
 LAYOUTS: dict[str, tuple[str, ...]] = {
     # name: (mesh, sentence, ...)
@@ -62,6 +74,24 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
         "attention.core as ring(balance = none)",
     ),
     "ring_fsdp_tp_sp": ("fsdp 2 > cp 2 > tp 2", FSDP, RING, TP, SP),
+    "ulysses": ("fsdp 2 > cp 2", FSDP, "use ulysses over cp", "recompute blocks"),
+    "ulysses_tp": ("fsdp 2 > cp 2 > tp 2", FSDP, "use ulysses over cp", "shard heads, ffn over tp"),
+    "ulysses_splash": ("fsdp 2 > cp 2", FSDP, "use ulysses over cp", SPLASH, "recompute blocks except attention.core"),
+    "ulysses_ring": (
+        *("fsdp 2 > cp 2 > u 2", FSDP, "shard sequence over cp, u", "shard heads over u in attention"),
+        "attention.core as ring",
+    ),
+    "ulysses_gathered": (
+        "cp 2 > u 2",
+        "shard sequence over cp, u",
+        "shard heads over u in attention",
+        "recompute blocks",
+    ),
+    "ulysses_gpipe": ("pp 2 > cp 2 > tp 2", "use pp over pp as gpipe", "use ulysses over cp", TP),
+    "ulysses_keys_whole": ("cp 8", "use ulysses over cp", "replicate kv_heads over cp"),
+    "ffn_rows": (*FSDP_TP[:3], "shard sequence over tp in ffn"),
+    "projected_heads": ("dp 2 > tp 2", "use ddp over dp", "shard heads over tp in projection"),
+    "embed_at_rest": (*FSDP_TP[:3], "shard embed over tp in residual"),
     "cp_gpipe": ("pp 2 > fsdp 2 > cp 2", "use pp over pp as gpipe", FSDP, CP, "recompute blocks"),
     "splash": (*FSDP_TP, SPLASH, "recompute blocks"),
     "splash_hsdp": ("replica 2 > fsdp 2 > tp 2", "use hsdp over replica, fsdp", TP, "attention.core as flash"),
@@ -70,6 +100,30 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
     "splash_whole_keys": ("tp 8", "shard heads over tp", "replicate kv_heads over tp", SPLASH),
     "splash_keys_of_two_ranks": ("a 4 > b 2", "shard heads over a, b", "replicate kv_heads over b", SPLASH),
     "splash_mistral": (*FSDP_TP, SPLASH, "recompute blocks"),
+    "long_splash_cp": ("cp 4", CP, SPLASH, "recompute blocks"),
+    "long_splash_cp_in_order": (
+        *(
+            "dp 2 > cp 2",
+            "use zero1 over dp",
+            "shard sequence over cp",
+            SPLASH,
+            "attention.core as all_gather(balance = none)",
+        ),
+    ),
+    "long_splash_cp_mistral": ("fsdp 2 > cp 2 > tp 2", FSDP, CP, TP, SP, SPLASH, "recompute attention.core"),
+    "long_splash_ring": ("cp 2 > tp 2", RING, TP, SPLASH, "recompute blocks except attention.core"),
+    "long_splash_ring_in_order": (
+        *("dp 2 > cp 2", "use ddp over dp", "shard sequence over cp", "attention.core as ring(balance = none)", SPLASH),
+    ),
+    "long_splash_ulysses_ring": (
+        *(
+            "cp 2 > u 2",
+            "shard sequence over cp, u",
+            "shard heads over u in attention",
+            "attention.core as ring",
+            SPLASH,
+        ),
+    ),
     "unfused": (*FSDP_TP, "attention.core as unfused"),
     "offload_state": ("fsdp 4", FSDP, "offload params, optimizer to host"),
     "offload_optimizer_tp": (*FSDP_TP, "offload optimizer to host", "recompute blocks"),
@@ -89,6 +143,7 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
     "tied_zero1": ("dp 4", "use zero1 over dp"),
     "tied_gpipe": ("pp 2 > fsdp 2", FSDP, "use pp over pp as gpipe"),
     "tied_circular_tp": ("pp 2 > tp 2", TP, SP, "split layers over pp as circular(chunks = 2)"),
+    **UNEVEN,
     "override": (
         *FSDP_TP,
         "override layers.*.attention.wo = replicated",
@@ -107,6 +162,9 @@ SELDOM = {
     *("recompute_every_splash", "recompute_every_gpipe"),
     *("whole_keys", "keys_of_two_ranks"),
     *("offload_optimizer_tp", "offload_params_zero1", "offload_some", "offload_kernel", "offload_step"),
+    *("ulysses_gathered", "ulysses_gpipe", "ulysses_keys_whole", "ffn_rows", "projected_heads", "embed_at_rest"),
+    *("uneven_tp_sp", "uneven_tied_gpipe", "uneven_four", "uneven_fsdp_tp", "long_splash_cp_in_order"),
+    *("long_splash_cp_mistral", "long_splash_ring_in_order", "long_splash_ulysses_ring"),
     *("state_bf16_step", "state_bf16_gpipe", "params_bf16_zero1", "moments_bf16"),
     *("splash_hsdp", "splash_core", "splash_whole_keys", "splash_keys_of_two_ranks", "unfused"),
 }
@@ -146,6 +204,10 @@ def plan_of(name: str, mesh: str, *sentences: str, batch: str = BATCH, **more: A
     model."""
     model = "llama_micro_tied" if name.startswith("tied") else "llama_micro"
     model = "mistral_micro" if name.endswith("mistral") else model
+    if name in UNEVEN:
+        model = model.replace("llama_micro", "llama_micro_tied" if "tied" in name else "llama_micro") + "(vocab = 137)"
+        batch = "12 x 24 tokens microbatch 1" if "fsdp" in name else batch
+    batch = LONG if name.startswith("long") and batch == BATCH else batch
     return cpu_plan(name, mesh, *sentences, batch=batch, **{"model": model, **more})
 
 

@@ -25,6 +25,8 @@ MOE: dict[str, tuple[str, ...]] = {
     "deepseek_every": ("fsdp 2 > ep 2", BOTH, STORED, EP, "recompute blocks every 3 layers"),
     "ep_offload": ("fsdp 2 > ep 2", BOTH, STORED, EP, "recompute blocks", "offload params, optimizer, hidden to host"),
     "deepseek_offload": ("dp 2 > tp 2", "use zero1 over dp", TP, "offload optimizer to host"),
+    "deepseek_ulysses": ("fsdp 2 > cp 2", "use fsdp over fsdp", "use ulysses over cp", "recompute blocks"),
+    "ulysses_ep": ("ep 2 > cp 2", "shard batch over ep", EP, "use ulysses over cp"),
     "deepseek_splash": ("dp 2 > tp 2", "use ddp over dp", TP, SPLASH),
     "deepseek_cut_view": (
         "a 4 > b 2",

@@ -51,7 +51,8 @@ def test_it_imports_no_planc(text: str) -> None:
     names = {a.name for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names}
     names |= {str(n.module) for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
     roots = {name.split(".")[0] for name in names}
-    assert roots <= {"__future__", "collections", "contextlib", "functools", "re", "typing", "warnings", "jax", "optax"}
+    standard = {"__future__", "collections", "contextlib", "functools", "re", "typing", "warnings"}
+    assert roots <= {*standard, "jax", "numpy", "optax"}
 
 
 def test_it_has_no_branch_on_configuration(text: str) -> None:
@@ -161,3 +162,34 @@ def test_activations_on_the_host_are_named_where_they_are_kept() -> None:
     assert (
         "names_which_can_be_saved=KEPT," in some and '"ffn.gate",' not in some.partition("KEPT = ")[2].partition(")")[0]
     )
+
+
+def test_dims_that_ranks_exchange_are_laid_out_before_and_after() -> None:
+    text = emit(case("ulysses"))
+    rows, heads = 'P("fsdp", "cp", None, None)', 'P("fsdp", None, "cp", None)'
+    table = text.partition("EXCHANGED = {")[2].partition("\n}")[0]
+    assert f'"attention.q": (({rows},), ()),' in table and f'"attention.mixed": ((), ({rows},)),' in table
+    assert f'"attention.q": {heads},' in text and "EXCHANGED.get(name" in text and "EXCHANGED" not in emit(case("cp"))
+
+
+def test_heads_that_two_axes_divide_are_cut_by_tensor_ranks_first() -> None:
+    """As their weights are: an all-to-all over the other axis cuts what a tensor rank has."""
+    text = emit(case("ulysses_tp"))
+    assert '"attention.q": P("fsdp", None, ("tp", "cp"), None),' in text
+
+
+def test_the_kernel_is_told_where_the_rows_of_a_rank_lie() -> None:
+    gathered, in_order, ring = (
+        emit(case(name)) for name in ("long_splash_cp", "long_splash_cp_in_order", "long_splash_ring")
+    )
+    assert "mask.q_sequence = np.asarray(positions(rows), np.int32)" in gathered and "np.argsort(positions(" in gathered
+    assert "q_sequence" not in in_order and "q_seq_shards=SEQUENCE_RANKS" in in_order
+    assert "_splash_attention_bwd" in ring and 'checkpoint_name(x, "attention.kernel")' in ring
+    assert "dot_product_attention" not in gathered + in_order + ring
+
+
+def test_parameters_that_ranks_cannot_share_are_filled_up_and_cut_again() -> None:
+    text = emit(case("uneven_tp"))
+    assert '"output.weight": ((137, 138), (64, 64)),  # 0.7% more' in text
+    assert text.count("loss_fn = _without_padding(loss_fn)") == 3 and "def pad(" in text
+    assert "PADDED" not in emit(case("fsdp_tp_sp"))

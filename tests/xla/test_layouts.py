@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from planc.backends.xla.analysis.layouts import Spec, Use, param_spec
+from planc.backends.xla.analysis.padding import padded
 from planc.backends.xla.emit.program import emit
 from planc.ir.sharding import Sharded
 from tests.plans import propagated
@@ -45,11 +46,25 @@ def test_replicas_hold_the_same_part() -> None:
     assert all("replica" not in axes for name in of.param for axes in spec(of, name))
 
 
-def test_what_nothing_divides_stays_whole_and_says_so() -> None:
+def test_what_nothing_divides_is_filled_up_and_says_so() -> None:
     of = propagated(
         plan_of(
             "odd", "fsdp 16", "use fsdp over fsdp", model="llama_micro(embed = 72)", batch="32 x 24 tokens microbatch 2"
         )
     )
-    assert spec(of, "norm.weight") == ((),)
-    assert '"norm.weight": P(None),  # no dimension divides: kept whole' in emit(of)
+    assert spec(of, "norm.weight") == (("fsdp",),) and padded(of)["norm.weight"] == (80,)
+    assert '"norm.weight": ((72, 80),),  # 11.1% more' in emit(of)
+
+
+def test_what_is_smaller_than_its_ranks_are_many_stays_whole_and_says_so() -> None:
+    batch = "64 x 24 tokens microbatch 2"
+    of = propagated(plan_of("many", "fsdp 32", "use fsdp over fsdp", model="qwen3_micro", batch=batch))
+    name = "layers.*.attention.q_norm.weight"
+    assert spec(of, name) == ((),) and name not in padded(of)
+    assert f'"{name}": P(None),  # no dimension divides: kept whole' in emit(of)
+
+
+def test_a_vocabulary_with_a_rest_is_stored_with_rows_for_all_ranks() -> None:
+    of = sharded("uneven_tp")
+    assert padded(of) == {"tok_embeddings.weight": (138, 64), "output.weight": (138, 64)}
+    assert padded(sharded("fsdp_tp_sp")) == {}

@@ -46,7 +46,6 @@ PIPE = ("pp 2 > fsdp 2", FSDP)
         ((*PIPE, "use pp over pp as gpipe", "gather params per microbatch"), "long after its forward", "per step"),
         (("pp 2 > cp 2", "use cp over cp as ring", "use pp over pp as gpipe"), "does not differentiate", "all_gather"),
         (("cp 2", "shard sequence over cp", "attention.core as ring(rotate = alltoall)"), "rank to rank", "rotate"),
-        (("cp 4", "use ulysses over cp"), "gathers much of what", "use cp over AXIS"),
         (("fsdp 2", FSDP, "attention.core as cudnn"), "no such kernel", "attention.core as splash"),
         (("fsdp 2 > tp 2", FSDP, "attention.core as splash"), "every rank of tp would do the same", "as unfused"),
         (("pp 2", "use pp over pp as gpipe", "attention.core as splash"), "inside a pipeline", "as unfused"),
@@ -88,10 +87,18 @@ def test_uneven_parts_are_refused_with_the_numbers() -> None:
     assert found.code == "E0901" and "182 is no multiple of 4" in found.message
 
 
-def test_a_kernel_beside_gathered_keys_is_refused() -> None:
-    of = propagated(plan_of("kernel", "fsdp 2 > cp 4", FSDP, "use cp over cp", "attention.core as flash"))
-    (found,) = refusals(of)
-    assert found.code == "E0901" and "attention.core as flash" in found.message
+def test_a_kernel_takes_whole_vectors_of_the_rows_that_ranks_divide() -> None:
+    layout = ("fsdp 2 > cp 4", FSDP, "use cp over cp", "attention.core as flash")
+    (found,) = refusals(propagated(plan_of("kernel", *layout)))
+    assert found.code == "E0901" and "6 rows that meet keys of others at a time are no whole vectors" in found.message
+    assert refusals(propagated(plan_of("kernel", *layout, batch="8 x 512 tokens microbatch 2"))) == []
+
+
+def test_a_ring_takes_a_piece_of_its_rows_at_a_time() -> None:
+    ring = ("cp 4", "use cp over cp as ring", "attention.core as splash")
+    (found,) = refusals(propagated(plan_of("ring", *ring, batch="8 x 512 tokens microbatch 2")))
+    assert "64 rows" in found.message
+    assert refusals(propagated(plan_of("ring", *ring, batch="8 x 1024 tokens microbatch 2"))) == []
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ def _reference(plan: Plan) -> tuple[object, ...]:
     rounding = rounding_of(plan)
     kept = () if rounding is None else (str(rounding.dtypes), rounding.ranks, rounding.sequences)
     if plan.route.method == "dropless":
-        return plan.model.name, *kept
+        return plan.model.name, plan.batch.sequences, plan.batch.sequence_tokens, *kept
     shares = plan.mesh.size(*plan.axes_of("sequence", "residual"))
     return plan.model.name, plan.route.factor, shares, tuple(held_order(plan)), *kept
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from planc.backends.xla.analysis.mesh_factors import atoms, parts
 from planc.backends.xla.analysis.pipeline import pipelined
+from planc.ir.plan import PASSES_KEYS
 from planc.ir.realised import AttentionKernel
 from planc.ir.sharding import OpSharding, Sharded
 from planc.sharding.local import dim_length, local_length
@@ -44,11 +45,23 @@ def keyed_axes(sharded: Sharded) -> tuple[str, ...]:
     return sharded.plan.mesh.in_order(found)
 
 
+def rings(sharded: Sharded) -> bool:
+    """True if keys travel round the ranks that divide the rows of attention."""
+    return any(o.ring for o in attentions(sharded))
+
+
+def balanced(sharded: Sharded) -> bool:
+    """True if a rank holds one piece from each end of a sequence, rather than one stretch of it."""
+    kernel = sharded.plan.attention
+    passed = kernel is not None and kernel.method in PASSES_KEYS and kernel.balance == "headtail"
+    return passed and bool(keyed_axes(sharded))
+
+
 def runs_splash(sharded: Sharded) -> bool:
     """True if the program runs splash attention: the plan says so, or it is for TPUs and nothing hinders it."""
     chosen = sharded.plan.attention
-    if chosen is not None:
-        return chosen.method in FUSED
+    if chosen is not None and chosen.runs:
+        return chosen.runs in FUSED
     return sharded.plan.cluster.kind == "torus" and next(hindrances(sharded), None) is None
 
 
@@ -58,11 +71,25 @@ def hindrances(sharded: Sharded) -> Iterator[str]:
     if plan.cluster.kind != "torus" and not plan.cluster.chip.hosts_itself:
         yield f"the kernel is written for TPUs, and not for {plan.cluster.chip.name}"
     if keyed_axes(sharded):
-        yield "the kernel has the keys of its own rank alone"
+        rows = kernel_rows(sharded)
+        if rows % LANES:
+            yield f"a rank's {rows:g} rows that meet keys of others at a time are no whole vectors of {LANES}"
+        if any(key_heads_of_others(o, sharded) for o in attentions(sharded)):
+            yield "a rank has keys besides those of its query heads, and meets the keys of others"
     if pipelined(plan):
         yield "JAX 0.10.2 does not differentiate a kernel of one device inside a pipeline by hand"
     if idle := [axis for o in attentions(sharded) for axis in _idle_axes(sharded, o)]:
         yield f"every rank of {idle[0]} would do the same attention, and their gradients would be summed"
+
+
+def kernel_rows(sharded: Sharded) -> int:
+    """The rows of a sequence that the kernel is given at a time: all, filled up to whole vectors, those of a rank where
+    they meet keys of others, or a piece of a rank's two in a ring."""
+    axes = keyed_axes(sharded)
+    if not axes:
+        return padded_rows(sharded)
+    rows = sharded.plan.batch.sequence_tokens // sharded.plan.mesh.size(*axes)
+    return rows // 2 if rings(sharded) and balanced(sharded) else rows
 
 
 def _idle_axes(sharded: Sharded, o: OpSharding) -> Iterator[str]:
@@ -80,11 +107,11 @@ def padded_rows(sharded: Sharded) -> int:
 
 def splash_block(sharded: Sharded) -> int:
     """Rows and keys of a sequence that the kernel takes at a time: the plan's number, or the largest half, quarter or
-    eighth of the chip's that the sequence falls into."""
+    eighth of the chip's that its rows fall into."""
     plan = sharded.plan
     if plan.attention is not None and plan.attention.block:
         return plan.attention.block
-    block, rows = BLOCKS.get(plan.cluster.chip.name, BLOCK), padded_rows(sharded)
+    block, rows = BLOCKS.get(plan.cluster.chip.name, BLOCK), kernel_rows(sharded)
     while rows % block:
         block //= 2
     return block

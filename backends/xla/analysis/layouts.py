@@ -1,14 +1,16 @@
 """Layouts as partition specs: which mesh axes divide each dimension of a tensor or parameter.
 
-XLA stores what a plan divides without padding, so a parameter is cut on a dimension that divides;
-where none does it stays whole, and the emitted file says so.
+XLA stores equal parts, so a parameter is cut on a dimension that divides; where none does it is filled up, or stays
+whole where it has fewer elements than there are ranks, and the emitted file says so.
 """
 
 from __future__ import annotations
 
+from math import ceil
 from typing import TYPE_CHECKING, Literal
 
 from planc.backends.xla.analysis.mesh_factors import parts
+from planc.ir.model import EXPERTS
 from planc.ir.plan import Noun, Plan
 from planc.ir.sharding import Layout, OpSharding, ParamSharding, Sharded
 
@@ -47,11 +49,17 @@ def cut(plan: Plan, p: ParamSharding, noun: Noun) -> int | None:
     """Index of the storage dimension of `p` that `noun` is divided on; None if it is not, or cannot be.
 
     The one the plan names; else the largest dimension left by tensor parallelism, in local elements; else the largest
-    that it divides too.
+    that it divides too. Where none falls into equal parts it is the one that is filled up least, of those with an
+    element for each rank that no tensor axis divides; experts are not filled up.
     """
     ranks = plan.mesh.size(*p.stored[noun])
-    local = [n // plan.mesh.size(*axes) for n, axes in zip(plan.model.shape(p.param), p.compute, strict=True)]
-    return largest_cut(local, [bool(plan.mesh.in_order(axes)) for axes in p.compute], ranks, p.on_dim)
+    local = [ceil(n / plan.mesh.size(*axes)) for n, axes in zip(plan.model.shape(p.param), p.compute, strict=True)]
+    divided = [bool(plan.mesh.in_order(axes)) for axes in p.compute]
+    found = largest_cut(local, divided, ranks, p.on_dim)
+    if found is not None or ranks == 1 or p.param.region == EXPERTS:
+        return found
+    able = [i for i, n in enumerate(local) if n >= ranks and not divided[i]]
+    return min(able, key=lambda i: (-local[i] % ranks / local[i], i != p.on_dim, -local[i]), default=None)
 
 
 def largest_cut(local: list[int], divided: list[bool], ranks: int, named: int | None = None) -> int | None:
@@ -81,7 +89,19 @@ def activation_spec(sharded: Sharded, tensor: str) -> Spec:
 
 def spec_of(plan: Plan, dims: tuple[str, ...], layout: Layout) -> Spec:
     """The layout of a tensor with named `dims` as a spec, one entry a dim; axes of one device are left out."""
-    return tuple(parts(plan, plan.mesh.in_order(layout.get(d, ()))) for d in dims)
+    return tuple(parts(plan, outermost_first(plan, d, layout.get(d, ()))) for d in dims)
+
+
+def outermost_first(plan: Plan, dim: str, axes: tuple[str, ...]) -> tuple[str, ...]:
+    """The `axes` of a dim of an activation in the order in which they cut it.
+
+    Those of one region come after those that divide the dim everywhere, as its weights do: an all-to-all cuts parts of
+    what is divided already. Rows of batches and sequences lie in the order of the mesh.
+    """
+    ordered = plan.mesh.in_order(axes)
+    if dim in ("batch", "sequence"):
+        return ordered
+    return tuple(sorted(ordered, key=lambda axis: axis not in plan.axes_of(dim)))
 
 
 def scatters_rows(o: OpSharding) -> bool:

@@ -25,7 +25,7 @@ from planc.ir.collective import DTYPE_BYTES, Collective
 from planc.ir.model import EXPERTS, SLOTS, Section
 from planc.ir.plan import Noun
 from planc.ir.realised import TensorBytes
-from planc.ir.sharding import ParamSharding, Sharded
+from planc.ir.sharding import OpSharding, ParamSharding, Sharded
 from planc.ir.updates import moments_of
 from planc.sharding.local import local_elements, local_length, param_elements, tensor_bytes
 from planc.sharding.recompute import replay, saved_without_recompute
@@ -229,14 +229,21 @@ class Moments:
         return self._experts.most_rows_ratio if routed else 1.0
 
     def _of_kernel(self, kind: Section) -> float:
-        """The kernel's result, heads before rows, and its softmax's sums, each as wide as a vector of a TPU."""
+        """The kernel's result, heads before rows, its softmax's sums, each as wide as a vector of a TPU, and keys and
+        values of other ranks where they are gathered."""
         total = 0.0
         for o in self.sharded.ops[kind]:
             if o.op.kind == "attention":
+                total += sum(self._gathered(o, name) for name in o.op.whole_of)
                 rows = local_elements(self.plan, _ROWS, restrict(o.layout, _ROWS))
                 total += rows * LANES * FP32
                 total += tensor_bytes(self.plan, o.op.output, self.sharded.declared(o.op.output))
         return total
+
+    def _gathered(self, o: OpSharding, name: str) -> float:
+        """Bytes of a tensor that an op reads whole where it rests divided; 0 for one that it reads as it rests."""
+        rests, read = self.sharded.declared(name), o.needs(name, self.model.tensor[name].dims)
+        return tensor_bytes(self.plan, name, read) if read != rests else 0.0
 
     def _head_input(self) -> float:
         """Bytes of what the head multiplies, as it reads it."""

@@ -7,25 +7,19 @@ are gathered for it, or travel round the ranks.
 from __future__ import annotations
 
 from planc.backends.common.source_writer import beside, causes, fill
-from planc.backends.xla.analysis.attention import attentions, keyed_axes, runs_splash
+from planc.backends.xla.analysis.attention import attentions, balanced, keyed_axes, rings, runs_splash
 from planc.backends.xla.analysis.layouts import Spec, batch_spec, spec_of
-from planc.backends.xla.emit.specs import spec_text
+from planc.backends.xla.emit.specs import axis_text, spec_text
 from planc.backends.xla.emit.splash import filled_up, splash_constants, splash_function
+from planc.backends.xla.emit.splash_rows import gathered_function, ring_constants, ring_functions
 from planc.diag.quoting import python_string
-from planc.ir.plan import PASSES_KEYS, Plan
+from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
 
 
 def context_axes(plan: Plan) -> tuple[str, ...]:
     """The axes that divide sequences everywhere, outermost first: those of the batch's tokens."""
     return plan.mesh.in_order(plan.axes_of("sequence"))
-
-
-def balanced(sharded: Sharded) -> bool:
-    """True if a rank holds one piece from each end of a sequence, rather than one stretch of it."""
-    kernel = sharded.plan.attention
-    passed = kernel is not None and kernel.method in PASSES_KEYS and kernel.balance == "headtail"
-    return passed and bool(keyed_axes(sharded))
 
 
 def rows_spec(sharded: Sharded) -> Spec:
@@ -40,16 +34,17 @@ def given_spec(sharded: Sharded) -> Spec:
 
 def constants(sharded: Sharded) -> list[str]:
     """`BLOCK` and its like for a kernel; `SEQUENCE_RANKS` and `ROWS`, where they are needed."""
-    if runs_splash(sharded):
-        return splash_constants(sharded)
     axes = keyed_axes(sharded)
-    if not axes or not (balanced(sharded) or _rings(sharded)):
-        return []
+    kernel = splash_constants(sharded) if runs_splash(sharded) else []
+    kernel += ring_constants(sharded) if kernel and rings(sharded) else []
+    if not axes or not (balanced(sharded) or rings(sharded) or kernel):
+        return kernel
     plan = sharded.plan
     shard = plan.cause_of_shard("sequence", axes[0])
     said = f"ranks that share a sequence; {shard.comment()}" if shard else "ranks that share a sequence"
     rows = f"ROWS = {spec_text(rows_spec(sharded))}"
     return [
+        *kernel,
         *beside(f"SEQUENCE_RANKS = {plan.mesh.size(*axes)}", said),
         *(
             beside(rows, "the same with the rows of a sequence in the order of `positions`")
@@ -144,8 +139,9 @@ def _on_each_rank(function: Callable[..., Any], results: int) -> Callable[..., A
     """A function of arrays [B, R, ...] of a rank's own rows, as one of all rows."""
     rows = P(None, <entry>)
     return jax.shard_map(function, in_specs=rows, out_specs=(rows,) * results, axis_names={<names>})
+'''
 
-
+STEPS = '''
 def _attend_in_turns(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
     """(result, logarithm of the softmax's sum) of a rank's rows: its own keys first, then those that come."""
     size = <size>
@@ -161,7 +157,7 @@ def _attend_in_turns(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Arra
             out, log_sum = _put(row, (out, log_sum), (of_rows[1] * old + part * new, total))
         return (out, log_sum, *keys), None
 
-    first = (*_attend_part(q, k, v, _causal(q.shape[1])), k, v)
+    first = (*_attend_part(q, k, v, <own>), k, v)
     (out, log_sum, *_), _ = jax.lax.scan(turn, first, jnp.arange(1, SEQUENCE_RANKS))
     return out.astype(q.dtype), log_sum
 
@@ -170,24 +166,26 @@ def _gradients_in_turns(
     q: jax.Array, k: jax.Array, v: jax.Array, out: jax.Array, log_sum: jax.Array, grad: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The gradients of a rank's q, k and v. Those of keys follow the keys round the ranks, and home."""
-    delta, size = jnp.sum(grad.astype(jnp.float32) * out, axis=-1), <size>
+    <delta>
 
     def turn(carry: Any, step: jax.Array) -> tuple[Any, None]:
         dq, (k, v, dk, dv) = carry[0], _passed(carry[1:])
         for row, key in _meeting(step, size):
-            of_rows = _cut(row, size, q, grad, delta, log_sum)
+            of_rows = _cut(row, size, q, grad, <known>, log_sum)
             parts = _part_gradients(*of_rows, *_cut(key, size, k, v)<visible>)
+            <seen>
             (dq,) = _add(row, (dq,), parts[:1])
             dk, dv = _add(key, (dk, dv), parts[1:])
         return (dq, k, v, dk, dv), None
 
-    dq, dk, dv = _part_gradients(q, grad, delta, log_sum, k, v, _causal(q.shape[1]))
+    dq, dk, dv = _part_gradients(q, grad, <known>, log_sum, k, v, <own>)
     start = (dq, k, v, dk, dv)
     (dq, _, _, dk, dv), _ = jax.lax.scan(turn, start, jnp.arange(1, SEQUENCE_RANKS))
     dk, dv = _passed((dk, dv))
     return dq.astype(q.dtype), dk.astype(k.dtype), dv.astype(v.dtype)
+'''
 
-
+PLAIN_PARTS = '''
 def _attend_part(
     q: jax.Array, k: jax.Array, v: jax.Array, seen: jax.Array | bool = True
 ) -> tuple[jax.Array, jax.Array]:
@@ -224,24 +222,25 @@ def _scores(q: jax.Array, k: jax.Array, seen: jax.Array | bool) -> jax.Array:
 def _causal(rows: int) -> jax.Array:
     """[R, 1, 1, C] of a rank's own keys: its rows are in the order of their places."""
     return jnp.tril(jnp.ones((rows, rows), bool))[:, None, None]
+'''
 
-
+HANDED_ON = '''
 def _meeting(step: jax.Array, size: int) -> tuple[tuple[Any, Any], ...]:
     """<meeting>"""
     <meet>
 
 
 def _cut(start: Any, size: int, *arrays: jax.Array) -> list[jax.Array]:
-    return [jax.lax.dynamic_slice_in_dim(x, start, size, axis=1) for x in arrays]
+    return [jax.lax.dynamic_slice_in_dim(x, start, size, axis=<axis>) for x in arrays]
 
 
 def _put(start: Any, arrays: Sequence[jax.Array], parts: Sequence[jax.Array]) -> list[jax.Array]:
     pairs = zip(arrays, parts, strict=True)
-    return [jax.lax.dynamic_update_slice_in_dim(x, part, start, axis=1) for x, part in pairs]
+    return [jax.lax.dynamic_update_slice_in_dim(x, part, start, axis=<axis>) for x, part in pairs]
 
 
 def _add(start: Any, arrays: Sequence[jax.Array], parts: Sequence[jax.Array]) -> list[jax.Array]:
-    old = _cut(start, parts[0].shape[1], *arrays)
+    old = _cut(start, parts[0].shape[<axis>], *arrays)
     return _put(start, arrays, [a + b for a, b in zip(old, parts, strict=True)])
 
 
@@ -273,18 +272,21 @@ PIECES = (
 
 def context_functions(sharded: Sharded, *, named: bool) -> list[str]:
     """`positions` and `attend`, and what they need. `named`: activations have names by which they are kept."""
-    if runs_splash(sharded):
+    axes, splash = keyed_axes(sharded), runs_splash(sharded)
+    if splash and not axes:
         return [POSITIONS, splash_function(sharded, windows=windows(sharded))]
-    axes = keyed_axes(sharded)
     first = fill(POSITIONS_BALANCED, axes=" and ".join(axes)) if balanced(sharded) else POSITIONS
+    if splash and balanced(sharded) and not rings(sharded):
+        first = first.replace("jnp.", "np.").replace("jax.Array", "np.ndarray")  # the kernel knows it when it is made
     order = [ORDERED] if balanced(sharded) else []
     if not axes:
         return [first, *order, _attend_without_ring(sharded)]
-    return [first, *order, _ring(sharded, axes, named) if _rings(sharded) else _gathered(sharded, axes)]
-
-
-def _rings(sharded: Sharded) -> bool:
-    return any(o.ring for o in attentions(sharded))
+    if rings(sharded):
+        return [first, *order, *_ring(sharded, axes, named)]
+    if splash:
+        of_rows = {"windows": windows(sharded), "balanced": balanced(sharded)}
+        return [first, *order, gathered_function(sharded, axes, _cause(sharded), **of_rows)]
+    return [first, *order, _gathered(sharded, axes)]
 
 
 def windows(sharded: Sharded) -> bool:
@@ -319,24 +321,36 @@ def _gathered(sharded: Sharded, axes: tuple[str, ...]) -> str:
     )
 
 
-def _ring(sharded: Sharded, axes: tuple[str, ...], named: bool) -> str:
-    half = balanced(sharded)
-    entry = python_string(axes[0]) if len(axes) == 1 else f"({', '.join(map(python_string, axes))})"
+def _ring(sharded: Sharded, axes: tuple[str, ...], named: bool) -> list[str]:
+    half, splash = balanced(sharded), runs_splash(sharded)
+    entry = axis_text(axes)
     meeting, meet = PIECES if half else STRETCHES
-    out = python_string(attentions(sharded)[0].op.output)
-    return fill(
+    out, rows = python_string(attentions(sharded)[0].op.output), 2 if splash else 1
+    size = f"q.shape[{rows}] // 2" if half else f"q.shape[{rows}]"
+    before = f"step <= jax.lax.axis_index({entry})"
+    parts = {
+        "own": "own=True" if splash else "_causal(q.shape[1])",
+        "known": "out" if splash else "delta",
+        "delta": f"size = {size}"
+        if splash
+        else f"delta, size = jnp.sum(grad.astype(jnp.float32) * out, axis=-1), {size}",
+        "visible": "" if half or splash else f", {before}",
+        "seen": "" if half or not splash else f"parts = [jnp.where({before}, part, 0.0) for part in parts]",
+    }
+    turns = fill(STEPS, size=size, hide="" if half else fill(HIDE, entry=entry), **parts)
+    handed = fill(HANDED_ON, meeting=meeting, meet=fill(meet, entry=entry), entry=entry, axis=str(rows))
+    if splash:
+        attend, of_parts = ring_functions(sharded, axes, _cause(sharded), named=named)
+        return [attend, turns, of_parts, handed]
+    attend = fill(
         RING,
         axes=" and ".join(axes),
         cause=_cause(sharded),
         names=", ".join(map(python_string, axes)),
-        size="q.shape[1] // 2" if half else "q.shape[1]",
-        hide="" if half else fill(HIDE, entry=entry),
-        visible="" if half else f", step <= jax.lax.axis_index({entry})",
         name=fill(NAME, out=out) if named else "",
-        meeting=meeting,
-        meet=fill(meet, entry=entry),
         entry=entry,
     )
+    return [attend, turns, PLAIN_PARTS, handed]
 
 
 def _cause(sharded: Sharded) -> str:

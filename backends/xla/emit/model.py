@@ -14,6 +14,7 @@ from planc.backends.xla.emit.experts import expert_functions
 from planc.backends.xla.emit.pipeline import pipeline_function, resting_function, shared_by_stages
 from planc.backends.xla.emit.remat import group_functions, layers_function, remat_function
 from planc.backends.xla.emit.specs import entry, spec_text
+from planc.backends.xla.emit.tables import exchanged
 from planc.ir.model import EXPERTS
 from planc.ir.plan import Plan
 from planc.ir.sharding import ParamSharding, Sharded
@@ -54,6 +55,21 @@ CONSTRAIN = '''
 def constrain(name: str, x: jax.Array) -> jax.Array:
     """The activation `name` in the compute dtype, where it rests; named so that `remat` can keep it."""
     return checkpoint_name(with_sharding_constraint(x.astype(COMPUTE), <where>), name)
+'''
+
+CONSTRAIN_EXCHANGED = '''
+def constrain(name: str, x: jax.Array) -> jax.Array:
+    """The activation `name` in the compute dtype, where it rests<said>.
+
+    Where another dim is divided before or after, EXCHANGED says so: else XLA gathers, or divides products.
+    """
+    made, read = EXCHANGED.get(name, ((), ()))
+    for spec in made:
+        x = with_sharding_constraint(x, spec)
+    x = <rests>
+    for spec in read:
+        x = with_sharding_constraint(x, spec)
+    return x
 '''
 
 CONSTRAIN_UNNAMED = '''
@@ -155,11 +171,15 @@ def spec_function(plan: Plan) -> str:
 
 
 def _constrain(sharded: Sharded) -> list[str]:
-    plan = sharded.plan
-    text = CONSTRAIN if names_activations(sharded) else CONSTRAIN_UNNAMED
-    if pipelined(plan):
-        return [fill(text, where="_resting(name)"), resting_function(plan)]
-    return [fill(text, where="ACTIVATIONS[name]")]
+    plan, named = sharded.plan, names_activations(sharded)
+    where = "_resting(name)" if pipelined(plan) else "ACTIVATIONS[name]"
+    others = [resting_function(plan)] if pipelined(plan) else []
+    if exchanged(sharded):
+        rests = f"with_sharding_constraint(x.astype(COMPUTE), {where})"
+        rests = f"checkpoint_name({rests}, name)" if named else rests
+        said = "; named so that `remat` can keep it" if named else ""
+        return [fill(CONSTRAIN_EXCHANGED, rests=rests, said=said), *others]
+    return [fill(CONSTRAIN if named else CONSTRAIN_UNNAMED, where=where), *others]
 
 
 def casts(plan: Plan) -> bool:

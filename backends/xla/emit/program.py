@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 
 from planc.backends.common.source_writer import WIDTH, fill
-from planc.backends.xla.analysis.attention import runs_splash
+from planc.backends.xla.analysis.attention import balanced, keyed_axes, rings, runs_splash
 from planc.backends.xla.analysis.offload import state_on_host
 from planc.backends.xla.analysis.pipeline import pipelined
 from planc.backends.xla.analysis.saved_by_blocks import every, names_activations
@@ -21,11 +21,12 @@ from planc.backends.xla.emit.model import (
     spec_function,
     summed_table,
 )
+from planc.backends.xla.emit.padding import padding_table
 from planc.backends.xla.emit.pipeline import constants as pipeline_constants
 from planc.backends.xla.emit.pipeline import ends_table
 from planc.backends.xla.emit.remat import saved_tables
 from planc.backends.xla.emit.step import mesh_function, state_functions, step_functions
-from planc.backends.xla.emit.tables import activation_table, constants, not_decayed, param_tables
+from planc.backends.xla.emit.tables import activation_table, constants, exchange_table, not_decayed, param_tables
 from planc.backends.xla.versions import JAX
 from planc.diag.quoting import python_docstring
 from planc.ir.base import plain_name
@@ -105,9 +106,11 @@ def _tables(sharded: Sharded) -> list[str]:
         context_constants,
         pipeline_constants,
         param_tables,
+        padding_table,
         summed_table,
         not_decayed,
         activation_table,
+        exchange_table,
         ends_table,
         expert_tables,
         saved_tables,
@@ -132,7 +135,7 @@ def _imports(sharded: Sharded) -> list[str]:
     installed = [
         "import jax",
         "import jax.numpy as jnp",
-        "import numpy as np" if torus else "",
+        "import numpy as np" if torus or _keys_in_order(sharded) else "",
         "import optax",
         "from jax.ad_checkpoint import checkpoint_name" if names_activations(sharded) else "",
         "from jax.experimental import mesh_utils" if torus else "",
@@ -145,12 +148,18 @@ def _imports(sharded: Sharded) -> list[str]:
     return ["\n".join(line for line in group if line) for group in groups]
 
 
+def _keys_in_order(sharded: Sharded) -> bool:
+    """True if the kernel of attention is told where rows lie: a rank has one piece from each end of a sequence."""
+    return runs_splash(sharded) and balanced(sharded) and not rings(sharded)
+
+
 def _partials(sharded: Sharded) -> bool:
     """True if some function of the file is made with `functools.partial`."""
     plan = sharded.plan
-    windowed = runs_splash(sharded) and windows(sharded)
+    windowed = runs_splash(sharded) and windows(sharded) and not keyed_axes(sharded)
     return (
         state_on_host(plan)
+        or (runs_splash(sharded) and rings(sharded))
         or own_gradient(plan)
         or pipelined(plan)
         or every(sharded) > 1

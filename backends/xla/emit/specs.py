@@ -29,6 +29,11 @@ def axes_text(axes: tuple[str, ...]) -> str:
     return f"({', '.join(map(python_string, axes))}{',' if len(axes) == 1 else ''})"
 
 
+def axis_text(axes: tuple[str, ...]) -> str:
+    """Source text of `axes` as a collective takes them: the name of one, or a tuple of several."""
+    return python_string(axes[0]) if len(axes) == 1 else axes_text(axes)
+
+
 def _entry(axes: tuple[str, ...]) -> str:
     if not axes:
         return "None"

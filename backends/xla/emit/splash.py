@@ -15,6 +15,7 @@ from planc.backends.xla.analysis.attention import (
     padded_rows,
     splash_block,
 )
+from planc.backends.xla.analysis.layouts import outermost_first
 from planc.backends.xla.analysis.mesh_factors import parts
 from planc.diag.quoting import python_string
 from planc.ir.sharding import OpSharding, Sharded
@@ -124,7 +125,7 @@ def filled_up(sharded: Sharded) -> dict[str, str]:
 
 
 def _own_keys(sharded: Sharded, o: OpSharding) -> str:
-    axes = parts(sharded.plan, sharded.plan.mesh.in_order(o.layout["heads"]))
+    axes = parts(sharded.plan, outermost_first(sharded.plan, "heads", o.layout["heads"]))
     sizes = sharded.model.sizes
     entry = python_string(axes[0]) if len(axes) == 1 else f"({', '.join(map(python_string, axes))})"
     return fill(OWN_KEYS, axes=entry, group=str(sizes["heads"] // sizes["kv_heads"])).strip("\n")

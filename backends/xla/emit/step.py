@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from planc.backends.common.source_writer import beside, causes, fill
+from planc.backends.xla.analysis.attention import balanced
 from planc.backends.xla.analysis.layouts import gathers_in_use
 from planc.backends.xla.analysis.offload import on_host, state_on_host
+from planc.backends.xla.analysis.padding import padded
 from planc.backends.xla.analysis.pipeline import pipelined
 from planc.backends.xla.analysis.state_dtypes import narrow_state
-from planc.backends.xla.emit.context_parallel import balanced, context_axes
+from planc.backends.xla.emit.context_parallel import context_axes
 from planc.backends.xla.emit.experts import with_picks
 from planc.backends.xla.emit.model import casts
 from planc.backends.xla.emit.offload import offload_functions
+from planc.backends.xla.emit.padding import CUT, padding_functions
 from planc.ir.plan import Noun, Plan
 from planc.ir.sharding import Sharded
 
@@ -124,6 +127,7 @@ def build_train_step(
 
     tokens and targets: the global batch, int32 [sequences, tokens of each]. `params`: arrays or shapes.
     """
+    <cut>
 
     def step(state: Any, tokens: jax.Array, targets: jax.Array, lr: jax.Array) -> Any:
         with _tracing(mesh):
@@ -149,6 +153,7 @@ def build_train_step(
 
 def build_gradients(loss_fn: Loss, mesh: Mesh, params: Any) -> Callable[..., Any]:
     """`gradients(params, tokens, targets) -> (loss, gradients)` of the global batch, for inspection."""
+    <cut>
 
     def gradients(params: Any, tokens: jax.Array, targets: jax.Array) -> Any:
         with _tracing(mesh):
@@ -161,6 +166,7 @@ def build_gradients(loss_fn: Loss, mesh: Mesh, params: Any) -> Callable[..., Any
 
 def build_eval_step(loss_fn: Loss, mesh: Mesh, params: Any) -> Callable[..., jax.Array]:
     """`evaluate(params, tokens, targets) -> mean loss` of a global batch."""
+    <cut>
 
     def evaluate(params: Any, tokens: jax.Array, targets: jax.Array) -> jax.Array:
         with _tracing(mesh):
@@ -240,10 +246,13 @@ def mesh_function(plan: Plan) -> str:
 def step_functions(sharded: Sharded) -> list[str]:
     """The steps and what they share, one text each."""
     plan = sharded.plan
-    step = fill(STEP, update=_update(plan), evaluate=_evaluate(sharded), compiled=_compiled(plan), **_held(plan))
+    cut = CUT if padded(sharded) else ""
+    step = fill(
+        STEP, update=_update(plan), evaluate=_evaluate(sharded), compiled=_compiled(plan), cut=cut, **_held(plan)
+    )
     gathered = [_gathered(plan)] if _gathers_first(plan) else []
     functions = [step, _accumulate(sharded), *gathered, TRACING if casts(plan) else TRACING_FP32]
-    functions += offload_functions(sharded)
+    functions += [*offload_functions(sharded), *padding_functions(sharded)]
     functions = [with_picks(text) for text in functions] if plan.model.top_k else functions
     return [text.replace("gradients, fp32", f"gradients, {plan.store_dtype('grads')}") for text in functions]
 

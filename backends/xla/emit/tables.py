@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain
 
-from planc.backends.common.source_writer import INDENT, beside, causes, comment
-from planc.backends.xla.analysis.layouts import Use, activation_spec, param_spec, uncut
+from planc.backends.common.source_writer import INDENT, WIDTH, beside, causes, comment
+from planc.backends.xla.analysis.layouts import Spec, Use, activation_spec, param_spec, spec_of, uncut
 from planc.backends.xla.analysis.mesh_factors import aliases, atoms
 from planc.backends.xla.analysis.state_dtypes import JAX_DTYPE, narrow_state
 from planc.backends.xla.emit.context_parallel import given_spec
@@ -17,7 +17,7 @@ from planc.diag.quoting import python_string
 from planc.ir.base import Cause
 from planc.ir.model import EXPERTS, ROUTED, Tensor
 from planc.ir.plan import NOUNS, Noun, Plan
-from planc.ir.sharding import Move, OpSharding, Sharded, Step
+from planc.ir.sharding import Layout, Move, OpSharding, Sharded, Step
 
 
 def constants(sharded: Sharded) -> list[str]:
@@ -114,6 +114,50 @@ def activation_table(sharded: Sharded) -> list[str]:
     rows = chain.from_iterable(_activation(sharded, t) for t in _activations(sharded))
     head = comment("Activations between ops, and the collectives that XLA inserts there in the forward.")
     return [*head, *causes(scoped), "ACTIVATIONS = {", *rows, "}"]
+
+
+Exchange = tuple[Spec | None, Spec | None]
+"""Layouts of an activation before it comes to rest, and where it is read; None where that is no other."""
+
+
+def exchanged(sharded: Sharded) -> dict[str, Exchange]:
+    """Activations that an all-to-all brings to where they rest, or from there to all their readers."""
+    made: dict[str, Spec] = {}
+    read: dict[str, list[Move | None]] = {}
+    for o in _ops(sharded):
+        if o.settle is not None and not o.partial and _exchanges(o.settle):
+            made[o.op.output] = _spec(sharded, o.op.output, o.settle.before)
+        for name, move in zip(o.op.inputs, o.redistributions, strict=True):
+            read.setdefault(name, []).append(move)
+    alike = {name: moves[0] for name, moves in read.items() if len({repr(m and m.after) for m in moves}) == 1}
+    there = {n: _spec(sharded, n, m.after) for n, m in alike.items() if m is not None and _exchanges(m)}
+    return {name: (made.get(name), there.get(name)) for name in (*made, *(n for n in there if n not in made))}
+
+
+def _exchanges(move: Move) -> bool:
+    return any(s.kind == "all_to_all" for s in move.steps)
+
+
+def _spec(sharded: Sharded, tensor: str, layout: Layout) -> Spec:
+    return spec_of(sharded.plan, sharded.model.tensor[tensor].dims, layout)
+
+
+def exchange_table(sharded: Sharded) -> list[str]:
+    """`EXCHANGED`: layouts on the way to where an activation rests, and from there; nothing where there are none."""
+    found = exchanged(sharded)
+    if not found:
+        return []
+    rows = []
+    for name, sides in found.items():
+        texts = [f"({spec_text(spec)},)" if spec is not None else "()" for spec in sides]
+        code = f"{INDENT}{python_string(name)}: ({', '.join(texts)}),"
+        rows += (
+            [code]
+            if len(code) <= WIDTH
+            else [f"{INDENT}{python_string(name)}: (", *(f"{INDENT * 2}{text}," for text in texts), f"{INDENT}),"]
+        )
+    said = "Layouts before an activation rests, and after that, between which ranks exchange parts of two dims."
+    return [*comment(said), "EXCHANGED = {", *rows, "}"]
 
 
 def _activations(sharded: Sharded) -> Iterator[Tensor]:

@@ -11,14 +11,15 @@ from planc.backends.xla.analysis.attention import (
     FUSED,
     LANES,
     attentions,
+    balanced,
     hindrances,
+    kernel_rows,
     keyed_axes,
-    padded_rows,
     splash_block,
 )
 from planc.backends.xla.analysis.offload import saved_on_host
 from planc.backends.xla.analysis.pipeline import SCHEDULES, chunks, pipelined
-from planc.backends.xla.emit.context_parallel import balanced, windows
+from planc.backends.xla.emit.context_parallel import windows
 from planc.backends.xla.emit.remat import stacks
 from planc.backends.xla.refusals import experts
 from planc.diag import Diagnostic
@@ -37,7 +38,7 @@ def refusals(sharded: Sharded) -> list[Diagnostic]:
     plan = sharded.plan
     if missing := not_lowered(plan, "xla"):
         return missing
-    of_plan = (rule(plan) for rule in (_pipeline, _gather, _store_dtypes, _compute_dtypes, _regions))
+    of_plan = (rule(plan) for rule in (_pipeline, _gather, _store_dtypes, _compute_dtypes))
     of_ops = (rule(sharded) for rule in (_uneven_shards, _experts, _attention, _recompute, _offload))
     found = (d for rule in (*of_plan, *of_ops) for d in rule)
     return sorted(dict.fromkeys(found), key=lambda d: d.span)
@@ -95,8 +96,7 @@ def _attention(sharded: Sharded) -> Iterator[Diagnostic]:
         yield from _kernel(sharded, kernel.method, kernel.cause)
         return
     if kernel.kernel is not None and kernel.kernel.method != PLAIN:
-        why = "keys of other ranks meet products with scores in memory"
-        yield _refused(kernel.kernel.cause, why, f"leave it out, or `attention.core as {PLAIN}`")
+        yield from _kernel(sharded, kernel.kernel.method, kernel.kernel.cause)
     if not axes:
         why = "no axis divides the sequence in attention"
         yield _refused(kernel.cause, why, "leave it out, or add `use cp over AXIS`")
@@ -125,9 +125,10 @@ def _kernel(sharded: Sharded, name: str, cause: Cause) -> Iterator[Diagnostic]:
         nearest = next(hindrances(sharded), None)
         yield _refused(cause, "it has no such kernel yet", plain if nearest else f"`attention.core as {FUSED[0]}`")
         return
-    for why in hindrances(sharded):
-        yield _refused(cause, why, plain)
-    block, rows = splash_block(sharded), padded_rows(sharded)
+    if found := list(hindrances(sharded)):
+        yield from (_refused(cause, why, plain) for why in found)
+        return
+    block, rows = splash_block(sharded), kernel_rows(sharded)
     if block % LANES or rows % block:
         why = f"{rows} rows of a sequence do not fall into blocks of {block} rows, or these not into vectors of {LANES}"
         yield _refused(cause, why, "leave `block` out")
@@ -170,14 +171,6 @@ def _offload(sharded: Sharded) -> Iterator[Diagnostic]:
             yield _refused(sentence.cause, why, "offload what is made outside of experts")
 
 
-def _regions(plan: Plan) -> Iterator[Diagnostic]:
-    """Read from fsdp 2 > cp 4, ulysses: half the all-to-alls predicted, and gathers in place of the others."""
-    for shard in plan.shards:
-        if shard.region not in ("", "residual", EXPERTS):
-            why = f"XLA gathers much of what the plan exchanges for another division in {shard.region}"
-            yield _refused(shard.cause, why, "to divide sequences, `use cp over AXIS`")
-
-
 def _store_dtypes(plan: Plan) -> Iterator[Diagnostic]:
     """State is fp32 or bf16, a noun of all parameters alike."""
     for store in plan.stores:
@@ -201,7 +194,7 @@ def _experts(sharded: Sharded) -> Iterator[Diagnostic]:
 
 
 def _uneven_shards(sharded: Sharded) -> Iterator[Diagnostic]:
-    """XLA lays out what divides evenly only; torch pads."""
+    """XLA divides any length inside a program; what a plan's ranks do with unequal parts was seen of vocabularies."""
     plan = sharded.plan
     lengths = {
         **plan.model.sizes,
@@ -212,6 +205,6 @@ def _uneven_shards(sharded: Sharded) -> Iterator[Diagnostic]:
         whole = {a for r in plan.replicates if r.dim == shard.dim and r.region in ("", shard.region) for a in r.axes}
         parts = plan.mesh.size(*plan.mesh.in_order(set(shard.axes) - whole))
         length = lengths.get(shard.dim, parts)
-        if length % parts:
+        if length % parts and shard.dim != "vocab":
             why = f"it divides {shard.dim} evenly, and {length} is no multiple of {parts}"
             yield _refused(shard.cause, why)

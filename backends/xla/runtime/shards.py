@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -40,20 +41,41 @@ def abstract(shapes: dict[str, tuple[int, ...]], dtype: str = "fp32") -> Any:
     return jax.eval_shape(lambda: {name: jnp.zeros(shape, DTYPES[dtype]) for name, shape in shapes.items()})
 
 
-def restacked(model: Model, shapes: dict[str, tuple[int, ...]], stack: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-    """The shapes of a family's module with the layers along the dims of `stack`; () leaves them as they are."""
+def restacked(
+    model: Model, shapes: Mapping[str, tuple[int, ...]], stack: tuple[int, ...], stored: Stored = MappingProxyType({})
+) -> dict[str, tuple[int, ...]]:
+    """The shapes of a family's module with the layers along the dims of `stack`; () leaves them as they are. Those in
+    `stored` are filled up."""
+    lead = {n: shape[: len(shape) - len(stored.get(n, shape))] for n, shape in shapes.items()}
+    own = {n: (*lead[n], *stored[n]) if n in stored else shape for n, shape in shapes.items()}
     if not stack:
-        return shapes
-    return {n: (*stack, *shape[1:]) if model.param[n].section in model.blocks else shape for n, shape in shapes.items()}
+        return own
+    return {n: (*stack, *shape[1:]) if model.param[n].section in model.blocks else shape for n, shape in own.items()}
+
+
+Stored = Mapping[str, tuple[int, ...]]
+"""Shapes of one layer of the parameters that are stored filled up, by name."""
 
 
 def fill(
-    model: Model, where: dict[str, Sharding], initial: Initial, stack: tuple[int, ...] = (), dtype: str = "fp32"
+    model: Model,
+    where: Mapping[str, Sharding],
+    initial: Initial,
+    stack: tuple[int, ...] = (),
+    dtype: str = "fp32",
+    stored: Stored = MappingProxyType({}),
 ) -> dict[str, jax.Array]:
     """Every parameter from `initial` in a `dtype`, laid out as `where` says; layers are stacked along `stack`, or one
-    dim."""
+    dim. Those in `stored` are filled up with zeros."""
     kept = np.dtype(DTYPES[dtype])
-    return {p.name: divided(_stacked(model, p, initial, stack).astype(kept), where[p.name]) for p in model.params}
+
+    def whole(param: Param) -> Weights:
+        values = _stacked(model, param, initial, stack)
+        shape = stored.get(param.name, model.shape(param))
+        lead = values.ndim - len(shape)
+        return np.pad(values, [(0, 0)] * lead + [(0, a - b) for a, b in zip(shape, values.shape[lead:], strict=True)])
+
+    return {p.name: divided(whole(p).astype(kept), where[p.name]) for p in model.params}
 
 
 def _stacked(model: Model, param: Param, initial: Initial, stack: tuple[int, ...]) -> Weights:
@@ -74,16 +96,17 @@ def whole(model: Model, tree: dict[str, jax.Array]) -> Iterator[tuple[str, Weigh
     """Each layer's parameter in `tree` gathered, by its full name; on every process, in the order of `model`."""
     for param in model.params:
         array = tree[param.name]
+        own = tuple(slice(n) for n in model.shape(param))
         if not stacked(model, param):
-            yield param.name, _on_host(array)
+            yield param.name, _on_host(array)[own]
         elif array.is_fully_addressable:  # the host puts a stack together without compiling anything
-            layers = np.asarray(array).reshape(-1, *model.shape(param))
+            layers = np.asarray(array).reshape(-1, *array.shape[array.ndim - len(own) :])[(slice(None), *own)]
             for number, layer in zip(numbers(model, param), layers, strict=True):
                 yield param.name.replace("*", str(number)), layer
         else:
             for place, number in enumerate(numbers(model, param)):
                 at = np.unravel_index(place, array.shape[: array.ndim - len(param.shape_dims)])
-                yield param.name.replace("*", str(number)), _on_host(_layer(array, at))
+                yield param.name.replace("*", str(number)), _on_host(_layer(array, at))[own]
 
 
 @jax.jit

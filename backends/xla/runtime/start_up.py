@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from planc.backends.xla.runtime.session import JaxSession
@@ -43,6 +43,7 @@ def start(program: Program, settings: Settings, initial: Initial, *, keep_gradie
     """The plan's program over all its devices. `keep_gradients` computes them once more, for tests."""
     import jax
 
+    from planc.backends.xla.analysis.padding import padded
     from planc.backends.xla.analysis.pipeline import pipelined, stack_shape
     from planc.backends.xla.models import family, loss_of
     from planc.backends.xla.runtime import shards
@@ -57,8 +58,9 @@ def start(program: Program, settings: Settings, initial: Initial, *, keep_gradie
     optimizer = optimizer_of(model, settings, emitted)
     stack = stack_shape(program.plan) if pipelined(program.plan) else ()
     kept = program.plan.store_dtype("params")
-    shapes = shards.abstract(shards.restacked(model, module.shapes(model), stack), kept)
-    params = shards.fill(model, emitted.shardings(mesh, shapes), initial, stack, kept)
+    stored = padded(program.sharded)
+    shapes = shards.abstract(shards.restacked(model, module.shapes(model), stack, stored), kept)
+    params = shards.fill(model, emitted.shardings(mesh, shapes), initial, stack, kept, stored)
     state = emitted.init_state(params, optimizer, mesh)
     steps = Steps(
         step=emitted.build_train_step(loss, optimizer, mesh, shapes, clip_norm=settings.clip_norm or float("inf")),
@@ -93,7 +95,7 @@ def start_single(program: Program, settings: Settings, initial: Initial, *, keep
     model = program.plan.model
     here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     single = Single(model, settings, hooks_of(program.plan), rounding_of(program.plan))
-    where: dict[str, Any] = dict.fromkeys(family(model.family).shapes(model), here)
+    where = dict.fromkeys(family(model.family).shapes(model), here)
     state = single.init(shards.fill(model, where, initial, dtype=program.plan.store_dtype("params")))
     steps = Steps(
         step=jax.jit(single.step, donate_argnums=0),

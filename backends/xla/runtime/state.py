@@ -92,12 +92,27 @@ def not_finite(params: Any) -> list[str]:
 
 def _read(model: Model, read: Read, name: str, stack: tuple[int, ...], index: Index) -> Weights:
     """A box of a leaf: of one tensor, or of one a layer."""
+    own = model.shape(model.param[name.partition(".")[2]])
     if not stack:
-        return read(name, index)
+        return _filled(read, name, index, own)
     inner = index[len(stack) :]
     rows = [range(*s.indices(n)) for s, n in zip(index, stack, strict=False)]
-    layers = [read(name.replace("*", str(_number(model, name, at, stack))), inner) for at in product(*rows)]
+    layers = [
+        _filled(read, name.replace("*", str(_number(model, name, at, stack))), inner, own) for at in product(*rows)
+    ]
     return np.stack(layers).reshape(*map(len, rows), *layers[0].shape)
+
+
+def _filled(read: Read, name: str, index: Index, own: tuple[int, ...]) -> Weights:
+    """A box of one tensor with dims `own`; what lies beyond them is zeros, as the array is stored filled up."""
+    bounds = [(s.start or 0, own[i] if s.stop is None else s.stop) for i, s in enumerate(index)]
+    if all(stop <= n for (_, stop), n in zip(bounds, own, strict=False)):
+        return read(name, index)
+    found = np.zeros([stop - start for start, stop in bounds], np.float32)
+    there = tuple(slice(start, min(stop, n)) for (start, stop), n in zip(bounds, own, strict=True))
+    if all(s.start < s.stop for s in there):
+        found[tuple(slice(s.stop - s.start) for s in there)] = read(name, there)
+    return found
 
 
 def _number(model: Model, name: str, at: tuple[int, ...], stack: tuple[int, ...]) -> int:
@@ -111,14 +126,17 @@ def _of_shard(
     """One piece, or one a layer of a stack."""
     name, stack = f"{kind}.{_name(path[-1])}", _stack(model, path, shape)
     bounds = [s.indices(n)[:2] for s, n in zip(index, shape, strict=True)]
+    dims, whole = len(stack), model.shape(model.param[_name(path[-1])])
+    own = [(begin, min(end, n)) for (begin, end), n in zip(bounds[dims:], whole, strict=True)]
+    if any(begin >= end for begin, end in own):
+        return []  # nothing but zeros that fill the array up
     if not stack:
-        return [_piece(name, shape, bounds, values)]
-    dims, own = len(stack), bounds[len(stack) :]
+        return [_piece(name, whole, own, values)]
     first = [begin for begin, _ in bounds[:dims]]
     return [
         _piece(
             name.replace("*", str(_number(model, name, at, stack))),
-            shape[dims:],
+            whole,
             own,
             _layer(values, tuple(a - b for a, b in zip(at, first, strict=True))),
         )
@@ -133,7 +151,8 @@ def _layer(values: Callable[[], Weights], at: tuple[int, ...]) -> Callable[[], W
 def _piece(name: str, shape: tuple[int, ...], bounds: list[tuple[int, int]], values: Callable[[], Weights]) -> Piece:
     offset, size = tuple(a for a, _ in bounds), tuple(b - a for a, b in bounds)
     assert prod(size) > 0, f"{name} has an empty shard"
-    return Piece(name, tuple(shape), offset, size, lambda array: np.copyto(array, values()))
+    inside = tuple(slice(n) for n in size)
+    return Piece(name, tuple(shape), offset, size, lambda array: np.copyto(array, values()[inside]))
 
 
 class _Shards:

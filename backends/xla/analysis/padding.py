@@ -1,0 +1,39 @@
+"""Parameters whose dims do not fall into equal parts: XLA keeps equal parts of arrays, so they are stored filled up.
+
+A step computes with what they are without the rows that fill them up, which are zeros and stay so: of arrays inside a
+program XLA divides any length.
+"""
+
+from __future__ import annotations
+
+from math import lcm, prod
+
+from planc.backends.xla.analysis.layouts import Use, param_spec
+from planc.backends.xla.analysis.mesh_factors import atoms
+from planc.ir.model import EXPERTS
+from planc.ir.plan import Plan
+from planc.ir.sharding import ParamSharding, Sharded
+
+USES: tuple[Use, ...] = ("used", "params", "grads", "optimizer")
+
+
+def stored_shape(plan: Plan, p: ParamSharding) -> tuple[int, ...]:
+    """The shape in which one layer of parameter `p` rests: each dim a multiple of the ranks that divide it."""
+    shape = plan.model.shape(p.param)
+    if p.param.region == EXPERTS:
+        return shape
+    sizes = {a.name: a.size for a in atoms(plan)}
+    specs = [param_spec(plan, p, use) for use in USES]
+    parts = [lcm(*(prod(sizes[a] for a in spec[i]) for spec in specs)) for i in range(len(shape))]
+    return tuple(n + -n % ranks for n, ranks in zip(shape, parts, strict=True))
+
+
+def padded(sharded: Sharded) -> dict[str, tuple[int, ...]]:
+    """The stored shapes of the parameters that are filled up, by name."""
+    found = {p.param.name: stored_shape(sharded.plan, p) for p in sharded.params}
+    return {name: shape for name, shape in found.items() if shape != sharded.model.shape(sharded.model.param[name])}
+
+
+def waste(sharded: Sharded, name: str) -> float:
+    """The share by which parameter `name` is larger as it is stored."""
+    return prod(padded(sharded)[name]) / prod(sharded.model.shape(sharded.model.param[name])) - 1

@@ -1,0 +1,56 @@
+"""The table and functions of an emitted file for parameters that are stored filled up."""
+
+from __future__ import annotations
+
+from planc.backends.common.source_writer import INDENT, beside, comment
+from planc.backends.xla.analysis.padding import padded, waste
+from planc.diag.quoting import python_string
+from planc.ir.sharding import Sharded
+
+FUNCTIONS = '''
+def pad(params: Any) -> Any:
+    """Parameters as they are stored, for `init_state`: filled up with zeros as PADDED says."""
+
+    def filled(path: Any, leaf: jax.Array) -> jax.Array:
+        sizes = PADDED.get(_pattern(jax.tree_util.keystr(path, simple=True, separator=".")), ())
+        lead = leaf.ndim - len(sizes)
+        missing = [(0, stored - n) for (_, stored), n in zip(sizes, leaf.shape[lead:], strict=True)]
+        return jnp.pad(leaf, [(0, 0)] * lead + missing)
+
+    return jax.tree_util.tree_map_with_path(filled, params)
+
+
+def _without_padding(loss_fn: Loss) -> Loss:
+    """A loss of parameters as they are stored; that of the parameters themselves is given."""
+
+    def cut(path: Any, leaf: jax.Array) -> jax.Array:
+        sizes = PADDED.get(_pattern(jax.tree_util.keystr(path, simple=True, separator=".")), ())
+        return leaf[(..., *(slice(size) for size, _ in sizes))]
+
+    return lambda params, *batch: loss_fn(jax.tree_util.tree_map_with_path(cut, params), *batch)
+'''
+CUT = "loss_fn = _without_padding(loss_fn)"
+"""The first line of functions that make a step."""
+
+
+def padding_table(sharded: Sharded) -> list[str]:
+    """`PADDED`: sizes and stored sizes of the dims of parameters that are filled up; nothing where none is."""
+    found = padded(sharded)
+    if not found:
+        return []
+    said = (
+        "Parameters that their ranks cannot share evenly, filled up with zeros: each dim's size, and as it is stored."
+    )
+    rows = []
+    for name, shape in found.items():
+        pairs = zip(sharded.model.shape(sharded.model.param[name]), shape, strict=True)
+        text = ", ".join(f"({size}, {stored})" for size, stored in pairs)
+        comma = "," if len(shape) == 1 else ""
+        code = f"{INDENT}{python_string(name)}: ({text}{comma}),"
+        rows += beside(code, f"{waste(sharded, name):.1%} more")
+    return [*comment(said), "PADDED = {", *rows, "}"]
+
+
+def padding_functions(sharded: Sharded) -> list[str]:
+    """`pad` and what cuts it off again, one text; none where nothing is filled up."""
+    return [FUNCTIONS] if padded(sharded) else []
