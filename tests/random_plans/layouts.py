@@ -136,11 +136,11 @@ def need_gib(draft: Draft) -> float:
 
 
 def draw_tensor(draft: Draft) -> None:
-    """Dims that the tensor axis divides: heads, ffn, vocab, and the sequence between them."""
+    """Dims that the tensor axis divides: heads, ffn, vocab (into unequal parts too), and the sequence between them."""
     dice, tp, sizes = draft.dice, draft.axis("tp"), draft.model.sizes
     if tp is None:
         return
-    legal = [d for d in ("heads", "ffn", "vocab") if d in sizes and sizes[d] % tp.size == 0]
+    legal = [d for d in ("heads", "ffn", "vocab") if d in sizes and (sizes[d] % tp.size == 0 or d == "vocab")]
     every = set(legal) == {d for d in ("heads", "ffn", "vocab") if d in sizes}
     if every and dice.chance(0.6):
         draft.divided = tuple(legal)

@@ -40,7 +40,7 @@ def _changes(dice: Dice, model: Model, *, small: bool) -> dict[str, int]:
     if not small and dice.chance(0.6):
         return {}
     legal: dict[str, tuple[int, ...]] = {
-        "vocab": (64, 120, 128, 256) if small else (32000, 50304, 128256, 65536),
+        "vocab": (64, 120, 128, 137, 256) if small else (32000, 50257, 50304, 128256, 65536),
         "ffn": (96, 160, 182, 192) if small else (1024, 2816, 4096, 8192),
         "expert_ffn": (48, 64, 90) if small else (512, 1024, 1536),
         "shared_ffn": (64, 90) if small else (1024, 2048),

@@ -23,8 +23,10 @@ def draw(draft: Draft) -> None:
     """Common sentences, and now and then one that few plans have."""
     _common(draft)
     if draft.small:
-        seldom: list[Callable[[Draft], None]] = [_kernel, _offload_state, _override, _on_target, _reverse]
-        share = 0.3
+        seldom: list[Callable[[Draft], None]] = [
+            *(_kernel, _offload_state, _offload_tensors, _override, _other_dims, _on_target, _reverse),
+        ]
+        share = 0.35
     else:
         seldom = [
             *(
@@ -149,9 +151,7 @@ def _fine_tune(draft: Draft) -> None:
 
 def _offload_state(draft: Draft) -> None:
     if draft.nouns or not draft.small:
-        what = (
-            "params, optimizer" if draft.small or draft.dice.chance(0.7) else draft.dice.choice(("params", "optimizer"))
-        )
+        what = "params, optimizer" if draft.dice.chance(0.7) else draft.dice.choice(("params", "optimizer"))
         draft.say(f"offload {what} to host")
 
 
