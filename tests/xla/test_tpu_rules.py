@@ -86,6 +86,17 @@ def test_one_sequence_a_rank_costs_the_scatters() -> None:
     assert two == {"all_gather", "reduce_scatter"} and one == {"all_gather", "all_reduce"}
 
 
+def test_a_ring_of_two_passes_its_keys_once_for_a_replay_and_its_backward() -> None:
+    """Read from two layers of Llama 8B: 24 calls and 100,663,296 bytes in bf16, 8 and 67,108,864 in fp32."""
+    layout = ("fsdp 2 > cp 2", FSDP, "use cp over cp as ring", *BF16)
+    of = {"model": "llama3_8b(layers = 2)", "batch": "4 x 4096 tokens microbatch 1", "cluster": "tpu_v5p(2x2x1)"}
+    sharded = propagated(plan_of("keys", *layout, **of))
+    sent = [r for r in realise(sharded, semantic_collectives(sharded)) if r.op == "send_recv" and r.axes == ("cp",)]
+    bf16, fp32 = ([r for r in sent if r.dtype == dtype] for dtype in ("bf16", "fp32"))
+    assert (sum(r.count for r in bf16), sum(r.wire_bytes for r in bf16)) == (24, 100_663_296)
+    assert (sum(r.count for r in fp32), sum(r.wire_bytes for r in fp32)) == (8, 67_108_864)
+
+
 def test_gradients_over_the_whole_machine_are_summed_whole() -> None:
     grads = [r for r in rows("whole_v5p") if r.carries == "grad"]
     assert {r.op for r in grads} == {"all_reduce"}

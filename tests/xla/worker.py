@@ -107,10 +107,11 @@ def _reference(plan: Plan) -> tuple[object, ...]:
 
     rounding = rounding_of(plan)
     kept = () if rounding is None else (str(rounding.dtypes), rounding.ranks, rounding.sequences)
+    model = (plan.model.name, *sorted(plan.model.sizes.items()))
     if plan.route.method == "dropless":
-        return plan.model.name, plan.batch.sequences, plan.batch.sequence_tokens, *kept
+        return *model, plan.batch.sequences, plan.batch.sequence_tokens, *kept
     shares = plan.mesh.size(*plan.axes_of("sequence", "residual"))
-    return plan.model.name, plan.route.factor, shares, tuple(held_order(plan)), *kept
+    return *model, plan.route.factor, shares, tuple(held_order(plan)), *kept
 
 
 def main(names: list[str]) -> None:

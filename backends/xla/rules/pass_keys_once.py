@@ -7,7 +7,7 @@ first layer of a DeepSeek with cp 2 > tp 2: 36,864 and 24,576 bytes of keys and 
 
 from __future__ import annotations
 
-from planc.backends.xla.analysis.attention import attentions
+from planc.backends.xla.analysis.attention import attentions, runs_splash
 from planc.backends.xla.analysis.saved_by_blocks import layers_that_save
 from planc.backends.xla.rules.rule import Rows, platform
 from planc.ir.collective import Collective
@@ -17,11 +17,17 @@ NAME = "pass_keys_once"
 
 
 def apply(sharded: Sharded, rows: Rows) -> Rows:
-    """The `rows` of `sharded` without the sends of the backward that the forward makes, too."""
-    if platform(sharded) == "tpu":
-        return rows
+    """The `rows` of `sharded` without the sends of the backward that the forward, or the block's replay, makes too."""
     passed = {name for o in attentions(sharded) if o.ring for name in o.op.whole_of}
+    if platform(sharded) == "tpu":
+        of_two = runs_splash(sharded)
+        return tuple(r for r in rows if not (of_two and r.tensor in passed and _replayed(r)))
     return tuple(r for r in rows if not (r.tensor in passed and _made_by_forward(sharded, r)))
+
+
+def _replayed(row: Collective) -> bool:
+    """True for a send in a replay round a ring of two."""
+    return (row.op, row.phase, row.group_size) == ("send_recv", "recompute", 2)
 
 
 def _made_by_forward(sharded: Sharded, row: Collective) -> bool:
