@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,8 @@ from planc.backends.xla.analysis.peak_memory import peak_memory
 from planc.backends.xla.audit.compile import compiled
 from planc.backends.xla.emit.program import emit
 from planc.backends.xla.rules import realise
+from planc.driver import load
+from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
 from planc.sharding.collectives import semantic_collectives
 from tests.audit import run_tpu
@@ -22,6 +26,7 @@ from tests.xla.cases import FSDP, FSDP_TP, SPLASH, TP, plan_of
 UNFUSED = "attention.core as unfused"
 BF16 = ("compute bf16 reduce fp32", "recompute blocks")
 V5P = {"cluster": "tpu_v5p(2x2x1)"}
+PLANS = Path(__file__).parents[2] / "plans"
 
 
 def of(*layout: str, **more: str) -> Sharded:
@@ -111,6 +116,20 @@ def test_no_compiled_preset_holds_scores(name: str) -> None:
     """The committed answers of the TPU compiler."""
     assert runs_splash(propagated(audited_plan(name)))
     assert run_tpu.results()[name]["full_scores"] == 0
+
+
+def test_every_preset_for_tpus_was_compiled_and_searched() -> None:
+    """Presets of v5p and v6e by model, machine, mesh and rows, at their depth or with a few of their layers."""
+
+    def facts(plan: Plan) -> tuple[object, ...]:
+        mesh = tuple((axis.name, axis.size) for axis in plan.mesh.axes)
+        return plan.model.name, plan.cluster.chip.name, plan.cluster.chips, mesh, plan.batch.sequence_tokens
+
+    searched = {facts(audited_plan(name)) for name in PRESETS if "full_scores" in run_tpu.results().get(name, {})}
+    files = [f for folder in (".", "presets") for f in sorted((PLANS / folder).glob("*.plan"))]
+    on_tpus = [f for f in files if re.search(r"^cluster +tpu_", f.read_text(), re.MULTILINE)]
+    presets = {str(f): facts(load(f)) for f in on_tpus}
+    assert len(presets) >= 7 and [name for name, found in presets.items() if found not in searched] == []
 
 
 @pytest.mark.launch

@@ -76,8 +76,8 @@ def test_gradients_of_keys_that_the_kernel_gathers_stay_scattered() -> None:
         sharded = propagated(plan_of("keys", *layout, f"attention.core as {kernel}", **of))
         made = realise(sharded, semantic_collectives(sharded))
         found.append([r for r in made if r.axes == ("cp",) and r.tensor == "attention.v" and r.phase == "backward"])
-    (kernel,), (plain,) = ([r for r in rows if r.op != "all_gather"] for rows in found)
-    assert (kernel.op, kernel.count, kernel.wire_bytes) == ("reduce_scatter", 4, 16_777_216)
+    (summed,), (plain,) = ([r for r in made if r.op != "all_gather"] for made in found)
+    assert (summed.op, summed.count, summed.wire_bytes) == ("reduce_scatter", 4, 16_777_216)
     assert plain.op == "all_reduce"
 
 
