@@ -36,7 +36,7 @@ LEFT_OUT = {
     "back_bandwidth_bytes_per_s": 0.0,
     "fixed": (),
     "own_code": (),
-    "unseen": "",
+    "unseen": (),
     "frozen": False,
     "freeze": None,
     "lora": None,

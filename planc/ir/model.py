@@ -15,7 +15,7 @@ from planc.diag.fast_dataclass import dataclass
 from planc.ir.base import Cause, Value
 from planc.ir.cache import Cache
 from planc.ir.field_types import Count, Line, ModelName, ModulePath, Name, NameOrEmpty, NotNegative, Positive
-from planc.ir.saved_by_code import SavedByCode
+from planc.ir.saved_by_code import SavedByCode, Unseen
 
 OpKind = Literal["embedding", "matmul", "norm", "rope", "attention", "elementwise", "add", "route", "combine", "loss"]
 """`route` picks experts for each token and lays the tokens out by expert; `combine` is its inverse."""
@@ -168,6 +168,8 @@ class Model(Value):
     params: tuple[Param, ...]
     tensors: tuple[Tensor, ...]
     ops: dict[Section, tuple[Op, ...]]
+    unseen: tuple[Unseen, ...] = ()
+    """Of a model read from code: lengths of a sequence for which its ops do not say what the code keeps."""
     cause: Cause | None = None
     """The sentence that names it; None outside a plan."""
 

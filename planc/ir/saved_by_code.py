@@ -6,7 +6,7 @@ from typing import Literal
 
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.base import Value
-from planc.ir.field_types import Count, Name, NotNegative
+from planc.ir.field_types import Count, Line, Name, NotNegative
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +44,26 @@ class SavedByCode(Value):
     saves: tuple[Name, ...] = ()
     inside: tuple[Elements, ...] = ()
     moments: tuple[Moment, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unseen(Value):
+    """Lengths of a sequence with which the code could not be run: longer than `above`, at most `up_to` (0: any longer).
+
+    >>> Unseen(above=128, up_to=0, why="a.py:3: no more").range_in_words
+    'of sequences of more than 128 tokens'
+    """
+
+    above: Count = 0
+    up_to: Count = 0
+    why: Line
+
+    @property
+    def range_in_words(self) -> str:
+        """The lengths, as `of ...`."""
+        if not self.above:
+            return f"of sequences of at most {self.up_to:,} tokens" if self.up_to else "of any sequence"
+        return f"of sequences of more than {self.above:,}{f' and at most {self.up_to:,}' if self.up_to else ''} tokens"
 
 
 def elements_of(code: SavedByCode) -> tuple[Elements, ...]:

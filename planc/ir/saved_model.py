@@ -35,8 +35,6 @@ class SavedModel(Value):
     source_sha256: Line
     """The sum of the config that the class was built with; "" where there is none."""
     model: Model
-    unseen: Line = ""
-    """Why what the code keeps for its backward was not seen, and of which sequences; "" where it was."""
 
     def text(self) -> str:
         """The file's text, with the sum of its content."""

@@ -26,10 +26,16 @@ WIDTHS: dict[str, Any] = {
     "n_inner": 2816,
     "ffn_dim": 2816,
     "word_embed_proj_dim": 1024,
+    "q_lora_rank": 384,
+    "kv_lora_rank": 256,
+    "qk_rope_head_dim": 32,
+    "qk_nope_head_dim": 64,
+    "v_head_dim": 64,
 }
 """Fields that a family's config has are set, under the name it gives them."""
 OTHERWISE: dict[str, dict[str, Any]] = {
     "falcon": {"num_kv_heads": 8},
+    **{name: {"num_key_value_heads": 16} for name in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3")},
     "helium": {"head_dim": 64},
     "mpt": {"max_seq_len": 8192},
 }
@@ -51,9 +57,22 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
 }
 FAMILIES: dict[str, tuple[str, ...]] = {
     "sp": (
-        *("arcee", "cohere", "cohere2", "cwm", "ernie4_5", "exaone4", "falcon", "gemma", "gemma2", "gemma3_text"),
+        *("arcee", "cohere", "cohere2", "cwm", "deepseek_v2", "deepseek_v3", "ernie4_5", "exaone4", "falcon"),
+        *("gemma", "gemma2", "gemma3_text"),
         *("glm", "glm4", "granite", "granite_swa", "helium", "hunyuan_v1_dense", "llama", "ministral", "mistral"),
-        *("nanochat", "nemotron", "olmo", "olmo2", "olmo3", "phi3", "qwen2", "qwen3", "seed_oss", "smollm3"),
+        *(
+            "minicpm3",
+            "nanochat",
+            "nemotron",
+            "olmo",
+            "olmo2",
+            "olmo3",
+            "phi3",
+            "qwen2",
+            "qwen3",
+            "seed_oss",
+            "smollm3",
+        ),
         *("stablelm", "vaultgemma"),
     ),
     "tp": (
@@ -65,6 +84,8 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "heads": ("gpt_oss", "granitemoe", "minimax_m2", "mixtral", "olmoe", "qwen3_moe"),
     "ep": (
         *(
+            "deepseek_v2",
+            "deepseek_v3",
             "glm4_moe",
             "gpt_oss",
             "granitemoe",

@@ -60,6 +60,8 @@ OTHERWISE: dict[str, dict[str, Any]] = {
     "xglm": {"d_model": 64, "num_layers": 4, "attention_heads": 8, "ffn_dim": 184},
     "deepseek_v2": {"num_key_value_heads": 8},
     "deepseek_v3": {"num_key_value_heads": 8},
+    "glm4_moe_lite": {"num_key_value_heads": 8},
+    "minicpm3": {"num_key_value_heads": 8},
     "helium": {"head_dim": 8},
     "falcon": {"new_decoder_architecture": True, "num_kv_heads": 4},
     "opt": {"ffn_dim": 184, "word_embed_proj_dim": 64},

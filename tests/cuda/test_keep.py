@@ -74,7 +74,7 @@ def test_a_norm_keeps_the_stream_in_fp32_and_what_it_made_in_bf16() -> None:
     }
     (half,) = own_code(saved, "block", "ffn.swiglu")
     assert half.saves == ("ffn.gate", "ffn.up") and half.inside == (Elements(dims=(*ROWS, "ffn")),)
-    assert saved.unseen == "" and SavedModel.parse(saved.text()) == saved
+    assert saved.model.unseen == () and SavedModel.parse(saved.text()) == saved
 
 
 @pytest.mark.parametrize(("family", "squares"), [("llama", 0.0), ("bloom", 2.0), ("gpt_oss", 1.0)])
@@ -102,19 +102,20 @@ def test_experts_keep_what_their_activation_does() -> None:
 def test_code_that_differs_for_long_sequences_is_known_by_length() -> None:
     saved = planc.model_of(with_long_norm(raises=False))
     short, long = own_code(saved, "last", "final.norm")
-    assert (short.up_to, long.up_to) == (128, 0) and saved.unseen == ""
+    assert (short.up_to, long.up_to) == (128, 0) and saved.model.unseen == ()
     assert {e.dims for e in long.inside if e.dtype == "fp32"} > {e.dims for e in short.inside if e.dtype == "fp32"}
 
 
 def test_code_that_cannot_be_run_is_noted(tmp_path: Path) -> None:
     saved = planc.model_of(with_long_norm(raises=True))
-    assert saved.unseen.startswith("of sequences of more than 128 tokens: tests/cuda/test_keep.py:")
-    assert saved.unseen.endswith(": ValueError: no more than 128 tokens")
+    (unseen,) = saved.model.unseen
+    assert (unseen.above, unseen.up_to) == (128, 0) and unseen.why.startswith("tests/cuda/test_keep.py:")
+    assert unseen.why.endswith(": ValueError: no more than 128 tokens")
     (only,) = own_code(saved, "last", "final.norm")
     assert only.up_to == 128
-    report = checked(tmp_path, saved, 24)
-    (note,) = (d for d in report.diagnostics if d.code == "N0119")
-    assert saved.unseen in note.message
+    (note,) = (d for d in checked(tmp_path, saved, 129).diagnostics if d.code == "N0119")
+    assert f"of sequences of more than 128 tokens: {unseen.why}" in note.message
+    assert not any(d.code == "N0119" for d in checked(tmp_path, saved, 128).diagnostics)
 
 
 def test_planc_s_modules_stand_for_code_that_was_not_seen(tmp_path: Path) -> None:
@@ -126,7 +127,12 @@ def test_planc_s_modules_stand_for_code_that_was_not_seen(tmp_path: Path) -> Non
     assert short[0] != short[1] and long[0] == long[1]
 
 
-def test_a_module_whose_parts_are_not_bound_is_noted() -> None:
-    saved = planc.model_of(model_on("meta", config_of("deepseek_v2")))
-    assert saved.unseen.startswith("of any sequence: its latents")
-    assert not any(op.own_code for ops in saved.model.ops.values() for op in ops)
+def test_latent_attention_keeps_no_scores_and_its_router_a_copy_in_fp32() -> None:
+    """Values narrower than keys are one kernel on a device, which the CPU has not; DeepSeek's router multiplies in
+    fp32, and keeps what it takes."""
+    saved = planc.model_of(model_on("meta", config_of("deepseek_v3")))
+    (core,), (route,) = (own_code(saved, "block", name) for name in ("attention.core", "moe.route"))
+    assert saved.model.unseen == () and not any(e.dims.count("sequence") > 1 for e in core.inside)
+    assert Elements(dims=(*ROWS, "embed"), dtype="fp32") in route.inside
+    (plain,) = own_code(planc.model_of(model_on("meta", config_of("qwen3_moe"))), "block", "moe.route")
+    assert not any("embed" in e.dims for e in plain.inside)

@@ -17,8 +17,11 @@ import planc
 from planc.backends.cuda.runtime.traced.bind import Bound
 from planc.backends.cuda.runtime.traced.bind_experts import experts_path
 from planc.backends.cuda.runtime.traced.expert_form import form_of
+from planc.backends.cuda.runtime.traced.latents import late_of
+from planc.backends.cuda.runtime.traced.loops import with_blocks
 from planc.backends.cuda.runtime.traced.read import roles_of_module
-from planc.backends.cuda.runtime.traced.roles import ByHeads, Experts
+from planc.backends.cuda.runtime.traced.roles import ByHeads, Experts, UnknownError
+from planc.backends.cuda.runtime.traced.same_steps import other_steps
 from planc.backends.cuda.runtime.traced.share import on_a_share, refusal
 from planc.catalog import config_types
 from planc.driver import save_models
@@ -30,6 +33,7 @@ from planc.ir.saved_model import SavedModel
 from tests.cuda import foreign_layers
 from tests.cuda.families import FAMILIES, config_of, model_on
 from tests.cuda.foreign import a, b, c
+from tests.cuda.ways_of_writing import WAYS, Attention, Pairs, feed_forward
 
 pytest.importorskip("transformers")
 
@@ -136,19 +140,67 @@ def test_a_module_of_ones_own() -> None:
     assert inputs["ffn.up"] == inputs["attention.q"] == ("attention.in",)
 
 
-@pytest.mark.parametrize("module", [a.build(), b.build(), foreign_layers.build()], ids=["a", "b", "c_layers"])
+@pytest.mark.parametrize(
+    "module", [a.build(), b.build(), c.build(), foreign_layers.build()], ids=["a", "b", "c", "c_layers"]
+)
 def test_modules_of_someone_who_has_not_read_the_matcher(module: nn.Module) -> None:
-    """Fused layers head by head, raw weights and tables, positions of all sequences, a bias at a tied head."""
+    """Fused layers head by head, raw weights and tables, positions of all sequences, a bias at a tied head, parts that
+    a loop calls one by one."""
     model = planc.model_of(module).model
     assert model.parameters == sum(p.numel() for p in module.parameters())
     roles, why = on_a_share(module, roles_of_module(module), 2)
     assert why == ""
-    assert roles.blocks[0].attention.whole == (("hd",) if isinstance(module, foreign_layers.WithLayers) else ())
+    assert roles.blocks[0].attention.whole == (("hd",) if isinstance(module, c.RawLM) else ())
 
 
-def test_parts_that_are_called_one_by_one_are_refused_with_their_line() -> None:
-    with pytest.raises(planc.PlanError, match=r"foreign/c\.py:125: the parts of stack\.l0 are called one by one"):
-        planc.model_of(c.build())
+@pytest.mark.parametrize("way", WAYS)
+def test_ways_of_writing_a_decoder(way: str) -> None:
+    """Parts that a loop calls, halves with their norm inside, layers in sequence or in the block itself: bound, each
+    computes what it did, to the bit, and takes a share of the heads and of the sequence."""
+    module, tokens = WAYS[way](), torch.arange(24).view(2, 12)
+    before, names = module(tokens), {n for n, _ in module.named_parameters()}
+    roles = roles_of_module(module)
+    assert {n for n, _ in module.named_parameters()} == names
+    assert on_a_share(module, roles, 2, sequence=True)[1] == "" and other_steps(module, roles) == ""
+    assert torch.equal(Bound(module, roles, 12)(tokens), before)
+
+
+class Unrolled(nn.Module):
+    """Parts that no loop calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(50, 32), nn.Linear(32, 50)
+        self.parts = nn.ModuleList(nn.ModuleList([Attention(normed=True), feed_forward(normed=True)]) for _ in "ab")
+
+    def forward(self, ids: Any) -> Any:
+        parts: Any = self.parts
+        (a, b), (d, e) = parts
+        x = self.words(ids)
+        x = x + a(x)
+        x = x + b(x)
+        x = x + d(x)
+        return self.head(x + e(x))
+
+
+class Early(Pairs):
+    """A loop whose turns may end early."""
+
+    def forward(self, ids: Any) -> Any:
+        pairs: Any = self.layers
+        x = self.words(ids)
+        for attn, ff in pairs:
+            if attn is None:
+                break
+            x = ff(attn(x) + x) + x
+        return self.head(self.norm(x))
+
+
+@pytest.mark.parametrize("kind", [Unrolled, Early])
+def test_parts_that_no_loop_calls_turn_by_turn_are_refused(kind: type[nn.Module]) -> None:
+    with pytest.raises(planc.PlanError) as caught:
+        planc.model_of(kind())
+    assert [d.code for d in caught.value.diagnostics] == ["E1207"]
 
 
 class Squared(nn.Module):
@@ -268,6 +320,46 @@ def test_a_share_of_the_heads_is_tried_before_it_is_trained(family: str, ranks: 
     _, why = on_a_share(model, roles_of_module(model), ranks)
     assert words in why
     assert bool(words) == bool(why)
+
+
+@pytest.mark.parametrize("family", ["deepseek_v2", "minicpm3"])
+def test_latent_attention_takes_a_share_of_the_heads_and_of_the_sequence(family: str) -> None:
+    model = model_on("meta", config_of(family))
+    assert on_a_share(model, roles_of_module(model), 2, sequence=True)[1] == ""
+
+
+def test_latent_attention_whose_code_looks_at_a_latent_is_refused_with_its_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Between its narrow layers a rank has some tokens alone: any other op on them would be of zeros, or of a part."""
+    model = model_on("meta", config_of("minicpm3"))
+    kind = type(model.get_submodule("model.layers.0.self_attn"))
+    forward = kind.forward
+
+    def scaled(own: Any, hidden_states: Any, *args: Any, **kwargs: Any) -> Any:
+        return forward(own, hidden_states * 2, *args, **kwargs)
+
+    monkeypatch.setattr(kind, "forward", scaled)
+    roles = roles_of_module(model)
+    assert on_a_share(model, roles, 2)[1] == ""
+    why = on_a_share(model, roles, 2, sequence=True)[1]
+    assert "test_traced.py:" in why and "mul of a latent, of which this rank has some tokens" in why
+
+
+def test_what_stands_for_some_tokens_is_cut_between_its_parts() -> None:
+    own, whole = torch.randn(2, 3, 5), torch.randn(2, 6, 4)
+    both = late_of(None, (2, 6, 9), (late_of(own, (2, 6, 5)), whole))
+    latent, rotated = torch.split(both, [5, 4], dim=-1)
+    assert latent.own is own and rotated is whole  # type: ignore[attr-defined]
+    assert both[..., 5:] is whole and latent.view(2, 1, 6, 5).own is own  # type: ignore[attr-defined]
+    for wrong in (
+        lambda: both[..., :4],
+        lambda: latent.relu(),
+        lambda: latent.transpose(1, 2),
+        lambda: latent.sum().item(),
+    ):
+        with pytest.raises(UnknownError, match="of a latent, of which this rank has some tokens"):
+            wrong()
 
 
 def test_one_key_head_for_all_queries_stays_whole() -> None:
@@ -400,3 +492,13 @@ def test_code_that_builds_no_module_is_refused_at_its_sentence(tmp_path: Path, m
         save_models(plan_in(tmp_path, model))
     (diagnostic,) = caught.value.diagnostics
     assert (diagnostic.code, diagnostic.span.line) == (code, 2)
+
+
+def test_a_list_that_blocks_fill_is_handed_on() -> None:
+    """What stands around a block gives it copies of lists, as FSDP does: what it appends there would be lost."""
+    model = WAYS["lists"]()
+    looped = with_blocks(model, roles_of_module(model).loop)
+    block: Any = looped.get_submodule("planc_blocks.0")
+    seen: list[Any] = []
+    hidden, filled = block(torch.zeros(1, 3, 32), seen, 0)
+    assert filled is seen and seen[0] is hidden

@@ -16,29 +16,46 @@ CASES: dict[str, tuple[str, ...]] = {
     "sp": (
         "a",
         "arcee",
-        "c_layers",
+        "c",
         "cohere",
+        "deepseek_v3",
         "falcon",
         "gemma2",
         "gemma3_text",
         "glm4",
         "granite",
+        "in_blocks",
+        "lists",
         "llama",
         "mistral",
         "nanochat",
         "olmo2",
+        "pairs",
         "phi3",
         "qwen2_moe",
         "smollm3",
     ),
-    "tp": ("bloom", "codegen", "gpt2", "gpt_neox", "gptj", "mpt", "opt", "own", "phi", "qwen2", "starcoder2"),
+    "tp": (
+        "bloom",
+        "codegen",
+        "deepseek_v2",
+        "gpt2",
+        "gpt_neox",
+        "gptj",
+        "mpt",
+        "opt",
+        "own",
+        "phi",
+        "qwen2",
+        "starcoder2",
+    ),
     "keys": ("gpt_bigcode", "qwen2"),
-    "halves": ("b",),
-    "ep": ("gpt_oss", "granitemoe", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe"),
+    "halves": ("b", "nested", "sequence"),
+    "ep": ("deepseek_v2", "deepseek_v3", "gpt_oss", "granitemoe", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe"),
     "heads": ("gpt_oss", "mixtral", "olmoe"),
 }
 """Families by layout: those with learned positions or biases do not divide the sequence, `keys` leaves keys whole;
-`own`, `a`, `b` and `c_layers` are modules of no family."""
+`own`, `a`, `b`, `c` and those of `ways_of_writing` are modules of no family."""
 
 
 @pytest.mark.launch

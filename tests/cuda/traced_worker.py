@@ -24,9 +24,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import planc
 from planc.backends.cuda.runtime.traced.bind import logits_of
 from planc.trainer.run.launch import leave
-from tests.cuda import foreign_layers
+from tests.cuda import foreign_layers, ways_of_writing
 from tests.cuda.families import config_of, model_on
 from tests.cuda.test_traced import Strange
+from tests.cuda.ways_of_writing import WAYS
 
 SEQUENCES, TOKENS, VOCAB, STEPS = 8, 24, 136, 3
 TP = ("fsdp 2 > tp 2", "use fsdp over fsdp", "use tp over tp")
@@ -44,7 +45,7 @@ FSDP = ("fsdp 4", "use fsdp over fsdp")
 LAYOUTS = {"keys": KEYS, "halves": HALVES, "ep": EP, "tp": TP, "heads": HEADS, "sp": SP, "fsdp": FSDP}
 
 
-FOREIGN = {"a": 112, "b": 96}
+FOREIGN = {"a": 112, "b": 96, "c": 136}
 """Modules of someone who has not read how they are read, with the width of their vocabulary."""
 
 
@@ -62,6 +63,8 @@ def built(family: str) -> tuple[Any, int]:
     """The whole module of a family of transformers, or one of its author's own, and the width of its vocabulary."""
     if family == "own":
         return Strange(width=64, heads=8), 50
+    if family in WAYS:
+        return WAYS[family](), ways_of_writing.VOCAB
     if family in FOREIGN:
         return import_module(f"tests.cuda.foreign.{family}").build(), FOREIGN[family]
     if family == "c_layers":

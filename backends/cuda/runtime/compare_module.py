@@ -10,13 +10,16 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from planc.backends.cuda.runtime.traced.bind import Bound
-from planc.backends.cuda.runtime.traced.bind_block import common_path
+from planc.backends.cuda.runtime.traced.bind_block import common_path, places_of
 from planc.backends.cuda.runtime.traced.bind_experts import experts_path
 from planc.backends.cuda.runtime.traced.expert_form import form_of
+from planc.backends.cuda.runtime.traced.loops import with_blocks
 from planc.backends.cuda.runtime.traced.names import names_of
 from planc.backends.cuda.runtime.traced.read import roles_of_module
-from planc.backends.cuda.runtime.traced.roles import Experts, FeedForward, Roles, UnknownError
+from planc.backends.cuda.runtime.traced.roles import Experts, Roles, UnknownError
+from planc.backends.cuda.runtime.traced.same_steps import other_steps
 from planc.backends.cuda.runtime.traced.share import on_a_share
+from planc.backends.cuda.runtime.traced.shell import without_weights
 from planc.diag import Diagnostic, PlanError
 from planc.ir.model import LORA_A, LORA_B
 
@@ -54,20 +57,28 @@ def named(model: Any, program: Program) -> Any:
             raise PlanError([Diagnostic("E1207", f"{type(model).__name__}: {error}", span)]) from None
         except PlanError as error:
             raise PlanError([replace(d, span=span) for d in error.diagnostics]) from None
-    wrong = list(differences(model, plan.model, roles))
+    checked = model if roles is None else with_blocks(without_weights(model), roles.loop)
+    wrong = list(differences(checked, plan.model, roles))
     if not wrong and roles is not None:
-        if (heads := _ranks_of_heads(program)) > 1 and not any(b.attention.latent for b in roles.blocks):
-            roles, why = on_a_share(model, roles, heads, keys_whole=_keys_whole(program))
+        if (heads := _ranks_of_heads(program)) > 1:
+            sequence = any(s.dim == "sequence" for s in plan.shards)
+            roles, why = on_a_share(checked, roles, heads, keys_whole=_keys_whole(program), sequence=sequence)
             wrong = [why] if why else []
-        wrong += list(_undivided(model, program, roles))
+        wrong += list(_undivided(checked, program, roles))
     if wrong:
         shown = "; ".join(wrong[:MOST_SHOWN])
         more = f"; and {len(wrong) - MOST_SHOWN} more" if len(wrong) > MOST_SHOWN else ""
         message = f"{type(model).__name__} is not {plan.model.name}, the plan's model: {shown}{more}"
         advice = 'its own config, saved beside the plan, is read by `model from transformers "config.json"`'
         raise PlanError([Diagnostic("E1205", message, span, help=advice)])
+    if roles is None:
+        return model
     try:
-        return model if roles is None else Bound(model, roles, plan.batch.sequence_tokens)
+        if said := other_steps(model, roles):
+            raise UnknownError(
+                f"under the names of a plan it would make other steps: {said}; this is a mistake of planc"
+            )
+        return Bound(model, roles, plan.batch.sequence_tokens)
     except UnknownError as error:
         raise PlanError([Diagnostic("E1207", f"{type(model).__name__}: {error}", span)]) from None
 
@@ -96,15 +107,10 @@ def _undivided(model: Any, program: Program, roles: Roles) -> Iterator[str]:
     plan = program.plan
     if re.search(r"[.\"]moe\b", program.text) and (wrong := next(_not_experts(model, roles), "")):
         yield wrong
-    if any(b.attention.latent for b in roles.blocks):
-        yield "its latents are made by fused layers, which are not cut apart yet"
     sequence = any(s.dim == "sequence" for s in plan.shards)
-    halves = [common_path([b.attention.q.place, b.attention.out.place]) for b in roles.blocks]
-    halves += [
-        common_path([s.ups[0].place, s.down.place]) for b in roles.blocks if isinstance(s := b.second, FeedForward)
-    ]
-    if sequence and not all(halves):
-        yield "the plan divides the sequence, and layers that need it whole lie in the block, in no module of their own"
+    halves = [h for b in roles.blocks for h in (b.attention, b.second) if not isinstance(h, Experts)]
+    if sequence and any(not common_path(places_of(h)) and h.before is None for h in halves):
+        yield "the plan divides the sequence, and layers that need it whole lie in the block, with no norm before them"
     if roles.tied and roles.head.bias and any(s.dim == "vocab" for s in plan.shards):
         yield f"the plan divides the vocabulary, and {roles.head.bias} is added by a head that is tied to the embedding"
     if sequence and roles.positions:

@@ -85,9 +85,6 @@ def _read_saved(origin: Word | None, word: Word, sentence: Sentence, draft: Draf
         draft.report("E0118", word.span, message, help=HOW_TO_READ)
         return
     draft.model = replace(saved.model, cause=draft.cause(sentence))
-    if saved.unseen:
-        message = f"what its code keeps for the backward was not seen {saved.unseen}"
-        draft.report("N0119", word.span, message, help="there planc's own modules stand for it in the peaks of torch")
 
 
 def _suggested_type(config: dict[str, Any]) -> str:

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from planc.backends.cuda.models.llama import TiedHead
-from planc.backends.cuda.runtime.traced.bind_block import plain_linear, rename_block
+from planc.backends.cuda.runtime.traced.bind_block import plain_linear, rename_block, rename_params
+from planc.backends.cuda.runtime.traced.loops import with_blocks
 from planc.backends.cuda.runtime.traced.own_share import split
 from planc.backends.cuda.runtime.traced.roles import Roles, UnknownError
 from planc.backends.cuda.runtime.traced.stand_in import stand_in
@@ -50,10 +51,11 @@ class Bound(nn.Module):
         self.entered: Tensor | None = None
         """The hidden state that a stage was given, until its first block takes it."""
         self.gathers = False
+        with_blocks(model, roles.loop)
         head_path, blocks = head_of(model, roles), model.get_submodule(roles.layers)
         self.layers = nn.ModuleDict({str(i): block for i, block in enumerate(blocks.children())})
         for block, role in zip(self.layers.values(), roles.blocks, strict=True):
-            rename_block(block, role, in_place=roles.in_place)
+            rename_block(block, role, self.tokens, in_place=roles.in_place)
         ends: dict[str, tuple[str, type[_Spot]]]
         ends = {} if roles.raw_table else {"tok_embeddings": (roles.embedding.rpartition(".")[0], _Embedding)}
         if roles.raw_table:
@@ -79,6 +81,8 @@ class Bound(nn.Module):
         if head_path:
             ends["output"] = (head_path, _Head)
         tied_bias = model.get_parameter(roles.head.bias) if roles.tied and roles.head.bias else None
+        for norm in filter(None, {roles.norm, roles.embedding_norm}):
+            rename_params(model.get_submodule(norm.path), norm)
         for ours, (path, spot) in ends.items():
             theirs = model.get_submodule(path)
             own = plain_linear(theirs, roles.head) if ours == "output" else theirs
@@ -115,6 +119,10 @@ class Bound(nn.Module):
         except _Done as done:
             return done.hidden
         return result if named else logits_of(result)
+
+    def tokens(self) -> int:
+        """The number of tokens of a sequence that the model was called with last."""
+        return int(self.called_with[0].shape[1])
 
     def _take_positions(self, owner: nn.Module, name: str) -> None:
         """Positions that code adds as they are stored, as a table; where they were stands what the table holds."""
@@ -186,12 +194,14 @@ class _Place(_Spot):
         hidden, args, kwargs = split(args, kwargs)
         if bound.looks:
             bound.given[name] = (args, kwargs)
+            if self.is_last:  # what comes behind the blocks may want what they leave beside the hidden state
+                raise _Done(None)
             return self.shaped(hidden)
         if name not in bound.layers:
             return self.shaped(hidden)
         if bound.entered is not None:
             hidden, bound.entered = bound.entered, None
-        args, kwargs = bound.given[name]
+        args, kwargs = _with_containers(bound.given[name], (args, kwargs))
         result = bound.layers[name](hidden, *args, **kwargs)
         if name == list(bound.layers)[-1] and bound.output is None:
             raise _Done(result if isinstance(result, Tensor) else result[0])
@@ -202,6 +212,14 @@ class _Place(_Spot):
         return (hidden, *([None] * (self.returns - 1))) if self.returns else hidden
 
     returns, is_last = 0, False
+
+
+def _with_containers(given: Any, here: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments that a block was `given`; lists and dicts, which its code may fill, are those from `here`."""
+    (args, kwargs), (own_args, own_kwargs) = given, here
+    filled = (list, dict, set)
+    args = tuple(own if isinstance(own, filled) else arg for arg, own in zip(args, own_args, strict=True))
+    return args, {k: own_kwargs[k] if isinstance(own_kwargs[k], filled) else v for k, v in kwargs.items()}
 
 
 class _Embedding(_Spot):

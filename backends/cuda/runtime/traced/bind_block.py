@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,9 +17,20 @@ from planc.backends.cuda.runtime.traced.bind_experts import (
     put_experts,
     router_of,
 )
+from planc.backends.cuda.runtime.traced.entrance import Entered, Entrance, ForWhole
 from planc.backends.cuda.runtime.traced.expert_form import form_of
+from planc.backends.cuda.runtime.traced.latents import AsWhole, Down, OnOwn, SharedKey, ToHeads, own_of
 from planc.backends.cuda.runtime.traced.own_share import KeyLayer, OnShare, OwnArguments, OwnKeys, Scores
-from planc.backends.cuda.runtime.traced.roles import Attention, Block, Experts, FeedForward, Linear
+from planc.backends.cuda.runtime.traced.roles import (
+    Attention,
+    Block,
+    Experts,
+    FeedForward,
+    Latent,
+    Linear,
+    Norm,
+    UnknownError,
+)
 from planc.backends.cuda.runtime.traced.stand_in import stand_in
 
 
@@ -34,22 +47,24 @@ def plain_linear(module: nn.Module, linear: Linear) -> nn.Module:
     return made
 
 
-def rename_block(block: nn.Module, role: Block, *, in_place: bool = False) -> None:
+def rename_block(block: nn.Module, role: Block, tokens: Callable[[], int], *, in_place: bool = False) -> None:
     """Children of a block under the op graph's names; their own code finds them where they were.
 
-    Where that changes tensors `in_place` it is given copies of what layers make whose parts are summed over ranks.
+    `tokens` is the number of those of a whole sequence. Where the code changes tensors `in_place` it is given copies of
+    what layers make whose parts are summed over ranks.
     """
-    _rename_attention(block, role.attention)
-    second = role.second
-    shares = second.parallel and second.before is not None and second.before == role.attention.before
-    if second.before is not None and not shares:
-        _move(block, second.before.path, block, "ffn_norm")
+    a, second = role.attention, role.second
+    shares = second.parallel and second.before is not None and second.before == a.before
+    _rename_norm(block, a.before, "attention_norm", places_of(a), tokens)
+    if not shares:
+        _rename_norm(block, second.before, "ffn_norm", places_of(second), tokens)
+    _rename_attention(block, a, tokens)
     if second.after is not None:
-        _move(block, second.after.path, block, "ffn_post_norm")
+        _move_norm(block, second.after, block, "ffn_post_norm")
     if isinstance(second, FeedForward):
-        _rename_dense(block, second, block, "feed_forward")
+        _rename_dense(block, second, block, "feed_forward", tokens)
     else:
-        _rename_experts(block, second)
+        _rename_experts(block, second, tokens)
     if in_place:
         outs = [(block.get_submodule("attention"), role.attention.out)]
         outs += [(block.get_submodule("feed_forward"), second.down)] if isinstance(second, FeedForward) else []
@@ -60,31 +75,54 @@ def rename_block(block: nn.Module, role: Block, *, in_place: bool = False) -> No
                 parent.__dict__[old] = _Copied(parent.__dict__[old])
 
 
-def _rename_attention(block: nn.Module, a: Attention) -> None:
-    if a.before is not None:
-        _move(block, a.before.path, block, "attention_norm")
+def _rename_attention(block: nn.Module, a: Attention, tokens: Callable[[], int]) -> None:
     if a.after is not None:
-        _move(block, a.after.path, block, "attention_post_norm")
-    layers = [a.q, a.out, *([a.k, a.v] if a.k is not None and a.v is not None else [])]
-    holder, path = holder_of(block, [layer.place for layer in layers], "attention")
-    if a.keys_whole:
-        holder._modules["core"] = OwnKeys()
-    _divide(block, holder, a.q, ("wq", "wk", "wv") if a.k is None else ("wq",), a.rows, a)
-    if a.k is not None and a.v is not None:
-        _divide(block, holder, a.k, ("wk",), (), a)
-        _divide(block, holder, a.v, ("wv",), (), a)
+        _move_norm(block, a.after, block, "attention_post_norm")
+    holder, path = holder_of(block, places_of(a), "attention", a.before)
+    if a.latent is not None:
+        _divide_latents(block, holder, a, a.latent)
+    else:
+        _divide_heads(block, holder, a)
     _divide(block, holder, a.out, ("wo",), ())
-    for norm, name in ((a.q_norm, "q_norm"), (a.k_norm, "k_norm")):
-        if norm is not None and not (a.k_norm and a.q_norm and a.q_norm.path == a.k_norm.path):
-            _move(block, norm.path, holder, name)
     if a.sinks:
         _put_scores(block, a.sinks, holder)
-    if path:
-        _move(block, path, block, "attention")
-        holder.register_forward_pre_hook(_OneByPosition(holder), with_kwargs=True)
-    (holder if path else block).register_forward_pre_hook(OnShare(holder, a))
+    outer = _put_half(block, path, block, "attention", holder, tokens)
+    if path and a.latent is not None:
+        holder.register_forward_pre_hook(AsWhole(tokens))
+    outer.register_forward_pre_hook(OnShare(holder, a))
     if a.by_heads:
         block.register_forward_pre_hook(OwnArguments(holder, a), with_kwargs=True)
+
+
+def _divide_latents(block: nn.Module, holder: nn.Module, a: Attention, latent: Latent) -> None:
+    """The layers and norms of latent attention under the op graph's names."""
+    if latent.q_up is not None and latent.q_norm is not None:
+        _put_layer(block, a.q, OnOwn(_named(block, holder, a.q, "wq_a")))
+        _move_norm(block, latent.q_norm, holder, "q_norm", called=OnOwn)
+        _put_layer(block, latent.q_up, ToHeads(_named(block, holder, latent.q_up, "wq_b")))
+    else:
+        _put_layer(block, a.q, ToHeads(_named(block, holder, a.q, "wq")))
+    holder._modules["keys"] = SharedKey()
+    _parts_of(block, holder, latent.kv_down, ("wkv_a", "wk_rope"), latent.down_rows)
+    _put_layer(block, latent.kv_down, Down(holder, latent.down_rows))
+    _move_norm(block, latent.kv_norm, holder, "kv_norm", called=OnOwn)
+    names = ("wk_b", "wv_b")
+    _parts_of(block, holder, latent.kv_up, names, latent.up_rows)
+    joined = _Joined([_Named(holder, name) for name in names], latent.up_rows, ())
+    _put_layer(block, latent.kv_up, ToHeads(joined))
+
+
+def _divide_heads(block: nn.Module, holder: nn.Module, a: Attention) -> None:
+    """The layers that make queries, keys and values, and the norms of each head, under the op graph's names."""
+    if a.keys_whole:
+        holder._modules["core"] = OwnKeys()
+    _divide(block, holder, a.q, ("wq", "wk", "wv") if a.k is None else ("wq",), a.rows, a, enters=True)
+    if a.k is not None and a.v is not None:
+        _divide(block, holder, a.k, ("wk",), (), a, enters=True)
+        _divide(block, holder, a.v, ("wv",), (), a, enters=True)
+    for norm, name in ((a.q_norm, "q_norm"), (a.k_norm, "k_norm")):
+        if norm is not None and not (a.k_norm and a.q_norm and a.q_norm.path == a.k_norm.path):
+            _move_norm(block, norm, holder, name)
 
 
 def _put_scores(block: nn.Module, path: str, holder: nn.Module) -> None:
@@ -96,7 +134,7 @@ def _put_scores(block: nn.Module, path: str, holder: nn.Module) -> None:
     owner.__dict__[name] = stand_in(tuple(scores.shape), value=holder._modules["head_sinks"])
 
 
-def _rename_experts(block: nn.Module, e: Experts) -> None:
+def _rename_experts(block: nn.Module, e: Experts, tokens: Callable[[], int]) -> None:
     """The router, the experts and what stands beside them, where planc's experts compute what the class's do."""
     path = experts_path(e)
     holder_path = common_path([path, e.router.path])
@@ -107,7 +145,7 @@ def _rename_experts(block: nn.Module, e: Experts) -> None:
     holder = block.get_submodule(holder_path)
     if e.shared is not None:
         shared = common_path([layer.place for layer in (*e.shared.ups, e.shared.down)])
-        _rename_dense(block, e.shared, holder, "shared")
+        _rename_dense(block, e.shared, holder, "shared", tokens)
         if shared:
             _take_tokens(block, shared)
     if e.shared_gate is not None:
@@ -133,18 +171,80 @@ def _take_tokens(block: nn.Module, path: str) -> None:
     holder.__dict__[name] = OnTokens(holder.__dict__[name])
 
 
-def _rename_dense(block: nn.Module, f: FeedForward, parent: nn.Module, own: str) -> None:
+def _rename_dense(block: nn.Module, f: FeedForward, parent: nn.Module, own: str, tokens: Callable[[], int]) -> None:
     """A feed-forward layer as `own` of `parent`."""
-    holder, path = holder_of(block, [layer.place for layer in (*f.ups, f.down)], "feed_forward")
+    holder, path = holder_of(block, places_of(f), own, f.before)
     if f.fused:
-        _divide(block, holder, f.ups[0], ("w1", "w3"), f.rows)
+        _divide(block, holder, f.ups[0], ("w1", "w3"), f.rows, enters=True)
     else:
         for layer, name in zip(f.ups, ("w1", "w3"), strict=False):
-            _divide(block, holder, layer, (name,), ())
+            _divide(block, holder, layer, (name,), (), enters=True)
     _divide(block, holder, f.down, ("w2",), ())
-    if path:
-        _move(block, path, parent, own)
-        holder.register_forward_pre_hook(_OneByPosition(holder), with_kwargs=True)
+    _put_half(block, path, parent, own, holder, tokens)
+
+
+def _put_half(
+    block: nn.Module, path: str, parent: nn.Module, name: str, holder: nn.Module, tokens: Callable[[], int]
+) -> nn.Module:
+    """Put the module with the layers of half a block under `parent`, and give the one whose code calls them."""
+    if isinstance(holder, Entrance):
+        outer = block.get_submodule(path)
+        parent._modules[name] = holder
+        if path:
+            outer.register_forward_pre_hook(_OneByPosition(outer), with_kwargs=True)
+            outer.register_forward_pre_hook(AsWhole(tokens))
+        return outer
+    _move(block, path, parent, name, own=holder)
+    holder.register_forward_pre_hook(_OneByPosition(holder), with_kwargs=True)
+    return holder
+
+
+def rename_params(module: nn.Module, norm: Norm) -> None:
+    """Parameters of a norm under the op graph's names; its own code finds them under its own."""
+    for (path, _), ours in zip(norm.params, ("weight", "bias"), strict=False):
+        name = path.rpartition(".")[2]
+        if name == ours or path != f"{norm.path}.{name}".lstrip("."):
+            continue
+        parameter = module._parameters.pop(name)
+        assert parameter is not None and ours not in module._parameters, path
+        module._parameters[ours] = parameter
+        module.__dict__[name] = stand_in(tuple(parameter.shape), value=_Own(module, ours))
+
+
+class _Own:
+    """Gives a parameter of a module, whatever stands there by then."""
+
+    def __init__(self, module: nn.Module, name: str) -> None:
+        self.module, self.name = module, name
+
+    def __call__(self) -> Any:
+        return self.module._parameters[self.name]
+
+
+def _rename_norm(block: nn.Module, norm: Norm | None, name: str, places: list[str], tokens: Callable[[], int]) -> None:
+    """The norm before half a block, whose layers are at `places`."""
+    if norm is None:
+        return
+    called: Any = None
+    if not (path := common_path(places)):
+        called = partial(ForWhole, tokens=tokens)
+    elif norm.path.startswith(f"{path}."):
+        called = OnOwn
+    _move_norm(block, norm, block, name, called=called)
+
+
+def _move_norm(block: nn.Module, norm: Norm, parent: nn.Module, name: str, called: Any = None) -> None:
+    rename_params(block.get_submodule(norm.path), norm)
+    _move(block, norm.path, parent, name, called=called)
+
+
+def places_of(half: Attention | FeedForward | Experts) -> list[str]:
+    """The paths of the layers of half a block, but for those of experts."""
+    if isinstance(half, Experts):
+        return [half.router.place, f"{experts_path(half)}.weight"]
+    if isinstance(half, FeedForward):
+        return [layer.place for layer in (*half.ups, half.down)]
+    return [layer.place for layer in (half.q, half.k, half.v, half.out) if layer is not None]
 
 
 def common_path(paths: list[str]) -> str:
@@ -157,26 +257,30 @@ def common_path(paths: list[str]) -> str:
     return ".".join(common)
 
 
-def holder_of(block: nn.Module, paths: list[str], name: str) -> tuple[nn.Module, str]:
-    """The innermost module of `block` that has the layers at `paths`, and its path.
+def holder_of(block: nn.Module, places: list[str], name: str, norm: Norm | None) -> tuple[nn.Module, str]:
+    """The innermost module of `block` that has the layers at `places`, and its path: it will be `name`.
 
-    Where that is the block itself it is a new module, `name`.
+    Where that is the block itself, or has the `norm` before them too, it is an entrance in front of them.
     """
-    path = common_path(paths)
-    if path:
-        return block.get_submodule(path), path
-    holder = nn.Module()
-    block._modules[name] = holder
-    return holder, ""
+    path = common_path(places)
+    if not path or (norm is not None and norm.path.startswith(f"{path}.")):
+        if name in block._modules and name != path:
+            raise UnknownError(f"{name} is a part of its block that is something else")
+        return Entrance(), path
+    found = block.get_submodule(path)
+    return (Around(found) if isinstance(found, nn.Sequential) else found), path
 
 
-def _move(block: nn.Module, path: str, parent: nn.Module, name: str) -> None:
-    """Put the module at `path` under `parent` as `name`; where it was, it is found as a plain attribute."""
+def _move(
+    block: nn.Module, path: str, parent: nn.Module, name: str, called: Any = None, own: nn.Module | None = None
+) -> None:
+    """Put the module at `path`, or its `own` successor, under `parent` as `name`; where it was, it is found as a plain
+    attribute, or what `called` makes of it."""
     theirs, _, old = path.rpartition(".")
     before = block.get_submodule(theirs)
-    child = before._modules[old]
+    child = before._modules[old] if own is None else own
     assert child is not None, path
-    _leave(before, old, child)
+    _leave(before, old, child if called is None else called(child))
     parent._modules[name] = child
 
 
@@ -187,6 +291,17 @@ def _leave(parent: nn.Module, name: str, stays: Any) -> None:
     else:
         parent._modules.pop(name)
         parent.__dict__[name] = stays
+
+
+class Around(nn.Module):
+    """Stands around steps that follow each other, whose layers lie beside them: a sequence would run these too."""
+
+    def __init__(self, steps: nn.Sequential) -> None:
+        super().__init__()
+        self.steps = steps
+
+    def forward(self, x: Any) -> Any:
+        return self.steps(x)
 
 
 class _Through(nn.Module):
@@ -207,15 +322,34 @@ def _divide(
     names: tuple[str, ...],
     rows: tuple[Any, ...],
     a: Attention | None = None,
+    *,
+    enters: bool = False,
 ) -> None:
     """Put a layer under `holder`, as one layer for each of `names`: each has these rows of the weight. `a` is the
-    attention that it is of."""
-    whole = plain_linear(block.get_submodule(layer.path), layer)
+    attention that it is of; `enters` is true for layers that take what half a block takes."""
     called = {name: KeyLayer(holder, name, a) for name in ("wk", "wv") if a is not None and a.keys_whole}
+    made: Any
     if len(names) == 1:
-        _put_layer(block, layer, called.get(names[0], whole))
-        holder._modules[names[0]] = whole
-        return
+        made = called.get(names[0], _named(block, holder, layer, names[0]))
+    else:
+        _parts_of(block, holder, layer, names, rows)
+        calls = [called.get(name, _Named(holder, name)) for name in names]
+        made = _Joined(calls, rows, a.rows_here if a is not None else ())
+    _put_layer(block, layer, Entered(holder, made) if enters and isinstance(holder, Entrance) else made)
+
+
+def _named(block: nn.Module, holder: nn.Module, layer: Linear, name: str) -> nn.Module:
+    """A layer of `block` as a layer of torch that is `name` in `holder`."""
+    whole = plain_linear(block.get_submodule(layer.path), layer)
+    holder._modules[name] = whole
+    return whole
+
+
+def _parts_of(
+    block: nn.Module, holder: nn.Module, layer: Linear, names: tuple[str, ...], rows: tuple[Any, ...]
+) -> None:
+    """A layer of `block` as one for each of `names` in `holder`, which has these rows of the weight."""
+    whole = plain_linear(block.get_submodule(layer.path), layer)
     weight, bias = whole.weight, whole.bias
     assert isinstance(weight, Tensor)
     for name, own in zip(names, rows, strict=True):
@@ -225,8 +359,6 @@ def _divide(
         if isinstance(bias, Tensor):
             part.bias = nn.Parameter(bias.detach()[index])
         holder._modules[name] = part
-    calls = [called.get(name, _Named(holder, name)) for name in names]
-    _put_layer(block, layer, _Joined(calls, rows, a.rows_here if a is not None else ()))
 
 
 def _put_layer(block: nn.Module, layer: Linear, made: Any) -> None:
@@ -289,8 +421,8 @@ class _OneByPosition:
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
         if not args:
-            return (kwargs.pop(self.names[0]),), kwargs
-        return args[:1], {**dict(zip(self.names[1:], args[1:], strict=False)), **kwargs}
+            return (own_of(kwargs.pop(self.names[0])),), kwargs
+        return (own_of(args[0]),), {**dict(zip(self.names[1:], args[1:], strict=False)), **kwargs}
 
 
 NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)

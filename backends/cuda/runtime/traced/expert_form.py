@@ -14,8 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from planc.backends.cuda.models import moe
-from planc.backends.cuda.runtime.traced.record import Shape
-from planc.backends.cuda.runtime.traced.roles import Experts
+from planc.backends.cuda.runtime.traced.roles import Experts, Shape
 
 TRIED_TOKENS, TRIED_WIDTH, TRIED_EMBED = 12, 8, 24
 TRIED_WITHIN = 1e-4

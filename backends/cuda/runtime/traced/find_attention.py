@@ -48,7 +48,7 @@ def attention_of(flow: Flow, run: Run) -> Attention:
     if out is None or out.linear is None:
         raise UnknownError(f"{core.call.line}: no linear layer takes what the attention of {run.module} gives")
     stops = ("linear",)
-    (of_q, on_q), (of_k, on_k), (of_v, on_v) = (flow.back(v, stops) for v in (core.q, core.k, core.v))
+    (of_q, on_q), (of_k, on_k), (of_v, _) = (flow.back(v, stops) for v in (core.q, core.k, core.v))
     if not of_q or not of_k or not of_v:
         raise UnknownError(f"{core.call.line}: queries, keys and values of {run.module} are made by no linear layer")
     width = flow.shape(core.q)[-1]
@@ -69,7 +69,7 @@ def attention_of(flow: Flow, run: Run) -> Attention:
     latent = None
     rows: tuple[tuple[int, ...], ...] = ()
     if len(of_q) == 1 and len(of_k) == 2 and len(of_v) == 1 and of_v[0] in of_k:
-        latent, first = _latent(flow, of_q[0], next(n for n in of_k if n is not of_v[0]), of_v[0], on_v)
+        latent, first = _latent(flow, core, (of_q[0], next(n for n in of_k if n is not of_v[0]), of_v[0]), heads)
         assert first.linear is not None
         kinds, q_norm, k_norm = (first.linear, None, None), None, None
     elif len(of_k) > 1 or len(of_v) > 1 or len(of_q) > 1:
@@ -106,16 +106,26 @@ def attention_of(flow: Flow, run: Run) -> Attention:
     )
 
 
-def _latent(flow: Flow, q: Node, down: Node, up: Node, passed: list[Node]) -> tuple[Latent, Node]:
-    """The narrow way to keys and values, and the layer that queries begin with."""
+def _latent(flow: Flow, core: _Core, layers: tuple[Node, Node, Node], heads: int) -> tuple[Latent, Node]:
+    """The narrow way to keys and values, and the layer that queries begin with. `layers` make queries, the latent with
+    the rotated part, and keys and values from the latent."""
+    q, down, up = layers
     norm = norm_before(flow, up)
     source, _ = flow.back(up.inputs[0], ("linear",))
     assert up.linear is not None and down.linear is not None and q.linear is not None
-    if norm is None or source != [down]:
+    rope = down.linear.made - up.linear.taken
+    normed, _ = flow.back(up.inputs[0], ("norm",))
+    if norm is None or source != [down] or rope < 1 or not normed:
         raise UnknownError(f"{up.call.line}: {up.linear.path} makes keys and values from something else than a latent")
+    nope, values = flow.shape(core.k)[-1] - rope, flow.shape(core.v)[-1]
+    down_rows = tuple(
+        rows_of(flow, down, target, count)
+        for target, count in ((normed[-1].inputs[0], up.linear.taken), (core.k, rope))
+    )
+    up_rows = (rows_of(flow, up, core.k, heads * nope), rows_of(flow, up, core.v, heads * values))
+    made = Latent(down.linear, norm, up.linear, rope, down_rows, up_rows)
     q_norm = norm_before(flow, q)
     above, _ = flow.back(q.inputs[0], ("linear",))
-    made = Latent(down.linear, norm, up.linear, down.linear.made - up.linear.taken)
     if q_norm is None or not above:
         return made, q
     return replace(made, q_norm=q_norm, q_up=q.linear), above[-1]

@@ -12,8 +12,8 @@ from itertools import pairwise
 from planc.backends.cuda.runtime.traced.find_attention import attention_of
 from planc.backends.cuda.runtime.traced.find_feed_forward import second_half
 from planc.backends.cuda.runtime.traced.flow import Flow, reached
-from planc.backends.cuda.runtime.traced.record import Call, Record, Run, Shape
-from planc.backends.cuda.runtime.traced.roles import Block, Roles, UnknownError, params_of
+from planc.backends.cuda.runtime.traced.record import Call, Record, Run
+from planc.backends.cuda.runtime.traced.roles import Block, Roles, Shape, UnknownError, params_of
 
 
 def roles_of(record: Record, params: Mapping[str, Shape], batch: int) -> Roles:
@@ -74,8 +74,8 @@ def _without_blocks(record: Record) -> str:
     holder = group.rpartition(".")[0]
     line = next((c.line for c in record.calls[apart[0].end :] if c.module in ("", holder)), record.calls[0].line)
     return (
-        f"{line}: the parts of {group} are called one by one, and no block as a whole; a block is divided that is a "
-        "module with a forward of its own, in a list"
+        f"{line}: the parts of {group} are called one by one, and in no loop that could be cut into blocks; a block is "
+        "divided that is a module with a forward of its own, in a list"
     )
 
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from planc.backends.cuda.runtime.traced.record import Call, Record, Run, Shape
-from planc.backends.cuda.runtime.traced.roles import CORES, LINEAR, REARRANGING, Linear, Norm
+from planc.backends.cuda.runtime.traced.record import Call, Record, Run
+from planc.backends.cuda.runtime.traced.roles import CORES, LINEAR, REARRANGING, Linear, Norm, Shape
 
 REDUCTIONS = ("rms_norm", "layer_norm", "mean", "var", "norm", "vector_norm", "sum", "group_norm")
 

@@ -7,9 +7,10 @@ it is in the memory of a device; so is what is there while its backward runs.
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 
+from planc.backends.cuda.audit.attention import one_kernel_attention
 from planc.backends.cuda.audit.memory import MemoryTracker
 from planc.backends.cuda.audit.norms import one_kernel_norms
 from planc.backends.cuda.audit.own_code import one_sequence_a_row
@@ -31,7 +33,7 @@ from planc.backends.cuda.runtime.traced.expert_form import OwnExperts
 from planc.backends.cuda.runtime.traced.roles import Roles, UnknownError
 from planc.backends.cuda.runtime.traced.shell import first_line, place, without_weights
 from planc.ir.model import EXPERTS, SLOTS, Model, Op, Section
-from planc.ir.saved_by_code import Elements, Moment, SavedByCode
+from planc.ir.saved_by_code import Elements, Moment, SavedByCode, Unseen
 
 SHORTEST, LONGEST = 61, 2**21
 """Tokens of a sequence: few, and more than any code speaks of."""
@@ -45,6 +47,8 @@ DTYPES: Mapping[torch.dtype, str] = {
 TRIED_TOKENS = tuple(4**n for n in range(3, 11))
 """Lengths of a sequence for which moments are compared: one that is the largest for none of them is left out."""
 
+SEEN = ("norm", "attention", "elementwise", "route", "add", "loss", "embedding")
+"""Kinds of op whose code is the class's own."""
 NO_NODE = 2**62
 """Nodes that add up the gradients of parameters have numbers above this, and were made by no op."""
 
@@ -71,9 +75,8 @@ class _Made:
     savers: set[Region] = field(default_factory=set)
 
 
-def with_own_code(model: Model, module: nn.Module, roles: Roles) -> tuple[Model, str]:
-    """`model`, whose ops say what the code of `module` keeps, and why it could not be seen, in words ("" where it was);
-    `roles` are its parts.
+def with_own_code(model: Model, module: nn.Module, roles: Roles) -> Model:
+    """`model`, whose ops say what the code of `module` keeps; `roles` are its parts.
 
     Code may do something else for sequences longer than a window: lengths of which the module speaks, in its config or
     its code, are tried until it is known from which on.
@@ -81,6 +84,8 @@ def with_own_code(model: Model, module: nn.Module, roles: Roles) -> tuple[Model,
     speaks = [module.__dict__.get("config"), *module.modules()]
     numbers = [n for part in speaks if part is not None for n in vars(part).values()]
     numbers += [op.window for kind in model.blocks for op in model.ops[kind]]
+    numbers += [n for table in module.buffers() for n in table.shape]
+    numbers += [model.sizes.get("positions", 0)]
     lengths = sorted({n for n in numbers if type(n) is int and SHORTEST < n < LONGEST})
     seen: dict[int, Found] = {}
     failed: dict[int, str] = {}
@@ -89,7 +94,8 @@ def with_own_code(model: Model, module: nn.Module, roles: Roles) -> tuple[Model,
         """Memory for sequences up to the length at this place, longer than that before it."""
         if at not in seen:
             try:
-                seen[at] = _found(model, module, roles, SHORTEST if at == 0 else lengths[at - 1] + 1)
+                with _quiet():
+                    seen[at] = _found(model, module, roles, SHORTEST if at == 0 else lengths[at - 1] + 1)
             except Exception as error:  # the model's own code, with lengths that it may not expect
                 known = isinstance(error, UnknownError)
                 said = first_line(error) if known else f"{place(error)}: {type(error).__name__}: {first_line(error)}"
@@ -97,11 +103,13 @@ def with_own_code(model: Model, module: nn.Module, roles: Roles) -> tuple[Model,
         return seen[at]
 
     places = [*_changes(found_at, 0, len(lengths)), len(lengths)]
-    unseen = [
-        f"{_range(lengths[before] if before >= 0 else 0, lengths[at] if at < len(lengths) else 0)}: {failed[at]}"
+    unseen = tuple(
+        Unseen(
+            above=lengths[before] if before >= 0 else 0, up_to=lengths[at] if at < len(lengths) else 0, why=failed[at]
+        )
         for before, at in pairwise([-1, *places])
         if at in failed
-    ]
+    )
     regions = dict.fromkeys(region for at in places for region in found_at(at))
     own = {
         region: _by_length([(lengths[at] if at < len(lengths) else 0, found_at(at).get(region)) for at in places])
@@ -111,14 +119,19 @@ def with_own_code(model: Model, module: nn.Module, roles: Roles) -> tuple[Model,
         section: tuple(replace(op, own_code=own.get((section, op.name), ())) for op in ops)
         for section, ops in model.ops.items()
     }
-    return replace(model, ops=ops), "; ".join(unseen)
+    return replace(model, ops=ops, unseen=unseen)
 
 
-def _range(above: int, up_to: int) -> str:
-    """Lengths of a sequence in words: those `above` a length, and `up_to` one (0: any longer ones)."""
-    if not above:
-        return f"of sequences of at most {up_to:,} tokens" if up_to else "of any sequence"
-    return f"of sequences of more than {above:,}{f' and at most {up_to:,}' if up_to else ''} tokens"
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """A context in which torch does not print the traceback of code that fails: its line is said elsewhere."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    before = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 def _by_length(found: list[tuple[int, SavedByCode | None]]) -> tuple[SavedByCode, ...]:
@@ -144,10 +157,8 @@ def _changes(found_at: Callable[[int], Found], low: int, high: int) -> list[int]
 
 def _found(model: Model, module: nn.Module, roles: Roles, tokens: int) -> Found:
     """Memory for sequences of so many `tokens` or a little more. Raises UnknownError, and what the code raises."""
-    if any(b.attention.latent for b in roles.blocks):
-        raise UnknownError("its latents are made by fused layers, which are not cut apart yet")
     lengths = {*model.sizes.values()}
-    sequence = _prime(tokens, lengths)
+    sequence = _prime(tokens, lengths, model.sizes.get("positions", LONGEST))
     run = _Run(model, _prime(3, {*lengths, sequence, sequence + 1}), sequence)
     bound = Bound(without_weights(module).train(), roles, sequence)
     _shorten(bound, model)
@@ -156,14 +167,16 @@ def _found(model: Model, module: nn.Module, roles: Roles, tokens: int) -> Found:
     return {region: code for region, code in found.items() if code is not None}
 
 
-def _prime(first: int, lengths: Iterable[int]) -> int:
-    """The first prime from `first` on that divides none of these lengths, nor does the number after it."""
-    number = first
-    while any(number % d == 0 for d in range(2, int(number**0.5) + 1)) or any(
-        n % number == 0 or n % (number + 1) == 0 for n in lengths
-    ):
-        number += 1
-    return number
+def _prime(first: int, lengths: Iterable[int], most: int = LONGEST) -> int:
+    """The first prime from `first` on, and at `most` so long, that divides none of these lengths, nor does the number
+    after it; the last one before `first` where there is none."""
+    fits = (
+        number
+        for number in (*range(first, most + 1), *range(first - 1, 1, -1))
+        if all(number % d for d in range(2, int(number**0.5) + 1))
+        and all(n % number and n % (number + 1) for n in lengths)
+    )
+    return next(fits, first)
 
 
 def _shorten(bound: Bound, model: Model) -> None:
@@ -254,6 +267,7 @@ class _Run:
             self._hook(bound)
             stack.enter_context(self.watcher)
             stack.enter_context(one_kernel_norms(self.watcher))
+            stack.enter_context(one_kernel_attention(self.watcher))
             self.enter(self.here)
             with saved_tensors_hooks(self.saved, lambda t: t):
                 logits = logits_of(bound(tokens))
@@ -349,6 +363,7 @@ class _Run:
         op, before = self.by_name[between], self.here
         self.enter((section, ""))
         gates, ups = _of_first_expert(rows, experts.w1), _of_first_expert(rows, experts.w3)
+        self._name(rows, next(o.output for o in self.model.ops[section] if o.kind == "route"))
         for tensor, name in zip((gates, ups), op.inputs, strict=True):
             self._name(tensor, name)
         self.enter(between)
@@ -369,12 +384,12 @@ class _Run:
         ops = self.model.ops[section]
         if section == "first":
             return section, ops[-1].name
-        if ".moe." in op.module:
-            return section, ""
         following = ops[ops.index(op) + 1 :]
-        if any(o.kind == "route" for o in following) and op.output in ("ffn.in", "hidden.mid"):
-            return section, ""
-        kinds = ("attention",) if op.name.startswith("attention.") and op.name != "attention.out" else ("add", "loss")
+        route = next((o.name for o in following if o.kind == "route"), "")
+        if ".moe." in op.module or (route and op.output in ("ffn.in", "hidden.mid")):
+            return section, route
+        before_core = op.name.startswith(("attention.", "mla.")) and op.name != "attention.out"
+        kinds: tuple[str, ...] = ("attention",) if before_core else ("add", "loss")
         if op.name.startswith("ffn.") and op.name != "ffn.down" and op.kind == "matmul":
             kinds = ("elementwise",)
         return section, next((o.name for o in following if o.kind in kinds), "")
@@ -408,9 +423,11 @@ class _Run:
         self.enter(("first", self.model.ops["first"][-1].name))
 
     def _name(self, tensor: Any, name: str) -> None:
+        """Note that `tensor` is the one of that name; a copy of it in fp32 is not."""
         if isinstance(tensor, Tensor):
             made = self.watcher.storages.get(tensor.untyped_storage()._cdata)
-            if made is not None and not made.name:
+            copied = tensor.dtype == torch.float32 and self.model.tensor[name].dtype == "compute"
+            if made is not None and not made.name and not copied:
                 made.name = name
 
     # What is said of it.
@@ -464,7 +481,7 @@ class _Run:
         if op.kind == "rope":
             core = next((o.name for o in self.model.ops[section] if o.kind == "attention"), "")
             return SavedByCode() if (section, core) in self.seen else None
-        if op.kind not in ("norm", "attention", "elementwise", "add", "loss", "embedding") or region not in self.seen:
+        if op.kind not in SEEN or region not in self.seen:
             return None
         inside: Counted = {}
         for made in self.left.get(region, ()):

@@ -9,6 +9,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,12 +18,14 @@ from torch import Tensor, nn
 from planc.backends.cuda.runtime.traced.find_roles import roles_of
 from planc.backends.cuda.runtime.traced.graph import model_of_roles
 from planc.backends.cuda.runtime.traced.keep import with_own_code
-from planc.backends.cuda.runtime.traced.record import record
+from planc.backends.cuda.runtime.traced.loops import loops_of, with_blocks
+from planc.backends.cuda.runtime.traced.record import Record, record
 from planc.backends.cuda.runtime.traced.roles import Roles, UnknownError
 from planc.backends.cuda.runtime.traced.shell import first_line, place, without_weights
 from planc.diag import Diagnostic, PlanError
 from planc.diag.span import Span
 from planc.ir.base import plain_name
+from planc.ir.saved_by_code import Unseen
 from planc.ir.saved_model import SavedModel, config_sha256
 
 SEQUENCES, TOKENS = 2, 24
@@ -49,11 +52,12 @@ def model_of(source: Any, example: Any = None, name: str = "") -> SavedModel:
         raise _refused("E1207", f"{kind.__name__}: {error}") from None
     except ValueError as error:
         raise _refused("E1207", f"{kind.__name__} makes no model: {error}") from None
-    unseen = "of any sequence: it is called with more than tokens"
-    if not (isinstance(example, tuple | list) and len(example) > 1):
-        model, unseen = with_own_code(model, module, roles)
+    if isinstance(example, tuple | list) and len(example) > 1:
+        model = replace(model, unseen=(Unseen(why="it is called with more than tokens"),))
+    else:
+        model = with_own_code(model, module, roles)
     made_from = f"{kind.__name__} of {package} {version}".strip()
-    return SavedModel(made_from=made_from, source_sha256=digest, model=model, unseen=unseen)
+    return SavedModel(made_from=made_from, source_sha256=digest, model=model)
 
 
 def module_of(source: Any) -> tuple[nn.Module, str]:
@@ -80,8 +84,24 @@ def roles_of_module(module: nn.Module, example: Any = None) -> Roles:
     rest = tuple(t.to("meta") if isinstance(t, Tensor) else t for t in given[1:])
     more = {"use_cache": False} if _of_transformers(module) else {}
     inputs = torch.zeros(shape, dtype=torch.long, device="meta")
-    made = _run(lambda x: record(shell, lambda t: _logits(shell(t, *rest, **more)), x), inputs)
-    return roles_of(made, {n: tuple(p.shape) for n, p in shell.named_parameters()}, shape[0])
+
+    def run(model: nn.Module) -> Record:
+        made: Record = _run(lambda x: record(model, lambda t: _logits(model(t, *rest, **more)), x), inputs)
+        return made
+
+    def found(model: nn.Module) -> Roles:
+        return roles_of(run(model), {n: tuple(p.shape) for n, p in model.named_parameters()}, shape[0])
+
+    try:
+        return found(shell)
+    except UnknownError as error:
+        why = error
+    for loop in loops_of(shell, run):
+        try:
+            return replace(found(with_blocks(without_weights(shell), loop)), loop=loop)
+        except UnknownError as error:
+            why = error
+    raise why
 
 
 def causal_model(config: Mapping[str, Any]) -> nn.Module:

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from planc.backends.cuda.models import moe
-
-Shape = tuple[int, ...]
+from planc.backends.cuda.runtime.traced.loops import Part
+from planc.backends.cuda.runtime.traced.roles import Shape
 
 
 @dataclass(frozen=True)
@@ -171,6 +171,8 @@ def _watched(model: nn.Module, recorder: _Recorder) -> Iterator[None]:
     """Every module's forward notes when it runs; that of experts is not run."""
     changed = []
     for path, module in model.named_modules():
+        if isinstance(module, Part):  # the part itself is noted, where it is
+            continue
         changed.append((module, module.__dict__.get("forward")))
         module.forward = _noted(path, module.forward, recorder, own=list(module.parameters(recurse=False)))
     try:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from planc.backends.cuda.runtime.traced.record import Shape
-
+Shape = tuple[int, ...]
 LINEAR = ("linear", "addmm", "matmul", "mm", "__matmul__", "baddbmm", "bmm", "einsum", "conv1d")
 CORES = ("attention", "scaled_dot_product_attention")
 
@@ -21,6 +20,16 @@ REARRANGING = (
 
 class UnknownError(ValueError):
     """A part of the model that has no place in an op graph; in words for the user, with the line of the source."""
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A loop in the forward of the module at `path`, the `place`th of that forward, with the parts of each block: the
+    path of each from that module, and its name in the block."""
+
+    path: str
+    place: int
+    parts: tuple[tuple[tuple[str, str], ...], ...]
 
 
 @dataclass(frozen=True)
@@ -81,6 +90,10 @@ class Latent:
     kv_norm: Norm
     kv_up: Linear
     rope_dim: int
+    down_rows: tuple[tuple[int, ...], ...]
+    """The rows of `kv_down` that make the latent, and those that make the rotated part."""
+    up_rows: tuple[tuple[int, ...], ...]
+    """The rows of `kv_up` that make keys, and those that make values."""
     q_norm: Norm | None = None
     q_up: Linear | None = None
 
@@ -193,6 +206,8 @@ class Roles:
     in_place: bool = False
     """True where the code of a block changes tensors in place."""
     embedding_norm: Norm | None = None
+    loop: Loop | None = None
+    """The loop whose turns are the blocks, where these are no modules; paths are those of the module with blocks."""
     raw_table: bool = False
     """True where rows of the embedding are taken by number, and no module finds them."""
 

@@ -8,14 +8,24 @@ from itertools import combinations
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from planc.backends.cuda.runtime.traced.bind import Bound
-from planc.backends.cuda.runtime.traced.bind_block import common_path
-from planc.backends.cuda.runtime.traced.own_share import OwnArguments, Share, arguments_by_heads, localise
+from planc.backends.cuda.runtime.traced.bind_block import common_path, places_of
+from planc.backends.cuda.runtime.traced.loops import with_blocks
+from planc.backends.cuda.runtime.traced.own_share import OwnArguments, Share, arguments_by_heads, localise, split
 from planc.backends.cuda.runtime.traced.read import SEQUENCES, TOKENS, roles_of_module
 from planc.backends.cuda.runtime.traced.record import Record, record
-from planc.backends.cuda.runtime.traced.roles import CORES, LINEAR, Attention, ByHeads, Roles, UnknownError
+from planc.backends.cuda.runtime.traced.roles import (
+    CORES,
+    LINEAR,
+    Attention,
+    Block,
+    ByHeads,
+    FeedForward,
+    Roles,
+    UnknownError,
+)
 from planc.backends.cuda.runtime.traced.shell import place, without_weights
 from planc.diag import PlanError
 
@@ -23,16 +33,21 @@ MOST_UNSURE = 3
 """As many attributes at a time are tried as widths."""
 
 
-def on_a_share(model: nn.Module, roles: Roles, ranks: int, *, keys_whole: bool = False) -> tuple[Roles, str]:
+def on_a_share(
+    model: nn.Module, roles: Roles, ranks: int, *, keys_whole: bool = False, sequence: bool = False
+) -> tuple[Roles, str]:
     """`roles` for one of `ranks` shares of the heads, and why the attention takes none, in words; "" where it does.
 
-    Every share has all keys and values with `keys_whole`. Attributes that have the value of a number of heads and of a
-    head's width too are tried as either, and arguments that have a number for each head are divided where they must.
+    Every share has all keys and values with `keys_whole`, and some tokens of each `sequence`. Attributes that have the
+    value of a number of heads and of a head's width too are tried as either, and arguments that have a number for each
+    head are divided where they must.
     """
     roles = _with(roles, keys_whole=keys_whole)
-    why, rows = _tried(model, roles, ranks)
+    sequence = sequence and any(map(_has_some_tokens, roles.blocks))
+    why, rows = _tried(model, roles, ranks, sequence)
     a = roles.blocks[0].attention
-    holder = model.get_submodule(f"{roles.layers}.0").get_submodule(common_path([a.q.place, a.out.place]))
+    shell = with_blocks(without_weights(model), roles.loop)
+    holder = shell.get_submodule(f"{roles.layers}.0").get_submodule(common_path([a.q.place, a.out.place]))
     both = [n for n, v in vars(holder).items() if type(v) is int and v == a.head_dim]
     given = arguments(model, roles) if why else []
     for number in range(min(len(both), MOST_UNSURE) + 1) if why else ():
@@ -41,10 +56,18 @@ def on_a_share(model: nn.Module, roles: Roles, ranks: int, *, keys_whole: bool =
                 tried = _with(roles, whole=names, by_heads=found)
                 if tried == roles:
                     continue
-                again, rows = _tried(model, tried, ranks)
+                again, rows = _tried(model, tried, ranks, sequence)
                 if not again:
                     return _with(tried, rows_here=rows), ""
     return (roles, why) if why else (_with(roles, rows_here=rows), "")
+
+
+def _has_some_tokens(block: Block) -> bool:
+    """True where code of a block has this rank's tokens; all other code is given whole sequences."""
+    a, second = block.attention, block.second
+    inside = [not common_path(places_of(a)), isinstance(second, FeedForward) and not common_path(places_of(second))]
+    inside += [h.before is not None and h.before.path.startswith(f"{common_path(places_of(h))}.") for h in (a, second)]
+    return a.latent is not None or any(inside)
 
 
 def _with(roles: Roles, **changes: Any) -> Roles:
@@ -68,16 +91,18 @@ def arguments(model: nn.Module, roles: Roles) -> list[ByHeads]:
 
 def refusal(model: nn.Module, roles: Roles, ranks: int) -> str:
     """Why the attention of `model` does not take one of `ranks` shares of its heads, in words; "" where it does."""
-    return _tried(model, roles, ranks)[0]
+    return _tried(model, roles, ranks, False)[0]
 
 
-def _tried(model: nn.Module, roles: Roles, ranks: int) -> tuple[str, tuple[tuple[int, ...], ...]]:
+def _tried(model: nn.Module, roles: Roles, ranks: int, sequence: bool) -> tuple[str, tuple[tuple[int, ...], ...]]:
     """Why one of `ranks` shares is not taken ("": it is), and the rows of one layer for queries, keys and values in a
     share, where they lie otherwise than in the whole."""
     bound = Bound(without_weights(model).eval(), roles, TOKENS)
     for block, role in zip(bound.layers.values(), roles.blocks, strict=True):
         _narrow(block.get_submodule("attention"), role.attention, ranks)
         _gather_norms(block.get_submodule("attention"), role.attention, ranks)
+        if sequence:
+            _divide_sequence(block, ranks)
     tokens = torch.zeros(SEQUENCES, TOKENS, dtype=torch.long, device="meta")
     try:
         made = record(bound, bound, tokens)
@@ -96,7 +121,7 @@ def _tried(model: nn.Module, roles: Roles, ranks: int) -> tuple[str, tuple[tuple
 def _rows_of_a_share(model: nn.Module, roles: Roles, ranks: int) -> tuple[tuple[int, ...], ...]:
     """The rows of a layer that makes queries, keys and values, as the code wants them in a share of the heads; () where
     they lie as in the whole. Raises UnknownError."""
-    own = without_weights(model).eval()
+    own = with_blocks(without_weights(model).eval(), roles.loop)
     for number, role in enumerate(roles.blocks):
         a = role.attention
         share = Share.of(a, ranks)
@@ -137,7 +162,8 @@ class _Queries(nn.Module):
 def _narrow(attention: nn.Module, a: Attention, ranks: int) -> None:
     """Give the linear layers of `attention` the widths that they have on one of `ranks` ranks."""
     share = Share.of(a, ranks)
-    for name in ("wq", "wo") if a.keys_whole else ("wq", "wk", "wv", "wo"):
+    own = ("wk_b", "wv_b") if a.latent else () if a.keys_whole else ("wk", "wv")
+    for name in ("wq_b" if a.latent and a.latent.q_up else "wq", *own, "wo"):
         whole: Any = attention.get_submodule(name)
         taken, made = whole.in_features, whole.out_features
         taken, made = (taken // ranks, made) if name == "wo" else (taken, made // ranks)
@@ -151,6 +177,36 @@ def _narrow(attention: nn.Module, a: Attention, ranks: int) -> None:
     if a.sinks:
         scores: Any = attention.get_submodule("head_sinks")
         scores.weight = nn.Parameter(torch.empty(share.heads, device="meta"))
+
+
+def _divide_sequence(block: nn.Module, ranks: int) -> None:
+    """Have a `block` run on a part of the sequence, and gather where a program does."""
+    here = TOKENS // ranks
+
+    def gathered(_: nn.Module, given: Any) -> Any:
+        return tuple(torch.cat([x] * ranks, dim=1) if isinstance(x, Tensor) and x.dim() == 3 else x for x in given)
+
+    def divided(_: nn.Module, args: Any, kwargs: Any) -> Any:
+        hidden, rest, named = split(args, kwargs)
+        return (hidden[:, :here], *rest), named
+
+    def whole(_: nn.Module, given: Any, made: Any) -> Any:
+        first = made if isinstance(made, Tensor) else made[0]
+        first = torch.cat([first] * ranks, dim=1)
+        return first if isinstance(made, Tensor) else (first, *made[1:])
+
+    parts = dict(block.named_modules())
+    latent = "attention.wkv_a" in parts
+    inner = ("wq" if "attention.wq" in parts else "wq_b", "wk_b", "wv_b", "keys")
+    gathers = [f"attention.{name}" for name in inner] if latent else ["attention"]
+    for path in (*gathers, "feed_forward", "moe.shared"):
+        if path in parts:
+            parts[path].register_forward_pre_hook(gathered)
+    for path in ("attention.wo", "feed_forward.w2", "moe.shared.w2"):
+        if path in parts:
+            parts[path].register_forward_hook(lambda _, given, made: made[:, :here])
+    block.register_forward_pre_hook(divided, with_kwargs=True, prepend=True)
+    block.register_forward_hook(whole)
 
 
 def _gather_norms(attention: nn.Module, a: Attention, share: int) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from planc.backends.cuda.runtime.traced.roles import UnknownError
 
@@ -66,6 +67,7 @@ def _with_values(given: Any) -> Any:
 
 def stand_in(shape: tuple[int, ...], *, layer: Any = None, value: Any = None, rows: Any = None) -> StandIn:
     """A tensor of this `shape` on the meta device, with its `layer`, `value` or `rows`."""
-    made = torch.empty(shape, device="meta").as_subclass(StandIn)
+    with _disable_current_modes():
+        made = torch.empty(shape, device="meta").as_subclass(StandIn)
     made.__dict__.update(layer=layer, value=value, rows=rows)
     return made

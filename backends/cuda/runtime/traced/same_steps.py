@@ -1,0 +1,59 @@
+"""Whether a module under the op graph's names makes the steps that it made before: a guard against our own mistakes."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import torch
+from torch import nn
+
+from planc.backends.cuda.runtime.traced.bind import Bound, logits_of
+from planc.backends.cuda.runtime.traced.loops import with_blocks
+from planc.backends.cuda.runtime.traced.record import Record, record
+from planc.backends.cuda.runtime.traced.roles import CORES, LINEAR, REARRANGING, Block, Experts, Roles
+from planc.backends.cuda.runtime.traced.shell import without_weights
+
+SEQUENCES, TOKENS = 2, 24
+NO_STEPS = (
+    *("cat", "clone", "write", "to", "type", "float", "bfloat16", "half", "type_as", "detach", "empty_like"),
+    "new_empty",
+)
+"""Functions beside those that rearrange, with which layers that were cut apart are joined, and numbers cast."""
+
+
+def other_steps(model: nn.Module, roles: Roles) -> str:
+    """What `model` makes more or less of once its parts have the op graph's names, in words; "" for the same steps.
+
+    Its code is run twice on the meta device, as it is and bound. Layers that are cut apart are as many as their parts;
+    experts are not run.
+    """
+    tokens = torch.zeros(SEQUENCES, TOKENS, dtype=torch.long, device="meta")
+    shell = with_blocks(without_weights(model).eval(), roles.loop)
+    more = {"use_cache": False} if hasattr(model, "config") else {}
+    before = _steps(record(shell, lambda t: logits_of(shell(t, **more)), tokens), roles)
+    bound = Bound(without_weights(model).eval(), roles, TOKENS)
+    after = _steps(record(bound, bound, tokens), roles)
+    before["products"] += sum(map(_products_more, roles.blocks))
+    changed = {name: (before[name], after[name]) for name in {*before, *after} if before[name] != after[name]}
+    return ", ".join(f"{was} of {name} became {now}" for name, (was, now) in sorted(changed.items()))
+
+
+def _products_more(block: Block) -> int:
+    """Products that a block makes more where layers that make several things are one for each."""
+    second = block.second.shared if isinstance(block.second, Experts) else block.second
+    latents = 2 if block.attention.latent else 0  # keys and values, and the latent and the rotated key
+    return max(0, len(block.attention.rows) - 1) + latents + (second is not None and len(second.rows) > 0)
+
+
+def _steps(made: Record, roles: Roles) -> Counter[str]:
+    """Calls by their function; of a model with experts, which sort tokens in between, products and cores alone."""
+    routed = any(isinstance(b.second, Experts) for b in roles.blocks)
+    counted: Counter[str] = Counter()
+    for call in made.calls:
+        if call.function in LINEAR:
+            counted["products"] += 1
+        elif call.function in CORES:
+            counted["cores of attention"] += 1
+        elif not routed and call.function not in (*REARRANGING, *NO_STEPS):
+            counted[call.function] += 1
+    return counted
