@@ -77,7 +77,7 @@ FAMILIES: tuple[str, ...] = (
     *("arcee", "biogpt", "bloom", "codegen", "cohere", "cohere2", "cwm", "deepseek_v2", "deepseek_v3", "ernie4_5"),
     *("exaone4", "falcon", "gemma", "gemma2", "gemma3_text", "glm", "glm4", "glm4_moe", "glm4_moe_lite", "gpt2"),
     *("gpt_bigcode", "gpt_neo", "gpt_neox", "gpt_oss", "gptj", "granite", "granite_swa", "granitemoe"),
-    *("granitemoeshared", "helium", "hunyuan_v1_dense", "hunyuan_v1_moe", "jais2", "llama", "llama4_text"),
+    *("granitemoeshared", "helium", "hunyuan_v1_dense", "hunyuan_v1_moe", "jais2", "lfm2", "llama", "llama4_text"),
     *("minicpm3", "minimax_m2", "ministral", "mistral"),
     *("mixtral", "mpt", "nanochat", "nemotron", "olmo", "olmo2", "olmo3", "olmoe", "opt", "persimmon", "phi", "phi3"),
     *("phimoe", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "seed_oss", "smollm3", "solar_open", "stablelm"),

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 import planc
+from planc.backends.cuda.runtime.traced import bind_block
 from planc.backends.cuda.runtime.traced.bind import Bound
 from planc.backends.cuda.runtime.traced.bind_experts import experts_path
 from planc.backends.cuda.runtime.traced.expert_form import form_of
@@ -162,7 +163,19 @@ def test_ways_of_writing_a_decoder(way: str) -> None:
     roles = roles_of_module(module)
     assert {n for n, _ in module.named_parameters()} == names
     assert on_a_share(module, roles, 2, sequence=True)[1] == "" and other_steps(module, roles) == ""
-    assert torch.equal(Bound(module, roles, 12)(tokens), before)
+    sizes = sorted(p.numel() for p in module.parameters())
+    bound = Bound(module, roles, 12)
+    assert torch.equal(bound(tokens), before)
+    fused = way not in ("in_blocks", "our_names")  # three layers in one, cut apart
+    assert sum(sizes) == sum(p.numel() for p in bound.parameters())
+    assert fused or sizes == sorted(p.numel() for p in bound.parameters())
+
+
+def test_a_parameter_that_is_lost_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be run with, and never trained."""
+    monkeypatch.setattr(bind_block, "with_free_names", lambda block, role: role)
+    module = model_on("meta", config_of("lfm2"))
+    assert other_steps(module, roles_of_module(module)) == "255104 of numbers in parameters became 58496"
 
 
 class Unrolled(nn.Module):

@@ -30,6 +30,7 @@ CASES: dict[str, tuple[str, ...]] = {
         "mistral",
         "nanochat",
         "olmo2",
+        "our_names",
         "pairs",
         "phi3",
         "qwen2_moe",

@@ -161,10 +161,61 @@ class InBlocks(Ends):
         return self.head(self.norm(x))
 
 
+class Mixed(nn.Module):
+    """Attention whose layers have the names of an op graph's, each another's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads = HEADS
+        self.wk, self.wo, self.wq, self.core = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Any:
+        q, k, v = (f(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for f in (self.wk, self.wo, self.wq))
+        return self.core(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+
+
+class Gated(nn.Module):
+    """A gated layer whose gate is `w3`, and the layer down `w1`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w2, self.w3 = (nn.Linear(WIDTH, 72, bias=False) for _ in range(2))
+        self.w1 = nn.Linear(72, WIDTH, bias=False)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.w1(F.silu(self.w3(x)) * self.w2(x))
+
+
+class Swapped(nn.Module):
+    """A block whose parts have the names of an op graph's, each another's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ffn_norm, self.attention_norm = nn.RMSNorm(WIDTH), nn.RMSNorm(WIDTH)
+        self.feed_forward, self.attention = Mixed(), Gated()
+
+    def forward(self, x: Tensor) -> Any:
+        x = x + self.feed_forward(self.ffn_norm(x))
+        return x + self.attention(self.attention_norm(x))
+
+
+class OurNames(Ends):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Swapped() for _ in range(DEPTH))
+
+    def forward(self, ids: Tensor) -> Any:
+        x = self.words(ids)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(self.norm(x))
+
+
 WAYS: dict[str, type[nn.Module]] = {
     "pairs": Pairs,
     "nested": Nested,
     "lists": Lists,
     "sequence": Sequence,
     "in_blocks": InBlocks,
+    "our_names": OurNames,
 }

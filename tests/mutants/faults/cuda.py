@@ -91,6 +91,20 @@ FAULTS: tuple[Fault, ...] = (
         test="tests/cuda/test_traced.py::test_what_stands_for_some_tokens_is_cut_between_its_parts",
     ),
     Fault(
+        name="parts of a module with names of an op graph's make no room for these",
+        file="backends/cuda/runtime/traced/bind_block.py",
+        text="    role = with_free_names(block, role)\n",
+        planted="",
+        test="tests/cuda/test_traced.py::test_ways_of_writing_a_decoder[our_names]",
+    ),
+    Fault(
+        name="parameters that a module under a plan's names has lost are not missed",
+        file="backends/cuda/runtime/traced/same_steps.py",
+        text="_numbers(shell), _numbers(bound)",
+        planted="0, 0",
+        test="tests/cuda/test_traced.py::test_a_parameter_that_is_lost_is_missed",
+    ),
+    Fault(
         name="layers of a sequence lie in it twice, and run twice",
         file="backends/cuda/runtime/traced/bind_block.py",
         text="return (Around(found) if isinstance(found, nn.Sequential) else found), path",

@@ -19,6 +19,7 @@ from planc.backends.cuda.runtime.traced.bind_experts import (
 )
 from planc.backends.cuda.runtime.traced.entrance import Entered, Entrance, ForWhole
 from planc.backends.cuda.runtime.traced.expert_form import form_of
+from planc.backends.cuda.runtime.traced.free_names import name_in_code, part_at, with_free_names
 from planc.backends.cuda.runtime.traced.latents import AsWhole, Down, OnOwn, SharedKey, ToHeads, own_of
 from planc.backends.cuda.runtime.traced.own_share import KeyLayer, OnShare, OwnArguments, OwnKeys, Scores
 from planc.backends.cuda.runtime.traced.roles import (
@@ -53,6 +54,7 @@ def rename_block(block: nn.Module, role: Block, tokens: Callable[[], int], *, in
     `tokens` is the number of those of a whole sequence. Where the code changes tensors `in_place` it is given copies of
     what layers make whose parts are summed over ranks.
     """
+    role = with_free_names(block, role)
     a, second = role.attention, role.second
     shares = second.parallel and second.before is not None and second.before == a.before
     _rename_norm(block, a.before, "attention_norm", places_of(a), tokens)
@@ -66,10 +68,10 @@ def rename_block(block: nn.Module, role: Block, tokens: Callable[[], int], *, in
     else:
         _rename_experts(block, second, tokens)
     if in_place:
-        outs = [(block.get_submodule("attention"), role.attention.out)]
-        outs += [(block.get_submodule("feed_forward"), second.down)] if isinstance(second, FeedForward) else []
+        outs = [(part_at(block, "attention"), role.attention.out)]
+        outs += [(part_at(block, "feed_forward"), second.down)] if isinstance(second, FeedForward) else []
         for holder, layer in outs:
-            old = layer.path.rpartition(".")[2]
+            old = name_in_code(layer.path.rpartition(".")[2])
             parent = next((m for m in (holder, block) if old in m.__dict__), None)
             if parent is not None:
                 parent.__dict__[old] = _Copied(parent.__dict__[old])
@@ -167,7 +169,7 @@ def _rename_experts(block: nn.Module, e: Experts, tokens: Callable[[], int]) -> 
 def _take_tokens(block: nn.Module, path: str) -> None:
     """Have the part that was at `path` take tokens [T, D] too."""
     parent, _, name = path.rpartition(".")
-    holder = block.get_submodule(parent)
+    holder, name = block.get_submodule(parent), name_in_code(name)
     holder.__dict__[name] = OnTokens(holder.__dict__[name])
 
 
@@ -290,7 +292,7 @@ def _leave(parent: nn.Module, name: str, stays: Any) -> None:
         parent._modules[name] = _Through(stays)
     else:
         parent._modules.pop(name)
-        parent.__dict__[name] = stays
+        parent.__dict__[name_in_code(name)] = stays
 
 
 class Around(nn.Module):

@@ -30,6 +30,7 @@ from planc.backends.cuda.audit.own_code import one_sequence_a_row
 from planc.backends.cuda.models import moe
 from planc.backends.cuda.runtime.traced.bind import Bound, logits_of
 from planc.backends.cuda.runtime.traced.expert_form import OwnExperts
+from planc.backends.cuda.runtime.traced.free_names import part_at
 from planc.backends.cuda.runtime.traced.roles import Roles, UnknownError
 from planc.backends.cuda.runtime.traced.shell import first_line, place, without_weights
 from planc.ir.model import EXPERTS, SLOTS, Model, Op, Section
@@ -349,8 +350,8 @@ class _Run:
                 if op.kind not in ("norm", "matmul", "embedding"):
                     continue
                 try:
-                    part = bound.get_submodule(op.module.replace("*", number))
-                except AttributeError:
+                    part = part_at(bound, op.module.replace("*", number))
+                except KeyError:
                     continue
                 after = self._after(section, op)
                 part.register_forward_pre_hook(self._begins(section, op), with_kwargs=True)

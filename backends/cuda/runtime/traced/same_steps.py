@@ -25,7 +25,7 @@ def other_steps(model: nn.Module, roles: Roles) -> str:
     """What `model` makes more or less of once its parts have the op graph's names, in words; "" for the same steps.
 
     Its code is run twice on the meta device, as it is and bound. Layers that are cut apart are as many as their parts;
-    experts are not run.
+    experts are not run. A parameter that no part has any more would not be trained.
     """
     tokens = torch.zeros(SEQUENCES, TOKENS, dtype=torch.long, device="meta")
     shell = with_blocks(without_weights(model).eval(), roles.loop)
@@ -33,9 +33,14 @@ def other_steps(model: nn.Module, roles: Roles) -> str:
     before = _steps(record(shell, lambda t: logits_of(shell(t, **more)), tokens), roles)
     bound = Bound(without_weights(model).eval(), roles, TOKENS)
     after = _steps(record(bound, bound, tokens), roles)
+    before["numbers in parameters"], after["numbers in parameters"] = _numbers(shell), _numbers(bound)
     before["products"] += sum(map(_products_more, roles.blocks))
     changed = {name: (before[name], after[name]) for name in {*before, *after} if before[name] != after[name]}
     return ", ".join(f"{was} of {name} became {now}" for name, (was, now) in sorted(changed.items()))
+
+
+def _numbers(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def _products_more(block: Block) -> int:

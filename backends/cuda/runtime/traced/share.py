@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from planc.backends.cuda.runtime.traced.bind import Bound
 from planc.backends.cuda.runtime.traced.bind_block import common_path, places_of
+from planc.backends.cuda.runtime.traced.free_names import part_at
 from planc.backends.cuda.runtime.traced.loops import with_blocks
 from planc.backends.cuda.runtime.traced.own_share import OwnArguments, Share, arguments_by_heads, localise, split
 from planc.backends.cuda.runtime.traced.read import SEQUENCES, TOKENS, roles_of_module
@@ -99,8 +100,8 @@ def _tried(model: nn.Module, roles: Roles, ranks: int, sequence: bool) -> tuple[
     share, where they lie otherwise than in the whole."""
     bound = Bound(without_weights(model).eval(), roles, TOKENS)
     for block, role in zip(bound.layers.values(), roles.blocks, strict=True):
-        _narrow(block.get_submodule("attention"), role.attention, ranks)
-        _gather_norms(block.get_submodule("attention"), role.attention, ranks)
+        _narrow(part_at(block, "attention"), role.attention, ranks)
+        _gather_norms(part_at(block, "attention"), role.attention, ranks)
         if sequence:
             _divide_sequence(block, ranks)
     tokens = torch.zeros(SEQUENCES, TOKENS, dtype=torch.long, device="meta")
@@ -164,7 +165,7 @@ def _narrow(attention: nn.Module, a: Attention, ranks: int) -> None:
     share = Share.of(a, ranks)
     own = ("wk_b", "wv_b") if a.latent else () if a.keys_whole else ("wk", "wv")
     for name in ("wq_b" if a.latent and a.latent.q_up else "wq", *own, "wo"):
-        whole: Any = attention.get_submodule(name)
+        whole: Any = part_at(attention, name)
         taken, made = whole.in_features, whole.out_features
         taken, made = (taken // ranks, made) if name == "wo" else (taken, made // ranks)
         whole.weight = nn.Parameter(torch.empty(made, taken, device="meta"))
@@ -172,10 +173,10 @@ def _narrow(attention: nn.Module, a: Attention, ranks: int) -> None:
             whole.bias = nn.Parameter(torch.empty(made, device="meta"))
     if a.keys_whole:
         picks = slice(0, share.kv_heads)
-        core = attention.get_submodule("core")
+        core = part_at(attention, "core")
         core.register_forward_pre_hook(lambda _, given: (given[0], *(x[:, :, picks] for x in given[1:])))
     if a.sinks:
-        scores: Any = attention.get_submodule("head_sinks")
+        scores: Any = part_at(attention, "head_sinks")
         scores.weight = nn.Parameter(torch.empty(share.heads, device="meta"))
 
 
@@ -213,7 +214,7 @@ def _gather_norms(attention: nn.Module, a: Attention, share: int) -> None:
     """Norms over all heads together take those of all ranks, and leave this rank's, as a program has them do."""
     for name, norm, heads in (("q_norm", a.q_norm, a.heads), ("k_norm", a.k_norm, a.kv_heads)):
         if norm is not None and norm.over_all(heads, a.head_dim):
-            module = attention.get_submodule(name)
+            module = part_at(attention, name)
             module.register_forward_pre_hook(lambda _, given: (torch.cat([given[0]] * share, dim=-1), *given[1:]))
             module.register_forward_hook(lambda _, given, made: made[..., : made.shape[-1] // share])
 
