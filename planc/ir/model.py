@@ -169,7 +169,7 @@ class Model(Value):
     tensors: tuple[Tensor, ...]
     ops: dict[Section, tuple[Op, ...]]
     unseen: tuple[Unseen, ...] = ()
-    """Of a model read from code: lengths of a sequence for which its ops do not say what the code keeps."""
+    """Lengths of a sequence for which the ops of a model read from code do not say what the code keeps."""
     cause: Cause | None = None
     """The sentence that names it; None outside a plan."""
 

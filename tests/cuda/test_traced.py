@@ -508,7 +508,7 @@ def test_code_that_builds_no_module_is_refused_at_its_sentence(tmp_path: Path, m
 
 
 def test_a_list_that_blocks_fill_is_handed_on() -> None:
-    """What stands around a block gives it copies of lists, as FSDP does: what it appends there would be lost."""
+    """A block is given copies of lists by hooks around it, as FSDP has them: what it appends there would be lost."""
     model = WAYS["lists"]()
     looped = with_blocks(model, roles_of_module(model).loop)
     block: Any = looped.get_submodule("planc_blocks.0")

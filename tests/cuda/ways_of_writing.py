@@ -35,7 +35,7 @@ def feed_forward(*, normed: bool) -> nn.Sequential:
 
 
 class Ends(nn.Module):
-    """What every one of them has around its blocks."""
+    """The parts that every one of them has around its blocks."""
 
     def __init__(self) -> None:
         super().__init__()

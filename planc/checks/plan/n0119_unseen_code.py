@@ -10,6 +10,7 @@ from planc.ir.plan import Plan
 
 
 def check(plan: Plan) -> Iterator[Diagnostic]:
+    """A note for each range of lengths with those of `plan` in it, where the code of its model was not seen."""
     tokens, cause = plan.batch.sequence_tokens, plan.model.cause
     for unseen in plan.model.unseen:
         if cause is not None and unseen.above < tokens <= (unseen.up_to or tokens):

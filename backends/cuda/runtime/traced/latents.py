@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from planc.backends.cuda.runtime.traced.roles import REARRANGING, UnknownError
 
 OF_SHAPES = ("is_floating_point", "is_complex", "dim", "ndimension", "size", "numel", "element_size", "__len__")
-"""What a tensor is asked without looking at its numbers."""
+"""Questions to a tensor that do not look at its numbers."""
 
 
 class Late(Tensor):
@@ -56,7 +56,7 @@ class Late(Tensor):
         raise UnknownError(f"{func} of a latent, of which this rank has some tokens")
 
     def part(self, name: str, places: Any) -> Tensor:
-        """What is at these `places` of the width, which `name` has put together."""
+        """The part at these `places` of the width, which `name` has put together."""
         same = isinstance(places, Tensor) and places.dtype == torch.int64 and places.dim() > 1
         if same and _without_ones(places.shape[:-1]) == _without_ones(self.shape[:-1]):
             inside = places[(0,) * (places.dim() - 1)].tolist()
@@ -85,7 +85,7 @@ def own_of(hidden: Any) -> Any:
 
 
 def late_of_some(hidden: Tensor, tokens: int) -> Tensor:
-    """What stands for `hidden` states of all `tokens`, where it has some of them; else `hidden` itself."""
+    """A tensor that stands for `hidden` states of all `tokens`, where it has some of them; else `hidden` itself."""
     if hidden.dim() != 3:
         return hidden
     batch, here, width = hidden.shape

@@ -1,4 +1,4 @@
-"""Whether a module under the op graph's names makes the steps that it made before: a guard against our own mistakes."""
+"""A guard against our own mistakes: a module under the op graph's names makes the steps that it made before."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NO_STEPS = (
 
 
 def other_steps(model: nn.Module, roles: Roles) -> str:
-    """What `model` makes more or less of once its parts have the op graph's names, in words; "" for the same steps.
+    """Steps that `model` makes more or less of once its parts have the op graph's names, in words; "" for the same.
 
     Its code is run twice on the meta device, as it is and bound. Layers that are cut apart are as many as their parts;
     experts are not run. A parameter that no part has any more would not be trained.
