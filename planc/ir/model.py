@@ -15,10 +15,23 @@ from planc.diag.fast_dataclass import dataclass
 from planc.ir.base import Cause, Value
 from planc.ir.cache import Cache
 from planc.ir.field_types import Count, Line, ModelName, ModulePath, Name, NameOrEmpty, NotNegative, Positive
-from planc.ir.saved_by_code import SavedByCode, Unseen
+from planc.ir.saved_by_code import Elements, SavedByCode, Unseen
 
-OpKind = Literal["embedding", "matmul", "norm", "rope", "attention", "elementwise", "add", "route", "combine", "loss"]
-"""`route` picks experts for each token and lays the tokens out by expert; `combine` is its inverse."""
+OpKind = Literal[
+    "embedding",
+    "matmul",
+    "norm",
+    "rope",
+    "attention",
+    "elementwise",
+    "add",
+    "route",
+    "combine",
+    "code",
+    "loss",
+]
+"""`route` picks experts for each token and lays the tokens out by expert; `combine` is its inverse. `code` is a model's
+own that no other kind is, and runs whole."""
 Section = Name
 """`first`, `last`, or a kind of block."""
 
@@ -102,6 +115,12 @@ class Op(Value):
     fixed: tuple[ModulePath, ...] = ()
     """Inputs and parameters that no gradient is made of, in a model with frozen ones: these, and inputs that nothing
     trained lies before. () where all are trained."""
+    code_line: Line = ""
+    """`FILE:LINE` of the source of `code`."""
+    code_why: Line = ""
+    """The reason that `code` is no other kind of op, in words."""
+    multiply_adds: tuple[Elements, ...] = ()
+    """Multiply-adds of `code` in one forward, by the dims that they grow with."""
     own_code: tuple[SavedByCode, ...] = ()
     """Memory of the module's own code, where the op was read from code, for sequences of more and more tokens; ():
     what the op needs to keep."""

@@ -71,6 +71,7 @@ def model_inconsistencies(model: Model) -> Iterator[str]:
             yield from unknown("dim", [d for e in elements_of(code) for d in e.dims], dims)
         if [k.up_to for k in op.own_code[:-1]] != sorted({k.up_to for k in op.own_code[:-1]}):
             yield f"what the code of `{op.name}` keeps is not in the order of the lengths of a sequence"
+        yield from unknown("dim", [d for e in op.multiply_adds for d in e.dims], dims)
         yield from unknown("dim", [*op.whole, *(d for whole in op.whole_of.values() for d in whole)], dims)
     yield from _unused(model)
     yield from _disordered(model)

@@ -21,20 +21,23 @@ from planc.backends.cuda.runtime.traced.expert_form import form_of
 from planc.backends.cuda.runtime.traced.latents import late_of
 from planc.backends.cuda.runtime.traced.loops import with_blocks
 from planc.backends.cuda.runtime.traced.read import roles_of_module
-from planc.backends.cuda.runtime.traced.roles import ByHeads, Experts, UnknownError
+from planc.backends.cuda.runtime.traced.roles import ByHeads, Experts, UnknownError, heads_of
 from planc.backends.cuda.runtime.traced.same_steps import other_steps
 from planc.backends.cuda.runtime.traced.share import on_a_share, refusal
 from planc.catalog import config_types
+from planc.cost.compute.flops import model_flops_per_token
 from planc.driver import save_models
 from planc.ir.frozen import read
 from planc.ir.model import Model
 from planc.ir.plain_values import read_noun
 from planc.ir.references import model_inconsistencies
+from planc.ir.saved_by_code import Elements
 from planc.ir.saved_model import SavedModel
 from tests.cuda import foreign_layers
 from tests.cuda.families import FAMILIES, config_of, model_on
 from tests.cuda.foreign import a, b, c
 from tests.cuda.ways_of_writing import WAYS, Attention, Pairs, feed_forward
+from tests.cuda.whole_code import WHOLE_CODE
 
 pytest.importorskip("transformers")
 
@@ -151,7 +154,7 @@ def test_modules_of_someone_who_has_not_read_the_matcher(module: nn.Module) -> N
     assert model.parameters == sum(p.numel() for p in module.parameters())
     roles, why = on_a_share(module, roles_of_module(module), 2)
     assert why == ""
-    assert roles.blocks[0].attention.whole == (("hd",) if isinstance(module, c.RawLM) else ())
+    assert roles.blocks[0].heads.whole == (("hd",) if isinstance(module, c.RawLM) else ())
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -214,6 +217,84 @@ def test_parts_that_no_loop_calls_turn_by_turn_are_refused(kind: type[nn.Module]
     with pytest.raises(planc.PlanError) as caught:
         planc.model_of(kind())
     assert [d.code for d in caught.value.diagnostics] == ["E1207"]
+
+
+def code_of(model: Model) -> dict[tuple[str, str], Any]:
+    return {(section, op.name): op for section, ops in model.ops.items() for op in ops if op.kind == "code"}
+
+
+@pytest.mark.parametrize("kind", WHOLE_CODE)
+def test_code_that_no_op_is_stays_whole(kind: str) -> None:
+    """Bound, it computes what it did, to the bit; attention beside it takes a share of heads and of the sequence."""
+    module, tokens = WHOLE_CODE[kind](), torch.arange(24).view(2, 12)
+    before, model = module(tokens), planc.model_of(module).model
+    assert model.parameters == sum(p.numel() for p in module.parameters()) and model.unseen == ()
+    roles = roles_of_module(module)
+    if heads_of(roles) is not None:
+        assert on_a_share(module, roles, 2, sequence=True)[1] == ""
+    assert other_steps(module, roles) == ""
+    assert torch.equal(Bound(module, roles, 12)(tokens), before)
+
+
+def test_layers_with_steps_between_them_are_no_halves() -> None:
+    """A rank with some tokens of each sequence would run these steps on them alone."""
+    (block,) = {*roles_of_module(WHOLE_CODE["code_between"]()).blocks}
+    assert block.is_whole and block.second is None
+
+
+def test_code_that_stays_whole_has_its_line_and_its_products() -> None:
+    """Per token 32 x 24 twice around the mean over all tokens of 24 numbers; 32 x 72 twice."""
+    found = code_of(planc.model_of(WHOLE_CODE["code_in_halves"]()).model)
+    mixer, channels = found["with_first", "mixer.code"], found["with_second", "channels.code"]
+    assert mixer.code_line.startswith("tests/cuda/whole_code.py:")
+    assert "no attention over the sequence" in mixer.code_why and "second.slope" in channels.code_why
+    tokens, pairs = ("batch", "sequence"), ("batch", "sequence", "sequence")
+    assert mixer.multiply_adds == (Elements(dims=tokens, copies=1536.0), Elements(dims=pairs, copies=24.0))
+    assert channels.multiply_adds == (Elements(dims=tokens, copies=4608.0),)
+    assert channels.own_code[0].saves == ("ffn.in",)
+
+
+@pytest.mark.parametrize(
+    ("family", "names"),
+    [
+        ("apertus", {"channels.code"}),  # an activation with parameters
+        ("bitnet", {"mixer.code", "channels.code"}),  # norms between attention and the layer behind it
+        ("diffllama", {"mixer.code"}),  # two attentions, less each other
+        ("ernie4_5_moe", {"channels.code"}),  # experts with a bias of their own
+        ("flex_olmo", {"channels.code"}),  # experts behind no norm
+        ("laguna", {"mixer.code", "channels.code"}),
+        ("mamba", {"mixer.code"}),
+        ("recurrent_gemma", {"mixer.code"}),  # recurrent blocks between those with attention
+    ],
+)
+def test_a_familys_own_code_stays_whole(family: str, names: set[str]) -> None:
+    module = model_on("meta", config_of(family))
+    model = planc.model_of(module).model
+    assert model.parameters == sum(p.numel() for p in module.parameters())
+    assert {name for _, name in code_of(model)} == names
+    assert other_steps(module, roles_of_module(module)) == ""
+
+
+def test_experts_in_code_that_stays_whole_are_counted_and_noted() -> None:
+    """A router to 8 experts, and two of them for each token, three layers 64 x 184 each; what they keep is unseen."""
+    model = planc.model_of(model_on("meta", config_of("flex_olmo"))).model
+    (code,) = code_of(model).values()
+    assert code.multiply_adds == (Elements(dims=("batch", "sequence"), copies=64.0 * 8 + 2 * 3 * 64 * 184),)
+    (unseen,) = model.unseen
+    assert unseen.why == f"{code.code_line}: experts in code that stays whole are not run"
+
+
+def test_what_stays_whole_is_noted_and_counted(tmp_path: Path) -> None:
+    saved = planc.model_of(WHOLE_CODE["code_in_blocks"](), name="own")
+    saved.write(tmp_path / "own.model.json")
+    plan = plan_in(tmp_path, 'code "own"')
+    (note,) = (d for d in planc.check(plan).diagnostics if d.code == "N0121")
+    assert (
+        "mixer.code (tests/cuda/whole_code.py:" in note.message and "in 3 of 3 layers, 2,696 parameters" in note.message
+    )
+    whole = replace(saved.model, ops={**saved.model.ops, "block": saved.model.ops["block"][1:]})
+    # forward and both gradients of 32 x 40 twice in each of three layers
+    assert model_flops_per_token(saved.model, 24) - model_flops_per_token(whole, 24) == 3 * 6 * 2560
 
 
 class Squared(nn.Module):
@@ -379,14 +460,14 @@ def test_one_key_head_for_all_queries_stays_whole() -> None:
     model = model_on("meta", config_of("gpt_bigcode"))
     roles = roles_of_module(model)
     found, why = on_a_share(model, roles, 2, keys_whole=True)
-    assert why == "" and found.blocks[0].attention.keys_whole
+    assert why == "" and found.blocks[0].heads.keys_whole
     assert on_a_share(model, roles, 2)[1] != ""
 
 
 def test_rows_of_a_share_are_ordered_as_its_code_wants_them() -> None:
     """CodeGen makes queries, values and keys in four parts: two heads each of all eight, one each of four."""
     model = model_on("meta", config_of("codegen"))
-    attention = on_a_share(model, roles_of_module(model), 2)[0].blocks[0].attention
+    attention = on_a_share(model, roles_of_module(model), 2)[0].blocks[0].heads
     assert attention.rows[0][:9] == (*range(8), 8) and attention.rows_here[0][:9] == (*range(8), 24)
 
 
@@ -429,7 +510,7 @@ def test_what_a_block_is_given_for_each_head_is_divided_where_its_order_is_known
     if heads_first:
         assert "test_traced.py:" in why
     else:
-        assert why == "" and roles.blocks[0].attention.by_heads == (ByHeads(0, 0, of_batch=True),)
+        assert why == "" and roles.blocks[0].heads.by_heads == (ByHeads(0, 0, of_batch=True),)
 
 
 def test_code_that_views_a_share_as_all_heads_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -468,8 +549,10 @@ class TwoInputs(Strange):
 class Extra(Strange):
     def __init__(self) -> None:
         super().__init__()
-        for storey in self.tower:
-            storey.register_parameter("spare", nn.Parameter(torch.ones(2, 3)))
+        self.spare = nn.Parameter(torch.ones(32))
+
+    def forward(self, ids: Any) -> Any:
+        return super().forward(ids) * self.spare.sum()
 
 
 @pytest.mark.parametrize(
@@ -477,7 +560,7 @@ class Extra(Strange):
     [
         (ByValue, "E1208", "test_traced.py:"),
         (TwoInputs, "E1210", "missing 1 required positional argument: 'scale'"),
-        (Extra, "E1207", r"tower\.\*\.spare"),
+        (Extra, "E1207", r"outside the blocks .*test_traced\.py:\d+: spare"),
     ],
 )
 def test_a_module_without_an_op_graph_is_refused_with_its_line(kind: Any, code: str, words: str) -> None:

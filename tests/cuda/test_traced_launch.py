@@ -15,16 +15,21 @@ BUDGET = 1e-5
 CASES: dict[str, tuple[str, ...]] = {
     "sp": (
         "a",
+        "apertus",
         "arcee",
         "c",
+        "code_between",
+        "code_in_blocks",
         "cohere",
         "deepseek_v3",
+        "diffllama",
         "falcon",
         "gemma2",
         "gemma3_text",
         "glm4",
         "granite",
         "in_blocks",
+        "laguna",
         "lists",
         "llama",
         "mistral",
@@ -37,17 +42,23 @@ CASES: dict[str, tuple[str, ...]] = {
         "smollm3",
     ),
     "tp": (
+        "bitnet",
         "bloom",
+        "code_in_halves",
         "codegen",
         "deepseek_v2",
+        "ernie4_5_moe",
         "gpt2",
         "gpt_neox",
         "gptj",
+        "lfm2",
+        "mamba",
         "mpt",
         "opt",
         "own",
         "phi",
         "qwen2",
+        "recurrent_gemma",
         "starcoder2",
     ),
     "keys": ("gpt_bigcode", "qwen2"),
@@ -56,7 +67,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "heads": ("gpt_oss", "mixtral", "olmoe"),
 }
 """Families by layout: those with learned positions or biases do not divide the sequence, `keys` leaves keys whole;
-`own`, `a`, `b`, `c` and those of `ways_of_writing` are modules of no family."""
+`own`, `a`, `b`, `c` and those of `ways_of_writing` and `whole_code` are modules of no family."""
 
 
 @pytest.mark.launch

@@ -28,6 +28,7 @@ from tests.cuda import foreign_layers, ways_of_writing
 from tests.cuda.families import config_of, model_on
 from tests.cuda.test_traced import Strange
 from tests.cuda.ways_of_writing import WAYS
+from tests.cuda.whole_code import WHOLE_CODE
 
 SEQUENCES, TOKENS, VOCAB, STEPS = 8, 24, 136, 3
 TP = ("fsdp 2 > tp 2", "use fsdp over fsdp", "use tp over tp")
@@ -63,8 +64,8 @@ def built(family: str) -> tuple[Any, int]:
     """The whole module of a family of transformers, or one of its author's own, and the width of its vocabulary."""
     if family == "own":
         return Strange(width=64, heads=8), 50
-    if family in WAYS:
-        return WAYS[family](), ways_of_writing.VOCAB
+    if family in WAYS | WHOLE_CODE:
+        return (WAYS | WHOLE_CODE)[family](), ways_of_writing.VOCAB
     if family in FOREIGN:
         return import_module(f"tests.cuda.foreign.{family}").build(), FOREIGN[family]
     if family == "c_layers":

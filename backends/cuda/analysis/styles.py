@@ -118,7 +118,7 @@ class Styler:
         if b.shares_keys:
             said = f"all-reduce of the gradients over {' + '.join(b.axes)} in the backward"
             return Style(b.path, SHARED_KEYS, collective=said, cause=self._weight_cause(b), axes=b.axes)
-        if not b.o.op.params or b.o.op.kind == "attention":
+        if not b.o.op.params or b.o.op.kind in ("attention", "code"):
             return self._undivided(b, prepared_by_parent)
         if b.given_weight:
             return self._given_weight(b)

@@ -21,7 +21,10 @@ from planc.backends.cuda.audit.memory import MemoryTracker
 def one_kernel_norms(tracker: MemoryTracker) -> Iterator[None]:
     """A context in which `rms_norm` is `_Norm`, seen by `tracker` as one kernel."""
 
-    def rms_norm(x: Tensor, shape: list[int], weight: Tensor, eps: float | None = None) -> Tensor:
+    def rms_norm(x: Tensor, shape: list[int], weight: Tensor | None = None, eps: float | None = None) -> Tensor:
+        if weight is None:
+            with tracker.uncounted():
+                weight = x.new_ones(shape)
         normed: Tensor = _Norm.apply(x, weight, eps or torch.finfo(x.dtype).eps, tracker)  # type: ignore[no-untyped-call]
         return normed
 

@@ -16,7 +16,7 @@ from planc.backends.cuda.runtime.traced.expert_form import form_of
 from planc.backends.cuda.runtime.traced.loops import with_blocks
 from planc.backends.cuda.runtime.traced.names import names_of
 from planc.backends.cuda.runtime.traced.read import roles_of_module
-from planc.backends.cuda.runtime.traced.roles import Experts, Roles, UnknownError
+from planc.backends.cuda.runtime.traced.roles import Attention, Experts, FeedForward, Roles, UnknownError, heads_of
 from planc.backends.cuda.runtime.traced.same_steps import other_steps
 from planc.backends.cuda.runtime.traced.share import on_a_share
 from planc.backends.cuda.runtime.traced.shell import without_weights
@@ -60,7 +60,7 @@ def named(model: Any, program: Program) -> Any:
     checked = model if roles is None else with_blocks(without_weights(model), roles.loop)
     wrong = list(differences(checked, plan.model, roles))
     if not wrong and roles is not None:
-        if (heads := _ranks_of_heads(program)) > 1:
+        if (heads := _ranks_of_heads(program)) > 1 and heads_of(roles) is not None:
             sequence = any(s.dim == "sequence" for s in plan.shards)
             roles, why = on_a_share(checked, roles, heads, keys_whole=_keys_whole(program), sequence=sequence)
             wrong = [why] if why else []
@@ -108,7 +108,7 @@ def _undivided(model: Any, program: Program, roles: Roles) -> Iterator[str]:
     if re.search(r"[.\"]moe\b", program.text) and (wrong := next(_not_experts(model, roles), "")):
         yield wrong
     sequence = any(s.dim == "sequence" for s in plan.shards)
-    halves = [h for b in roles.blocks for h in (b.attention, b.second) if not isinstance(h, Experts)]
+    halves = [h for b in roles.blocks for h in (b.attention, b.second) if isinstance(h, Attention | FeedForward)]
     if sequence and any(not common_path(places_of(h)) and h.before is None for h in halves):
         yield "the plan divides the sequence, and layers that need it whole lie in the block, with no norm before them"
     if roles.tied and roles.head.bias and any(s.dim == "vocab" for s in plan.shards):
@@ -187,9 +187,9 @@ def _config_differences(config: Any, expected: Model) -> Iterator[str]:
 
 def _role_differences(config: Any, roles: Roles, expected: Model) -> Iterator[str]:
     """Differences that no parameter's shape shows alone, under the names that the module's `config` has for them."""
-    a, routed = roles.blocks[0].attention, [b.second for b in roles.blocks if isinstance(b.second, Experts)]
-    found = {"heads": a.heads, "head_dim": a.value_dim or a.head_dim}
-    found |= {"kv_heads": a.kv_heads} if "kv_heads" in expected.sizes else {}
+    a, routed = heads_of(roles), [b.second for b in roles.blocks if isinstance(b.second, Experts)]
+    found = {"heads": a.heads, "head_dim": a.value_dim or a.head_dim} if a is not None else {}
+    found |= {"kv_heads": a.kv_heads} if a is not None and "kv_heads" in expected.sizes else {}
     found |= {"experts": routed[0].experts} if routed else {}
     for dim, value in found.items():
         if (size := expected.sizes.get(dim)) != value:

@@ -69,7 +69,7 @@ def dims_of(size: Size, changes: Mapping[str, int] | None = None) -> dict[str, i
     them. Raises ValueError for too many layers and for another `qk_head_dim`.
     """
     named = {f.name: getattr(size, f.name) for f in fields(size) if f.name in (*DIMS, *INNER)}
-    named["head_dim"] = named["head_dim"] or size.embed // size.heads
+    named["head_dim"] = named["head_dim"] or (size.embed // size.heads if size.heads else 0)
     sizes = {name: length for name, length in named.items() if length} | dict(changes or {})
     check_layers(sizes["layers"])
     if size.nope_dim:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from planc.catalog.parts.part import HIDDEN, Part
 from planc.ir.model import Op, Param, Tensor
+from planc.ir.saved_by_code import Elements
 
 Shape = tuple[tuple[str, ...], ...]
 
@@ -111,5 +112,35 @@ def add(name: str, module: str, inputs: tuple[str, ...], target: Tensor, *, bias
         inputs=inputs,
         params=tuple(p.name for p in params),
         output=target.name,
+    )
+    return Part(params=params, tensors=(target,), ops=(op,))
+
+
+def code(
+    name: str,
+    module: str,
+    source: str,
+    target: Tensor,
+    params: tuple[Param, ...],
+    *,
+    line: str,
+    why: str,
+    multiply_adds: float,
+) -> Part:
+    """Code of a model's own that no other op is, from tensor `source` to `target`: it is run whole, and `why` says what
+    it has. `line` is `FILE:LINE` of its source, and `multiply_adds` those for each token. Its input is saved."""
+    op = Op(
+        name=name,
+        kind="code",
+        region="code",
+        module=module,
+        inputs=(source,),
+        params=tuple(p.name for p in params),
+        output=target.name,
+        whole=("sequence", *(d for p in params for d in p.dims), *target.dims[2:]),
+        saves=(source,),
+        code_line=line,
+        code_why=why,
+        multiply_adds=(Elements(dims=("batch", "sequence"), copies=multiply_adds),) if multiply_adds else (),
     )
     return Part(params=params, tensors=(target,), ops=(op,))

@@ -24,8 +24,8 @@ def cache_of(sharded: Sharded, chip: Chip) -> Cache:
 def op_flops(sharded: Sharded, o: OpSharding) -> float:
     """Forward FLOPs of op `o` on one device for one microbatch: two for each multiply-add of the index space.
 
-    Attention multiplies each row with the keys it sees and its weights with as many values. Ops that only move bytes
-    have none. `sharded` has the sizes of the dims.
+    Attention multiplies each row with the keys it sees and its weights with as many values. Code that stays whole has
+    those that were counted when it was read. Ops that only move bytes have none. `sharded` has the sizes of the dims.
 
     >>> op_flops(sharded, ops["ffn.gate"]) == 2 * 8192 * 8192 * 28672 / 8  # tokens x width x ffn, over tp 8
     True
@@ -38,6 +38,8 @@ def op_flops(sharded: Sharded, o: OpSharding) -> float:
         rows = prod(local_dim(sharded, o, d) for d in ("batch", "sequence", "heads"))
         context = _mean_context(o.op, sharded.plan.batch.sequence_tokens) * imbalance(sharded.plan, o)
         return 2.0 * rows * context * head_widths(sharded.model, o.op)
+    if o.op.kind == "code":
+        return 2.0 * sum(e.copies * prod(local_dim(sharded, o, d) for d in e.dims) for e in o.op.multiply_adds)
     return 0.0
 
 
@@ -55,7 +57,7 @@ def op_bytes(sharded: Sharded, o: OpSharding) -> float:
     names = [n for n in (*o.op.inputs, o.op.output) if n != "loss"]
     total = sum(tensor_bytes(plan, n, o.needs(n, sharded.model.tensor[n].dims)) for n in names)
     for name in o.op.params:
-        if o.op.kind == "matmul":
+        if o.op.kind in ("matmul", "code"):
             total += param_elements(plan, sharded.param[name]) * DTYPE_BYTES[plan.precision.compute]
     if o.op.kind == "loss":
         total *= LOSS_PASSES * 4 / DTYPE_BYTES[plan.precision.compute]
@@ -141,7 +143,8 @@ def model_flops_per_token(model: Model, sequence_tokens: int) -> float:
 
     A forward takes 2 FLOPs a parameter and the backward twice that: 2 for the input's gradient and 2 for the weight's,
     which a frozen weight and an input behind nothing that is trained do not have. A token uses `top_k` of the experts.
-    Attention is over sequences of `sequence_tokens`; sliding windows count the keys they see. Recomputation and the
+    Attention is over sequences of `sequence_tokens`; sliding windows count the keys they see. Code that stays whole has
+    the multiply-adds that were counted when it was read, and as many for each gradient. Recomputation and the
     lookup of an embedding do not count. Source: Chowdhery et al. 2022 (PaLM), appendix B, which counts both halves of
     the scores.
 
@@ -159,7 +162,22 @@ def model_flops_per_token(model: Model, sequence_tokens: int) -> float:
             elif op.kind == "attention":
                 work = 2.0 * model.sizes["heads"] * head_widths(model, op) * _mean_context(op, sequence_tokens)
                 total += copies * (3.0 if op.has_backward else 1.0) * work
+            elif op.kind == "code":
+                length = {**model.sizes, "batch": 1, "sequence": sequence_tokens}
+                work = 2.0 * sum(e.copies * prod(length[d] for d in e.dims) for e in op.multiply_adds)
+                total += copies * (1.0 + backward_of_code(op)) * work / sequence_tokens
     return total
+
+
+def backward_of_code(op: Op) -> float:
+    """FLOPs of the backward of code `op` in units of its forward: the gradients of both factors of each product, of one
+    where all of its weights are frozen.
+
+    >>> backward_of_code(ops["ffn.gate"].op)
+    2.0
+    """
+    trained = not op.params or any(name not in op.fixed for name in op.params)
+    return 1.0 + trained if op.has_backward else 0.0
 
 
 def _flops_of_parameter(op: Op, name: str) -> float:

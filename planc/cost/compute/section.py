@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from planc.cost.compute.attention import attention_s
-from planc.cost.compute.flops import cache_of, op_bytes
+from planc.cost.compute.flops import backward_of_code, cache_of, op_bytes, op_flops
 from planc.cost.compute.gemm import matmul_op_s, update_s, weights_s
-from planc.cost.machine.rates import memory_bytes_per_s
+from planc.cost.machine.rates import dtype_s_per_flop, memory_bytes_per_s
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.cache import cached_on
 from planc.ir.hardware import Chip
@@ -118,7 +118,8 @@ def dispatched_s(ops: Iterable[float], chip: Chip) -> float:
 def op_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool = False) -> float:
     """Seconds of op `o` for one microbatch on one device: its kernels one after the other, each with its launch.
 
-    Ops other than matmuls and attention take their bytes over the memory rate; the `backward` moves more of them.
+    Ops other than matmuls and attention take their bytes over the memory rate; the `backward` moves more of them. Code
+    that stays whole takes as long as its products at the rate of matmuls, where that is longer.
     `sharded` has the layouts and `chip` the rates.
 
     >>> f"{op_s(sharded, ops['ffn.norm'], h100) * 1e6:.0f} us"  # 17 MB read and as many written
@@ -129,10 +130,12 @@ def op_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool = False)
     if o.op.kind == "attention":
         return attention_s(sharded, o, chip, backward=backward)
     traffic = op_bytes(sharded, o) * BACKWARD_BYTES.get(o.op.kind, 1.0) if backward else op_bytes(sharded, o)
-    return traffic / memory_bytes_per_s(chip) + chip.launch_s
+    flops = op_flops(sharded, o) * (backward_of_code(o.op) if backward else 1.0)
+    arithmetic = flops * dtype_s_per_flop(chip, sharded.plan.precision.compute)
+    return max(arithmetic, traffic / memory_bytes_per_s(chip)) + chip.launch_s
 
 
-BACKWARD_BYTES = {"norm": 1.5, "elementwise": 5 / 3, "embedding": 2.0, "loss": 0.0}
+BACKWARD_BYTES = {"code": 2.0, "norm": 1.5, "elementwise": 5 / 3, "embedding": 2.0, "loss": 0.0}
 """Bytes that the backward of an op moves, in units of its forward; 1 for other ops. A norm reads its input and a
 gradient and writes one; a gated product reads three and writes two where the forward reads two and writes
 one. The loss makes its gradient in the forward (`LOSS_PASSES`)."""

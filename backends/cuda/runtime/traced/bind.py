@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from planc.backends.cuda.models.llama import TiedHead
-from planc.backends.cuda.runtime.traced.bind_block import plain_linear, rename_block, rename_params
+from planc.backends.cuda.runtime.traced.bind_block import bound_block, plain_linear, rename_params
 from planc.backends.cuda.runtime.traced.loops import with_blocks
 from planc.backends.cuda.runtime.traced.own_share import split
 from planc.backends.cuda.runtime.traced.roles import Roles, UnknownError
@@ -53,9 +53,10 @@ class Bound(nn.Module):
         self.gathers = False
         with_blocks(model, roles.loop)
         head_path, blocks = head_of(model, roles), model.get_submodule(roles.layers)
-        self.layers = nn.ModuleDict({str(i): block for i, block in enumerate(blocks.children())})
-        for block, role in zip(self.layers.values(), roles.blocks, strict=True):
-            rename_block(block, role, self.tokens, in_place=roles.in_place)
+        bound_blocks = [
+            bound_block(b, r, self.tokens, roles) for b, r in zip(blocks.children(), roles.blocks, strict=True)
+        ]
+        self.layers = nn.ModuleDict({str(i): block for i, block in enumerate(bound_blocks)})
         ends: dict[str, tuple[str, type[_Spot]]]
         ends = {} if roles.raw_table else {"tok_embeddings": (roles.embedding.rpartition(".")[0], _Embedding)}
         if roles.raw_table:

@@ -21,15 +21,18 @@ from planc.backends.cuda.runtime.traced.entrance import Entered, Entrance, ForWh
 from planc.backends.cuda.runtime.traced.expert_form import form_of
 from planc.backends.cuda.runtime.traced.free_names import name_in_code, part_at, with_free_names
 from planc.backends.cuda.runtime.traced.latents import AsWhole, Down, OnOwn, SharedKey, ToHeads, own_of
+from planc.backends.cuda.runtime.traced.names import CHANNELS, MIXER
 from planc.backends.cuda.runtime.traced.own_share import KeyLayer, OnShare, OwnArguments, OwnKeys, Scores
 from planc.backends.cuda.runtime.traced.roles import (
     Attention,
     Block,
+    Code,
     Experts,
     FeedForward,
     Latent,
     Linear,
     Norm,
+    Roles,
     UnknownError,
 )
 from planc.backends.cuda.runtime.traced.stand_in import stand_in
@@ -48,38 +51,92 @@ def plain_linear(module: nn.Module, linear: Linear) -> nn.Module:
     return made
 
 
-def rename_block(block: nn.Module, role: Block, tokens: Callable[[], int], *, in_place: bool = False) -> None:
-    """Children of a block under the op graph's names; their own code finds them where they were.
+def bound_block(block: nn.Module, role: Block, tokens: Callable[[], int], roles: Roles) -> nn.Module:
+    """A block of a model with these `roles`, whose children have the op graph's names; their own code finds them where
+    they were. One that stays whole is in a module that stands for it.
 
-    `tokens` is the number of those of a whole sequence. Where the code changes tensors `in_place` it is given copies of
-    what layers make whose parts are summed over ranks.
+    `tokens` is the number of those of a whole sequence.
     """
+    if role.is_whole:
+        return WholeBlock(block, role.code[0])
     role = with_free_names(block, role)
     a, second = role.attention, role.second
-    shares = second.parallel and second.before is not None and second.before == a.before
-    _rename_norm(block, a.before, "attention_norm", places_of(a), tokens)
-    if not shares:
+    shares = second is not None and second.parallel and a is not None and second.before == a.before is not None
+    if a is not None:
+        _rename_norm(block, a.before, "attention_norm", places_of(a), tokens)
+    if second is not None and not shares:
         _rename_norm(block, second.before, "ffn_norm", places_of(second), tokens)
-    _rename_attention(block, a, tokens)
-    if second.after is not None:
-        _move_norm(block, second.after, block, "ffn_post_norm")
-    if isinstance(second, FeedForward):
+    for half, name in ((a, "attention_post_norm"), (second, "ffn_post_norm")):
+        if half is not None and half.after is not None:
+            _move_norm(block, half.after, block, name)
+    if isinstance(a, Code):
+        _put_code(block, a, MIXER)
+    elif a is not None:
+        _rename_attention(block, a, tokens)
+    if isinstance(second, Code):
+        _put_code(block, second, CHANNELS)
+    elif isinstance(second, FeedForward):
         _rename_dense(block, second, block, "feed_forward", tokens)
-    else:
+    elif second is not None:
         _rename_experts(block, second, tokens)
-    if in_place:
-        outs = [(part_at(block, "attention"), role.attention.out)]
-        outs += [(part_at(block, "feed_forward"), second.down)] if isinstance(second, FeedForward) else []
-        for holder, layer in outs:
-            old = name_in_code(layer.path.rpartition(".")[2])
-            parent = next((m for m in (holder, block) if old in m.__dict__), None)
-            if parent is not None:
-                parent.__dict__[old] = _Copied(parent.__dict__[old])
+    if roles.in_place:
+        _copy_sums(block, role)
+    return block
+
+
+def _copy_sums(block: nn.Module, role: Block) -> None:
+    """Give code that changes tensors in place copies of what layers make whose parts are summed over ranks."""
+    outs = [(part_at(block, "attention"), role.heads.out)] if role.heads is not None else []
+    if isinstance(role.second, FeedForward):
+        outs.append((part_at(block, "feed_forward"), role.second.down))
+    for holder, layer in outs:
+        old = name_in_code(layer.path.rpartition(".")[2])
+        parent = next((m for m in (holder, block) if old in m.__dict__), None)
+        if parent is not None:
+            parent.__dict__[old] = _Copied(parent.__dict__[old])
+
+
+def _put_code(block: nn.Module, code: Code, name: str) -> None:
+    """Half a block whose code stays whole under the op graph's name; its parameters keep their own."""
+    module = block.get_submodule(code.path)
+    _move(block, code.path, block, name, called=AndBeside if code.returns else None)
+    module.register_forward_pre_hook(_OneByPosition(module), with_kwargs=True)
+
+
+class WholeBlock(nn.Module):
+    """A block that stays whole, as a part of what stands for it: hidden state in, hidden state out."""
+
+    def __init__(self, block: nn.Module, code: Code) -> None:
+        super().__init__()
+        self._modules[MIXER] = block
+        self.__dict__["called"] = AndBeside(block) if code.returns else block
+        block.register_forward_pre_hook(_OneByPosition(block), with_kwargs=True)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.__dict__["called"](*args, **kwargs)
+
+
+class AndBeside:
+    """Calls a module that returns a tuple, and returns it: what stands around the module has its hidden state alone."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self.beside: tuple[Any, ...] = ()
+        module.register_forward_hook(self._alone)
+
+    def _alone(self, module: nn.Module, args: Any, made: Any) -> Any:
+        hidden, *beside = made
+        self.beside = tuple(beside)
+        return hidden
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return (self.module(*args, **kwargs), *self.beside)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["module"], name)
 
 
 def _rename_attention(block: nn.Module, a: Attention, tokens: Callable[[], int]) -> None:
-    if a.after is not None:
-        _move_norm(block, a.after, block, "attention_post_norm")
     holder, path = holder_of(block, places_of(a), "attention", a.before)
     if a.latent is not None:
         _divide_latents(block, holder, a, a.latent)
@@ -240,8 +297,10 @@ def _move_norm(block: nn.Module, norm: Norm, parent: nn.Module, name: str, calle
     _move(block, norm.path, parent, name, called=called)
 
 
-def places_of(half: Attention | FeedForward | Experts) -> list[str]:
+def places_of(half: Attention | FeedForward | Experts | Code) -> list[str]:
     """The paths of the layers of half a block, but for those of experts."""
+    if isinstance(half, Code):
+        return [f"{half.path}.code"]
     if isinstance(half, Experts):
         return [half.router.place, f"{experts_path(half)}.weight"]
     if isinstance(half, FeedForward):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from planc.backends.cuda.runtime.traced.flow import Flow, Node
+from planc.backends.cuda.runtime.traced.flow import REDUCTIONS, Flow, Node
 from planc.backends.cuda.runtime.traced.record import Call, Run
 from planc.backends.cuda.runtime.traced.roles import LINEAR, Attention, Latent, Linear, Norm, UnknownError
 from planc.backends.cuda.runtime.traced.stored_rows import rows_of
@@ -44,9 +44,14 @@ def _core(flow: Flow, run: Run) -> _Core:
 def attention_of(flow: Flow, run: Run) -> Attention:
     """The attention of the block that `run` is, by the nodes of its `flow`. Raises UnknownError."""
     core = _core(flow, run)
-    out, _ = flow.ahead(core.out, ("linear",))
+    out, behind = flow.ahead(core.out, ("linear",))
     if out is None or out.linear is None:
         raise UnknownError(f"{core.call.line}: no linear layer takes what the attention of {run.module} gives")
+    mixed = next(
+        (n for n in behind if n.kind in (*REDUCTIONS, "norm") and flow.depends(out.inputs[0], n.outputs[0])), None
+    )
+    if mixed is not None:
+        raise UnknownError(f"{mixed.call.line}: {mixed.call.function} mixes the heads before {out.linear.path}")
     stops = ("linear",)
     (of_q, on_q), (of_k, on_k), (of_v, _) = (flow.back(v, stops) for v in (core.q, core.k, core.v))
     if not of_q or not of_k or not of_v:

@@ -3,25 +3,51 @@
 from __future__ import annotations
 
 from planc.backends.cuda.runtime.traced.find_attention import norm_after, norm_before
-from planc.backends.cuda.runtime.traced.flow import Flow, Node
+from planc.backends.cuda.runtime.traced.flow import REDUCTIONS, Flow, Node
 from planc.backends.cuda.runtime.traced.record import Run
-from planc.backends.cuda.runtime.traced.roles import Attention, Experts, FeedForward, Linear, UnknownError, params_of
+from planc.backends.cuda.runtime.traced.roles import (
+    Attention,
+    Experts,
+    FeedForward,
+    Linear,
+    UnknownError,
+    expert_width,
+    params_of,
+)
 from planc.backends.cuda.runtime.traced.stored_rows import numbers_of, of_first_token
 
+MIXES = (
+    *REDUCTIONS,
+    "norm",
+    "softmax",
+    "_softmax",
+    "cumsum",
+    "sort",
+    "topk",
+    "roll",
+    "flip",
+    "conv1d",
+    "bmm",
+    "einsum",
+)
+"""Kinds of node whose numbers depend on those of other places of a width."""
 
-def second_half(flow: Flow, run: Run, attention: Attention) -> FeedForward | Experts:
-    """The part of the block that `run` is, by the nodes of its `flow`, which is not its `attention`. Raises
-    UnknownError."""
-    mine = params_of(attention)
+
+def second_half(
+    flow: Flow, run: Run, attention: Attention | None, outside: tuple[str, ...] = ()
+) -> FeedForward | Experts:
+    """The part of the block that `run` is, by the nodes of its `flow`, which is not its `attention`, and has none of
+    the parameters `outside`. Raises UnknownError."""
+    mine = {*(params_of(attention) if attention is not None else ()), *outside}
     linears = [n for n in flow.nodes if n.linear and n.linear.weight not in mine]
     experts = next((n for n in flow.nodes if n.kind == "experts"), None)
-    if experts is not None:
+    if experts is not None and not set(map(flow._own, experts.call.params)) & mine:
         return _experts(flow, run, experts, linears, attention)
     return _dense(flow, run, linears, attention)
 
 
-def _dense(flow: Flow, run: Run, linears: list[Node], attention: Attention) -> FeedForward:
-    embed = attention.out.made
+def _dense(flow: Flow, run: Run, linears: list[Node], attention: Attention | None) -> FeedForward:
+    embed = flow.shape(run.taken)[-1]
     downs = [
         n for n in linears if n.linear and n.linear.made == embed and len(flow.back(n.inputs[0], ("linear",))[0]) <= 2
     ]
@@ -37,13 +63,23 @@ def _dense(flow: Flow, run: Run, linears: list[Node], attention: Attention) -> F
         raise UnknownError(
             f"{down.call.line}: {down.linear.path} takes {down.linear.taken} from layers of other widths"
         )
+    mixed = next((n for n in flow.back(down.inputs[0], ("linear",))[1] if n.kind in MIXES), None)
+    if mixed is not None:
+        raise UnknownError(f"{mixed.call.line}: {mixed.call.function} mixes the numbers that {down.linear.path} takes")
     norm = norm_before(flow, ups[0])
-    out = next(n for n in flow.nodes if n.linear and n.linear.weight == attention.out.weight)
-    parallel = not flow.depends(ups[0].inputs[0], out.outputs[0])
+    parallel = _parallel(flow, ups[0], attention)
     if len(layers) == 2:
         layers = _gate_first(flow, ups, down)
     rows = _halves(flow, ups[0], down) if fused else ()
     return FeedForward(layers, down.linear, fused, norm, norm_after(flow, down), rows, parallel)
+
+
+def _parallel(flow: Flow, layer: Node, attention: Attention | None) -> bool:
+    """True where a layer does not see what the attention adds."""
+    if attention is None:
+        return False
+    out = next(n for n in flow.nodes if n.linear and n.linear.weight == attention.out.weight)
+    return not flow.depends(layer.inputs[0], out.outputs[0])
 
 
 def _halves(flow: Flow, layer: Node, down: Node) -> tuple[tuple[int, ...], ...]:
@@ -70,7 +106,7 @@ def _gate_first(flow: Flow, ups: list[Node], down: Node) -> tuple[Linear, ...]:
     return tuple(u.linear for u in through if u.linear)
 
 
-def _experts(flow: Flow, run: Run, experts: Node, linears: list[Node], attention: Attention) -> Experts:
+def _experts(flow: Flow, run: Run, experts: Node, linears: list[Node], attention: Attention | None) -> Experts:
     params = tuple((flow._own(p), flow.params[p]) for p in experts.call.params)
     number = max((s[0] for _, s in params if len(s) == 3), default=0)
     routers = [n for n in linears if n.linear and n.linear.made == number]
@@ -85,7 +121,12 @@ def _experts(flow: Flow, run: Run, experts: Node, linears: list[Node], attention
     gate = next((n.linear for n in others if n.linear and n.linear.made == 1), None)
     others = [n for n in others if n.linear and n.linear.made != 1]
     shared = _dense(flow, run, others, attention) if others else None
-    norm = norm_before(flow, router)
-    out = next(n for n in flow.nodes if n.linear and n.linear.weight == attention.out.weight)
-    parallel = not flow.depends(router.inputs[0], out.outputs[0])
-    return Experts(router.linear, number, params, top_k, shared, gate, "", norm, norm_after(flow, experts), parallel)
+    norm, parallel = norm_before(flow, router), _parallel(flow, router, attention)
+    biased = any(len(shape) == 2 for _, shape in params)
+    if bool(router.linear.bias) != biased or norm is None:
+        raise UnknownError(f"{experts.call.line}: its experts have a router or an input of another kind")
+    if shared is not None and any(layer.bias for layer in (*shared.ups, shared.down)):
+        raise UnknownError(f"{experts.call.line}: its shared expert has biases")
+    found = Experts(router.linear, number, params, top_k, shared, gate, "", norm, norm_after(flow, experts), parallel)
+    expert_width(found, flow.shape(run.taken)[-1])
+    return found

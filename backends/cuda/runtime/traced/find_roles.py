@@ -9,11 +9,10 @@ import re
 from collections.abc import Mapping
 from itertools import pairwise
 
-from planc.backends.cuda.runtime.traced.find_attention import attention_of
-from planc.backends.cuda.runtime.traced.find_feed_forward import second_half
+from planc.backends.cuda.runtime.traced.find_halves import alike, found_block
 from planc.backends.cuda.runtime.traced.flow import Flow, reached
 from planc.backends.cuda.runtime.traced.record import Call, Record, Run
-from planc.backends.cuda.runtime.traced.roles import Block, Roles, Shape, UnknownError, params_of
+from planc.backends.cuda.runtime.traced.roles import Roles, Shape, UnknownError
 
 
 def roles_of(record: Record, params: Mapping[str, Shape], batch: int) -> Roles:
@@ -22,11 +21,13 @@ def roles_of(record: Record, params: Mapping[str, Shape], batch: int) -> Roles:
     holder = layers[0].module.rpartition(".")[0]
     whole = Run("", -1, record.result, 0, len(record.calls))
     flow = Flow(record, whole, params, "", batch)
-    blocks = tuple(_block(record, run, params, batch) for run in layers)
+    blocks = alike([found_block(record, run, params, batch) for run in layers])
     table = next((c for c in record.calls if _is_lookup(c, record, params)), None)
     if table is None:
         raise UnknownError("no embedding of tokens was found")
     vocab, embed = params[table.params[0]]
+    if embed != (width := record.shapes[layers[0].taken][-1]):
+        raise UnknownError(f"{table.line}: the table of tokens has {embed} numbers each, and the blocks take {width}")
     before = [c for c in record.calls[: layers[0].begin] if c is not table and c.params]
     positions = next((p for c in before for p in c.params if _is_of_positions(params[p], embed)), "")
     heads = [n for n in flow.nodes if n.linear and n.linear.made == vocab]
@@ -40,10 +41,10 @@ def roles_of(record: Record, params: Mapping[str, Shape], batch: int) -> Roles:
     used = {table.params[0], positions, head.linear.weight, head.linear.bias}
     used |= {n for n, _ in norm.params} if norm else set()
     inside = re.compile(re.escape(holder) + r"\.\d+\.")
-    rest = tuple((n, s) for n, s in params.items() if n not in used and not inside.match(n))
+    rest = [n for n in params if n not in used and not inside.match(n)]
     first = next((n.norm for n in flow.nodes if n.norm and n.outputs[0] in reached(flow, layers[0].taken)), None)
     used |= {n for n, _ in first.params} if first else set()
-    rest = tuple((n, s) for n, s in rest if n not in used)
+    rest = [n for n in rest if n not in used]
     shape = params[positions][-2:] if positions else ()
     return Roles(
         embedding=table.params[0],
@@ -55,10 +56,10 @@ def roles_of(record: Record, params: Mapping[str, Shape], batch: int) -> Roles:
         tied=tied,
         vocab=vocab,
         embed=embed,
-        rest=rest,
+        rest=tuple((n, next((c.line for c in record.calls if n in c.params), "")) for n in rest),
         positions_shape=shape,
         returns=layers[0].returns,
-        in_place=any(c.function == "write" for c in record.calls[layers[0].begin : layers[0].end]),
+        in_place=any(c.function == "write" for r in layers for c in record.calls[r.begin : r.end]),
         embedding_norm=first,
         raw_table=table.function == "__getitem__",
     )
@@ -117,13 +118,3 @@ def _is_chain(record: Record, runs: list[Run]) -> bool:
         return value
 
     return all(plain(b.taken) == plain(a.given) for a, b in pairwise(runs))
-
-
-def _block(record: Record, run: Run, params: Mapping[str, Shape], batch: int) -> Block:
-    prefix = f"{run.module}."
-    flow = Flow(record, run, params, prefix, batch)
-    attention = attention_of(flow, run)
-    second = second_half(flow, run, attention)
-    used = params_of(attention) | params_of(second)
-    own = {n.removeprefix(prefix): s for n, s in params.items() if n.startswith(prefix)}
-    return Block(attention, second, tuple((n, s) for n, s in own.items() if n not in used))

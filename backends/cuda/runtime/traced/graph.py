@@ -6,15 +6,19 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 
+from planc.backends.cuda.runtime.traced.names import CHANNELS, MIXER, name_in
 from planc.backends.cuda.runtime.traced.roles import (
     Attention,
     Block,
+    Code,
     Experts,
     FeedForward,
     Linear,
     Norm,
     Roles,
     UnknownError,
+    expert_width,
+    heads_of,
 )
 from planc.catalog.parts.attention import KEYS, MODULE, QUERIES, core, rope
 from planc.catalog.parts.ends import embedding, embedding_with_positions, loss
@@ -24,43 +28,39 @@ from planc.catalog.parts.mlp import MODULE as FFN
 from planc.catalog.parts.part import BLOCK, HIDDEN, Part, assemble
 from planc.catalog.parts.sizes import Size
 from planc.catalog.parts.steps import Shape as Dims
-from planc.catalog.parts.steps import add, bias, elementwise, hidden, matmul, norm_with, weight
+from planc.catalog.parts.steps import add, bias, code, elementwise, hidden, matmul, norm_with, weight
 from planc.ir.model import Model, Param, Tensor
 
 FAMILY = "traced"
+UNNAMED = "own_"
+"""The beginning of dims that are the length of a parameter without a name of its own."""
 
 
 def model_of_roles(name: str, roles: Roles) -> Model:
     """The op graph of these roles, as a model called `name`. Raises UnknownError."""
-    _refuse_rest(roles)
+    if roles.rest:
+        shown = "; ".join(f"{line}: {name}" if line else name for name, line in roles.rest)
+        raise UnknownError(f"parameters outside the blocks without a part that planc knows: {shown}")
     kinds = _kinds(roles.blocks)
-    first, size = roles.blocks[0], _size(roles)
+    size = _size(roles)
     parts = {kind: _block(block) for kind, block in kinds.items()}
     order = tuple(next(kind for kind, block in kinds.items() if block == b) for b in roles.blocks)
-    for block in kinds.values():
-        if _widths(block.attention) != _widths(first.attention):
-            raise UnknownError("its blocks have attentions of different widths")
+    ends = _first(roles), _last(roles)
     try:
-        return assemble(
+        model = assemble(
             name=name,
             family=FAMILY,
             size=size,
             changes=None,
-            first=_first(roles),
+            first=ends[0],
             blocks={kind: parts[kind] for kind in _in_order(parts)},
-            last=_last(roles),
+            last=ends[1],
             kinds=order,
         )
     except AssertionError as error:
         raise UnknownError(f"{error} has another shape in another kind of block") from None
-
-
-def _refuse_rest(roles: Roles) -> None:
-    rest = [n for n, _ in roles.rest if n not in _norm_names(roles.embedding_norm)]
-    rest += [f"{roles.layers}.*.{n}" for b in roles.blocks for n, _ in b.rest]
-    if rest:
-        shown = ", ".join(dict.fromkeys(rest))
-        raise UnknownError(f"parameters without a part that planc knows: {shown}")
+    dims = {d for part in (*parts.values(), *ends) for p in part.params for d in p.dims if d not in model.sizes}
+    return replace(model, sizes={**model.sizes, **{dim: int(dim.removeprefix(UNNAMED)) for dim in sorted(dims)}})
 
 
 def _in_order(parts: Mapping[str, Part]) -> list[str]:
@@ -78,44 +78,46 @@ def _kinds(blocks: tuple[Block, ...]) -> dict[str, Block]:
         words = []
         if isinstance(block.second, FeedForward) and any(isinstance(b.second, Experts) for b in different):
             words.append("dense")
-        if block.attention.window and not all(b.attention.window for b in different):
+        a, others = block.heads, [b.heads for b in different if b.heads is not None]
+        words += [_kind_of_code(c) for c in block.code]
+        if a is not None and a.window and not all(b.window for b in others):
             words.append("sliding")
-        if not block.attention.rotary and any(b.attention.rotary for b in different):
+        if a is not None and not a.rotary and any(b.rotary for b in others):
             words.append("nope")
         name = "_".join(words) or BLOCK
         named[name if name not in named else f"{name}_{number}"] = block
     return named
 
 
-def _widths(attention: Attention) -> tuple[int, ...]:
-    return attention.heads, attention.kv_heads, attention.head_dim, attention.value_dim
+def _kind_of_code(code: Code) -> str:
+    """A word for a kind of block whose half is code: that of the module in it."""
+    words = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in code.path.rpartition(".")[2])
+    return f"with_{words.lower().strip('_') or 'whole'}"
 
 
 def _size(roles: Roles) -> Size:
-    attention = roles.blocks[0].attention
+    a = heads_of(roles)
     seconds = [b.second for b in roles.blocks]
-    dense = [s for s in seconds if isinstance(s, FeedForward)]
-    routed = [s for s in seconds if isinstance(s, Experts)]
-    if len({s.down.taken for s in dense}) > 1 or len({(s.experts, expert_width(s, roles.embed)) for s in routed}) > 1:
-        raise UnknownError("its blocks have feed-forward layers of different widths")
-    latent = attention.latent
+    dense = next((s for s in seconds if isinstance(s, FeedForward)), None)
+    routed = next((s for s in seconds if isinstance(s, Experts)), None)
+    latent = a.latent if a is not None else None
     return Size(
-        nope_dim=attention.head_dim - latent.rope_dim if latent else 0,
+        heads=a.heads if a is not None else 0,
+        kv_heads=a.kv_heads if a is not None and _grouped(a) and not latent else 0,
+        head_dim=(a.value_dim or a.head_dim) if a is not None else 0,
+        nope_dim=a.head_dim - latent.rope_dim if a is not None and latent else 0,
         rope_dim=latent.rope_dim if latent else 0,
         q_lora=latent.q_up.taken if latent and latent.q_up else 0,
         kv_lora=latent.kv_up.taken if latent else 0,
         layers=len(roles.blocks),
         embed=roles.embed,
-        heads=attention.heads,
-        kv_heads=attention.kv_heads if _grouped(attention) and not latent else 0,
-        head_dim=attention.value_dim or attention.head_dim,
-        ffn=dense[0].down.taken if dense else 0,
-        experts=routed[0].experts if routed else 0,
-        expert_ffn=expert_width(routed[0], roles.embed) if routed else 0,
-        shared_ffn=routed[0].shared.down.taken if routed and routed[0].shared else 0,
+        ffn=dense.down.taken if dense else 0,
+        experts=routed.experts if routed else 0,
+        expert_ffn=expert_width(routed, roles.embed) if routed else 0,
+        shared_ffn=routed.shared.down.taken if routed and routed.shared else 0,
         vocab=roles.vocab,
         positions=roles.positions_shape[0] if roles.positions else 0,
-        top_k=routed[0].top_k if routed else 0,
+        top_k=routed.top_k if routed else 0,
         tied=roles.tied,
     )
 
@@ -125,54 +127,98 @@ def _grouped(attention: Attention) -> bool:
     return attention.k is not None or attention.kv_heads != attention.heads
 
 
-def expert_width(experts: Experts, embed: int) -> int:
-    """Width inside one expert. Raises UnknownError for experts that are not gated."""
-    large = sorted(prod(shape) for _, shape in experts.params if len(shape) == 3)
-    if len(large) != 2 or large[1] != 2 * large[0]:
-        raise UnknownError("its experts are no gated layers: two weights, one twice as large as the other")
-    return large[0] // (experts.experts * embed)
-
-
 def _first(roles: Roles) -> Part:
     part = embedding_with_positions() if roles.positions else embedding()
     norm = roles.embedding_norm
     if norm is None:
         return part
-    last = part.ops[-1]
-    renamed = replace(last, output="hidden.embedded")
-    kept = tuple(t for t in part.tensors if t.name != "hidden")
-    part = Part(params=part.params, tensors=(*kept, hidden("hidden.embedded")), ops=(*part.ops[:-1], renamed))
+    part = _renamed(part, hidden("hidden.embedded"))
     return part + _norm("embedding.norm", "embedding_norm", norm, "hidden.embedded", hidden("hidden"))
 
 
-def _norm_names(norm: Norm | None) -> set[str]:
-    return {n for n, _ in norm.params} if norm else set()
+def _renamed(part: Part, output: Tensor) -> Part:
+    """A part whose last op makes `output`."""
+    last = part.ops[-1]
+    kept = tuple(t for t in part.tensors if t.name != last.output)
+    return Part(params=part.params, tensors=(*kept, output), ops=(*part.ops[:-1], replace(last, output=output.name)))
 
 
 def _last(roles: Roles) -> Part:
     source, part = "hidden", Part()
     if roles.norm is not None:
-        part, source = _norm("final.norm", "norm", roles.norm, "hidden", hidden("head.in")), "head.in"
+        part, source = _norm("final.norm", "norm", roles.norm, source, hidden("head.in")), "head.in"
     return part + loss(source, tied=roles.tied, biased=bool(roles.head.bias))
 
 
 def _block(block: Block) -> Part:
-    attention, second = block.attention, block.second
-    part = _attention(attention)
-    source = "hidden" if second.parallel else "hidden.mid"
-    shares = second.before is not None and second.before == attention.before and second.parallel
+    first, second = block.attention, block.second
+    if isinstance(first, Code) and block.is_whole:
+        made = _code(first, MIXER, "hidden", "hidden.mid")
+        return made + add("ffn.add", "layers.*", ("hidden.mid",), hidden("hidden"))
+    part, stream = Part(), "hidden"
+    target = "hidden" if second is None else "hidden.mid"
+    if isinstance(first, Code):
+        part += _half_of_code(first, MIXER, "attention", "attention.norm", "hidden", target)
+    elif first is not None:
+        part += _attention(first, target)
+    if second is None:
+        return part
+    stream = "hidden" if first is None else "hidden.mid"
+    source = "hidden" if second.parallel else stream
+    shares = first is not None and second.before is not None and second.before == first.before and second.parallel
     if isinstance(second, FeedForward):
-        return part + _feed_forward(second, source, shares)
+        return part + _feed_forward(second, source, stream, shares)
+    if isinstance(second, Code):
+        return part + _half_of_code(second, CHANNELS, "ffn", "ffn.norm", stream, "hidden", source, shares)
     if shares or second.parallel:
         raise UnknownError("its experts stand beside the attention")
-    return part + _experts(second)
+    return part + _experts(second, stream)
 
 
-def _attention(a: Attention) -> Part:
+def _half_of_code(
+    half: Code, module: str, slot: str, norm: str, stream: str, target: str, source: str = "", shares: bool = False
+) -> Part:
+    """Half a block whose code stays whole, with the norms around it and the sum."""
+    part, taken = Part(), source or stream
+    if shares:
+        taken = "attention.in"
+    elif half.before is not None:
+        part += _norm(norm, f"layers.*.{slot}_norm", half.before, taken, hidden(f"{slot}.in"))
+        taken = f"{slot}.in"
+    part += _code(half, module, taken, f"{slot}.out")
+    made = f"{slot}.out"
+    if half.after is not None:
+        made = f"{slot}.out_normed"
+        part += _norm(f"{slot}.post_norm", f"layers.*.{slot}_post_norm", half.after, f"{slot}.out", hidden(made))
+    return part + add(f"{slot}.add", "layers.*", (stream, made), hidden(target))
+
+
+def _code(half: Code, module: str, source: str, target: str) -> Part:
+    """The code of half a block, with its parameters under their own names."""
+    params = tuple(_unnamed(f"layers.*.{module}.{name_in(half, n)}", shape) for n, shape in half.params)
+    return code(
+        f"{module}.code",
+        f"layers.*.{module}",
+        source,
+        hidden(target),
+        params,
+        line=half.line,
+        why=half.why,
+        multiply_adds=float(sum(prod(s) for _, s in half.params if len(s) > 1)),
+    )
+
+
+def _unnamed(name: str, shape: tuple[int, ...]) -> Param:
+    """A parameter whose lengths have no names of their own."""
+    return Param(name=name, shape_dims=tuple((f"{UNNAMED}{n}",) for n in shape), section="", decay=len(shape) > 1)
+
+
+def _attention(a: Attention, made: str) -> Part:
+    """`hidden` to the tensor `made`."""
     if a.latent is not None:
         if a.before is None or len(a.before.params) != 1 or a.out.bias or a.after is not None:
             raise UnknownError("its latent attention has a norm or a bias that planc has no ops for")
-        return latent_attention(q_lora=a.latent.q_up is not None)
+        return _renamed(latent_attention(q_lora=a.latent.q_up is not None), hidden(made))
     if a.value_dim:
         raise UnknownError("its attention has values of another width than its keys")
     query, key = ("heads", "head_dim"), ("kv_heads" if _grouped(a) else "heads", "head_dim")
@@ -210,7 +256,7 @@ def _attention(a: Attention) -> Part:
     wo = f"{MODULE}.wo"
     shape: Dims = (("embed",), ("heads", "head_dim"))
     part += matmul("attention.out", "projection", wo, shape, "attention.mixed", hidden("attention.out"))
-    return part + _to_stream("attention", "layers.*.attention_post_norm", a.after, a.out, wo, "hidden", "hidden.mid")
+    return part + _to_stream("attention", "layers.*.attention_post_norm", a.after, a.out, wo, "hidden", made)
 
 
 def _to_stream(name: str, module: str, after: Norm | None, layer: Linear, path: str, stream: str, target: str) -> Part:
@@ -225,15 +271,15 @@ def _to_stream(name: str, module: str, after: Norm | None, layer: Linear, path: 
     return part + add(f"{name}.add", "layers.*", (stream, made), hidden(target), bias_of=bias_of)
 
 
-def _feed_forward(f: FeedForward, stream: str, shares: bool) -> Part:
-    part, source = Part(), stream
+def _feed_forward(f: FeedForward, taken: str, stream: str, shares: bool) -> Part:
+    part, source = Part(), taken
     if shares:
         source = "attention.in"
     elif f.before is not None:
         source = "ffn.in"
-        part += _norm("ffn.norm", "layers.*.ffn_norm", f.before, stream, hidden(source))
+        part += _norm("ffn.norm", "layers.*.ffn_norm", f.before, taken, hidden(source))
     part += _gated("ffn", FFN, "ffn", f, source)
-    return part + _to_stream("ffn", "layers.*.ffn_post_norm", f.after, f.down, f"{FFN}.w2", "hidden.mid", "hidden")
+    return part + _to_stream("ffn", "layers.*.ffn_post_norm", f.after, f.down, f"{FFN}.w2", stream, "hidden")
 
 
 def _gated(name: str, module: str, width: str, f: FeedForward, source: str) -> Part:
@@ -253,18 +299,15 @@ def _gated(name: str, module: str, width: str, f: FeedForward, source: str) -> P
     return part + matmul(f"{name}.down", "ffn", f"{module}.w2", back, mid.name, hidden(f"{name}.out"))
 
 
-def _experts(e: Experts) -> Part:
+def _experts(e: Experts, stream: str) -> Part:
     biased = any(len(shape) == 2 for _, shape in e.params)
-    if bool(e.router.bias) != biased or e.before is None:
-        raise UnknownError("its experts have a form that planc has no ops for: a router or an input of another kind")
-    if e.shared is not None and any(layer.bias for layer in (*e.shared.ups, e.shared.down)):
-        raise UnknownError("its shared expert has biases")
+    assert e.before is not None
     part, out = mixture(shared=e.shared is not None, shared_gate=e.shared_gate is not None, biased=biased)
-    part = _norm("ffn.norm", "layers.*.ffn_norm", e.before, "hidden.mid", hidden("ffn.in")) + part
+    part = _norm("ffn.norm", "layers.*.ffn_norm", e.before, stream, hidden("ffn.in")) + part
     if e.after is not None:
         part += _norm("ffn.post_norm", "layers.*.ffn_post_norm", e.after, out, hidden("ffn.out_normed"))
         out = "ffn.out_normed"
-    return part + add("ffn.add", "layers.*", ("hidden.mid", out), hidden("hidden"))
+    return part + add("ffn.add", "layers.*", (stream, out), hidden("hidden"))
 
 
 def _norm(name: str, module: str, norm: Norm, source: str, target: Tensor) -> Part:

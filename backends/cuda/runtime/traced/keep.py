@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.flop_counter import flop_registry
 
 from planc.backends.cuda.audit.attention import one_kernel_attention
 from planc.backends.cuda.audit.memory import MemoryTracker
@@ -48,7 +49,7 @@ DTYPES: Mapping[torch.dtype, str] = {
 TRIED_TOKENS = tuple(4**n for n in range(3, 11))
 """Lengths of a sequence for which moments are compared: one that is the largest for none of them is left out."""
 
-SEEN = ("norm", "attention", "elementwise", "route", "add", "loss", "embedding")
+SEEN = ("norm", "attention", "elementwise", "route", "add", "code", "loss", "embedding")
 """Kinds of op whose code is the class's own."""
 NO_NODE = 2**62
 """Nodes that add up the gradients of parameters have numbers above this, and were made by no op."""
@@ -59,6 +60,14 @@ Label = tuple[tuple[str, ...], str]
 Counted = dict[Label, float]
 """Tensors by their dims and dtype: how many there are."""
 Found = dict[Region, SavedByCode]
+
+
+@dataclass
+class _Whole:
+    """Code that stays whole, as it was seen: multiply-adds by op, and the lines of code whose experts were not run."""
+
+    products: dict[Region, tuple[Elements, ...]] = field(default_factory=dict)
+    experts: dict[str, None] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -90,13 +99,14 @@ def with_own_code(model: Model, module: nn.Module, roles: Roles) -> Model:
     lengths = sorted({n for n in numbers if type(n) is int and SHORTEST < n < LONGEST})
     seen: dict[int, Found] = {}
     failed: dict[int, str] = {}
+    whole = _Whole()
 
     def found_at(at: int) -> Found:
         """Memory for sequences up to the length at this place, longer than that before it."""
         if at not in seen:
             try:
                 with _quiet():
-                    seen[at] = _found(model, module, roles, SHORTEST if at == 0 else lengths[at - 1] + 1)
+                    seen[at] = _found(model, module, roles, SHORTEST if at == 0 else lengths[at - 1] + 1, whole)
             except Exception as error:  # the model's own code, with lengths that it may not expect
                 known = isinstance(error, UnknownError)
                 said = first_line(error) if known else f"{place(error)}: {type(error).__name__}: {first_line(error)}"
@@ -111,13 +121,21 @@ def with_own_code(model: Model, module: nn.Module, roles: Roles) -> Model:
         for before, at in pairwise([-1, *places])
         if at in failed
     )
+    unseen += tuple(Unseen(why=f"{line}: experts in code that stays whole are not run") for line in whole.experts)
     regions = dict.fromkeys(region for at in places for region in found_at(at))
     own = {
         region: _by_length([(lengths[at] if at < len(lengths) else 0, found_at(at).get(region)) for at in places])
         for region in regions
     }
     ops = {
-        section: tuple(replace(op, own_code=own.get((section, op.name), ())) for op in ops)
+        section: tuple(
+            replace(
+                op,
+                own_code=own.get((section, op.name), ()),
+                multiply_adds=whole.products.get((section, op.name), op.multiply_adds),
+            )
+            for op in ops
+        )
         for section, ops in model.ops.items()
     }
     return replace(model, ops=ops, unseen=unseen)
@@ -156,14 +174,18 @@ def _changes(found_at: Callable[[int], Found], low: int, high: int) -> list[int]
     return [*_changes(found_at, low, middle), *_changes(found_at, middle, high)]
 
 
-def _found(model: Model, module: nn.Module, roles: Roles, tokens: int) -> Found:
-    """Memory for sequences of so many `tokens` or a little more. Raises UnknownError, and what the code raises."""
+def _found(model: Model, module: nn.Module, roles: Roles, tokens: int, whole: _Whole) -> Found:
+    """Memory for sequences of so many `tokens` or a little more; what code that stays whole does besides goes into
+    `whole`. Raises UnknownError, and what the code raises."""
     lengths = {*model.sizes.values()}
     sequence = _prime(tokens, lengths, model.sizes.get("positions", LONGEST))
     run = _Run(model, _prime(3, {*lengths, sequence, sequence + 1}), sequence)
     bound = Bound(without_weights(module).train(), roles, sequence)
-    _shorten(bound, model)
+    _shorten(bound, model, run)
     run.watch(bound)
+    for region, counted in run.products.items():
+        whole.products.setdefault(region, _elements(counted))
+    whole.experts.update(dict.fromkeys(run.experts))
     found = {(section, op.name): run.own(section, op) for section, ops in model.ops.items() for op in ops}
     return {region: code for region, code in found.items() if code is not None}
 
@@ -180,7 +202,7 @@ def _prime(first: int, lengths: Iterable[int], most: int = LONGEST) -> int:
     return next(fits, first)
 
 
-def _shorten(bound: Bound, model: Model) -> None:
+def _shorten(bound: Bound, model: Model, run: _Run) -> None:
     """Leave the first block of each kind, in bf16, and experts that make nothing."""
     seen: set[Section] = set()
     for name, kind in zip(list(bound.layers), model.kinds, strict=True):
@@ -194,7 +216,7 @@ def _shorten(bound: Bound, model: Model) -> None:
         own = list(part.parameters(recurse=False))
         picks = any(p.dim() == 3 for p in own) and not isinstance(part, nn.modules.conv._ConvNd)
         if isinstance(part, moe.Experts) or (picks and not any(p.dim() == 3 and p.shape[0] == 1 for p in own)):
-            part.forward = _nothing
+            part.forward = partial(_nothing, run, own)
 
 
 class _Given(torch.autograd.Function):
@@ -209,8 +231,12 @@ class _Given(torch.autograd.Function):
         return grads[0]
 
 
-def _nothing(*args: Any, **kwargs: Any) -> Any:
-    given = next(t for t in (*args, *kwargs.values()) if isinstance(t, Tensor))
+def _nothing(run: _Run, weights: list[nn.Parameter], *args: Any, **kwargs: Any) -> Any:
+    """Experts that are not run. Each row of what they are given is multiplied by as many of them as it picks."""
+    tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, Tensor)]
+    given, picks = tensors[0], next((t.shape[-1] for t in tensors if t.dtype == torch.int64), 1)
+    rows = given.numel() // given.shape[-1]
+    run.left_out(rows * picks * sum(w[0].numel() for w in weights if w.dim() == 3))
     return _Given.apply(given)  # type: ignore[no-untyped-call]
 
 
@@ -220,6 +246,17 @@ class _Watch(MemoryTracker):  # type: ignore[no-untyped-call]
     def __init__(self, run: _Run) -> None:
         super().__init__()
         self.run, self.storages = run, dict[int, _Made]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = super().__torch_dispatch__(func, types, args, kwargs)
+        if not self.run.in_backward:
+            packet = getattr(func, "overloadpacket", func)
+            if (flops := flop_registry.get(packet)) is not None:
+                self.run.multiplied(flops(*args, **(kwargs or {}), out_val=made) // 2)
+            elif packet is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu:
+                q, k, v = args[:3]
+                self.run.multiplied(q.numel() * k.shape[-2] + k.shape[-2] * prod(q.shape[:-1]) * v.shape[-1])
+        return made
 
     def hold(self, values: Iterable[Any]) -> None:
         """Count the storages of these tensors, each once."""
@@ -253,6 +290,10 @@ class _Run:
         self.left: dict[Region, list[_Made]] = {}
         self.net: dict[Region, tuple[Counted, Counted]] = {}
         self.moments: dict[Region, list[tuple[Counted, Counted]]] = {}
+        self.products: dict[Region, Counted] = {}
+        """Multiply-adds of code that stays whole."""
+        self.experts: list[str] = []
+        """Lines of code that stays whole, whose experts were not run."""
         self.by_name = {(s, op.name): op for s, ops in model.ops.items() for op in ops}
 
     # What happens.
@@ -294,6 +335,34 @@ class _Run:
             plus, minus = self.net[self.here]
             self.moments.setdefault(self.here, []).append((dict(plus), dict(minus)))
         return made
+
+    def multiplied(self, multiply_adds: int) -> None:
+        """Note products of the forward, where they are those of code that stays whole."""
+        op = self.by_name.get(self.here)
+        if op is not None and op.kind == "code":
+            dims, rest = self._rows(multiply_adds)
+            if "sequence" not in dims:  # a convolution's, with places of padding
+                dims, rest = ("batch", "sequence"), multiply_adds / (self.batch * self.sequence)
+            counted = self.products.setdefault(self.here, {})
+            counted[dims, "compute"] = counted.get((dims, "compute"), 0.0) + rest
+
+    def left_out(self, multiply_adds: int) -> None:
+        """Note experts that are not run."""
+        self.multiplied(multiply_adds)
+        op = self.by_name.get(self.here)
+        if op is not None and op.kind == "code":
+            self.experts.append(op.code_line)
+
+    def _rows(self, elements: int) -> tuple[tuple[str, ...], float]:
+        """The batch and the sequence, as often as they are in so many `elements`, and what is left of these."""
+        rest, dims = elements, list[str]()
+        if rest % self.batch == 0:
+            rest //= self.batch
+            dims.append("batch")
+        while rest and rest % self.sequence == 0:
+            rest //= self.sequence
+            dims.append("sequence")
+        return tuple(dims), rest
 
     def let_go(self, made: _Made) -> None:
         """Note that a storage is there no more."""
@@ -347,7 +416,7 @@ class _Run:
                     part.forward = partial(self._expert, kind, part)  # type: ignore[method-assign]
         for section, number in sections.items():
             for op in self.model.ops[section]:
-                if op.kind not in ("norm", "matmul", "embedding"):
+                if op.kind not in ("norm", "matmul", "embedding", "code"):
                     continue
                 try:
                     part = part_at(bound, op.module.replace("*", number))
@@ -440,13 +509,8 @@ class _Run:
         wider = made.dtype.itemsize / BYTES[dtype]
         if made.is_buffer:
             return {((), dtype): made.elements * wider}
-        rest, dims = made.elements, list[str]()
-        if rest % self.batch == 0:
-            rest //= self.batch
-            dims.append("batch")
-        while rest and rest % self.sequence == 0:
-            rest //= self.sequence
-            dims.append("sequence")
+        rows, rest = self._rows(made.elements)
+        dims = list(rows)
         for _ in range(made.shape.count(self.sequence + 1)):  # one more key or token, as of a sink
             rest //= self.sequence + 1
             dims.append("sequence")
@@ -460,7 +524,7 @@ class _Run:
             found[((*dims, *own), dtype)] = found.get(((*dims, *own), dtype), 0.0) + copies * wider
         return found
 
-    def _widths(self, shape: tuple[int, ...], rest: int, op: Op) -> list[tuple[tuple[str, ...], float]]:
+    def _widths(self, shape: tuple[int, ...], rest: float, op: Op) -> list[tuple[tuple[str, ...], float]]:
         """The dims in the `rest` of a tensor's elements, and how many such tensors it is; of several in one all."""
         sizes = self.model.sizes
         found = [self.model.tensor[t].dims[2:] for t in (op.output, *op.inputs) if len(self.model.tensor[t].dims) > 2]

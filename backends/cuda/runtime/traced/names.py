@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planc.backends.cuda.runtime.traced.roles import Block, Experts, FeedForward, Linear, Norm, Roles
+from planc.backends.cuda.runtime.traced.roles import Attention, Block, Code, Experts, FeedForward, Linear, Norm, Roles
 
+MIXER, CHANNELS = "mixer", "channels"
+"""The modules of a block's first and second half that stay whole; of a whole block it is the first."""
 Names = dict[str, tuple[str, ...]]
 """By a parameter's name in the model: those of the op graph that it holds, one behind the other."""
 
@@ -32,9 +34,33 @@ def _ends(roles: Roles) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def _block(block: Block) -> Iterator[tuple[str, tuple[str, ...]]]:
-    a, second = block.attention, block.second
-    yield from _norm(a.before, "attention_norm")
-    yield from _norm(a.after, "attention_post_norm")
+    first, second = block.attention, block.second
+    if first is not None:
+        yield from _norm(first.before, "attention_norm")
+        yield from _norm(first.after, "attention_post_norm")
+    yield from _code(first, MIXER) if isinstance(first, Code) else _attention(first) if first is not None else ()
+    if second is not None:
+        if first is None or second.before != first.before or not second.parallel:
+            yield from _norm(second.before, "ffn_norm")
+        yield from _norm(second.after, "ffn_post_norm")
+    if isinstance(second, Code):
+        yield from _code(second, CHANNELS)
+    elif second is not None:
+        yield from _dense(second, "feed_forward") if isinstance(second, FeedForward) else _experts(second)
+
+
+def _code(code: Code, module: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Parameters of code that stays whole keep their own names."""
+    for name, _ in code.params:
+        yield name, (f"{module}.{name_in(code, name)}",)
+
+
+def name_in(code: Code, name: str) -> str:
+    """The name of a parameter below the module of code that stays whole."""
+    return name.removeprefix(f"{code.path}.") if code.path else name
+
+
+def _attention(a: Attention) -> Iterator[tuple[str, tuple[str, ...]]]:
     if (latent := a.latent) is not None:
         yield from _linear(a.q, "attention.wq_a" if latent.q_up else "attention.wq")
         yield from _norm(latent.q_norm, "attention.q_norm")
@@ -54,10 +80,6 @@ def _block(block: Block) -> Iterator[tuple[str, tuple[str, ...]]]:
         yield from _norm(a.k_norm, "attention.k_norm")
     if a.sinks:
         yield a.sinks, ("attention.head_sinks.weight",)
-    if second.before != a.before or not second.parallel:
-        yield from _norm(second.before, "ffn_norm")
-    yield from _norm(second.after, "ffn_post_norm")
-    yield from _dense(second, "feed_forward") if isinstance(second, FeedForward) else _experts(second)
 
 
 def _dense(f: FeedForward, module: str) -> Iterator[tuple[str, tuple[str, ...]]]:

@@ -19,7 +19,7 @@ from planc.backends.cuda.runtime.traced.find_roles import roles_of
 from planc.backends.cuda.runtime.traced.graph import model_of_roles
 from planc.backends.cuda.runtime.traced.keep import with_own_code
 from planc.backends.cuda.runtime.traced.loops import loops_of, with_blocks
-from planc.backends.cuda.runtime.traced.record import Record, record
+from planc.backends.cuda.runtime.traced.record import Record, asks_values, record
 from planc.backends.cuda.runtime.traced.roles import Roles, UnknownError
 from planc.backends.cuda.runtime.traced.shell import first_line, place, without_weights
 from planc.diag import Diagnostic, PlanError
@@ -76,7 +76,8 @@ def module_of(source: Any) -> tuple[nn.Module, str]:
 
 
 def roles_of_module(module: nn.Module, example: Any = None) -> Roles:
-    """The parts of `module`, which keeps its weights: a copy without them is run. Raises UnknownError, PlanError."""
+    """The parts of `module`, which keeps its weights: a copy without them is run. Of several readings it is the one
+    that leaves least whole. Raises UnknownError, PlanError."""
     shell = without_weights(module).eval()
     given = example if isinstance(example, tuple | list) else () if example is None else (example,)
     tokens = next((t for t in given if isinstance(t, Tensor)), None)
@@ -86,22 +87,25 @@ def roles_of_module(module: nn.Module, example: Any = None) -> Roles:
     inputs = torch.zeros(shape, dtype=torch.long, device="meta")
 
     def run(model: nn.Module) -> Record:
-        made: Record = _run(lambda x: record(model, lambda t: _logits(model(t, *rest, **more)), x), inputs)
+        made: Record = _run(lambda x: record(model, lambda t: _logits(model(t, *rest, **more)), x, skips=True), inputs)
         return made
 
     def found(model: nn.Module) -> Roles:
         return roles_of(run(model), {n: tuple(p.shape) for n, p in model.named_parameters()}, shape[0])
 
+    why, readings = UnknownError(), list[Roles]()
     try:
-        return found(shell)
+        readings.append(found(shell))
     except UnknownError as error:
         why = error
-    for loop in loops_of(shell, run):
+    for loop in () if readings and not readings[0].whole_numbers else loops_of(shell, run):
         try:
-            return replace(found(with_blocks(without_weights(shell), loop)), loop=loop)
+            readings.append(replace(found(with_blocks(without_weights(shell), loop)), loop=loop))
         except UnknownError as error:
             why = error
-    raise why
+    if not readings:
+        raise why
+    return min(readings, key=lambda roles: roles.whole_numbers)
 
 
 def causal_model(config: Mapping[str, Any]) -> nn.Module:
@@ -154,8 +158,7 @@ def _run(call: Callable[[Tensor], Any], tokens: Tensor) -> Any:
         raise
     except Exception as error:
         where = place(error)
-        asks = ("item()", "nonzero", "meta tensor", "data-dependent", "Boolean value")
-        if any(word in str(error) for word in asks):
+        if asks_values(error):
             raise _refused("E1208", f"{where}: its code asks for a tensor's values: {first_line(error)}") from None
         raise _refused("E1210", f"{where}: it cannot be called with tokens: {first_line(error)}") from None
 

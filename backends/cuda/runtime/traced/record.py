@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 from planc.backends.cuda.models import moe
 from planc.backends.cuda.runtime.traced.loops import Part
 from planc.backends.cuda.runtime.traced.roles import Shape
+from planc.backends.cuda.runtime.traced.shell import place, shown_file
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,8 @@ class Run:
     end: int
     returns: int = 0
     """Length of the tuple that it returns, whose first is a tensor; 0 for a tensor alone."""
+    caller: str = ""
+    """Path of the module whose code called it."""
 
 
 @dataclass
@@ -75,7 +78,8 @@ class Record:
 
 
 class _Recorder(TorchFunctionMode):
-    def __init__(self, model: nn.Module, record: Record, tokens: Tensor) -> None:
+    def __init__(self, model: nn.Module, record: Record, tokens: Tensor, *, skips: bool) -> None:
+        """`skips`: code below the model that asks for values is not run, as if it were one call."""
         super().__init__()
         self.record, self.inside = record, [""]
         self.params = {id(p): n for n, p in model.named_parameters()}
@@ -84,6 +88,7 @@ class _Recorder(TorchFunctionMode):
         self.made_from: dict[int, tuple[str, ...]] = {}
         """Parameters in a tensor that does not depend on the tokens, by the tensor's id."""
         self.number(tokens)
+        self.skips = skips
         self.mask_shape = (tokens.shape[0], 1, tokens.shape[1], tokens.shape[1])
 
     def number(self, tensor: Tensor) -> int:
@@ -123,8 +128,21 @@ class _Recorder(TorchFunctionMode):
             return type(value)(self.numbered(v) for v in value)
         return value
 
+    def stub(self, name: str, given: Any, like: Tensor, line: str = "") -> Tensor:
+        """Record code that is not run as one call, whose output has the shape of `like`."""
+        with torch._C.DisableTorchFunction():
+            result = torch.empty_like(like)
+        self.add(name, given, [result], line=line)
+        return result
+
     def add(
-        self, name: str, given: Any, made: list[Tensor], facts: Mapping[str, Any] | None = None, again: Any = None
+        self,
+        name: str,
+        given: Any,
+        made: list[Tensor],
+        facts: Mapping[str, Any] | None = None,
+        again: Any = None,
+        line: str = "",
     ) -> None:
         """Record a call, unless nothing in it depends on the tokens."""
         inputs: list[int] = []
@@ -147,15 +165,18 @@ class _Recorder(TorchFunctionMode):
             return
         outputs = tuple(self.number(tensor) for tensor in made)
         unique = tuple(dict.fromkeys(params))
-        call = Call(name, tuple(inputs), unique, tuple(beside), outputs, self.inside[-1], _line())
+        call = Call(name, tuple(inputs), unique, tuple(beside), outputs, self.inside[-1], line or _line())
         call = replace(call, direct=tuple(direct), facts=facts or {}, again=again)
         self.record.calls.append(call)
 
 
-def record(model: nn.Module, call: Callable[[Tensor], Any], tokens: Tensor) -> Record:
-    """The calls that `call(tokens)` makes; `model` and `tokens` are on the meta device."""
+def record(model: nn.Module, call: Callable[[Tensor], Any], tokens: Tensor, *, skips: bool = False) -> Record:
+    """The calls that `call(tokens)` makes; `model` and `tokens` are on the meta device.
+
+    With `skips`, a module whose code asks for values counts as one call, whose output has the shape of its input.
+    """
     made = Record()
-    recorder = _Recorder(model, made, tokens)
+    recorder = _Recorder(model, made, tokens, skips=skips)
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
         stack.enter_context(_watched(model, recorder))
@@ -194,21 +215,26 @@ def _noted(path: str, forward: Callable[..., Any], recorder: _Recorder, *, own: 
         record, numbers = recorder.record, recorder.numbers
         begin = len(record.calls)
         taken = next((numbers[id(t)] for t in _tensors((args, kwargs)) if id(t) in numbers), -1)
+        caller = recorder.inside[-1]
         recorder.inside.append(path)
         result: Any
+        given = [t for t in _tensors((args, kwargs)) if t.is_floating_point()]
         try:
-            given = [t for t in _tensors((args, kwargs)) if t.is_floating_point()]
             if stub and given:
-                with torch._C.DisableTorchFunction():
-                    result = torch.empty_like(given[0])
-                recorder.add("experts", (args, kwargs, own), [result])
+                result = recorder.stub("experts", (args, kwargs, own), given[0])
             else:
                 result = forward(*args, **kwargs)
+        except Exception as error:
+            if not (given and recorder.skips and module is not None and asks_values(error)):
+                raise
+            del record.calls[begin:]
+            record.runs[:] = [r for r in record.runs if r.begin < begin]
+            result = recorder.stub("code", (args, kwargs, list(module.parameters())), given[0], line=place(error))
         finally:
             recorder.inside.pop()
         given_number = next((numbers[id(t)] for t in _tensors(result) if id(t) in numbers), -1)
         returns = len(list(result)) if isinstance(result, tuple) else 0
-        record.runs.append(Run(path, taken, given_number, begin, len(record.calls), returns))
+        record.runs.append(Run(path, taken, given_number, begin, len(record.calls), returns, caller))
         return result
 
     return noted
@@ -236,6 +262,9 @@ def _attention_of_transformers(model: nn.Module, recorder: _Recorder) -> Iterato
     def mask(*args: Any, **kwargs: Any) -> Tensor:
         return torch.empty(recorder.mask_shape, device="meta")
 
+    def no_mask(*args: Any, **kwargs: Any) -> None:
+        return None
+
     before = [(c, c._attn_implementation) for c in configs.values()]
     sources = {type(m).__module__ for m in (*model.modules(), own)}
     masks = [
@@ -251,7 +280,7 @@ def _attention_of_transformers(model: nn.Module, recorder: _Recorder) -> Iterato
         for config in configs.values():
             config._attn_implementation_internal = NAME
         for names, name, _ in masks:
-            names[name] = mask
+            names[name] = no_mask if "recurrent" in name else mask
         yield
     finally:
         for config, name in before:
@@ -263,6 +292,13 @@ def _attention_of_transformers(model: nn.Module, recorder: _Recorder) -> Iterato
 
 
 NAME = "planc_records"
+ASKS_VALUES = ("item()", "nonzero", "meta tensor", "data-dependent", "Boolean value", "no data")
+"""Words of errors of code that asks for the values of tensors that have none."""
+
+
+def asks_values(error: Exception) -> bool:
+    """True for an error of code that asks for a tensor's values."""
+    return any(word in str(error) for word in ASKS_VALUES)
 
 
 def _tensors(value: Any) -> list[Tensor]:
@@ -282,6 +318,6 @@ def _line() -> str:
     while frame is not None:
         file = frame.f_code.co_filename
         if file != __file__ and "/torch/" not in file:
-            return f"{file.rpartition('site-packages/')[2]}:{frame.f_lineno}"
+            return f"{shown_file(file)}:{frame.f_lineno}"
         frame = frame.f_back
     return ""

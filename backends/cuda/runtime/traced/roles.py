@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 Shape = tuple[int, ...]
@@ -176,12 +176,43 @@ class Experts:
 
 
 @dataclass(frozen=True)
-class Block:
-    """One kind of block; paths begin at the block. `rest` are parameters without a part, and their shapes."""
+class Code:
+    """Half a block, or a whole one (`path` is empty), that no other part is: it is run whole, as its code has it."""
 
-    attention: Attention
-    second: FeedForward | Experts
-    rest: tuple[tuple[str, Shape], ...] = ()
+    path: str
+    params: tuple[tuple[str, Shape], ...]
+    before: Norm | None = None
+    after: Norm | None = None
+    parallel: bool = False
+    returns: int = 0
+    """Length of the tuple that its module returns, whose first is the hidden state; 0 for that alone."""
+    line: str = field(default="", compare=False)
+    """`FILE:LINE` of its source."""
+    why: str = field(default="", compare=False)
+    """The reason that it is no other part, in words."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """One kind of block; paths begin at the block. One that is whole is the first half alone."""
+
+    attention: Attention | Code | None
+    second: FeedForward | Experts | Code | None
+
+    @property
+    def is_whole(self) -> bool:
+        """True for a block of which planc knows no half."""
+        return isinstance(self.attention, Code) and not self.attention.path
+
+    @property
+    def heads(self) -> Attention | None:
+        """The attention over heads, where it has one."""
+        return self.attention if isinstance(self.attention, Attention) else None
+
+    @property
+    def code(self) -> tuple[Code, ...]:
+        """Its halves that stay whole."""
+        return tuple(half for half in (self.attention, self.second) if isinstance(half, Code))
 
 
 @dataclass(frozen=True)
@@ -199,7 +230,8 @@ class Roles:
     tied: bool
     vocab: int
     embed: int
-    rest: tuple[tuple[str, Shape], ...] = ()
+    rest: tuple[tuple[str, str], ...] = ()
+    """Parameters outside the blocks that no other part has, and the lines that use them first."""
     positions_shape: Shape = ()
     returns: int = 0
     """Length of the tuple that a block returns; 0 for a tensor."""
@@ -210,6 +242,24 @@ class Roles:
     """The loop whose turns are the blocks, where these are no modules; paths are those of the module with blocks."""
     raw_table: bool = False
     """True where rows of the embedding are taken by number, and no module finds them."""
+
+    @property
+    def whole_numbers(self) -> int:
+        """Numbers in the parameters of code that stays whole."""
+        return sum(prod(shape) for block in self.blocks for code in block.code for _, shape in code.params)
+
+
+def expert_width(experts: Experts, embed: int) -> int:
+    """Width inside one expert. Raises UnknownError for experts that are not gated."""
+    large = sorted(prod(shape) for _, shape in experts.params if len(shape) == 3)
+    if len(large) != 2 or large[1] != 2 * large[0]:
+        raise UnknownError("its experts are no gated layers: two weights, one twice as large as the other")
+    return large[0] // (experts.experts * embed)
+
+
+def heads_of(roles: Roles) -> Attention | None:
+    """The attention over heads that a plan speaks of: all that a model has are alike."""
+    return next((block.heads for block in roles.blocks if block.heads is not None), None)
 
 
 def params_of(part: object) -> set[str]:

@@ -10,7 +10,7 @@ from torch import nn
 from planc.backends.cuda.runtime.traced.bind import Bound, logits_of
 from planc.backends.cuda.runtime.traced.loops import with_blocks
 from planc.backends.cuda.runtime.traced.record import Record, record
-from planc.backends.cuda.runtime.traced.roles import CORES, LINEAR, REARRANGING, Block, Experts, Roles
+from planc.backends.cuda.runtime.traced.roles import CORES, LINEAR, REARRANGING, Block, Experts, FeedForward, Roles
 from planc.backends.cuda.runtime.traced.shell import without_weights
 
 SEQUENCES, TOKENS = 2, 24
@@ -30,9 +30,9 @@ def other_steps(model: nn.Module, roles: Roles) -> str:
     tokens = torch.zeros(SEQUENCES, TOKENS, dtype=torch.long, device="meta")
     shell = with_blocks(without_weights(model).eval(), roles.loop)
     more = {"use_cache": False} if hasattr(model, "config") else {}
-    before = _steps(record(shell, lambda t: logits_of(shell(t, **more)), tokens), roles)
+    before = _steps(record(shell, lambda t: logits_of(shell(t, **more)), tokens, skips=True), roles)
     bound = Bound(without_weights(model).eval(), roles, TOKENS)
-    after = _steps(record(bound, bound, tokens), roles)
+    after = _steps(record(bound, bound, tokens, skips=True), roles)
     before["numbers in parameters"], after["numbers in parameters"] = _numbers(shell), _numbers(bound)
     before["products"] += sum(map(_products_more, roles.blocks))
     changed = {name: (before[name], after[name]) for name in {*before, *after} if before[name] != after[name]}
@@ -45,9 +45,11 @@ def _numbers(model: nn.Module) -> int:
 
 def _products_more(block: Block) -> int:
     """Products that a block makes more where layers that make several things are one for each."""
-    second = block.second.shared if isinstance(block.second, Experts) else block.second
-    latents = 2 if block.attention.latent else 0  # keys and values, and the latent and the rotated key
-    return max(0, len(block.attention.rows) - 1) + latents + (second is not None and len(second.rows) > 0)
+    a, second = block.heads, block.second.shared if isinstance(block.second, Experts) else block.second
+    more = int(isinstance(second, FeedForward) and len(second.rows) > 0)
+    if a is not None:  # of latents: keys and values, and the latent and the rotated key
+        more += max(0, len(a.rows) - 1) + (2 if a.latent else 0)
+    return more
 
 
 def _steps(made: Record, roles: Roles) -> Counter[str]:

@@ -14,6 +14,7 @@ from planc.backends.cuda.runtime.traced.bind import Bound
 from planc.backends.cuda.runtime.traced.bind_block import common_path, places_of
 from planc.backends.cuda.runtime.traced.free_names import part_at
 from planc.backends.cuda.runtime.traced.loops import with_blocks
+from planc.backends.cuda.runtime.traced.names import CHANNELS, MIXER
 from planc.backends.cuda.runtime.traced.own_share import OwnArguments, Share, arguments_by_heads, localise, split
 from planc.backends.cuda.runtime.traced.read import SEQUENCES, TOKENS, roles_of_module
 from planc.backends.cuda.runtime.traced.record import Record, record
@@ -23,9 +24,11 @@ from planc.backends.cuda.runtime.traced.roles import (
     Attention,
     Block,
     ByHeads,
+    Code,
     FeedForward,
     Roles,
     UnknownError,
+    heads_of,
 )
 from planc.backends.cuda.runtime.traced.shell import place, without_weights
 from planc.diag import PlanError
@@ -46,13 +49,13 @@ def on_a_share(
     roles = _with(roles, keys_whole=keys_whole)
     sequence = sequence and any(map(_has_some_tokens, roles.blocks))
     why, rows = _tried(model, roles, ranks, sequence)
-    a = roles.blocks[0].attention
+    number, a = next((n, b.heads) for n, b in enumerate(roles.blocks) if b.heads is not None)
     shell = with_blocks(without_weights(model), roles.loop)
-    holder = shell.get_submodule(f"{roles.layers}.0").get_submodule(common_path([a.q.place, a.out.place]))
+    holder = shell.get_submodule(f"{roles.layers}.{number}").get_submodule(common_path([a.q.place, a.out.place]))
     both = [n for n, v in vars(holder).items() if type(v) is int and v == a.head_dim]
     given = arguments(model, roles) if why else []
-    for number in range(min(len(both), MOST_UNSURE) + 1) if why else ():
-        for names in combinations(both, number):
+    for count in range(min(len(both), MOST_UNSURE) + 1) if why else ():
+        for names in combinations(both, count):
             for found in dict.fromkeys(((), tuple(given))):
                 tried = _with(roles, whole=names, by_heads=found)
                 if tried == roles:
@@ -65,20 +68,22 @@ def on_a_share(
 
 def _has_some_tokens(block: Block) -> bool:
     """True where code of a block has this rank's tokens; all other code is given whole sequences."""
-    a, second = block.attention, block.second
-    inside = [not common_path(places_of(a)), isinstance(second, FeedForward) and not common_path(places_of(second))]
-    inside += [h.before is not None and h.before.path.startswith(f"{common_path(places_of(h))}.") for h in (a, second)]
-    return a.latent is not None or any(inside)
+    halves = [h for h in (block.attention, block.second) if isinstance(h, Attention | FeedForward)]
+    inside = [not common_path(places_of(h)) for h in halves]
+    inside += [h.before is not None and h.before.path.startswith(f"{common_path(places_of(h))}.") for h in halves]
+    return (block.heads is not None and block.heads.latent is not None) or any(inside)
 
 
 def _with(roles: Roles, **changes: Any) -> Roles:
     """`roles` with these fields of every block's attention."""
-    return replace(roles, blocks=tuple(replace(b, attention=replace(b.attention, **changes)) for b in roles.blocks))
+    changed = (replace(b, attention=replace(b.heads, **changes)) if b.heads is not None else b for b in roles.blocks)
+    return replace(roles, blocks=tuple(changed))
 
 
 def arguments(model: nn.Module, roles: Roles) -> list[ByHeads]:
     """The arguments of the blocks that may have a number for each head. Their values are looked at where they depend
     on no weight."""
+    number, a = next((n, b.heads) for n, b in enumerate(roles.blocks) if b.heads is not None)
     bound = Bound(without_weights(model).eval(), roles, TOKENS)
     tokens = torch.zeros(SEQUENCES, TOKENS, dtype=torch.long)
     bound.called_with = (tokens, {})
@@ -86,8 +91,8 @@ def arguments(model: nn.Module, roles: Roles) -> list[ByHeads]:
         bound.look(torch.float32)
     except Exception:  # the model's own code, without its weights
         return []
-    args, kwargs = next(iter(bound.given.values()))
-    return arguments_by_heads(args, kwargs, roles.blocks[0].attention.heads, SEQUENCES)
+    args, kwargs = bound.given[str(number)]
+    return arguments_by_heads(args, kwargs, a.heads, SEQUENCES)
 
 
 def refusal(model: nn.Module, roles: Roles, ranks: int) -> str:
@@ -100,22 +105,25 @@ def _tried(model: nn.Module, roles: Roles, ranks: int, sequence: bool) -> tuple[
     share, where they lie otherwise than in the whole."""
     bound = Bound(without_weights(model).eval(), roles, TOKENS)
     for block, role in zip(bound.layers.values(), roles.blocks, strict=True):
-        _narrow(part_at(block, "attention"), role.attention, ranks)
-        _gather_norms(part_at(block, "attention"), role.attention, ranks)
+        if role.heads is not None:
+            _narrow(part_at(block, "attention"), role.heads, ranks)
+            _gather_norms(part_at(block, "attention"), role.heads, ranks)
         if sequence:
             _divide_sequence(block, ranks)
     tokens = torch.zeros(SEQUENCES, TOKENS, dtype=torch.long, device="meta")
     try:
-        made = record(bound, bound, tokens)
+        made = record(bound, bound, tokens, skips=True)
     except Exception as error:  # the model's own code, with shapes that it may not expect
         return f"{place(error)}: its attention takes no share of the heads: {str(error).splitlines()[0][:200]}", ()
-    wrong = next(_wrong(made, roles.blocks[0].attention, ranks), None)
+    a = heads_of(roles)
+    assert a is not None
+    wrong = next(_wrong(made, roles, a, ranks), None)
     rows: tuple[tuple[int, ...], ...] = ()
-    if wrong is None and roles.blocks[0].attention.rows:
+    if wrong is None and a.rows:
         try:
             rows = _rows_of_a_share(model, roles, ranks)
         except (UnknownError, PlanError):
-            wrong = roles.blocks[0].attention.q.weight
+            wrong = a.q.weight
     return f"{wrong}: its attention takes no share of the heads" if wrong is not None else "", rows
 
 
@@ -124,7 +132,8 @@ def _rows_of_a_share(model: nn.Module, roles: Roles, ranks: int) -> tuple[tuple[
     they lie as in the whole. Raises UnknownError."""
     own = with_blocks(without_weights(model).eval(), roles.loop)
     for number, role in enumerate(roles.blocks):
-        a = role.attention
+        if (a := role.heads) is None:
+            continue
         share = Share.of(a, ranks)
         block = own.get_submodule(f"{roles.layers}.{number}")
         made = (share.heads + 2 * share.kv_heads) * a.head_dim
@@ -142,8 +151,9 @@ def _rows_of_a_share(model: nn.Module, roles: Roles, ranks: int) -> tuple[tuple[
         localise(block.get_submodule(common_path([a.q.place, a.out.place])), a, share)
         if a.by_heads:
             block.register_forward_pre_hook(OwnArguments(_Queries(share.heads * a.head_dim), a), with_kwargs=True)
-    found = roles_of_module(own).blocks[0].attention.rows
-    a, share = roles.blocks[0].attention, Share.of(roles.blocks[0].attention, ranks)
+    here, a = heads_of(roles_of_module(own)), heads_of(roles)
+    assert a is not None
+    found, share = here.rows if here is not None else (), Share.of(a, ranks)
     lengths = tuple(n * a.head_dim for n in (share.heads, share.kv_heads, share.kv_heads))
     if tuple(map(len, found)) != lengths:
         raise UnknownError(f"{a.q.weight} makes other queries and keys on a share of the heads")
@@ -219,10 +229,14 @@ def _gather_norms(attention: nn.Module, a: Attention, share: int) -> None:
             module.register_forward_hook(lambda _, given, made: made[..., : made.shape[-1] // share])
 
 
-def _wrong(made: Record, a: Attention, share: int) -> Iterator[str]:
+def _wrong(made: Record, roles: Roles, a: Attention, share: int) -> Iterator[str]:
     """Lines at which queries or scores are not those of a share of the heads over all tokens."""
     rows = SEQUENCES * a.heads // share * TOKENS
+    apart = tuple(f"layers.{n}.{MIXER}" for n, b in enumerate(roles.blocks) if b.heads is None)
+    apart += tuple(f"layers.{n}.{CHANNELS}" for n, b in enumerate(roles.blocks) if isinstance(b.second, Code))
     for call in made.calls:
+        if f"{call.module}.".startswith(tuple(f"{path}." for path in apart)):
+            continue
         size = torch.Size(made.shapes[call.outputs[0]]).numel()
         if call.function in CORES:
             queries = made.shapes[call.inputs[0]]

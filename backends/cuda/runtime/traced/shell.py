@@ -31,8 +31,17 @@ def place(error: Exception) -> str:
     own = [f for f in frames if not f.filename.startswith(OWN_FOLDER)]
     if not own:
         return "the model"
-    name = own[-1].filename.removeprefix(f"{os.getcwd()}/").rpartition("site-packages/")[2]
-    return f"{name}:{own[-1].lineno}"
+    return f"{shown_file(own[-1].filename)}:{own[-1].lineno}"
+
+
+def shown_file(name: str) -> str:
+    """A file of source code as a plan's reader knows it: below the packages or this folder, else with its own folder.
+
+    >>> shown_file("/usr/lib/python3/site-packages/pkg/model.py"), shown_file("/home/me/work/models/mine.py")
+    ('pkg/model.py', 'models/mine.py')
+    """
+    inside = name.removeprefix(f"{os.getcwd()}/").rpartition("site-packages/")[2]
+    return "/".join(Path(inside).parts[-2:]) if inside.startswith("/") else inside
 
 
 def first_line(error: Exception) -> str:

@@ -1,0 +1,245 @@
+"""The halves of a recorded block: those that planc has ops for, and code that stays whole."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import prod
+
+from planc.backends.cuda.runtime.traced.find_attention import attention_of
+from planc.backends.cuda.runtime.traced.find_feed_forward import second_half
+from planc.backends.cuda.runtime.traced.flow import Flow
+from planc.backends.cuda.runtime.traced.record import Record, Run
+from planc.backends.cuda.runtime.traced.roles import (
+    Attention,
+    Block,
+    Code,
+    Experts,
+    FeedForward,
+    Norm,
+    Shape,
+    UnknownError,
+    params_of,
+)
+
+SUMS = ("add", "__add__", "add_", "__iadd__", "__radd__")
+SCALES = ("mul", "__mul__", "__rmul__", "mul_", "dropout", "to", "type", "float", "type_as", "contiguous", "clone")
+"""Steps of one tensor between a half and the stream, which do not look from token to token."""
+Half = Attention | FeedForward | Experts | Code
+
+
+@dataclass(frozen=True)
+class Found:
+    """A recorded block, the run that it is, and the nodes of its calls."""
+
+    record: Record
+    run: Run
+    flow: Flow
+    params: Mapping[str, Shape]
+    """Its own, by their names in the block."""
+
+
+def found_block(record: Record, run: Run, params: Mapping[str, Shape], batch: int) -> Found:
+    """The block that `run` is, with the nodes of its calls."""
+    prefix = f"{run.module}."
+    own = {n.removeprefix(prefix): s for n, s in params.items() if n.startswith(prefix)}
+    return Found(record, run, Flow(record, run, params, prefix, batch), own)
+
+
+def alike(found: list[Found]) -> tuple[Block, ...]:
+    """The blocks of a model. Those halves that a plan divides by one dim have one width: others are code."""
+    blocks = [_block_of(f) for f in found]
+    for width in (_of_attention, _of_feed_forward, _of_experts):
+        seen = Counter(w for b in blocks if (w := width(b)) is not None)
+        for number, block in enumerate(blocks):
+            if (here := width(block)) is not None and here != seen.most_common(1)[0][0]:
+                blocks[number] = _as_code(found[number], block, width is _of_attention)
+    return tuple(blocks)
+
+
+def _of_attention(block: Block) -> tuple[int, ...] | None:
+    a = block.heads
+    return None if a is None else (a.heads, a.kv_heads, a.head_dim, a.value_dim)
+
+
+def _of_feed_forward(block: Block) -> tuple[int, ...] | None:
+    return (block.second.down.taken,) if isinstance(block.second, FeedForward) else None
+
+
+def _of_experts(block: Block) -> tuple[int, ...] | None:
+    e = block.second
+    if not isinstance(e, Experts):
+        return None
+    return (e.experts, e.top_k, *sorted(prod(s) for _, s in e.params), e.shared.down.taken if e.shared else 0)
+
+
+def _as_code(found: Found, block: Block, first: bool) -> Block:
+    """A block with one of its halves as code."""
+    why = "it has other widths than those of most blocks"
+    half = block.attention if first else block.second
+    assert half is not None
+    run = next((r for r in _halves(found) if _within(half, _own(found, r))), None)
+    if run is None or not _are_added(found, _halves(found)):
+        return _whole(found, why)
+    code = _code(found, run, why)
+    return (
+        replace(block, attention=code) if first else replace(block, second=replace(code, parallel=_is_parallel(half)))
+    )
+
+
+def _is_parallel(half: Half) -> bool:
+    return not isinstance(half, Attention) and half.parallel
+
+
+def _within(half: Half, path: str) -> bool:
+    """True where all layers of a half lie in the module at `path`, whose norms may lie outside."""
+    norms = {n for norm in (half.before, half.after) for n in (params_of(norm) if norm is not None else ())}
+    return all(n.startswith(f"{path}.") for n in _inside(half) - norms)
+
+
+def _block_of(found: Found) -> Block:
+    """A block; what planc has no ops for is `Code`."""
+    run, own = found.run, found.params
+    try:
+        attention = attention_of(found.flow, run)
+        second = second_half(found.flow, run, attention)
+    except UnknownError as error:
+        return _in_halves(found, str(error))
+    rest = [n for n in own if n not in params_of(attention) | params_of(second)]
+    if not rest:
+        return Block(attention, second)
+    return _in_halves(found, f"parameters without a part that planc knows: {', '.join(rest)}")
+
+
+def _whole(found: Found, why: str) -> Block:
+    """All of a block as code."""
+    lines = [c.line for c in found.record.calls[found.run.begin : found.run.end] if c.module == found.run.module]
+    line = lines[0] if lines else found.record.calls[found.run.begin].line
+    return Block(Code("", tuple(found.params.items()), returns=found.run.returns, line=line, why=why), None)
+
+
+def _in_halves(found: Found, why: str) -> Block:
+    """The block as the modules that its code calls: each has parts that planc knows and nothing else, or is code."""
+    runs = _halves(found)
+    inside = {p for r in runs for p in found.params if p.startswith(f"{_own(found, r)}.")}
+    norms = {p for node in found.flow.nodes if node.norm for p, _ in node.norm.params}
+    if not 1 <= len(runs) <= 2 or set(found.params) - inside - norms or not _are_added(found, runs):
+        return _whole(found, why)
+    halves = [_half(found, r, why) for r in runs]
+    if len(halves) == 2 and not isinstance(halves[1], FeedForward | Experts | Code):
+        halves[1] = _code(found, runs[1], "attention stands in the second half")
+    first: Half = halves[0]
+    if isinstance(first, FeedForward | Experts):
+        if len(halves) == 1:
+            return Block(None, first)
+        first = _code(found, runs[0], "a feed-forward layer stands in the first half")
+    second = halves[1] if len(halves) == 2 else None
+    assert not isinstance(second, Attention)
+    if isinstance(second, Code) and found.flow.depends(runs[1].taken, runs[0].given) is False:
+        second = replace(second, parallel=True)
+    return Block(first, second)
+
+
+def _halves(found: Found) -> list[Run]:
+    """Modules that the block's own code calls with hidden states and that give hidden states; norms are none."""
+    record, block = found.record, found.run
+    size = prod(record.shapes[block.taken])
+    runs = [
+        r
+        for r in record.runs
+        if r.caller == block.module
+        and block.begin <= r.begin < r.end <= block.end
+        and r.taken >= 0
+        and r.given >= 0
+        and prod(record.shapes[r.taken]) == prod(record.shapes[r.given]) == size
+        and any(p.startswith(f"{_own(found, r)}.") for p in found.params)
+    ]
+    return [r for r in runs if not found.flow._is_norm(r)]
+
+
+def _are_added(found: Found, halves: list[Run]) -> bool:
+    """True where the block adds what each of its halves gives to the stream, and does nothing else with it."""
+    flow, block = found.flow, found.run
+    own = [n for n in flow.nodes if n.kind != "norm" and n.call.module == block.module]
+    plain = all(n.kind in SUMS or (n.kind in SCALES and len(n.inputs) == 1) for n in own)
+    sums = [n for n in own if n.kind in SUMS]
+    ends = plain and len(sums) == len(halves) and any(block.given in n.outputs for n in sums)
+    return ends and all(_joins(flow, h.given) and _leaves(flow, h.taken, block.taken) for h in halves)
+
+
+def _joins(flow: Flow, value: int) -> bool:
+    """True where `value` is added to something, after a norm or a scale at most."""
+    while users := flow.users.get(value, []):
+        if all(u.kind in SUMS for u in users):
+            return True
+        if len(users) > 1 or users[0].kind not in (*SCALES, "norm"):
+            return False
+        value = users[0].outputs[0]
+    return False
+
+
+def _leaves(flow: Flow, value: int, stream: int) -> bool:
+    """True where `value` is the stream, which begins with the number `stream`, after a norm or a scale at most."""
+    while value != stream:
+        maker = flow.maker.get(value)
+        if maker is None or maker.kind in SUMS:
+            return maker is not None
+        if maker.kind not in (*SCALES, "norm") or len(maker.inputs) != 1:
+            return False
+        value = maker.inputs[0]
+    return True
+
+
+def _own(found: Found, run: Run) -> str:
+    """The path of a run's module in its block."""
+    return run.module.removeprefix(f"{found.run.module}.")
+
+
+def _half(found: Found, run: Run, why: str) -> Half:
+    """The half that `run` is."""
+    path, flow = _own(found, run), found.flow
+    mine = {p for p in found.params if p.startswith(f"{path}.")}
+    attention = None
+    try:
+        attention = attention_of(flow, found.run)
+        if mine and mine <= _inside(attention):
+            return attention
+    except UnknownError as error:
+        why = str(error)
+    try:
+        outside = tuple(n for n in found.params if n not in mine)
+        second = second_half(flow, found.run, attention, outside)
+        if mine <= _inside(second):
+            return second
+        rest = ", ".join(sorted(mine - _inside(second)))
+        why = f"parameters without a part that planc knows: {rest}"
+    except UnknownError:
+        pass
+    return _code(found, run, why)
+
+
+def _inside(half: Half) -> set[str]:
+    return params_of(half) - {""}
+
+
+def _code(found: Found, run: Run, why: str) -> Code:
+    path = _own(found, run)
+    calls = found.record.calls[run.begin : run.end]
+    line = next((c.line for c in calls if c.module == run.module), calls[0].line)
+    params = tuple((n, s) for n, s in found.params.items() if n.startswith(f"{path}."))
+    before = _norm_before(found.flow, run.taken)
+    return Code(path, params, before, _norm_after(found.flow, run.given), returns=run.returns, line=line, why=why)
+
+
+def _norm_before(flow: Flow, value: int) -> Norm | None:
+    while (maker := flow.maker.get(value)) is not None and len(maker.inputs) == 1:
+        if maker.kind == "norm":
+            return maker.norm
+        value = maker.inputs[0]
+    return None
+
+
+def _norm_after(flow: Flow, value: int) -> Norm | None:
+    node, _ = flow.ahead(value, ("norm", "linear", "core", "experts", *SUMS))
+    return node.norm if node is not None and node.kind == "norm" else None
