@@ -106,7 +106,7 @@ class Moments:
             for kind in self.model.blocks
         ]
         loss = Moment(name="loss", activations=saved, buffers=self._logits() + self._head_input() + head_once)
-        head_grad = Moment(name="gradient of the head", buffers=waits + head * FP32)
+        head_grad = Moment(name="gradient of the head", buffers=waits + head * FP32 + self._summed_before_head())
         return [*blocks, loss, head_grad, Moment(name="sums", buffers=self._whole_sums()), Moment(name="update")]
 
     # State.
@@ -153,17 +153,23 @@ class Moments:
         return sum(self._copies_of(p) * self._stored_elements(p, "params") for p in experts) * self.computed
 
     def _hoisted(self) -> float:
-        """The head's weight, gathered once for all microbatches."""
+        """The head's weight, gathered once for all microbatches; the table of tokens too where it is the copy of one
+        on the host."""
         if self.plan.microbatches == 1 or pipelined(self.plan):
             return 0.0
-        return sum(param_elements(self.plan, p) * self.computed for p in self.sharded.params if self._of_head(p))
+        copied = on_host(self.plan, "params")
+        tables = (p for p in self.sharded.params if self._of_head(p) or (copied and self._of_tokens(p)))
+        return sum(param_elements(self.plan, p) for p in tables) * self.computed
+
+    def _of_tokens(self, p: ParamSharding) -> bool:
+        return bool(p.stored["params"]) and "first" in p.param.sections and len(self.model.shape(p.param)) > 1
 
     def _of_head(self, p: ParamSharding) -> bool:
         return bool(p.stored["params"]) and "last" in p.param.sections and len(self.model.shape(p.param)) > 1
 
     def _new_gradients(self) -> float:
         """Bytes of a microbatch's gradients of the layers, beside the sum of those before it: the loop over the layers
-        writes all of them before they are added. What scores take was read beside them, and has them in it."""
+        writes all of them before they are added."""
         if self.plan.microbatches == 1 or pipelined(self.plan):
             return 0.0
         layers = (p for p in self.sharded.params if {*p.param.sections} & {*self.model.blocks})
@@ -200,9 +206,9 @@ class Moments:
         return (shares + stored) * self.plan.microbatches * one
 
     def _backward(self, kind: Section) -> float:
-        """A block's weights as they are multiplied, and the scores of its attention."""
+        """A block's weights as they are multiplied, the scores of its attention, and what waits beside them."""
         weights = sum(param_elements(self.plan, p) for p in self.sharded.params if kind in p.param.sections)
-        return weights * self.computed + self._scores(kind) + self._head_waits()
+        return weights * self.computed + self._scores(kind) + self._head_waits() + self._new_gradients()
 
     def _block(self, kind: Section) -> float:
         """A block's weights as they are multiplied, the tensors that its backward reads, the kernel's own, and the
@@ -284,6 +290,13 @@ class Moments:
         thin = {r.tensor for r in self._sums if all_reduce_thin_shards.NAME in r.realised_by}
         waiting = [g for p, g in self._summed_whole if "last" in p.param.sections and p.param.name in thin]
         return min(sum(waiting), self._logits())
+
+    def _summed_before_head(self) -> float:
+        """Bytes of gradients of tables of tokens that are summed whole. With one microbatch they are ready before the
+        head's gradient is made; with more, that is made while they wait."""
+        if self.plan.microbatches > 1 or pipelined(self.plan):
+            return 0.0
+        return sum(whole for p, whole in self._summed_whole if "last" not in p.param.sections)
 
     def _whole_sums(self) -> float:
         """The largest gradient that is summed whole, beside its sum: one after the other."""

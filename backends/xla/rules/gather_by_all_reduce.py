@@ -1,8 +1,9 @@
 """Over every device of a torus the TPU compiler gathers parameters by summing: each rank adds its part to zeros.
 
 An all-reduce sends twice what a gather does. Embedding and head travel in fp32 then. Read from a step over all of
-v5p 4x4x4. Over all of a plane (v6e 8x8) most stay gathers, and so they do where gradients stay scattered over a whole
-machine (`all_reduce_whole_torus`).
+v5p 4x4x4, and from single gathers over 4x4x8 and v4 2x4x4. Over fewer devices they stay gathers (a step over v5p
+2x2x4, single gathers over 2x2x2, 2x4x4 and 2x2x8), and most do over all of a plane (v6e 8x8), and where gradients stay
+scattered over a whole machine (`all_reduce_whole_torus`).
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ from planc.ir.collective import DTYPE_BYTES, Collective
 from planc.ir.sharding import Sharded
 
 NAME = "gather_by_all_reduce"
+DEVICES = 64
+"""The fewest devices of a torus over which gathers were seen to be sums; over 32 they were not."""
 
 
 def apply(sharded: Sharded, rows: Rows) -> Rows:
-    if not sums_over_all(sharded) or len(sharded.plan.cluster.shape) < 3:
+    cluster = sharded.plan.cluster
+    if not sums_over_all(sharded) or len(cluster.shape) < 3 or cluster.devices < DEVICES:
         return rows
     return tuple(_as_all_reduce(row) if _gathers(sharded, row) else row for row in rows)
 

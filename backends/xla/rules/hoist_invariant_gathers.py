@@ -3,7 +3,8 @@
 Both stand in one loop body, where equal gathers are one. On virtual CPU devices the gather also does
 not depend on the microbatch and moves out of that loop: once a step (embedding, final norm and head
 of fsdp 2 > tp 2: one execution each over four microbatches). The TPU compiler hoists only
-the gathers of weights that are multiplied (the head of v5p and v6e programs; their embedding stays in the loop).
+the gathers of weights that are multiplied (the head of v5p and v6e programs; their embedding stays in the loop), and
+all of those of copies of parameters that rest on the host (v5p and v6e programs of 8 layers).
 
 XLA unrolls a loop of one iteration, as over a block that is repeated once. On virtual CPU devices its gathers move out
 of the loop over microbatches too, but the forward's and the backward's apart: two executions over two microbatches and
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from planc.backends.xla.analysis.offload import on_host
 from planc.backends.xla.rules.rule import Rows, changed, platform
 from planc.ir.collective import Collective
 from planc.ir.sharding import Sharded
@@ -24,12 +26,13 @@ NAME = "hoist_invariant_gathers"
 
 def apply(sharded: Sharded, rows: Rows) -> Rows:
     everything = platform(sharded) == "host"
+    copied = on_host(sharded.plan, "params")
     once = {kind for kind in sharded.model.blocks if sharded.model.layers_of(kind) == 1}
     multiplied = {p for o in sharded.op.values() if o.op.kind == "matmul" for p in o.op.params}
     ends = [r for r in rows if _gathers(r, {"first", "last"})]
     unrolled = [r for r in rows if _gathers(r, once)]
     again = {id(r) for r in (ends if everything else (*ends, *unrolled)) if r.phase == "backward"}
-    hoisted = {id(r) for r in ends if everything or r.tensor in multiplied}
+    hoisted = {id(r) for r in ends if everything or copied or r.tensor in multiplied}
     hoisted |= {id(r) for r in unrolled if everything}
     kept = [r for r in rows if id(r) not in again]
     return tuple(changed(r, NAME, per="step", count=1) if id(r) in hoisted and r.count > 1 else r for r in kept)

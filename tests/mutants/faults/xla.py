@@ -62,6 +62,21 @@ FAULTS: tuple[Fault, ...] = (
         test="tests/xla/test_tpu_rules.py::test_gradients_of_keys_that_the_kernel_gathers_stay_scattered",
     ),
     Fault(
+        name="xla: parameters are gathered by sums over a torus of any size",
+        file="backends/xla/rules/gather_by_all_reduce.py",
+        text="len(cluster.shape) < 3 or cluster.devices < DEVICES:",
+        planted="len(cluster.shape) < 3:",
+        test="tests/xla/test_tpu_rules.py::test_gathers_over_a_small_torus_stay_gathers_and_copies_are_gathered_once",
+    ),
+    Fault(
+        name="xla: the sum of a table of tokens is gone when the head's gradient is made",
+        file="backends/xla/analysis/peak_memory.py",
+        text="buffers=waits + head * FP32 + self._summed_before_head())",
+        planted="buffers=waits + head * FP32)",
+        test="tests/xla/test_tpu_rules.py::"
+        "test_a_whole_sum_of_a_table_of_tokens_stands_beside_the_head_s_gradient_of_one_microbatch",
+    ),
+    Fault(
         name="xla: a vocabulary with a rest is stored as it is",
         file="backends/xla/analysis/padding.py",
         text="    return tuple(n + -n % ranks for n, ranks in zip(shape, parts, strict=True))",
