@@ -51,7 +51,8 @@ def realise(target: Target, sharded: Sharded) -> Realised:
     backend = load_backend(target)
     if refused := refusals(sharded, target):
         raise PlanError(refused)
-    return Realised(backend=backend, sharded=replace(sharded, attention=backend.attention_kernel(sharded)))
+    kernel = backend.attention_kernel(sharded)
+    return Realised(backend=backend, sharded=replace(sharded, attention=kernel, lockstep=backend.lockstep))
 
 
 def realise_for(target: Target | None) -> Realise | None:

@@ -19,6 +19,7 @@ class CommonBackend:
 
     name: str
     target: Target
+    lockstep: bool = False
     launchers: tuple[str, ...] = ()
     framework: Framework
 

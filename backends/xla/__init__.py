@@ -30,6 +30,7 @@ class Xla(CommonBackend):
     name = "xla"
     target: Target = "xla"
     one_process = True
+    lockstep = True
     framework = JAX
     launchers = ("jobset", "xpk")
 

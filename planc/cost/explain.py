@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from planc.cost.compute.section import host_s, op_s
 from planc.cost.costed import CostedPlan
 from planc.cost.step.span_names import optimizer_cause, transfer_words
+from planc.cost.step.step_time import copies_run
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.base import Cause, Value
 from planc.ir.report import TimedCollective
 from planc.sharding.recompute import replay
-from planc.sharding.stage_assignment import microbatches_each, sections_on
+from planc.sharding.stage_assignment import microbatches_each
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +44,7 @@ def _compute(costed: CostedPlan) -> Iterator[Seconds]:
     chip = plan.cluster.chip
     done: dict[str, float] = {}
     again: dict[str, float] = {}
-    for section, copies in sections_on(plan, costed.slowest).items():
+    for section, copies in copies_run(sharded, costed.slowest).items():
         ops = sharded.ops.get(section, ())
         names = set(replay(plan, section).ops) if section in plan.model.blocks else set()
         times = microbatches_each(plan) * copies

@@ -46,6 +46,11 @@ class Backend(Protocol):
         ...
 
     @property
+    def lockstep(self) -> bool:
+        """True where all ranks of a pipeline run one program, and wait for each other."""
+        ...
+
+    @property
     def launchers(self) -> tuple[str, ...]:
         """The kinds of launch file that `launch_file` writes."""
         ...

@@ -10,17 +10,17 @@ from collections.abc import Iterator
 
 PACKAGES = frozenset(
     {
-        "__future__", "collections", "contextlib", "copy", "functools", "itertools", "jax", "math", "numpy", "optax",
-        "re", "torch", "torch_xla", "torchao", "typing", "warnings",
+        "__future__", "collections", "contextlib", "contextvars", "copy", "functools", "itertools", "jax", "math",
+        "numpy", "optax", "re", "torch", "torch_xla", "torchao", "typing", "warnings",
     }
 )  # fmt: skip
 """Packages that emitted programs import from."""
 BUILTINS = frozenset(
     {
         "NotImplementedError", "RuntimeError", "ValueError", "abs", "all", "any", "bool", "dict", "enumerate", "float",
-        "frozenset", "getattr", "hasattr", "int", "isinstance", "len", "list", "map", "max", "min", "next", "print",
-        "property", "range", "reversed", "round", "set", "slice", "sorted", "staticmethod", "str", "sum", "super",
-        "tuple", "type", "zip",
+        "frozenset", "getattr", "hasattr", "id", "int", "isinstance", "len", "list", "map", "max", "min", "next",
+        "print", "property", "range", "reversed", "round", "set", "slice", "sorted", "staticmethod", "str", "sum",
+        "super", "tuple", "type", "zip",
     }
 )  # fmt: skip
 """Names that a program may use without defining them."""

@@ -101,6 +101,8 @@ class Sharded:
     params: tuple[ParamSharding, ...]
     attention: AttentionKernel | None = None
     """The kernel of attention that a target's program calls; None: the one that the plan names, or a fused one."""
+    lockstep: bool = False
+    """All ranks of a pipeline run one program, a target's: they wait for each other in every tick."""
     layout_cache: Cache = field(default_factory=Cache, compare=False, repr=False)
     """Results that depend on layouts only, not on axis sizes or batch."""
 
@@ -124,6 +126,7 @@ class Sharded:
             ops=self.ops,
             params=self.params,
             attention=self.attention,
+            lockstep=self.lockstep,
             layout_cache=self.layout_cache,
         )
 

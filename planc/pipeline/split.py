@@ -11,8 +11,16 @@ from planc.schedules import schedules
 
 
 def schedule_of(split: Split) -> Schedule:
-    """The schedule that a plan's `split` names."""
-    return schedules()[split.schedule]
+    """The schedule that a plan's `split` names, or the one in lockstep that a target runs in its place."""
+    return _named(split.schedule)
+
+
+def _named(name: str) -> Schedule:
+    if name in schedules():
+        return schedules()[name]
+    from planc.pipeline.lockstep import lockstep_schedule
+
+    return lockstep_schedule(name)
 
 
 def shape_of(split: Split, ranks: int, microbatches: int) -> Shape:
@@ -64,7 +72,7 @@ def splits_backward(split: Split) -> bool:
 
 @cache
 def _splits_backward(name: str) -> bool:
-    schedule = schedules()[name]
+    schedule = _named(name)
     shape = Shape(2, schedule.chunks, 4)
     return any(a.kind == "backward_weight" for repeat in schedule.rank_actions(shape, 0) for a in repeat.actions)
 

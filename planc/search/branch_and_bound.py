@@ -7,7 +7,8 @@ every single one would return.
 Bounds are those of any correct program. With a target, the layouts that reach the end of the search are costed as its
 program runs them: one that the target refuses, or whose program does not fit, is left out, and the others are ranked
 by the program's seconds. Programs may move less than the sentences ask for, as torch does where it keeps parameters
-gathered through a pipeline or reduces gradients once: their bounds count state once a step. Nodes stay open up to
+gathered through a pipeline or reduces gradients once: their bounds count state once a step. Where all ranks of a
+pipeline run one program, bounds are of its layers alone, and none comes from a simulation. Nodes stay open up to
 TARGET_SLACK times the time and down to TARGET_MEMORY of the memory, and a layout whose program gains more than that can
 be missed.
 """
@@ -255,7 +256,7 @@ Key = tuple[float, float, int]
 class LeafNode(NamedTuple):
     """A layout costed except for the simulation of its pipeline.
 
-    `simulated_bound` is True once its bound comes from a simulation of a few microbatches.
+    `simulated_bound` is True once its bound comes from a simulation of a few microbatches, or where none is made.
     """
 
     point: Point
@@ -354,10 +355,11 @@ class _Run:
         refusals = None
         for point in self._probes():
             try:
-                self.target = self.realise(self.bounds.sharded(point)).target
+                realised = self.realise(self.bounds.sharded(point))
             except PlanError as error:
                 refusals = refusals or error
             else:
+                self.target, self.bounds.lockstep = realised.target, realised.sharded.lockstep
                 return
         if refusals is not None:
             raise refusals
@@ -440,7 +442,8 @@ class _Run:
             for gib, point in self.bounds.points(node):
                 if self._open(bound_s, gib):
                     layout = self.bounds.layout(point, node)
-                    self._wait(self.bounds.time_s(layout, node) / point.sequences, gib, LeafNode(point, layout))
+                    nearer_s, exact = self.bounds.time_s(layout, node), self.bounds.in_lockstep(node)
+                    self._wait(max(bound_s, nearer_s / point.sequences), gib, LeafNode(point, layout, exact))
         elif not node.simulated_bound:
             point, layout = node.point, node.layout
             nearer_s = step_lower_bound_s(layout.plan, layout.division.held, layout.work) / point.sequences

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from planc.cost.step.section_cost import MicrobatchSeconds
 from planc.diag.fast_dataclass import dataclass
@@ -56,11 +56,13 @@ class PipelinePaths:
             times.send_s,
         )
 
-    def compute_times(self, seconds: MicrobatchSeconds) -> StageTimes:
-        """Seconds of one microbatch on a stage of each kind, from those of sections (`seconds`), without transfers of
-        state and hand-overs."""
+    def compute_times(self, seconds: MicrobatchSeconds, within: Collection[Section] | None = None) -> StageTimes:
+        """Seconds of one microbatch on a stage of each kind, from those of sections (`seconds`), all or those `within`
+        some, without transfers of state and hand-overs."""
         forward_s, backward_s, sections = seconds.forward_s, seconds.backward_s, seconds.sections
         kinds = [on for _, on in self.division.kinds]
+        if within is not None:
+            kinds = [{s: n for s, n in on.items() if s in within} for on in kinds]
         return StageTimes(
             tuple([sum([n * forward_s[s] for s, n in on.items()]) for on in kinds]),
             tuple([sum([n * backward_s[s] for s, n in on.items()]) for on in kinds]),

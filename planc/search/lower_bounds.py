@@ -108,6 +108,10 @@ class Bounds:
     """Lower bounds of the points of a space, from figures that many points share. Those of `programs` count transfers
     of state once a step, which a program may keep and sum up between microbatches."""
 
+    lockstep = False
+    """All ranks of a pipeline run one program (`planc.pipeline.lockstep`): they share what lies before and after the
+    layers, and a microbatch is sent on beside other work."""
+
     def __init__(self, space: Space, *, programs: bool = False) -> None:
         self.space, self._programs = space, programs
         self._names = space.axes
@@ -207,8 +211,9 @@ class Bounds:
 
     def critical_path_s(self, shape: Shape) -> float:
         """Lower bound on the step time (s) of a `shape`: the critical path of the pipeline, without transfers
-        of state."""
-        times = shape.paths.compute_times(self.microbatch_seconds(shape.family, shape.pipeline))
+        of state; in lockstep that of the layers alone."""
+        within = self.space.plan.model.blocks if self.in_lockstep(shape) else None
+        times = shape.paths.compute_times(self.microbatch_seconds(shape.family, shape.pipeline), within)
         return shape.paths.critical.lower_bound_s(times, shape.family.microbatches) * SHAVED
 
     # Points.
@@ -250,8 +255,14 @@ class Bounds:
     def time_s(self, layout: LayoutCost, shape: Shape) -> float:
         """Lower bound on the step time (s) of a `layout` of a `shape`, whatever the order in which its
         pipeline runs."""
+        if self.in_lockstep(shape):
+            return self.critical_path_s(shape)
         times = shape.paths.kind_times(layout.work.times)
         return layout.work.total_s(shape.paths.critical.lower_bound_s(times, layout.plan.microbatches)) * SHAVED
+
+    def in_lockstep(self, shape: Shape) -> bool:
+        """True if the ranks of the pipeline of a `shape` run one program."""
+        return self.lockstep and shape.pipeline is not None
 
     def of(self, point: Point) -> Bound:
         """The bound of a `point` whose batch and pipeline fit."""

@@ -67,7 +67,7 @@ def _exposed_s(costed: CostedPlan) -> float:
 
 LOWERED: dict[Target, tuple[str, ...]] = {
     "cuda": ("gathered_once", "one_microbatch", "pipeline", "every_third", "tied"),
-    "xla": ("gathered_once", "one_microbatch"),
+    "xla": ("gathered_once", "one_microbatch", "pipeline"),
 }
 """The plans of PLANS that each target lowers; it refuses a sentence of the others."""
 COSTED = [*((name, "none") for name in PLANS), *((name, target) for target, names in LOWERED.items() for name in names)]

@@ -12,7 +12,7 @@ model     llama3_8b(layers = 8)
 batch     64 x 4096 tokens microbatch 1
 cluster   1 x h100_node
 mesh      pp {ranks} > fsdp {rest}
-use       pp over pp as 1f1b
+use       pp over pp as zbv
 use       fsdp over fsdp
 """
 

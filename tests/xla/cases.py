@@ -62,6 +62,19 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
     "circular": ("pp 2 > dp 2", "use zero1 over dp", "split layers over pp as circular(chunks = 2)"),
     "circular_at_once": ("pp 2 > dp 4", "use ddp over dp", "split layers over pp as circular(chunks = 2)"),
     "circular_fsdp_tp": ("fsdp 2 > pp 2 > tp 2", FSDP, TP, "split layers over pp as circular(chunks = 2)"),
+    "one_f_one_b": ("pp 4", "use pp over pp as 1f1b"),
+    "one_f_one_b_fsdp_tp_sp": ("pp 2 > fsdp 2 > tp 2", FSDP, TP, SP, "use pp over pp as 1f1b"),
+    "one_f_one_b_step_zero": ("pp 2 > fsdp 2", FSDP, "gather params per step", "use pp over pp as 1f1b"),
+    "one_f_one_b_blocks": ("pp 4 > fsdp 2", FSDP, "use pp over pp as 1f1b", "recompute blocks"),
+    "interleaved": ("pp 2 > dp 2", "use zero1 over dp", "split layers over pp as interleaved_1f1b(chunks = 2)"),
+    "interleaved_fsdp_tp": ("fsdp 2 > pp 2 > tp 2", FSDP, TP, "split layers over pp as interleaved_1f1b(chunks = 2)"),
+    "unequal_stages": ("pp 2 > fsdp 2", FSDP, "split layers over pp as 1f1b stages [embed + 3, 1 + head]"),
+    "unequal_stages_interleaved": (
+        *("pp 2 > tp 2", TP, SP, "recompute blocks"),
+        "split layers over pp as interleaved_1f1b(chunks = 2) stages [embed, 2, 1, 1 + head]",
+    ),
+    "one_f_one_b_every": ("pp 2 > fsdp 2", FSDP, "use pp over pp as 1f1b", "recompute blocks every 2 layers"),
+    "looped_bfs": ("pp 2 > fsdp 2", FSDP, "split layers over pp as looped_bfs(chunks = 2)"),
     "cp": ("cp 4", "use cp over cp"),
     "cp_in_order": ("dp 2 > cp 2", "use zero2 over dp", "shard sequence over cp"),
     "cp_stored": ("fsdp 2 > cp 2", "shard batch over fsdp", "store params, grads, optimizer over fsdp, cp", CP),
@@ -93,6 +106,12 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
     "projected_heads": ("dp 2 > tp 2", "use ddp over dp", "shard heads over tp in projection"),
     "embed_at_rest": (*FSDP_TP[:3], "shard embed over tp in residual"),
     "cp_gpipe": ("pp 2 > fsdp 2 > cp 2", "use pp over pp as gpipe", FSDP, CP, "recompute blocks"),
+    "splash_one_f_one_b": ("pp 2 > fsdp 2 > tp 2", FSDP, TP, SP, SPLASH, "use pp over pp as 1f1b"),
+    "splash_circular": (
+        *("pp 2 > fsdp 2 > tp 2", FSDP, TP, SPLASH, "recompute blocks"),
+        "split layers over pp as circular(chunks = 2)",
+    ),
+    "ring_one_f_one_b": ("pp 2 > fsdp 2 > cp 2", FSDP, RING, "use pp over pp as 1f1b"),
     "splash": (*FSDP_TP, SPLASH, "recompute blocks"),
     "splash_hsdp": ("replica 2 > fsdp 2 > tp 2", "use hsdp over replica, fsdp", TP, "attention.core as flash"),
     "splash_kept": (*FSDP_TP, SPLASH, "recompute blocks except attention.core, ffn.gate"),
@@ -159,7 +178,16 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
 SELDOM = {
     *("two_axes", "dp_tp", "fsdp_tp", "fsdp4_tp_sp", "tp_outside", "heads_only", "ffn_vocab_only", "zero2_tp_sp"),
     *("tied_zero1", "tied_circular_tp", "recompute_core", "cp_in_order", "circular_at_once", "fsdp_microbatch"),
-    *("recompute_every_splash", "recompute_every_gpipe"),
+    *("recompute_every_splash", "recompute_every_gpipe", "one_f_one_b_every", "one_f_one_b_blocks"),
+    *(
+        "gpipe_fsdp_tp_sp",
+        "gpipe_step_zero",
+        "circular_fsdp_tp",
+        "interleaved",
+        "looped_bfs",
+        "unequal_stages_interleaved",
+    ),
+    "splash_circular",
     *("whole_keys", "keys_of_two_ranks"),
     *("offload_optimizer_tp", "offload_params_zero1", "offload_some", "offload_kernel", "offload_step"),
     *("ulysses_gathered", "ulysses_gpipe", "ulysses_keys_whole", "ffn_rows", "projected_heads", "embed_at_rest"),
@@ -195,7 +223,7 @@ NARROW_STATE: dict[str, tuple[str, ...]] = {
 }
 """State in bf16, beside one device that rounds it as often."""
 
-QUICK = {"fsdp", "fsdp_tp_sp", "gpipe", "ring", "splash"}
+QUICK = {"fsdp", "fsdp_tp_sp", "one_f_one_b", "ring", "splash"}
 """One of each mechanism: trained by `make test`. CI trains the others too, but for those that are seldom trained."""
 
 

@@ -16,7 +16,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from planc.backends.xla.analysis.pipeline import chunks, stack_shape
+from planc.backends.xla.analysis.pipeline import chunks
+from planc.backends.xla.analysis.stacked_params import stacks_of
 from planc.backends.xla.runtime.start_up import prepare_environment
 from planc.checks import check_plan
 from planc.ir.plan import Plan
@@ -40,7 +41,7 @@ def temporary_bytes(plan: Plan) -> int:
 
     emitted, model = lower_plan(check_plan(plan), "xla").load(), plan.model
     module, mesh, optimizer = family(model.family), emitted.build_mesh(), emitted.adamw()
-    params = shards.abstract(shards.restacked(model, module.shapes(model), stack_shape(plan)))
+    params = shards.abstract(shards.restacked(module.shapes(model), stacks_of(plan)))
     step = emitted.build_train_step(module.build_loss(model, emitted), optimizer, mesh, params)
     rows = jax.ShapeDtypeStruct((plan.batch.sequences, plan.batch.sequence_tokens), np.int32)
     state = {"params": params, "optimizer": jax.eval_shape(optimizer.init, params)}

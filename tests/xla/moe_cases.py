@@ -5,15 +5,16 @@ from __future__ import annotations
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
 from tests.cuda.moe_cases import BOTH, CAPACITY, DEEPSEEK, EP, MIXTRAL, QWEN3, STORED
+from tests.cuda.moe_cases import TP as CUDA_TP
 from tests.plans import propagated
-from tests.xla.cases import ALL_BF16, SPLASH, TP, plan_of
+from tests.xla.cases import ALL_BF16, SP, SPLASH, TP, plan_of
 
 UNFUSED = "attention.core as unfused"
 LEFT_OUT = (
-    *("ep_pipeline", "deepseek_pipeline", "deepseek_tp_pipeline", "etp_balanced"),
+    *("deepseek_pipeline", "deepseek_tp_pipeline", "etp_balanced"),
     *("compile_ep", "compile_ep_tp", "compile_capacity"),
 )
-"""The target refuses pipelines of models with experts, and compiles whole programs; others here are balanced."""
+"""The target refuses pipelines of several kinds of layers, and compiles whole programs; others here are balanced."""
 
 MOE: dict[str, tuple[str, ...]] = {
     **{name: case for name, case in {**MIXTRAL, **QWEN3, **DEEPSEEK}.items() if name not in LEFT_OUT},
@@ -22,6 +23,17 @@ MOE: dict[str, tuple[str, ...]] = {
     "ep_fsdp_v5p": ("fsdp 2 > ep 2", BOTH, STORED, EP, UNFUSED),
     "ep_etp_view_v5p": (*MIXTRAL["ep_etp_view"], UNFUSED),
     "ep_splash": ("fsdp 2 > ep 2", BOTH, STORED, EP, "recompute blocks", SPLASH),
+    "ep_pipeline_interleaved": (
+        *("pp 2 > fsdp 2 > ep 2", BOTH, STORED, EP, "recompute blocks"),
+        "split layers over pp as interleaved_1f1b(chunks = 2)",
+    ),
+    "etp_same_tokens_pipeline": (
+        *("pp 2 > fsdp 2 > tp 2", "use fsdp over fsdp", CUDA_TP, "use etp over tp", "use pp over pp as 1f1b"),
+    ),
+    "etp_pipeline_capacity": (
+        *("pp 2 > fsdp 2 > tp 2", "use fsdp over fsdp", CUDA_TP, SP, "use etp over tp", CAPACITY),
+        "use pp over pp as gpipe",
+    ),
     "deepseek_every": ("fsdp 2 > ep 2", BOTH, STORED, EP, "recompute blocks every 3 layers"),
     "ep_offload": ("fsdp 2 > ep 2", BOTH, STORED, EP, "recompute blocks", "offload params, optimizer, hidden to host"),
     "deepseek_offload": ("dp 2 > tp 2", "use zero1 over dp", TP, "offload optimizer to host"),
@@ -56,12 +68,13 @@ CI = (
     "qwen3_moe_capacity",
     "deepseek_ep",
     "ep_splash",
+    "ep_pipeline",
 )
 """Those that CI trains."""
 QUICK = ("ep_view_crossed", "qwen3_moe_capacity")
 """Those that `make test` trains."""
 
-BALANCED = ("ep_etp_view", "deepseek_ep", "qwen3_moe_view")
+BALANCED = ("ep_etp_view", "deepseek_ep", "qwen3_moe_view", "ep_pipeline_interleaved", "etp_same_tokens_pipeline")
 """Those that train with a load-balancing loss too."""
 BALANCE = 0.3
 
@@ -77,6 +90,7 @@ NOT_PREDICTED = {
     "ep_etp_view": "its balance loss, which no plan says, sums counts of picks over tensor ranks; all else is right",
     "etp_outside_ep": OWN_ROWS,
     "deepseek_tp_sequence": OWN_ROWS,
+    "etp_same_tokens_pipeline": "as etp_same_tokens",
     "etp_same_tokens": "XLA divides the gradient of the router, which all tensor ranks have, among these",
 }
 """Layouts whose collectives the rules miss, outside the experts, and why."""

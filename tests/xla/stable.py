@@ -36,16 +36,16 @@ def main(steps: int, names: list[str]) -> None:
 def trained(name: str, steps: int) -> dict[str, Any]:
     import jax
 
-    from planc.backends.xla.analysis.pipeline import stack_shape
+    from planc.backends.xla.analysis.stacked_params import stacks_of
     from planc.backends.xla.models import family
     from planc.backends.xla.runtime import shards
 
     plan = plan_of(name, *LAYOUTS[name])
     emitted, model = lower_plan(check_plan(plan), "xla").load(), plan.model
     module, mesh, optimizer = family(model.family), emitted.build_mesh(), emitted.adamw()
-    stack = stack_shape(plan)
-    shapes = shards.abstract(shards.restacked(model, module.shapes(model), stack))
-    state = emitted.init_state(shards.fill(model, emitted.shardings(mesh, shapes), initial, stack), optimizer, mesh)
+    stacks = stacks_of(plan)
+    shapes = shards.abstract(shards.restacked(module.shapes(model), stacks))
+    state = emitted.init_state(shards.fill(model, emitted.shardings(mesh, shapes), initial, stacks), optimizer, mesh)
     step = emitted.build_train_step(module.build_loss(model, emitted), optimizer, mesh, shapes)
     where = emitted.state_shardings(mesh, shapes, optimizer)
     hashes, given_up = [], True

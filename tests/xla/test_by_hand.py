@@ -16,7 +16,8 @@ WORKER = Path(__file__).parent / "by_hand" / "worker.py"
 KINDS = {
     "fsdp": {"all_gather fsdp", "all_reduce fsdp"},
     "tensor": {"all_gather fsdp", "all_gather tp", "all_reduce fsdp", "all_reduce tp"},
-    "pipeline": {"all_gather fsdp", "all_reduce fsdp", "all_reduce pp+fsdp", "send_recv pp"},
+    "pipeline": {f"{op} pp" for op in ("all_gather", "all_reduce", "all_to_all", "send_recv")}
+    | {"all_gather fsdp", "all_reduce fsdp"},
 }
 
 

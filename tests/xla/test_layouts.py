@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from planc.backends.xla.analysis.layouts import Spec, Use, param_spec
 from planc.backends.xla.analysis.padding import padded
+from planc.backends.xla.analysis.stacked_params import Stack, stacks_of
 from planc.backends.xla.emit.program import emit
 from planc.ir.sharding import Sharded
 from tests.plans import propagated
@@ -68,3 +69,13 @@ def test_a_vocabulary_with_a_rest_is_stored_with_rows_for_all_ranks() -> None:
     of = sharded("uneven_tp")
     assert padded(of) == {"tok_embeddings.weight": (138, 64), "output.weight": (138, 64)}
     assert padded(sharded("fsdp_tp_sp")) == {}
+
+
+def test_stages_of_unequal_length_are_filled_up() -> None:
+    """At their ends, so that every rank has as many layers as the longest."""
+    one = stacks_of(sharded("unequal_stages").plan)
+    assert one[W1] == Stack((6,), (0, 1, 2, 3, None, None))
+    assert list(one[W1].places) == [(0, 0), (1, 1), (2, 2), (3, 3)]
+    of_chunks = stacks_of(sharded("unequal_stages_interleaved").plan)
+    assert of_chunks[W1] == Stack((2, 4), (None, None, 0, 1, 2, None, 3, None))
+    assert "norm.weight" not in one

@@ -10,7 +10,7 @@ from planc.checks import check_plan
 from planc.diag import PlanError
 from planc.lowering import lower_plan
 from tests.plans import propagated
-from tests.xla.cases import FSDP, FSDP_TP, plan_of, sharded
+from tests.xla.cases import FSDP, FSDP_TP, SP, TP, plan_of, sharded
 
 
 def test_a_layout_of_this_target_is_not_refused() -> None:
@@ -19,10 +19,10 @@ def test_a_layout_of_this_target_is_not_refused() -> None:
 
 
 def test_a_pipeline_is_refused_by_its_sentence() -> None:
-    of = propagated(plan_of("pipe", "pp 2 > fsdp 2", FSDP, "split layers over pp as 1f1b"))
+    of = propagated(plan_of("pipe", "pp 2 > fsdp 2", FSDP, "split layers over pp as zbv"))
     (found,) = refusals(of)
     assert found.code == "E0901"
-    assert "split layers over pp as 1f1b" in found.message
+    assert "split layers over pp as zbv" in found.message
     assert found.span.line == of.plan.split.cause.span.line
     with pytest.raises(PlanError):
         lower_plan(check_plan(of.plan), "xla")
@@ -40,15 +40,13 @@ PIPE = ("pp 2 > fsdp 2", FSDP)
 @pytest.mark.parametrize(
     ("layout", "why", "nearest"),
     [
-        ((*PIPE, "split layers over pp as 1f1b"), "runs forwards", "gpipe"),
-        ((*PIPE, "split layers over pp as interleaved_1f1b(chunks = 2)"), "runs forwards", "circular(chunks = 2)"),
-        ((*PIPE, "split layers over pp as gpipe stages [1, 3]"), "hold 1, 3 layers", "as many layers"),
+        ((*PIPE, "split layers over pp as zbv"), "one program on all", "interleaved_1f1b(chunks = 2)"),
+        ((*PIPE, "split layers over pp as interleaved_zero_bubble"), "at once", "interleaved_1f1b(chunks = 2)"),
+        ((*PIPE, "split layers over pp as dualpipev"), "different things at a time", "interleaved_1f1b(chunks = 2)"),
         ((*PIPE, "use pp over pp as gpipe", "gather params per microbatch"), "long after its forward", "per step"),
-        (("pp 2 > cp 2", "use cp over cp as ring", "use pp over pp as gpipe"), "does not differentiate", "all_gather"),
         (("cp 2", "shard sequence over cp", "attention.core as ring(rotate = alltoall)"), "rank to rank", "rotate"),
         (("fsdp 2", FSDP, "attention.core as cudnn"), "no such kernel", "attention.core as splash"),
         (("fsdp 2 > tp 2", FSDP, "attention.core as splash"), "every rank of tp would do the same", "as unfused"),
-        (("pp 2", "use pp over pp as gpipe", "attention.core as splash"), "inside a pipeline", "as unfused"),
         (("fsdp 2", FSDP, "attention.core as splash(block = 96)"), "128 rows of a sequence do not fall", "block"),
         (
             ("cp 2", "shard sequence over cp", "attention.core as unfused"),
@@ -59,9 +57,9 @@ PIPE = ("pp 2 > fsdp 2", FSDP)
         (("fsdp 2", FSDP, "recompute whole_blocks"), "what no gradient reads", "`recompute blocks`"),
         ((*PIPE, "use pp over pp as gpipe", "recompute blocks every 4 layers"), "at another place", "divides those"),
         (
-            (*PIPE, "split layers over pp as circular(chunks = 2)", "recompute blocks every 2 layers"),
-            "what it keeps for one",
-            "as gpipe",
+            (*PIPE, "split layers over pp as 1f1b stages [1, 3]", "recompute blocks every 2 layers"),
+            "unequal length",
+            "as many layers",
         ),
     ],
 )
@@ -70,10 +68,17 @@ def test_what_cannot_be_done_is_refused_with_the_nearest(layout: tuple[str, ...]
     assert found.code == "E0901" and why in found.message and nearest in found.help, found
 
 
-def test_microbatches_that_ranks_cannot_share_are_refused() -> None:
-    of = propagated(plan_of("pipe", "pp 4", "use pp over pp as gpipe", batch="12 x 24 tokens microbatch 2"))
+def test_rows_that_ranks_cannot_share_are_refused() -> None:
+    of = propagated(
+        plan_of("pipe", "pp 4 > tp 2", "use pp over pp as 1f1b", TP, SP, batch="8 x 20 tokens microbatch 2")
+    )
     (found,) = refusals(of)
-    assert "6 microbatches" in found.message and "multiple of 4" in found.help
+    assert "20 tokens do not fall into 8 equal parts" in found.message and "multiple of 8" in found.help
+
+
+def test_a_pipeline_of_several_kinds_of_layers_is_refused() -> None:
+    of = propagated(plan_of("kinds", *PIPE, "use pp over pp as 1f1b", model="deepseek_micro"))
+    assert ["2 kinds of layers" in f.message for f in refusals(of)] == [True]
 
 
 def test_tokens_that_do_not_fall_into_pieces_are_refused() -> None:

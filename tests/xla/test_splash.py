@@ -48,7 +48,6 @@ def test_a_plan_for_tpus_runs_it_and_others_where_they_say_so() -> None:
     [
         ("cp 4", "use cp over cp"),
         ("cp 4", "use cp over cp as ring"),
-        ("pp 4", "use pp over pp as gpipe"),
         ("fsdp 2 > tp 2", FSDP, "shard ffn, vocab over tp"),
     ],
 )

@@ -76,8 +76,8 @@ def hindrances(sharded: Sharded) -> Iterator[str]:
             yield f"a rank's {rows:g} rows that meet keys of others at a time are no whole vectors of {LANES}"
         if any(key_heads_of_others(o, sharded) for o in attentions(sharded)):
             yield "a rank has keys besides those of its query heads, and meets the keys of others"
-    if pipelined(plan):
-        yield "JAX 0.10.2 does not differentiate a kernel of one device inside a pipeline by hand"
+        if pipelined(plan):
+            yield "a rank of a pipeline runs by hand, and the kernel's loops over keys of others are of all ranks"
     if idle := [axis for o in attentions(sharded) for axis in _idle_axes(sharded, o)]:
         yield f"every rank of {idle[0]} would do the same attention, and their gradients would be summed"
 

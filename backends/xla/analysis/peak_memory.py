@@ -15,8 +15,9 @@ from planc.backends.xla.analysis.attention import LANES, runs_splash
 from planc.backends.xla.analysis.expert_mesh import Experts
 from planc.backends.xla.analysis.layouts import cut, gathers_in_use
 from planc.backends.xla.analysis.offload import fetched_whole, on_host
-from planc.backends.xla.analysis.pipeline import chunks, iterations, pipelined
+from planc.backends.xla.analysis.pipeline import layers_of_a_stage, lockstep, pipelined
 from planc.backends.xla.analysis.saved_by_blocks import layers_that_save
+from planc.backends.xla.analysis.stacked_params import stacks_of
 from planc.backends.xla.analysis.state_dtypes import number_bytes
 from planc.backends.xla.rules import all_reduce_thin_shards
 from planc.cost.step.offload import offloaded
@@ -37,14 +38,12 @@ SCORES = 2
 LOGITS = 2
 """Tensors like the logits in the compute dtype: what the loss is made of, and its gradient. The fp32 of the loss is
 never kept whole; the head's whole gradient comes with them."""
-WAITING = 2
-"""Buffers of a pipeline's microbatches on a rank: those that wait or are done, and their gradient."""
 
 
 def peak_memory(sharded: Sharded, collectives: tuple[Collective, ...]) -> tuple[TensorBytes, ...]:
     """The fullest moment of each pipeline rank (bytes of tensors, by part), with the collectives that XLA issues.
 
-    A pipeline is one loop, whose iterations keep what they need whatever the schedule has in flight.
+    The ranks of a pipeline run one program, so that each holds as much as the first, whose backwards come last.
     """
     return (Moments(sharded, collectives).peak(),) * sharded.plan.pipeline
 
@@ -56,6 +55,8 @@ class Moment:
     name: str
     activations: float = 0.0
     buffers: float = 0.0
+    without_grads: tuple[str, ...] = ()
+    """Sections whose parameters have no gradient yet."""
 
 
 class Moments:
@@ -67,20 +68,23 @@ class Moments:
         self.computed = DTYPE_BYTES[self.plan.precision.compute]
         self._splash = runs_splash(sharded)
         self._experts = Experts(sharded)
+        self._stacks = stacks_of(sharded.plan)
 
     def peak(self) -> TensorBytes:
         """The fullest moment, with the state that is always there."""
-        fullest = max(self._moments(), key=lambda m: m.activations + m.buffers)
+        fullest = max(self._moments(), key=lambda m: m.activations + m.buffers + self._grads(m))
         return TensorBytes(
             params=self._state_bytes("params") + self._copies(),
-            grads=self._state_bytes("grads"),
+            grads=self._grads(fullest),
             optimizer=self._state_bytes("optimizer", moments=True),
             activations=fullest.activations,
-            buffers=self._hoisted() + self._queued_microbatch_bytes() + fullest.buffers,
+            buffers=self._hoisted() + fullest.buffers,
             moment=fullest.name,
         )
 
     def _moments(self) -> list[Moment]:
+        if pipelined(self.plan):
+            return self._moments_of_pipeline()
         if self._splash:
             return self._moments_without_scores()
         saved = self._saved()
@@ -109,26 +113,63 @@ class Moments:
         head_grad = Moment(name="gradient of the head", buffers=waits + head * FP32 + self._summed_before_head())
         return [*blocks, loss, head_grad, Moment(name="sums", buffers=self._whole_sums()), Moment(name="update")]
 
+    def _moments_of_pipeline(self) -> list[Moment]:
+        """Those of a program that runs a stage forward and one backward in each tick, after a lookup of all tokens.
+
+        Read from the live ranges of programs for v5p (pp 4 > fsdp 2 > tp 2, 32 and 128 microbatches).
+        """
+        ticks, hidden = lockstep(self.plan), self._hidden()
+        kept, early = (ticks.places + 1) * self._saved_by_a_stage(), ("first",)
+        # What ranks hand on in both directions, and their shares of all microbatches.
+        held = 2 * (1 + ticks.delay) * hidden + self.plan.microbatches * hidden / self.plan.pipeline
+        blocks = [
+            Moment(
+                name=f"backward of {kind}",
+                activations=kept,
+                buffers=held + self._block_of_pipeline(kind),
+                without_grads=early,
+            )
+            for kind in self.model.blocks
+        ]
+        shared = self._head_input() / self.plan.pipeline
+        loss = Moment(name="loss", activations=kept, buffers=held + shared + self._loss(), without_grads=early)
+        rows, table = self._looked_up() * (FP32 + self.computed), self._table() * FP32
+        every = ("first", "last", *self.model.blocks)
+        lookup = Moment(name="lookup", buffers=rows, without_grads=every)
+        of_lookup = Moment(name="gradient of the lookup", buffers=rows + table, without_grads=early)
+        sums = Moment(name="sums", buffers=self._whole_sums(), without_grads=early)
+        return [*blocks, loss, lookup, of_lookup, sums, Moment(name="update")]
+
+    def _grads(self, moment: Moment) -> float:
+        """Bytes of the gradients that rest at a moment."""
+        return self._state_bytes("grads", without=moment.without_grads)
+
+    def _block_of_pipeline(self, kind: Section) -> float:
+        return self._block(kind) if self._splash else self._backward(kind)
+
     # State.
 
-    def _state_bytes(self, noun: Noun, *, moments: bool = False) -> float:
+    def _state_bytes(self, noun: Noun, *, moments: bool = False, without: tuple[str, ...] = ()) -> float:
         """Bytes on one device of a noun between uses: a parameter's once, or once for each of its moments.
 
-        XLA stores whole what it cannot divide. Of what rests on the host, the layers' is there one by one.
+        Those of sections `without` are left out. XLA stores whole what it cannot divide. Of what rests on the host, the
+        layers' is there one by one.
         """
         return number_bytes(self.plan, noun) * sum(
             (moments_of(self.plan, p.param.name) if moments else 1)
             * self._copies_of(p)
             * self._stored_elements(p, noun)
             for p in self.sharded.params
-            if not on_host(self.plan, noun) or fetched_whole(self.sharded, p)
+            if not {*p.param.sections} <= {*without}
+            and (not on_host(self.plan, noun) or fetched_whole(self.sharded, p))
         )
 
     def _copies_of(self, p: ParamSharding) -> float:
-        """Layers of one rank that have the parameter; both ends of the model are on every rank of a pipeline."""
-        copies = self.model.copies(p.param)
-        blocks = {*p.param.sections} & {*self.model.blocks}
-        return copies / self.plan.pipeline if blocks and pipelined(self.plan) else copies
+        """Layers of one rank that have the parameter, those among them by which stages are filled up; both ends of the
+        model are on every rank of a pipeline."""
+        if not pipelined(self.plan) or p.param.name not in self._stacks:
+            return self.model.copies(p.param)
+        return len(self._stacks[p.param.name].layers) / self.plan.pipeline
 
     def _stored_elements(self, p: ParamSharding, noun: Noun) -> float:
         whole = param_elements(self.plan, p)
@@ -178,9 +219,16 @@ class Moments:
     # Activations.
 
     def _saved(self) -> float:
-        """Saved activations of one microbatch (bytes): each block's input. The loop of a pipeline saves as much in each
-        of its iterations, those that fill and drain it too."""
-        each = {
+        """Saved activations of one microbatch (bytes): each block's input, and what else is kept of it."""
+        return sum(self.model.layers_of(kind) * held for kind, held in self._saved_by_layers().items())
+
+    def _saved_by_a_stage(self) -> float:
+        """Those of the layers of a stage of a pipeline, of the kind that saves most."""
+        return layers_of_a_stage(self.plan) * max(self._saved_by_layers().values())
+
+    def _saved_by_layers(self) -> dict[Section, float]:
+        """Those of one layer of each kind."""
+        return {
             kind: sum(
                 tensor_bytes(self.plan, n, self.sharded.declared(n))
                 * self._rows_of_buffer(n)
@@ -190,20 +238,22 @@ class Moments:
             )
             for kind in self.model.blocks
         }
-        layers = sum(self.model.layers_of(kind) * held for kind, held in each.items())
-        if not pipelined(self.plan):
-            return layers
-        return layers / (self.plan.pipeline * chunks(self.plan)) * iterations(self.plan)
 
-    def _queued_microbatch_bytes(self) -> float:
-        """A pipeline's microbatches before their first stage and after their last one: each rank has a share."""
-        if not pipelined(self.plan):
-            return 0.0
-        hidden = self.sharded.ops[self.model.blocks[-1]][-1].op.output
-        one = tensor_bytes(self.plan, hidden, self.sharded.declared(hidden))
-        shares = WAITING / self.plan.pipeline
-        stored = chunks(self.plan) > 1 and self.plan.microbatches > self.plan.pipeline
-        return (shares + stored) * self.plan.microbatches * one
+    def _hidden(self) -> float:
+        """Bytes of what goes from block to block."""
+        name = self.model.block_output
+        return tensor_bytes(self.plan, name, self.sharded.declared(name))
+
+    def _looked_up(self) -> float:
+        """Elements that a rank of a pipeline looks up for all microbatches, before their sums are scattered."""
+        o = next(o for o in self.sharded.ops["first"] if o.op.kind == "embedding")
+        dims = self.model.tensor[o.op.output].dims
+        layout = o.settle.before if o.settle is not None else restrict(o.layout, dims)
+        return local_elements(self.plan, dims, layout) * self.plan.microbatches / self.plan.pipeline
+
+    def _table(self) -> float:
+        """Elements of the table that tokens are looked up in, as a rank has it then."""
+        return sum(param_elements(self.plan, p) for p in self.sharded.params if "first" in p.param.sections)
 
     def _backward(self, kind: Section) -> float:
         """A block's weights as they are multiplied, the scores of its attention, and what waits beside them."""
@@ -273,10 +323,10 @@ class Moments:
 
     def _logits(self) -> float:
         """Bytes of one tensor like the logits, in the compute dtype: of a microbatch, or of a pipeline rank's share of
-        all microbatches at once."""
+        one."""
         loss = self.sharded.ops["last"][-1]
         dims = self.model.tensor[loss.op.inputs[0]].dims
-        share = self.plan.microbatches / self.plan.pipeline if pipelined(self.plan) else 1
+        share = 1 / self.plan.pipeline if pipelined(self.plan) else 1
         return share * local_elements(self.plan, dims, restrict(loss.layout, dims)) * self.computed
 
     def _loss(self) -> float:

@@ -1,11 +1,15 @@
-"""The pipeline of this target: a loop that every rank runs, with stacks of layers divided over the ranks."""
+"""The pipeline of this target: ticks that every rank runs alike, with stacks of layers divided over the ranks."""
 
 from __future__ import annotations
 
 from planc.ir.plan import Plan
+from planc.ir.sharding import Sharded
+from planc.pipeline.lockstep import Lockstep
 
-SCHEDULES = ("gpipe", "circular")
-"""Schedules that are a loop forwards and, in the backward, the same loop in reverse."""
+FORWARDS_FIRST = ("gpipe", "circular", "looped_bfs")
+"""Schedules that run all forwards before the first backward."""
+SCHEDULES = (*FORWARDS_FIRST, "1f1b", "interleaved_1f1b")
+"""Schedules whose forwards pass the ranks in order, and whose backwards are whole."""
 
 
 def pipelined(plan: Plan) -> bool:
@@ -18,25 +22,47 @@ def chunks(plan: Plan) -> int:
     return plan.split.chunks if plan.split is not None and pipelined(plan) else 1
 
 
-def stack_shape(plan: Plan) -> tuple[int, ...]:
-    """The leading dims of a parameter of all layers, in the layers' order.
+def lockstep(plan: Plan) -> Lockstep:
+    """The ticks of the pipeline of `plan`.
 
-    [layers], or [chunks, layers of one chunk on all ranks]: of these the last one is divided over the ranks,
-    so that each has the layers of its stages.
+    Rounds are those of the schedule: all microbatches pass a stage of the rank before its next one, or as many as there
+    are ranks, and a few more where these do not divide the microbatches (`planc.pipeline.schedule.Shape.round`).
     """
-    layers, parts = plan.model.layers, chunks(plan)
-    return (layers,) if parts == 1 else (parts, layers // parts)
+    assert plan.split is not None
+    first = plan.split.schedule in FORWARDS_FIRST
+    microbatches, ranks, parts = plan.microbatches, plan.pipeline, chunks(plan)
+    rounds = 1 if first else max(1, microbatches // ranks)
+    each = max(ranks, -(-microbatches // rounds)) if parts > 1 else 1
+    return Lockstep(ranks=ranks, chunks=parts, microbatches=microbatches, round=each, forwards_first=first)
 
 
 def stack_axes(plan: Plan) -> tuple[tuple[str, ...], ...]:
-    """The axes that divide the dims of `stack_shape` of `plan`."""
+    """The axes that divide the leading dims of the layers' parameters in a program of `plan`: [layers], or [chunks,
+    layers of a chunk on all ranks]."""
     if not pipelined(plan):
         return ()
     assert plan.split is not None
-    return (*((),) * (len(stack_shape(plan)) - 1), (plan.split.axis,))
+    return (*((),) * (chunks(plan) > 1), (plan.split.axis,))
 
 
-def iterations(plan: Plan) -> int:
-    """Number of iterations of the loop in a step of `plan`: each rank's microbatches on each of its stages, and the
-    ranks before it that start earlier."""
-    return chunks(plan) * plan.microbatches + plan.pipeline - 1
+def layers_of_a_stage(plan: Plan) -> int:
+    """Number of layers of the longest stage of `plan`; all without a pipeline."""
+    return max(end - begin for begin, end in plan.stages) if pipelined(plan) else plan.model.layers
+
+
+def uneven(plan: Plan) -> bool:
+    """True if the stages of `plan` are of unequal length."""
+    return pipelined(plan) and len({end - begin for begin, end in plan.stages}) > 1
+
+
+def stage_layers(plan: Plan) -> tuple[int, ...] | tuple[tuple[int, ...], ...]:
+    """The number of layers of each rank's stage of `plan`, or of each chunk's stages by rank."""
+    lengths = tuple(end - begin for begin, end in plan.stages)
+    ranks, parts = plan.pipeline, chunks(plan)
+    return lengths if parts == 1 else tuple(lengths[c * ranks : (c + 1) * ranks] for c in range(parts))
+
+
+def shards_of_rows(sharded: Sharded) -> int:
+    """Number of parts that a sequence has between the blocks of `sharded`: the ranks that divide its rows."""
+    layout = sharded.declared(sharded.model.block_output)
+    return sharded.plan.mesh.size(*sharded.plan.mesh.in_order(layout.get("sequence", ())))

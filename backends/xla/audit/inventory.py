@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import prod
@@ -10,7 +11,7 @@ from typing import Literal
 
 from planc.backends.xla.audit.groups import axes_of, groups
 from planc.backends.xla.audit.hlo import HOST, Computation, HloError, Instruction, Module, Shape, parse
-from planc.backends.xla.audit.trip_count import trips
+from planc.backends.xla.audit.trip_count import Loop
 
 RAGGED = "ragged-all-to-all"
 """Rows from a buffer into another, as many as numbers say that are known when it runs. One of the buffers has a place
@@ -157,7 +158,8 @@ class _InventoryReader:
         self.chains: dict[str, str] = {}
         """For each chain of fusions, the computation whose collective was counted."""
 
-    def walk(self, computation: Computation, times: int) -> None:
+    def walk(self, computation: Computation, times: int, loop: Loop | None = None) -> None:
+        """Count what `computation` runs so many times; `loop` is the one whose body it is."""
         for i in computation.instructions.values():
             self.out.cycles += times * _cycles(i)
             op = OPS.get(i.opcode.removesuffix("-start"))
@@ -168,7 +170,7 @@ class _InventoryReader:
                 raise HloError(f"{computation.name}: `{i.opcode}` is a collective that is not known")
             elif (move := _host_move(computation, i, times)) is not None:
                 self.out.transfers.append(move)
-            self._count_called(computation, i, times)
+            self._count_called(computation, i, times, loop)
 
     def _goes_on(self, computation: Computation, i: Instruction) -> bool:
         """True for a collective that was counted where it starts: run beside matmuls it stands in each of the fusions
@@ -176,15 +178,15 @@ class _InventoryReader:
         chain = _CHAIN.search(i.attributes)
         return chain is not None and self.chains.setdefault(chain[1], computation.name) != computation.name
 
-    def _count_called(self, computation: Computation, i: Instruction, times: int) -> None:
-        """Count the computations that an instruction runs: a loop's body as often as it turns."""
+    def _count_called(self, computation: Computation, i: Instruction, times: int, loop: Loop | None) -> None:
+        """Count the computations that an instruction runs: a loop's body as often as it runs."""
         if i.opcode == "while":
-            turns = trips(self.module, computation, i)
-            self.out.loops[i.name] = turns
+            inner = Loop(self.module, computation, i)
+            self.out.loops[i.name] = inner.count
             for name in i.named("body"):
-                self.walk(self.module[name], times * turns)
+                self.walk(self.module[name], times * inner.count, inner)
         elif i.opcode == "conditional":
-            self._branches(computation, i, times)
+            self._branches(computation, i, times, loop)
         elif i.opcode not in NOT_CALLED:
             for name in self._called(i):
                 self.walk(self.module[name], times)
@@ -193,11 +195,17 @@ class _InventoryReader:
         for attribute in _CALLS:
             yield from i.named(attribute)
 
-    def _branches(self, computation: Computation, i: Instruction, times: int) -> None:
-        """The branch that sends most. Which one a device takes is not known here."""
+    def _branches(self, computation: Computation, i: Instruction, times: int, loop: Loop | None) -> None:
+        """Each branch as often as the loop's counter says; else the one that sends most, as which one a device takes is
+        not known here."""
         names = (*i.named("branch_computations"), *i.named("true_computation"), *i.named("false_computation"))
         if not names:
             raise HloError(f"{computation.name}: %{i.name} names no branches")
+        taken = self._taken(i, names, loop)
+        if loop is not None and taken:
+            for name, runs in taken.items():
+                self.walk(self.module[name], times // loop.count * runs)
+            return
         tried = []
         for name in names:
             branch = _InventoryReader(self.module, self.mesh, self.devices)
@@ -208,6 +216,19 @@ class _InventoryReader:
         self.out.cycles += most.cycles
         self.out.loops |= most.loops
         self.out.transfers += most.transfers
+
+    def _taken(self, i: Instruction, names: tuple[str, ...], loop: Loop | None) -> dict[str, int]:
+        """In how many turns of the loop each branch is taken; {} where that is not known."""
+        if loop is None:
+            return {}
+        try:
+            chosen = loop.values(i.operands[0])
+        except HloError:
+            return {}
+        if i.named("true_computation"):
+            chosen = [int(not value) for value in chosen]
+        last = len(names) - 1
+        return dict(Counter(names[value if 0 <= value <= last else last] for value in chosen))
 
     def _collective(self, computation: Computation, i: Instruction, op: str, times: int) -> Iterator[Found]:
         """One row for each dtype that it carries."""

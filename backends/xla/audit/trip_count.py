@@ -22,6 +22,8 @@ LONGEST = 1_000_000
 
 _KNOWN = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _UNCHANGED = ("copy", "bitcast", "convert", "reshape", "broadcast", "optimization-barrier", "opt-barrier", "copy-done")
+_WORD = 2**32 - 1
+"""The bits of a counter."""
 _TWO: dict[str, Callable[[int, int], int]] = {
     "add": operator.add,
     "subtract": operator.sub,
@@ -30,6 +32,18 @@ _TWO: dict[str, Callable[[int, int], int]] = {
     "maximum": max,
     "and": operator.and_,
     "or": operator.or_,
+    "xor": operator.xor,
+    "divide": lambda a, b: _towards_zero(a, b),
+    "remainder": lambda a, b: a - _towards_zero(a, b) * b,
+    "shift-left": operator.lshift,
+    "shift-right-arithmetic": operator.rshift,
+    "shift-right-logical": lambda a, b: (a & _WORD) >> b,
+}
+_ONE: dict[str, Callable[[int], int]] = {
+    "not": operator.invert,
+    "negate": operator.neg,
+    "abs": abs,
+    "sign": lambda a: (a > 0) - (a < 0),
 }
 _DIRECTIONS: dict[str, Callable[[int, int], bool]] = {
     "LT": operator.lt,
@@ -39,6 +53,13 @@ _DIRECTIONS: dict[str, Callable[[int, int], bool]] = {
     "EQ": operator.eq,
     "NE": operator.ne,
 }
+
+
+def _towards_zero(a: int, b: int) -> int:
+    """Integers as XLA divides them. Raises HloError for a division by zero, which XLA has an answer for."""
+    if b == 0:
+        raise HloError("a division by zero")
+    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
 
 
 def trips(module: Module, where: Computation, loop: Instruction) -> int:
@@ -57,8 +78,25 @@ def trips(module: Module, where: Computation, loop: Instruction) -> int:
     raise HloError(f"{where.name}: %{loop.name} runs more than {LONGEST} times")
 
 
+class Loop:
+    """A `while` whose iterations are known one by one."""
+
+    def __init__(self, module: Module, where: Computation, loop: Instruction) -> None:
+        self._module = module
+        (body,) = loop.named("body")
+        self._body = module[body]
+        self._state = _State(module, where, loop, self._body)
+        self.count = trips(module, where, loop)
+
+    def values(self, name: str) -> list[int]:
+        """The integer that the instruction `name` of the loop's body has in each iteration. Raises HloError when it
+        cannot be derived."""
+        states = [self._state.at(iteration) for iteration in range(self.count)]
+        return [_integer(_value(self._module, self._body, name, [state])) for state in states]
+
+
 class _State:
-    """The tuple that a loop carries, before each turn; elements are followed one by one, when asked for."""
+    """The tuple that a loop carries, before each iteration; elements are followed one by one, when asked for."""
 
     def __init__(self, module: Module, where: Computation, loop: Instruction, body: Computation) -> None:
         self._module, self._body = module, body
@@ -109,6 +147,11 @@ def _value(module: Module, computation: Computation, name: str, arguments: list[
         return _TWO[i.opcode](_integer(operand(0)), _integer(operand(1)))
     if i.opcode == "compare":
         return int(_DIRECTIONS[_direction(i)](_integer(operand(0)), _integer(operand(1))))
+    if i.opcode in _ONE:
+        value = _ONE[i.opcode](_integer(operand(0)))
+        return value & 1 if i.shapes[0].dtype == "pred" else value
+    if i.opcode == "clamp":
+        return min(max(_integer(operand(0)), _integer(operand(1))), _integer(operand(2)))
     if i.opcode == "select":
         return operand(1) if _integer(operand(0)) else operand(2)
     if i.opcode in ("fusion", "call"):

@@ -137,15 +137,14 @@ def step_of(program: Program, devices: list[jax.Device]) -> tuple[Any, Any, tupl
     import jax.numpy as jnp
 
     from planc.backends.xla.analysis.padding import padded
-    from planc.backends.xla.analysis.pipeline import pipelined, stack_shape
+    from planc.backends.xla.analysis.stacked_params import stacks_of
     from planc.backends.xla.models import family
     from planc.backends.xla.runtime import shards
 
     plan = program.plan
     emitted, module = program.load(), family(plan.model.family)
     mesh, optimizer = emitted.build_mesh(devices), emitted.adamw()
-    stack = stack_shape(plan) if pipelined(plan) else ()
-    own = shards.restacked(plan.model, module.shapes(plan.model), stack, padded(program.sharded))
+    own = shards.restacked(module.shapes(plan.model), stacks_of(plan), padded(program.sharded))
     shapes = shards.abstract(own, plan.store_dtype("params"))
     step = emitted.build_train_step(module.build_loss(plan.model, emitted), optimizer, mesh, shapes)
     shape: Any = jax.ShapeDtypeStruct

@@ -6,9 +6,10 @@ are gathered for it, or travel round the ranks.
 
 from __future__ import annotations
 
-from planc.backends.common.source_writer import beside, causes, fill
+from planc.backends.common.source_writer import beside, call, causes, fill
 from planc.backends.xla.analysis.attention import attentions, balanced, keyed_axes, rings, runs_splash
 from planc.backends.xla.analysis.layouts import Spec, batch_spec, spec_of
+from planc.backends.xla.analysis.pipeline import pipelined
 from planc.backends.xla.emit.specs import axis_text, spec_text
 from planc.backends.xla.emit.splash import filled_up, splash_constants, splash_function
 from planc.backends.xla.emit.splash_rows import gathered_function, ring_constants, ring_functions
@@ -138,7 +139,7 @@ _ring.defvjp(_ring_forward, _ring_backward)
 def _on_each_rank(function: Callable[..., Any], results: int) -> Callable[..., Any]:
     """A function of arrays [B, R, ...] of a rank's own rows, as one of all rows."""
     rows = P(None, <entry>)
-    return jax.shard_map(function, in_specs=rows, out_specs=(rows,) * results, axis_names={<names>})
+    <mapped>
 '''
 
 STEPS = '''
@@ -342,11 +343,14 @@ def _ring(sharded: Sharded, axes: tuple[str, ...], named: bool) -> list[str]:
     if splash:
         attend, of_parts = ring_functions(sharded, axes, _cause(sharded), named=named)
         return [attend, turns, of_parts, handed]
+    names = ", ".join(map(python_string, axes))
+    mapped = ["function", "in_specs=rows", "out_specs=(rows,) * results", f"axis_names={{{names}}}"]
+    mapped += ["check_vma=False"] if pipelined(sharded.plan) else []
     attend = fill(
         RING,
         axes=" and ".join(axes),
         cause=_cause(sharded),
-        names=", ".join(map(python_string, axes)),
+        mapped=call("return jax.shard_map(", mapped, depth=1),
         name=fill(NAME, out=out) if named else "",
         entry=entry,
     )

@@ -11,6 +11,7 @@ import re
 from planc.backends.common.source_writer import INDENT, beside, causes, comment, fill
 from planc.backends.xla.analysis.expert_mesh import Experts
 from planc.backends.xla.analysis.mesh_factors import atoms
+from planc.backends.xla.analysis.pipeline import pipelined
 from planc.backends.xla.emit import sorted_experts
 from planc.backends.xla.emit.specs import axes_text, entry
 from planc.diag.quoting import python_string
@@ -48,9 +49,8 @@ def experts(
     tokens = ACTIVATIONS[<out>]
     where = {name: EXPERTS[_pattern(name)] for name in params}
     served = functools.partial(_served, route, mlp)
-    ranks = <manual>
-    answers = (tokens, P(EXPERTS_TOKENS, None))
-    mapped = jax.shard_map(served, in_specs=(tokens, tokens, where), out_specs=answers, axis_names=ranks)
+    given, answers = (tokens, tokens, where), (tokens, P(EXPERTS_TOKENS, None))
+    <mapped>
     return mapped(x, scores, params)
 
 
@@ -64,7 +64,7 @@ IN_PLACES = '''
 def _served(route: Any, mlp: Any, x: jax.Array, scores: jax.Array, params: Any) -> Any:
     """`experts` on one rank: x [B, S, D] and scores [B, S, X] are of its tokens."""
     rows = x.reshape(-1, x.shape[-1])
-    weights, chosen = route(scores, <total>, MICROBATCH)
+    weights, chosen = route(scores, <total>, <sequences>)
     total = scores.shape[-1]
     places = math.ceil(chosen.size * <factor> / total)
     taken = _taken(chosen, total, places)
@@ -233,7 +233,7 @@ def expert_functions(sharded: Sharded, *, names: bool) -> list[str]:
     total = "_total" if experts.sequence else "lambda counts: counts"
     weights = "{name: _expert(name, w) for name, w in params.items()}" if _changed(experts) else "params"
     served = _in_places if experts.capacity else sorted_experts.served
-    found = [NAMED if names else UNNAMED, _experts(experts), *served(experts, total, weights)]
+    found = [NAMED if names else UNNAMED, _experts(experts), *served(experts, total, weights, _sequences(experts))]
     found += [fill(TOTAL, axes=axes_text(experts.sequence))] if experts.sequence else []
     return [*found, *_expert(experts)]
 
@@ -244,11 +244,11 @@ def _experts(experts: Experts) -> str:
         mlp="\n".join(_mlp(experts)),
         number=str(_size(experts, experts.tokens)),
         out=python_string(experts.combine.output),
-        manual=_manual(experts),
+        mapped=_mapped(experts),
     )
 
 
-def _in_places(experts: Experts, total: str, weights: str) -> list[str]:
+def _in_places(experts: Experts, total: str, weights: str, sequences: str) -> list[str]:
     """`_served` and its parts where experts have a capacity."""
     moves = _exchanges(experts)
     routed = f"named({python_string(experts.ops[0].op.inputs[0])}, {'_sent(<rows>)' if moves else '<rows>'})"
@@ -260,6 +260,7 @@ def _in_places(experts: Experts, total: str, weights: str) -> list[str]:
     text = fill(
         IN_PLACES,
         total=total,
+        sequences=sequences,
         factor=f"{experts.plan.route.factor:g}",
         sent="\n".join(f"{part} = {fill(routed, rows=part)}" for part in ("sent", "weighed")),
         params=weights,
@@ -268,10 +269,26 @@ def _in_places(experts: Experts, total: str, weights: str) -> list[str]:
     return [text, *([_sent(experts)] if moves else [])]
 
 
-def _manual(experts: Experts) -> str:
-    """Every axis but the pipeline's, over which `layers` is written for one rank already."""
-    split = experts.plan.split
-    return f"set(MESH) - {{{python_string(split.axis)}}}" if split and experts.plan.pipeline > 1 else "set(MESH)"
+def _sequences(experts: Experts) -> str:
+    """How many sequences the loss is a mean of, as code, for the gradient of the balance.
+
+    In a pipeline nothing knows which ranks have the same tokens: their gradients are summed like others.
+    """
+    plan = experts.plan
+    if plan.split is None or not pipelined(plan):
+        return "MICROBATCH"
+    same = _size(experts, tuple(a.name for a in atoms(plan) if a.name not in (*experts.tokens, plan.split.axis)))
+    return f"{same} * MICROBATCH" if same > 1 else "MICROBATCH"
+
+
+def _mapped(experts: Experts) -> str:
+    """The line that maps `_served` over the axes: all but the pipeline's, over which `layers` is written for one rank
+    already."""
+    split, where = experts.plan.split, "in_specs=given, out_specs=answers"
+    if split is None or not pipelined(experts.plan):
+        return f"mapped = jax.shard_map(served, {where}, axis_names=set(MESH))"
+    lines = [f"axes = set(MESH) - {{{python_string(split.axis)}}}"]
+    return "\n".join([*lines, f"mapped = jax.shard_map(served, {where}, axis_names=axes, check_vma=False)"])
 
 
 def _mlp(experts: Experts) -> list[str]:

@@ -11,7 +11,7 @@ from planc.backends.xla.analysis.pipeline import pipelined
 from planc.backends.xla.analysis.saved_by_blocks import names_activations, saved_activations, saved_without_replay
 from planc.backends.xla.emit.context_parallel import context_functions
 from planc.backends.xla.emit.experts import expert_functions
-from planc.backends.xla.emit.pipeline import pipeline_function, resting_function, shared_by_stages
+from planc.backends.xla.emit.pipeline import pipeline_functions, resting_function, shared_by_stages
 from planc.backends.xla.emit.remat import group_functions, layers_function, remat_function
 from planc.backends.xla.emit.specs import entry, spec_text
 from planc.backends.xla.emit.tables import exchanged
@@ -156,7 +156,7 @@ def model_functions(sharded: Sharded) -> list[str]:
         _lookup(sharded),
         *expert_functions(sharded, names=names),
         remat_function(sharded),
-        pipeline_function(sharded) if pipelined(plan) else layers_function(sharded),
+        *(pipeline_functions(sharded) if pipelined(plan) else [layers_function(sharded)]),
         *group_functions(sharded),
         *context_functions(sharded, named=names_activations(sharded)),
     ]
@@ -204,8 +204,12 @@ def _lookup(sharded: Sharded) -> str:
         return LOOKUP
     assert o.settle is not None
     dims = sharded.model.tensor[o.op.output].dims
-    spec = shared_by_stages(sharded, dims, spec_of(sharded.plan, dims, o.settle.before))
-    return fill(LOOKUP_SUMMED, axes=" and ".join(parts(sharded.plan, o.partial)), spec=spec_text(spec))
+    inside = spec_of(sharded.plan, dims, o.settle.before)
+    spec = spec_text(inside)
+    if pipelined(sharded.plan):
+        before = spec_text(shared_by_stages(sharded, dims, inside))
+        spec = f"{{True: {before}, False: {spec}}}[_outside()]"
+    return fill(LOOKUP_SUMMED, axes=" and ".join(parts(sharded.plan, o.partial)), spec=spec)
 
 
 def _linear(sharded: Sharded) -> str:

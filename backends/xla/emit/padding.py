@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from planc.backends.common.source_writer import INDENT, beside, comment
 from planc.backends.xla.analysis.padding import padded, waste
+from planc.backends.xla.analysis.pipeline import pipelined
 from planc.diag.quoting import python_string
 from planc.ir.sharding import Sharded
 
@@ -20,17 +21,22 @@ def pad(params: Any) -> Any:
     return jax.tree_util.tree_map_with_path(filled, params)
 
 
-def _without_padding(loss_fn: Loss) -> Loss:
-    """A loss of parameters as they are stored; that of the parameters themselves is given."""
+def _cut(params: Any) -> Any:
+    """Parameters without what fills them up."""
 
-    def cut(path: Any, leaf: jax.Array) -> jax.Array:
+    def own(path: Any, leaf: jax.Array) -> jax.Array:
         sizes = PADDED.get(_pattern(jax.tree_util.keystr(path, simple=True, separator=".")), ())
         return leaf[(..., *(slice(size) for size, _ in sizes))]
 
-    return lambda params, *batch: loss_fn(jax.tree_util.tree_map_with_path(cut, params), *batch)
+    return jax.tree_util.tree_map_with_path(own, params)
+'''
+WITHOUT = '''
+def _without_padding(loss_fn: Loss) -> Loss:
+    """A loss of parameters as they are stored; that of the parameters themselves is given."""
+    return lambda params, *batch: loss_fn(_cut(params), *batch)
 '''
 CUT = "loss_fn = _without_padding(loss_fn)"
-"""The first line of functions that make a step."""
+"""The first line of functions that make a step; a pipeline cuts parameters, whose layers it knows by identity."""
 
 
 def padding_table(sharded: Sharded) -> list[str]:
@@ -52,5 +58,7 @@ def padding_table(sharded: Sharded) -> list[str]:
 
 
 def padding_functions(sharded: Sharded) -> list[str]:
-    """`pad` and what cuts it off again, one text; none where nothing is filled up."""
-    return [FUNCTIONS] if padded(sharded) else []
+    """`pad` and what cuts it off again; none where nothing is filled up."""
+    if not padded(sharded):
+        return []
+    return [FUNCTIONS] if pipelined(sharded.plan) else [FUNCTIONS, WITHOUT]

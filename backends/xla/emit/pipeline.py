@@ -1,197 +1,768 @@
-"""The functions of an emitted file that run the layers as a pipeline: each rank some stages, all in one loop."""
+"""The functions of an emitted file that run the layers as a pipeline: each rank some stages, tick by tick.
+
+A step differentiates each stage by itself, a microbatch at a time: what a forward keeps waits in places that its
+backward frees. The loss function is the user's: it is traced with other `layers`, once for what lies before them and
+once for what lies after.
+"""
 
 from __future__ import annotations
 
-from planc.backends.common.source_writer import beside, comment, fill
+from planc.backends.common.source_writer import INDENT, beside, comment, fill
+from planc.backends.xla.analysis.attention import balanced
 from planc.backends.xla.analysis.layouts import Spec, activation_spec, gathers_in_use
-from planc.backends.xla.analysis.pipeline import chunks, iterations, pipelined, stack_axes, stack_shape
-from planc.backends.xla.analysis.saved_by_blocks import every, saved_activations
-from planc.backends.xla.emit.specs import entry
+from planc.backends.xla.analysis.mesh_factors import atoms
+from planc.backends.xla.analysis.padding import padded
+from planc.backends.xla.analysis.pipeline import (
+    chunks,
+    layers_of_a_stage,
+    lockstep,
+    pipelined,
+    shards_of_rows,
+    stack_axes,
+    stage_layers,
+    uneven,
+)
+from planc.backends.xla.analysis.saved_by_blocks import every
+from planc.backends.xla.analysis.state_dtypes import narrow_state
+from planc.backends.xla.emit.context_parallel import rows_spec
+from planc.backends.xla.emit.specs import entry, spec_text
 from planc.diag.quoting import python_string
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
 
 LAYERS = '''
-def layers(block: Callable[[jax.Array, Any], jax.Array], x: jax.Array, stack: Any) -> jax.Array:
-    """x [sequences, S, E] through `block(x, one layer's parameters)`, once for each layer of the stack.
+def layers(block: Callable[..., Any], x: Any, stack: Any) -> Any:
+    """x through `block(x, one layer's parameters)`, once for each layer of the stack.
 
-    Over <axis> by hand, over the other axes by XLA. <order>
+    A step runs them as a pipeline over <axis>; outside of one they run one by one.
     """
-    pipeline = jax.shard_map(
-        functools.partial(_pipeline, block),
-        in_specs=(P(<quoted>), P(*STACK)),
-        out_specs=P(<quoted>),
+    return _LAYERS.get()(block, x, stack)
+
+
+def _one_by_one(block: Callable[..., Any], x: Any, stack: Any) -> Any:
+    """The layers outside of a step."""
+    flat = jax.tree.map(lambda w: w.reshape(-1, *w.shape[len(STACK) :]), stack)
+    <there>
+    return jax.lax.scan(remat(lambda x, layer: (block(x, layer), None)), x, flat)[0]
+
+
+_LAYERS: ContextVar[Callable[..., Any]] = ContextVar("layers", default=_one_by_one)
+
+
+@contextmanager
+def _layers_as(run: Callable[..., Any]) -> Iterator[None]:
+    """While a loss function is traced: what `layers` does."""
+    before = _LAYERS.set(run)
+    try:
+        yield
+    finally:
+        _LAYERS.reset(before)
+
+
+def _before_layers(loss_fn: Loss, params: Any, tokens: jax.Array) -> Any:
+    """The arguments that `loss_fn` gives to `layers`. Nothing made after that is read, or in the program."""
+    given = []
+
+    def keep(*arguments: Any) -> Any:
+        given.append(arguments)
+        return arguments[1]
+
+    with _layers_as(keep):
+        loss_fn(params, tokens, tokens)
+    (arguments,) = given  # the layers are one stack
+    return arguments
+
+
+def _after_layers(loss_fn: Loss, params: Any, y: Any, targets: jax.Array) -> Any:
+    """The result of `loss_fn` where `layers` gives y. Nothing made before that is read."""
+    with _layers_as(<y_given>):
+        return loss_fn(params, targets, targets)<of_loss>
+'''
+
+SHARES = '''
+def _entering(loss_fn: Loss, params: Any, tokens: jax.Array) -> jax.Array:
+    """The first stage's x, in shares: [microbatches, MICROBATCH, ranks, S / ranks, E]."""
+    x = _before_layers(loss_fn, params, _in_shares(tokens))[1]<of_carry>
+    return _shares(x, ENDS[<hidden>])
+
+
+def _in_shares(rows: jax.Array) -> jax.Array:
+    """Tokens [sequences, S], the share of one rank of <axis> after the other: a part of each of SHARDS parts."""
+    cut = <rows>.reshape(len(rows), SHARDS, MESH[<quoted>], -1)
+    return jnp.swapaxes(cut, 1, 2).reshape(rows.shape)
+
+
+def _shares(rows: jax.Array, spec: P) -> jax.Array:
+    """[sequences, S, ...] -> [microbatches, MICROBATCH, ranks, S / ranks, ...]: none of them moves."""
+    mine = rows.reshape(DATA_PARALLEL, -1, MICROBATCH // DATA_PARALLEL, *rows.shape[1:])
+    batches = jnp.moveaxis(mine, 0, 1).reshape(-1, MICROBATCH, *rows.shape[1:])
+    batches = with_sharding_constraint(batches, P(None, *spec))
+    return batches.reshape(*batches.shape[:2], MESH[<quoted>], -1, *rows.shape[2:])
+
+
+def _on_each_stage(
+    run: Any, results: Any, loss_fn: Loss, params: Any, x: jax.Array, targets: jax.Array
+) -> Any:
+    """`run` on the ranks of <axis>, over this axis by hand and over the others by XLA.
+
+    A rank has its layers, its shares of x and of the targets, and all parameters that the loss is made with.
+    """
+    block, _, stack = _before_layers(loss_fn, params, targets)
+    names = {id(w): _name(path) for path, w in jax.tree_util.tree_leaves_with_path(params)}
+    ends = {_name(path): w for path, w in jax.tree_util.tree_leaves_with_path(params) if _name(path) in LAST}
+    stacked = jax.tree.map(lambda w: P(*[None] * len(STACK), *GRADS[names[id(w)]]), stack)
+    where = stacked, {name: GRADS[name] for name in ends}
+
+    def after(ends: Any, y: jax.Array, targets: jax.Array) -> jax.Array:
+        unread = jax.tree.map(lambda w: jnp.zeros(w.shape, w.dtype), params)
+        filled = jax.tree_util.tree_map_with_path(lambda path, w: ends.get(_name(path), w), unread)
+        return _after_layers(loss_fn, filled, y, targets) / MESH[<quoted>]
+
+    rows = P(None, None, <quoted>)
+    mapped = jax.shard_map(
+        functools.partial(run, block, after, where),
+        in_specs=(P(*STACK), P(), rows, rows),
+        out_specs=results,
         axis_names={<quoted>},
+        check_vma=False,  # nothing differentiates it
     )
-    return _joined(pipeline(_microbatches(x), stack))
+    return mapped(stack, ends, x, _shares(_in_shares(targets), TARGETS))
 
 
-def _pipeline(block: Callable[..., jax.Array], waiting: jax.Array, stack: Any) -> jax.Array:
-    """One rank's part: `waiting` [its share of the microbatches, MICROBATCH, S, E], and its layers.
+def _name(path: Any) -> str:
+    return _pattern(jax.tree_util.keystr(path, simple=True, separator="."))
 
-    In each iteration a rank hands its result to the next one. The microbatches that wait move towards rank 0
-    and make room for results at the last rank: at the end each rank has its share of them.
+
+def _whole(share: jax.Array) -> jax.Array:
+    """The microbatch [MICROBATCH, S, E] of which each rank of <axis> has a `share`."""
+    gather = functools.partial(jax.lax.all_gather, axis_name=<quoted>, axis=1, tiled=True)
+    return <by_hand>gather<by_hand_end>(share)
+
+
+def _share(x: jax.Array, owner: int) -> jax.Array:
+    """This rank's share of the microbatch x [MICROBATCH, S, E] that the rank `owner` of <axis> has."""
+
+    def mine(x: jax.Array) -> jax.Array:
+        cut = x.reshape(len(x), MESH[<quoted>], -1, x.shape[-1])
+        return jax.lax.all_to_all(cut, <quoted>, 1, 1)[:, owner]
+
+    return <by_hand>mine<by_hand_end>(x)
+'''
+
+BY_HAND = '''
+def _by_hand(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of one device's part of what goes from block to block."""
+    spec, axes = ACTIVATIONS[<hidden>], set(MESH) - {<quoted>}
+    return jax.shard_map(function, in_specs=spec, out_specs=spec, axis_names=axes, check_vma=False)
+'''
+
+THERE = """
+held = np.flatnonzero(np.arange(LAYERS) < np.array(STAGE_LAYERS)[..., None])
+flat = jax.tree.map(lambda w: w[held], flat)
+"""
+
+PUT = '''
+def _replaced(total: jax.Array, part: jax.Array, *place: jax.Array) -> jax.Array:
+    """`total` with another part at total[place]."""
+    start = [jnp.int32(i) for i in (*place, *[0] * part.ndim)]
+    return jax.lax.dynamic_update_slice(total, part.reshape(*[1] * len(place), *part.shape), start)
+'''
+
+NUMBER = '''
+def _number(i: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The microbatch of a rank's forward or backward number i, and whether there is one."""
+    return jnp.clip(i, 0, MICROBATCHES - 1), (i >= 0) & (i < MICROBATCHES)
+'''
+
+NUMBERS = '''
+def _forward(i: jax.Array) -> tuple[jax.Array, ...]:
+    """A rank's forward number i: stage, microbatch, the place of what it keeps, and if there is one."""
+    number = jnp.clip(i, 0, NUMBERS - 1)
+    of_round = jax.lax.rem(number, CHUNKS * ROUND)
+    microbatch = jax.lax.div(number, CHUNKS * ROUND) * ROUND + jax.lax.rem(of_round, ROUND)
+    valid = (i == number) & (microbatch < MICROBATCHES)
+    place = jnp.array(_places())[number]
+    return jax.lax.div(of_round, ROUND), jnp.minimum(microbatch, MICROBATCHES - 1), place, valid
+
+
+def _backward(i: jax.Array) -> tuple[jax.Array, ...]:
+    """The same of its backward number i: in each round the last stage comes first."""
+    chunk, microbatch, _, valid = _forward(i)
+    place = jnp.array(_places())[jnp.array(_backwards())[jnp.clip(i, 0, NUMBERS - 1)]]
+    return CHUNKS - 1 - chunk, microbatch, place, valid
+
+
+def _backwards() -> list[int]:
+    """The numbers of the forwards in the order of their backwards."""
+    return np.arange(NUMBERS).reshape(-1, CHUNKS, ROUND)[:, ::-1].flatten().tolist()
+
+
+def _places() -> list[int]:
+    """The place of what each forward keeps, until its backward; the first rank's backwards come last."""
+    free, places, backwards = list(range(PLACES)), list[int](), _backwards()
+    for number in range(NUMBERS):
+        ended = number - FIRST_BACKWARD - MESH[<quoted>]
+        free += [places[forward] for forward in backwards[max(ended, 0) : max(ended + 1, 0)]]
+        places.append(free.pop(0))
+    return places
+'''
+
+RANK = '''
+class _Rank:
+    """A rank of <axis> with its layers.
+
+    In tick t it runs its forward number t - rank, and its backward number
+    t - FIRST_BACKWARD - (ranks - 1 - rank).
+    <order>
     """
-    rank, ranks, slots = jax.lax.axis_index(<quoted>), MESH[<quoted>], len(waiting)
-    onward = [(<from_to>) for i in range(<senders>)]
-    back = [(i, i - 1) for i in range(1, ranks)]
-    <body>
+
+    def __init__(self, block: Any, after: Any, where: Any, stack: Any, ends: Any, targets: jax.Array) -> None:
+        self.rank, self.last = jax.lax.axis_index(<quoted>), MESH[<quoted>] - 1
+        self.after, self.where, self.targets = after, where, targets[:, :, 0]
+        self.stack, self.ends = stack, ends
+        <body>
+        self.to_next = [(<from_to>) for i in range(<senders>)]
+        self.to_previous = [(to, source) for source, to in self.to_next]
+
     <stage>
 
-    def iteration(carry: Any, i: jax.Array) -> tuple[Any, None]:
-        <carry> = carry
-        slot = i % slots
-        <enter>
-        <through>
-        moved = jax.lax.ppermute(waiting[slot], <quoted>, back)
-        waiting = waiting.at[slot].set(jnp.where(rank == ranks - 1, y, moved))
-        return (<given>), None
+    def start(self, shares: jax.Array) -> dict[str, Any]:
+        """The rank's part before the first tick."""
+        x = jnp.zeros_like(_whole(shares[0]))
+        _, <pulls> = jax.eval_shape(self.stage, <first>)
+        self.tree = jax.tree.structure(pulls)
+        saved = [jnp.zeros((PLACES, *k.shape), k.dtype) for k in jax.tree.leaves(pulls)]
+        zeros = jax.tree.map(lambda w: jnp.zeros(w.shape, <dtype>), (self.stack, self.ends))
+        layers, ends = with_sharding_constraint(zeros, self.where)
+        now = {"x": x, "dx": x, "saved": saved, "shares": shares}
+        <later>
+        <unpicked>
+        return now | {"layers": layers, "ends": ends, "loss": jnp.float32(0)}
 
-    <start>
-    (_, waiting<ignored>), _ = jax.lax.scan(iteration, start, jnp.arange(ITERATIONS))
-    return jnp.roll(waiting, 1 - ranks, axis=0)
+    def forward(self, now: Any, t: jax.Array) -> tuple[Any, jax.Array]:
+        """A microbatch through a stage, and on to the next rank."""
+        <begun>
+        y, <pulls> = self.stage(x<chunk>)
+        pairs = zip(now["saved"], jax.tree.leaves(pulls), strict=True)
+        saved = [_replaced(total, jnp.where(valid, new, total[place]), place) for total, new in pairs]
+        <picks>
+        return now | {"x": jax.lax.ppermute(y, <quoted>, self.to_next), "saved": saved}, y
 
+    def loss(self, now: Any, y: jax.Array, t: jax.Array) -> Any:
+        """The loss of what the last stage made, and its gradient<waits>: each rank has a share."""
+        <loss_lines>
 
-def _microbatches(x: jax.Array) -> jax.Array:
-    """[sequences, S, E] -> [microbatches, MICROBATCH, S, E]: each rank cuts its own sequences."""
-    mine = x.reshape(DATA_PARALLEL, -1, MICROBATCH // DATA_PARALLEL, *x.shape[1:])
-    batches = jnp.moveaxis(mine, 0, 1).reshape(-1, MICROBATCH, *x.shape[1:])
-    return with_sharding_constraint(batches, P(<quoted>, *ACTIVATIONS[<hidden>]))
+    def loss_of(self, now: Any, y: jax.Array, number: jax.Array) -> tuple[Any, jax.Array]:
+        """A microbatch's loss added up, and this rank's share of the gradient of y."""
+        of = jax.value_and_grad(self.after, (0, 1))
+        loss, (ends, dy) = of(<ends>, _share(y, self.last), self.targets[number])
+        return now | {"loss": now["loss"] + loss, "ends": jax.tree.map(<add>, now["ends"], ends)}, dy
 
+    def backward(self, now: Any, t: jax.Array) -> Any:
+        """A microbatch back through a stage, and home to the rank before."""
+        <back>
 
-def _joined(batches: jax.Array) -> jax.Array:
-    """[microbatches, MICROBATCH, S, E] -> [sequences, S, E], in the order of the batch."""
-    mine = batches.reshape(-1, DATA_PARALLEL, MICROBATCH // DATA_PARALLEL, *batches.shape[2:])
-    return constrain(<hidden>, jnp.moveaxis(mine, 1, 0).reshape(-1, *batches.shape[2:]))
+        <pulled>
+        <left>
+        return now | {"dx": jax.lax.ppermute(dx, <quoted>, self.to_previous), "layers": layers, "shares": shares}
 '''
+
+STAGE = '''
+def layer(self, <place_arguments>) -> Any:
+    """The parameters of a layer."""
+    return <of_layer>
+
+def stage(self, x: jax.Array<chunk_argument>) -> tuple[jax.Array, Any]:
+    """x through the layers of a stage, and what its backward needs but for their weights."""
+
+    def one(x: jax.Array, n: jax.Array) -> tuple[jax.Array, Any]:
+        <made> = jax.vjp(self.body, x, self.layer(<place>)<has_aux>)
+        pull.args_res[1] = None  # the weights
+        return <y>, <gives>
+
+    return jax.lax.scan(one, x, jnp.arange(LAYERS))
+'''
+STAGE_LAYERS = '''
+
+def present(self, <place_arguments>) -> jax.Array:
+    """True for a layer of the stage, and not one that fills it up and is left out."""
+    return n < jnp.array(STAGE_LAYERS)[<stage_of_rank>]
+'''
+PULLED = """
+
+def one(carry: Any, at: Any) -> tuple[Any, None]:
+    (dx, grads), (leaves, n) = carry, at
+    pull = jax.tree.unflatten(self.tree, leaves)
+    pull.args_res[1] = self.layer(<place>)
+    <pulled_dx>
+    new = jax.tree.map(lambda total, g: <sum>, grads, new)
+    return (dx, jax.tree.map(lambda total, g: _replaced(total, g, <place>), grads, new)), None
+
+saved = [total[place] for total in now["saved"]]
+(dx, layers), _ = jax.lax.scan(one, (dx, now["layers"]), (saved, jnp.arange(LAYERS)), reverse=True)
+"""
+STAGE_AT_ONCE = '''
+def layers(self<chunk_argument>) -> Any:
+    """The parameters of a stage."""
+    return <of_stage>
+
+def stage(self, x: jax.Array<chunk_argument>) -> tuple[jax.Array, Any]:
+    """x through the layers of a stage, and what its backward needs but for their weights."""
+    y, pull = jax.vjp(self.body, x, self.layers(<only_chunk>))
+    pull.args_res[1] = None  # the weights
+    return y, pull
+'''
+PULLED_AT_ONCE = """
+pull = jax.tree.unflatten(self.tree, [total[place] for total in now["saved"]])
+pull.args_res[1] = self.layers(<only_chunk>)
+dx, new = pull(dx)
+<added>
+"""
 
 ORDER = {
-    True: "The loop goes round the ranks once for each of\n    their stages, all microbatches before the next one.",
-    False: "Every microbatch passes the\n    stages in the order of the ranks.",
+    (False, False): "A microbatch turns at the last rank in the tick of its forward there.",
+    (False, True): "A round of microbatches passes one of the rank's stages before the next one.",
+    (True, False): "All microbatches have passed the last rank before the first one turns there.",
+    (True, True): "All microbatches pass one of the rank's stages before the next one, and all turn after that.",
 }
-ENTER = """
-        x = jnp.where(rank == 0, waiting[slot], x)
+BEGUN = """
+number, valid = _number(t - self.rank)
+x = jnp.where(self.rank == 0, _whole(now["shares"][_number(t)[0]]), now["x"])
+place = number % PLACES
 """
-ENTER_CIRCULAR = """
-        x = jnp.where((rank == 0) & (i < slots * ranks), waiting[slot], x)
+BEGUN_CHUNKS = """
+chunk, _, place, valid = _forward(t - self.rank)
+x = now["x"]
+<wait>
+first, number, *_ = _forward(t)
+enter = functools.partial(jnp.where, self.rank == 0)
+x = jax.lax.cond(first == 0, lambda x: enter(_whole(now["shares"][number]), x), _same, x)
 """
-ENTER_STORED = """
-        later = later.at[(i - ranks) % len(later)].set(x)  # rank 0: what came round waits for its turn
-        again = later[i % len(later)]
-        x = jnp.where(rank == 0, jnp.where(i < len(later), waiting[slot], again), x)
-"""
-CHUNK = """
-        chunk = jnp.clip((i - rank) // (slots * ranks), 0, <last>)
-"""
-BODY = "body = remat(lambda x, layer: (block(x, layer), None))"
-BODY_GATHERED = """
-# A layer waits for its x: else all of a stage's weights are gathered before the loop, and kept whole.
-body = remat(lambda x, layer: (block(*jax.lax.optimization_barrier((x, layer))), None))"""
-STAGE = """
-    policy = jax.checkpoint_policies.save_only_these_names(<names>)
+EVALUATED = """
+def one(x: jax.Array, n: jax.Array) -> tuple[jax.Array, None]:
+    y = self.body(x, self.layer(<place>))<of_aux>
+    return <y>, None
 
-    @functools.partial(jax.checkpoint, policy=policy, prevent_cse=False)
-    def stage(x: jax.Array, chunk: jax.Array) -> jax.Array:
-        # Cut out again in the backward, or each iteration would keep a copy of these weights.
-        here = jax.tree.map(lambda w: jax.lax.dynamic_index_in_dim(w, chunk, keepdims=False), stack)
-        return jax.lax.scan(body, x, here)[0]
+return jax.lax.scan(one, x, jnp.arange(LAYERS))[0], <nothing>
 """
-START = "start = (waiting[0], waiting)  # what a rank computes before its first microbatch is never read"
-START_STORED = """
-    later = jnp.broadcast_to(waiting[0], (slots * ranks, *waiting.shape[1:]))
-    start = (waiting[0], waiting, later)  # what a rank computes before its first microbatch is never read
+EVALUATED_AT_ONCE = """
+return self.body(x, self.layers(<only_chunk>)), ()
+"""
+WAIT = """
+slot = t % <delay>  # between two stages of the <which> rank a microbatch waits for the rest of the round
+<what> = jnp.where(self.rank == <rank>, now["waiting_<what>"][slot], <what>)
+now |= {"waiting_<what>": _replaced(now["waiting_<what>"], now["<what>"], slot)}
+"""
+LATER = """
+waiting = jnp.zeros((<delay>, *x.shape), x.dtype)
+now |= {"waiting_x": waiting, "waiting_dx": waiting}
+"""
+LOSS = """
+now, dy = self.loss_of(now, y, _number(t - self.last)[0])
+return now | {"dx": jnp.where(self.rank == self.last, _whole(dy), now["dx"])}
+"""
+LOSS_FIRST = """
+number = _number(t - self.last)[0]
+now, dy = self.loss_of(now, y, number)
+return now | {"shares": _replaced(now["shares"], dy, number)}  # the place of what entered
+"""
+LOSS_CHUNKS = """
+chunk, number, _, valid = _forward(t - self.last)
+
+def at_loss(now: Any) -> Any:
+    now, dy = self.loss_of(now, y, number)
+    return now | <to_backward>
+
+changed = {name: now[name] for name in ("loss", "ends", <changed>)}
+return now | jax.lax.cond(valid & (chunk == CHUNKS - 1), at_loss, _same, changed)
+"""
+NUMBER_OF_LOSS = "number = _number(t - self.last)[0]"
+BACK = """
+number, valid = _number(t - FIRST_BACKWARD - (self.last - self.rank))
+place = number % PLACES
+<dx>
+"""
+FROM_LOSS = """
+turns = now["shares"][_number(t - FIRST_BACKWARD)[0]]
+dx = jnp.where(self.rank == self.last, _whole(turns), now["dx"])
+"""
+BACK_CHUNKS = """
+chunk, _, place, valid = _backward(t - FIRST_BACKWARD - (self.last - self.rank))
+dx = now["dx"]
+<wait>
+<from_loss>
+"""
+FROM_LOSS_CHUNKS = """
+first, number, _, begins = _backward(t - FIRST_BACKWARD)
+begins &= first == CHUNKS - 1
+begin = functools.partial(jnp.where, self.rank == self.last)
+dx = jax.lax.cond(begins, lambda dx: begin(_whole(now["shares"][number]), dx), _same, dx)
+"""
+LEFT = """
+number, leaves = _number(t - FIRST_BACKWARD - self.last)
+shares = _replaced(now["shares"], jnp.where(leaves, _share(dx, 0), now["shares"][number]), number)
+"""
+LEFT_CHUNKS = """
+first, number, _, leaves = _backward(t - FIRST_BACKWARD - self.last)
+leaves &= first == 0
+shares = jax.lax.cond(leaves, lambda to: _replaced(to, _share(dx, 0), number), _same, now["shares"])
+"""
+WIDE = """
+def _wide(params: Any) -> Any:
+    \"""Copies of parameters as those are saved, so that gradients are summed wide.\"""
+    return jax.tree.map(lambda w: w.astype(jnp.float32), params)
+"""
+ADDED = """
+def _added(total: jax.Array, more: jax.Array) -> jax.Array:
+    \"""The sum in the dtype of `total`.\"""
+    return (total + more).astype(total.dtype)
+"""
+SAME = """
+def _same(x: Any) -> Any:
+    return x
 """
 
-CONSTRAIN_ENDS = '''
+TRAIN = """
+def _train(*given: Any) -> Any:
+    \"""A rank's part of a step: sums of (loss, gradients of its layers, of `ends`), of its shares'.\"""
+    *given, x, targets = given
+    rank = _Rank(*given, targets)
+
+    def steady(t: jax.Array, now: Any) -> Any:
+        now, y = rank.forward(now, t)
+        return <steady>
+
+    now = rank.start(x[:, :, 0])
+    now = jax.lax.fori_loop(0, FIRST_LOSS, lambda t, now: rank.forward(now, t)[0], now)
+    now = jax.lax.fori_loop(FIRST_LOSS, FORWARDS, steady, now)
+    now = jax.lax.fori_loop(FORWARDS, FIRST_BACKWARD + FORWARDS, lambda t, now: rank.backward(now, t), now)
+    loss, ends = jax.lax.psum((now["loss"], now["ends"]), <quoted>)
+    return (loss, now["layers"], ends<picks_made>), now["shares"][:, :, None]
+
+
+class _Evaluation(_Rank):
+    \"""A rank whose stages keep nothing.\"""
+
+    def stage(self, x: jax.Array<chunk_argument>) -> tuple[jax.Array, Any]:
+        <evaluated_stage>
+
+    def loss(self, now: Any, y: jax.Array, t: jax.Array) -> Any:
+        <evaluated>
+        loss = self.after(<ends>, _share(y, self.last), self.targets[number])
+        return now | {"loss": now["loss"] + <loss>}
+
+
+def _losses(*given: Any) -> jax.Array:
+    \"""A rank's part of an evaluation, summed.\"""
+    *given, x, targets = given
+    rank = _Evaluation(*given, targets)
+    now = rank.start(x[:, :, 0])
+    now = jax.lax.fori_loop(0, FIRST_LOSS, lambda t, now: rank.forward(now, t)[0], now)
+    now = jax.lax.fori_loop(FIRST_LOSS, FORWARDS, lambda t, now: rank.loss(*rank.forward(now, t), t), now)
+    return jax.lax.psum(now["loss"], <quoted>)
+"""
+
+RESTING = """
 def _resting(name: str) -> P:
-    """In a stage of the pipeline, or before and after it, where its ranks share the sequences."""
-    tables = {True: ACTIVATIONS, False: ENDS}
-    return tables[<quoted> in jax.sharding.get_abstract_mesh().manual_axes][name]
-'''
+    \"""Within the pipeline, or before it, where its ranks have shares of the rows.\"""
+    return {True: ACTIVATIONS | ENDS, False: ACTIVATIONS}[_outside()][name]
+
+
+def _outside() -> bool:
+    \"""True where the ranks of <axis> are XLA's.\"""
+    return <quoted> not in jax.sharding.get_abstract_mesh().manual_axes
+"""
+
+ACCUMULATE = """
+def _accumulate(loss_fn: Loss, params: Any, tokens: jax.Array, targets: jax.Array) -> tuple[jax.Array, Any]:
+    \"""The mean loss of the global batch and its gradients, fp32, by a pipeline.\"""
+    <cut>
+    <before>
+    x, of_tokens = jax.vjp(lambda params: _entering(loss_fn, params, tokens), <wide>)
+    _, of_stack = jax.vjp(lambda params: _before_layers(loss_fn, params, tokens)[2], params)
+    results = (P(), P(*STACK), P()<picks_spec>), P(None, None, <quoted>)
+    (loss, layers, ends<picks>), dx = _on_each_stage(_train, results, loss_fn, <params>, x, targets)
+    (grads,), (more,) = of_stack(<layers>), of_tokens(dx)
+    grads = jax.tree_util.tree_map_with_path(lambda path, a, b: a + b + ends.get(_name(path), 0), grads, more)
+    loss, grads = jax.tree.map(lambda total: total / MICROBATCHES, (loss, grads))
+    <filled_up>
+    return loss, _placed(<grads>, GRADS)<picks_joined>
+"""
+
+EVALUATE = """
+x = _entering(loss_fn, <wide>, tokens)
+return _on_each_stage(_losses, P(), loss_fn, <params>, x, targets) / MICROBATCHES
+"""
 
 
 def constants(sharded: Sharded) -> list[str]:
-    """`STACK` and `ITERATIONS`, if there is a pipeline."""
+    """The numbers of the pipeline's ticks and the dims of its stacks, if there is one."""
     plan = sharded.plan
     if not pipelined(plan):
         return []
     assert plan.split is not None
-    dims = "[layers]" if chunks(plan) == 1 else f"[{chunks(plan)} chunks, layers of a chunk on all ranks]"
+    ticks, parts = lockstep(plan), chunks(plan)
+    dims = "[layers]" if parts == 1 else f"[{parts} chunks, layers of a chunk on all ranks]"
     entries = ", ".join(python_string(a[0]) if a else "None" for a in stack_axes(plan))
-    trailing = "," if len(stack_shape(plan)) == 1 else ""
+    trailing = "," if parts == 1 else ""
     said = f"leading dims of the layers' parameters, {dims}; {plan.split.cause.comment()}"
-    count = f"{chunks(plan)} x {plan.microbatches} microbatches, and {plan.pipeline - 1} to fill the pipeline"
-    return [*beside(f"STACK = ({entries}{trailing})", said), *beside(f"ITERATIONS = {iterations(plan)}", count)]
+    rounds = [
+        *beside(f"CHUNKS = {parts}", "stages of a rank"),
+        *beside(f"ROUND = {ticks.round}", "microbatches that pass a stage before the rank's next one"),
+        *beside(f"NUMBERS = {ticks.numbers}", "forwards of a rank"),
+    ]
+    return [
+        *beside(f"STACK = ({entries}{trailing})", said),
+        *beside(f"LAYERS = {layers_of_a_stage(plan)}", "of a stage" if not uneven(plan) else "of the longest stage"),
+        *(
+            beside(f"STAGE_LAYERS = {stage_layers(plan)}", f"layers of each stage{_by_chunks(parts)}")
+            if uneven(plan)
+            else []
+        ),
+        *beside(f"MICROBATCHES = {plan.microbatches}", "of a step"),
+        *(rounds if parts > 1 else []),
+        *beside(f"FIRST_LOSS = {ticks.first_loss}", "tick of the first loss"),
+        *beside(f"FIRST_BACKWARD = {ticks.first_backward}", "tick of the first backward, at the last rank"),
+        *beside(f"FORWARDS = {ticks.forward_ticks}", "ticks with forwards, from the first on; as many with backwards"),
+        *beside(f"PLACES = {ticks.places}", "forwards whose backwards are to come, at most"),
+        *beside(f"SHARDS = {shards_of_rows(sharded)}", "parts of a sequence between blocks"),
+    ]
+
+
+def _by_chunks(parts: int) -> str:
+    return ", by chunk and rank" if parts > 1 else ""
 
 
 def ends_table(sharded: Sharded) -> list[str]:
-    """`ENDS`: where activations rest before and after the pipeline, or nothing without one."""
+    """`ENDS`, `TARGETS` and `LAST`: what lies before and after the pipeline, or nothing without one."""
     plan = sharded.plan
     if not pipelined(plan):
         return []
     assert plan.split is not None
-    outer = [o.op.output for o in (*sharded.ops["first"], *sharded.ops["last"])]
-    tensors = [sharded.model.tensor[t] for t in dict.fromkeys(outer)]
+    axis = plan.split.axis
+    tensors = [sharded.model.tensor[t] for t in dict.fromkeys(o.op.output for o in sharded.ops["first"])]
     rows = [row for t in tensors if t.dims and t.dtype != "int" for row in entry(t.name, ends_spec(sharded, t.name))]
-    head = f"Activations before and after the pipeline, where the ranks of {plan.split.axis} share the sequences."
-    return [*comment(head), "ENDS = {", *rows, "}"]
+    batch, sequence = rows_spec(sharded)
+    last = [p.name for p in sharded.model.params if "last" in p.sections]
+    return [
+        *comment(f"Activations before the pipeline, where the ranks of {axis} have shares of the rows."),
+        *("ENDS = {", *rows, "}"),
+        *beside(f"TARGETS = {spec_text((batch, (axis, *sequence)))}", "those that they have shares of"),
+        *comment("Parameters that the loss is made with, after the layers."),
+        *("LAST = {", *(f"{INDENT}{python_string(name)}," for name in last), "}"),
+    ]
 
 
 def ends_spec(sharded: Sharded, tensor: str) -> Spec:
-    """The layout an activation rests in before and after a pipeline: its ranks share the sequences."""
+    """The layout of an activation before the pipeline: its ranks share the rows."""
     return shared_by_stages(sharded, sharded.model.tensor[tensor].dims, activation_spec(sharded, tensor))
 
 
 def shared_by_stages(sharded: Sharded, dims: tuple[str, ...], spec: Spec) -> Spec:
-    """The `spec` of a tensor with `dims`, its sequences divided over the ranks of the pipeline too, where there is
-    one."""
+    """The `spec` of a tensor with `dims`, its rows divided over the ranks of the pipeline first, where there is one."""
     if not pipelined(sharded.plan):
         return spec
     assert sharded.plan.split is not None
     axis = sharded.plan.split.axis
-    return tuple((*axes, axis) if d == "batch" else axes for d, axes in zip(dims, spec, strict=True))
+    return tuple((axis, *axes) if d == "sequence" else axes for d, axes in zip(dims, spec, strict=True))
 
 
-def pipeline_function(sharded: Sharded) -> str:
+def pipeline_functions(sharded: Sharded) -> list[str]:
     """`layers` as a pipeline, and what it needs."""
     plan = sharded.plan
+    texts = [LAYERS, SHARES]
+    if by_hand := len([a for a in atoms(plan) if a.size > 1]) > 1:
+        texts.append(BY_HAND)
+    texts += [PUT, NUMBERS if chunks(plan) > 1 else NUMBER, *([SAME] if chunks(plan) > 1 else [])]
+    texts += [ADDED] if narrow_state(plan) else []
+    texts += [WIDE] if narrow_copies(plan) and not narrow_state(plan) else []
+    names = _names(plan) | {
+        "hidden": python_string(sharded.model.block_output),
+        "rows": "_ordered(rows)" if balanced(sharded) else "rows",
+        "by_hand": "_by_hand(" if by_hand else "",
+        "by_hand_end": ")" if by_hand else "",
+        "of_carry": "[0]" if sharded.model.top_k else "",
+        "y_given": "lambda *given: (y, given[1][1])" if sharded.model.top_k else "lambda *_: y",
+        "of_loss": "[0]" if sharded.model.top_k else "",
+        "there": fill(THERE) if uneven(plan) else "",
+    }
+    pieces = names | _pieces(sharded)
+    return [fill(text, **names) for text in texts] + [fill(text, **pieces) for text in (RANK, TRAIN)]
+
+
+def _names(plan: Plan) -> dict[str, str]:
     assert plan.split is not None
-    circular = chunks(plan) > 1
-    stored = circular and plan.microbatches > plan.pipeline
-    enter = fill(ENTER_STORED if stored else ENTER_CIRCULAR if circular else ENTER)
-    if circular:
-        enter += "\n" + fill(CHUNK, last=str(chunks(plan) - 1))
-    hidden = python_string(sharded.model.block_output)
-    names = ", ".join([hidden, *(["*KEPT"] if saved_activations(sharded) else [])])
-    through = "y = _in_groups(block, x, stack)" if every(sharded) > 1 else "y, _ = jax.lax.scan(body, x, stack)"
-    sent = f"jax.lax.ppermute(y, {python_string(plan.split.axis)}, onward), waiting"
-    return fill(
-        LAYERS,
-        axis=plan.split.axis,
-        quoted=python_string(plan.split.axis),
-        order=ORDER[circular],
-        from_to="i, (i + 1) % ranks" if circular else "i, i + 1",
-        senders="ranks" if circular else "ranks - 1",
-        carry="x, waiting, later" if stored else "x, waiting",
-        enter=enter,
-        body=_body(sharded),
-        stage="\n" + fill(STAGE, names=names) if circular else "",
-        through="y = stage(x, chunk)" if circular else through,
-        given=f"{sent}, later" if stored else sent,
-        start=fill(START_STORED if stored else START),
-        ignored=", _" if stored else "",
-        hidden=hidden,
+    return {"axis": plan.split.axis, "quoted": python_string(plan.split.axis)}
+
+
+def _pieces(sharded: Sharded) -> dict[str, str]:
+    """The pieces of `_Rank` and its users, by the schedule."""
+    plan = sharded.plan
+    ticks, several = lockstep(plan), chunks(plan) > 1
+    quoted, first, delay = _names(plan)["quoted"], ticks.forwards_first, str(ticks.delay)
+    place = "chunk, n" if several else "n"
+    pieces = {
+        "order": ORDER[first, several],
+        "body": _body(sharded),
+        "from_to": f"i, (i + 1) % MESH[{quoted}]" if several else "i, i + 1",
+        "senders": f"MESH[{quoted}]" if several else "self.last",
+        "place_arguments": "chunk: jax.Array, n: jax.Array" if several else "n: jax.Array",
+        "place": place,
+        "stage_of_rank": "chunk, self.rank" if several else "self.rank",
+        "of_layer": _wide(plan, f"jax.tree.map(lambda w: w[{place}], self.stack)"),
+        "of_stage": _wide(plan, "jax.tree.map(lambda w: w[chunk], self.stack)" if several else "self.stack"),
+        "ends": _wide(plan, "self.ends"),
+        "chunk_argument": ", chunk: jax.Array" if several else "",
+        "chunk": ", chunk" if several else "",
+        "only_chunk": "chunk" if several else "",
+        "first": "x, jnp.int32(0)" if several else "x",
+        "later": fill(LATER, delay=delay) if ticks.delay else "",
+        "begun": _begun(several, delay if ticks.delay else ""),
+        "waits": ", which waits" if first else "",
+        "loss_lines": _loss_lines(several, first),
+        "back": _back(several, first, delay if ticks.delay else ""),
+        "left": fill(LEFT_CHUNKS if several else LEFT),
+        "steady": "rank.loss(now, y, t)" if first else "rank.backward(rank.loss(now, y, t), t)",
+        "evaluated": "chunk, number, _, valid = _forward(t - self.last)" if several else NUMBER_OF_LOSS,
+        "loss": "jnp.where(valid & (chunk == CHUNKS - 1), loss, 0)" if several else "loss",
+    }
+    pieces |= _of_experts(sharded, several) | _of_uneven(plan, place)
+    at_once, narrow = every(sharded) > 1, narrow_state(plan)
+    summed = "_added({0}, {1})" if narrow else "{0} + {1}"
+    pieces["dtype"] = "GRADS_DTYPE" if narrow else "jnp.float32"
+    pieces["add"] = "_added" if narrow else "jnp.add"
+    pieces["sum"] = summed.format(f"total[{place}]", f"jnp.where({pieces['valid']}, g, 0)")
+    added = summed.format("total[chunk]" if several else "total", "jnp.where(valid, g, 0)")
+    added = f"_replaced(total, {added}, chunk)" if several else added
+    pieces["added"] = f'layers = jax.tree.map(lambda total, g: {added}, now["layers"], new)'
+    stage = fill(STAGE_AT_ONCE if at_once else STAGE, **pieces)
+    return pieces | {
+        "stage": stage + ("\n\n" + fill(STAGE_LAYERS, **pieces) if uneven(plan) else ""),
+        "pulled": fill(PULLED_AT_ONCE if at_once else PULLED, **pieces),
+        "evaluated_stage": fill(EVALUATED_AT_ONCE if at_once else EVALUATED, **pieces),
+    }
+
+
+def _of_experts(sharded: Sharded, several: bool) -> dict[str, str]:
+    """The pieces that hand on what experts were picked, beside what goes from block to block."""
+    if not sharded.model.top_k:
+        return {
+            "made": "y, pull",
+            "has_aux": "",
+            "gives": "pull",
+            "pulls": "pulls",
+            "picks": "",
+            "unpicked": "",
+            "of_aux": "",
+            "nothing": "()",
+            "picks_made": "",
+        }
+    added = (
+        'now["picks"][chunk] + jnp.where(valid, picked, 0)' if several else 'now["picks"] + jnp.where(valid, picked, 0)'
     )
+    added = f'_replaced(now["picks"], {added}, chunk)' if several else added
+    shape = "(CHUNKS, *picked.shape)" if several else "picked.shape"
+    return {
+        "made": "y, pull, picked",
+        "has_aux": ", has_aux=True",
+        "gives": "(pull, picked)",
+        "pulls": "(pulls, picked)",
+        "picks": f'now |= {{"picks": {added}}}',
+        "unpicked": f'now |= {{"picks": jnp.zeros({shape}, picked.dtype)}}',
+        "of_aux": "[0]",
+        "nothing": "((), 0)",
+        "picks_made": ', now["picks"]',
+    }
+
+
+def _of_uneven(plan: Plan, place: str) -> dict[str, str]:
+    """The pieces that leave out the layers by which a stage is filled up."""
+    if not uneven(plan):
+        return {"y": "y", "pulled_dx": "dx, new = pull(dx)", "valid": "valid"}
+    return {
+        "y": f"jnp.where(self.present({place}), y, x)",
+        "pulled_dx": "\n".join(
+            (
+                f"present = self.present({place})",
+                "through, new = pull(dx)",
+                "dx, counts = jnp.where(present, through, dx), valid & present",
+            )
+        ),
+        "valid": "counts",
+    }
+
+
+def _begun(several: bool, delay: str) -> str:
+    if not several:
+        return fill(BEGUN)
+    return fill(BEGUN_CHUNKS, wait=fill(WAIT, delay=delay, which="first", rank="0", what="x") if delay else "")
+
+
+def _loss_lines(several: bool, first: bool) -> str:
+    if not several:
+        return fill(LOSS_FIRST if first else LOSS)
+    entered = '{"shares": _replaced(now["shares"], dy, number)}  # the place of what entered'
+    to_backward = entered if first else '{"dx": jnp.where(self.rank == self.last, _whole(dy), now["dx"])}'
+    return fill(LOSS_CHUNKS, to_backward=to_backward, changed='"shares"' if first else '"dx"')
+
+
+def _back(several: bool, first: bool, delay: str) -> str:
+    if not several:
+        return fill(BACK, dx=fill(FROM_LOSS) if first else 'dx = now["dx"]')
+    wait = fill(WAIT, delay=delay, which="last", rank="self.last", what="dx") if delay else ""
+    return fill(BACK_CHUNKS, wait=wait, from_loss=fill(FROM_LOSS_CHUNKS) if first else "")
 
 
 def _body(sharded: Sharded) -> str:
-    """The body of the loop over a rank's layers; "" where `_in_groups` has its own."""
+    """The function that is differentiated at once: a layer, or a stage whose layers are not all run again."""
     if every(sharded) > 1:
-        return ""
-    return fill(BODY_GATHERED if gathers_in_use(sharded.plan) and chunks(sharded.plan) == 1 else BODY)
+        return "self.body = lambda x, stack: _in_groups(block, x, stack)"
+    gathered, picks = gathers_in_use(sharded.plan), bool(sharded.model.top_k)
+    if not gathered and not picks:
+        return "self.body = remat(block)"
+    said = "# A layer waits for its x: else all of a stage's weights are gathered before the loop, and saved whole."
+    waits = [said, "x, layer = jax.lax.optimization_barrier((x, layer))"] if gathered else []
+    given = f"(x, unpicked(1, {sharded.model.sizes['experts']}))" if picks else "x"
+    inside = [f"{INDENT}{line}" for line in (*waits, f"return block({given}, layer)")]
+    return "\n".join(["", "def body(x: jax.Array, layer: Any) -> Any:", *inside, "", "self.body = remat(body)"])
+
+
+def narrow_copies(plan: Plan) -> bool:
+    """True if the pipeline has copies of the parameters in the compute dtype, gathered once a step."""
+    return bool(plan.store("params")) and not gathers_in_use(plan) and plan.precision.compute != "fp32"
+
+
+def accumulate_function(sharded: Sharded, before: str, used: str) -> str:
+    """`_accumulate` by a pipeline: `before` are the lines that gather the parameters, `used` the name of what they
+    give."""
+    plan = sharded.plan
+    picked = bool(plan.model.top_k)
+    return fill(
+        ACCUMULATE,
+        before=before,
+        params=used,
+        cut="params, of_stored = jax.vjp(_cut, params)" if padded(sharded) else "",
+        filled_up="(grads,) = of_stored(grads)" if padded(sharded) else "",
+        wide=_wide(plan, used),
+        quoted=_names(plan)["quoted"],
+        picks_spec=", P(*STACK)" if picked else "",
+        picks=", picks" if picked else "",
+        layers="_wide(layers)" if narrow_state(plan) else "layers",
+        grads="_in_dtype(grads, GRADS_DTYPE)" if narrow_state(plan) else "grads",
+        picks_joined=", picks.reshape(-1, *picks.shape[-2:])" if picked else "",
+    )
+
+
+def evaluate_lines(sharded: Sharded, used: str) -> str:
+    """The lines of an evaluation by a pipeline, with the parameters `used`."""
+    return fill(EVALUATE, params=used, wide=_wide(sharded.plan, used))
+
+
+def _wide(plan: Plan, params: str) -> str:
+    """Parameters, as code, in the dtype that their gradients are summed in."""
+    return f"_wide({params})" if narrow_copies(plan) else params
 
 
 def resting_function(plan: Plan) -> str:
-    """`_resting`: the spec of an activation, in a stage or outside."""
-    assert plan.split is not None
-    return fill(CONSTRAIN_ENDS, quoted=python_string(plan.split.axis))
+    """`_resting`: the spec of an activation, in the pipeline or before it."""
+    return fill(RESTING, **_names(plan))

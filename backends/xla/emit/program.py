@@ -7,7 +7,7 @@ import textwrap
 from planc.backends.common.source_writer import WIDTH, fill
 from planc.backends.xla.analysis.attention import balanced, keyed_axes, rings, runs_splash
 from planc.backends.xla.analysis.offload import state_on_host
-from planc.backends.xla.analysis.pipeline import pipelined
+from planc.backends.xla.analysis.pipeline import chunks, pipelined, uneven
 from planc.backends.xla.analysis.saved_by_blocks import every, names_activations
 from planc.backends.xla.analysis.state_dtypes import narrow_state
 from planc.backends.xla.emit.context_parallel import constants as context_constants
@@ -121,21 +121,22 @@ def _tables(sharded: Sharded) -> list[str]:
 def _imports(sharded: Sharded) -> list[str]:
     plan = sharded.plan
     torus = plan.cluster.kind == "torus"
-    context = "AbstractContextManager" if casts(plan) else "contextmanager"
-    sequence = ("Callable", "Sequence") if casts(plan) else ("Callable", "Iterator", "Sequence")
+    managers = [*(["AbstractContextManager"] if casts(plan) else []), *(["contextmanager"] if _manages(plan) else [])]
+    sequence = ("Callable", *(["Iterator"] if _manages(plan) else []), "Sequence")
     standard = [
         "import functools" if _partials(sharded) else "",
         "import math" if torus or (plan.model.top_k and plan.route.method == "capacity") else "",
         "import re",
         "import warnings",
         f"from collections.abc import {', '.join(sequence)}",
-        f"from contextlib import {context}",
+        f"from contextlib import {', '.join(managers)}",
+        "from contextvars import ContextVar" if pipelined(plan) else "",
         "from typing import Any",
     ]
     installed = [
         "import jax",
         "import jax.numpy as jnp",
-        "import numpy as np" if torus or _keys_in_order(sharded) else "",
+        "import numpy as np" if torus or _keys_in_order(sharded) or chunks(plan) > 1 or uneven(plan) else "",
         "import optax",
         "from jax.ad_checkpoint import checkpoint_name" if names_activations(sharded) else "",
         "from jax.experimental import mesh_utils" if torus else "",
@@ -151,6 +152,11 @@ def _imports(sharded: Sharded) -> list[str]:
 def _keys_in_order(sharded: Sharded) -> bool:
     """True if the kernel of attention is told where rows lie: a rank has one piece from each end of a sequence."""
     return runs_splash(sharded) and balanced(sharded) and not rings(sharded)
+
+
+def _manages(plan: Plan) -> bool:
+    """True if the file has a context manager of its own."""
+    return pipelined(plan) or not casts(plan)
 
 
 def _partials(sharded: Sharded) -> bool:

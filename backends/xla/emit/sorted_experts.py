@@ -14,7 +14,7 @@ from planc.backends.xla.emit.specs import axes_text
 SORTED = '''
 def _served(route: Any, mlp: Any, x: jax.Array, scores: jax.Array, params: Any) -> Any:
     """`experts` on one rank: x [B, S, D] and scores [B, S, X] are of its tokens."""
-    weights, chosen = route(scores, <total>, MICROBATCH)
+    weights, chosen = route(scores, <total>, <sequences>)
     expert = chosen.flatten()
     counts = jnp.zeros(scores.shape[-1], jnp.int32).at[expert].add(1)
     order = jnp.argsort(expert, stable=True)
@@ -131,12 +131,11 @@ first = lies[:, me].at[sender].get(mode="clip")
 return sent.at[sender, place - first].get(mode="fill", fill_value=0)"""
 
 
-def served(experts: Experts, total: str, params: str) -> list[str]:
+def served(experts: Experts, total: str, params: str, sequences: str) -> list[str]:
     """`_served` and its parts for the plan of `experts`, one text each; `total` sums counts, `params` are the weights
-    as they are multiplied, both as code."""
-    found = [
-        fill(SORTED, total=total, params=params, there=_there(experts), back=_back(experts), counts=_counts(experts))
-    ]
+    as they are multiplied, and `sequences` those that the loss is a mean of, all as code."""
+    names = {"total": total, "params": params, "sequences": sequences}
+    found = [fill(SORTED, there=_there(experts), back=_back(experts), counts=_counts(experts), **names)]
     found += [BY_EXPERT] if experts.exchange or experts.gathers else []
     return [*found, *([_exchanged(experts)] if experts.exchange else [])]
 

@@ -16,7 +16,8 @@ from planc.backends.xla.analysis.attention import (
     splash_block,
 )
 from planc.backends.xla.analysis.layouts import outermost_first
-from planc.backends.xla.analysis.mesh_factors import parts
+from planc.backends.xla.analysis.mesh_factors import atoms, parts
+from planc.backends.xla.analysis.pipeline import pipelined
 from planc.diag.quoting import python_string
 from planc.ir.sharding import OpSharding, Sharded
 
@@ -27,9 +28,7 @@ def attend(q: jax.Array, k: jax.Array, v: jax.Array<window>) -> jax.Array:
     By splash attention, which keeps no scores: each device runs it on its sequences and heads.
     """
     <cause>
-    given = tuple(ACTIVATIONS[name] for name in (<names>))
-    out = ACTIVATIONS[<output>]
-    mapped = jax.shard_map(<run>, in_specs=given, out_specs=out, check_vma=False)
+    <mapped>
     <wide>
     return mapped(q, k, v)<narrowed>
 
@@ -76,6 +75,21 @@ q, k = jnp.pad(q * (v.shape[-1] / k.shape[-1]) ** 0.5, wider), jnp.pad(k, wider)
 """
 
 
+def _mapped(sharded: Sharded, o: OpSharding, run: str) -> str:
+    """The lines that map `run`, as code, over the devices."""
+    plan = sharded.plan
+    inside = plan.split if pipelined(plan) else None
+    if inside is not None and all(a.size == 1 or a.name == inside.axis for a in atoms(plan)):
+        return f"mapped = {run}  # a rank of the pipeline is one device"
+    names = ", ".join(map(python_string, o.op.inputs))
+    given = f"given = tuple(ACTIVATIONS[name] for name in ({names}))"
+    lines = [given, f"out = ACTIVATIONS[{python_string(o.op.output)}]"]
+    over = "axis_names=axes, " if inside is not None else ""
+    if inside is not None:
+        lines.append(f"axes = set(MESH) - {{{python_string(inside.axis)}}}  # the pipeline's own is by hand already")
+    return "\n".join([*lines, f"mapped = jax.shard_map({run}, in_specs=given, out_specs=out, {over}check_vma=False)"])
+
+
 def splash_constants(sharded: Sharded) -> list[str]:
     """`BLOCK` and the names of the sizes that it stands for."""
     chosen, chip = sharded.plan.attention, sharded.plan.cluster.chip.name
@@ -103,9 +117,7 @@ def splash_function(sharded: Sharded, *, windows: bool) -> str:
         window=", window: int = 0" if windows else "",
         said=SEEN if windows else "",
         cause="\n".join(causes([plan.attention.cause])) if plan.attention else "",
-        names=", ".join(map(python_string, o.op.inputs)),
-        output=python_string(o.op.output),
-        run="functools.partial(_splash, window)" if windows else "_splash",
+        mapped=_mapped(sharded, o, "functools.partial(_splash, window)" if windows else "_splash"),
         **filled_up(sharded),
         arguments=f"window: int, {arguments}" if windows else arguments,
         fitted=fitted.strip("\n"),

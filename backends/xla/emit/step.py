@@ -14,6 +14,7 @@ from planc.backends.xla.emit.experts import with_picks
 from planc.backends.xla.emit.model import casts
 from planc.backends.xla.emit.offload import offload_functions
 from planc.backends.xla.emit.padding import CUT, padding_functions
+from planc.backends.xla.emit.pipeline import accumulate_function, evaluate_lines
 from planc.ir.plan import Noun, Plan
 from planc.ir.sharding import Sharded
 
@@ -199,14 +200,6 @@ def _microbatches(rows: jax.Array) -> jax.Array:
     return with_sharding_constraint(batches, P(None, *<spec>))
 '''
 
-AT_ONCE = '''
-def _accumulate(loss_fn: Loss, params: Any, tokens: jax.Array, targets: jax.Array) -> tuple[jax.Array, Any]:
-    """The mean loss of the global batch and its gradients, fp32; `layers` cuts the batch in microbatches."""
-    <before>
-    loss, grads = jax.value_and_grad(loss_fn)(<params>, <batch>)
-    return loss, _placed(<grads>, GRADS)
-'''
-
 GATHERED = '''
 def _gathered(params: Any) -> Any:
     """The parameters as they are used: all-gather over <axes>."""
@@ -221,6 +214,12 @@ def _gathered(params: Any) -> Any:
     """
     narrow = jax.tree.map(lambda p: p.astype(COMPUTE), params)
     return jax.tree.map(lambda p, w: w.astype(p.dtype), params, _placed(narrow, USED))
+'''
+
+COPIES = '''
+def _gathered(params: Any) -> Any:
+    """The parameters as they are used: all-gather over <axes> in <dtype>."""
+    return _placed(jax.tree.map(lambda p: p.astype(COMPUTE), params), USED)
 '''
 
 TRACING_FP32 = '''
@@ -246,7 +245,7 @@ def mesh_function(plan: Plan) -> str:
 def step_functions(sharded: Sharded) -> list[str]:
     """The steps and what they share, one text each."""
     plan = sharded.plan
-    cut = CUT if padded(sharded) else ""
+    cut = CUT if padded(sharded) and not pipelined(plan) else ""
     step = fill(
         STEP, update=_update(plan), evaluate=_evaluate(sharded), compiled=_compiled(plan), cut=cut, **_held(plan)
     )
@@ -326,19 +325,15 @@ def _update(plan: Plan) -> str:
     )
 
 
-def _batch(sharded: Sharded) -> str:
-    """The arguments of a loss of the global batch."""
-    return "_ordered(tokens), _ordered(targets)" if balanced(sharded) else "tokens, targets"
-
-
 def _evaluate(sharded: Sharded) -> str:
     plan = sharded.plan
     given = _held(plan)["given"]
     lines = [f"params = {given}"] if given != "params" else []
+    lines += ["params = _cut(params)"] if pipelined(plan) and padded(sharded) else []
     lines += ["used = _gathered(params)"] if _gathers_first(plan) else []
     params = "used" if _gathers_first(plan) else "params"
     if pipelined(plan):
-        lines += [f"return loss_fn({params}, {_batch(sharded)})"]
+        lines.append(evaluate_lines(sharded, params))
     else:
         lines += ["batches = (_microbatches(tokens), _microbatches(targets))"]
         lines += [f"return jnp.mean(jax.lax.map(lambda batch: loss_fn({params}, *batch), batches))"]
@@ -355,8 +350,7 @@ def _accumulate(sharded: Sharded) -> str:
         params = "_gathered(params)"
     narrow = narrow_state(plan)
     if pipelined(plan):
-        grads = "_in_dtype(grads, GRADS_DTYPE)" if narrow else "grads"
-        return fill(AT_ONCE, before=before, params=params, batch=_batch(sharded), grads=grads)
+        return accumulate_function(sharded, before, params)
     placed = "\n".join(beside("grads = _placed(grads, GRADS)", _reduction(plan), depth=2))
     rows, spec = ("_ordered(rows)", "ROWS") if balanced(sharded) else ("rows", "BATCH")
     zeros = "jax.tree.map(jnp.zeros_like, params)"
@@ -383,5 +377,7 @@ def _reduction(plan: Plan) -> str:
 
 
 def _gathered(plan: Plan) -> str:
+    if pipelined(plan) and casts(plan):
+        return fill(COPIES, axes=", ".join(plan.store("params")), dtype=plan.precision.compute)
     text = GATHERED_NARROW if casts(plan) else GATHERED
     return fill(text, axes=", ".join(plan.store("params")), dtype=plan.precision.compute)

@@ -26,12 +26,6 @@ def refused(sharded: Sharded) -> Iterator[Refusal]:
         yield view.cause, what, "choose sizes of which one divides the other"
         return
     experts = Experts(sharded)
-    if experts.ops and plan.split is not None and plan.pipeline > 1:
-        yield (
-            plan.split.cause,
-            "its pipelines hand on hidden states alone, and not what was picked",
-            "lower it for cuda",
-        )
     if experts.ops:
         yield from _node_limit(experts)
         yield from _dims(experts)

@@ -18,7 +18,7 @@ from planc.backends.xla.analysis.attention import (
     splash_block,
 )
 from planc.backends.xla.analysis.offload import saved_on_host
-from planc.backends.xla.analysis.pipeline import SCHEDULES, chunks, pipelined
+from planc.backends.xla.analysis.pipeline import SCHEDULES, pipelined, shards_of_rows, uneven
 from planc.backends.xla.emit.context_parallel import windows
 from planc.backends.xla.emit.remat import stacks
 from planc.backends.xla.refusals import experts
@@ -38,8 +38,8 @@ def refusals(sharded: Sharded) -> list[Diagnostic]:
     plan = sharded.plan
     if missing := not_lowered(plan, "xla"):
         return missing
-    of_plan = (rule(plan) for rule in (_pipeline, _gather, _store_dtypes, _compute_dtypes))
-    of_ops = (rule(sharded) for rule in (_uneven_shards, _experts, _attention, _recompute, _offload))
+    of_plan = (rule(plan) for rule in (_gather, _store_dtypes, _compute_dtypes))
+    of_ops = (rule(sharded) for rule in (_pipeline, _uneven_shards, _experts, _attention, _recompute, _offload))
     found = (d for rule in (*of_plan, *of_ops) for d in rule)
     return sorted(dict.fromkeys(found), key=lambda d: d.span)
 
@@ -57,23 +57,34 @@ def _refused(cause: Cause, why: str, help: str = "") -> Diagnostic:
     return refused("xla target", cause, why, help=help, label=why)
 
 
-def _pipeline(plan: Plan) -> Iterator[Diagnostic]:
-    """The pipeline is one loop that all ranks run: they do the same, each with as much."""
-    split = plan.split
+TWO_PARTS = (
+    "jax.vjp makes the gradients of a stage's inputs and weights at once, and apart the first would be made again"
+)
+TOGETHER = "its gain is that ranks do different things at a time, and XLA runs one program on all of them"
+APART = {"interleaved_zero_bubble": TWO_PARTS, "zbv": TOGETHER, "dualpipe": TOGETHER, "dualpipev": TOGETHER}
+"""Why a schedule is refused. In a program of all ranks (OpenXLA's SPMD partitioning) a tick takes as long as what any
+rank does in it; MaxText's makers say of 1F1B that it asks for several programs (AI-Hypercomputer/maxtext issue 752),
+which JaxPP runs for JAX."""
+OWN_ORDER = "the order of its actions differs by rank, and XLA runs one program on all of them"
+
+
+def _pipeline(sharded: Sharded) -> Iterator[Diagnostic]:
+    """A pipeline runs in lockstep: in each tick every rank runs the same."""
+    plan, split = sharded.plan, sharded.plan.split
     if split is None or not pipelined(plan):
         return
     if split.schedule not in SCHEDULES:
-        nearest = f"circular(chunks = {split.chunks})" if split.chunks > 1 else "gpipe"
-        why = "a loop of XLA runs forwards, and its backward is the same loop in reverse"
+        nearest = f"interleaved_1f1b(chunks = {split.chunks})" if split.chunks > 1 else "1f1b"
+        why = APART.get(split.schedule, OWN_ORDER)
         yield _refused(split.cause, why, f"nearest is `as {nearest}`; lower it for cuda to keep {split.schedule}")
         return
-    sizes = [end - begin for begin, end in split.stages]
-    if len(set(sizes)) > 1:
-        why = f"its ranks run one program, and the stages hold {', '.join(map(str, sizes))} layers"
-        yield _refused(split.cause, why, "give every stage as many layers")
-    if plan.microbatches % plan.pipeline:
-        why = f"each rank keeps an equal share of the {plan.microbatches} microbatches while they wait"
-        yield _refused(split.cause, why, f"a multiple of {plan.pipeline} microbatches")
+    if len(plan.model.blocks) > 1:
+        why = f"its ranks run one program, and the model has {len(plan.model.blocks)} kinds of layers"
+        yield _refused(split.cause, why, "lower it for cuda")
+    parts, tokens = plan.pipeline * shards_of_rows(sharded), plan.batch.sequence_tokens
+    if tokens % parts:
+        why = f"its ranks share the rows of the loss, and {tokens} tokens do not fall into {parts} equal parts"
+        yield _refused(split.cause, why, f"sequences of a multiple of {parts} tokens")
     if plan.gather is not None and plan.gather_per == "microbatch" and plan.store("params"):
         why = "the backward of a microbatch comes long after its forward, and others are in between"
         yield _refused(plan.gather.cause, why, "`gather params per pass` or `per step`")
@@ -104,9 +115,6 @@ def _attention(sharded: Sharded) -> Iterator[Diagnostic]:
         yield _refused(kernel.cause, "the ring hands keys on from rank to rank", "leave out `rotate`")
     if kernel.method == "ring" and (windows(sharded) or any(o.op.params for o in attentions(sharded))):
         why = f"attention of {plan.model.family} is more than plain causal attention"
-        yield _refused(kernel.cause, why, "`attention.core as all_gather`")
-    if kernel.method == "ring" and pipelined(plan):
-        why = "JAX 0.10.2 does not differentiate a ring by hand inside a pipeline by hand"
         yield _refused(kernel.cause, why, "`attention.core as all_gather`")
     ranks, tokens = plan.mesh.size(*axes), plan.batch.sequence_tokens
     if balanced(sharded) and tokens % (2 * ranks):
@@ -147,9 +155,9 @@ def _recompute(sharded: Sharded) -> Iterator[Diagnostic]:
     if len(set(runs)) < len(runs) or "" in stacks(sharded):
         yield _refused(cause, "its loop over layers of one kind does not know their numbers", "leave `every` out")
     if pipelined(plan) and plan.split is not None:
-        if chunks(plan) > 1:
-            why = "a stage is run again whole, and keeps for every layer what it keeps for one"
-            yield _refused(cause, why, "leave `every` out, or `split ... as gpipe`")
+        if uneven(plan):
+            why = "its ranks run one program, and stages of unequal length are filled up with layers that are left out"
+            yield _refused(cause, why, "give every stage as many layers")
         elif any(begin % plan.recompute.every for begin, _ in plan.split.stages):
             why = f"its ranks run one program, and {plan.recompute.every} layers would begin at another place on each"
             yield _refused(cause, why, "a number of layers that divides those of a stage")

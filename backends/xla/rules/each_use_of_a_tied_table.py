@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from planc.backends.xla.analysis.pipeline import pipelined
 from planc.backends.xla.rules.rule import Rows
 from planc.ir.sharding import Sharded
 
@@ -16,6 +17,8 @@ NAME = "each_use_of_a_tied_table"
 
 def apply(sharded: Sharded, rows: Rows) -> Rows:
     """The `rows` of `sharded`, with the sums of a tied table's gradient once for the lookup and once for the head."""
+    if pipelined(sharded.plan):  # each use has rows of its own there
+        return rows
     tied = {p.param.name for p in sharded.tied}
     again = [row for row in rows if row.tensor in tied and row.carries == "grad" and row.section == "first"]
     return (*rows, *(replace(row, section="last", realised_by=(*row.realised_by, NAME)) for row in again))

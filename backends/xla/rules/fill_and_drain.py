@@ -1,15 +1,19 @@
-"""Every iteration of the pipeline's loop runs a stage, also where no microbatch is in it yet or any more.
+"""In each tick of a pipeline every rank runs a stage, also where no microbatch is in it yet or any more.
 
-Layers run in chunks x microbatches + ranks - 1 iterations. Read from pp 2 > fsdp 2, 4 microbatches, GPipe: a
-layer's gathers and sums ten times for two layers a rank; pp 2 > dp 2, circular with 2 chunks: nine for one.
+All ranks run one program: as many layers as the longest stage has, in chunks x microbatches + ranks - 1 ticks with a
+forward and as many with a backward. Read from pp 2 > fsdp 2, 4 microbatches: a layer's gathers and sums ten times for
+two layers a rank; pp 2 > dp 2 with 2 chunks: nine for one.
 """
 
 from __future__ import annotations
 
-from planc.backends.xla.analysis.pipeline import chunks, iterations, pipelined
+from dataclasses import replace
+
+from planc.backends.xla.analysis.pipeline import chunks, layers_of_a_stage, lockstep, pipelined
 from planc.backends.xla.rules.rule import Rows, changed
 from planc.ir.collective import Collective
 from planc.ir.sharding import Sharded
+from planc.sharding.stage_assignment import load_of
 
 NAME = "fill_and_drain"
 
@@ -17,15 +21,24 @@ NAME = "fill_and_drain"
 def apply(sharded: Sharded, rows: Rows) -> Rows:
     if not pipelined(sharded.plan):
         return rows
-    return tuple(_each_iteration(sharded, row) if _in_each_microbatch(sharded, row) else row for row in rows)
+    fullest = _fullest(sharded)
+    of_one = [row for row in rows if fullest.get(row.section) == row.stage]
+    others = [row for row in rows if row.section not in fullest]
+    again = [_of_all_ticks(sharded, row) for row in of_one]
+    return (*others, *(replace(row, stage=stage) for stage in range(sharded.plan.pipeline) for row in again))
 
 
-def _in_each_microbatch(sharded: Sharded, row: Collective) -> bool:
-    """True for a row of a layer that happens in each microbatch, not for a gather once a step."""
-    once = row.carries == "param" and (row.phase == "optimizer" or sharded.plan.gather_per == "step")
-    return row.section in sharded.model.blocks and not once
+def _fullest(sharded: Sharded) -> dict[str, int]:
+    """For each kind of block the first rank that has most of them."""
+    plan = sharded.plan
+    loads = [load_of(plan, rank) for rank in range(plan.pipeline)]
+    return {kind: max(range(plan.pipeline), key=lambda r: loads[r].get(kind, 0)) for kind in sharded.model.blocks}
 
 
-def _each_iteration(sharded: Sharded, row: Collective) -> Collective:
-    useful = chunks(sharded.plan) * sharded.plan.microbatches
-    return changed(row, NAME, count=row.count * iterations(sharded.plan) // useful)
+def _of_all_ticks(sharded: Sharded, row: Collective) -> Collective:
+    """The calls of a rank that has as many layers as the longest stage, in each tick or once a step."""
+    plan = sharded.plan
+    each, of_rank = layers_of_a_stage(plan), load_of(plan, row.stage)[row.section]
+    if row.carries == "param" and (row.phase == "optimizer" or plan.gather_per == "step"):
+        return changed(row, NAME, count=row.count * each * chunks(plan) // of_rank)
+    return changed(row, NAME, count=row.count * each * lockstep(plan).forward_ticks // (of_rank * plan.microbatches))

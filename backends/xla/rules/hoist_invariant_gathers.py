@@ -4,7 +4,9 @@ Both stand in one loop body, where equal gathers are one. On virtual CPU devices
 not depend on the microbatch and moves out of that loop: once a step (embedding, final norm and head
 of fsdp 2 > tp 2: one execution each over four microbatches). The TPU compiler hoists only
 the gathers of weights that are multiplied (the head of v5p and v6e programs; their embedding stays in the loop), and
-all of those of copies of parameters that rest on the host (v5p and v6e programs of 8 layers).
+all of those of copies of parameters that rest on the host (v5p and v6e programs of 8 layers); not those of a head in a
+pipeline's loop (pp 4 > fsdp 2 > tp 2 on v5p). Where ranks have several stages the head is in a branch of that loop, and
+its gathers stay there on CPUs too.
 
 XLA unrolls a loop of one iteration, as over a block that is repeated once. On virtual CPU devices its gathers move out
 of the loop over microbatches too, but the forward's and the backward's apart: two executions over two microbatches and
@@ -17,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from planc.backends.xla.analysis.offload import on_host
+from planc.backends.xla.analysis.pipeline import chunks, pipelined
 from planc.backends.xla.rules.rule import Rows, changed, platform
 from planc.ir.collective import Collective
 from planc.ir.sharding import Sharded
@@ -32,7 +35,9 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
     ends = [r for r in rows if _gathers(r, {"first", "last"})]
     unrolled = [r for r in rows if _gathers(r, once)]
     again = {id(r) for r in (ends if everything else (*ends, *unrolled)) if r.phase == "backward"}
-    hoisted = {id(r) for r in ends if everything or copied or r.tensor in multiplied}
+    stays = pipelined(sharded.plan) and (not everything or chunks(sharded.plan) > 1)
+    free = [r for r in ends if not (stays and r.section == "last")]
+    hoisted = {id(r) for r in free if everything or copied or r.tensor in multiplied}
     hoisted |= {id(r) for r in unrolled if everything}
     kept = [r for r in rows if id(r) not in again]
     return tuple(changed(r, NAME, per="step", count=1) if id(r) in hoisted and r.count > 1 else r for r in kept)

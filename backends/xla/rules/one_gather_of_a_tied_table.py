@@ -1,11 +1,12 @@
 """Equal gathers of a table that the lookup and the head use are one: the compiler keeps one of equal instructions.
 
 A lookup in fp32 beside a head in bf16 takes two, but on virtual CPU devices, where both are in fp32: 290 gathers over
-fsdp of fsdp 2 > tp 2 with a tied head, and 291 without.
+fsdp of fsdp 2 > tp 2 with a tied head, and 291 without. A pipeline looks up before its loop, and multiplies in it.
 """
 
 from __future__ import annotations
 
+from planc.backends.xla.analysis.pipeline import pipelined
 from planc.backends.xla.rules.rule import Rows
 from planc.ir.collective import Collective
 from planc.ir.sharding import Sharded
@@ -21,6 +22,7 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
         r
         for r in rows
         if not (r.tensor in tied and r.section == "last" and r.carries == "param" and _values(r) in of_lookup)
+        or (pipelined(sharded.plan) and r.phase != "optimizer")
     )
 
 

@@ -2,14 +2,15 @@
 
 Attention's keys and values are not: once gathered over the sequence's ranks they are kept so (cp 4: one
 gather of each a layer). Under sequence parallelism that is the norm's output: kept in the layout it
-rests in. Outside the block forward and backward share one gather. Read from fsdp 2 > tp 2 with sequence over tp:
-two more a layer.
+rests in. Outside the block forward and backward share one gather, but for the head of a pipeline with one stage a
+rank, on virtual CPU devices. Read from fsdp 2 > tp 2 with sequence over tp: two more a layer.
 """
 
 from __future__ import annotations
 
+from planc.backends.xla.analysis.pipeline import chunks, pipelined
 from planc.backends.xla.analysis.saved_by_blocks import layers_that_save
-from planc.backends.xla.rules.rule import Rows, changed, of_tokens
+from planc.backends.xla.rules.rule import Rows, changed, of_tokens, platform
 from planc.ir.collective import Collective
 from planc.ir.sharding import Sharded
 
@@ -28,7 +29,9 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
 def _times_saved(sharded: Sharded, row: Collective) -> int:
     """Number of times that what `row` gathers is kept divided; outside the blocks it is gathered once for all."""
     if row.section not in sharded.model.blocks:
-        return 0
+        looped = pipelined(sharded.plan) and chunks(sharded.plan) == 1
+        again = looped and platform(sharded) == "host" and row.section == "last"
+        return row.count if again else 0
     return round(row.count * layers_that_save(sharded, row.section, row.tensor))
 
 

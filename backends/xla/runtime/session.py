@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import jax
     from jax.sharding import Sharding
 
+    from planc.backends.xla.analysis.stacked_params import Stacks
     from planc.backends.xla.runtime.named_trace import Name
     from planc.ir.session import Piece, Read, Tokens, Weights
 
@@ -49,6 +50,7 @@ class JaxSession:
         *,
         process: tuple[int, int],
         versions: dict[str, str],
+        stacks: Stacks,
         keep_gradients: bool = False,
         skip_not_finite: bool = False,
     ) -> None:
@@ -56,6 +58,7 @@ class JaxSession:
         self.versions = versions
         self.features: tuple[str, ...] = ()
         self._program, self._model, self._steps, self._state = program, program.plan.model, steps, first
+        self._stacks = stacks
         self._compiled: Any = None
         self._compilations = shards.Compilations()
         self._uncached = 0
@@ -108,22 +111,23 @@ class JaxSession:
 
     def parameters(self) -> Iterator[tuple[str, Weights]]:
         """Every parameter whole, by full per-layer name."""
-        return shards.whole(self._model, self._state["params"])
+        return shards.whole(self._model, self._state["params"], self._stacks)
 
     def gradients(self) -> Iterator[tuple[str, Weights]]:
         """The last step's gradients before clipping, if the session was started to keep them."""
         assert self._gradients is not None, "start the session with keep_gradients=True and take a step"
-        return shards.whole(self._model, self._gradients)
+        return shards.whole(self._model, self._gradients, self._stacks)
 
     def pieces(self) -> list[Piece]:
         """This process's share of the state."""
         if self._pieces is None:
-            self._pieces = state.pieces(self._model, lambda: self._state)
+            self._pieces = state.pieces(self._model, lambda: self._state, self._stacks)
         return self._pieces
 
     def restore(self, read: Read, optimizer_steps: int) -> None:
         """Take parameters and moments from `read`, as after that many updates."""
-        self._state = state.restored(self._model, self._state, self._steps.state, read, optimizer_steps)
+        where = self._steps.state
+        self._state = state.restored(self._model, self._state, where, read, optimizer_steps, self._stacks)
         self.optimizer_steps = optimizer_steps
 
     def not_finite(self) -> list[str]:

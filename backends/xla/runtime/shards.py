@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from planc.backends.xla.analysis.stacked_params import numbers, stacked
+from planc.backends.xla.analysis.stacked_params import Stacks, undivided
 from planc.ir.model import Model, Param
 
 if TYPE_CHECKING:
@@ -41,36 +41,32 @@ def abstract(shapes: dict[str, tuple[int, ...]], dtype: str = "fp32") -> Any:
     return jax.eval_shape(lambda: {name: jnp.zeros(shape, DTYPES[dtype]) for name, shape in shapes.items()})
 
 
-def restacked(
-    model: Model, shapes: Mapping[str, tuple[int, ...]], stack: tuple[int, ...], stored: Stored = MappingProxyType({})
-) -> dict[str, tuple[int, ...]]:
-    """The shapes of a family's module with the layers along the dims of `stack`; () leaves them as they are. Those in
-    `stored` are filled up."""
-    lead = {n: shape[: len(shape) - len(stored.get(n, shape))] for n, shape in shapes.items()}
-    own = {n: (*lead[n], *stored[n]) if n in stored else shape for n, shape in shapes.items()}
-    if not stack:
-        return own
-    return {n: (*stack, *shape[1:]) if model.param[n].section in model.blocks else shape for n, shape in own.items()}
-
-
 Stored = Mapping[str, tuple[int, ...]]
 """Shapes of one layer of the parameters that are stored filled up, by name."""
+
+
+def restacked(
+    shapes: Mapping[str, tuple[int, ...]], stacks: Stacks, stored: Stored = MappingProxyType({})
+) -> dict[str, tuple[int, ...]]:
+    """The shapes of a family's module with the layers as in `stacks`. Those in `stored` are filled up."""
+    own = {n: stored.get(n, shape[1:] if n in stacks else shape) for n, shape in shapes.items()}
+    return {n: (*stacks[n].dims, *shape) if n in stacks else shape for n, shape in own.items()}
 
 
 def fill(
     model: Model,
     where: Mapping[str, Sharding],
     initial: Initial,
-    stack: tuple[int, ...] = (),
+    stacks: Stacks | None = None,
     dtype: str = "fp32",
     stored: Stored = MappingProxyType({}),
 ) -> dict[str, jax.Array]:
-    """Every parameter from `initial` in a `dtype`, laid out as `where` says; layers are stacked along `stack`, or one
-    dim. Those in `stored` are filled up with zeros."""
-    kept = np.dtype(DTYPES[dtype])
+    """Every parameter from `initial` in a `dtype`, laid out as `where` says; layers are stacked as in `stacks`, or one
+    after the other. Those in `stored` are filled up with zeros."""
+    kept, held = np.dtype(DTYPES[dtype]), stacks or undivided(model)
 
     def whole(param: Param) -> Weights:
-        values = _stacked(model, param, initial, stack)
+        values = _stacked(model, param, initial, held)
         shape = stored.get(param.name, model.shape(param))
         lead = values.ndim - len(shape)
         return np.pad(values, [(0, 0)] * lead + [(0, a - b) for a, b in zip(shape, values.shape[lead:], strict=True)])
@@ -78,13 +74,14 @@ def fill(
     return {p.name: divided(whole(p).astype(kept), where[p.name]) for p in model.params}
 
 
-def _stacked(model: Model, param: Param, initial: Initial, stack: tuple[int, ...]) -> Weights:
-    """One parameter whole: [*stack, ...] for those of blocks, in the order of the layers that have it."""
+def _stacked(model: Model, param: Param, initial: Initial, stacks: Stacks) -> Weights:
+    """One parameter whole, with zeros where its stack is filled up."""
     shape = model.shape(param)
-    if not stacked(model, param):
+    if param.name not in stacks:
         return initial(param.name, shape)
-    layers = np.stack([initial(param.name.replace("*", str(n)), shape) for n in numbers(model, param)])
-    return layers.reshape(*(stack or (len(layers),)), *shape)
+    stack, zeros = stacks[param.name], np.zeros(shape, np.float32)
+    layers = [zeros if n is None else initial(param.name.replace("*", str(n)), shape) for n in stack.layers]
+    return np.stack(layers).reshape(*stack.dims, *shape)
 
 
 def divided(array: Weights | Tokens, where: Sharding) -> jax.Array:
@@ -92,21 +89,20 @@ def divided(array: Weights | Tokens, where: Sharding) -> jax.Array:
     return jax.make_array_from_callback(array.shape, where, lambda index: array[index])
 
 
-def whole(model: Model, tree: dict[str, jax.Array]) -> Iterator[tuple[str, Weights]]:
+def whole(model: Model, tree: dict[str, jax.Array], stacks: Stacks) -> Iterator[tuple[str, Weights]]:
     """Each layer's parameter in `tree` gathered, by its full name; on every process, in the order of `model`."""
     for param in model.params:
         array = tree[param.name]
         own = tuple(slice(n) for n in model.shape(param))
-        if not stacked(model, param):
+        if param.name not in stacks:
             yield param.name, _on_host(array)[own]
-        elif array.is_fully_addressable:  # the host puts a stack together without compiling anything
-            layers = np.asarray(array).reshape(-1, *array.shape[array.ndim - len(own) :])[(slice(None), *own)]
-            for number, layer in zip(numbers(model, param), layers, strict=True):
-                yield param.name.replace("*", str(number)), layer
-        else:
-            for place, number in enumerate(numbers(model, param)):
-                at = np.unravel_index(place, array.shape[: array.ndim - len(param.shape_dims)])
-                yield param.name.replace("*", str(number)), _on_host(_layer(array, at))[own]
+            continue
+        stack = stacks[param.name]
+        on_host = array.is_fully_addressable  # the host puts a stack together without compiling anything
+        layers = np.asarray(array).reshape(-1, *array.shape[array.ndim - len(own) :]) if on_host else None
+        for place, number in stack.places:
+            layer = _on_host(_layer(array, np.unravel_index(place, stack.dims))) if layers is None else layers[place]
+            yield param.name.replace("*", str(number)), layer[own]
 
 
 @jax.jit

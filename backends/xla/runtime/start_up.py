@@ -44,7 +44,7 @@ def start(program: Program, settings: Settings, initial: Initial, *, keep_gradie
     import jax
 
     from planc.backends.xla.analysis.padding import padded
-    from planc.backends.xla.analysis.pipeline import pipelined, stack_shape
+    from planc.backends.xla.analysis.stacked_params import stacks_of
     from planc.backends.xla.models import family, loss_of
     from planc.backends.xla.runtime import shards
     from planc.backends.xla.runtime.optimizer import optimizer_of
@@ -56,11 +56,11 @@ def start(program: Program, settings: Settings, initial: Initial, *, keep_gradie
     mesh, module = emitted.build_mesh(), family(model.family)
     loss = loss_of(model, emitted, settings)
     optimizer = optimizer_of(model, settings, emitted)
-    stack = stack_shape(program.plan) if pipelined(program.plan) else ()
+    stacks = stacks_of(program.plan)
     kept = program.plan.store_dtype("params")
     stored = padded(program.sharded)
-    shapes = shards.abstract(shards.restacked(model, module.shapes(model), stack, stored), kept)
-    params = shards.fill(model, emitted.shardings(mesh, shapes), initial, stack, kept, stored)
+    shapes = shards.abstract(shards.restacked(module.shapes(model), stacks, stored), kept)
+    params = shards.fill(model, emitted.shardings(mesh, shapes), initial, stacks, kept, stored)
     state = emitted.init_state(params, optimizer, mesh)
     steps = Steps(
         step=emitted.build_train_step(loss, optimizer, mesh, shapes, clip_norm=settings.clip_norm or float("inf")),
@@ -75,6 +75,7 @@ def start(program: Program, settings: Settings, initial: Initial, *, keep_gradie
         state,
         process=(jax.process_index(), jax.process_count()),
         versions=_versions(),
+        stacks=stacks,
         keep_gradients=keep_gradients,
         skip_not_finite=settings.skip_not_finite,
     )
@@ -87,6 +88,7 @@ def start_single(program: Program, settings: Settings, initial: Initial, *, keep
     """
     import jax
 
+    from planc.backends.xla.analysis.stacked_params import undivided
     from planc.backends.xla.models import family
     from planc.backends.xla.runtime import shards
     from planc.backends.xla.runtime.reference import Single, hooks_of, rounding_of
@@ -104,7 +106,15 @@ def start_single(program: Program, settings: Settings, initial: Initial, *, keep
         state=jax.tree.map(lambda _: here, state),
         rows=here,
     )
-    return JaxSession(program, steps, state, process=(0, 1), versions=_versions(), keep_gradients=keep_gradients)
+    return JaxSession(
+        program,
+        steps,
+        state,
+        process=(0, 1),
+        versions=_versions(),
+        stacks=undivided(model),
+        keep_gradients=keep_gradients,
+    )
 
 
 def _join() -> None:

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from planc.backends.xla.analysis.stacked_params import numbers
+from planc.backends.xla.analysis.stacked_params import Stack, Stacks, undivided
 from planc.ir.model import Model
 from planc.ir.session import Piece
 
@@ -33,25 +33,32 @@ COUNTS = ("count", "steps")
 """Scalars that count updates."""
 
 
-def pieces(model: Model, current: Callable[[], Any]) -> list[Piece]:
-    """The pieces that this process saves: every shard that is the first copy of its values.
+def pieces(model: Model, current: Callable[[], Any], stacks: Stacks | None = None) -> list[Piece]:
+    """The pieces that this process saves: every shard that is the first copy of its values. `stacks` are those of the
+    program, if layers do not lie one after the other.
 
     The shards' values are looked up in `current()` when they are copied: a step donates its arrays.
     """
-    shards, found = _Shards(current), list[Piece]()
+    shards, found, stacks = _Shards(current), list[Piece](), stacks or undivided(model)
     for place, (path, array) in enumerate(jax.tree_util.tree_leaves_with_path(current())):
         if (kind := _kind(path)) is None:
             continue
         for at, shard in enumerate(array.addressable_shards):
             if shard.replica_id == 0:
-                found += _of_shard(model, kind, path, array.shape, shard.index, shards.values(place, at))
+                name = _name(path[-1])
+                values = shards.values(place, at)
+                of, whole = f"{kind}.{name}", model.shape(model.param[name])
+                found += _of_shard(of, stacks.get(name), array.shape, whole, shard.index, values)
     last = found[-1]
     found[-1] = replace(last, copy_to=lambda array: shards.forget_after(last.copy_to, array))
     return found
 
 
-def restored(model: Model, state: Any, where: Any, read: Read, optimizer_steps: int) -> Any:
-    """A state of the same arrays with the values of `read`, laid out as `where` says."""
+def restored(
+    model: Model, state: Any, where: Any, read: Read, optimizer_steps: int, stacks: Stacks | None = None
+) -> Any:
+    """A state of the same arrays with the values of `read`, laid out as `where` says; `stacks` as for `pieces`."""
+    held = stacks or undivided(model)
 
     def leaf(path: Any, array: Any, sharding: Sharding) -> jax.Array:
         kind = _kind(path)
@@ -59,12 +66,14 @@ def restored(model: Model, state: Any, where: Any, read: Read, optimizer_steps: 
             assert _name(path[-1]) in COUNTS, f"{jax.tree_util.keystr(path)} is in no checkpoint"
             count = np.full(array.shape, optimizer_steps, array.dtype)
             return jax.make_array_from_callback(array.shape, sharding, lambda index: count[index])
-        name, stack, shape = f"{kind}.{_name(path[-1])}", _stack(model, path, array.shape), array.shape
+        name, stack = f"{kind}.{_name(path[-1])}", held.get(_name(path[-1]))
+        own = model.shape(model.param[_name(path[-1])])
 
         def values(index: Index | None) -> Weights:
-            return _read(model, read, name, stack, index or ()).astype(array.dtype)
+            box = tuple(slice(*s.indices(n)[:2]) for s, n in zip(index or (), array.shape, strict=False))
+            return _read(read, name, stack, own, box).astype(array.dtype)
 
-        return jax.make_array_from_callback(shape, sharding, values)
+        return jax.make_array_from_callback(array.shape, sharding, values)
 
     return jax.tree_util.tree_map_with_path(leaf, state, where)
 
@@ -90,22 +99,23 @@ def not_finite(params: Any) -> list[str]:
     return [found[device] for device in sorted(found)]
 
 
-def _read(model: Model, read: Read, name: str, stack: tuple[int, ...], index: Index) -> Weights:
-    """A box of a leaf: of one tensor, or of one a layer."""
-    own = model.shape(model.param[name.partition(".")[2]])
-    if not stack:
+def _read(read: Read, name: str, stack: Stack | None, own: tuple[int, ...], index: Index) -> Weights:
+    """A box of a leaf: of one tensor with dims `own`, or of one a layer, with zeros where a stack is filled up."""
+    if stack is None:
         return _filled(read, name, index, own)
-    inner = index[len(stack) :]
-    rows = [range(*s.indices(n)) for s, n in zip(index, stack, strict=False)]
-    layers = [
-        _filled(read, name.replace("*", str(_number(model, name, at, stack))), inner, own) for at in product(*rows)
-    ]
-    return np.stack(layers).reshape(*map(len, rows), *layers[0].shape)
+    dims = len(stack.dims)
+    inner = index[dims:]
+    rows = [range(*s.indices(n)) for s, n in zip(index, stack.dims, strict=False)]
+    numbers = [stack.layers[np.ravel_multi_index(at, stack.dims)] for at in product(*rows)]
+    layers = [None if n is None else _filled(read, name.replace("*", str(n)), inner, own) for n in numbers]
+    shape = [s.stop - s.start for s in inner]
+    zeros = np.zeros(shape, np.float32)
+    return np.stack([zeros if layer is None else layer for layer in layers]).reshape(*map(len, rows), *shape)
 
 
 def _filled(read: Read, name: str, index: Index, own: tuple[int, ...]) -> Weights:
     """A box of one tensor with dims `own`; what lies beyond them is zeros, as the array is stored filled up."""
-    bounds = [(s.start or 0, own[i] if s.stop is None else s.stop) for i, s in enumerate(index)]
+    bounds = [(s.start, s.stop) for s in index]
     if all(stop <= n for (_, stop), n in zip(bounds, own, strict=False)):
         return read(name, index)
     found = np.zeros([stop - start for start, stop in bounds], np.float32)
@@ -115,32 +125,34 @@ def _filled(read: Read, name: str, index: Index, own: tuple[int, ...]) -> Weight
     return found
 
 
-def _number(model: Model, name: str, at: tuple[int, ...], stack: tuple[int, ...]) -> int:
-    """The layer at a place of the stack of a tensor."""
-    return numbers(model, model.param[name.partition(".")[2]])[np.ravel_multi_index(at, stack)]
-
-
 def _of_shard(
-    model: Model, kind: str, path: Any, shape: tuple[int, ...], index: Index, values: Callable[[], Weights]
+    name: str,
+    stack: Stack | None,
+    shape: tuple[int, ...],
+    whole: tuple[int, ...],
+    index: Index,
+    values: Callable[[], Weights],
 ) -> list[Piece]:
-    """One piece, or one a layer of a stack."""
-    name, stack = f"{kind}.{_name(path[-1])}", _stack(model, path, shape)
+    """One piece, or one a layer of a stack, of tensors with dims `whole` in an array of this shape."""
     bounds = [s.indices(n)[:2] for s, n in zip(index, shape, strict=True)]
-    dims, whole = len(stack), model.shape(model.param[_name(path[-1])])
+    dims = 0 if stack is None else len(stack.dims)
     own = [(begin, min(end, n)) for (begin, end), n in zip(bounds[dims:], whole, strict=True)]
     if any(begin >= end for begin, end in own):
         return []  # nothing but zeros that fill the array up
-    if not stack:
+    if stack is None:
         return [_piece(name, whole, own, values)]
     first = [begin for begin, _ in bounds[:dims]]
+    places = product(*(range(*b) for b in bounds[:dims]))
+    numbers = ((at, stack.layers[np.ravel_multi_index(at, stack.dims)]) for at in places)
     return [
         _piece(
-            name.replace("*", str(_number(model, name, at, stack))),
+            name.replace("*", str(number)),
             whole,
             own,
             _layer(values, tuple(a - b for a, b in zip(at, first, strict=True))),
         )
-        for at in product(*(range(*b) for b in bounds[:dims]))
+        for at, number in numbers
+        if number is not None
     ]
 
 
@@ -184,12 +196,6 @@ class _Shards:
 def _kind(path: Any) -> str | None:
     """The kind of tensor of a leaf; None for a counter."""
     return KINDS.get(_name(path[-2])) if len(path) > 1 else None
-
-
-def _stack(model: Model, path: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The leading dims over which the layers of a leaf are laid; () for a parameter of no layer."""
-    param = model.param[_name(path[-1])]
-    return shape[: len(shape) - len(param.shape_dims)]
 
 
 def _name(entry: Any) -> str:

@@ -65,7 +65,7 @@ def _lists(costed: CostedPlan) -> Sequence[Sequence[Action]]:
     plan = costed.sharded.plan
     if plan.split is None:
         return [[Action(kind, 0, m) for m in range(plan.microbatches) for kind in ("forward", "backward")]]
-    return action_lists(plan.split, plan.pipeline, plan.microbatches)
+    return action_lists(costed.timed.split, plan.pipeline, plan.microbatches)
 
 
 def longest_path(lists: Sequence[Sequence[Action]], times: StageTimes) -> list[tuple[str, int, int, float]]:

@@ -41,7 +41,7 @@ def held_over_step(costed: CostedPlan, spans: Sequence[ActionSpan]) -> list[Held
     >>> from planc.pipeline.simulate import action_spans
     >>> from planc.pipeline.split import action_lists
     >>> plan = costed.sharded.plan
-    >>> lists = action_lists(plan.split, plan.pipeline, plan.microbatches)
+    >>> lists = action_lists(costed.timed.split, plan.pipeline, plan.microbatches)
     >>> held = held_over_step(costed, action_spans(lists, costed.timed.times))
     >>> f"{sum(h.size_bytes for h in held if h.rank == 0 and h.part == 'params') / 2**30:.1f} GiB of parameters"
     '4.8 GiB of parameters'
@@ -66,7 +66,7 @@ def held_by_rank(costed: CostedPlan, rank: int, spans: Sequence[ActionSpan], end
     >>> from planc.pipeline.simulate import action_spans
     >>> from planc.pipeline.split import action_lists
     >>> plan = costed.sharded.plan
-    >>> spans = action_spans(action_lists(plan.split, plan.pipeline, plan.microbatches), costed.timed.times)
+    >>> spans = action_spans(action_lists(costed.timed.split, plan.pipeline, plan.microbatches), costed.timed.times)
     >>> mine = [span for span in spans if span.rank == 3]
     >>> held = held_by_rank(costed, 3, mine, max(span.end_s for span in spans))
     >>> f"{max(size for _, size in sizes_over_time(h for h in held if h.part == 'activations')) / 2**30:.1f} GiB"

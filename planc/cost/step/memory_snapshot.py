@@ -28,7 +28,7 @@ def memory_snapshot(costed: CostedPlan) -> dict[str, Any]:
     """The snapshot of one step of `costed`: what is allocated and freed on each rank, and what is there at the end."""
     plan = costed.sharded.plan
     held = held_over_step(
-        costed, action_spans(action_lists(plan.split, plan.pipeline, plan.microbatches), costed.timed.times)
+        costed, action_spans(action_lists(costed.timed.split, plan.pipeline, plan.microbatches), costed.timed.times)
     )
     ranks = [[h for h in held if h.rank == rank] for rank in range(plan.pipeline)]
     blocks = [_blocks(plan, mine) for mine in ranks]

@@ -15,6 +15,7 @@ from planc.cost.compute.section import section_time
 from planc.cost.machine.collective_time import algorithm
 from planc.cost.machine.rates import peak_flops_per_s
 from planc.cost.machine.topology import DeviceGroup, device_group
+from planc.cost.step.lockstep_cost import LockstepCost
 from planc.cost.step.offload import offload_s
 from planc.cost.step.optimizer import Sections, optimizer_s, update_seconds
 from planc.cost.step.overlap import exposed_activations, waited
@@ -31,9 +32,10 @@ from planc.cost.step.transfers import (
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.collective import Collective
 from planc.ir.model import Section
-from planc.ir.plan import Plan
+from planc.ir.plan import Plan, Split
 from planc.ir.report import Step, TimedCollective
 from planc.ir.sharding import Sharded
+from planc.pipeline.lockstep import in_lockstep
 from planc.pipeline.stage_times import StageTimes, busy_s, stage_times
 from planc.pipeline.timeline import Timeline, run_schedule
 from planc.sharding.activation_collectives import PHASES, ActivationPhase
@@ -65,6 +67,8 @@ class Timed:
     groups: dict[tuple[str, ...], DeviceGroup]
     """Where the groups of the rows lie, by axes."""
     timeline: Timeline
+    split: Split | None
+    """The pipeline as it was timed: the plan's, or that in lockstep of a target's program."""
     slowest: int
     times: StageTimes
     """Seconds of each virtual stage, with which the timeline was simulated."""
@@ -135,9 +139,12 @@ def step_time(sharded: Sharded, rows: tuple[Collective, ...] | None = None, link
     step = _StepCost(sharded, rows, links or LinkTimes())
     stages = [virtual_stages(plan, rank) for rank in range(plan.pipeline)]
     costs = step.stage_costs({v: classes[rank] for rank, held in enumerate(stages) for v in held})
+    split, send_s = plan.split, step.send_s()
+    if step.lockstep is not None:
+        split, send_s = in_lockstep(plan.split), 0.0  # its stages wait for what they send
     after_s = tuple(step.rank(rank).cost.after_s for rank in classes)
-    work = rank_work(plan, stages, costs, step.send_s(), after_s, step.optimizer_s, partial(offload_s, sharded))
-    timeline = run_schedule(plan.split, plan.pipeline, plan.microbatches, work.times)
+    work = rank_work(plan, stages, costs, send_s, after_s, step.optimizer_s, partial(offload_s, sharded))
+    timeline = run_schedule(split, plan.pipeline, plan.microbatches, work.times)
     return Timed(
         sharded=sharded,
         step=step_of(plan, work, timeline.makespan_s),
@@ -147,6 +154,7 @@ def step_time(sharded: Sharded, rows: tuple[Collective, ...] | None = None, link
         exposed={key: s for rank in sorted({*classes}) for key, s in step.exposed(rank)},
         groups={axes: step.links.group(plan, axes) for axes in {row.axes for row in rows}},
         timeline=timeline,
+        split=split,
         slowest=work.slowest,
         times=work.times,
         costs=tuple(costs),
@@ -175,6 +183,7 @@ class _StepCost:
         self.rows = by_stage(rows)
         self._times = {s: section_time(sharded, s, self.plan.cluster.chip) for s in sharded.ops}
         self.updates = update_seconds(sharded)
+        self.lockstep = LockstepCost(self.plan) if sharded.lockstep and self.plan.split is not None else None
         self._ranks: dict[int, _Rank] = {}
         self._known: dict[object, _Rank] = {}
 
@@ -182,7 +191,11 @@ class _StepCost:
         """A pipeline rank's cost."""
         if rank not in self._ranks:
             load, replayed = load_of(self.plan, rank), replayed_copies(self.plan, rank)
+            if self.lockstep is not None:
+                load, replayed = self.lockstep.load(rank), self.lockstep.replayed(rank)
             transfers = transfers_of_rows(self.plan, self.rows.get(rank, ()), load, replayed, self.links)
+            if self.lockstep is not None:
+                transfers = self.lockstep.useful(transfers)
             key = (*load.items(), *replayed.items(), *transfers)
             if key not in self._known:
                 self._known[key] = self._cost(load, replayed, transfers)
@@ -211,6 +224,13 @@ class _StepCost:
 
     def stage_costs(self, homes: dict[int, int]) -> list[StageCost]:
         """Seconds of each virtual stage; `homes` names the rank that stands for its own. Alike stages share one."""
+        if self.lockstep is not None:
+            of_stages = {
+                v: stage_cost(self.lockstep.sections(v), rank.compute, rank.cost, rank.replayed)
+                for v in range(len(self.plan.stages))
+                for rank in [self.rank(homes[v])]
+            }
+            return self.lockstep.stage_costs(of_stages, self._times, self.send_s())
         known: dict[tuple[object, ...], StageCost] = {}
         costs = []
         for v in range(len(self.plan.stages)):
@@ -230,7 +250,7 @@ class _StepCost:
 
     def optimizer_s(self, rank: int) -> float:
         """Seconds of a rank's update."""
-        return optimizer_s(self.updates, load_of(self.plan, rank), self.plan.model.blocks)
+        return optimizer_s(self.updates, updated_load(self.sharded, rank), self.plan.model.blocks)
 
     def exposed(self, rank: int) -> Iterator[tuple[int, float]]:
         """Exposed seconds a step of each row of a rank, by `id`."""
@@ -238,13 +258,45 @@ class _StepCost:
         activations = {s: {phase: iter(each) for phase, each in of.items()} for s, of in one.activations.items()}
         for r, t in zip(self.rows.get(rank, ()), one.transfers, strict=True):
             if between_stages(r):
-                yield id(r), 0.0
+                yield id(r), self._exposed_send_s(r)
             elif t.carries == "activation" and t.section in activations and t.phase != "optimizer":
                 copies = one.replayed if t.phase == "recompute" else one.cost.load
                 each = next(activations[t.section][t.phase])
                 yield id(r), each * copies[t.section] * one.cost.times
             else:
                 yield id(r), one.cost.exposed_s(t, not waiting.isdisjoint(t.axes))
+
+    def _exposed_send_s(self, row: Collective) -> float:
+        """Exposed seconds of a pipeline's sends, `row`: none but in lockstep, which the simulation lacks."""
+        if self.lockstep is None or row.phase == "forward":
+            return 0.0
+        return self.lockstep.chunks * self.plan.microbatches * self.send_s()
+
+
+def updated_load(sharded: Sharded, rank: int) -> dict[str, int]:
+    """Copies of each section that pipeline rank `rank` of `sharded` updates: in lockstep both ends of the model, too.
+
+    >>> from dataclasses import replace
+    >>> updated_load(sharded, 1), updated_load(replace(sharded, lockstep=True), 1)
+    ({'block': 20}, {'first': 1, 'block': 20, 'last': 1})
+    """
+    if not sharded.lockstep or sharded.plan.split is None:
+        return load_of(sharded.plan, rank)
+    return {"first": 1, **LockstepCost(sharded.plan).load(rank), "last": 1}
+
+
+def copies_run(sharded: Sharded, rank: int) -> dict[str, float]:
+    """Copies of each section that pipeline rank `rank` of `sharded` runs for one microbatch: in lockstep a share of
+    both ends of the model, and as many layers as any rank has.
+
+    >>> from dataclasses import replace
+    >>> copies_run(sharded, 0), copies_run(replace(sharded, lockstep=True), 0)
+    ({'first': 1, 'block': 20}, {'first': 0.25, 'block': 20, 'last': 0.25})
+    """
+    if not sharded.lockstep or sharded.plan.split is None:
+        return dict(load_of(sharded.plan, rank))
+    share = 1 / sharded.plan.pipeline
+    return {"first": share, **LockstepCost(sharded.plan).load(rank), "last": share}
 
 
 @dataclass(frozen=True, slots=True)

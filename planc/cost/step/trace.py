@@ -15,12 +15,12 @@ from planc.cost.step.memory_over_step import held_over_step
 from planc.cost.step.offload import offload_s
 from planc.cost.step.optimizer import optimizer_s
 from planc.cost.step.span_names import PHASES, action_name, optimizer_cause, part_name, transfer_name
-from planc.cost.step.step_time import overhead_s
+from planc.cost.step.step_time import overhead_s, updated_load
 from planc.ir.report import TimedCollective
 from planc.pipeline.actions import LETTERS
 from planc.pipeline.simulate import ActionSpan, action_spans
 from planc.pipeline.split import action_lists
-from planc.sharding.stage_assignment import load_of, microbatches_each, virtual_stages
+from planc.sharding.stage_assignment import microbatches_each, virtual_stages
 
 MOST_ACTIONS = 200_000
 """More make a file that viewers cannot open."""
@@ -90,7 +90,7 @@ def step_spans(costed: CostedPlan) -> Iterator[Span]:
 
 def _action_spans(costed: CostedPlan) -> list[ActionSpan]:
     plan = costed.sharded.plan
-    return action_spans(action_lists(plan.split, plan.pipeline, plan.microbatches), costed.timed.times)
+    return action_spans(action_lists(costed.timed.split, plan.pipeline, plan.microbatches), costed.timed.times)
 
 
 def _step_spans(costed: CostedPlan, spans: list[ActionSpan]) -> Iterator[Span]:
@@ -157,7 +157,7 @@ def _spans_after_last_microbatch(costed: CostedPlan, rank: int, start: float, na
     waits = part_name("", "offload", (o.cause for o in plan.offloads))
     parts = (
         ("transfers", "exposed_comm", costed.timed.after_s[rank]),
-        (update, "optimizer", optimizer_s(costed.timed.updates, load_of(plan, rank), plan.model.blocks)),
+        (update, "optimizer", optimizer_s(costed.timed.updates, updated_load(costed.sharded, rank), plan.model.blocks)),
         (waits, "offload", offload_s(sharded, rank, busy)),
         ("overhead", "overhead", overhead_s(plan, len(mine))),
     )

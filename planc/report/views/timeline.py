@@ -7,7 +7,7 @@ from itertools import groupby
 from planc.cost.costed import CostedPlan
 from planc.cost.step.offload import offload_s
 from planc.cost.step.optimizer import optimizer_s
-from planc.cost.step.step_time import overhead_s
+from planc.cost.step.step_time import overhead_s, updated_load
 from planc.picture.charts import Part, legend
 from planc.picture.marks import Line, Mark, Path, Picture, Rect, Text, text_px
 from planc.picture.scales import Scale, tick_text
@@ -17,7 +17,7 @@ from planc.pipeline.schedule import Shape
 from planc.pipeline.simulate import ActionSpan, action_spans
 from planc.pipeline.split import action_lists, microbatch_copies, schedule_of
 from planc.report.data import Data, Subject
-from planc.sharding.stage_assignment import load_of, microbatches_each, virtual_stages
+from planc.sharding.stage_assignment import microbatches_each, virtual_stages
 
 MOST_ACTIONS = 14_000
 """Actions that a timeline holds; of longer steps a shorter one with fewer microbatches is shown."""
@@ -145,22 +145,22 @@ def shown_spans(costed: CostedPlan) -> tuple[int, list[ActionSpan]]:
     schedule where the whole one has too many."""
     plan = costed.sharded.plan
     shown = microbatches_shown(costed)
-    lists = action_lists(plan.split, plan.pipeline, shown)
+    lists = action_lists(costed.timed.split, plan.pipeline, shown)
     return shown, action_spans(lists, costed.timed.times)
 
 
 def microbatches_shown(costed: CostedPlan) -> int:
     """Number of microbatches that the timeline of `costed` shows: all, or as many as it can hold."""
-    plan = costed.sharded.plan
+    plan, split = costed.sharded.plan, costed.timed.split
     each = 2 * len(plan.stages)
-    if plan.microbatches * each <= MOST_ACTIONS or (plan.split is not None and plan.split.order):
+    if plan.microbatches * each <= MOST_ACTIONS or (split is not None and split.order):
         return plan.microbatches
-    if plan.split is None:
+    if split is None:
         return MOST_ACTIONS // each
-    schedule, copies = schedule_of(plan.split), microbatch_copies(plan.split)
+    schedule, copies = schedule_of(split), microbatch_copies(split)
     unit = plan.pipeline * copies
     for times in range(max(2, MOST_ACTIONS // (each * unit)), 0, -1):
-        if schedule.need(Shape(plan.pipeline, plan.split.chunks, times * unit)) is None:
+        if schedule.need(Shape(plan.pipeline, split.chunks, times * unit)) is None:
             return min(plan.microbatches, times * unit)
     return plan.microbatches
 
@@ -172,7 +172,7 @@ def _rank(costed: CostedPlan, rank: int, spans: list[ActionSpan], end_s: float) 
     busy_s = microbatches_each(plan) * sum(c.forward_s + c.backward_s + c.recompute_s for c in mine)
     after = {
         "exposed_comm": costed.timed.after_s[rank],
-        "optimizer": optimizer_s(costed.timed.updates, load_of(plan, rank), plan.model.blocks),
+        "optimizer": optimizer_s(costed.timed.updates, updated_load(costed.sharded, rank), plan.model.blocks),
         "offload": offload_s(costed.sharded, rank, busy_s),
         "overhead": overhead_s(plan, len(mine)),
     }

@@ -8,8 +8,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="xla audit: a loop's collectives count once",
         file="backends/xla/audit/inventory.py",
-        text="self.walk(self.module[name], times * turns)",
-        planted="self.walk(self.module[name], times)",
+        text="self.walk(self.module[name], times * inner.count, inner)",
+        planted="self.walk(self.module[name], times, inner)",
         test="tests/xla/test_hlo.py::test_the_corpus_counts_what_the_programs_say",
     ),
     Fault(
@@ -71,9 +71,9 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="xla audit: models of two kinds of blocks have one stack of parameters",
-        file="backends/xla/audit/worker.py",
-        text="stack = stack_shape(plan) if pipelined(plan) else ()",
-        planted="stack = stack_shape(plan)",
+        file="backends/xla/analysis/stacked_params.py",
+        text="found = {p.name: numbers(model, p) for p in model.params if stacked(model, p)}",
+        planted="found = {p.name: tuple(range(model.layers)) for p in model.params if stacked(model, p)}",
         test="tests/xla/test_audit.py::test_a_step_of_two_kinds_of_blocks_is_traced",
     ),
     Fault(

@@ -30,7 +30,7 @@ from tests.xla.cases import FSDP, SP, TP, plan_of
 LAYOUTS: dict[str, tuple[str, ...]] = {
     "fsdp": ("fsdp 4", FSDP, "recompute blocks"),
     "tensor": ("fsdp 2 > tp 2", FSDP, TP, SP, "recompute blocks"),
-    "pipeline": ("pp 2 > fsdp 2", FSDP, "gather params per step", "use pp over pp as gpipe", "recompute blocks"),
+    "pipeline": ("pp 2 > fsdp 2", FSDP, "gather params per step", "use pp over pp as 1f1b", "recompute blocks"),
 }
 MICROBATCH = {"fsdp": 1, "tensor": 4, "pipeline": 2}
 SCALARS_BYTES = 160
