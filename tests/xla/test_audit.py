@@ -14,8 +14,8 @@ from planc.backends.xla.audit import compile as compiling
 from planc.backends.xla.audit.compile import Compiled, compiled, needed_bytes
 from planc.backends.xla.audit.predict import by_axis, predicted
 from planc.backends.xla.audit.run import audit, audit_of_answer
-from planc.backends.xla.audit.topology import topology_of
-from planc.backends.xla.audit.worker import step_of
+from planc.backends.xla.audit.topology import slices_of, topology_of
+from planc.backends.xla.audit.worker import chip_options, step_of
 from planc.checks import check_plan
 from planc.cli import main
 from planc.diag import PlanError
@@ -28,6 +28,7 @@ from tests.audit.tpu_cases import plan_of as tpu_plan
 from tests.audit.tpu_predictions import GOLDEN, text
 from tests.plans import propagated
 from tests.xla.cases import FSDP, NARROW, SP, TP, plan_of
+from tests.xla.test_tpu_rules import SLICES, SLICES_BATCH, TWO_SLICES
 
 ROOT = Path(__file__).parents[2]
 CORPUS = Path(__file__).with_name("hlo")
@@ -116,6 +117,17 @@ def test_the_tpu_compiler_makes_what_was_predicted() -> None:
 
 @pytest.mark.launch
 @WITHOUT_LIBTPU
+@pytest.mark.long
+def test_the_tpu_compiler_makes_of_two_slices_what_was_predicted() -> None:
+    """Sums across slices among them, which hosts carry."""
+    found = audit(plan_of("slices", *SLICES, model=SMALL_V6E, batch=SLICES_BATCH, cluster=TWO_SLICES), AuditOptions())
+    assert found.compiler is not None and found.compiler.on_torus and found.compiler.topology == "2 x v5p:2x2x2"
+    off = {w.axis: w.relative for w in found.judged}
+    assert off.keys() == {"fsdp", "replica", "tp"} and all(abs(share) < 0.002 for share in off.values())
+
+
+@pytest.mark.launch
+@WITHOUT_LIBTPU
 def test_the_tpu_compiler_reads_a_step_with_sequence_parallelism() -> None:
     """Too small to be judged: its gradients are summed together. Its parameters are gathered as predicted."""
     found = audit(small(), AuditOptions())
@@ -185,6 +197,12 @@ def test_other_machines_than_the_plans_are_refused(cluster: str, asked: str | No
 def test_the_plans_own_topology() -> None:
     assert topology_of(small(), None) == topology_of(small(), "v5p:2x2x2") == "v5p:2x2x2"
     assert topology_of(small("8 x cpu_local"), None) == ""
+
+
+def test_slices_are_compiled_together_where_whole_axes_lie_across_them() -> None:
+    assert topology_of(small("2 x tpu_v5p(2x2x1)", "fsdp 2 > tp 4"), None) == "2 x v5p:2x2x1"
+    assert slices_of("2 x v5p:2x2x1") == (2, "v5p:2x2x1") and slices_of("v5p:2x2x2") == (1, "v5p:2x2x2")
+    assert chip_options("2 x v4:2x2x1") == chip_options("v4:2x2x1") != {}
 
 
 def test_without_the_compiler_the_audit_says_what_to_install() -> None:

@@ -240,3 +240,43 @@ def test_transfers_to_and_from_the_host() -> None:
         *(("from_host", part), ("to_host", part)),
     ]
     assert found.transferred_bytes("to_host") == whole + part and all(m.asynchronous for m in found.transfers)
+
+
+def across(kind: str, slices: str = "1,2") -> str:
+    """A program that hands 256 x 4 numbers to the host for a collective across slices, and has the result back."""
+    told = (
+        '_xla_host_transfer_handler_name="xla_megascale_runtime"',
+        f'_xla_megascale_target="{{{slices}}}x{{0:7}}"',
+        f'_xla_megascale_transfer_type="{kind}"',
+    )
+    facts = f"is_host_transfer=true, frontend_attributes={{{','.join(told)}}}"
+    shape = "f32[256,4]{1,0}"
+    return "\n".join(
+        [
+            "HloModule across",
+            "",
+            f"ENTRY %main (x: f32[256,4]) -> {shape} {{",
+            f"  %x = {shape} parameter(0)",
+            "  %token = token[] after-all()",
+            f"  %send = ({shape}, u32[], token[]) send(%x, %token), channel_id=2, {facts}",
+            f"  %recv = ({shape}, u32[], token[]) recv(%token), channel_id=1, {facts}",
+            "  %send-done = token[] send-done(%send), channel_id=2",
+            f"  %recv-done = ({shape}, token[]) recv-done(%recv), channel_id=1",
+            f"  ROOT %result = {shape} get-tuple-element(%recv-done), index=0",
+            "}",
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "op", "sent"), [("ALL_REDUCE", "all_reduce", 4096), ("ALL_GATHER", "all_gather", 4096)]
+)
+def test_what_hosts_carry_across_slices_is_a_collective_of_their_axes(kind: str, op: str, sent: int) -> None:
+    (found,) = inventory(across(kind), {"replica": 2, "fsdp": 8}, {"replica": 2}).found
+    assert (found.op, found.axis, found.count, found.wire_bytes) == (op, "replica", 1, sent)
+
+
+@pytest.mark.parametrize("text", [across("ONE_TO_ONE"), across("ALL_REDUCE", "1"), across("ALL_REDUCE", "1:4")])
+def test_a_transfer_between_slices_that_is_not_known_is_refused(text: str) -> None:
+    with pytest.raises(HloError, match="between slices"):
+        inventory(text, {"replica": 2, "fsdp": 8}, {"replica": 2})

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+import pytest
+
 from planc.backends.xla.analysis.layouts import Spec, Use, param_spec
 from planc.backends.xla.analysis.padding import padded
+from planc.backends.xla.analysis.slices import ranks_over_slices, whole_axes
 from planc.backends.xla.analysis.stacked_params import Stack, stacks_of
 from planc.backends.xla.emit.program import emit
+from planc.checks import check_plan
 from planc.ir.sharding import Sharded
+from planc.lowering import lower_plan
 from tests.plans import propagated
 from tests.xla.cases import plan_of, sharded
 
@@ -79,3 +87,42 @@ def test_stages_of_unequal_length_are_filled_up() -> None:
     of_chunks = stacks_of(sharded("unequal_stages_interleaved").plan)
     assert of_chunks[W1] == Stack((2, 4), (None, None, 0, 1, 2, None, 3, None))
     assert "norm.weight" not in one
+
+
+@pytest.mark.parametrize(
+    ("cluster", "mesh", "across", "whole"),
+    [
+        ("2 x tpu_v5p(2x2x2)", "replica 2 > fsdp 4 > tp 2", {"replica": 2}, True),
+        ("4 x tpu_v5p(2x2x1)", "replica 2 > fsdp 2 > tp 4", {"replica": 2, "fsdp": 2}, True),
+        ("2 x tpu_v5p(2x2x2)", "fsdp 8 > tp 2", {"fsdp": 2}, False),
+        ("3 x tpu_v5p(2x2x1)", "fsdp 2 > tp 6", {}, False),
+        ("tpu_v5p(2x2x4)", "fsdp 8 > tp 2", {}, True),
+    ],
+)
+def test_outer_axes_lie_across_slices(cluster: str, mesh: str, across: dict[str, int], whole: bool) -> None:
+    """`fsdp 2 > tp 6` on slices of four: neither axis ends where a slice does."""
+    shard = "shard batch over replica, fsdp" if "replica" in mesh else "shard batch over fsdp"
+    of = propagated(plan_of("slices", mesh, shard, "replicate heads over tp", cluster=cluster)).plan
+    assert ranks_over_slices(of) == across
+    assert not across or whole_axes(of) == whole
+
+
+def test_a_mesh_of_slices_is_laid_on_each_torus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The emitted file says which ranks lie on different slices, and JAX places the others."""
+    from jax.experimental import mesh_utils
+
+    asked = []
+
+    def laid(within: tuple[int, ...], across: tuple[int, ...], devices: list[int], **_: object) -> Any:
+        asked.append((within, across))
+        return np.asarray(devices[::-1]).reshape([a * b for a, b in zip(within, across, strict=True)])
+
+    sentences = ("use hsdp over replica, fsdp", "use tp over tp")
+    of = plan_of("slices", "replica 2 > fsdp 2 > tp 2", *sentences, cluster="2 x tpu_v5p(2x2x1)")
+    program = lower_plan(check_plan(of), "xla").load()
+    assert program.SLICES == {"replica": 2}
+    in_order = program._on_slices(list(range(8)))  # integers are on no slice: as devices of a CPU
+    monkeypatch.setattr(mesh_utils, "create_hybrid_device_mesh", laid)
+    placed = program._on_slices(list(range(8)))
+    assert asked == [((1, 2, 2), (2, 1, 1))]
+    assert in_order.flatten().tolist() == [*range(8)] and placed.flatten().tolist() == [*range(7, -1, -1)]

@@ -148,12 +148,16 @@ def test_the_rules_give_what_was_compiled(name: str) -> None:
         assert 0 <= seen - wire[key] <= SCALARS_BYTES, (key, wire[key], seen)
 
 
+FSDP_OF_SLICES = "use hsdp over replica, fsdp"
+
+
 def test_every_rule_marks_what_it_changes() -> None:
     names = ("fsdp_tp_sp", "dp_tp_blocks", "zero1", "bf16_blocks", "gpipe_fsdp", "tied_zero1")
     found = [rows(name) for name in names]
     found += [tpu_rows(name) for name in ("fsdp_v6e", "sp_v5p", "tp_v5p", "whole_v5p")]
     others = [moe_sharded(name) for name in ("ep_per_step", "capacity", "moe_dp_tp_sp", "deepseek_tp_cp")]
     others += [propagated(plan_of("bf16_ring", *NARROW["bf16_ring"]))]
+    others += [propagated(plan_of("slices", "replica 2 > fsdp 4", FSDP_OF_SLICES, cluster="2 x tpu_v5p(2x2x1)"))]
     audited = ("llama3_8b_v5p_128_hsdp", "llama3_8b_v6e_256", "mixtral_8x7b_v5p_2_layers")
     others += [propagated(audited_plan(name)) for name in audited]
     found += [realise(sharded, semantic_collectives(sharded)) for sharded in others]

@@ -230,3 +230,36 @@ def test_peaks_of_experts_without_a_capacity_hold_all_rows_that_may_come() -> No
     sharded = propagated(tpu_plan("mixtral_8x7b_v5p_dropless"))
     (found,) = peak_memory(sharded, realise(sharded, semantic_collectives(sharded)))
     assert found.total == pytest.approx(5_705_050_816, rel=0.06)
+
+
+TWO_SLICES, SLICES_BATCH = "2 x tpu_v5p(2x2x2)", "16 x 256 tokens microbatch 1"
+SLICES = ("replica 2 > fsdp 4 > tp 2", "use hsdp over replica, fsdp", TP, SP, *BF16)
+SLICES_MODEL = "llama_micro(layers = 2, embed = 1024, ffn = 4096, vocab = 8192)"
+
+
+def test_sums_are_made_within_slices_first() -> None:
+    """As compiled for two slices: what crosses them is divided over the ranks of one, but for what rests whole."""
+    sharded = propagated(plan_of("slices", *SLICES, model=SLICES_MODEL, batch=SLICES_BATCH, cluster=TWO_SLICES))
+    sent: dict[tuple[str, ...], float] = defaultdict(float)
+    for row in realise(sharded, semantic_collectives(sharded)):
+        sent[row.axes] += row.wire_bytes / 2**20
+    assert sent["fsdp",] == pytest.approx(224.303, rel=0.002)  # of which 24 MiB are the table's gradient
+    assert sent["replica",] == pytest.approx(36.415, rel=0.002)
+    assert not any("replica" in axes for axes in sent if len(axes) > 1)
+
+
+def test_gradients_divided_over_a_whole_slice_are_summed_whole_in_it() -> None:
+    """As over all of one torus: twice the wire within a slice, and no more across."""
+    mesh, sentences = "replica 2 > fsdp 8", ("use hsdp over replica, fsdp", *BF16)
+    of = propagated(plan_of("slices", mesh, *sentences, model=SLICES_MODEL, batch=SLICES_BATCH, cluster=TWO_SLICES))
+    sent: dict[tuple[str, ...], float] = defaultdict(float)
+    for row in realise(of, semantic_collectives(of)):
+        sent[row.axes] += row.wire_bytes / 2**20
+    assert sent == pytest.approx({("fsdp",): 396.0, ("replica",): 20.211}, rel=0.002)
+
+
+def test_sums_of_one_slice_stay_as_they_are() -> None:
+    sentences = (FSDP, TP, SP, *BF16)
+    one = propagated(plan_of("one", "fsdp 8 > tp 2", *sentences, model=SLICES_MODEL, cluster="tpu_v5p(2x2x4)"))
+    found = realise(one, semantic_collectives(one))
+    assert found and not any("sum_within_slices_first" in row.realised_by for row in found)

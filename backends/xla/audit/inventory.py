@@ -26,6 +26,14 @@ OPS = {
 }
 FUSED_SCATTER = "all-reduce-scatter"
 """The TPU compiler's name for a fusion of an all-reduce and a slice that runs as one reduce-scatter."""
+BETWEEN_SLICES = {
+    "ALL_REDUCE": "all_reduce",
+    "ALL_GATHER": "all_gather",
+    "REDUCE_SCATTER": "reduce_scatter",
+    "ALL_TO_ALL": "all_to_all",
+}
+"""Collectives that the runtime of several slices makes of what hosts hand it, by the name in a `send`'s attributes. The
+device receives the result by a `recv`, which is not counted again."""
 DTYPES = {"f32": "fp32", "bf16": "bf16", "f16": "fp16", "s32": "int32", "u32": "int32", "s64": "int64", "s8": "int8"}
 NOT_CALLED = frozenset(
     {"all-reduce", "all-reduce-start", "reduce-scatter", "reduce", "reduce-window", "scatter", "sort", "map"}
@@ -37,6 +45,8 @@ _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 NO_ESTIMATE = 2**63 - 1
 """The compiler's value for no estimate."""
 _GROUPS = re.compile(r"\b(replica_groups|source_target_pairs)=")
+_BETWEEN = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
+_SLICES = re.compile(r'_xla_megascale_target="\{([\d,:]+)\}x')
 _CHAIN = re.compile(r'\bchain_id="(\d+)"')
 _CALLS = ("calls", "to_apply", "called_computations", "async_execution_thread_computation")
 
@@ -140,20 +150,21 @@ class Inventory:
         return sum(m.payload_bytes * m.count for m in self.transfers if m.direction == direction)
 
 
-def inventory(text: str, mesh: dict[str, int]) -> Inventory:
-    """The collectives of `text`, an optimized HLO module, on `mesh` (axis to size).
+def inventory(text: str, mesh: dict[str, int], slices: dict[str, int] | None = None) -> Inventory:
+    """The collectives of `text`, an optimized HLO module, on `mesh` (axis to size); `slices` are the axes whose ranks
+    lie on different slices of TPUs, with their sizes.
 
     Raises HloError for anything not understood.
     """
     module = parse(text)
-    reading = _InventoryReader(module, mesh, prod(mesh.values()))
+    reading = _InventoryReader(module, mesh, slices or {})
     reading.walk(module[module.entry], 1)
     return reading.out
 
 
 class _InventoryReader:
-    def __init__(self, module: Module, mesh: dict[str, int], devices: int) -> None:
-        self.module, self.mesh, self.devices = module, mesh, devices
+    def __init__(self, module: Module, mesh: dict[str, int], slices: dict[str, int]) -> None:
+        self.module, self.mesh, self.slices, self.devices = module, mesh, slices, prod(mesh.values())
         self.out = Inventory()
         self.chains: dict[str, str] = {}
         """For each chain of fusions, the computation whose collective was counted."""
@@ -166,6 +177,8 @@ class _InventoryReader:
             if op is not None:
                 if not self._goes_on(computation, i):
                     self.out.found += self._collective(computation, i, op, times)
+            elif i.opcode == "send" and _BETWEEN.search(i.attributes):
+                self.out.found.append(self._between_slices(computation, i, times))
             elif _GROUPS.search(i.attributes) and not i.opcode.endswith(("-done", "-update")):
                 raise HloError(f"{computation.name}: `{i.opcode}` is a collective that is not known")
             elif (move := _host_move(computation, i, times)) is not None:
@@ -208,7 +221,7 @@ class _InventoryReader:
             return
         tried = []
         for name in names:
-            branch = _InventoryReader(self.module, self.mesh, self.devices)
+            branch = _InventoryReader(self.module, self.mesh, self.slices)
             branch.walk(self.module[name], times)
             tried.append(branch.out)
         most = max(tried, key=lambda t: (sum(f.wire_bytes for f in t.found), t.cycles))
@@ -229,6 +242,26 @@ class _InventoryReader:
             chosen = [int(not value) for value in chosen]
         last = len(names) - 1
         return dict(Counter(names[value if 0 <= value <= last else last] for value in chosen))
+
+    def _between_slices(self, computation: Computation, i: Instruction, times: int) -> Found:
+        """A collective of all slices. Which devices of them meet is not told: those at one place of each."""
+        kind, where = _BETWEEN.search(i.attributes), _SLICES.search(i.attributes)
+        members = prod(self.slices.values())
+        op = BETWEEN_SLICES.get(kind[1]) if kind else None
+        if op is None or where is None or _count(where[1]) != members:
+            raise HloError(f"{computation.name}: %{i.name} goes between slices in a way that is not known")
+        (shape,) = computation[i.operands[0]].shapes
+        return Found(
+            op=op,
+            axes=tuple(self.slices),
+            exact=True,
+            dtype=DTYPES.get(shape.dtype, shape.dtype),
+            group_size=members,
+            payload_bytes=shape.bytes * (members if op == "all_gather" else 1),
+            count=times,
+            shapes=(shape,),
+            source="",
+        )
 
     def _collective(self, computation: Computation, i: Instruction, op: str, times: int) -> Iterator[Found]:
         """One row for each dtype that it carries."""
@@ -257,3 +290,9 @@ class _InventoryReader:
                 source=_source(i),
                 senders=len(ids) / self.devices if op == "send_recv" else 1.0,
             )
+
+
+def _count(numbers: str) -> int:
+    """How many numbers a list of them has, with ranges: `1,2` and `0:7`."""
+    ends = [[int(n) for n in part.split(":")] for part in numbers.split(",")]
+    return sum(each[-1] - each[0] + 1 for each in ends)

@@ -6,6 +6,7 @@ from collections import Counter
 
 from planc.backends.xla.analysis.mesh_factors import atoms
 from planc.backends.xla.analysis.offload import resting_bytes, transferred_bytes
+from planc.backends.xla.analysis.slices import ranks_over_slices
 from planc.backends.xla.audit.compile import TIMEOUT_S, Compiled, compiled
 from planc.backends.xla.audit.hlo import HloError
 from planc.backends.xla.audit.inventory import Direction, Found, Inventory, inventory
@@ -78,7 +79,7 @@ def _read(plan: Plan, answer: Compiled) -> Inventory:
     if answer.refused:
         return Inventory()
     try:
-        return inventory(answer.hlo, {a.name: a.size for a in atoms(plan)})
+        return inventory(answer.hlo, {a.name: a.size for a in atoms(plan)}, ranks_over_slices(plan))
     except HloError as error:
         message = f"the compiled program is not understood: {error}"
         help = "nothing is claimed about it; this version of jax may write HLO in another form"

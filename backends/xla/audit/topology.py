@@ -1,7 +1,8 @@
-"""The TPU topology that a plan is compiled for, in the compiler's words: v5p:4x4x4."""
+"""The TPU topology that a plan is compiled for, in the compiler's words: v5p:4x4x4, or 2 x v5p:4x4x4 for two slices."""
 
 from __future__ import annotations
 
+from planc.backends.xla.analysis.slices import ranks_over_slices, whole_axes
 from planc.diag import Diagnostic, PlanError
 from planc.ir.plan import Plan
 
@@ -18,10 +19,24 @@ def topology_of(plan: Plan, requested: str | None) -> str:
             raise PlanError([Diagnostic("E0902", message, cluster.cause.span)])
         return ""
     own = f"{cluster.chip.name}:{'x'.join(str(n) for n in cluster.shape)}"
+    own = f"{cluster.count} x {own}" if cluster.count > 1 else own
     if requested and requested != own:
         message = f"the plan's cluster is {own}, not {requested}"
         raise PlanError([Diagnostic("E0902", message, cluster.cause.span, help=f"--topology {own}, or none")])
-    if cluster.count > 1:
-        message = f"an audit compiles one slice; the plan has {cluster.count} of {own}"
-        raise PlanError([Diagnostic("E0902", message, cluster.cause.span)])
+    if cluster.count > 1 and not (ranks_over_slices(plan) and whole_axes(plan)):
+        message = (
+            f"an audit counts what crosses slices by whole axes; of {own} with {cluster.devices_per_node} devices a"
+            " slice, one axis lies on several and within one"
+        )
+        raise PlanError([Diagnostic("E0902", message, plan.mesh.cause.span, help=f"an axis of {cluster.count} first")])
     return own
+
+
+def slices_of(topology: str) -> tuple[int, str]:
+    """The number of slices in a `topology`, and what each of them is.
+
+    >>> slices_of("2 x v5p:4x4x4"), slices_of("v5p:4x4x4")
+    ((2, 'v5p:4x4x4'), (1, 'v5p:4x4x4'))
+    """
+    count, several, one = topology.rpartition(" x ")
+    return (int(count), one) if several else (1, one)

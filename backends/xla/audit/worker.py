@@ -62,6 +62,7 @@ def cached_answer(plan: Plan, topology: str, folder: Path) -> Path:
     """Path in `folder` of the compiler's answer about the step of `plan`; compiles it if there is none."""
     import jax
 
+    from planc.backends.xla.analysis.slices import ranks_over_slices
     from planc.checks import check_plan
     from planc.lowering import lower_plan
 
@@ -77,7 +78,7 @@ def cached_answer(plan: Plan, topology: str, folder: Path) -> Path:
         **chip_options(topology),
         "options": options,
         "versions": {name: version(name) for name in ("jax", "jaxlib", *(["libtpu"] if topology else []))},
-        "on_torus": on_torus(mesh, devices) if topology else None,
+        "on_torus": on_torus(mesh, devices, ranks_over_slices(plan)) if topology else None,
     }
     path = folder / f"{hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]}.json"
     if not path.exists():
@@ -116,18 +117,24 @@ def _write(path: Path, content: bytes) -> None:
 def chip_options(topology: str) -> dict[str, str]:
     """Options of a `topology`: a v4 chip's two cores are one device. Two would be libtpu's own choice, on which jax
     lays no mesh."""
-    return {"chip_config_name": "megacore"} if topology.startswith("v4:") else {}
+    from planc.backends.xla.audit.topology import slices_of
+
+    return {"chip_config_name": "megacore"} if slices_of(topology)[1].startswith("v4:") else {}
 
 
 def described(topology: str, count: int) -> list[jax.Device]:
     """`count` devices of a TPU `topology`, which need not exist; without one, this process's own."""
     import jax
 
+    from planc.backends.xla.audit.topology import slices_of
+
     if not topology:
         return list(jax.devices()[:count])
     from jax.experimental import topologies
 
-    found = topologies.get_topology_desc(platform="tpu", topology_name=topology, **chip_options(topology))
+    slices, one = slices_of(topology)
+    several = {"num_slices": slices} if slices > 1 else {}
+    found = topologies.get_topology_desc(platform="tpu", topology_name=one, **chip_options(topology), **several)
     return list(found.devices)
 
 
@@ -157,13 +164,18 @@ def step_of(program: Program, devices: list[jax.Device]) -> tuple[Any, Any, tupl
     return mesh, step, (state, rows, rows, shape((), jnp.float32))
 
 
-def on_torus(mesh: jax.sharding.Mesh, devices: list[jax.Device]) -> bool:
-    """True if jax can lay `mesh` on the links of a torus of `devices`, so that the program's mesh is that one."""
+def on_torus(mesh: jax.sharding.Mesh, devices: list[jax.Device], slices: dict[str, int]) -> bool:
+    """True if jax can lay `mesh` on the links of a torus of `devices`, or of each of their `slices` (ranks of an axis
+    on different ones), so that the program's mesh is that one."""
     from jax.experimental import mesh_utils
 
+    across = [slices.get(name, 1) for name in mesh.axis_names]
+    within, used = [mesh.shape[n] // k for n, k in zip(mesh.axis_names, across, strict=True)], devices[: mesh.size]
     try:
-        wanted = mesh_utils.create_device_mesh(
-            mesh.devices.shape, devices[: mesh.devices.size], allow_split_physical_axes=True
+        wanted = (
+            mesh_utils.create_hybrid_device_mesh(within, across, used, allow_split_physical_axes=True)
+            if slices
+            else mesh_utils.create_device_mesh(within, used, allow_split_physical_axes=True)
         )
     except (NotImplementedError, ValueError):  # raised where the mesh fits no torus of these devices
         return False

@@ -8,6 +8,7 @@ from planc.backends.xla.analysis.layouts import gathers_in_use
 from planc.backends.xla.analysis.offload import on_host, state_on_host
 from planc.backends.xla.analysis.padding import padded
 from planc.backends.xla.analysis.pipeline import pipelined
+from planc.backends.xla.analysis.slices import ranks_over_slices
 from planc.backends.xla.analysis.state_dtypes import narrow_state
 from planc.backends.xla.emit.context_parallel import context_axes
 from planc.backends.xla.emit.experts import with_picks
@@ -42,6 +43,26 @@ def _on_torus(devices: list[jax.Device]) -> np.ndarray:
         return mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
     except (NotImplementedError, ValueError):  # raised where the mesh fits no torus: in the devices' order
         return np.asarray(devices).reshape(shape)
+'''
+
+MESH_SLICES = '''
+def build_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """The first <count> devices as MESH, SLICES on different slices, neighbours of an axis linked on each slice's torus
+    where it can be had."""
+    found = list(jax.devices() if devices is None else devices)[: math.prod(MESH.values())]
+    # Auto: XLA lays out all between constraints; with Explicit, `loss_fn` would state what JAX cannot infer.
+    kinds = (AxisType.Auto,) * len(MESH)
+    return Mesh(_on_slices(found), tuple(MESH), axis_types=kinds)
+
+
+def _on_slices(devices: list[jax.Device]) -> np.ndarray:
+    """The devices as an array of the mesh's shape. A mesh axis may take a part of a torus axis."""
+    across = tuple(SLICES.get(name, 1) for name in MESH)
+    within = tuple(size // ranks for size, ranks in zip(MESH.values(), across, strict=True))
+    try:
+        return mesh_utils.create_hybrid_device_mesh(within, across, devices, allow_split_physical_axes=True)
+    except (NotImplementedError, ValueError):  # raised where the mesh fits no such torus: in the devices' order
+        return np.asarray(devices).reshape(tuple(MESH.values()))
 '''
 
 STATE = '''
@@ -238,7 +259,8 @@ def _tracing(mesh: Mesh) -> AbstractContextManager[None]:
 
 
 def mesh_function(plan: Plan) -> str:
-    text = MESH_TORUS if plan.cluster.kind == "torus" else MESH
+    torus = MESH_SLICES if ranks_over_slices(plan) else MESH_TORUS
+    text = torus if plan.cluster.kind == "torus" else MESH
     return fill(text, count=str(plan.mesh.devices))
 
 

@@ -9,6 +9,7 @@ from itertools import chain
 from planc.backends.common.source_writer import INDENT, WIDTH, beside, causes, comment
 from planc.backends.xla.analysis.layouts import Spec, Use, activation_spec, param_spec, spec_of, uncut
 from planc.backends.xla.analysis.mesh_factors import aliases, atoms
+from planc.backends.xla.analysis.slices import ranks_over_slices
 from planc.backends.xla.analysis.state_dtypes import JAX_DTYPE, narrow_state
 from planc.backends.xla.emit.context_parallel import given_spec
 from planc.backends.xla.emit.offload import memory_lines
@@ -30,6 +31,7 @@ def constants(sharded: Sharded) -> list[str]:
     compute = plan.precision.cause.comment() if plan.precision.cause else ""
     return [
         *beside(f"MESH = {{{sizes}}}", f"outermost first; {plan.mesh.cause.comment()}"),
+        *_slices(plan),
         *causes(view.cause for view in plan.mesh.views),
         *comment("; ".join(other)),
         *beside(f"DATA_PARALLEL = {plan.data_parallel}", f"ranks that divide the batch{_cause_text(batch)}"),
@@ -39,6 +41,13 @@ def constants(sharded: Sharded) -> list[str]:
         *(line for noun in NOUNS for line in _dtype_line(plan, noun)),
         *memory_lines(plan),
     ]
+
+
+def _slices(plan: Plan) -> list[str]:
+    """The ranks of each axis that lie on different slices; nothing for one slice."""
+    across = ", ".join(f"{python_string(name)}: {ranks}" for name, ranks in ranks_over_slices(plan).items())
+    said = f"ranks of an axis on different slices; {plan.cluster.cause.comment()}"
+    return beside(f"SLICES = {{{across}}}", said) if across else []
 
 
 def _dtype_line(plan: Plan, noun: Noun) -> list[str]:

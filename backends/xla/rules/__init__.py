@@ -37,6 +37,7 @@ from planc.backends.xla.rules import (
     promote_bf16,
     reduce_per_reader,
     regather_saved_activations,
+    sum_within_slices_first,
 )
 from planc.backends.xla.rules.rule import Rows
 from planc.ir.sharding import Sharded
@@ -72,6 +73,7 @@ ORDER = (
     embedding_and_head_on_all_ranks,
     promote_bf16,
     one_gather_of_a_tied_table,
+    sum_within_slices_first,
 )
 """A rule may rely on those before it."""
 

@@ -2,13 +2,16 @@
 
 Read from sums over all of v5p 2x2x2 and 4x4x4, v4 2x2x4 (of two devices a chip), and v5e and v6e 4x4, 8x8 and 16x16.
 Over planes twice as long as wide (v5e and v6e 2x4, 4x8, 8x16) and over all of 7x 2x2x4 it stays a reduce-scatter.
+Of several slices it is so over all of one (two of v5p 2x2x2).
 """
 
 from __future__ import annotations
 
+from planc.backends.xla.analysis.slices import across
 from planc.backends.xla.rules.rule import Rows, changed, platform
 from planc.ir.collective import Collective
 from planc.ir.hardware import Cluster
+from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
 
 NAME = "all_reduce_whole_torus"
@@ -19,9 +22,7 @@ SCATTERS = ("tpu7x",)
 def apply(sharded: Sharded, rows: Rows) -> Rows:
     if not sums_over_all(sharded):
         return rows
-    return tuple(
-        changed(row, NAME, op="all_reduce") if _spans_whole_torus(sharded.plan.cluster, row) else row for row in rows
-    )
+    return tuple(changed(row, NAME, op="all_reduce") if _spans_whole_torus(sharded.plan, row) else row for row in rows)
 
 
 def sums_over_all(sharded: Sharded) -> bool:
@@ -30,8 +31,9 @@ def sums_over_all(sharded: Sharded) -> bool:
     return platform(sharded) == "tpu" and cluster.chip.name not in SCATTERS and not _is_uneven_plane(cluster)
 
 
-def _spans_whole_torus(cluster: Cluster, row: Collective) -> bool:
-    return row.carries == "grad" and row.op == "reduce_scatter" and row.group_size == cluster.devices
+def _spans_whole_torus(plan: Plan, row: Collective) -> bool:
+    of_torus = row.group_size == plan.cluster.devices_per_node and not across(plan, row.axes)
+    return row.carries == "grad" and row.op == "reduce_scatter" and of_torus
 
 
 def _is_uneven_plane(cluster: Cluster) -> bool:

@@ -70,6 +70,27 @@ FAULTS: tuple[Fault, ...] = (
         test="tests/xla/test_hlo.py::test_ragged_rows_are_those_of_the_buffer_that_is_full",
     ),
     Fault(
+        name="xla audit: what hosts carry across slices is not counted",
+        file="backends/xla/audit/inventory.py",
+        text='elif i.opcode == "send" and _BETWEEN.search(i.attributes):',
+        planted='elif i.opcode == "send" and i.attributes == "":',
+        test="tests/xla/test_hlo.py::test_what_hosts_carry_across_slices_is_a_collective_of_their_axes[ALL_REDUCE-all_reduce-4096]",
+    ),
+    Fault(
+        name="xla: sums over several slices cross them whole",
+        file="backends/xla/rules/sum_within_slices_first.py",
+        text='first, parts = replace(first, op="all_reduce" if whole else "reduce_scatter"), ranks',
+        planted="pass",
+        test="tests/xla/test_tpu_rules.py::test_sums_are_made_within_slices_first",
+    ),
+    Fault(
+        name="xla: the innermost axes lie across slices",
+        file="backends/xla/emit/step.py",
+        text="create_hybrid_device_mesh(within, across, devices",
+        planted="create_hybrid_device_mesh(across, within, devices",
+        test="tests/xla/test_layouts.py::test_a_mesh_of_slices_is_laid_on_each_torus",
+    ),
+    Fault(
         name="xla audit: models of two kinds of blocks have one stack of parameters",
         file="backends/xla/analysis/stacked_params.py",
         text="found = {p.name: numbers(model, p) for p in model.params if stacked(model, p)}",
