@@ -155,7 +155,8 @@ class Moments:
         Those of sections `without` are left out. XLA stores whole what it cannot divide. Of what rests on the host, the
         layers' is there one by one.
         """
-        return number_bytes(self.plan, noun) * sum(
+        summed_wide = noun == "grads" and pipelined(self.plan)  # rounded when all microbatches are through
+        return (FP32 if summed_wide else number_bytes(self.plan, noun)) * sum(
             (moments_of(self.plan, p.param.name) if moments else 1)
             * self._copies_of(p)
             * self._stored_elements(p, noun)

@@ -232,7 +232,7 @@ class _Rank:
         _, <pulls> = jax.eval_shape(self.stage, <first>)
         self.tree = jax.tree.structure(pulls)
         saved = [jnp.zeros((PLACES, *k.shape), k.dtype) for k in jax.tree.leaves(pulls)]
-        zeros = jax.tree.map(lambda w: jnp.zeros(w.shape, <dtype>), (self.stack, self.ends))
+        zeros = jax.tree.map(lambda w: jnp.zeros(w.shape, jnp.float32), (self.stack, self.ends))
         layers, ends = with_sharding_constraint(zeros, self.where)
         now = {"x": x, "dx": x, "saved": saved, "shares": shares}
         <later>
@@ -256,7 +256,7 @@ class _Rank:
         """A microbatch's loss added up, and this rank's share of the gradient of y."""
         of = jax.value_and_grad(self.after, (0, 1))
         loss, (ends, dy) = of(<ends>, _share(y, self.last), self.targets[number])
-        return now | {"loss": now["loss"] + loss, "ends": jax.tree.map(<add>, now["ends"], ends)}, dy
+        return now | {"loss": now["loss"] + loss, "ends": jax.tree.map(jnp.add, now["ends"], ends)}, dy
 
     def backward(self, now: Any, t: jax.Array) -> Any:
         """A microbatch back through a stage, and home to the rank before."""
@@ -412,11 +412,6 @@ def _wide(params: Any) -> Any:
     \"""Copies of parameters as those are saved, so that gradients are summed wide.\"""
     return jax.tree.map(lambda w: w.astype(jnp.float32), params)
 """
-ADDED = """
-def _added(total: jax.Array, more: jax.Array) -> jax.Array:
-    \"""The sum in the dtype of `total`.\"""
-    return (total + more).astype(total.dtype)
-"""
 SAME = """
 def _same(x: Any) -> Any:
     return x
@@ -482,7 +477,7 @@ def _accumulate(loss_fn: Loss, params: Any, tokens: jax.Array, targets: jax.Arra
     _, of_stack = jax.vjp(lambda params: _before_layers(loss_fn, params, tokens)[2], params)
     results = (P(), P(*STACK), P()<picks_spec>), P(None, None, <quoted>)
     (loss, layers, ends<picks>), dx = _on_each_stage(_train, results, loss_fn, <params>, x, targets)
-    (grads,), (more,) = of_stack(<layers>), of_tokens(dx)
+    (grads,), (more,) = of_stack(layers), of_tokens(dx)
     grads = jax.tree_util.tree_map_with_path(lambda path, a, b: a + b + ends.get(_name(path), 0), grads, more)
     loss, grads = jax.tree.map(lambda total: total / MICROBATCHES, (loss, grads))
     <filled_up>
@@ -574,7 +569,6 @@ def pipeline_functions(sharded: Sharded) -> list[str]:
     if by_hand := len([a for a in atoms(plan) if a.size > 1]) > 1:
         texts.append(BY_HAND)
     texts += [PUT, NUMBERS if chunks(plan) > 1 else NUMBER, *([SAME] if chunks(plan) > 1 else [])]
-    texts += [ADDED] if narrow_state(plan) else []
     texts += [WIDE] if narrow_copies(plan) and not narrow_state(plan) else []
     names = _names(plan) | {
         "hidden": python_string(sharded.model.block_output),
@@ -627,12 +621,9 @@ def _pieces(sharded: Sharded) -> dict[str, str]:
         "loss": "jnp.where(valid & (chunk == CHUNKS - 1), loss, 0)" if several else "loss",
     }
     pieces |= _of_experts(sharded, several) | _of_uneven(plan, place)
-    at_once, narrow = every(sharded) > 1, narrow_state(plan)
-    summed = "_added({0}, {1})" if narrow else "{0} + {1}"
-    pieces["dtype"] = "GRADS_DTYPE" if narrow else "jnp.float32"
-    pieces["add"] = "_added" if narrow else "jnp.add"
-    pieces["sum"] = summed.format(f"total[{place}]", f"jnp.where({pieces['valid']}, g, 0)")
-    added = summed.format("total[chunk]" if several else "total", "jnp.where(valid, g, 0)")
+    at_once = every(sharded) > 1
+    pieces["sum"] = f"total[{place}] + jnp.where({pieces['valid']}, g, 0)"
+    added = f"{'total[chunk]' if several else 'total'} + jnp.where(valid, g, 0)"
     added = f"_replaced(total, {added}, chunk)" if several else added
     pieces["added"] = f'layers = jax.tree.map(lambda total, g: {added}, now["layers"], new)'
     stage = fill(STAGE_AT_ONCE if at_once else STAGE, **pieces)
@@ -747,7 +738,6 @@ def accumulate_function(sharded: Sharded, before: str, used: str) -> str:
         quoted=_names(plan)["quoted"],
         picks_spec=", P(*STACK)" if picked else "",
         picks=", picks" if picked else "",
-        layers="_wide(layers)" if narrow_state(plan) else "layers",
         grads="_in_dtype(grads, GRADS_DTYPE)" if narrow_state(plan) else "grads",
         picks_joined=", picks.reshape(-1, *picks.shape[-2:])" if picked else "",
     )
