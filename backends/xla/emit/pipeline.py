@@ -108,9 +108,14 @@ def _on_each_stage(
     A rank has its layers, its shares of x and of the targets, and all parameters that the loss is made with.
     """
     block, _, stack = _before_layers(loss_fn, params, targets)
-    names = {id(w): _name(path) for path, w in jax.tree_util.tree_leaves_with_path(params)}
-    ends = {_name(path): w for path, w in jax.tree_util.tree_leaves_with_path(params) if _name(path) in LAST}
-    stacked = jax.tree.map(lambda w: P(*[None] * len(STACK), *GRADS[names[id(w)]]), stack)
+    named = jax.tree_util.tree_leaves_with_path(params)
+    specs = {id(w): GRADS[_name(path)] for path, w in named}
+    ends = {_name(path): w for path, w in named if _name(path) in LAST}
+    # XLA chooses where gradients of what `loss_fn` makes of parameters are summed.
+    free = [P.UNCONSTRAINED]
+    stacked = jax.tree.map(
+        lambda w: P(*[None] * len(STACK), *specs.get(id(w), free * (w.ndim - len(STACK)))), stack
+    )
     where = stacked, {name: GRADS[name] for name in ends}
 
     def after(ends: Any, y: jax.Array, targets: jax.Array) -> jax.Array:
