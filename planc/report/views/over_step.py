@@ -64,7 +64,8 @@ def over_step(subject: Subject, memory: Memory, timeline: Timeline) -> OverStep:
     for at_s, size in changes:
         points += [(at_s, points[-1][1]), (at_s, size / GIB)]
     end_s = timeline.makespan_s + sum(row.after_s.values())
-    curve = [(at_s, gib, at_s >= begin_s) for at_s, gib in _fewer(points)]
+    # What comes at the update comes when the last activations are gone, were it at the same moment.
+    curve = [(at_s, gib, at_s >= begin_s and (begin_s == 0 or gib == 0)) for at_s, gib in _fewer(points)]
     if begin_s > 0:
         curve.append((begin_s, 0.0, False))
     curve += [(at_s, 0.0, True) for at_s in (max(begin_s, changes[-1][0] if changes else 0.0), end_s)]
