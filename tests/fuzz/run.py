@@ -92,26 +92,26 @@ def failing(chosen: list[Kind]) -> Counter[str]:
     return still
 
 
-def strings(seed: int, count: int | None, state: Path) -> bool:
-    """Hostile strings in each language in turn, up to 100,000 or `count` more. False when one escapes."""
+def strings(seed: int, count: int | None, state: Path, language: str | None = None) -> bool:
+    """Hostile strings in `language`, or in each in turn, up to 100,000 or `count` more. False when one escapes."""
     from tests.fuzz.strings import GOAL, LANGUAGES, escaping, hostile
 
-    sums, good = summed(state), True
-    done = {n: sums[f"strings-{n}"].seeds.get(str(seed), 0) if f"strings-{n}" in sums else 0 for n in LANGUAGES}
+    sums, good, names = summed(state), True, [language] if language else [*LANGUAGES]
+    done = {n: sums[f"strings-{n}"].seeds.get(str(seed), 0) if f"strings-{n}" in sums else 0 for n in names}
     end = {n: at + count if count is not None else GOAL for n, at in done.items()}
-    while left := [n for n in LANGUAGES if done[n] < end[n]]:
-        for language in left:
-            start, stop = done[language], min(done[language] + STRETCH, end[language])
-            done[language] = stop
-            wrong = escaping(language, [hostile(seed, index) for index in range(start, stop)])
-            line = {"kind": f"strings-{language}", "seed": seed, "start": start, "stop": stop, "slowest_s": 0.0}
+    while left := [n for n in names if done[n] < end[n]]:
+        for name in left:
+            start, stop = done[name], min(done[name] + STRETCH, end[name])
+            done[name] = stop
+            wrong = escaping(name, [hostile(seed, index) for index in range(start, stop)])
+            line = {"kind": f"strings-{name}", "seed": seed, "start": start, "stop": stop, "slowest_s": 0.0}
             failures = [{"failure": f"escapes: {text!a}"} for text in wrong]
             with state.open("a") as file:
                 reached = {"held": stop - start - len(wrong)}
                 file.write(json.dumps({**line, "reached": reached, "failures": failures}) + "\n")
             good &= not wrong
             for failure in failures:
-                print(f"{language} {failure['failure']}", flush=True)
+                print(f"{name} {failure['failure']}", flush=True)
     return good
 
 
@@ -157,6 +157,7 @@ def main() -> int:
     parser.add_argument("--state", type=Path, default=ROOT / "runs" / "fuzz" / "state.jsonl")
     parser.add_argument("--replay", action="store_true", help="run the corpus only")
     parser.add_argument("--strings", action="store_true", help="only hostile strings in every language")
+    parser.add_argument("--language", help="with --strings: in this one alone, a name of results.toml after strings-")
     parser.add_argument("--results", action="store_true", help="only add what the state file has to results.toml")
     parser.add_argument("--coverage", action="store_true", help="only print the lines reached, by room")
     options = parser.parse_args()
@@ -170,7 +171,7 @@ def main() -> int:
         print(by_room(chosen, options.seed, options.count or 1000))
         return 0
     if options.strings:
-        return 0 if strings(options.seed, options.count, options.state) else 1
+        return 0 if strings(options.seed, options.count, options.state, options.language) else 1
     if options.results:
         RESULTS.write_text(written(summed(options.state), failing(chosen)))
         return 0
