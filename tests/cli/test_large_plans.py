@@ -1,7 +1,9 @@
 """Time that grows with the text, and no faster: operations are counted, and what is too much is refused at once."""
 
 import sys
+from collections import Counter
 from collections.abc import Callable
+from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path
 from types import FrameType
@@ -16,6 +18,7 @@ from planc.driver import examine
 from planc.editor.opened import Settings, open_file
 from planc.language import imports
 from planc.language.imports import MAX_BYTES
+from planc.sharding import propagate
 from planc.syntax import parse_text, suggest
 from planc.syntax.fmt import format_text
 from planc.syntax.lines import MOST_SENTENCES, logical_lines, too_many
@@ -55,6 +58,20 @@ def test_operations_grow_with_the_lines(kind: str, tmp_path: Path) -> None:
     _, none, once, twice = counted
     assert twice - once < 1.4 * (once - none), counted
     assert once - none < LINES * 8_000, counted
+
+
+def test_the_override_of_a_parameter_is_looked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ops, checks and costs ask for it: a name is compared with each override, and not for each question."""
+    looked = Counter[str]()
+
+    def matches(name: str, glob: str) -> bool:
+        looked[name] += 1
+        return fnmatchcase(name, glob)
+
+    monkeypatch.setattr(propagate, "fnmatchcase", matches)
+    overrides = [f"override layers.*.attention.{w} = replicated\n" for w in ("wq", "wk") for _ in range(20)]
+    assert codes(tmp_path, HEAD + BODY + "".join(overrides)).count("W0703") == len(overrides)
+    assert 0 < max(looked.values()) <= 2 * len(overrides)
 
 
 def test_spellings_are_compared_for_the_findings_that_are_shown(

@@ -43,7 +43,7 @@ FAULTS: tuple[Fault, ...] = (
         file="planc/sharding/propagate.py",
         text="@cached_on(lambda plan, name: (plan.cache, name))\ndef _overrides",
         planted="def _overrides",
-        test=f"{LARGE}::test_operations_grow_with_the_lines",
+        test=f"{LARGE}::test_the_override_of_a_parameter_is_looked_for_once",
     ),
     Fault(
         name="layouts that use each other write without an end",
