@@ -247,6 +247,17 @@ def test_boxes_are_whole_exactly_when_each_element_is_in_one(data: st.DataObject
     assert Stored(shape=tuple(shape), boxes=tuple(boxes)).is_whole() == bool((held == 1).all())
 
 
+@pytest.mark.parametrize(
+    "boxes",
+    [((0,), (0,)), ((2,), (2,)), ((1,), (1,)), ((0, 0), (0, 2), (2, 0), (2, 0)), ((0, 0), (1, 1), (2, 2), (0, 2))],
+)
+def test_boxes_of_as_many_elements_as_a_tensor_may_lie_on_each_other(boxes: tuple[tuple[int, ...], ...]) -> None:
+    """Boxes of 2, or of 2 x 2, in a tensor of 4, or of 4 x 4."""
+    dims = len(boxes[0])
+    laid = tuple(Box(file="f", offset=offset, size=(2,) * dims) for offset in boxes)
+    assert not Stored(shape=(4,) * dims, boxes=laid).is_whole()
+
+
 @pytest.mark.parametrize("place", ["versions", "tensors", "mesh", "history"])
 def test_a_refusal_quotes_no_name_without_an_end(whole: Path, place: str) -> None:
     """Keys of 100,000 characters, which the refusal of their values names."""

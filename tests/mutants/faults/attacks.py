@@ -184,7 +184,7 @@ FAULTS: tuple[Fault, ...] = (
         text="        return not any(corners.values())\n",
         planted="        from math import prod\n\n"
         "        return sum(prod(box.size) for box in self.boxes) == prod(self.shape)\n",
-        test=f"{FORGED}::test_boxes_are_whole_exactly_when_each_element_is_in_one",
+        test=f"{FORGED}::test_boxes_of_as_many_elements_as_a_tensor_may_lie_on_each_other",
     ),
     Fault(
         name="S10: a link in a checkpoint is followed",
