@@ -18,11 +18,13 @@ from planc.driver import examine
 from planc.editor.opened import Settings, open_file
 from planc.language import imports
 from planc.language.imports import MAX_BYTES
+from planc.language.verbs import use
 from planc.sharding import propagate
 from planc.syntax import parse_text, suggest
 from planc.syntax.fmt import format_text
 from planc.syntax.lines import MOST_SENTENCES, logical_lines, too_many
 from planc.syntax.suggest import nearest
+from planc.syntax.tree import Sentence
 from tests.plans import BODY, HEAD, codes, found
 
 COUNTED = ("one override", "expectations")
@@ -138,13 +140,22 @@ def test_imports_count_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert len(refused) == 26 and "10 kB together" in refused[0].message
 
 
-def test_layouts_write_an_end_of_sentences(tmp_path: Path) -> None:
-    """Eight layouts, each of which uses the next twenty times, would write 20**7 sentences; a list of axes counts."""
-    for i in range(8):
-        inner = f"use n{i + 1} over a\n" * 20 if i < 7 else "shard batch over a\n"
+def test_layouts_write_an_end_of_sentences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four layouts, each of which uses the next twenty times, would write 20**3 sentences, and each further one twenty
+    times as many; a list of axes counts."""
+    written, with_scope = list[str](), use._with_scope
+
+    def noted(sentence: Sentence, by: Sentence) -> Sentence:
+        written.append(sentence.verb)
+        return with_scope(sentence, by)
+
+    monkeypatch.setattr(use, "_with_scope", noted)
+    for i in range(4):
+        inner = f"use n{i + 1} over a\n" * 20 if i < 3 else "shard batch over a\n"
         (tmp_path / f"n{i}.plan").write_text(f"layout n{i} over a\n{inner}")
-    imports = "".join(f'import "n{i}.plan"\n' for i in range(8))
+    imports = "".join(f'import "n{i}.plan"\n' for i in range(4))
     assert codes(tmp_path, HEAD + imports + "use n0 over fsdp\n").count("E0117") == 1
+    assert 0 < len(written) <= MOST_SENTENCES
     (tmp_path / "n0.plan").write_text("layout n0 over a\n" + "shard batch over a\n" * 50)
     text = HEAD + 'import "n0.plan"\n' + f"use n0 over {', '.join(['tp'] * 100)}\n"
     assert "E0117" in codes(tmp_path, text)
