@@ -312,10 +312,10 @@ def test_both_stacks_are_shown_the_same_tokens(tmp_path: Path) -> None:
 
 
 PIECE: dict[str, Any] = {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}
-LONGER = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 1000}
+LONGER = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 40}
 ODD: dict[str, tuple[dict[str, Any], str]] = {
     "merges of no token": ({"model": {**PIECE, "merges": ["a b"]}}, "is no tokenizer"),
-    "a thousand times as long, twice": (
+    "forty times as long, twice": (
         {"model": PIECE, "normalizer": {"type": "Sequence", "normalizers": [LONGER, LONGER]}}, "times as long",
     ),
     "an unknown token that is none": (
