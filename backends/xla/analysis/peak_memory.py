@@ -343,16 +343,26 @@ class Moments:
         return min(sum(waiting), self._logits())
 
     def _summed_before_head(self) -> float:
-        """Bytes of gradients of tables of tokens that are summed whole. With one microbatch they are ready before the
-        head's gradient is made; with more, that is made while they wait."""
-        if self.plan.microbatches > 1 or pipelined(self.plan):
+        """Bytes of gradients of tables of tokens that are summed whole. With one microbatch, on tori of three dims,
+        they are ready before the head's gradient is made; with more, that is made while they wait."""
+        if self._waits_for_tokens or self.plan.microbatches > 1 or pipelined(self.plan):
             return 0.0
         return sum(whole for p, whole in self._summed_whole if "last" not in p.param.sections)
 
+    @property
+    def _waits_for_tokens(self) -> bool:
+        """True if the head's gradient is made before that of the tokens' table, and waits for it: on planes, by the
+        schedule of a ring's text on v5e."""
+        return len(self.plan.cluster.shape) == 2
+
     def _whole_sums(self) -> float:
-        """The largest gradient that is summed whole, beside its sum: one after the other."""
+        """The largest gradient that is summed whole, beside its sum: one after the other; and the head's that waits."""
         named = {p.param.name for p, _ in self._summed_whole}
-        return 2 * max((r.buffer_bytes for r in self._sums if r.tensor in named and r.op == "all_reduce"), default=0.0)
+        waits = 0.0
+        if self._waits_for_tokens and self.plan.microbatches == 1 and len(named) > 1:
+            waits = sum(whole for p, whole in self._summed_whole if "last" in p.param.sections)
+        sums = (r.buffer_bytes for r in self._sums if r.tensor in named and r.op == "all_reduce")
+        return waits + 2 * max(sums, default=0.0)
 
     @cached_property
     def _summed_whole(self) -> tuple[tuple[ParamSharding, float], ...]:
