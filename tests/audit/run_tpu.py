@@ -225,7 +225,8 @@ def _summary(found: dict[str, Any], first: Any, now: Any, offs: dict[str, list[f
         ]
         if blind:
             near = sum(off <= AXES_WITHIN for off in blind)
-            text += f"The {len(names)} plans {said}, as predicted then: {median(blind):.1%} in the median, "
+            seen = sum(n in answered for n in names)
+            text += f"{seen} of the {len(names)} plans {said}, as predicted then: {median(blind):.1%} in the median, "
             text += f"{near} of {len(blind)} axes within {AXES_WITHIN:.0%}.\n"
     peaks = {n: r["peak_bytes"] for n, r in answered.items() if r["peak_bytes"]}
     for expected, said in ((first, "As first predicted"), (now, "With the rules of today")):
