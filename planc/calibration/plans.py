@@ -457,7 +457,7 @@ def recompute_words(fields: Fields) -> Iterator[str]:
     if system == "maxtext":
         yield from _maxtext(row, words)
     elif words.startswith("full") or words.lower() == "true":
-        yield "recompute blocks"
+        yield "recompute whole_blocks" if "block to its end" in words else "recompute blocks"
     elif words.startswith("none for"):
         yield f"recompute {_ops_of_kind(row, 'norm')}"
     elif 'granularity="full"' in words:

@@ -56,6 +56,9 @@ class Framework:
     expert_bias_in_fp32: bool = False
     """True where the bias of an expert's last product is multiplied by the token's weight and added in fp32, op by op;
     other biases are added by the product itself."""
+    update_passes: int = 0
+    """Times that AdamW's update and the clipping before it go over the bytes of a stored master; 0 where the update is
+    one kernel."""
     fuses_amax: bool = False
     """True where a norm finds the largest value of what it writes for a narrow product, and where chips whose products
     take any layout get one narrow copy."""
