@@ -109,10 +109,10 @@ def missing(row: Row) -> str:
         return "recomputation unknown"
     if "GPTOSS" in row.id and "(26.06.01" in row.source:
         return "regressed kernel"
-    return "attention's FLOPs counted in an unknown way" if _counted_either_way(row) > MOST_UNKNOWN else ""
+    return "attention's FLOPs counted in an unknown way" if _ratio_of_counts(row) > MOST_UNKNOWN else ""
 
 
-def _counted_either_way(row: Row) -> float:
+def _ratio_of_counts(row: Row) -> float:
     """The ratio of the two step times that FLOP/s of an unknown count stand for; 1 where there is one."""
     measured = row.facts["measured"]
     known = {"iter_time_s", "tokens_per_s_per_device"} & {*measured} or row.source.startswith((*CAUSAL, *WHOLE))

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ def test_flop_rates_of_an_unknown_count_are_no_seconds() -> None:
     which it counts, a step time or a short sequence make one of the two."""
     (row,) = (r for r in training_rows() if r.id == "llama3-t4-2")
     assert unusable(row).startswith("attention's FLOPs")
-    known: list[dict[str, object]] = [
+    known: list[dict[str, Any]] = [
         {"source": "NVIDIA-NeMo/Megatron-Bridge docs"},
         {"measured": {**row.facts["measured"], "iter_time_s": 11.0}},
         {"batch": {**row.facts["batch"], "seq": 4096, "global_batch_seqs": 128}},
