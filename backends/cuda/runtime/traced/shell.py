@@ -37,7 +37,7 @@ def place(error: Exception) -> str:
 def shown_file(name: str) -> str:
     """A file of source code as a plan's reader knows it: below the packages or this folder, else with its own folder.
 
-    >>> shown_file("/usr/lib/python3/site-packages/pkg/model.py"), shown_file("/home/me/work/models/mine.py")
+    >>> shown_file("/usr/lib/python3/site-packages/pkg/model.py"), shown_file("/srv/models/mine.py")
     ('pkg/model.py', 'models/mine.py')
     """
     inside = name.removeprefix(f"{os.getcwd()}/").rpartition("site-packages/")[2]
