@@ -110,7 +110,6 @@ def _sources() -> str:
     return hashlib.sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()
 
 
-@cache
 @contextmanager
 def _without_the_working_directory() -> Iterator[None]:
     """A context in which Pythons that are started import nothing from the working directory as they start."""
@@ -125,6 +124,7 @@ def _without_the_working_directory() -> Iterator[None]:
             os.environ["PYTHONSAFEPATH"] = before
 
 
+@cache
 def _context() -> BaseContext:
     context = get_context("forkserver")
     context.set_forkserver_preload(["planc.backends.cuda.audit.trace"])
