@@ -47,7 +47,7 @@ def found_block(record: Record, run: Run, params: Mapping[str, Shape], batch: in
     return Found(record, run, Flow(record, run, params, prefix, batch), own)
 
 
-def alike(found: list[Found]) -> tuple[Block, ...]:
+def blocks_of(found: list[Found]) -> tuple[Block, ...]:
     """The blocks of a model. Those halves that a plan divides by one dim have one width: others are code."""
     blocks = [_block_of(f) for f in found]
     for width in (_of_attention, _of_feed_forward, _of_experts):

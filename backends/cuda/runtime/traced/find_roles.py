@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from itertools import pairwise
 
-from planc.backends.cuda.runtime.traced.find_halves import alike, found_block
+from planc.backends.cuda.runtime.traced.find_halves import blocks_of, found_block
 from planc.backends.cuda.runtime.traced.flow import Flow, reached
 from planc.backends.cuda.runtime.traced.record import Call, Record, Run
 from planc.backends.cuda.runtime.traced.roles import Roles, Shape, UnknownError
@@ -21,7 +21,7 @@ def roles_of(record: Record, params: Mapping[str, Shape], batch: int) -> Roles:
     holder = layers[0].module.rpartition(".")[0]
     whole = Run("", -1, record.result, 0, len(record.calls))
     flow = Flow(record, whole, params, "", batch)
-    blocks = alike([found_block(record, run, params, batch) for run in layers])
+    blocks = blocks_of([found_block(record, run, params, batch) for run in layers])
     table = next((c for c in record.calls if _is_lookup(c, record, params)), None)
     if table is None:
         raise UnknownError("no embedding of tokens was found")

@@ -105,7 +105,7 @@ def with_own_code(model: Model, module: nn.Module, roles: Roles) -> Model:
         """Memory for sequences up to the length at this place, longer than that before it."""
         if at not in seen:
             try:
-                with _quiet():
+                with _unlogged():
                     seen[at] = _found(model, module, roles, SHORTEST if at == 0 else lengths[at - 1] + 1, whole)
             except Exception as error:  # the model's own code, with lengths that it may not expect
                 known = isinstance(error, UnknownError)
@@ -142,7 +142,7 @@ def with_own_code(model: Model, module: nn.Module, roles: Roles) -> Model:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _unlogged() -> Iterator[None]:
     """A context in which torch does not print the traceback of code that fails: its line is said elsewhere."""
     log = logging.getLogger("torch._subclasses.fake_tensor")
     before = log.level

@@ -107,7 +107,7 @@ def _scouted(shell: nn.Module, path: str, place: int, run: Callable[[nn.Module],
     depth = [0]
     inside = [False]
 
-    def turn(*given: Any) -> Any:
+    def repeat(*given: Any) -> Any:
         found.append([])
         inside[0] = True
         try:
@@ -116,9 +116,9 @@ def _scouted(shell: nn.Module, path: str, place: int, run: Callable[[nn.Module],
             inside[0] = False
         return made[0] if len(made) == 1 else made
 
-    class Turns:
+    class Repeats:
         def __getitem__(self, number: int) -> Any:
-            return turn
+            return repeat
 
     def begins(name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any) -> None:
@@ -136,7 +136,7 @@ def _scouted(shell: nn.Module, path: str, place: int, run: Callable[[nn.Module],
         if module is not owner:
             hooks += [module.register_forward_pre_hook(begins(name)), module.register_forward_hook(ends)]
     before = owner.__dict__.get("forward")
-    owner.__dict__[BLOCKS] = Turns()
+    owner.__dict__[BLOCKS] = Repeats()
     owner.__dict__["forward"] = types.MethodType(forward, owner)
     try:
         run(shell)

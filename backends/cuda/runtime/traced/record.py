@@ -128,10 +128,10 @@ class _Recorder(TorchFunctionMode):
             return type(value)(self.numbered(v) for v in value)
         return value
 
-    def stub(self, name: str, given: Any, like: Tensor, line: str = "") -> Tensor:
-        """Record code that is not run as one call, whose output has the shape of `like`."""
+    def stub(self, name: str, given: Any, whole: Tensor, line: str = "") -> Tensor:
+        """Record code that is not run as one call, whose output has the shape of `whole`."""
         with torch._C.DisableTorchFunction():
-            result = torch.empty_like(like)
+            result = torch.empty_like(whole)
         self.add(name, given, [result], line=line)
         return result
 
