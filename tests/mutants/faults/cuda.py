@@ -98,10 +98,10 @@ FAULTS: tuple[Fault, ...] = (
         test="tests/cuda/test_traced.py::test_layers_with_steps_between_them_are_no_halves",
     ),
     Fault(
-        name="products of code that stays whole are those of its weights alone",
+        name="products of code that stays whole are not counted",
         file="backends/cuda/runtime/traced/keep.py",
-        text='if op is not None and op.kind == "code":',
-        planted="if False:",
+        text='counted[dims, "compute"] = counted.get((dims, "compute"), 0.0) + rest',
+        planted="pass",
         test="tests/cuda/test_traced.py::test_code_that_stays_whole_has_its_line_and_its_products",
     ),
     Fault(
