@@ -1,6 +1,6 @@
 """llama3_70b_h100: llama3_70b over 512 devices.
 
-plan     llama3_70b_h100 (sha256 422dfa22d5b83a8c)
+plan     llama3_70b_h100 (sha256 eb89664c5415e2b7)
 mesh     pp 4 > fsdp 16 > tp 8
 cluster  64 x h100_node
 
