@@ -124,7 +124,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A launch is one worker of numpy in this process."""
 
     def run(argv: Sequence[str], _processes: int, **_options: Any) -> launch.Finished:
-        return launch.Finished(worker.main(list(argv[3:])), ("",))
+        return launch.Finished(worker.main([*argv[argv.index("planc.trainer.run.worker") + 1 :]]), ("",))
 
     before = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr(worker, "lower_plan", lowering_to(MovingRuntime()))
