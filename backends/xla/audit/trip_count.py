@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable
+from functools import cached_property
 from typing import Union
 
 from planc.backends.xla.audit.hlo import Computation, HloError, Instruction, Module
@@ -99,9 +100,12 @@ class _State:
     """The tuple that a loop carries, before each iteration; elements are followed one by one, when asked for."""
 
     def __init__(self, module: Module, where: Computation, loop: Instruction, body: Computation) -> None:
-        self._module, self._body = module, body
-        self._first = _tuple(_value(module, where, loop.operands[0], []))
+        self._module, self._where, self._loop, self._body = module, where, loop, body
         self._known: dict[tuple[int, int], Value] = {}
+
+    @cached_property
+    def _first(self) -> Values:
+        return _tuple(_value(self._module, self._where, self._loop.operands[0], []))
 
     def at(self, iteration: int) -> Values:
         return lambda place: self._element(place, iteration)
