@@ -55,20 +55,20 @@ def trained(name: str, steps: int) -> dict[str, Any]:
         if len(hashes) <= steps:
             state, _ = step(*given)
             given_up &= all(leaf.is_deleted() for leaf in jax.tree.leaves(given[0]["params"]))
-    changed = differing(state, round_trip(model, state, where, steps))
+    changed = differing(state, round_trip(model, state, where, steps, stacks))
     return {"hashes": hashes, "astray": shards.misplaced(state, where), "given_up": given_up, "changed": changed}
 
 
-def round_trip(model: Model, state: Any, where: Any, steps: int) -> Any:
+def round_trip(model: Model, state: Any, where: Any, steps: int, stacks: Any) -> Any:
     """The state through the pieces of a checkpoint, as whole tensors by name, and back."""
     from planc.backends.xla.runtime.state import pieces, restored
 
     saved: dict[str, np.ndarray] = {}
-    for piece in pieces(model, lambda: state):
+    for piece in pieces(model, lambda: state, stacks):
         whole = saved.setdefault(piece.name, np.full(piece.shape, np.nan, np.float32))
         piece.copy_to(whole[tuple(slice(o, o + n) for o, n in zip(piece.offset, piece.size, strict=True))])
     assert all(np.isfinite(whole).all() for whole in saved.values()), "a part of the state was in no piece"
-    return restored(model, state, where, lambda name, index: saved[name][index], steps)
+    return restored(model, state, where, lambda name, index: saved[name][index], steps, stacks)
 
 
 def differing(state: Any, other: Any) -> list[str]:
