@@ -11,8 +11,8 @@ Batch    8 x 128 tokens microbatch 4
 
 One process drives all devices of its host. `model` is a plain module with the names of the tables below and
 its parameters on the XLA device. Set XLA_NO_SPECIAL_SCALARS=1 before torch_xla is imported: else a rate of 0
-or 1 is another program. Written by planc for torch_xla 2.9 from tiny.plan: edit the plan, not
-this file.
+or 1 is another program. Written by planc for torch_xla 2.9
+from tiny.plan: edit the plan, not this file.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from planc.driver import load
 from planc.ir.sharding import Sharded
 from planc.lowering import lower_plan
 from tests.plans import propagated
+from tests.torch_xla.cases import layout
 from tests.xla.cases import FSDP_TP, plan_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,13 +28,15 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
     "zero1": ("dp 4", "use zero1 over dp"),
     "bf16": (*FSDP_TP, "compute bf16 reduce fp32"),
 }
+BEYOND = ("recompute_every", "fsdp_cp", "mixtral_ep", "mixtral_capacity")
+"""Layouts of the launches whose files have functions of their own."""
 
 
 def sharded(name: str) -> Sharded:
-    return propagated(plan_of(name, *LAYOUTS[name]))
+    return propagated(layout(name) if name in BEYOND else plan_of(name, *LAYOUTS[name]))
 
 
-@pytest.fixture(params=LAYOUTS)
+@pytest.fixture(params=[*LAYOUTS, *BEYOND])
 def text(request: pytest.FixtureRequest) -> str:
     return emit(sharded(request.param))
 
@@ -44,6 +47,8 @@ def test_it_imports_no_planc(text: str) -> None:
     names |= {str(n.module) for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
     assert {name.split(".")[0] for name in names} <= {
         "__future__",
+        "copy",
+        "math",
         "re",
         "collections",
         "typing",
@@ -85,7 +90,9 @@ def test_what_modules_return_rests_where_the_plan_says() -> None:
     ("sentences", "why"),
     [
         (("pp 2 > fsdp 2", "use pp over pp as gpipe", "use fsdp over fsdp"), "it has no pipeline"),
-        (("fsdp 4", "use fsdp over fsdp", "recompute blocks"), "it keeps what the backward needs"),
+        (("fsdp 4", "use fsdp over fsdp", "recompute attention.core"), "it runs whole blocks again, or nothing"),
+        (("cp 4", "use cp over cp"), "it holds sequences in order: write all_gather(balance = none)"),
+        (("cp 4", "use cp over cp as ring"), "it has torch's attention alone"),
     ],
 )
 def test_what_it_cannot_do_is_refused(sentences: tuple[str, ...], why: str) -> None:

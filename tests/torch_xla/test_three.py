@@ -12,7 +12,7 @@ from planc.diag import PlanError
 from planc.diag.span import Span
 from planc.trainer.run.environment import python_of
 from planc.trainer.run.train import prepare
-from tests.torch_xla.three import PRESET, compared, preset_in
+from tests.torch_xla.three import PRESET, compared, moe_preset_in, preset_in
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = 30
@@ -24,7 +24,7 @@ STEPS = 30
 @pytest.mark.parametrize("dtype", ["fp32", pytest.param("bf16", marks=pytest.mark.slow)])
 @pytest.mark.long
 def test_three_runtimes_train_the_same(dtype: str, tmp_path: Path) -> None:
-    check, receipts = compared(tmp_path, dtype, STEPS)
+    check, receipts = compared(preset_in(tmp_path, dtype), STEPS)
     assert check.ok, check.to_json()
     assert [r.runtime for r in receipts] == ["torch", "jax", "torch_xla"]
     assert {len(r.losses) for r in receipts} == {STEPS}
@@ -36,6 +36,15 @@ def test_three_runtimes_train_the_same(dtype: str, tmp_path: Path) -> None:
     assert all(norms) and len({frozenset(n) for n in norms if n}) == 1
     near = 1e-4 if dtype == "fp32" else 5e-2
     assert all(abs(n[name] - norms[0][name]) <= near * norms[0][name] for n in norms if n for name in n if norms[0])
+
+
+@pytest.mark.launch
+@pytest.mark.torch_xla
+@pytest.mark.slow
+def test_three_runtimes_train_experts_the_same(tmp_path: Path) -> None:
+    check, receipts = compared(moe_preset_in(tmp_path), STEPS)
+    assert check.ok and check.max_abs is not None and check.max_abs <= 1e-5, check.to_json()
+    assert receipts[-1].compile.uncached == 0 and receipts[-1].compile.scalar_reads == 0
 
 
 def test_an_environment_that_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

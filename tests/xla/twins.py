@@ -7,12 +7,14 @@ Prints one line of JSON: their parameters, and the largest differences of logits
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import Any
 
 from planc.backends.cuda.models import family as torch_family
 from planc.backends.xla.runtime.start_up import prepare_environment
 
+os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0"  # halves what a compile takes
 prepare_environment(1)
 
 import jax

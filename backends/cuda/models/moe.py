@@ -20,17 +20,25 @@ from planc.ir.model import Model, Routing
 
 
 def picks(logits: Tensor, k: int, routing: Routing) -> tuple[Tensor, Tensor]:
-    """The weights and the numbers of each token's `k` experts, [T, k] each, from `logits` [T, X] in fp32.
+    """The weights and the numbers of each token's `k` experts, [..., k] each, from `logits` [..., X] in fp32.
 
     Of equal scores the lower number is picked first: topk would pick any, and another stack another one.
     """
     scores = logits.sigmoid() if routing.scores == "sigmoid" else logits.softmax(-1)
     preferred = _limited(scores, routing) if routing.groups > 1 else scores
     chosen = preferred.detach().sort(dim=-1, descending=True, stable=True).indices[..., :k]
-    weights = scores.gather(-1, chosen)
+    weights = _scores_of(scores, chosen)
     if routing.normed:
         weights = weights / weights.sum(-1, keepdim=True)
     return weights * routing.scale, chosen
+
+
+def _scores_of(scores: Tensor, chosen: Tensor) -> Tensor:
+    """The scores [..., X] of the experts `chosen` [..., k], [..., k]."""
+    if scores.device.type != "xla":
+        return scores.gather(-1, chosen)
+    numbers = torch.arange(scores.shape[-1], device=scores.device)  # XLA's partitioner divides no such lookup
+    return (scores[..., None, :] * (chosen[..., None] == numbers)).sum(-1)
 
 
 def _limited(scores: Tensor, routing: Routing) -> Tensor:
@@ -62,11 +70,15 @@ class MoE(nn.Module):
         self.experts = Experts(sizes["experts"], sizes["embed"], sizes["expert_ffn"], model.top_k)
         self.shared = FeedForward(sizes["embed"], sizes["shared_ffn"]) if "shared_ffn" in sizes else None
 
+    def picks(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Each token's weights and experts, [..., k], by the router's `logits` [..., X]."""
+        return picks(logits.float(), self.top_k, self.routing)
+
     def forward(self, x: Tensor) -> Tensor:
         # First, so that a replay may stop inside the experts: nothing after them is kept for the backward.
         shared = self.shared(x) if self.shared is not None else None
         logits = self.router(x).flatten(0, 1).float()
-        weights, chosen = picks(logits, self.top_k, self.routing)
+        weights, chosen = self.picks(logits)
         if self.balance is not None and torch.is_grad_enabled():
             weights = self.balance(weights, logits, chosen, len(x), self.routing)
         order = chosen.flatten().argsort(stable=True)

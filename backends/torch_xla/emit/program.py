@@ -5,14 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain
 
-from planc.backends.common.source_writer import causes, comment, fill
+from planc.backends.common.source_writer import INDENT, beside, call, causes, comment, fill
 from planc.backends.torch_xla import TORCH_XLA
-from planc.backends.torch_xla.emit.templates import ANNOTATIONS, DOCSTRING, IMPORTS, LOSS, MESH, OPTIMIZER, STEP
-from planc.backends.xla.analysis.layouts import Spec, activation_spec
+from planc.backends.torch_xla.emit.experts import HOOK, experts_constants, experts_functions, has_experts
+from planc.backends.torch_xla.emit.templates import (
+    ANNOTATIONS,
+    DOCSTRING,
+    IMPORTS,
+    INPUTS,
+    LOSS,
+    MESH,
+    OPTIMIZER,
+    PLACED_INPUTS,
+    REPLAY,
+    REPLAYS,
+    STEP,
+)
+from planc.backends.xla.analysis.layouts import Spec, activation_spec, spec_of
 from planc.backends.xla.emit.program import NO_PLAN
-from planc.backends.xla.emit.specs import entry
+from planc.backends.xla.emit.specs import entry, spec_text
 from planc.backends.xla.emit.tables import constants, not_decayed, param_tables
-from planc.diag.quoting import python_docstring
+from planc.diag.quoting import python_docstring, python_string
 from planc.ir.base import plain_name
 from planc.ir.model import Op
 from planc.ir.sharding import Sharded
@@ -24,21 +37,44 @@ RETURNED = ("embedding", "norm", "matmul", "attention", "add")
 
 def emit(sharded: Sharded, version: Version = TORCH_XLA.pinned) -> str:
     """The whole file of `sharded` for a `version` of torch_xla, the same bytes for the same plan."""
+    replays, taken, routed = sharded.plan.recompute.blocks, inputs(sharded), has_experts(sharded)
+    limited = routed and sharded.plan.route.method == "capacity"
     tables = [
-        [line.replace("jnp.", "torch.") for line in constants(sharded)],
+        [line.replace("jnp.", "torch.") for line in constants(sharded)] + replayed_every(sharded),
         param_tables(sharded),
         not_decayed(sharded),
         outputs_table(sharded),
+        *([inputs_table(taken)] if taken else []),
+        *([experts_constants(sharded)] if routed else []),
     ]
     guard = TORCH_XLA.guard(sharded, version)
     head = [
         _docstring(sharded, version),
-        IMPORTS.strip(),
+        fill(
+            IMPORTS,
+            copy="import copy" if replays else "",
+            math="import math" if limited else "",
+            silu="from torch.nn.functional import silu" if routed else "",
+            barrier="import torch_xla.core.xla_model as xm" if replays else "",
+        ),
         guard + "\n",
         _P.strip() + "\n",
         *("\n".join(lines) for lines in tables),
     ]
-    functions = [NO_PLAN, MESH, ANNOTATIONS, LOSS, OPTIMIZER, STEP]
+    annotations = fill(
+        ANNOTATIONS,
+        taken=" and take" if taken else "",
+        inputs=INPUTS.strip("\n") if taken else "",
+        experts=HOOK.strip("\n") if routed else "",
+        replays=REPLAYS.strip("\n") if replays else "",
+    )
+    loss = fill(LOSS, not_replayed="if not _is_replayed(name)" if replays else "")
+    more = [
+        *([PLACED_INPUTS] if taken else []),
+        *([experts_functions(sharded)] if routed else []),
+        *([REPLAY] if replays else []),
+    ]
+    functions = [NO_PLAN, MESH, annotations, *more, loss, OPTIMIZER, STEP]
     return "\n\n".join(head) + "\n\n\n" + "\n\n\n".join(f.strip("\n") for f in functions) + "\n"
 
 
@@ -47,6 +83,33 @@ def P(*axes: Any) -> tuple[Any, ...]:  # noqa: N802
     """The mesh axes that divide each dimension of a tensor."""
     return axes
 '''
+
+
+def replayed_every(sharded: Sharded) -> list[str]:
+    """The line of `REPLAYED_EVERY` for `sharded`: of how many blocks in a row the first is run again; none where none
+    is."""
+    recompute = sharded.plan.recompute
+    said = recompute.cause.comment() if recompute.cause else ""
+    return beside(f"REPLAYED_EVERY = {recompute.every}", said) if recompute.blocks else []
+
+
+def inputs_table(taken: dict[str, tuple[Spec, ...]]) -> list[str]:
+    """`INPUTS`: where each input of a module rests while it is used, by the module's name; `taken` as `inputs` says."""
+    rows = (call(f"{python_string(name)}: (", [spec_text(s) for s in specs], ",", 1) for name, specs in taken.items())
+    head = comment("Where what attention takes rests: queries, keys, values.")
+    return [*head, "INPUTS = {", *(INDENT + row.replace("\n", "\n" + INDENT) for row in rows), "}"]
+
+
+def inputs(sharded: Sharded) -> dict[str, tuple[Spec, ...]]:
+    """Per attention module of `sharded` the specs of its inputs, where it takes any other than as it rests: keys and values of all
+    ranks that share a sequence."""
+    plan, model = sharded.plan, sharded.model
+    found: dict[str, tuple[Spec, ...]] = {}
+    for o in chain.from_iterable(sharded.ops.values()):
+        if o.op.kind == "attention" and any(o.redistributions):
+            dims = ((name, model.tensor[name].dims) for name in o.op.inputs)
+            found[o.op.module] = tuple(spec_of(plan, d, o.needs(name, d)) for name, d in dims)
+    return found
 
 
 def outputs_table(sharded: Sharded) -> list[str]:

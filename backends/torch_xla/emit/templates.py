@@ -14,14 +14,16 @@ Batch    <batch>
 
 One process drives all devices of its host. `model` is a plain module with the names of the tables below and
 its parameters on the XLA device. Set XLA_NO_SPECIAL_SCALARS=1 before torch_xla is imported: else a rate of 0
-or 1 is another program. Written by planc for torch_xla <version> from <file>: edit the plan, not
-this file.
+or 1 is another program. Written by planc for torch_xla <version>
+from <file>: edit the plan, not this file.
 """
 '''
 
 IMPORTS = """
 from __future__ import annotations
 
+<copy>
+<math>
 import re
 import warnings
 from collections.abc import Callable
@@ -31,10 +33,12 @@ import numpy as np
 import torch
 import torch_xla
 import torch_xla.backends
+<barrier>
 import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
 from torch import Tensor, nn
 from torch.func import functional_call
+<silu>
 """
 
 MESH = '''
@@ -51,12 +55,15 @@ def build_mesh() -> xs.Mesh:
 
 ANNOTATIONS = '''
 def parallelize(model: nn.Module, mesh: xs.Mesh) -> nn.Module:
-    """Say where parameters rest, and what modules return; the partitioner does the rest."""
+    """Say where parameters rest, and what modules return<taken>; the partitioner does the rest."""
     for name, parameter in model.named_parameters():
         xs.mark_sharding(parameter, mesh, PARAMS[_pattern(name)])
     for name, module in model.named_modules():
         if (spec := OUTPUTS.get(_pattern(name))) is not None:
             module.register_forward_hook(_placed_output(mesh, spec))
+        <inputs>
+        <experts>
+    <replays>
     return model
 
 
@@ -106,6 +113,7 @@ def build_loss(model: nn.Module, mesh: xs.Mesh) -> Callable[[Tensor, Tensor], Te
         weights = {
             name: _Placed.apply(p.to(COMPUTE), mesh, USED[_pattern(name)])
             for name, p in model.named_parameters()
+            <not_replayed>
         }
         wide = functional_call(model, weights, (tokens,)).float()
         # A mask picks on each part of a divided vocab by itself; an index would gather the logits.
@@ -114,6 +122,68 @@ def build_loss(model: nn.Module, mesh: xs.Mesh) -> Callable[[Tensor, Tensor], Te
         return (wide.logsumexp(-1) - picked).mean()
 
     return loss
+'''
+
+INPUTS = """
+if (specs := INPUTS.get(_pattern(name))) is not None:
+    module.register_forward_pre_hook(_placed_inputs(mesh, specs))
+"""
+
+PLACED_INPUTS = '''
+def _placed_inputs(mesh: xs.Mesh, specs: tuple[Any, ...]) -> Callable[..., tuple[Tensor, ...]]:
+    """Where inputs rest while they are used. Their gradients rest where the partitioner has them next."""
+    return lambda _module, inputs: tuple(_annotated(x, mesh, s) for x, s in zip(inputs, specs, strict=True))
+'''
+
+REPLAYS = """
+for number, block in model.layers.items():
+    if int(number) % REPLAYED_EVERY == 0:
+        block.forward = _replayed(block, f"layers.{number}", mesh)
+"""
+
+REPLAY = '''
+def _is_replayed(name: str) -> bool:
+    """True for a parameter of a block that is run again."""
+    found = re.match(r"layers\\.(\\d+)\\.", name)
+    return found is not None and int(found[1]) % REPLAYED_EVERY == 0
+
+
+def _replayed(block: nn.Module, prefix: str, mesh: xs.Mesh) -> Callable[[Tensor], Tensor]:
+    """The forward of `block`. The backward keeps its input alone: it gathers weights and runs ops again."""
+    plain = copy.copy(block)  # with the class's own forward
+    names = [name for name, _ in block.named_parameters()]
+
+    def run(hidden: Tensor, *params: Tensor) -> Tensor:
+        weights = {
+            name: _Placed.apply(p.to(COMPUTE), mesh, USED[_pattern(f"{prefix}.{name}")])
+            for name, p in zip(names, params, strict=True)
+        }
+        made: Tensor = functional_call(plain, weights, (hidden,))
+        return made
+
+    return lambda hidden: _Replay.apply(run, hidden, *block.parameters())
+
+
+class _Replay(torch.autograd.Function):
+    """`run(*inputs)`; the backward runs it again.
+
+    What the replay reads passes a barrier: else XLA sees that it has these values, and keeps them.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, run: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+        ctx.run = run
+        ctx.save_for_backward(*inputs)
+        return run(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        inputs, grad = [x.detach().clone() for x in ctx.saved_tensors], grads[0].clone()
+        xm.optimization_barrier_([*inputs, grad])
+        inputs = [x.requires_grad_() for x in inputs]
+        with torch.enable_grad():
+            made = ctx.run(*inputs)
+        return None, *torch.autograd.grad(made, inputs, grad)
 '''
 
 OPTIMIZER = '''

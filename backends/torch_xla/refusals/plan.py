@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from planc.backends.common.refusal import refused
 from planc.diag import Diagnostic
 from planc.ir.base import Cause
+from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
 
 
@@ -17,26 +18,31 @@ def refusals(sharded: Sharded) -> list[Diagnostic]:
 
 def _limits(sharded: Sharded) -> Iterator[tuple[Cause, str]]:
     plan = sharded.plan
-    if plan.model.top_k and plan.model.cause is not None:
-        yield plan.model.cause, "torch_xla 2.9 ends in XLA while it compiles the routing of tokens to experts"
     if plan.split is not None:
         yield plan.split.cause, "it has no pipeline"
     narrow = dict.fromkeys(store.cause for store in plan.stores if store.dtype not in ("", "fp32"))
     yield from ((cause, "it keeps state in fp32") for cause in narrow)
     yield from ((view.cause, "its mesh has one factorisation") for view in plan.mesh.views)
     for shard in plan.shards:
-        inside = shard.dim in ("experts", "expert_ffn") or (shard.dim == "sequence" and shard.region != "residual")
-        if inside or shard.region not in ("", "residual"):
+        if shard.region not in ("", "residual"):
             yield shard.cause, f"it does not divide {shard.dim} there"
     yield from ((store.cause, "it stores all regions alike") for store in plan.stores if store.region)
     if plan.optimizer.cause is not None and plan.optimizer.name != "adamw":
         yield plan.optimizer.cause, "it has AdamW alone"
-    if plan.attention is not None:
-        yield plan.attention.cause, "it has torch's attention alone"
-    if plan.route.cause is not None and plan.route.method != "dropless":
-        yield plan.route.cause, "its experts have a place for every token"
-    if plan.recompute.cause is not None:
-        yield plan.recompute.cause, "it keeps what the backward needs"
+    yield from _attention(plan)
+    recompute = plan.recompute
+    if recompute.cause is not None and (not recompute.blocks or recompute.kept):
+        yield recompute.cause, "it runs whole blocks again, or nothing"
+
+
+def _attention(plan: Plan) -> Iterator[tuple[Cause, str]]:
+    kernel = plan.attention
+    if kernel is None:
+        return
+    if kernel.method != "all_gather":
+        yield kernel.cause, "it has torch's attention alone"
+    elif kernel.balance == "headtail":
+        yield kernel.cause, "it holds sequences in order: write all_gather(balance = none)"
 
 
 def _refused(cause: Cause, why: str) -> Diagnostic:

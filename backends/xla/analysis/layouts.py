@@ -93,7 +93,7 @@ def spec_of(plan: Plan, dims: tuple[str, ...], layout: Layout) -> Spec:
 
 
 def outermost_first(plan: Plan, dim: str, axes: tuple[str, ...]) -> tuple[str, ...]:
-    """The `axes` of a dim of an activation in the order in which they cut it.
+    """The `axes` of `dim`, a dim of an activation of `plan`, in the order in which they cut it.
 
     Those of one region come after those that divide the dim everywhere, as its weights do: an all-to-all cuts parts of
     what is divided already. Rows of batches and sequences lie in the order of the mesh.
