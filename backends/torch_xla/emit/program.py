@@ -101,8 +101,8 @@ def inputs_table(taken: dict[str, tuple[Spec, ...]]) -> list[str]:
 
 
 def inputs(sharded: Sharded) -> dict[str, tuple[Spec, ...]]:
-    """Per attention module of `sharded` the specs of its inputs, where it takes any other than as it rests: keys and values of all
-    ranks that share a sequence."""
+    """Per attention module of `sharded` the specs of its inputs, where it takes any other than as it rests: keys and
+    values of all ranks that share a sequence."""
     plan, model = sharded.plan, sharded.model
     found: dict[str, tuple[Spec, ...]] = {}
     for o in chain.from_iterable(sharded.ops.values()):

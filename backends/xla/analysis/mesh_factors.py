@@ -36,7 +36,7 @@ def atoms(plan: Plan) -> tuple[Atom, ...]:
 
 
 def parts(plan: Plan, axes: tuple[str, ...]) -> tuple[str, ...]:
-    """The emitted mesh's axes that `axes` of the plan are made of, in the same order."""
+    """The emitted mesh's axes that `axes` of `plan` are made of, in the same order."""
     return tuple(name for axis in axes for name in _parts_of_axis(plan, plan.mesh.axis(axis)))
 
 

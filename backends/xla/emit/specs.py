@@ -8,12 +8,12 @@ from planc.diag.quoting import python_string
 
 
 def spec_text(spec: Spec) -> str:
-    """`P(("data", "fsdp"), "tp", None)`."""
+    """`spec` as source text: `P(("data", "fsdp"), "tp", None)`."""
     return f"P({', '.join(_entry(axes) for axes in spec)})"
 
 
 def entry(key: str, spec: Spec, note: str = "") -> list[str]:
-    """Lines of one row of a table of specs, `key: P(...)`; `note` is its comment."""
+    """Lines of one row of a table of specs, `key: P(...)` for `spec`; `note` is its comment."""
     code = f"{INDENT}{python_string(key)}: {spec_text(spec)},"
     if len(code) <= WIDTH:
         return beside(code, note)
