@@ -115,6 +115,17 @@ def batch_spec(plan: Plan) -> Spec:
     return (parts(plan, plan.mesh.in_order(plan.data_axes)), ())
 
 
+def casts(plan: Plan) -> bool:
+    """True if matmuls of `plan` run in another dtype than parameters are kept in."""
+    return plan.precision.compute != "fp32"
+
+
+def own_gradient(plan: Plan) -> bool:
+    """True if `linear` of the program of `plan` states its own backward: to gather again, or to reduce in another
+    dtype."""
+    return casts(plan) or gathers_in_use(plan)
+
+
 def gathers_in_use(plan: Plan) -> bool:
     """True if the program of `plan` gathers parameters where they are used, in each pass."""
     return bool(plan.store("params")) and plan.gather_per == "pass"

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 from itertools import chain
+from math import prod
 
 from planc.backends.common.source_writer import comment, fill
-from planc.backends.xla.analysis.layouts import gathers_in_use, param_spec, scatters_rows, spec_of
-from planc.backends.xla.analysis.mesh_factors import parts
+from planc.backends.xla.analysis.copies import copies_summed_last
+from planc.backends.xla.analysis.layouts import (
+    casts,
+    gathers_in_use,
+    own_gradient,
+    param_spec,
+    scatters_rows,
+    spec_of,
+)
+from planc.backends.xla.analysis.mesh_factors import atoms, parts
 from planc.backends.xla.analysis.pipeline import pipelined
-from planc.backends.xla.analysis.saved_by_blocks import names_activations, saved_activations, saved_without_replay
+from planc.backends.xla.analysis.saved_by_blocks import (
+    every,
+    names_activations,
+    saved_activations,
+    saved_without_replay,
+)
 from planc.backends.xla.emit.context_parallel import context_functions
 from planc.backends.xla.emit.experts import expert_functions
 from planc.backends.xla.emit.pipeline import pipeline_functions, resting_function, shared_by_stages
 from planc.backends.xla.emit.remat import group_functions, layers_function, remat_function
-from planc.backends.xla.emit.specs import entry, spec_text
+from planc.backends.xla.emit.specs import axis_text, entry, spec_text
 from planc.backends.xla.emit.tables import exchanged
 from planc.ir.model import EXPERTS
 from planc.ir.plan import Plan
@@ -103,7 +117,8 @@ def linear(name: str, x: jax.Array, w: jax.Array) -> jax.Array:
 
 def _used(name: str, w: jax.Array) -> jax.Array:
     """<used>"""
-    return weight(name, w.astype(COMPUTE))
+    <rounded>
+    return weight(name, <w>)
 
 
 def _linear_forward(name: str, x: jax.Array, w: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
@@ -115,7 +130,7 @@ def _linear_backward(
 ) -> tuple[jax.Array, jax.Array]:
     x, w = kept
     dx = jnp.einsum("...o,oi->...i", dy, _used(name, w))
-    dw = jnp.einsum("...o,...i->oi", dy, x, preferred_element_type=<reduce>)
+    dw = <product>
     <summed>
     return dx, with_sharding_constraint(dw, GRADS[_pattern(name)]).astype(w.dtype)
 
@@ -143,6 +158,20 @@ def lookup(name: str, table: jax.Array, tokens: jax.Array) -> jax.Array:
 
 
 SUMMED = "dw = with_sharding_constraint(dw, SUMMED[_pattern(name)])"
+PRODUCT = 'jnp.einsum("...o,...i->oi", dy, x, preferred_element_type=<reduce>)'
+PRODUCT_OF_COPIES = 'jnp.einsum("c...o,c...i->coi", _apart(dy), _apart(x), preferred_element_type=<reduce>)'
+SUMMED_LAST = """# First over the ranks that share it, then over <axes>: at once this compiler sums the whole.
+dw = with_sharding_constraint(dw, P(<copies>, *GRADS[_pattern(name)])).sum(0)"""
+ROUNDED = """# Rounded before it travels: what a layer waits for would be rounded after it.
+w = jax.lax.optimization_barrier(w.astype(COMPUTE))"""
+
+APART = '''
+def _apart(x: jax.Array) -> jax.Array:
+    """x [B, ...], the sequences of <axes> apart: [<count>, B / <count>, ...]."""
+    <moved>
+    apart = <parts>.reshape(<count>, -1, *x.shape[1:])
+    return with_sharding_constraint(apart, P(<copies>, <others>, *[P.UNCONSTRAINED] * (x.ndim - 1)))
+'''
 
 
 def model_functions(sharded: Sharded) -> list[str]:
@@ -153,6 +182,7 @@ def model_functions(sharded: Sharded) -> list[str]:
         *_constrain(sharded),
         _weight(plan),
         _linear(sharded),
+        *_apart(sharded),
         _lookup(sharded),
         *expert_functions(sharded, names=names),
         remat_function(sharded),
@@ -180,16 +210,6 @@ def _constrain(sharded: Sharded) -> list[str]:
         said = "; named so that `remat` can keep it" if named else ""
         return [fill(CONSTRAIN_EXCHANGED, rests=rests, said=said), *others]
     return [fill(CONSTRAIN if named else CONSTRAIN_UNNAMED, where=where), *others]
-
-
-def casts(plan: Plan) -> bool:
-    """True if matmuls run in another dtype than parameters are kept in."""
-    return plan.precision.compute != "fp32"
-
-
-def own_gradient(plan: Plan) -> bool:
-    """True if `linear` states its own backward: to gather again, or to reduce in another dtype."""
-    return casts(plan) or gathers_in_use(plan)
 
 
 def _weight(plan: Plan) -> str:
@@ -225,8 +245,46 @@ def _linear(sharded: Sharded) -> str:
         why = f"The weight's gradient is summed over the ranks in {plan.precision.reduce}."
     used = "The weight " + ", ".join(s for s in ("gathered" if gathered else "", cast) if s) + "."
     reduce = {"fp32": "jnp.float32", "bf16": "jnp.bfloat16"}[plan.precision.reduce]
-    summed = SUMMED if overridden(sharded) else ""
-    return fill(LINEAR_GATHERED, why=why, used=used, reduce=reduce, summed=summed)
+    summed, product = SUMMED if overridden(sharded) else "", PRODUCT
+    if copies := copies_summed_last(sharded):
+        axes = parts(plan, copies)
+        summed, product = fill(SUMMED_LAST, axes=" and ".join(axes), copies=axis_text(axes)), PRODUCT_OF_COPIES
+    waits = gathered and casts(plan) and every(sharded) > 1 and plan.cluster.kind == "torus"
+    return fill(
+        LINEAR_GATHERED,
+        why=why,
+        used=used,
+        rounded=ROUNDED if waits else "",
+        w="w" if waits else "w.astype(COMPUTE)",
+        product=fill(product, reduce=reduce),
+        summed=summed,
+    )
+
+
+def _apart(sharded: Sharded) -> list[str]:
+    """`_apart`, where gradients are summed over copies last: it takes apart the sequences of these."""
+    plan = sharded.plan
+    copies = parts(plan, copies_summed_last(sharded))
+    if not copies:
+        return []
+    size = {a.name: a.size for a in atoms(plan)}
+    batch = parts(plan, plan.mesh.in_order(plan.data_axes))
+    others = tuple(a for a in batch if a not in copies)
+    order = [batch.index(a) for a in (*copies, *others)]
+    sizes = ", ".join(str(size[a]) for a in batch)
+    moved = f"parts = jnp.moveaxis(x.reshape({sizes}, -1, *x.shape[1:]), {tuple(order)}, {tuple(range(len(batch)))})"
+    moves = order != sorted(order)
+    return [
+        fill(
+            APART,
+            axes=" and ".join(copies),
+            count=str(prod(size[a] for a in copies)),
+            moved=moved if moves else "",
+            parts="parts" if moves else "x",
+            copies=axis_text(copies),
+            others=axis_text(others),
+        )
+    ]
 
 
 def summed_table(sharded: Sharded) -> list[str]:

@@ -6,6 +6,7 @@ import textwrap
 
 from planc.backends.common.source_writer import WIDTH, fill
 from planc.backends.xla.analysis.attention import balanced, keyed_axes, rings, runs_splash
+from planc.backends.xla.analysis.layouts import casts, own_gradient
 from planc.backends.xla.analysis.offload import state_on_host
 from planc.backends.xla.analysis.pipeline import chunks, pipelined, uneven
 from planc.backends.xla.analysis.saved_by_blocks import every, names_activations
@@ -15,9 +16,7 @@ from planc.backends.xla.emit.context_parallel import windows
 from planc.backends.xla.emit.experts import expert_tables
 from planc.backends.xla.emit.model import (
     BY_NAME,
-    casts,
     model_functions,
-    own_gradient,
     spec_function,
     summed_table,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planc.backends.common.source_writer import beside, causes, fill
 from planc.backends.xla.analysis.attention import balanced
-from planc.backends.xla.analysis.layouts import gathers_in_use
+from planc.backends.xla.analysis.layouts import casts, gathers_in_use
 from planc.backends.xla.analysis.offload import on_host, state_on_host
 from planc.backends.xla.analysis.padding import padded
 from planc.backends.xla.analysis.pipeline import pipelined
@@ -12,7 +12,6 @@ from planc.backends.xla.analysis.slices import ranks_over_slices
 from planc.backends.xla.analysis.state_dtypes import narrow_state
 from planc.backends.xla.emit.context_parallel import context_axes
 from planc.backends.xla.emit.experts import with_picks
-from planc.backends.xla.emit.model import casts
 from planc.backends.xla.emit.offload import offload_functions
 from planc.backends.xla.emit.padding import CUT, padding_functions
 from planc.backends.xla.emit.pipeline import accumulate_function, evaluate_lines

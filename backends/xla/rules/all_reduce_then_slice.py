@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planc.backends.xla.analysis.layouts import gathers_in_use
+from planc.backends.xla.analysis.layouts import own_gradient
 from planc.backends.xla.rules.rule import Rows, changed, of_experts, of_tokens, platform
 from planc.ir.collective import Collective
 from planc.ir.sharding import Sharded
@@ -39,7 +39,7 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
 def _laid_out_at_once(sharded: Sharded) -> set[str]:
     """The weights whose gradient `linear` lays out itself."""
     plan = sharded.plan
-    if plan.precision.compute == "fp32" and not gathers_in_use(plan):
+    if not own_gradient(plan):
         return set()
     return {p for o in sharded.op.values() if o.op.kind == "matmul" for p in o.op.params}
 
