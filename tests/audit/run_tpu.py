@@ -36,10 +36,7 @@ TIMEOUT_S = 1800.0
 SHAPE = re.compile(r"\b(?:f32|bf16|f16|pred|s32)\[([\d,]+)\]")
 """A tensor's dims in the compiler's text."""
 GIB, GB = 2.0**30, 1e9
-HSDP = "the gradients of all matrices are summed whole over replica and fsdp at once, where v5p scatters them first"
-OPEN = {
-    "llama3_8b_7x_64_hsdp": {"replica": HSDP, "fsdp": HSDP, "replica+fsdp": HSDP},
-}
+OPEN: dict[str, dict[str, str]] = {}
 """Axes that the rules of today do not explain, with what was seen."""
 
 
@@ -128,7 +125,10 @@ models that are not in this table. Mixtral joined later, and v4 was predicted an
 again, when the sum of what ranks look up in their rows of the table got a layout of its own: before that the compiler
 made the whole table in each microbatch and summed its gradient over fsdp and tp (33 GB of llama3_70b_v5p_256, 8.6 GiB
 of the peak of llama3_405b_v5p_preset). The rule was read from llama3_70b_v5p_2_layers, which is no blind prediction for
-that; the other eight were predicted before. Windowed einsum is off, as it hides gathers in matmul loops: the program
+that; the other eight were predicted before. Two were compiled again when the program learnt from their texts, with
+the predictions that they had: llama3_8b_7x_64_hsdp, whose gradients 7x summed whole over replica and fsdp (15.56 GB
+over both), until the program said to scatter them first; and llama3_8b_v5p_every_2_layers, whose layers were gathered
+in fp32 (37.16 GB), until it rounded them first. Windowed einsum is off, as it hides gathers in matmul loops: the program
 that runs by default overlaps more. Every plan computes in bf16 with whole blocks recomputed. The first {plain} say
 `attention.core as unfused`; the others run splash attention: presets, some cut to a few layers, and the last {newer},
 of two to eight layers, which say what the target learnt last and were predicted before any of them was compiled.

@@ -10,7 +10,8 @@ import pytest
 
 from planc.backends.xla.emit.program import emit
 from planc.trainer.run.launch import run
-from tests.xla.cases import sharded
+from tests.plans import propagated
+from tests.xla.cases import plan_of, sharded
 
 ALONE = Path(__file__).with_name("alone.py")
 
@@ -26,3 +27,24 @@ def test_a_users_own_model_trains_as_on_one_device(name: str, tmp_path: Path) ->
     assert found["loss"] <= 1e-5 and found["parameters"] <= 1e-5, found
     assert found["fell"] > 0.01, "the model must learn for the comparison to mean something"
     assert found["w1"] == {"fsdp_tp_sp": "P('tp', 'fsdp')", "zero1_tp_sp": "P('tp', None)"}[name]
+
+
+COPIES = {
+    "outside": ("replica 2 > fsdp 2", "use hsdp over replica, fsdp"),
+    "inside": ("a 2 > b 2", "shard batch over a, b", "store params, grads, optimizer over a"),
+}
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize("name", ["inside", pytest.param("outside", marks=pytest.mark.long)])
+def test_gradients_summed_over_copies_last_are_those_of_one_device(name: str, tmp_path: Path) -> None:
+    """The program for TPU 7x, on virtual devices: copies that are the mesh's outer axis, and its inner one."""
+    text = emit(propagated(plan_of(name, *COPIES[name], "attention.core as unfused", cluster="tpu_7x(2x1x1)")))
+    assert "def _apart" in text and ("jnp.moveaxis(x" in text) == (name == "inside")
+    path = tmp_path / "emitted.py"
+    path.write_text(text)
+    done = run([sys.executable, str(ALONE), str(path)], 1, timeout_s=600)
+    assert done.ok, done.outputs[0]
+    found = json.loads(done.outputs[0].splitlines()[-1])
+    assert found["loss"] <= 1e-5 and found["parameters"] <= 1e-5, found
+    assert found["fell"] > 0.01, "the model must learn for the comparison to mean something"

@@ -158,7 +158,8 @@ def test_every_rule_marks_what_it_changes() -> None:
     others = [moe_sharded(name) for name in ("ep_per_step", "capacity", "moe_dp_tp_sp", "deepseek_tp_cp")]
     others += [propagated(plan_of("bf16_ring", *NARROW["bf16_ring"]))]
     others += [propagated(plan_of("slices", "replica 2 > fsdp 4", FSDP_OF_SLICES, cluster="2 x tpu_v5p(2x2x1)"))]
-    audited = ("llama3_8b_v5p_128_hsdp", "llama3_8b_v6e_256", "mixtral_8x7b_v5p_2_layers")
+    audited = ["llama3_8b_v5p_128_hsdp", "llama3_8b_v6e_256", "mixtral_8x7b_v5p_2_layers"]
+    audited += ["llama3_8b_7x_64_hsdp", "qwen3_8b_v6e_offload_hidden"]
     others += [propagated(audited_plan(name)) for name in audited]
     found += [realise(sharded, semantic_collectives(sharded)) for sharded in others]
     seen = {rule for each in found for row in each for rule in row.realised_by}

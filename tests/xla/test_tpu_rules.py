@@ -8,6 +8,7 @@ import pytest
 
 from planc.backends.xla.analysis.peak_memory import peak_memory
 from planc.backends.xla.rules import realise
+from planc.backends.xla.rules.all_reduce_uneven_slices import fits_in_slices
 from planc.backends.xla.rules.pad_scattered_rows import BUFFER_MIB, padded_rows, shifted_rows
 from planc.ir.collective import Collective
 from planc.ir.sharding import Sharded
@@ -43,6 +44,7 @@ COMPILED_MIB = {
         ("reduce_scatter", "tp", "fp32"): 24.047,
     },
 }
+PLAIN = "attention.core as unfused"
 SMALL_MIB = 3.0
 
 
@@ -140,6 +142,8 @@ def test_gradients_over_the_whole_machine_are_summed_whole() -> None:
         ("llama3_8b_v5e_256", "fsdp", {"tok_embeddings", "output"}),
         ("llama3_70b_v5p_256", "fsdp", set()),
         ("llama3_8b_v5p_128_hsdp", "replica+fsdp", {"tok_embeddings"}),
+        ("llama3_8b_7x_64_hsdp", "replica+fsdp", {"tok_embeddings", "attention_norm", "ffn_norm", "norm"}),
+        ("qwen3_8b_v6e_offload_hidden", "fsdp", {"tok_embeddings", "output"}),
     ],
 )
 def test_gradients_that_the_compiler_summed_whole(name: str, axis: str, whole: set[str]) -> None:
@@ -181,6 +185,67 @@ def test_shifts_after_padding() -> None:
     assert shifted_rows(128, 128, 32) == 0
 
 
+@pytest.mark.parametrize(
+    ("chip", "ranks", "tiles", "scattered"),
+    [
+        *(("v5p", 2, 37, True), ("v5p", 2, 41, False), ("v5p", 4, 53, True), ("v5p", 4, 59, False)),
+        *(("v5p", 8, 73, True), ("v5p", 8, 79, False), ("v5p", 16, 89, True), ("v5p", 16, 97, False)),
+        *(("v5p", 32, 97, True), ("v5p", 32, 101, False), ("v4", 8, 73, True), ("v4", 8, 79, False)),
+        *(("v5e", 8, 73, True), ("v5e", 8, 79, False), ("tpu7x", 8, 127, True), ("tpu7x", 8, 131, False)),
+        *(("v6e", 2, 73, True), ("v6e", 2, 79, False), ("v6e", 4, 113, True), ("v6e", 4, 127, False)),
+        *(("v6e", 8, 151, True), ("v6e", 8, 157, False), ("v6e", 16, 181, True), ("v6e", 16, 191, False)),
+        *(("v6e", 32, 199, True), ("v6e", 32, 211, False)),
+        *(("v6e", 8, 4 * 1187, False), ("v6e", 8, 24 * 167, True), ("v5p", 8, 4 * 1187, False)),
+        *(("v6e", 8, 5 * 239, False), ("v6e", 8, 31 * 37, True), ("v6e", 8, 17 * 17, False), ("v6e", 8, 13 * 19, True)),
+        *(("v6e", 8, 19 * 211, False), ("v6e", 8, 20 * 211, True), ("v6e", 8, 17 * 19, True)),
+        *(("v5p", 8, 9 * 211, False), ("v5p", 8, 10 * 211, True), ("v5p", 32, 11 * 211, False)),
+        *(("tpu7x", 8, 19 * 211, False), ("tpu7x", 8, 24 * 167, True), ("tpu7x", 8, 2 * 1187, False)),
+    ],
+)
+def test_sums_along_columns_fall_into_equal_slices(chip: str, ranks: int, tiles: int, scattered: bool) -> None:
+    """Single sums of so many tiles of 8 rows and 4,096 columns a rank, as compiled."""
+    assert fits_in_slices(chip, ranks, 8 * tiles, 8 * tiles * 4096 * 4 / 2**20) == scattered
+
+
+def test_a_vocabulary_without_equal_slices_is_summed_whole() -> None:
+    """As compiled for the second trial of strangers: qwen3_8b over v6e 4x8, 30.03 GB over fsdp."""
+    layout = ("fsdp 8 > tp 4", FSDP, TP, SP, *BF16, PLAIN)
+    of = {"model": "qwen3_8b", "batch": "32 x 4096 tokens microbatch 2", "cluster": "tpu_v6e(4x8)"}
+    sharded = propagated(plan_of("vocabulary", *layout, **of))
+    sent = [r for r in realise(sharded, semantic_collectives(sharded)) if r.axes == ("fsdp",)]
+    assert sum(r.wire_bytes for r in sent) == pytest.approx(30.03e9, rel=1e-3)
+    whole = {r.tensor for r in sent if "all_reduce_uneven_slices" in r.realised_by}
+    assert whole == {"tok_embeddings.weight", "output.weight"}
+
+
+@pytest.mark.parametrize("pipeline", [False, True])
+def test_gradients_with_copies_on_7x(pipeline: bool) -> None:
+    """The program scatters them before copies are summed, but not in a pipeline, where the compiler sums them whole."""
+    mesh, *more = ("pp 2 > replica 2 > fsdp 4", "use pp over pp as 1f1b") if pipeline else ("replica 2 > fsdp 8",)
+    layout = (mesh, "use hsdp over replica, fsdp", *more, *BF16)
+    sharded = propagated(plan_of("copies", *layout, model=SLICES_MODEL, batch=SLICES_BATCH, cluster="tpu_7x(2x2x2)"))
+    grads = [r for r in realise(sharded, semantic_collectives(sharded)) if r.tensor.endswith("w1.weight")]
+    grads = [r for r in grads if r.carries == "grad"]
+    found = {(r.op, r.axis) for r in grads}
+    assert found == (
+        {("all_reduce", "replica+fsdp")} if pipeline else {("reduce_scatter", "fsdp"), ("all_reduce", "replica")}
+    )
+
+
+def test_tables_that_are_stored_in_bf16_are_gathered_in_it() -> None:
+    """Over all of a torus: as compiled for v4, all stored in bf16; and a head that the program rounds first."""
+    found = {}
+    for name in ("llama3_8b_v4_state_bf16", "llama3_8b_v5p_every_2_layers", "llama3_8b_v5p_2_layers"):
+        sharded = propagated(audited_plan(name))
+        rows = realise(sharded, semantic_collectives(sharded))
+        found[name] = [r.dtype for t in ("tok_embeddings.weight", "output.weight") for r in rows if _gathers(r, t)]
+    assert list(found.values()) == [["bf16", "bf16"], ["fp32", "bf16"], ["fp32", "fp32"]]
+
+
+def _gathers(row: Collective, tensor: str) -> bool:
+    return row.carries == "param" and row.tensor == tensor
+
+
 PEAKS_OF_SEVERAL_MICROBATCHES = {
     # name: the compiler's bytes; gradients of a microbatch stand beside the sum of those before it
     "fsdp_v6e": 5_608_824_480,
@@ -198,7 +263,6 @@ def test_the_fullest_moment_of_plain_attention_in_several_microbatches(name: str
     assert found.total == pytest.approx(compiled_bytes, rel=0.025)
 
 
-PLAIN = "attention.core as unfused"
 LATER_CLUSTERS = {
     # name: (model, cluster, batch, mesh, sentences, GiB that the compiler says)
     "ring_v5p": (

@@ -129,3 +129,12 @@ def own_gradient(plan: Plan) -> bool:
 def gathers_in_use(plan: Plan) -> bool:
     """True if the program of `plan` gathers parameters where they are used, in each pass."""
     return bool(plan.store("params")) and plan.gather_per == "pass"
+
+
+def rounds_before_gathers(plan: Plan) -> bool:
+    """True if `linear` of the program of `plan` keeps XLA from gathering a weight before it is rounded.
+
+    Layers that are run again by groups wait for their input, and with them the cast of their weights: the TPU compiler
+    then casts what a gather by sums has brought, fp32 twice as wide as bf16.
+    """
+    return plan.cluster.kind == "torus" and plan.recompute.every > 1 and casts(plan) and gathers_in_use(plan)

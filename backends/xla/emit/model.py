@@ -12,13 +12,13 @@ from planc.backends.xla.analysis.layouts import (
     gathers_in_use,
     own_gradient,
     param_spec,
+    rounds_before_gathers,
     scatters_rows,
     spec_of,
 )
 from planc.backends.xla.analysis.mesh_factors import atoms, parts
 from planc.backends.xla.analysis.pipeline import pipelined
 from planc.backends.xla.analysis.saved_by_blocks import (
-    every,
     names_activations,
     saved_activations,
     saved_without_replay,
@@ -249,7 +249,7 @@ def _linear(sharded: Sharded) -> str:
     if copies := copies_summed_last(sharded):
         axes = parts(plan, copies)
         summed, product = fill(SUMMED_LAST, axes=" and ".join(axes), copies=axis_text(axes)), PRODUCT_OF_COPIES
-    waits = gathered and casts(plan) and every(sharded) > 1 and plan.cluster.kind == "torus"
+    waits = rounds_before_gathers(plan)
     return fill(
         LINEAR_GATHERED,
         why=why,

@@ -41,8 +41,13 @@ def _slices(sharded: Sharded, row: Collective) -> bool:
     height = rows_above_columns(sharded, row)
     if not height:
         return True
-    chip, ranks = sharded.plan.cluster.chip.name, row.group_size
     summed_mib = row.buffer_bytes / DTYPE_BYTES[row.dtype] * DTYPE_BYTES["fp32"] / 2**20
+    return fits_in_slices(sharded.plan.cluster.chip.name, row.group_size, height, summed_mib)
+
+
+def fits_in_slices(chip: str, ranks: int, height: int, summed_mib: float) -> bool:
+    """True if the compiler of a `chip` scatters a sum of `height` rows and `summed_mib` MiB in fp32 over `ranks` ranks
+    along its columns."""
     fewest = ceil(summed_mib * (1 + PARTS / ranks) / BUFFER_MIB[chip])
     further = equal_slices(ceil(height / TILE_ROWS), fewest) - fewest
     return 0 <= further * SLICE_MIB[chip] <= summed_mib * (1 + PARTS_SENT / ranks)

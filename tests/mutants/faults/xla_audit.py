@@ -48,6 +48,20 @@ FAULTS: tuple[Fault, ...] = (
         test="tests/xla/test_tpu_rules.py::test_gradients_that_the_compiler_summed_whole[llama3_8b_v6e_256-fsdp-whole1]",
     ),
     Fault(
+        name="xla audit: sums along columns need no equal slices",
+        file="backends/xla/rules/all_reduce_uneven_slices.py",
+        text="return 0 <= further * SLICE_MIB[chip] <=",
+        planted="return 0 * SLICE_MIB[chip] <=",
+        test="tests/xla/test_tpu_rules.py::test_a_vocabulary_without_equal_slices_is_summed_whole",
+    ),
+    Fault(
+        name="xla: gradients on 7x are summed over copies as parts of other copies",
+        file="backends/xla/emit/model.py",
+        text="order = [batch.index(a) for a in (*copies, *others)]",
+        planted="order = [batch.index(a) for a in batch]",
+        test="tests/xla/test_alone.py::test_gradients_summed_over_copies_last_are_those_of_one_device[inside]",
+    ),
+    Fault(
         name="xla audit: a looked-up table's gradient is scattered before its copies are summed",
         file="backends/xla/rules/all_reduce_embedding_gradient.py",
         text="if copies is None or",
