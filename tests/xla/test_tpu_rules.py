@@ -128,6 +128,20 @@ def test_whole_sums_of_tables_stand_beside_each_other_in_one_microbatch(name: st
     assert found.total == pytest.approx(results()[name]["peak_bytes"], rel=0.03)
 
 
+@pytest.mark.parametrize(
+    ("cluster", "stored", "compiled_gib"),
+    [("tpu_v4(4x4x4)", "", 5.4408), ("tpu_v4(4x4x4)", " as bf16", 6.2372), ("tpu_v5p(4x4x4)", " as bf16", 5.1963)],
+)
+def test_logits_and_their_gradient_are_apart_on_v4(cluster: str, stored: str, compiled_gib: float) -> None:
+    """And of tables in bf16 the head's is gathered in each microbatch, beside the tokens'."""
+    sentences = ("shard batch over fsdp", f"store params, grads, optimizer{stored} over fsdp", *BF16)
+    of = {"model": "llama3_8b(layers = 2)", "batch": "128 x 8192 tokens microbatch 1", "cluster": cluster}
+    sharded = propagated(plan_of("loss", "fsdp 64", *sentences, **of))
+    (found,) = peak_memory(sharded, realise(sharded, semantic_collectives(sharded)))
+    assert found.total == pytest.approx(compiled_gib * 2**30, rel=0.015)
+    assert found.moment == ("loss" if "v4" in cluster else "gradient of the head")
+
+
 def test_gradients_over_the_whole_machine_are_summed_whole() -> None:
     grads = [r for r in rows("whole_v5p") if r.carries == "grad"]
     assert {r.op for r in grads} == {"all_reduce"}

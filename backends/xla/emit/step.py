@@ -333,15 +333,18 @@ def _update(plan: Plan) -> str:
     if state_on_host(plan):
         stays = plan.store("optimizer") == plan.store("grads")
         return f"grads = {scaled}" if stays else f"grads = _placed({scaled}, OPTIMIZER)"
-    held = _held(plan)["params"]
+    held, again = _held(plan)["params"], ""
+    if held == "held" and not on_host(plan, "params"):
+        again = "# As they rest: of `held` XLA would keep what it gathers, in fp32, to take each part of that.\n"
+        held = '_wide(jax.lax.optimization_barrier(state["params"]))'
     if plan.store("optimizer") == plan.store("grads") == plan.store("params"):
-        return f"grads = {scaled}\nparams = {held}"
+        return f"grads = {scaled}\n{again}params = {held}"
     axes = ", ".join(plan.store("optimizer")) or "no axis"
     return "\n".join(
         (
             f"# Each rank updates its part over {axes}; out_shardings then lay the parameters out.",
             f"grads = _placed({scaled}, OPTIMIZER)",
-            f"params = _placed({held}, OPTIMIZER)",
+            f"{again}params = _placed({held}, OPTIMIZER)",
         )
     )
 
