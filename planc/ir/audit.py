@@ -142,6 +142,31 @@ class HostBytes:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LiveBuffer:
+    """One buffer in a device's memory at the fullest moment of a compiled program."""
+
+    bytes: int
+    dtype: str
+    shape: tuple[int, ...]
+    tensor: str
+    """What has its sizes in the plan's words: several names joined by `or`; "" for none."""
+    sentence: str
+    """The sentence that lays that out; "" for none."""
+    operation: str
+    """The program's name of the operation that made it; "" where the compiler gives none."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "bytes": self.bytes,
+            "dtype": self.dtype,
+            "shape": list(self.shape),
+            "tensor": self.tensor,
+            "sentence": self.sentence,
+            "operation": self.operation,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
 class CompilerReport:
     """A compiler's report on a program that was compiled and not run."""
 
@@ -161,6 +186,10 @@ class CompilerReport:
     versions: dict[str, str] = field(default_factory=dict)
     host: tuple[HostBytes, ...] = ()
     """The host's memory, where a plan keeps something there."""
+    live_bytes: int = 0
+    """Bytes of all buffers at the fullest moment, by the order of the program's instructions; 0 where it has none."""
+    buffers: tuple[LiveBuffer, ...] = ()
+    """The largest of them, the largest first."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -175,6 +204,8 @@ class CompilerReport:
             "options": self.options,
             "versions": self.versions,
             "host": [h.to_json() for h in self.host],
+            "live_bytes": self.live_bytes,
+            "buffers": [b.to_json() for b in self.buffers],
         }
 
 

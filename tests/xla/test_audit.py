@@ -11,13 +11,17 @@ from unittest.mock import patch
 import pytest
 
 from planc.backends.xla.audit import compile as compiling
+from planc.backends.xla.audit import run as auditing
 from planc.backends.xla.audit.compile import Compiled, compiled, needed_bytes
+from planc.backends.xla.audit.hlo import HloError, parse
+from planc.backends.xla.audit.live_buffers import fullest
 from planc.backends.xla.audit.predict import by_axis, predicted
 from planc.backends.xla.audit.run import audit, audit_of_answer
 from planc.backends.xla.audit.topology import slices_of, topology_of
 from planc.backends.xla.audit.worker import chip_options, step_of
 from planc.checks import check_plan
 from planc.cli import main
+from planc.cli.commands.audit import lines
 from planc.diag import PlanError
 from planc.ir.audit import AXES_WITHIN, AuditOptions
 from planc.ir.plan import Plan
@@ -172,6 +176,23 @@ def test_a_refusal_names_what_the_compiler_says_it_needs() -> None:
 )
 def test_sizes_in_refusals(message: str, gib: float | None) -> None:
     assert needed_bytes(message) == (None if gib is None else gib * 2**30)
+
+
+def test_the_largest_buffers_are_told() -> None:
+    """By the program's order, and not on virtual devices, whose programs are in none; they are no reason to fail."""
+    found = audit_of_answer(propagated(small()), answer()).compiler
+    assert found is not None and found.live_bytes == fullest(parse(answer().hlo)).bytes
+    sizes = [b.bytes for b in found.buffers]
+    assert len(sizes) == 10 and sizes == sorted(sizes, reverse=True) and sum(sizes) <= found.live_bytes
+    said = "\n".join(lines(audit_of_answer(propagated(small()), answer())))
+    assert (
+        "the largest buffers at the fullest moment" in said
+        and f"{found.buffers[0].dtype} {list(found.buffers[0].shape)}" in said
+    )
+    virtual = audit_of_answer(propagated(small()), answer(topology="")).compiler
+    with patch.object(auditing, "fullest", side_effect=HloError("an order that is not known")):
+        unknown = audit_of_answer(propagated(small()), answer()).compiler
+    assert [(r.live_bytes, r.buffers) for r in (virtual, unknown) if r] == [(0, ()), (0, ())]
 
 
 def test_a_program_that_is_not_understood_is_a_finding() -> None:

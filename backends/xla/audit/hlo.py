@@ -36,12 +36,14 @@ BITS = {
 _INSTRUCTION = re.compile(r"\s+(ROOT )?%?([\w.\-]+) = ")
 _COMPUTATION = re.compile(r"(ENTRY )?%?([\w.\-]+) \(.*\) -> .*\{$")
 _OPCODE = re.compile(r"([a-z][\w\-]*)\(")
-_SHAPE = re.compile(r"\b([a-z]\w*)\[([\d,<=]*)\](?:\{[^{}]*?(?:S\((\d+)\))?\})?")
+_SHAPE = re.compile(r"\b([a-z]\w*)\[([\d,<=]*)\](?:\{([\d,]*)(?::T\(([\d,]+)\))?[^{}]*?(?:S\((\d+)\))?\})?")
 _OPERAND = re.compile(r"%([\w.\-]+)")
 _TABLES = ("HloModule", "FileNames", "FunctionNames", "FileLocations", "StackFrames")
 """Parts of the text before the computations: a heading, and tables of source places."""
 HOST = 5
 """The number of the host's memory in layouts: `S(5)`."""
+_SOURCE = re.compile(r'op_name="([^"]*)"')
+_ALIAS = re.compile(r"\{(\d*)\}: \(\d+, \{[\d,]*\}, \w+-alias\)")
 _METADATA = "kernel_metadata={"
 _ENTRY_OF_TABLE = re.compile(r"\d+ ")
 
@@ -58,10 +60,17 @@ class Shape:
     dims: tuple[int, ...]
     space: int = 0
     """The memory that it lies in: 0 a device's, HOST its host's, others those beside the cores."""
+    tiled_dims: tuple[int, ...] = field(default=(), compare=False)
+    """Sizes of the dims in memory, outermost first, filled up to whole tiles; () where no layout is written."""
 
     @property
     def bytes(self) -> int:
         return prod(self.dims) * BITS[self.dtype] // 8
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes in memory, with what fills up tiles."""
+        return prod(self.tiled_dims or self.dims) * BITS[self.dtype] // 8
 
 
 @dataclass(frozen=True)
@@ -81,6 +90,12 @@ class Instruction:
         """The computations that `attribute` names: `body=%a`, `branch_computations={%a, %b}`."""
         found = re.search(rf"\b{attribute}=(\{{[^}}]*\}}|%[\w.\-]+)", self.attributes)
         return tuple(_OPERAND.findall(found[1])) if found else ()
+
+    @property
+    def source(self) -> str:
+        """The program's name of the operation that it belongs to; "" where the compiler gives none."""
+        found = _SOURCE.search(self.attributes)
+        return found[1].replace("\\'", "'") if found else ""
 
     def number(self, attribute: str) -> int:
         """The integer that `attribute` has: 3 for `index=3`. Raises HloError when it is not there."""
@@ -122,6 +137,8 @@ class Module:
 
     computations: dict[str, Computation]
     entry: str
+    replaced: frozenset[int] = frozenset()
+    """The numbers of the results that lie where arguments lay."""
 
     def __getitem__(self, name: str) -> Computation:
         found = self.computations.get(name)
@@ -133,7 +150,7 @@ class Module:
 def parse(text: str) -> Module:
     """The module in `text`, an HLO dump. Raises HloError for a line of no known form."""
     computations: dict[str, Computation] = {}
-    entry, current = "", None
+    entry, current, replaced = "", None, frozenset[int]()
     for number, line in _lines(text):
         if not line.strip():
             continue
@@ -142,6 +159,8 @@ def parse(text: str) -> Module:
             if header:
                 current = computations[header[2]] = Computation(header[2])
                 entry = header[2] if header[1] else entry
+            elif line.startswith("HloModule"):
+                replaced = _replaced(line)
             elif not line.startswith(_TABLES) and not _ENTRY_OF_TABLE.match(line):
                 raise HloError(f"line {number}: neither a computation nor a heading: {line[:120]}")
         elif line.startswith("}"):
@@ -150,7 +169,12 @@ def parse(text: str) -> Module:
             _add(current, line, number)
     if not entry:
         raise HloError("no ENTRY computation")
-    return Module(computations, entry)
+    return Module(computations, entry, replaced)
+
+
+def _replaced(heading: str) -> frozenset[int]:
+    """The numbers of the results in `heading` that have an argument's place; the one result has number 0."""
+    return frozenset(int(number or 0) for number in _ALIAS.findall(heading))
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
@@ -199,11 +223,27 @@ def _instruction(name: str, text: str) -> Instruction:
 def shapes_of(text: str) -> tuple[Shape, ...]:
     """The arrays of the type in `text`. Raises HloError for an element type that is not known."""
     found = []
-    for dtype, dims, space in _SHAPE.findall(text):
+    for dtype, dims, order, tile, space in _SHAPE.findall(text):
         if dtype not in BITS:
             raise HloError(f"element type {dtype} is not known")
-        found.append(Shape(dtype, tuple(int(n) for n in dims.replace("<=", "").split(",") if n), int(space or 0)))
+        sizes = _numbers(dims.replace("<=", ""))
+        found.append(Shape(dtype, sizes, int(space or 0), _tiled(sizes, _numbers(order), _numbers(tile))))
     return tuple(found)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(n) for n in text.split(",") if n)
+
+
+def _tiled(sizes: tuple[int, ...], order: tuple[int, ...], tile: tuple[int, ...]) -> tuple[int, ...]:
+    """The `sizes` from the outermost dim in memory, the last of them filled up to the `tile`; `order` begins with the
+    innermost."""
+    if len(order) != len(sizes) or not order or len(tile) > len(sizes):
+        return ()
+    laid = [sizes[i] for i in reversed(order)]
+    for place, size in enumerate(tile, start=len(laid) - len(tile)):
+        laid[place] = -(-laid[place] // size) * size
+    return tuple(laid)
 
 
 def _closing_parenthesis(text: str, start: int = 0) -> int:

@@ -120,13 +120,8 @@ def _host_move(computation: Computation, i: Instruction, times: int) -> HostMove
         payload_bytes=min(s.bytes for s in moved),
         count=times,
         asynchronous=i.opcode.endswith("-start"),
-        source=_source(i),
+        source=i.source,
     )
-
-
-def _source(i: Instruction) -> str:
-    found = re.search(r'op_name="([^"]*)"', i.attributes)
-    return found[1] if found else ""
 
 
 def _cycles(i: Instruction) -> int:
@@ -287,7 +282,7 @@ class _InventoryReader:
                 payload_bytes=sent * members if op == "all_gather" else sent,
                 count=times,
                 shapes=alike,
-                source=_source(i),
+                source=i.source,
                 senders=len(ids) / self.devices if op == "send_recv" else 1.0,
             )
 

@@ -7,9 +7,11 @@ from collections import Counter
 from planc.backends.xla.analysis.mesh_factors import atoms
 from planc.backends.xla.analysis.offload import resting_bytes, transferred_bytes
 from planc.backends.xla.analysis.slices import ranks_over_slices
+from planc.backends.xla.audit.buffer_names import largest
 from planc.backends.xla.audit.compile import TIMEOUT_S, Compiled, compiled
-from planc.backends.xla.audit.hlo import HloError
+from planc.backends.xla.audit.hlo import HloError, parse
 from planc.backends.xla.audit.inventory import Direction, Found, Inventory, inventory
+from planc.backends.xla.audit.live_buffers import Fullest, fullest
 from planc.backends.xla.audit.predict import by_axis, predicted
 from planc.backends.xla.audit.topology import topology_of
 from planc.checks import check_plan
@@ -130,6 +132,7 @@ def _compiler(sharded: Sharded, answer: Compiled, found: Inventory) -> CompilerR
     chip = sharded.plan.cluster.chip
     capacity = chip.memory_bytes / chip.devices
     room = capacity - chip.runtime_bytes / chip.devices
+    moment = _fullest(answer)
     return CompilerReport(
         topology=answer.topology or "virtual CPU devices",
         fits=not answer.refused,
@@ -142,7 +145,20 @@ def _compiler(sharded: Sharded, answer: Compiled, found: Inventory) -> CompilerR
         options=answer.options,
         versions=answer.versions,
         host=_host(sharded, answer, found) if answer.topology and sharded.plan.offloads and not answer.refused else (),
+        live_bytes=moment.bytes if moment else 0,
+        buffers=largest(sharded, moment.buffers) if moment else (),
     )
+
+
+def _fullest(answer: Compiled) -> Fullest | None:
+    """The fullest moment of the compiled program; None without one, on virtual devices, whose programs are in no order,
+    and where its text is not understood: what was said of it before holds without that."""
+    if answer.refused or not answer.topology:
+        return None
+    try:
+        return fullest(parse(answer.hlo))
+    except HloError:
+        return None
 
 
 def _host(sharded: Sharded, answer: Compiled, found: Inventory) -> tuple[HostBytes, ...]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import BytesIO
@@ -31,7 +30,6 @@ from planc.sharding.collectives import semantic_collectives
 
 MOST_BYTES = 500_000_000
 """A trace that is larger, or unpacks to more, is left as it is."""
-_SOURCE = re.compile(r'op_name="([^"]*)"')
 
 
 class Name(NamedTuple):
@@ -52,8 +50,7 @@ def instruction_names(program: Program, text: str) -> dict[str, Name]:
     try:
         for computation in parse(text).computations.values():
             for i in computation.instructions.values():
-                source = _SOURCE.search(i.attributes)
-                part, letter = _part(plan, source[1]) if source else ("", "")
+                part, letter = _part(plan, i.source) if i.source else ("", "")
                 fused = computation.name.startswith(FUSED_SCATTER)
                 name = Name(part, _transfer(i, fused, mesh, transfers, letter))
                 if any(name):

@@ -129,6 +129,7 @@ def lines(found: Audit) -> list[str]:
         for m in found.memory
     ]
     lines += _of_host(found.compiler)
+    lines += _of_buffers(found.compiler)
     lines += [f"not attributed: {name}" for name in found.unparsed]
     if found.compiler is not None:
         return [*lines, *_of_compiler(found, found.compiler)]
@@ -148,6 +149,19 @@ def _of_host(report: CompilerReport | None) -> list[str]:
         waits = "" if what == "resting" else f", {h.asynchronous_bytes / 2**30:.2f} GiB of it asynchronous"
         found.append(line + waits)
     return found
+
+
+def _of_buffers(report: CompilerReport | None) -> list[str]:
+    """The largest buffers at the fullest moment, and what they are."""
+    if report is None or not report.buffers:
+        return []
+    heads = ("MiB", "buffer", "tensor", "sentence")
+    rows = [
+        [f"{b.bytes / 2**20:.1f}", f"{b.dtype} {list(b.shape)}", b.tensor or b.operation, b.sentence]
+        for b in report.buffers
+    ]
+    said = f"the largest buffers at the fullest moment, {report.live_bytes / 2**30:.2f} GiB by the program's order:"
+    return ["", said, *table(heads, rows, left=4), ""]
 
 
 def _of_axes(found: Audit) -> list[str]:

@@ -1,0 +1,214 @@
+"""What a compiled program holds in a device's memory at its fullest moment, from the schedule in its text.
+
+The order of the instructions is that in which they run. A buffer lives from the instruction that makes it to the last
+one that reads it; a loop's state lies where it lay before, and its body adds its own at the body's fullest moment. XLA
+writes no account of its own for TPUs; the sum here is near its `peak_memory_in_bytes` and not equal: fragments, and
+buffers that share a place in ways that the text does not tell, are left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from planc.backends.xla.audit.hlo import Computation, HloError, Instruction, Module, Shape
+
+SAME_PLACE = ("bitcast", "optimization-barrier", "opt-barrier", "while", "reshape")
+"""Results that lie where their operands lie."""
+TRANSPARENT = ("tuple", "get-tuple-element", "bitcast")
+"""What reads nothing by itself."""
+IN_PLACE = ("dynamic-update-slice", "scatter", "all-reduce")
+"""Results that take the place of an operand of their size that nothing else reads; of fusions those that end in one."""
+CALLS = ("body", "branch_computations", "true_computation", "false_computation", "to_apply", "calls")
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """One buffer that is there at the fullest moment."""
+
+    bytes: int
+    shape: Shape
+    instruction: str
+    source: str
+    """The program's name of the operation that made it; "" where the compiler gives none."""
+    argument: bool = False
+    """True for a part of the step's arguments: the state, which its results replace in place."""
+
+
+@dataclass(frozen=True)
+class Fullest:
+    """The fullest moment."""
+
+    bytes: int
+    buffers: tuple[Buffer, ...]
+    """All of them, the largest first."""
+    instruction: str
+    """The name of the one that runs then."""
+
+
+def fullest(module: Module) -> Fullest:
+    """The fullest moment of a scheduled `module`. Raises HloError for text that is not understood."""
+    found = _Schedule(module, module[module.entry], outermost=True).fullest()
+    return Fullest(found.bytes, tuple(sorted(found.buffers, key=lambda b: -b.bytes)), found.instruction)
+
+
+@dataclass
+class _Array:
+    """One array of the program, the instructions between which it is there, and the array whose place it takes."""
+
+    buffer: Buffer
+    begin: int
+    end: int
+    instead_of: int | None = None
+
+
+@dataclass
+class _Schedule:
+    """The arrays that the instructions of one computation make, numbered in that order."""
+
+    module: Module
+    computation: Computation
+    outermost: bool = False
+    arrays: list[_Array] = field(default_factory=list)
+    values: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """The arrays of an instruction's result."""
+
+    def fullest(self) -> Fullest:
+        order = list(self.computation.instructions.values())
+        for at, i in enumerate(order):
+            self.values[i.name] = self._result(i, at)
+            if i.opcode not in TRANSPARENT:
+                self._read(i.operands, at)
+        self._read((self.computation.result.name,), len(order))
+        if self.outermost:
+            self._read(tuple(i.name for i in self.computation.parameters.values()), len(order))
+        for at, i in enumerate(order):
+            self._write_in_place(i, at)
+        return self._fullest(order)
+
+    def _read(self, names: tuple[str, ...], at: int) -> None:
+        for number in self._arrays_of(names):
+            self.arrays[number].end = at
+
+    def _arrays_of(self, names: tuple[str, ...]) -> list[int]:
+        return [number for name in names for number in self.values.get(name, ())]
+
+    def _result(self, i: Instruction, at: int) -> tuple[int, ...]:
+        given = self._arrays_of(i.operands)
+        if i.opcode == "tuple" or (i.opcode in SAME_PLACE and len(given) == len(i.shapes)):
+            return tuple(given)
+        if i.opcode == "get-tuple-element":
+            return self._element(i)
+        if i.opcode.endswith("-start") and len(i.shapes) > 1:
+            return self._begun(i, given, at)
+        if i.opcode.endswith("-done"):
+            return self._done(i, given)
+        return tuple(self._new(i, s, at) for s in i.shapes)
+
+    def _element(self, i: Instruction) -> tuple[int, ...]:
+        """One array of a tuple, or several, of a tuple in it."""
+        held, index = self.values[i.operands[0]], i.number("index")
+        tuple_of = self.computation[i.operands[0]]
+        if tuple_of.opcode != "tuple":
+            return held[index : index + 1] if len(i.shapes) == 1 else held
+        sizes = [len(self.values[name]) for name in tuple_of.operands]
+        begin = sum(sizes[:index])
+        return held[begin : begin + sizes[index]]
+
+    def _begun(self, i: Instruction, given: list[int], at: int) -> tuple[int, ...]:
+        """What is begun and not done yet: its operands where they lie, and new arrays for its results."""
+        lies, out = list(given), []
+        for shape in i.shapes:
+            same = next((n for n in lies if self.arrays[n].buffer.shape == shape), None)
+            if same is not None:
+                lies.remove(same)
+            out.append(self._new(i, shape, at) if same is None else same)
+        return tuple(out)
+
+    def _done(self, i: Instruction, given: list[int]) -> tuple[int, ...]:
+        """The arrays of what was begun that have the result's shapes, the newest of them."""
+        left, out = sorted(given, reverse=True), []
+        for shape in i.shapes:
+            same = next((n for n in left if self.arrays[n].buffer.shape == shape), None)
+            if same is None:
+                raise HloError(f"{self.computation.name}: %{i.name} is done and was not begun")
+            left.remove(same)
+            out.append(same)
+        return tuple(out)
+
+    def _new(self, i: Instruction, shape: Shape, at: int) -> int:
+        argument = i.opcode == "parameter"
+        held = 0 if argument and not self.outermost else _held_bytes(shape)
+        self.arrays.append(_Array(Buffer(held, shape, i.name, i.source, argument), at, at))
+        return len(self.arrays) - 1
+
+    def _write_in_place(self, i: Instruction, at: int) -> None:
+        """Give results of `i` the places of operands that nothing reads afterwards."""
+        if not self._in_place(i):
+            return
+        free = [n for n in dict.fromkeys(self._arrays_of(i.operands)) if self.arrays[n].end == at]
+        for number in self.values[i.name]:
+            size = _held_bytes(self.arrays[number].buffer.shape)
+            same = next((n for n in free if _held_bytes(self.arrays[n].buffer.shape) == size), None)
+            if size and same is not None:
+                free.remove(same)
+                self.arrays[number].instead_of = same
+
+    def _in_place(self, i: Instruction) -> bool:
+        if i.opcode != "fusion":
+            return i.opcode in IN_PLACE
+        fused = self.module[i.named("calls")[0]]
+        ends = [fused[name] for name in fused.result.operands] if fused.result.opcode == "tuple" else [fused.result]
+        ends = [fused[e.operands[0]] if e.opcode == "bitcast" else e for e in ends]
+        return any(e.opcode in IN_PLACE for e in ends)
+
+    def _place(self, number: int) -> int:
+        """The array whose place array `number` takes, whoever had it in between."""
+        while (before := self.arrays[number].instead_of) is not None:
+            number = before
+        return number
+
+    def _places(self) -> dict[int, _Array]:
+        """The places that arrays take, without those of results that lie elsewhere: of a body where its loop's state
+        lies, of the outermost computation where arguments lie."""
+        made = self.values[self.computation.result.name]
+        lain = [n for k, n in enumerate(made) if not self.outermost or k in self.module.replaced]
+        results = {self._place(n) for n in lain}
+        found: dict[int, _Array] = {}
+        for number, array in enumerate(self.arrays):
+            place = self._place(number)
+            first = self.arrays[place]
+            if not first.buffer.bytes or (place in results and not first.buffer.argument):
+                continue
+            end = max(found[place].end if place in found else 0, array.end)
+            found[place] = _Array(first.buffer, first.begin, end)
+        return found
+
+    def _fullest(self, order: list[Instruction]) -> Fullest:
+        places = self._places().values()
+        changes = [0] * (len(order) + 2)
+        for p in places:
+            changes[p.begin] += p.buffer.bytes
+            changes[p.end + 1] -= p.buffer.bytes
+        held, best, moment, within = 0, -1, 0, None
+        for at, i in enumerate(order):
+            held += changes[at]
+            inner = self._inner(i)
+            total = held + (inner.bytes if inner else 0)
+            if total > best:
+                best, moment, within = total, at, inner
+        there = tuple(p.buffer for p in places if p.begin <= moment <= p.end)
+        name = within.instruction if within else order[moment].name
+        return Fullest(best, (*there, *(within.buffers if within else ())), name)
+
+    def _inner(self, i: Instruction) -> Fullest | None:
+        """The fullest moment of what an instruction calls; None where that takes no places of its own."""
+        if i.opcode not in ("while", "conditional", "call"):
+            return None
+        names = [name for attribute in CALLS for name in i.named(attribute)]
+        found = [_Schedule(self.module, self.module[name]).fullest() for name in names]
+        return max(found, key=lambda f: f.bytes, default=None)
+
+
+def _held_bytes(shape: Shape) -> int:
+    """Bytes of a device's own memory."""
+    return 0 if shape.space else shape.stored_bytes
