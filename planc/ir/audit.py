@@ -149,7 +149,7 @@ class LiveBuffer:
     dtype: str
     shape: tuple[int, ...]
     tensor: str
-    """What has its sizes in the plan's words: several names joined by `or`; "" for none."""
+    """Tensors of these sizes in the plan's words: several names joined by `or`; "" for none."""
     sentence: str
     """The sentence that lays that out; "" for none."""
     operation: str

@@ -1,4 +1,4 @@
-"""Where the program sums gradients over the ranks that share them, and over those that hold copies, in two steps.
+"""Sums of gradients in two steps: over the ranks that share them, and then over those that hold copies.
 
 A compiler that is given one sum over both and a result that is divided over the first makes a reduce-scatter of it and
 an all-reduce of its parts; that of TPU 7x sums the whole on every rank. Read from one sum each of 13 layouts of v4,

@@ -1,4 +1,4 @@
-"""What a buffer of a compiled program is in the plan's words: a parameter, a gradient, an activation, and its sentence.
+"""Names of a compiled program's buffers in the plan's words: parameters, gradients, activations; and their sentences.
 
 The compiler's text names operations, not tensors. A buffer is taken for what has its sizes on a device, in its dtype:
 sizes of one do not count, neighbours may be joined, and layers may be stacked. Several tensors of the same sizes are
@@ -120,16 +120,16 @@ class BufferNames:
             self._known.setdefault((dtype, _sizes(joined)), {}).setdefault(name, sentence)
 
     def _stored_by(self, noun: Noun) -> str:
-        return next((_said(s.cause) for s in self.plan.stores if s.noun == noun), "")
+        return next((_sentence(s.cause) for s in self.plan.stores if s.noun == noun), "")
 
     def _saved_by(self) -> str:
         cause = self.plan.recompute.cause
-        return _said(cause) if cause else ""
+        return _sentence(cause) if cause else ""
 
     def _divided_by(self, dims: tuple[str, ...]) -> str:
         """The sentences that divide `dims`; the batch's where none does."""
-        found = [_said(s.cause) for s in self.plan.shards if s.dim in dims]
-        return "; ".join(dict.fromkeys(found)) or _said(self.plan.batch.cause)
+        found = [_sentence(s.cause) for s in self.plan.shards if s.dim in dims]
+        return "; ".join(dict.fromkeys(found)) or _sentence(self.plan.batch.cause)
 
 
 def largest(sharded: Sharded, buffers: tuple[Buffer, ...]) -> tuple[LiveBuffer, ...]:
@@ -138,7 +138,7 @@ def largest(sharded: Sharded, buffers: tuple[Buffer, ...]) -> tuple[LiveBuffer, 
     return tuple(names.named(b) for b in sorted(buffers, key=lambda b: -b.bytes)[:SHOWN])
 
 
-def _said(cause: Cause) -> str:
+def _sentence(cause: Cause) -> str:
     return cause.via or cause.sentence
 
 

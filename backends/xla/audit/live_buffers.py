@@ -1,4 +1,4 @@
-"""What a compiled program holds in a device's memory at its fullest moment, from the schedule in its text.
+"""Buffers that a compiled program holds in a device's memory at its fullest moment, from the order in its text.
 
 The order of the instructions is that in which they run. A buffer lives from the instruction that makes it to the last
 one that reads it; a loop's state lies where it lay before, and its body adds its own at the body's fullest moment. XLA
@@ -15,7 +15,7 @@ from planc.backends.xla.audit.hlo import Computation, HloError, Instruction, Mod
 SAME_PLACE = ("bitcast", "optimization-barrier", "opt-barrier", "while", "reshape")
 """Results that lie where their operands lie."""
 TRANSPARENT = ("tuple", "get-tuple-element", "bitcast")
-"""What reads nothing by itself."""
+"""Instructions that read nothing by themselves."""
 IN_PLACE = ("dynamic-update-slice", "scatter", "all-reduce")
 """Results that take the place of an operand of their size that nothing else reads; of fusions those that end in one."""
 CALLS = ("body", "branch_computations", "true_computation", "false_computation", "to_apply", "calls")
@@ -115,7 +115,7 @@ class _Schedule:
         return held[begin : begin + sizes[index]]
 
     def _begun(self, i: Instruction, given: list[int], at: int) -> tuple[int, ...]:
-        """What is begun and not done yet: its operands where they lie, and new arrays for its results."""
+        """Arrays of what is begun and not done yet: its operands where they lie, and new ones for its results."""
         lies, out = list(given), []
         for shape in i.shapes:
             same = next((n for n in lies if self.arrays[n].buffer.shape == shape), None)

@@ -48,6 +48,13 @@ FAULTS: tuple[Fault, ...] = (
         test="tests/xla/test_tpu_rules.py::test_gradients_that_the_compiler_summed_whole[llama3_8b_v6e_256-fsdp-whole1]",
     ),
     Fault(
+        name="xla audit: a loop's body holds its state a second time",
+        file="backends/xla/audit/live_buffers.py",
+        text="held = 0 if argument and not self.outermost else",
+        planted="held = 0 if argument and self.outermost else",
+        test="tests/xla/test_live_buffers.py::test_a_loop_holds_its_state_once_and_what_its_body_makes",
+    ),
+    Fault(
         name="xla audit: sums along columns need no equal slices",
         file="backends/xla/rules/all_reduce_uneven_slices.py",
         text="return 0 <= further * SLICE_MIB[chip] <=",
