@@ -167,6 +167,36 @@ class LiveBuffer:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Overlap:
+    """One operation over one axis in a compiled program: bytes that it does not wait for, beside the seconds that are
+    predicted to be exposed."""
+
+    op: str
+    axis: str
+    sent_bytes: int
+    """Bytes that one device sends in a step."""
+    asynchronous_bytes: int
+    """Those that the program does not wait for at once."""
+    cycles_meanwhile: int
+    """The compiler's estimate of what a device computes in a step between their starts and ends; for ranking only."""
+    predicted_s: float
+    """Seconds of a step that the cost model gives them."""
+    exposed_s: float
+    """Those of them that it adds to the step."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "op": self.op,
+            "axis": self.axis,
+            "sent_bytes": self.sent_bytes,
+            "asynchronous_bytes": self.asynchronous_bytes,
+            "cycles_meanwhile": self.cycles_meanwhile,
+            "predicted_s": self.predicted_s,
+            "exposed_s": self.exposed_s,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
 class CompilerReport:
     """A compiler's report on a program that was compiled and not run."""
 
@@ -190,6 +220,8 @@ class CompilerReport:
     """Bytes of all buffers at the fullest moment, by the order of the program's instructions; 0 where it has none."""
     buffers: tuple[LiveBuffer, ...] = ()
     """The largest of them, the largest first."""
+    overlap: tuple[Overlap, ...] = ()
+    """Each operation over each axis."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -206,6 +238,7 @@ class CompilerReport:
             "host": [h.to_json() for h in self.host],
             "live_bytes": self.live_bytes,
             "buffers": [b.to_json() for b in self.buffers],
+            "overlap": [o.to_json() for o in self.overlap],
         }
 
 

@@ -195,6 +195,18 @@ def test_the_largest_buffers_are_told() -> None:
     assert [(r.live_bytes, r.buffers) for r in (virtual, unknown) if r] == [(0, ()), (0, ())]
 
 
+def test_bytes_that_a_program_does_not_wait_for_are_told_beside_exposed_seconds() -> None:
+    plan = plan_of("overlap", "fsdp 4 > tp 2", FSDP, TP, *BF16, model=SMALL_V6E, cluster="tpu_v5p(2x2x2)")
+    report = audit_of_answer(propagated(plan), answer()).compiler
+    assert report is not None
+    found = {(o.op, o.axis): o for o in report.overlap}
+    gathers = found["all_gather", "fsdp"]
+    assert gathers.sent_bytes > 0 and 0 < gathers.exposed_s <= gathers.predicted_s
+    assert [o.sent_bytes for o in report.overlap] == sorted((o.sent_bytes for o in report.overlap), reverse=True)
+    said = "\n".join(lines(audit_of_answer(propagated(plan), answer())))
+    assert "does not wait for" in said and f"{1e3 * gathers.exposed_s:.2f}" in said
+
+
 def test_a_program_that_is_not_understood_is_a_finding() -> None:
     with pytest.raises(PlanError) as caught:
         audit_of_answer(propagated(small()), answer(hlo=answer().hlo.replace(" all-gather(", " all-broadcast(")))

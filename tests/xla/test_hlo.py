@@ -280,3 +280,34 @@ def test_what_hosts_carry_across_slices_is_a_collective_of_their_axes(kind: str,
 def test_a_transfer_between_slices_that_is_not_known_is_refused(text: str) -> None:
     with pytest.raises(HloError, match="between slices"):
         inventory(text, {"replica": 2, "fsdp": 8}, {"replica": 2})
+
+
+STARTED = """HloModule one, is_scheduled=true
+%summed (p: f32[256]) -> f32[256] {
+  %p = f32[256] parameter(0)
+  ROOT %sum = f32[256] all-reduce(%p), replica_groups={{0,1},{2,3},{4,5},{6,7}}, to_apply=%add
+}
+ENTRY %main (a: f32[256]) -> f32[256] {
+  %a = f32[256] parameter(0)
+  %s = (f32[256], f32[1024]) all-gather-start(%a), replica_groups={{0,2,4,6},{1,3,5,7}}, dimensions={0}
+  %b = f32[256] negate(%a), backend_config={"estimated_cycles":"70"}
+  %c = f32[256] negate(%b), backend_config={"estimated_cycles":"30"}
+  %d = f32[1024] all-gather-done(%s)
+  %t = ((f32[256]), f32[256], u32[]) call-start(%c), async_execution_thread="sparsecore", to_apply=%summed
+  %e = f32[256] negate(%b), backend_config={"estimated_cycles":"5"}
+  %f = f32[256] call-done(%t)
+  ROOT %g = f32[256] all-reduce(%f), replica_groups={{0,1},{2,3},{4,5},{6,7}}, to_apply=%add
+}
+"""
+
+
+def test_a_program_goes_on_until_what_it_began_is_done() -> None:
+    """A gather of its own, a sum in a called computation, and one that is waited for."""
+    found = [(f.op, f.axis, f.asynchronous, f.cycles_meanwhile) for f in inventory(STARTED, MESH).found]
+    assert found == [
+        ("all_gather", "fsdp", True, 100),
+        ("all_reduce", "tp", True, 5),
+        ("all_reduce", "tp", False, 0),
+    ]
+    (first, *_) = inventory(STARTED.replace("all-gather-done(%s)", "negate(%a)"), MESH).found
+    assert first.asynchronous and first.cycles_meanwhile == 0

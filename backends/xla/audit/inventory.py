@@ -69,6 +69,11 @@ class Found:
     """The program's name of the operation it belongs to."""
     senders: float = 1.0
     """For a permute, the share of devices that send: those at an end may have no receiver."""
+    asynchronous: bool = False
+    """True if the program goes on until it needs the result."""
+    cycles_meanwhile: int = 0
+    """The compiler's estimate of what one device computes between the start of one call and its end; 0 for one that
+    fusions carry on or that ends in another computation, whose text does not tell."""
 
     @property
     def axis(self) -> str:
@@ -131,6 +136,18 @@ def _cycles(i: Instruction) -> int:
     return 0 if cycles == NO_ESTIMATE else cycles
 
 
+def _cycles_until_done(computation: Computation, start: Instruction) -> int:
+    """The compiler's estimate of what stands between a `start` and its end, without loops' bodies; 0 where the end
+    stands in another computation."""
+    begun, cycles = False, 0
+    for i in computation.instructions.values():
+        if begun and start.name in i.operands and i.opcode.endswith("-done"):
+            return cycles
+        cycles += _cycles(i) if begun else 0
+        begun = begun or i is start
+    return 0
+
+
 @dataclass
 class Inventory:
     """Everything found; `cycles` is the compiler's own estimate of the step without transfers."""
@@ -164,14 +181,18 @@ class _InventoryReader:
         self.chains: dict[str, str] = {}
         """For each chain of fusions, the computation whose collective was counted."""
 
-    def walk(self, computation: Computation, times: int, loop: Loop | None = None) -> None:
-        """Count what `computation` runs so many times; `loop` is the one whose body it is."""
+    def walk(
+        self, computation: Computation, times: int, loop: Loop | None = None, meanwhile: int | None = None
+    ) -> None:
+        """Count what `computation` runs so many times; `loop` is the one whose body it is, `meanwhile` the cycles of
+        what runs beside it, None where the program waits for it."""
         for i in computation.instructions.values():
             self.out.cycles += times * _cycles(i)
             op = OPS.get(i.opcode.removesuffix("-start"))
             if op is not None:
                 if not self._goes_on(computation, i):
-                    self.out.found += self._collective(computation, i, op, times)
+                    cycles = _cycles_until_done(computation, i) if i.opcode.endswith("-start") else meanwhile
+                    self.out.found += self._collective(computation, i, op, times, cycles)
             elif i.opcode == "send" and _BETWEEN.search(i.attributes):
                 self.out.found.append(self._between_slices(computation, i, times))
             elif _GROUPS.search(i.attributes) and not i.opcode.endswith(("-done", "-update")):
@@ -197,7 +218,8 @@ class _InventoryReader:
             self._branches(computation, i, times, loop)
         elif i.opcode not in NOT_CALLED:
             for name in self._called(i):
-                self.walk(self.module[name], times)
+                begun = _cycles_until_done(computation, i) if i.opcode.endswith("-start") else None
+                self.walk(self.module[name], times, meanwhile=begun)
 
     def _called(self, i: Instruction) -> Iterator[str]:
         for attribute in _CALLS:
@@ -258,8 +280,11 @@ class _InventoryReader:
             source="",
         )
 
-    def _collective(self, computation: Computation, i: Instruction, op: str, times: int) -> Iterator[Found]:
+    def _collective(
+        self, computation: Computation, i: Instruction, op: str, times: int, meanwhile: int | None
+    ) -> Iterator[Found]:
         """One row for each dtype that it carries."""
+        carried_on = _CHAIN.search(i.attributes) is not None
         if op == "all_reduce" and computation.name.startswith(FUSED_SCATTER):
             op = "reduce_scatter"
         ids = groups(i.attributes, self.devices)
@@ -284,6 +309,8 @@ class _InventoryReader:
                 shapes=alike,
                 source=i.source,
                 senders=len(ids) / self.devices if op == "send_recv" else 1.0,
+                asynchronous=carried_on or meanwhile is not None,
+                cycles_meanwhile=meanwhile or 0,
             )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from planc.backends.xla.analysis.mesh_factors import atoms
+from planc.backends.xla.analysis.mesh_factors import atoms, parts
 from planc.backends.xla.analysis.offload import resting_bytes, transferred_bytes
 from planc.backends.xla.analysis.slices import ranks_over_slices
 from planc.backends.xla.audit.buffer_names import largest
@@ -25,6 +25,7 @@ from planc.ir.audit import (
     CompilerReport,
     HostBytes,
     Key,
+    Overlap,
     PeakMemory,
     Total,
     Totals,
@@ -147,7 +148,34 @@ def _compiler(sharded: Sharded, answer: Compiled, found: Inventory) -> CompilerR
         host=_host(sharded, answer, found) if answer.topology and sharded.plan.offloads and not answer.refused else (),
         live_bytes=moment.bytes if moment else 0,
         buffers=largest(sharded, moment.buffers) if moment else (),
+        overlap=_overlap(sharded, found.found) if answer.topology else (),
     )
+
+
+def _overlap(sharded: Sharded, found: list[Found]) -> tuple[Overlap, ...]:
+    """Each operation over each axis as compiled, those that send most first, with the seconds that the cost model gives
+    it."""
+    timed: dict[tuple[str, str], tuple[float, float]] = {}
+    for c in cost_plan(sharded, realise=realise_for("xla")).collectives:
+        key = c.row.op, "+".join(parts(sharded.plan, c.row.axes))
+        whole, exposed = timed.get(key, (0.0, 0.0))
+        timed[key] = whole + c.time_s, exposed + c.exposed_s
+    rows = []
+    for op, axis in dict.fromkeys((f.op, f.axis) for f in found):
+        mine = [f for f in found if (f.op, f.axis) == (op, axis)]
+        whole, exposed = timed.get((op, axis), (0.0, 0.0))
+        rows.append(
+            Overlap(
+                op=op,
+                axis=axis,
+                sent_bytes=round(sum(f.wire_bytes for f in mine)),
+                asynchronous_bytes=round(sum(f.wire_bytes for f in mine if f.asynchronous)),
+                cycles_meanwhile=sum(f.cycles_meanwhile * f.count for f in mine),
+                predicted_s=whole,
+                exposed_s=exposed,
+            )
+        )
+    return tuple(sorted(rows, key=lambda r: -r.sent_bytes))
 
 
 def _fullest(answer: Compiled) -> Fullest | None:

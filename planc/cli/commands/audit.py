@@ -129,6 +129,7 @@ def lines(found: Audit) -> list[str]:
         for m in found.memory
     ]
     lines += _of_host(found.compiler)
+    lines += _of_overlap(found.compiler)
     lines += _of_buffers(found.compiler)
     lines += [f"not attributed: {name}" for name in found.unparsed]
     if found.compiler is not None:
@@ -149,6 +150,27 @@ def _of_host(report: CompilerReport | None) -> list[str]:
         waits = "" if what == "resting" else f", {h.asynchronous_bytes / 2**30:.2f} GiB of it asynchronous"
         found.append(line + waits)
     return found
+
+
+def _of_overlap(report: CompilerReport | None) -> list[str]:
+    """Collectives that the compiler lets run beside the computation, and their seconds that are predicted exposed."""
+    if report is None or not report.overlap:
+        return []
+    heads = ("op", "axis", "sent MiB", "asynchronous", "cycles meanwhile", "predicted ms", "exposed ms")
+    rows = [
+        [
+            o.op,
+            o.axis,
+            f"{o.sent_bytes / 2**20:.1f}",
+            f"{o.asynchronous_bytes / o.sent_bytes:.0%}" if o.sent_bytes else "",
+            f"{o.cycles_meanwhile:,}",
+            f"{1e3 * o.predicted_s:.2f}",
+            f"{1e3 * o.exposed_s:.2f}",
+        ]
+        for o in report.overlap
+    ]
+    said = "what the compiled program does not wait for, beside the cost model's seconds:"
+    return ["", said, *table(heads, rows, left=2)]
 
 
 def _of_buffers(report: CompilerReport | None) -> list[str]:
