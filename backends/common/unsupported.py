@@ -35,7 +35,6 @@ def not_lowered(plan: Plan, target: str) -> list[Diagnostic]:
 
 def _nouns(plan: Plan) -> Sentences:
     yield from (tuned.cause for tuned in (plan.freeze, plan.lora) if tuned is not None)
-    yield from (quantize.cause for quantize in plan.quantize)
     yield from (overlap.cause for overlap in plan.overlaps)
 
 

@@ -223,6 +223,22 @@ NARROW_STATE: dict[str, tuple[str, ...]] = {
 }
 """State in bf16, beside one device that rounds it as often."""
 
+BF16 = "compute bf16 reduce fp32"
+FLOAT8: dict[str, tuple[str, ...]] = {
+    "float8_rowwise": ("fsdp 4", FSDP, BF16, "quantize ffn, attention as float8(rowwise) except layers 0"),
+    "float8_rowwise_tp": (*FSDP_TP, BF16, "quantize ffn, attention, head as float8(rowwise)", "recompute blocks"),
+    "float8_tensorwise": ("dp 4", "use zero1 over dp", BF16, "quantize ffn, head as float8(tensorwise)"),
+    "float8_tensorwise_tp": (
+        *(*FSDP_TP, BF16, "quantize ffn as float8 except layers 1..2", "recompute blocks"),
+        "quantize attention as float8(rowwise) except layers 0",
+    ),
+    "float8_one_f_one_b": ("pp 2 > fsdp 2", FSDP, "use pp over pp as 1f1b", BF16, "quantize ffn as float8(tensorwise)"),
+    "float8_ring": ("fsdp 2 > cp 2", FSDP, RING, BF16, "quantize attention as float8(rowwise)", "recompute blocks"),
+    "int8_tp": (*FSDP_TP, BF16, "quantize ffn, attention as int8", "recompute blocks"),
+    "int8_fp32_step": ("fsdp 4", FSDP, "gather params per step", "quantize ffn as int8"),
+}
+"""Matmuls in float8 and int8, beside one device that rounds to them and back, and multiplies wide."""
+
 QUICK = {"fsdp", "fsdp_tp_sp", "one_f_one_b", "ring", "splash"}
 """One of each mechanism: trained by `make test`. CI trains the others too, but for those that are seldom trained."""
 

@@ -27,7 +27,7 @@ from planc.ir.plan import Plan
 from planc.ir.session import Settings
 from planc.lowering import lower_plan
 from tests.seeded import batches, initial
-from tests.xla.cases import LAYOUTS, NARROW, NARROW_STATE, plan_of
+from tests.xla.cases import FLOAT8, LAYOUTS, NARROW, NARROW_STATE, plan_of
 from tests.xla.in_fp64 import in_fp64
 from tests.xla.moe_cases import BALANCE, BALANCED, MOE, MOE_ROUNDED, moe_plan
 
@@ -106,7 +106,8 @@ def _reference(plan: Plan) -> tuple[object, ...]:
     from planc.backends.xla.runtime.reference import rounding_of
 
     rounding = rounding_of(plan)
-    kept = () if rounding is None else (str(rounding.dtypes), rounding.ranks, rounding.sequences)
+    narrow = [(q.ops, q.dtype, q.recipe, q.kept, q.kept_layers) for q in plan.quantize]
+    kept = () if rounding is None else (str(rounding), repr(narrow))
     model = (plan.model.name, *sorted(plan.model.sizes.items()))
     if plan.route.method == "dropless":
         return *model, plan.batch.sequences, plan.batch.sequence_tokens, *kept
@@ -126,11 +127,11 @@ def main(names: list[str]) -> None:
     for name in names:
         began = time.monotonic()
         routed = {**MOE, **MOE_ROUNDED}
-        sentences = routed[name] if name in routed else {**LAYOUTS, **NARROW, **NARROW_STATE}[name]
+        sentences = routed[name] if name in routed else {**LAYOUTS, **NARROW, **NARROW_STATE, **FLOAT8}[name]
         plan = moe_plan(name) if name in routed else plan_of(name, *sentences)
         balance = BALANCE if name in BALANCED else 0.0
         program, settings = lower_plan(check_plan(plan), "xla"), Settings(eps=EPS, balance_loss=balance)
-        wide = name in {**NARROW_STATE, **MOE_ROUNDED}
+        wide = name in {**NARROW_STATE, **FLOAT8, **MOE_ROUNDED}
         try:
             if wide:
                 program, settings = in_fp64(program), replace(settings, clip_norm=0.0)

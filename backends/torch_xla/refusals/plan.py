@@ -22,6 +22,7 @@ def _limits(sharded: Sharded) -> Iterator[tuple[Cause, str]]:
         yield plan.split.cause, "it has no pipeline"
     narrow = dict.fromkeys(store.cause for store in plan.stores if store.dtype not in ("", "fp32"))
     yield from ((cause, "it keeps state in fp32") for cause in narrow)
+    yield from ((quantize.cause, "it has torch's matmuls alone") for quantize in plan.quantize)
     yield from ((view.cause, "its mesh has one factorisation") for view in plan.mesh.views)
     for shard in plan.shards:
         if shard.region not in ("", "residual"):

@@ -17,6 +17,7 @@ from planc.backends.xla.analysis.layouts import (
     spec_of,
 )
 from planc.backends.xla.analysis.mesh_factors import atoms, parts
+from planc.backends.xla.analysis.narrow_products import narrow_params, segments
 from planc.backends.xla.analysis.pipeline import pipelined
 from planc.backends.xla.analysis.saved_by_blocks import (
     names_activations,
@@ -25,6 +26,7 @@ from planc.backends.xla.analysis.saved_by_blocks import (
 )
 from planc.backends.xla.emit.context_parallel import context_functions
 from planc.backends.xla.emit.experts import expert_functions
+from planc.backends.xla.emit.narrow import layers_in_segments, narrow_functions
 from planc.backends.xla.emit.pipeline import pipeline_functions, resting_function, shared_by_stages
 from planc.backends.xla.emit.remat import group_functions, layers_function, remat_function
 from planc.backends.xla.emit.specs import axis_text, entry, spec_text
@@ -99,14 +101,14 @@ def weight(name: str, w: jax.Array) -> jax.Array:
 '''
 
 LINEAR = '''
-def linear(name: str, x: jax.Array, w: jax.Array) -> jax.Array:
+def <linear>(name: str, x: jax.Array, w: jax.Array) -> jax.Array:
     """x [..., in] times the parameter `name`, w [out, in]: [..., out]."""
     return jnp.einsum("...i,oi->...o", x, weight(name, w))
 '''
 
 LINEAR_GATHERED = '''
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def linear(name: str, x: jax.Array, w: jax.Array) -> jax.Array:
+def <linear>(name: str, x: jax.Array, w: jax.Array) -> jax.Array:
     """x [..., in] times the parameter `name`, w [out, in]: [..., out].
 
     <why>
@@ -135,7 +137,7 @@ def _linear_backward(
     return dx, with_sharding_constraint(dw, GRADS[_pattern(name)]).astype(w.dtype)
 
 
-linear.defvjp(_linear_forward, _linear_backward)
+<linear>.defvjp(_linear_forward, _linear_backward)
 '''
 
 LOOKUP = '''
@@ -181,12 +183,12 @@ def model_functions(sharded: Sharded) -> list[str]:
     return [
         *_constrain(sharded),
         _weight(plan),
-        _linear(sharded),
+        *_linear(sharded),
         *_apart(sharded),
         _lookup(sharded),
         *expert_functions(sharded, names=names),
         remat_function(sharded),
-        *(pipeline_functions(sharded) if pipelined(plan) else [layers_function(sharded)]),
+        *_layers(sharded),
         *group_functions(sharded),
         *context_functions(sharded, named=names_activations(sharded)),
     ]
@@ -232,10 +234,21 @@ def _lookup(sharded: Sharded) -> str:
     return fill(LOOKUP_SUMMED, axes=" and ".join(parts(sharded.plan, o.partial)), spec=spec)
 
 
-def _linear(sharded: Sharded) -> str:
+def _layers(sharded: Sharded) -> list[str]:
+    if pipelined(sharded.plan):
+        return pipeline_functions(sharded)
+    return layers_in_segments(sharded) if segments(sharded.plan) else [layers_function(sharded)]
+
+
+def _linear(sharded: Sharded) -> list[str]:
+    """`linear`, and what it multiplies by in the compute dtype and in a narrow one."""
     plan = sharded.plan
+    reduce = {"fp32": "jnp.float32", "bf16": "jnp.bfloat16"}[plan.precision.reduce]
+    summed = SUMMED if overridden(sharded) else ""
+    narrow = narrow_functions(sharded, used=own_gradient(plan), reduce=reduce, summed=summed)
+    name = "_wide_linear" if narrow else "linear"
     if not own_gradient(plan):
-        return LINEAR
+        return [fill(LINEAR, linear=name), *narrow]
     cast = f"in {plan.precision.compute}" if casts(plan) else ""
     gathered = gathers_in_use(plan)
     if gathered:
@@ -244,14 +257,14 @@ def _linear(sharded: Sharded) -> str:
     else:
         why = f"The weight's gradient is summed over the ranks in {plan.precision.reduce}."
     used = "The weight " + ", ".join(s for s in ("gathered" if gathered else "", cast) if s) + "."
-    reduce = {"fp32": "jnp.float32", "bf16": "jnp.bfloat16"}[plan.precision.reduce]
-    summed, product = SUMMED if overridden(sharded) else "", PRODUCT
+    product = PRODUCT
     if copies := copies_summed_last(sharded):
         axes = parts(plan, copies)
         summed, product = fill(SUMMED_LAST, axes=" and ".join(axes), copies=axis_text(axes)), PRODUCT_OF_COPIES
     waits = rounds_before_gathers(plan)
-    return fill(
+    gathered_again = fill(
         LINEAR_GATHERED,
+        linear=name,
         why=why,
         used=used,
         rounded=ROUNDED if waits else "",
@@ -259,6 +272,7 @@ def _linear(sharded: Sharded) -> str:
         product=fill(product, reduce=reduce),
         summed=summed,
     )
+    return [gathered_again, *narrow]
 
 
 def _apart(sharded: Sharded) -> list[str]:
@@ -289,7 +303,8 @@ def _apart(sharded: Sharded) -> list[str]:
 
 def summed_table(sharded: Sharded) -> list[str]:
     """Lines of `SUMMED`, where gradients of the weights in `sharded` are before GRADS; none where they go at once."""
-    if not (own_gradient(sharded.plan) and (found := overridden(sharded))):
+    stated = own_gradient(sharded.plan) or narrow_params(sharded)
+    if not (stated and (found := overridden(sharded))):
         return []
     said = (
         "Gradients where their sums are taken. XLA's partitioner takes wrong sums on the way of these from their "

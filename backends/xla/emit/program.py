@@ -7,6 +7,7 @@ import textwrap
 from planc.backends.common.source_writer import WIDTH, fill
 from planc.backends.xla.analysis.attention import balanced, keyed_axes, rings, runs_splash
 from planc.backends.xla.analysis.layouts import casts, own_gradient
+from planc.backends.xla.analysis.narrow_products import segments
 from planc.backends.xla.analysis.offload import state_on_host
 from planc.backends.xla.analysis.pipeline import chunks, pipelined, uneven
 from planc.backends.xla.analysis.saved_by_blocks import every, names_activations
@@ -20,6 +21,7 @@ from planc.backends.xla.emit.model import (
     spec_function,
     summed_table,
 )
+from planc.backends.xla.emit.narrow import narrow_tables
 from planc.backends.xla.emit.padding import padding_table
 from planc.backends.xla.emit.pipeline import constants as pipeline_constants
 from planc.backends.xla.emit.pipeline import ends_table
@@ -107,6 +109,7 @@ def _tables(sharded: Sharded) -> list[str]:
         param_tables,
         padding_table,
         summed_table,
+        narrow_tables,
         not_decayed,
         activation_table,
         exchange_table,
@@ -129,7 +132,7 @@ def _imports(sharded: Sharded) -> list[str]:
         "import warnings",
         f"from collections.abc import {', '.join(sequence)}",
         f"from contextlib import {', '.join(managers)}",
-        "from contextvars import ContextVar" if pipelined(plan) else "",
+        "from contextvars import ContextVar" if pipelined(plan) or segments(plan) else "",
         "from typing import Any",
     ]
     installed = [
@@ -155,7 +158,7 @@ def _keys_in_order(sharded: Sharded) -> bool:
 
 def _manages(plan: Plan) -> bool:
     """True if the file has a context manager of its own."""
-    return pipelined(plan) or not casts(plan)
+    return pipelined(plan) or bool(segments(plan)) or not casts(plan)
 
 
 def _partials(sharded: Sharded) -> bool:
@@ -166,6 +169,7 @@ def _partials(sharded: Sharded) -> bool:
         state_on_host(plan)
         or (runs_splash(sharded) and rings(sharded))
         or own_gradient(plan)
+        or bool(plan.quantize)
         or pipelined(plan)
         or every(sharded) > 1
         or bool(plan.model.top_k)

@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planc.backends.common.source_writer import INDENT, causes, comment, fill, tuple_of
+from planc.backends.xla.analysis.narrow_products import segments
 from planc.backends.xla.analysis.offload import saved_on_host
+from planc.backends.xla.analysis.pipeline import pipelined
 from planc.backends.xla.analysis.saved_by_blocks import every, saved_activations, saved_without_replay
 from planc.diag.quoting import python_string
 from planc.ir.sharding import Sharded
 
 REMAT = '''
-def remat(block: Callable[..., Any]) -> Callable[..., Any]:
+def remat(block: Callable[..., Any]<alone>) -> Callable[..., Any]:
     """The block of a scan over layers; <said>."""
     policy = jax.checkpoint_policies.<policy>
-    return jax.checkpoint(block, policy=policy, prevent_cse=False)  # a scan needs no barrier
+    return jax.checkpoint(block, policy=policy, prevent_cse=<cse>)  # a scan needs no barrier
 '''
 
 OFFLOADING = '''
-def remat(block: Callable[..., Any]) -> Callable[..., Any]:
+def remat(block: Callable[..., Any]<alone>) -> Callable[..., Any]:
     """The block of a scan over layers; <said>."""
     policy = jax.checkpoint_policies.save_and_offload_only_these_names(
         names_which_can_be_saved=<saved>,
@@ -26,7 +28,7 @@ def remat(block: Callable[..., Any]) -> Callable[..., Any]:
         offload_src="device",
         offload_dst="pinned_host",
     )
-    return jax.checkpoint(block, policy=policy, prevent_cse=False)  # a scan needs no barrier
+    return jax.checkpoint(block, policy=policy, prevent_cse=<cse>)  # a scan needs no barrier
 '''
 
 LAYERS = '''
@@ -158,15 +160,17 @@ def stacks(sharded: Sharded) -> dict[str, tuple[int, int]]:
 def remat_function(sharded: Sharded) -> str:
     """`remat`: a block that is run again."""
     saved = saved_activations(sharded)
+    single = bool(segments(sharded.plan)) and not pipelined(sharded.plan)
+    barrier = {"alone": ", alone: bool = False" if single else "", "cse": "alone" if single else "False"}
     if saved_on_host(sharded):
         kept = "KEPT and OFFLOADED" if saved else "OFFLOADED"
         said = f"the backward keeps {kept}, and runs the rest again"
-        return fill(OFFLOADING, said=said, saved="KEPT" if saved else "()")
+        return fill(OFFLOADING, said=said, saved="KEPT" if saved else "()", **barrier)
     if saved:
         said, policy = "the backward keeps KEPT and runs the rest again", "save_only_these_names(*KEPT)"
     else:
         said, policy = "the backward keeps its input and runs it again", "nothing_saveable"
-    return fill(REMAT, said=said, policy=policy)
+    return fill(REMAT, said=said, policy=policy, **barrier)
 
 
 def layers_function(sharded: Sharded) -> str:

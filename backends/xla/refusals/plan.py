@@ -17,6 +17,7 @@ from planc.backends.xla.analysis.attention import (
     keyed_axes,
     splash_block,
 )
+from planc.backends.xla.analysis.narrow_products import products, recipe, segments
 from planc.backends.xla.analysis.offload import saved_on_host
 from planc.backends.xla.analysis.pipeline import SCHEDULES, pipelined, shards_of_rows, uneven
 from planc.backends.xla.emit.context_parallel import windows
@@ -39,7 +40,7 @@ def refusals(sharded: Sharded) -> list[Diagnostic]:
     if missing := not_lowered(plan, "xla"):
         return missing
     of_plan = (rule(plan) for rule in (_gather, _store_dtypes, _compute_dtypes))
-    of_ops = (rule(sharded) for rule in (_pipeline, _uneven_shards, _experts, _attention, _recompute, _offload))
+    of_ops = (rule(sharded) for rule in (_pipeline, _uneven_shards, _experts, _attention, _recompute, _offload, _narrow))
     found = (d for rule in (*of_plan, *of_ops) for d in rule)
     return sorted(dict.fromkeys(found), key=lambda d: d.span)
 
@@ -177,6 +178,42 @@ def _offload(sharded: Sharded) -> Iterator[Diagnostic]:
         elif inside := [t for t in saved if sharded.model.tensor[t].region in (ROUTED, EXPERTS)]:
             why = f"{inside[0]} is made for one rank at a time, where XLA moves nothing to the host"
             yield _refused(sentence.cause, why, "offload what is made outside of experts")
+
+
+TILES = (
+    "XLA has no product whose tiles have scales of their own: each tile's part of a sum would be a product by itself"
+)
+"""`jax.nn.scaled_matmul` alone multiplies blocks with scales, by a cuDNN kernel of Blackwell GPUs."""
+
+
+def _narrow(sharded: Sharded) -> Iterator[Diagnostic]:
+    """float8 by tensor or by row and int8 by row, of linear layers."""
+    plan = sharded.plan
+    for q in plan.quantize:
+        if q.tile or q.recipe == "blockwise":
+            yield _refused(q.cause, TILES, f"`{q.dtype}`, with a scale for each row or tensor")
+        elif recipe(q) is None:
+            yield _refused(q.cause, f"JAX's arrays have no products in {q.dtype}", "`float8(rowwise)` or `int8`")
+    for o, section, q in products(sharded):
+        if o.op.region == EXPERTS:
+            why = f"{o.op.name} multiplies the rows of all experts at once"
+            yield _refused(q.cause, why, "leave the experts wide")
+        elif pipelined(plan) and section not in plan.model.blocks:
+            why = f"its ranks share the rows of {o.op.name}, and each would find scales of its own"
+            yield _refused(q.cause, why, f"leave {o.op.name.partition('.')[0]} wide")
+        elif len(o.op.params) > 1:
+            yield _refused(q.cause, f"{o.op.name} has a bias", "leave it wide")
+    spared = next((q for q in plan.quantize if q.kept_layers), None)
+    if spared is None or not segments(plan):
+        return
+    runs = [run.section for run in plan.model.runs]
+    if pipelined(plan):
+        why = "its ranks run one program, and layers would stay wide at another place on each"
+        yield _refused(spared.cause, why, "leave `except layers` out")
+    elif plan.recompute.every > 1:
+        yield _refused(spared.cause, "its loops over layers that are run again know no others", "leave `every` out")
+    elif len(set(runs)) < len(runs) or "" in stacks(sharded):
+        yield _refused(spared.cause, "its loop over layers of one kind does not know their numbers", "leave it out")
 
 
 def _store_dtypes(plan: Plan) -> Iterator[Diagnostic]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from planc.backends.common.sequence_order import held_order
 from planc.backends.xla.analysis.state_dtypes import narrow_state
 from planc.backends.xla.models import loss_of
 from planc.backends.xla.models.hooks import UNDIVIDED, Hooks, Undivided
+from planc.backends.xla.runtime.narrow_reference import multiplying_narrow
 from planc.backends.xla.runtime.optimizer import updates_of
 from planc.backends.xla.runtime.shards import DTYPES
 from planc.ir.model import Model
@@ -31,13 +33,16 @@ Loss = Callable[[Tree, jax.Array, jax.Array], jax.Array]
 
 @dataclass(frozen=True)
 class Rounding:
-    """State that rests in other dtypes than fp32: by noun, and what is rounded before it is added up."""
+    """State that rests in other dtypes than fp32: by noun, and what is rounded before it is added up. Where products
+    are narrow, the tokens whose numbers share a scale."""
 
     dtypes: dict[Noun, Any]
     ranks: int
     """Ranks that divide the batch."""
     sequences: int
     """Sequences of each in a microbatch."""
+    at_once: bool = False
+    """Gradients are rounded once, after all microbatches."""
 
     def microbatches(self, rows: jax.Array) -> list[jax.Array]:
         """Rows [sequences, S] of each microbatch: the first ones of every rank, the next ones, ..."""
@@ -51,13 +56,14 @@ class Rounding:
 
 
 def rounding_of(plan: Plan) -> Rounding | None:
-    """How the state of `plan` is rounded; None where it is not."""
-    if not narrow_state(plan):
+    """How the state and the products of `plan` are rounded; None where they are not."""
+    if not (narrow_state(plan) or plan.quantize):
         return None
     dtypes = {noun: DTYPES[plan.store_dtype(noun)] for noun in NOUNS}
     at_once = plan.split is not None and plan.pipeline > 1
-    each = plan.batch.sequences // plan.data_parallel if at_once else plan.batch.microbatch_sequences
-    return Rounding(dtypes, plan.data_parallel, each)
+    whole = at_once and not plan.quantize
+    each = plan.batch.sequences // plan.data_parallel if whole else plan.batch.microbatch_sequences
+    return Rounding(dtypes, plan.data_parallel, each, at_once)
 
 
 def _in_dtype(tree: Any, dtype: Any) -> Any:
@@ -80,7 +86,8 @@ class Single:
 
     def loss(self, params: Tree, tokens: jax.Array, targets: jax.Array) -> jax.Array:
         """The mean loss (nats) of `tokens` against `targets`, both [sequences, sequence_tokens]."""
-        return self._loss_with_picks(_wide(params), tokens, targets)[0]
+        parts = [self._loss_with_picks(_wide(params), *batch)[0] for batch in self._batches(tokens, targets)]
+        return jnp.mean(jnp.stack(parts))
 
     def gradients(self, params: Tree, tokens: jax.Array, targets: jax.Array) -> tuple[jax.Array, Tree]:
         """The loss as in `loss`, and its gradient with the tree of `params`."""
@@ -95,14 +102,21 @@ class Single:
         if self.rounding is None:
             (loss, picks), grads = found(params, tokens, targets)
             return loss, picks, grads
-        batches = zip(*map(self.rounding.microbatches, (tokens, targets)), strict=True)
-        parts = [found(_wide(params), *batch) for batch in batches]
-        total = self.rounding.rounded("grads", parts[0][1])
+        parts = [found(_wide(params), *batch) for batch in self._batches(tokens, targets)]
+        rounded = _wide if self.rounding.at_once else partial(self.rounding.rounded, "grads")
+        total = rounded(parts[0][1])
         for _, grads in parts[1:]:
-            total = self.rounding.rounded("grads", {name: total[name] + g for name, g in grads.items()})
+            total = rounded({name: total[name] + g for name, g in grads.items()})
+        total = self.rounding.rounded("grads", total)
         loss = sum(loss for (loss, _), _ in parts) / len(parts)
         picks = {name: sum(found[name] for (_, found), _ in parts) for name in parts[0][0][1]}
         return loss, picks, {name: g / len(parts) for name, g in total.items()}
+
+    def _batches(self, tokens: jax.Array, targets: jax.Array) -> list[tuple[jax.Array, jax.Array]]:
+        """The tokens and targets of each microbatch, where it matters which there are."""
+        if self.rounding is None:
+            return [(tokens, targets)]
+        return list(zip(*map(self.rounding.microbatches, (tokens, targets)), strict=True))
 
     def _loss_with_picks(
         self, params: Tree, tokens: jax.Array, targets: jax.Array
@@ -192,4 +206,5 @@ class Limited(Undivided):
 
 def hooks_of(plan: Plan) -> Hooks:
     """Hooks that run a model on one device as `plan` means it."""
-    return Limited(plan) if plan.model.top_k and plan.route.method == "capacity" else UNDIVIDED
+    hooks = Limited(plan) if plan.model.top_k and plan.route.method == "capacity" else UNDIVIDED
+    return multiplying_narrow(hooks, plan) if plan.quantize else hooks

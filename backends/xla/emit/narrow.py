@@ -1,0 +1,238 @@
+"""Matmuls in float8 and int8: the table of an emitted file that names them, and the functions that multiply so.
+
+Each of a matmul's three products (the output, the input's gradient, the weight's gradient) casts both its factors anew:
+a factor's largest number becomes the largest of the narrow dtype. What float8 means is torchao's linear layer's
+(torchao 0.18, `float8_linear.py`, `float8_utils.py`), which the cuda target writes: by tensor, with gradients in
+float8_e5m2, or by row, all in float8_e4m3fn with scales that are powers of two. A tensor is all ranks' here, as arrays of
+a program are, and a row of tokens all ranks' tokens.
+
+Why not qwix (0.1.8): `quantize_model` takes a flax module and changes what its `__call__` does by rules on paths of
+modules, and an emitted program is plain functions over a dict. Its public `dot_general` and `einsum` have no gradient;
+the one that has, `dot_general_qt`, is private, and keeps the factors that it multiplied for the backward, where a plan
+says that a weight is kept divided and gathered again.
+"""
+
+from __future__ import annotations
+
+from planc.backends.common.source_writer import INDENT, causes, comment, fill
+from planc.backends.xla.analysis.narrow_products import narrow_params, params_of, recipe, segments
+from planc.backends.xla.emit.remat import stacks
+from planc.diag.quoting import python_string
+from planc.ir.plan import Quantize
+from planc.ir.sharding import Sharded
+
+LINEAR = '''
+def linear(name: str, x: jax.Array, w: jax.Array) -> jax.Array:
+    """x [..., in] times the parameter `name`, w [out, in]: [..., out]; in a narrow dtype where NARROW says so."""
+    recipe = <recipe>
+    product = {"": _wide_linear}.get(recipe, functools.partial(_narrow_linear, recipe))
+    return product(name, x, w)
+'''
+
+ALWAYS = 'NARROW.get(_pattern(name), "")'
+IN_LAYERS = "_recipe(name)"
+
+RECIPE = '''
+_KEPT_WIDE: ContextVar[tuple[str, ...]] = ContextVar("kept_wide", default=())
+
+
+@contextmanager
+def _keeping_wide(names: tuple[str, ...]) -> Iterator[None]:
+    """While layers are traced: parameters that they multiply by in COMPUTE."""
+    before = _KEPT_WIDE.set(names)
+    try:
+        yield
+    finally:
+        _KEPT_WIDE.reset(before)
+
+
+def _recipe(name: str) -> str:
+    """The recipe of a parameter where it is used; "" for COMPUTE."""
+    return (NARROW | dict.fromkeys(_KEPT_WIDE.get(), "")).get(_pattern(name), "")
+'''
+
+PRODUCTS = '''
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _narrow_linear(recipe: str, name: str, x: jax.Array, w: jax.Array) -> jax.Array:
+    """x [..., in] times the parameter `name`, w [out, in]: [..., out].
+
+    The factors of each product are cast to a narrow dtype, and what comes out is multiplied by their scales.
+    A custom_vjp has no forward mode: jax.jvp and jax.jacfwd of the loss raise.
+    """
+    return _narrow_forward(recipe, name, x, w)[0]
+
+
+def _narrow_forward(
+    recipe: str, name: str, x: jax.Array, w: jax.Array
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    cast, _ = RECIPES[recipe]
+    (rows, by_row), (columns, by_column) = cast(x, (-1,)), cast(_used(name, w), (1,))
+    y = jnp.einsum("...i,oi->...o", rows, columns, preferred_element_type=<sums>)
+    return (y * by_row * by_column[:, 0]).astype(COMPUTE), (x, w)
+
+
+def _narrow_backward(
+    recipe: str, name: str, kept: tuple[jax.Array, jax.Array], dy: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    (x, w), (cast, cast_gradient) = kept, RECIPES[recipe]
+    (rows, by_row), (columns, by_column) = cast_gradient(dy, (-1,)), cast(_used(name, w), (0,))
+    dx = jnp.einsum("...o,oi->...i", rows, columns, preferred_element_type=<sums>)
+    dx = (dx * by_row * by_column[0]).astype(x.dtype)
+    tokens = tuple(range(x.ndim - 1))
+    (rows, by_row), (columns, by_column) = cast_gradient(dy, tokens), cast(x, tokens)
+    dw = jnp.einsum("...o,...i->oi", rows, columns, preferred_element_type=<reduce>)
+    <summed>
+    dw = with_sharding_constraint(dw, GRADS[_pattern(name)]) * by_row.reshape(-1, 1) * by_column.reshape(-1)
+    return dx, dw.astype(w.dtype)
+
+
+_narrow_linear.defvjp(_narrow_forward, _narrow_backward)
+'''
+
+USED = '''
+def _used(name: str, w: jax.Array) -> jax.Array:
+    """The weight in the compute dtype, as it is used."""
+    return weight(name, w.astype(COMPUTE))
+'''
+
+CASTS = {
+    "float8_rowwise": '''
+def _float8_rowwise(x: jax.Array, summed: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
+    """x in float8, and what brings it back: one number for all that a sum over the dims `summed` takes."""
+    largest = jnp.max(jnp.abs(x), axis=summed, keepdims=True).astype(jnp.float32)
+    scale = float(jnp.finfo(jnp.float8_e4m3fn).max) / jnp.maximum(largest, 1e-12)
+    power = jnp.ldexp(jnp.full_like(scale, 0.5), jnp.frexp(scale)[1])  # of two, next below: exact both ways
+    return (x.astype(jnp.float32) * power).astype(jnp.float8_e4m3fn), 1 / power
+''',
+    "float8_tensorwise": '''
+def _float8_tensorwise(
+    x: jax.Array, summed: tuple[int, ...], dtype: Any = jnp.float8_e4m3fn
+) -> tuple[jax.Array, jax.Array]:
+    """x in float8, and what brings it back: one number for all of it."""
+    largest = jnp.max(jnp.abs(x), keepdims=True).astype(jnp.float32)
+    scale = float(jnp.finfo(dtype).max) / jnp.maximum(largest, 1e-12)
+    return (x.astype(jnp.float32) * scale).astype(dtype), 1 / scale
+''',
+    "int8_rowwise": '''
+def _int8_rowwise(x: jax.Array, summed: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
+    """x in int8, and what brings it back: one number for all that a sum over the dims `summed` takes."""
+    largest = jnp.max(jnp.abs(x), axis=summed, keepdims=True).astype(jnp.float32)
+    scale = jnp.iinfo(jnp.int8).max / jnp.maximum(largest, 1e-12)
+    return jnp.round(x.astype(jnp.float32) * scale).astype(jnp.int8), 1 / scale
+''',
+}
+"""The functions of the recipes."""
+
+PAIRS = {
+    "float8_rowwise": "(_float8_rowwise, _float8_rowwise)",
+    "float8_tensorwise": "(_float8_tensorwise, functools.partial(_float8_tensorwise, dtype=jnp.float8_e5m2))",
+    "int8_rowwise": "(_int8_rowwise, _int8_rowwise)",
+}
+
+LAYERS = '''
+def layers(block: Callable[..., Any], x: Any, stack: Any) -> Any:
+    """x through `block(x, one layer's parameters)`, once for each layer of the stack."""
+
+    for begin, end, names in <segments>:
+        part = jax.tree.map(lambda w, begin=begin, end=end: w[begin:end], stack)
+        x, _ = jax.lax.scan(remat(_layer(block, names), alone=end - begin == 1), x, part)
+    return x
+
+
+def _layer(block: Callable[..., Any], names: tuple[str, ...]) -> Callable[..., Any]:
+    """A layer that multiplies by the named parameters in COMPUTE: a function of its own, as JAX traces each once."""
+
+    def one(x: Any, layer: Any) -> tuple[Any, None]:
+        with _keeping_wide(names):
+            # A layer waits for its x: else weights of one that is in no loop are gathered before all microbatches.
+            return block(*jax.lax.optimization_barrier((x, layer))), None
+
+    return one
+'''
+
+OF_STACK = '''
+def _segments(stack: Any) -> tuple[tuple[int, int, tuple[str, ...]], ...]:
+    """The segments of a stack of layers, by the parameters that they have."""
+    paths = jax.tree_util.tree_leaves_with_path(stack)
+    names = {_pattern(jax.tree_util.keystr(path, simple=True, separator=".")) for path, _ in paths}
+    return next(found for name, found in SEGMENTS.items() if name in names)
+'''
+
+
+def narrow_tables(sharded: Sharded) -> list[str]:
+    """Lines of `NARROW`, the recipe of each parameter; where layers keep some wide, of `SEGMENTS` too."""
+    found = narrow_params(sharded)
+    if not found:
+        return []
+    plan = sharded.plan
+    out = [*comment("Parameters that are multiplied by in a narrow dtype, and how."), *causes(q.cause for q in plan.quantize)]
+    out += ["NARROW = {", *(f"{INDENT}{python_string(n)}: {python_string(_name(q))}," for n, q in found.items()), "}"]
+    if not segments(plan):
+        return out
+    out += comment("What some layers multiply by in COMPUTE all the same.")
+    for sentence, name in _sets(sharded).items():
+        out += [f"{name} = (", *(f"{INDENT}{python_string(n)}," for n in params_of(sharded, plan.quantize[sentence])), ")"]
+    out += comment("Layers: the first one's number in its stack, one past the last, what they multiply by in COMPUTE.")
+    return [*out, *_segments_table(sharded)]
+
+
+def _name(sentence: Quantize) -> str:
+    name = recipe(sentence)
+    assert name is not None, sentence
+    return name
+
+
+def _sets(sharded: Sharded) -> dict[int, str]:
+    """The names of the sets of parameters of sentences that spare layers, by the sentence's number."""
+    spare = [n for n, q in enumerate(sharded.plan.quantize) if q.kept_layers and params_of(sharded, q)]
+    return {n: "WIDE" if len(spare) == 1 else f"WIDE_{at}" for at, n in enumerate(spare)}
+
+
+def _segments_table(sharded: Sharded) -> list[str]:
+    of_stacks = {name: _text(sharded, *stack) for name, stack in stacks(sharded).items()}
+    if len(of_stacks) == 1:
+        return ["SEGMENTS = (", *(f"{INDENT}{row}," for rows in of_stacks.values() for row in rows), ")"]
+    out = ["SEGMENTS = {"]
+    for name, rows in of_stacks.items():
+        out += [f"{INDENT}{python_string(name)}: (", *(f"{INDENT * 2}{row}," for row in rows), f"{INDENT}),"]
+    return [*out, "}"]
+
+
+def _text(sharded: Sharded, first: int, layers: int) -> list[str]:
+    """The segments of the layers of a stack, the first of which is number `first` of the model."""
+    plan, sets = sharded.plan, _sets(sharded)
+    rows = []
+    for begin, end, wide in segments(plan):
+        begin, end = max(begin, first) - first, min(end, first + layers) - first
+        names = [sets[plan.quantize.index(q)] for q in wide if plan.quantize.index(q) in sets]
+        if begin < end:
+            rows.append(f"({begin}, {end}, {' + '.join(names) or '()'})")
+    return rows
+
+
+def narrow_functions(sharded: Sharded, *, used: bool, reduce: str, summed: str) -> list[str]:
+    """The functions that multiply in a narrow dtype; [] where none does.
+
+    `used`: the file has `_used` already. `reduce` is the dtype that gradients are summed in, as code; `summed` the line
+    that lays a weight's gradient out before that, or "".
+    """
+    recipes = dict.fromkeys(map(_name, narrow_params(sharded).values()))
+    if not recipes:
+        return []
+    pairs = "\n".join(f"{INDENT}{python_string(name)}: {PAIRS[name]}," for name in recipes)
+    said = "# What casts inputs and weights, and what casts gradients of outputs."
+    kept = bool(segments(sharded.plan))
+    return [
+        *([RECIPE] if kept else []),
+        fill(LINEAR, recipe=IN_LAYERS if kept else ALWAYS),
+        *([] if used else [USED]),
+        fill(PRODUCTS, reduce=reduce, summed=summed, sums="COMPUTE"),
+        *(CASTS[name] for name in recipes),
+        f"{said}\nRECIPES = {{\n{pairs}\n}}",
+    ]
+
+
+def layers_in_segments(sharded: Sharded) -> list[str]:
+    """`layers` where some layers keep matmuls wide."""
+    several = len(stacks(sharded)) > 1
+    return [fill(LAYERS, segments="_segments(stack)" if several else "SEGMENTS"), *([OF_STACK] if several else [])]
