@@ -7,7 +7,7 @@ from planc.ir.sharding import Sharded
 from tests.cuda.moe_cases import BOTH, CAPACITY, DEEPSEEK, EP, MIXTRAL, QWEN3, STORED
 from tests.cuda.moe_cases import TP as CUDA_TP
 from tests.plans import propagated
-from tests.xla.cases import ALL_BF16, SP, SPLASH, TP, plan_of
+from tests.xla.cases import ALL_BF16, BF16, SP, SPLASH, TP, plan_of
 
 UNFUSED = "attention.core as unfused"
 LEFT_OUT = (
@@ -52,6 +52,14 @@ MOE: dict[str, tuple[str, ...]] = {
 written for TPUs, whose exchange is played by gathers here."""
 
 MOE_ROUNDED: dict[str, tuple[str, ...]] = {
+    "ep_float8": (
+        *("fsdp 2 > ep 2", BOTH, STORED, EP, BF16, "recompute blocks"),
+        "quantize attention, head as float8(rowwise) except layers 0",
+    ),
+    "deepseek_float8_tp": (
+        *("dp 2 > tp 2", "use zero1 over dp", TP, BF16),
+        "quantize mla, attention, ffn, shared as float8(tensorwise) except layers 0",
+    ),
     "ep_state_bf16": ("fsdp 2 > ep 2", BOTH, f"{ALL_BF16} over fsdp, ep", EP),
     "capacity_state_bf16_step": (
         *("fsdp 2 > ep 2", BOTH, f"{ALL_BF16} over fsdp, ep", EP, CAPACITY, "gather params per step"),

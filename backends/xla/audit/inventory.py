@@ -35,6 +35,7 @@ BETWEEN_SLICES = {
 """Collectives that the runtime of several slices makes of what hosts hand it, by the name in a `send`'s attributes. The
 device receives the result by a `recv`, which is not counted again."""
 DTYPES = {"f32": "fp32", "bf16": "bf16", "f16": "fp16", "s32": "int32", "u32": "int32", "s64": "int64", "s8": "int8"}
+DTYPES |= dict.fromkeys(("f8e4m3fn", "f8e5m2"), "float8")
 NOT_CALLED = frozenset(
     {"all-reduce", "all-reduce-start", "reduce-scatter", "reduce", "reduce-window", "scatter", "sort", "map"}
     | {"select-and-scatter", "async-done", "async-update", "reduce-scatter-start"}

@@ -59,10 +59,10 @@ def _narrow_linear(recipe: str, name: str, x: jax.Array, w: jax.Array) -> jax.Ar
     The factors of each product are cast to a narrow dtype, and what comes out is multiplied by their scales.
     A custom_vjp has no forward mode: jax.jvp and jax.jacfwd of the loss raise.
     """
-    return _narrow_forward(recipe, name, x, w)[0]
+    return _narrow_linear_forward(recipe, name, x, w)[0]
 
 
-def _narrow_forward(
+def _narrow_linear_forward(
     recipe: str, name: str, x: jax.Array, w: jax.Array
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     cast, _ = RECIPES[recipe]
@@ -71,7 +71,7 @@ def _narrow_forward(
     return (y * by_row * by_column[:, 0]).astype(COMPUTE), (x, w)
 
 
-def _narrow_backward(
+def _narrow_linear_backward(
     recipe: str, name: str, kept: tuple[jax.Array, jax.Array], dy: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     (x, w), (cast, cast_gradient) = kept, RECIPES[recipe]
@@ -86,7 +86,7 @@ def _narrow_backward(
     return dx, dw.astype(w.dtype)
 
 
-_narrow_linear.defvjp(_narrow_forward, _narrow_backward)
+_narrow_linear.defvjp(_narrow_linear_forward, _narrow_linear_backward)
 '''
 
 USED = '''
