@@ -188,6 +188,7 @@ SELDOM = {
         "unequal_stages_interleaved",
     ),
     *("splash_circular", "splash_mistral", "one_f_one_b_step_zero", "uneven_tp"),
+    *("float8_tensorwise_tp", "float8_ring", "float8_rowwise_tp", "int8_fp32_step"),
     *("whole_keys", "keys_of_two_ranks"),
     *("offload_optimizer_tp", "offload_params_zero1", "offload_some", "offload_kernel", "offload_step"),
     *("ulysses_gathered", "ulysses_gpipe", "ulysses_keys_whole", "ffn_rows", "projected_heads", "embed_at_rest"),

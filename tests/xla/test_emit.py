@@ -12,7 +12,7 @@ import pytest
 from planc.backends.xla.emit.program import NO_PLAN, emit
 from planc.ir.sharding import Sharded
 from tests.plans import propagated
-from tests.xla.cases import FSDP_TP, LAYOUTS, NARROW_STATE, plan_of, sharded
+from tests.xla.cases import FLOAT8, FSDP_TP, LAYOUTS, NARROW_STATE, plan_of, sharded
 from tests.xla.moe_cases import MOE, moe_sharded
 
 BF16 = "compute bf16 reduce fp32"
@@ -22,6 +22,7 @@ EXTRA: dict[str, tuple[str, ...]] = {
     "bf16_step": ("fsdp 4", "use fsdp over fsdp", "gather params per step", BF16),
     "bf16_microbatch": ("fsdp 4", "use fsdp over fsdp", "gather params per microbatch", BF16),
     **NARROW_STATE,
+    **FLOAT8,
     "compiled": (*FSDP_TP, "compile blocks, loss as inductor"),
     "reduce_bf16": (*FSDP_TP, "compute bf16 reduce bf16"),
     "long_axis_names": (
@@ -131,6 +132,16 @@ def test_state_is_kept_in_its_dtype_and_computed_with_in_fp32() -> None:
     assert "lambda a, b: (a + b).astype(a.dtype)" in whole and "return narrow(" in whole
     assert "optimizer.update(grads, _wide(state), params)" in whole
     assert not any(f"{noun}_DTYPE" in wide for noun in nouns)
+
+
+def test_matmuls_are_narrow_by_their_parameter_and_layer() -> None:
+    spared, mixed = emit(case("float8_rowwise")), emit(case("float8_tensorwise_tp"))
+    assert '"layers.*.attention.wo.weight": "float8_rowwise",' in spared and '"output.weight": "f' not in spared
+    assert "SEGMENTS = (\n    (0, 1, WIDE),\n    (1, 4, ()),\n)" in spared
+    assert "SEGMENTS = (\n    (0, 1, WIDE_1),\n    (1, 3, WIDE_0),\n    (3, 4, ()),\n)" in mixed
+    assert '"float8_rowwise": (_float8_rowwise, _float8_rowwise),' in mixed and "dtype=jnp.float8_e5m2" in mixed
+    assert "def _float8_tensorwise" not in spared and "NARROW" not in emit(case("bf16"))
+    assert "SEGMENTS" not in emit(case("int8_tp"))
 
 
 def test_a_region_that_is_compiled_is_named_where_the_whole_step_is() -> None:

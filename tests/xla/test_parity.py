@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from tests.launches import Row, case, tier
-from tests.xla.cases import LAYOUTS, NARROW, NARROW_STATE, QUICK, SELDOM
+from tests.xla.cases import FLOAT8, LAYOUTS, NARROW, NARROW_STATE, QUICK, SELDOM
 
 GRADIENT, LOSS = 1e-5, 1e-5
 NARROW_GRADIENT, NARROW_LOSS = 0.1, 1e-3
@@ -16,7 +16,7 @@ NARROW_GRADIENT, NARROW_LOSS = 0.1, 1e-3
 
 
 ALL = [case("xla", n, *tier(n, SELDOM, QUICK)) for n in LAYOUTS]
-ROUNDED = [case("xla-fp64", n, *tier(n, SELDOM, QUICK)) for n in NARROW_STATE]
+ROUNDED = [case("xla-fp64", n, *tier(n, SELDOM, QUICK)) for n in (*NARROW_STATE, *FLOAT8)]
 
 
 @pytest.mark.parametrize("name", [*ALL, *ROUNDED])

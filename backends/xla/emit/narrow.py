@@ -23,7 +23,7 @@ from planc.ir.sharding import Sharded
 
 LINEAR = '''
 def linear(name: str, x: jax.Array, w: jax.Array) -> jax.Array:
-    """x [..., in] times the parameter `name`, w [out, in]: [..., out]; in a narrow dtype where NARROW says so."""
+    """x [..., in] times the parameter `name`, w [out, in]: [..., out]; narrow where NARROW says so."""
     recipe = <recipe>
     product = {"": _wide_linear}.get(recipe, functools.partial(_narrow_linear, recipe))
     return product(name, x, w)
@@ -165,13 +165,20 @@ def narrow_tables(sharded: Sharded) -> list[str]:
     if not found:
         return []
     plan = sharded.plan
-    out = [*comment("Parameters that are multiplied by in a narrow dtype, and how."), *causes(q.cause for q in plan.quantize)]
+    out = [
+        *comment("Parameters that are multiplied by in a narrow dtype, and how."),
+        *causes(q.cause for q in plan.quantize),
+    ]
     out += ["NARROW = {", *(f"{INDENT}{python_string(n)}: {python_string(_name(q))}," for n, q in found.items()), "}"]
     if not segments(plan):
         return out
     out += comment("What some layers multiply by in COMPUTE all the same.")
     for sentence, name in _sets(sharded).items():
-        out += [f"{name} = (", *(f"{INDENT}{python_string(n)}," for n in params_of(sharded, plan.quantize[sentence])), ")"]
+        out += [
+            f"{name} = (",
+            *(f"{INDENT}{python_string(n)}," for n in params_of(sharded, plan.quantize[sentence])),
+            ")",
+        ]
     out += comment("Layers: the first one's number in its stack, one past the last, what they multiply by in COMPUTE.")
     return [*out, *_segments_table(sharded)]
 

@@ -40,7 +40,9 @@ def refusals(sharded: Sharded) -> list[Diagnostic]:
     if missing := not_lowered(plan, "xla"):
         return missing
     of_plan = (rule(plan) for rule in (_gather, _store_dtypes, _compute_dtypes))
-    of_ops = (rule(sharded) for rule in (_pipeline, _uneven_shards, _experts, _attention, _recompute, _offload, _narrow))
+    of_ops = (
+        rule(sharded) for rule in (_pipeline, _uneven_shards, _experts, _attention, _recompute, _offload, _narrow)
+    )
     found = (d for rule in (*of_plan, *of_ops) for d in rule)
     return sorted(dict.fromkeys(found), key=lambda d: d.span)
 
