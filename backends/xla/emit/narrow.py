@@ -3,8 +3,8 @@
 Each of a matmul's three products (the output, the input's gradient, the weight's gradient) casts both its factors anew:
 a factor's largest number becomes the largest of the narrow dtype. What float8 means is torchao's linear layer's
 (torchao 0.18, `float8_linear.py`, `float8_utils.py`), which the cuda target writes: by tensor, with gradients in
-float8_e5m2, or by row, all in float8_e4m3fn with scales that are powers of two. A tensor is all ranks' here, as arrays of
-a program are, and a row of tokens all ranks' tokens.
+float8_e5m2, or by row, all in float8_e4m3fn with scales that are powers of two. A tensor is that of all ranks here, as
+the arrays of a program are.
 
 Why not qwix (0.1.8): `quantize_model` takes a flax module and changes what its `__call__` does by rules on paths of
 modules, and an emitted program is plain functions over a dict. Its public `dot_general` and `einsum` have no gradient;
@@ -140,11 +140,11 @@ def layers(block: Callable[..., Any], x: Any, stack: Any) -> Any:
 
 
 def _layer(block: Callable[..., Any], names: tuple[str, ...]) -> Callable[..., Any]:
-    """A layer that multiplies by the named parameters in COMPUTE: a function of its own, as JAX traces each once."""
+    """A layer that multiplies by the named parameters in COMPUTE: JAX traces a function once, so one of its own."""
 
     def one(x: Any, layer: Any) -> tuple[Any, None]:
         with _keeping_wide(names):
-            # A layer waits for its x: else weights of one that is in no loop are gathered before all microbatches.
+            # A layer waits for its x: else weights of one in no loop are gathered before all microbatches.
             return block(*jax.lax.optimization_barrier((x, layer))), None
 
     return one

@@ -28,11 +28,11 @@ def _reduces(row: Collective) -> bool:
 
 
 def _reduce_per_reader(sharded: Sharded, row: Collective) -> Collective:
-    readers = [o for o in sharded.ops.get(row.section, ()) if _sums(sharded, o, row)]
+    readers = [o for o in sharded.ops.get(row.section, ()) if sums(sharded, o, row)]
     return changed(row, NAME, count=row.count * len(readers)) if len(readers) > 1 else row
 
 
-def _sums(sharded: Sharded, o: OpSharding, row: Collective) -> bool:
+def sums(sharded: Sharded, o: OpSharding, row: Collective) -> bool:
     """True for a matmul `o` whose part of the gradient in `row` is a sum over the ranks of `row`."""
     if o.op.kind != "matmul" or row.tensor not in o.op.inputs:
         return False
