@@ -12,7 +12,7 @@ from planc.ir.sharding import Sharded
 from planc.sharding.collectives import semantic_collectives
 from tests.audit.tpu_cases import plan_of as audited_plan
 from tests.plans import propagated
-from tests.xla.cases import FSDP, FSDP_TP, LAYOUTS, NARROW, SP, TP, plan_of
+from tests.xla.cases import FLOAT8, FSDP, FSDP_TP, LAYOUTS, NARROW, SP, TP, plan_of
 from tests.xla.moe_cases import moe_sharded
 from tests.xla.test_tpu_rules import rows as tpu_rows
 
@@ -20,6 +20,8 @@ OTHERS = {
     "dp_tp_blocks": ("dp 2 > tp 2", "use ddp over dp", TP, "recompute blocks"),
     "bf16_blocks": (*FSDP_TP, "compute bf16 reduce fp32", "recompute blocks"),
     "gpipe_fsdp": ("pp 2 > fsdp 2", FSDP, "use pp over pp as gpipe"),
+    "float8_rowwise": ("fsdp 4", FSDP, "quantize ffn, attention as float8(rowwise) except layers 0"),
+    "int8_step": FLOAT8["int8_fp32_step"],
     "tied_bf16_blocks": (*FSDP_TP, "compute bf16 reduce fp32", "recompute blocks"),
     "tied_circular": ("pp 2 > dp 2", "use zero1 over dp", "split layers over pp as circular(chunks = 2)"),
 }
@@ -39,6 +41,8 @@ COMPILED = {
         ("all_reduce", "tp"): 1682724,
     },
     "zero1": {("all_gather", "dp"): 619968, ("all_reduce", "dp"): 2479956},
+    "float8_rowwise": {("all_gather", "fsdp"): 2332992, ("all_reduce", "fsdp"): 2522652},
+    "int8_step": {("all_gather", "fsdp"): 624576, ("all_reduce", "fsdp"): 2515380},
     "gpipe": {
         ("all_gather", "pp"): 202752,
         ("all_reduce", "pp"): 103356,
@@ -152,7 +156,7 @@ FSDP_OF_SLICES = "use hsdp over replica, fsdp"
 
 
 def test_every_rule_marks_what_it_changes() -> None:
-    names = ("fsdp_tp_sp", "dp_tp_blocks", "zero1", "bf16_blocks", "gpipe_fsdp", "tied_zero1")
+    names = ("fsdp_tp_sp", "dp_tp_blocks", "float8_rowwise", "zero1", "bf16_blocks", "gpipe_fsdp", "tied_zero1")
     found = [rows(name) for name in names]
     found += [tpu_rows(name) for name in ("fsdp_v6e", "sp_v5p", "tp_v5p", "whole_v5p")]
     others = [moe_sharded(name) for name in ("ep_per_step", "capacity", "moe_dp_tp_sp", "deepseek_tp_cp")]

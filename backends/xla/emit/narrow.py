@@ -140,7 +140,7 @@ def layers(block: Callable[..., Any], x: Any, stack: Any) -> Any:
 
 
 def _layer(block: Callable[..., Any], names: tuple[str, ...]) -> Callable[..., Any]:
-    """A layer that multiplies by the named parameters in COMPUTE: JAX traces a function once, so one of its own."""
+    """A layer that multiplies by the named parameters in COMPUTE: its own, as JAX traces a function once."""
 
     def one(x: Any, layer: Any) -> tuple[Any, None]:
         with _keeping_wide(names):

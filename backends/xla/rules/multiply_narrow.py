@@ -2,14 +2,15 @@
 
 A matmul in float8 or int8 casts what rests, and XLA gathers that: one byte an element. The TPU compiler gathers what
 several matmuls read once in the forward, once in a replay and once for the weights' gradients, and the gradient of an
-output that rests divided twice, as its rows and as its columns have other scales. Gradients of what several matmuls read
+output that rests divided twice, as its rows and its columns have other scales. Gradients of what several matmuls read
 are multiplied by a scale each before they are added, so that each is summed (reduce_per_reader says so of virtual
-CPU devices, whatever is multiplied). Read from four layers of Llama 8B on v5p (fsdp 2 > tp 2, sequence over tp, by row):
-80 gathers of 335,544,320 bytes over tp where 604 MB are in bf16, and 66 sums where 42 are in bf16.
+CPU devices, whatever is multiplied). Read from four layers of Llama 8B on v5p (fsdp 2 > tp 2, sequence over tp, by
+row): 80 gathers of 335,544,320 bytes over tp where 604 MB are in bf16, and 66 sums where 42 are in bf16.
 
 Largest numbers are all-reduced over the ranks that divide what a sum takes, in the dtype of the tensor: those of rows
-and weights over a contracted dim's, those of columns over all that divide tokens. Scales that travel beside what they are
-of, a number for each token, are less than a thousandth of it and left out.
+and weights over a contracted dim's, those of columns over all that divide tokens. A scale along the dim that a gradient is divided on is found in parts, and
+gathered. Scales that travel beside what they are of, a number for each token, are less than a thousandth of it and left
+out.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from planc.backends.xla.analysis.layouts import cut
 from planc.backends.xla.analysis.narrow_products import products, recipe
 from planc.backends.xla.rules import gather_per_reader, reduce_per_reader, regather_saved_activations
 from planc.backends.xla.rules.rule import Rows, changed, of_tokens, platform
@@ -94,7 +96,7 @@ def _layers(sharded: Sharded, stage: int, section: str, sentence: Quantize) -> i
 
 
 Maxima = tuple[Phase, tuple[str, ...], float]
-"""The phase of an all-reduce, the axes that take part and how many largest numbers it carries."""
+"""The phase of a collective, the axes that take part and how many largest numbers it carries, or scales."""
 
 
 def _maxima(sharded: Sharded, stage: int) -> Iterator[Collective]:
@@ -103,28 +105,35 @@ def _maxima(sharded: Sharded, stage: int) -> Iterator[Collective]:
     for o, section, sentence in products(sharded):
         if section not in sections_on(plan, stage):
             continue
-        first = (section, o.op.inputs[0]) not in shared
+        if recipe(sentence) == "float8_tensorwise":
+            continue
+        first = platform(sharded) == "host" or (section, o.op.inputs[0]) not in shared
         shared.add((section, o.op.inputs[0]))
-        found = _of_rows(sharded, o, first) if recipe(sentence) != "float8_tensorwise" else ()
+        found = _of_rows(sharded, o, first)
+        one = Collective(
+            op="all_reduce",
+            axes=(),
+            group_size=1,
+            stage=stage,
+            phase="backward",
+            carries="activation",
+            tensor=f"{o.op.name} maxima",
+            section=section,
+            dtype=plan.precision.compute,
+            per="microbatch",
+            count=_layers(sharded, stage, section, sentence) * microbatches_each(plan),
+            buffer_bytes=DTYPE_BYTES[plan.precision.compute],
+            realised_by=(NAME,),
+            cause=sentence.cause,
+        )
         for phase, axes, numbers in (*found, *_replayed(sharded, o, section, tuple(found))):
-            if not axes:
-                continue
-            yield Collective(
-                op="all_reduce",
-                axes=axes,
-                group_size=plan.mesh.size(*axes),
-                stage=stage,
-                phase=phase,
-                carries="activation",
-                tensor=f"{o.op.name} maxima",
-                section=section,
-                dtype=plan.precision.compute,
-                per="microbatch",
-                count=_layers(sharded, stage, section, sentence) * microbatches_each(plan),
-                buffer_bytes=numbers * DTYPE_BYTES[plan.precision.compute],
-                realised_by=(NAME,),
-                cause=sentence.cause,
-            )
+            if axes:
+                size = plan.mesh.size(*axes)
+                yield replace(one, axes=axes, group_size=size, phase=phase, buffer_bytes=one.buffer_bytes * numbers)
+        for phase, axes, numbers in _of_gradients(sharded, o, first):
+            size, made = plan.mesh.size(*axes), f"{o.op.name} scales"
+            scales = replace(one, dtype="fp32", buffer_bytes=numbers * DTYPE_BYTES["fp32"], tensor=made)
+            yield replace(scales, op="all_gather", axes=axes, group_size=size, phase=phase)
 
 
 def _replayed(sharded: Sharded, o: OpSharding, section: str, found: tuple[Maxima, ...]) -> Iterator[Maxima]:
@@ -143,6 +152,16 @@ def _of_rows(sharded: Sharded, o: OpSharding, first: bool) -> list[Maxima]:
     found += [("backward", outputs, tokens), ("backward", outputs, used)]
     found.append(("backward", _at_rest(sharded, o.op.output), made))
     return [*found, ("backward", _at_rest(sharded, o.op.inputs[0]), used)] if first else found
+
+
+def _of_gradients(sharded: Sharded, o: OpSharding, first: bool) -> Iterator[Maxima]:
+    """The gather of scales along the dim that a weight's gradient is divided on; for inputs, the `first` reader's."""
+    param = sharded.param[o.op.params[0]]
+    index, axes = cut(sharded.plan, param, "grads"), sharded.plan.mesh.in_order(param.stored["grads"])
+    shared = index == 1 and not first
+    if index is not None and axes and not shared:
+        dims, parts = param.param.shape_dims[index], sharded.plan.mesh.in_order(param.compute[index])
+        yield "backward", axes, _local(sharded, dims, parts)
 
 
 def _local(sharded: Sharded, dims: tuple[str, ...], axes: tuple[str, ...]) -> float:
