@@ -8,9 +8,9 @@ CPU devices, whatever is multiplied). Read from four layers of Llama 8B on v5p (
 row): 80 gathers of 335,544,320 bytes over tp where 604 MB are in bf16, and 66 sums where 42 are in bf16.
 
 Largest numbers are all-reduced over the ranks that divide what a sum takes, in the dtype of the tensor: those of rows
-and weights over a contracted dim's, those of columns over all that divide tokens. A scale along the dim that a gradient is divided on is found in parts, and
-gathered. Scales that travel beside what they are of, a number for each token, are less than a thousandth of it and left
-out.
+and weights over a contracted dim's, those of columns over all that divide tokens. A scale along the dim that a gradient
+is divided on is found in parts, and gathered. Scales that travel beside what they are of, a number for each token, are
+less than a thousandth of it and left out.
 """
 
 from __future__ import annotations
