@@ -1,4 +1,4 @@
-"""What a narrow matmul reads travels narrow, each of its readers' gradients is summed by itself, and scales are agreed.
+"""Matmuls in a narrow dtype: what they read travels narrow, gradients are summed for each reader, scales are agreed on.
 
 A matmul in float8 or int8 casts what rests, and XLA gathers that: one byte an element. The TPU compiler gathers what
 several matmuls read once in the forward, once in a replay and once for the weights' gradients, and the gradient of an

@@ -67,8 +67,8 @@ def product_of(sentence: Quantize) -> Product:
     def product(x: jax.Array, w: jax.Array) -> jax.Array:
         return forward(x, 1) @ forward(w, 1).T
 
-    def gradients(kept: tuple[jax.Array, jax.Array], dy: jax.Array) -> tuple[jax.Array, jax.Array]:
-        x, w = kept
+    def gradients(saved: tuple[jax.Array, jax.Array], dy: jax.Array) -> tuple[jax.Array, jax.Array]:
+        x, w = saved
         return backward(dy, 1) @ forward(w, 0), backward(dy, 0).T @ forward(x, 0)
 
     product.defvjp(lambda x, w: (product(x, w), (x, w)), gradients)
