@@ -13,7 +13,7 @@ from planc.diag.fast_dataclass import dataclass
 
 EXAMPLES = 3
 """Sentences shown for a verb."""
-HARDWARE = ("chip", "link", "node", "network", "torus", "graph", "fabric", "points", "wire")
+HARDWARE = ("chip", "link", "node", "network", "torus", "graph", "fabric", "points", "wire", "measured")
 """Verbs of hardware files."""
 WRITTEN = {"attention": "attention.core"}
 """Spelling of a verb in a file, where its reader's name differs."""

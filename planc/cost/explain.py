@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from planc.cost.compute.section import host_s, op_s
+from planc.cost.compute.section import host_s, op_s, table_for
 from planc.cost.costed import CostedPlan
+from planc.cost.machine.collective_time import collective_table
+from planc.cost.machine.topology import device_group
 from planc.cost.step.span_names import optimizer_cause, transfer_words
 from planc.cost.step.step_time import copies_run
 from planc.diag.fast_dataclass import dataclass
@@ -44,12 +46,14 @@ def _compute(costed: CostedPlan) -> Iterator[Seconds]:
     chip = plan.cluster.chip
     done: dict[str, float] = {}
     again: dict[str, float] = {}
+    tables: dict[str, dict[str, None]] = {}
     for section, copies in copies_run(sharded, costed.slowest).items():
         ops = sharded.ops.get(section, ())
         names = set(replay(plan, section).ops) if section in plan.model.blocks else set()
         times = microbatches_each(plan) * copies
         for o in ops:
             what = f"{o.op.kind} of {o.op.region}" if o.op.kind == "matmul" else o.op.kind
+            tables.setdefault(what, {})[table_for(sharded, o, chip)] = None
             forward, backward = op_s(sharded, o, chip), op_s(sharded, o, chip, backward=True)
             done[what] = done.get(what, 0.0) + times * (forward + backward)
             if o.op.name in names:
@@ -59,11 +63,17 @@ def _compute(costed: CostedPlan) -> Iterator[Seconds]:
             done[HOST] = done.get(HOST, 0.0) + times * waits
             again[HOST] = again.get(HOST, 0.0) + times * waits_again
     for what, spent in done.items():
-        why = WAITS if what == HOST else "forward and backward of every microbatch"
+        why = WAITS if what == HOST else f"forward and backward of every microbatch{_measured(tables[what])}"
         yield Seconds(part="compute", name=what, seconds=spent, why=why)
     for what, spent in again.items():
-        why = WAITS if what == HOST else "run again in the backward instead of kept"
+        why = WAITS if what == HOST else f"run again in the backward instead of kept{_measured(tables[what])}"
         yield Seconds(part="recompute", name=what, seconds=spent, why=why, cause=plan.recompute.cause)
+
+
+def _measured(tables: Iterable[str]) -> str:
+    """The tables of measured rates that seconds are from, in words; "" for none."""
+    named = [table for table in tables if table]
+    return f", by the table of {' and '.join(named)}" if named else ""
 
 
 HOST = "the host"
@@ -83,9 +93,19 @@ def _exposed(costed: CostedPlan) -> Iterator[Seconds]:
             part="exposed communication",
             name=transfer_words(r.row for r in rows),
             seconds=exposed,
-            why=_exposure_text(carries, rows[0].level, total, exposed),
+            why=_exposure_text(carries, rows[0].level, total, exposed) + _measured(_tables_of(costed, rows)),
             cause=cause,
         )
+
+
+def _tables_of(costed: CostedPlan, rows: Iterable[TimedCollective]) -> dict[str, None]:
+    """The tables that the seconds of collectives are from; "" among them where there is none."""
+    plan = costed.sharded.plan
+    found: dict[str, None] = {}
+    for r in rows:
+        table = collective_table(r.row.op, device_group(plan.mesh, plan.cluster, r.row.axes)) if r.row.axes else None
+        found[f"{table.op} over {table.members}" if table else ""] = None
+    return found
 
 
 def _exposure_text(carries: str, level: str, total: float, exposed: float) -> str:

@@ -23,6 +23,7 @@ OTHERS = {
     "fabric": "`fabric NAME = KIND(NUMBER = N, LINK = NAME)`: a rack, rail, fat_tree, dragonfly or torus of a graph.",
     "points": "`points NAME, NAME as KIND [in NODE]`: chips, switches, cards, hosts and sockets of a graph.",
     "wire": "`wire NAMES to NAMES over LINK [x N] [at SHARE]`: a link from each point to each other.",
+    "measured": "`measured OP [over MEMBERS] of NAME [in DTYPE] (SIZE at RATE, ...)`: measured rates by size.",
     "torus": "`torus NAME = CHIP over LINK (wrap = [4, 4, 4])`: chips in a torus; its shape is given by `cluster`.",
 }
 """Verbs without a reader of their own."""

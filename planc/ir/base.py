@@ -33,6 +33,7 @@ def _plain_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 LEFT_OUT = {
     "own_graph": None,
     "changes": (),
+    "tables": (),
     "back_bandwidth_bytes_per_s": 0.0,
     "fixed": (),
     "own_code": (),

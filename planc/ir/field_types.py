@@ -148,6 +148,8 @@ SHARE = Within(1e-6, 1)
 SHARE_OR_NONE = Within(0, 1)
 FACTOR = Within(1e-3, 1e6)
 """A ratio, such as the speed-up by reductions in the network."""
+OF_WHOLE = Within(1e-12, 1e6)
+"""A measured rate beside a declared one: small messages are slow, a gather of many members is faster than a link."""
 DEPTH = Within(0, 1e9)
 """Steps, which need not be whole."""
 YEARLY = Within(1e-9, 1e9)
@@ -183,6 +185,7 @@ Seconds = Annotated[float, SECONDS]
 Share = Annotated[float, SHARE]
 ShareOrNone = Annotated[float, SHARE_OR_NONE]
 Factor = Annotated[float, FACTOR]
+OfWhole = Annotated[float, OF_WHOLE]
 Depth = Annotated[float, DEPTH]
 BytesPerSOrNone = Annotated[float, Within(BYTES_PER_S.minimum, BYTES_PER_S.most, or_none=True)]
 YearlyOrNone = Annotated[float, Within(YEARLY.minimum, YEARLY.most, or_none=True)]

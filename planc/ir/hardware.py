@@ -29,6 +29,7 @@ from planc.ir.field_types import (
     ShareOrNone,
     YearlyOrNone,
 )
+from planc.ir.op_tables import OpTable
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -88,6 +89,8 @@ class Chip(Value):
     """fp32 lanes of one core."""
     failures_per_year: YearlyOrNone = 0.0
     """Failures of one chip, with what hangs on it, that end a run; 0: the hardware file does not say."""
+    tables: tuple[OpTable, ...] = ()
+    """Measured rates of matmuls, attention and streams by size, where the hardware file has them."""
 
     @property
     def hosts_itself(self) -> bool:
@@ -123,6 +126,8 @@ class Link(Value):
     """The other way, in a graph; 0: the same."""
     failures_per_year: YearlyOrNone = 0.0
     """Failures of one such link that end a run; 0: the hardware file does not say."""
+    tables: tuple[OpTable, ...] = ()
+    """Measured rates of collectives by size, where the hardware file has them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,6 +152,8 @@ class Level(Value):
     """Ports of one switch of this level; 0 when the hardware file does not say."""
     rails: Positive = 1
     """Links of one host, each to its own switch: chip i of every host meets on rail i."""
+    tables: tuple[OpTable, ...] = ()
+    """Measured rates of collectives by size, where the hardware file has them."""
 
 
 PartKind = Literal["rack", "rail", "fat_tree", "dragonfly", "torus"]

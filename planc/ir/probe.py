@@ -40,7 +40,7 @@ class Probe:
         return {**asdict(self), "sizes": list(self.sizes)}
 
 
-def attention_flops(sizes: tuple[int, ...]) -> float:
+def attention_flops(sizes: tuple[float, ...]) -> float:
     """FLOPs of the forward of causal attention: two products, of which the mask leaves half.
 
     `sizes` are (sequences, heads, tokens of a sequence, head_dim).

@@ -134,10 +134,14 @@ def _import(sentence: Sentence, files: Files, draft: Draft) -> None:
         draft.report("E0111", word.span, f"{relative} is a plan; layouts and hardware are imported")
 
 
+NAMELESS = ("points", "wire", "measured")
+"""Sentences of a hardware file that declare no one name."""
+
+
 def _declared_once(sentences: list[Sentence], draft: Draft) -> None:
     """E0107 for a chip, link, node or torus of a name that another one has: which is meant cannot be known."""
-    known = {(s.verb, _name(s)): s for s in draft.hardware if s.verb not in ("points", "wire")}
-    for sentence in (s for s in sentences if s.verb not in ("points", "wire")):
+    known = {(s.verb, _name(s)): s for s in draft.hardware if s.verb not in NAMELESS}
+    for sentence in (s for s in sentences if s.verb not in NAMELESS):
         first = known.setdefault((sentence.verb, _name(sentence)), sentence)
         if first is not sentence:
             draft.report(

@@ -20,6 +20,7 @@ from planc.graph.soundness import KINDS, LINKS, MAY_BE_ZERO, NUMBERS, mistake_of
 from planc.ir.hardware import Chip, Link, OwnGraph, Part, PartKind, Points, Wire
 from planc.language.draft import Draft
 from planc.language.verbs.hardware import Declared, declared_name, read_chip, read_link
+from planc.language.verbs.measured import check_owners, with_chip_tables
 from planc.syntax.tree import Node, Sentence, Word
 
 SAME_AS = {"up": "out", "local": "out"}
@@ -52,6 +53,8 @@ def read_graph(sentence: Sentence, declared: Declared, draft: Draft) -> ReadGrap
     if chip_sentence is None:
         draft.unknown(chip_word, declared.names("chip"), "a chip of this hardware file")
     chip = read_chip(chip_sentence, draft) if chip_sentence else None
+    chip = with_chip_tables(chip, declared, draft) if chip else None
+    check_owners(declared, draft, routed=True)
     graph = reader.graph()
     if len(draft.diagnostics) > before or chip is None:
         return None

@@ -7,6 +7,7 @@ from planc.ir.mesh import Mesh
 from planc.language.draft import Draft
 from planc.language.verbs import readers
 from planc.language.verbs.hardware import Declared, read_chip, read_levels, read_link, wrap_multiples
+from planc.language.verbs.measured import check_owners, with_chip_tables, with_link_tables
 from planc.language.verbs.price import price
 from planc.language.verbs.use import expand
 from planc.syntax import Tree
@@ -34,16 +35,10 @@ def _hardware(declared: Declared, draft: Draft) -> None:
         from planc.language.own_graph import read_graph
 
         read_graph(graph, declared, draft)
+    else:
+        _tables(declared, draft)
     for sentence in declared.sentences:
-        if graph is not None and sentence.verb in ("chip", "link"):
-            continue  # read with the graph
-        if sentence.verb == "chip":
-            read_chip(sentence, draft)
-        elif sentence.verb == "link":
-            read_link(sentence, draft)
-        elif sentence.verb == "network":
-            read_levels(sentence, draft)
-        elif sentence.verb == "price":
+        if sentence.verb == "price":
             price(sentence, draft)
         elif sentence.verb in ("node", "torus"):
             chip, link = sentence.node.words("NAME")[-2:]
@@ -51,6 +46,19 @@ def _hardware(declared: Declared, draft: Draft) -> None:
             draft.one_of(link, declared.names("link"), "a link of the hardware files")
             if sentence.verb == "torus":
                 wrap_multiples(sentence, draft)
+
+
+def _tables(declared: Declared, draft: Draft) -> None:
+    """Chips, links and levels with their tables of measured rates."""
+    for sentence in declared.sentences:
+        if sentence.verb == "chip" and (chip := read_chip(sentence, draft)) is not None:
+            with_chip_tables(chip, declared, draft)
+        elif sentence.verb == "link" and (link := read_link(sentence, draft)) is not None:
+            with_link_tables(link, declared, draft)
+        elif sentence.verb == "network":
+            for level in read_levels(sentence, draft):
+                with_link_tables(level, declared, draft)
+    check_owners(declared, draft)
 
 
 def _layout(file: Tree, header: Sentence, draft: Draft) -> None:

@@ -15,7 +15,7 @@ VERBS = (
     *("freeze", "lora", "compute"),
     *("recompute", "quantize", "offload", "overlap", "compile", "realise", "use", "override", "target"),
     *("train", "price", "expect"),
-    *("chip", "link", "node", "network", "torus", "graph", "fabric", "points", "wire"),
+    *("chip", "link", "node", "network", "torus", "graph", "fabric", "points", "wire", "measured"),
 )
 HEADERS = VERBS[:3]
 OLD_VERBS = ("param", "attention")

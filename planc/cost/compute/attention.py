@@ -10,9 +10,12 @@ from math import prod
 
 from planc.cost.compute.flops import head_widths, local_dim, op_bytes, op_flops
 from planc.cost.compute.gemm import Gemm, gemm_s
+from planc.cost.machine.op_tables import table_s
 from planc.cost.machine.rates import dtype_s_per_flop, memory_bytes_per_s, peak_flops_per_s
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.hardware import Chip
+from planc.ir.op_tables import OpTable, table_of
+from planc.ir.probe import attention_flops
 from planc.ir.realised import AttentionKernel
 from planc.ir.sharding import OpSharding, Sharded
 from planc.sharding.local import local_elements
@@ -43,10 +46,12 @@ def attention_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool) 
     '154 us'
     """
     plan, kernel = sharded.plan, sharded.attention
-    if kernel is not None and kernel.stores_scores:
+    if kernel is not None and kernel.stores_scores and attention_table(sharded, o, chip, backward=backward) is None:
         return _stored_scores_s(sharded, o, chip, kernel, backward=backward)
     if kernel is None and plan.attention is not None and plan.attention.runs == "unfused":
         return _unfused_s(sharded, o, chip, backward=backward)
+    if (table := attention_table(sharded, o, chip, backward=backward)) is not None:
+        return _measured_s(sharded, o, chip, table, backward=backward)
     times = FLASH_BACKWARD if backward else 1.0
     peak = peak_flops_per_s(chip, plan.precision.compute) / chip.devices
     masked = kernel is not None and kernel.windows_by_mask and o.op.window
@@ -58,6 +63,45 @@ def attention_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool) 
     traffic_s = times * op_bytes(sharded, o) / memory_bytes_per_s(chip)
     repeated_s = repeated_bytes(sharded, o) / memory_bytes_per_s(chip)
     return max(arithmetic, traffic_s) + repeated_s + chip.launch_s * (2 if backward else 1)
+
+
+def attention_table(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool) -> OpTable | None:
+    """The table of measured rates of `chip` that the seconds of attention op `o` are from, or of its `backward`; None:
+    they are the curve's.
+
+    What was measured is the stack's own kernel on whole causal sequences, all heads as wide for values as for keys. A
+    plan of `sharded` that names a kernel, divides the sequence or has a window has no table, nor has a program that
+    stores its scores on an accelerator: its kernel is another one.
+
+    >>> attention_table(sharded, ops["attention.core"], h100, backward=False) is None  # no file has one
+    True
+    """
+    plan, kernel = sharded.plan, sharded.attention
+    if not chip.tables or o.op.window or o.layout.get("sequence") or (plan.attention and plan.attention.runs):
+        return None
+    query, value = (sharded.model.sizes[sharded.model.tensor[t].dims[-1]] for t in (o.op.inputs[0], o.op.output))
+    if query != value or (kernel is not None and kernel.stores_scores and not chip.hosts_itself):
+        return None
+    return table_of(chip.tables, "attention_backward" if backward else "attention", plan.precision.compute)
+
+
+def _measured_s(sharded: Sharded, o: OpSharding, chip: Chip, table: OpTable, *, backward: bool) -> float:
+    """Seconds of attention by its table, and of keys and values that are repeated for it."""
+    plan, model = sharded.plan, sharded.model
+    times = FLASH_BACKWARD if backward else 1.0
+    peak = peak_flops_per_s(chip, plan.precision.compute) / chip.devices
+
+    def curve_s(sizes: tuple[float, ...]) -> float:
+        reached = min(MOST_EFFICIENT, chip.attention_efficiency * head_share(sizes[3], chip.name))
+        return times * attention_flops(sizes) / (peak * reached) + chip.launch_s * (2 if backward else 1)
+
+    sizes = (
+        *(local_dim(sharded, o, d) for d in ("batch", "heads")),
+        float(plan.batch.sequence_tokens),
+        float(model.sizes[model.tensor[o.op.output].dims[-1]]),
+    )
+    seconds = table_s(table, sizes, work=lambda s: times * attention_flops(s), curve_s=curve_s, units_per_s=peak)
+    return seconds + repeated_bytes(sharded, o) / memory_bytes_per_s(chip)
 
 
 def repeated_bytes(sharded: Sharded, o: OpSharding) -> float:

@@ -11,14 +11,16 @@ from collections.abc import Iterable
 from math import ceil, inf, prod
 
 from planc.cost.compute.flops import cache_of, local_dim, update_products
-from planc.cost.compute.quantize import casts_s, quantized, s_per_flop
-from planc.cost.machine.rates import memory_bytes_per_s
+from planc.cost.compute.quantize import casts_s, product_dtype, quantized, s_per_flop
+from planc.cost.machine.op_tables import table_s
+from planc.cost.machine.rates import memory_bytes_per_s, peak_flops_per_s
 from planc.diag.fast_dataclass import dataclass
 from planc.frameworks import framework
 from planc.ir.cache import cached_on
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.hardware import Chip
 from planc.ir.model import ROUTED, Op
+from planc.ir.op_tables import OpTable, table_of
 from planc.ir.plan import Plan
 from planc.ir.sharding import OpSharding, Sharded
 
@@ -73,8 +75,11 @@ def gemm_of(sharded: Sharded, o: OpSharding) -> Gemm:
     )
 
 
-def gemm_s(gemm: Gemm, chip: Chip, s_per_flop: float, element_bytes: float, at_once: float = inf) -> float:
-    """Seconds of one product: the slower of arithmetic and memory traffic, and a launch.
+def gemm_s(
+    gemm: Gemm, chip: Chip, s_per_flop: float, element_bytes: float, at_once: float = inf, dtype: str = ""
+) -> float:
+    """Seconds of one product: the slower of arithmetic and memory traffic, and a launch; or what the hardware file's
+    table says that was measured, launch included.
 
     Starting and ending a tile takes as long as `matmul_depth` more steps of the contraction, less what runs beside
     another tile's steps: at most half of the time. The last wave of tiles leaves `matmul_tail` of the cores' time
@@ -86,10 +91,36 @@ def gemm_s(gemm: Gemm, chip: Chip, s_per_flop: float, element_bytes: float, at_o
         s_per_flop: seconds of one FLOP at the reached rate.
         element_bytes: bytes of an element of the inputs and the output.
         at_once: groups whose tiles run beside each other, where each group is a kernel of its own.
+        dtype: of the product, for the table; "": the curve alone. Several groups have no table.
 
     >>> f"{gemm_s(Gemm(8192, 8192, 8192), h100, 1 / 989e12, 2) * 1e3:.2f} ms"  # 1.1 PFLOP
     '1.11 ms'
     """
+    table = product_table(gemm, chip, dtype)
+    if table is None:
+        return _curve_s(gemm, chip, s_per_flop, element_bytes, at_once)
+    return table_s(
+        table,
+        (gemm.m, gemm.n, gemm.k),
+        work=lambda sizes: Gemm(*sizes).flops,
+        curve_s=lambda sizes: _curve_s(Gemm(*sizes), chip, s_per_flop, element_bytes, at_once),
+        units_per_s=peak_flops_per_s(chip, dtype) / chip.devices,
+    )
+
+
+def product_table(gemm: Gemm, chip: Chip, dtype: str) -> OpTable | None:
+    """The table of measured rates of `chip` that the seconds of a product in `dtype` are from; None: the curve's.
+
+    >>> product_table(Gemm(8192, 8192, 8192), h100, "bf16") is None  # no file has one
+    True
+    """
+    if not chip.tables or gemm.groups != 1 or dtype not in chip.flops_per_s:
+        return None
+    return table_of(chip.tables, "matmul", dtype)
+
+
+def _curve_s(gemm: Gemm, chip: Chip, s_per_flop: float, element_bytes: float, at_once: float) -> float:
+    """Seconds of one product without a table."""
     depth = 1 + chip.matmul_depth / (chip.matmul_depth + gemm.k)
     tail = 1.0
     if chip.matmul_tail:
@@ -158,13 +189,13 @@ def products_s(sharded: Sharded, o: OpSharding, chip: Chip, backward: bool) -> t
     gemm, share = fused_of(sharded, o)
     gemm = _with_shared_tiles(sharded.plan, gemm)
     one = s_per_flop(sharded.plan, o.op, chip)
-    size = DTYPE_BYTES[sharded.plan.precision.compute]
+    size, dtype = DTYPE_BYTES[sharded.plan.precision.compute], product_dtype(sharded.plan, o.op)
     at_once = framework(sharded.plan.framework).expert_streams or inf
     to_input = Gemm(gemm.m, gemm.k, gemm.n, gemm.groups)
     to_weight = Gemm(gemm.k, gemm.n, gemm.m, gemm.groups)
     if not o.op.fixed:
         products = (to_input, to_weight) if backward else (gemm,)
-        return tuple(share * gemm_s(g, chip, one, size, at_once) for g in products)
+        return tuple(share * gemm_s(g, chip, one, size, at_once, dtype) for g in products)
     updates = [Gemm(*sides) for sides in update_products(sharded, o)]
     made: tuple[list[tuple[float, Gemm]], list[tuple[float, Gemm]]] = ([(share, gemm)], [])
     if backward:
@@ -174,7 +205,7 @@ def products_s(sharded: Sharded, o: OpSharding, chip: Chip, backward: bool) -> t
         made[1].extend((1.0, Gemm(g.k, g.n, g.m)) for g in updates)
     else:
         made[0].extend((1.0, g) for g in updates)
-    found = tuple(sum(part * gemm_s(g, chip, one, size, at_once) for part, g in some) for some in made)
+    found = tuple(sum(part * gemm_s(g, chip, one, size, at_once, dtype) for part, g in some) for some in made)
     return found if backward else found[:1]
 
 
@@ -220,7 +251,8 @@ def update_s(sharded: Sharded, o: OpSharding, chip: Chip) -> float:
     0.0
     """
     one, size = s_per_flop(sharded.plan, o.op, chip), DTYPE_BYTES[sharded.plan.precision.compute]
-    return sum((gemm_s(Gemm(*sides), chip, one, size) for sides in update_products(sharded, o)[:1]), 0.0)
+    dtype = product_dtype(sharded.plan, o.op)
+    return sum((gemm_s(Gemm(*g), chip, one, size, dtype=dtype) for g in update_products(sharded, o)[:1]), 0.0)
 
 
 BIAS_PASSES = {False: 4, True: 2}

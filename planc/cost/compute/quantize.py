@@ -51,6 +51,18 @@ def s_per_flop(plan: Plan, op: Op, chip: Chip) -> float:
     return kept * wide + (1 - kept) * dtype_s_per_flop(chip, chosen.dtype)
 
 
+def product_dtype(plan: Plan, op: Op) -> str:
+    """The dtype that all products of op `op` in `plan` are done in; "" where some layers' are done in another.
+
+    >>> product_dtype(plan, ops["ffn.gate"].op)
+    'bf16'
+    """
+    chosen = quantized(plan, op)
+    if chosen is None:
+        return plan.precision.compute
+    return "" if chosen.kept_layers else chosen.dtype
+
+
 HALF_A_BYTE = 0.5
 """Bytes of a float4."""
 TILED = ("blockwise",)

@@ -9,14 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from planc.cost.compute.attention import attention_s
+from planc.cost.compute.attention import attention_s, attention_table
 from planc.cost.compute.flops import backward_of_code, cache_of, op_bytes, op_flops
-from planc.cost.compute.gemm import matmul_op_s, update_s, weights_s
+from planc.cost.compute.gemm import fused_of, matmul_op_s, product_table, update_s, weights_s
+from planc.cost.compute.quantize import product_dtype
+from planc.cost.machine.op_tables import table_s
 from planc.cost.machine.rates import dtype_s_per_flop, memory_bytes_per_s
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.cache import cached_on
 from planc.ir.hardware import Chip
 from planc.ir.model import Section
+from planc.ir.op_tables import table_of
 from planc.ir.sharding import OpSharding, Sharded
 from planc.sharding.recompute import replay
 
@@ -132,7 +135,43 @@ def op_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool = False)
     traffic = op_bytes(sharded, o) * BACKWARD_BYTES.get(o.op.kind, 1.0) if backward else op_bytes(sharded, o)
     flops = op_flops(sharded, o) * (backward_of_code(o.op) if backward else 1.0)
     arithmetic = flops * dtype_s_per_flop(chip, sharded.plan.precision.compute)
-    return max(arithmetic, traffic / memory_bytes_per_s(chip)) + chip.launch_s
+    return max(arithmetic + chip.launch_s, stream_s(traffic, chip))
+
+
+def stream_s(moved_bytes: float, chip: Chip) -> float:
+    """Seconds of one kernel that reads and writes so many bytes, launch included: by the hardware file's table of
+    streams, or else at the reached rate of the memory of `chip`.
+
+    >>> f"{stream_s(33.5e6, h100) * 1e6:.0f} us"
+    '10 us'
+    """
+
+    def curve_s(sizes: tuple[float, ...]) -> float:
+        return sizes[0] / memory_bytes_per_s(chip) + chip.launch_s
+
+    table = table_of(chip.tables, "stream") if chip.tables and moved_bytes > 0 else None
+    if table is None:
+        return curve_s((moved_bytes,))
+    rate = chip.memory_bandwidth_bytes_per_s / chip.devices
+    return table_s(table, (moved_bytes,), work=lambda sizes: sizes[0], curve_s=curve_s, units_per_s=rate)
+
+
+def table_for(sharded: Sharded, o: OpSharding, chip: Chip) -> str:
+    """The table of measured rates of `chip` that the forward of op `o` takes its seconds from, by its op and dtype; ""
+    where it takes none. `sharded` has the local sizes.
+
+    >>> table_for(sharded, ops["ffn.gate"], h100)  # no file has one
+    ''
+    """
+    if not chip.tables:
+        return ""
+    if o.op.kind == "matmul":
+        table = product_table(fused_of(sharded, o)[0], chip, product_dtype(sharded.plan, o.op))
+    elif o.op.kind == "attention":
+        table = attention_table(sharded, o, chip, backward=False)
+    else:
+        table = table_of(chip.tables, "stream")
+    return f"{table.op} in {table.dtype}" if table and table.dtype else table.op if table else ""
 
 
 BACKWARD_BYTES = {"code": 2.0, "norm": 1.5, "elementwise": 5 / 3, "embedding": 2.0, "loss": 0.0}

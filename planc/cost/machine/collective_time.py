@@ -23,9 +23,11 @@ from math import log2, prod
 from operator import itemgetter
 from typing import Literal
 
+from planc.cost.machine.op_tables import table_s
 from planc.cost.machine.topology import DeviceGroup, GroupLevel, Ring
 from planc.ir.collective import CollectiveOp
 from planc.ir.hardware import Cluster
+from planc.ir.op_tables import OpTable
 
 Op = CollectiveOp | Literal["broadcast"]
 
@@ -60,13 +62,46 @@ def collective_s(op: Op, buffer_bytes: float, group: DeviceGroup) -> float:
 
 
 def transfer_s(op: Op, buffer_bytes: float, group: DeviceGroup) -> float:
-    """Seconds of one call on the links, without the framework's launch.
+    """Seconds of one call on the links, without the framework's launch; as it was measured, where the hardware file
+    has a table of it.
 
     `buffer_bytes` is the larger of input and output on one device; `group` says where the group lies.
 
     >>> transfer_s("all_gather", 4e9, ring), transfer_s("all_reduce", 4e9, ring)  # 4 devices, 100 GB/s each
     (0.03, 0.06)
     """
+    table = collective_table(op, group)
+    if table is None or buffer_bytes <= 0:
+        return _curve_s(op, buffer_bytes, group)
+    return table_s(
+        table,
+        (buffer_bytes,),
+        work=lambda sizes: sizes[0],
+        curve_s=lambda sizes: _curve_s(op, sizes[0], group),
+        units_per_s=group.levels[0].declared_bytes_per_s,
+        capped=False,
+    )
+
+
+def collective_table(op: Op, group: DeviceGroup) -> OpTable | None:
+    """The table of measured rates that the seconds of `op` over `group` are from: that of the one level which it
+    crosses, for groups of as many members. None: they are a curve's.
+
+    Groups of neighbours were measured, all at once. Others of a torus, whose rings share links, have no table.
+
+    >>> collective_table("all_reduce", node) is None  # no file has one
+    True
+    """
+    if len(group.levels) != 1 or not group.levels[0].tables:
+        return None
+    (level,) = group.levels
+    if group.routes is not None or any(ring.stride > 1 for ring in level.rings):
+        return None
+    return next((t for t in level.tables if t.op == op and t.members == group.size), None)
+
+
+def _curve_s(op: Op, buffer_bytes: float, group: DeviceGroup) -> float:
+    """Seconds of one call without a table."""
     return _fastest(op, buffer_bytes, group)[1] / group.efficiency(op)
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.hardware import Cluster, Level
 from planc.ir.mesh import Axis, Mesh
+from planc.ir.op_tables import OpTable
 
 if TYPE_CHECKING:
     from planc.cost.machine.collective_time import Op
@@ -94,6 +95,10 @@ class GroupLevel:
     """Bandwidth of one link of a unit's way out, one way: the most that one message has."""
     hosts: int = 1
     """Hosts of a unit, each with links of its own; a slice of a torus has several."""
+    tables: tuple[OpTable, ...] = ()
+    """Measured rates of collectives over groups that cross this level alone."""
+    declared_bytes_per_s: float = 0.0
+    """The bandwidth that the tables' shares are of."""
 
     @property
     def unit_bytes_per_s(self) -> float:
@@ -298,6 +303,8 @@ def _units(cluster: Cluster, devices: int) -> list[tuple[GroupLevel, int]]:
         (*link.op_efficiency.items(),),
         _reduction(link.in_network_reduction, prod(cluster.shape)),
         (Ring(1, False),) if cluster.kind == "torus" else (),
+        tables=link.tables,
+        declared_bytes_per_s=link.bandwidth_bytes_per_s,
     )
     found.append((near, cluster.devices_per_node))
     nodes = 1
@@ -319,7 +326,7 @@ def _network_level(cluster: Cluster, level: Level, devices: int) -> GroupLevel:
         name=level.name, members=1, below=1, bytes_per_s=each, latency_s=level.latency_s, half_bytes=level.half_bytes,
         call_s=level.call_s, op_efficiency=(*level.op_efficiency.items(),), reduction=reduction, network=True,
         message_bytes_per_s=level.bandwidth_bytes_per_s * level.efficiency / level.oversubscription / level.rails,
-        hosts=cluster.hosts_per_node,
+        hosts=cluster.hosts_per_node, tables=level.tables, declared_bytes_per_s=level.bandwidth_bytes_per_s,
     )  # fmt: skip
 
 
@@ -462,7 +469,7 @@ def at_peak(cluster: Cluster, *, latency: bool = False) -> Cluster:
     1.0
     """
     keep = float(latency)
-    ideal: dict[str, Any] = {"efficiency": 1.0, "half_bytes": 0.0, "call_s": 0.0, "op_efficiency": {}}
+    ideal: dict[str, Any] = {"efficiency": 1.0, "half_bytes": 0.0, "call_s": 0.0, "op_efficiency": {}, "tables": ()}
     link = replace(cluster.link, latency_s=keep * cluster.link.latency_s, **ideal)
     chip = replace(
         cluster.chip,
@@ -476,6 +483,7 @@ def at_peak(cluster: Cluster, *, latency: bool = False) -> Cluster:
         matmul_tail=0.0,
         contention=0.0,
         step_s=0.0,
+        tables=(),
     )
     levels = tuple(replace(v, latency_s=keep * v.latency_s, **ideal) for v in cluster.levels)
     return replace(cluster, chip=chip, link=link, levels=levels)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 from math import ceil
 
 from planc.ir.field_types import BYTES_PER_S
 from planc.ir.hardware import WIDE_RATES, Chip, Cluster, Level, Link
+from planc.ir.op_tables import COLLECTIVES
 from planc.ir.plan import Plan
 from planc.language import library
 from planc.language.draft import Draft
@@ -21,6 +23,7 @@ from planc.language.verbs.hardware import (
     wrap_multiples,
     wraps,
 )
+from planc.language.verbs.measured import check_owners, with_chip_tables, with_link_tables
 from planc.language.verbs.price import of_hardware
 from planc.syntax.tree import Node, Sentence, Word
 
@@ -169,7 +172,15 @@ def _machine_parts(machine: Sentence, declared: Declared, draft: Draft) -> tuple
         return None
     chip, link = read_chip(chip_sentence, draft), read_link(link_sentence, draft)
     network = next((s for s in declared.sentences if s.verb == "network"), None)
-    return None if chip is None or link is None else (chip, link, read_levels(network, draft))
+    if chip is None or link is None:
+        return None
+    levels = read_levels(network, draft)
+    check_owners(declared, draft)
+    return (
+        with_chip_tables(chip, declared, draft),
+        with_link_tables(link, declared, draft),
+        tuple(with_link_tables(level, declared, draft) for level in levels),
+    )
 
 
 def _of_used(machine: Sentence, used: int, levels: tuple[Level, ...], draft: Draft) -> tuple[Level, ...]:
@@ -229,6 +240,11 @@ def mistakes(plan: Plan) -> Iterator[str]:
         yield f"nothing joins the {cluster.count} machines of the cluster"
     if cluster.changes:
         yield "the machine is otherwise than its hardware file says, which a plan cannot write"
+    tables = [cluster.chip.tables, cluster.link.tables, *(level.tables for level in cluster.levels)]
+    if any(not table.is_grid for table in chain.from_iterable(tables)):
+        yield "the sizes of a table of measured rates are no grid"
+    if any((table.op in COLLECTIVES) == (own is cluster.chip.tables) for own in tables for table in own):
+        yield "a table of measured rates is of an op that its owner does not have"
     if graph is not None:
         from planc.graph.soundness import mistakes_of_cluster
 

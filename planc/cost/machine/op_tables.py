@@ -1,0 +1,84 @@
+"""Seconds of an op from a table of measured rates: exact at the measured sizes, interpolated between them.
+
+Between measured sizes the logarithm of the rate is linear in the logarithm of each length (multilinear over the grid),
+so that seconds that grow with every length in the table grow between its points too. Outside of the grid the curve of
+the cost model goes on from the nearest point of it: its seconds, times measured over the curve's there. No rate of a
+chip is above its peak.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from itertools import product
+from math import exp, log
+
+from planc.ir.op_tables import OpTable
+
+Sizes = tuple[float, ...]
+
+
+def table_s(
+    table: OpTable,
+    sizes: Sizes,
+    *,
+    work: Callable[[Sizes], float],
+    curve_s: Callable[[Sizes], float],
+    units_per_s: float,
+    capped: bool = True,
+) -> float:
+    """Seconds of one op by its table.
+
+    Args:
+        table: the measured rates.
+        sizes: the lengths of the op, as the table's.
+        work: FLOPs, or bytes, of the op with some lengths.
+        curve_s: seconds that the cost model's curve gives it, by lengths.
+        units_per_s: FLOP/s or bytes/s that the table's shares are of.
+        capped: false for collectives, whose rate may be above a link's.
+
+    >>> from planc.ir.op_tables import OpTable
+    >>> stream = OpTable(op="stream", sizes=((1024,), (4096,)), shares=(0.1, 0.4))
+    >>> found = lambda n: table_s(stream, (n,), work=lambda s: s[0], curve_s=lambda s: s[0] / 1e6, units_per_s=1e6)
+    >>> [f"{found(n) * 1e3:.2f} ms" for n in (512, 1024, 2048, 4096, 8192)]  # half the time of 1024, at the same rate
+    ['5.12 ms', '10.24 ms', '10.24 ms', '10.24 ms', '20.48 ms']
+    """
+    inside = tuple(min(max(size, along[0]), along[-1]) for size, along in zip(sizes, table.lengths, strict=True))
+    seconds = work(inside) / (_share(table, inside) * units_per_s)
+    if inside != sizes:
+        seconds *= curve_s(sizes) / curve_s(inside)
+    return max(seconds, work(sizes) / units_per_s) if capped else seconds
+
+
+def _share(table: OpTable, sizes: Sizes) -> float:
+    """The rate at sizes inside the grid, as a share."""
+    lengths, shares = table.logs
+    corners = [_around(along, log(size)) for along, size in zip(lengths, sizes, strict=True)]
+    strides = _strides(lengths)
+    total = 0.0
+    for corner in product(*corners):
+        weight, index = 1.0, 0
+        for (at, part), stride in zip(corner, strides, strict=True):
+            weight *= part
+            index += at * stride
+        total += weight * shares[index]
+    return exp(total)
+
+
+def _around(along: Sequence[float], value: float) -> tuple[tuple[int, float], ...]:
+    """The points on both sides of a value, each with its weight; one where the value is a point."""
+    above = bisect_right(along, value)
+    if above == len(along):
+        return ((above - 1, 1.0),)
+    below = max(0, above - 1)
+    part = (value - along[below]) / (along[above] - along[below]) if above > below else 0.0
+    return ((below, 1.0 - part), (above, part)) if part > 0 else ((below, 1.0),)
+
+
+def _strides(lengths: Sequence[Sequence[float]]) -> list[int]:
+    """How far apart neighbours along each dimension lie in the list of points: the last dimension changes first."""
+    strides, stride = [], 1
+    for along in reversed(lengths):
+        strides.append(stride)
+        stride *= len(along)
+    return strides[::-1]

@@ -1,0 +1,77 @@
+"""Op tables: rates of a machine as they were measured, by the sizes of an op. Read from `measured` sentences."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from itertools import product
+from math import log, prod
+from typing import Literal
+
+from planc.diag.fast_dataclass import dataclass
+from planc.ir.base import Value
+from planc.ir.field_types import Count, NameOrEmpty, OfWhole, Positive
+
+TableOp = Literal[
+    "matmul",
+    "attention",
+    "attention_backward",
+    "stream",
+    "all_gather",
+    "reduce_scatter",
+    "all_reduce",
+    "all_to_all",
+]
+SIZES: dict[TableOp, tuple[str, ...]] = {
+    "matmul": ("m", "n", "k"),
+    "attention": ("sequences", "heads", "tokens", "head_dim"),
+    "attention_backward": ("sequences", "heads", "tokens", "head_dim"),
+    "stream": ("bytes",),
+    "all_gather": ("bytes",),
+    "reduce_scatter": ("bytes",),
+    "all_reduce": ("bytes",),
+    "all_to_all": ("bytes",),
+}
+"""What the sizes of an op are: a matmul is of [m, k] by [k, n]; a stream's bytes are those that it reads and writes; a
+collective's are the larger of its input and output on one device."""
+BY_DTYPE: tuple[TableOp, ...] = ("matmul", "attention", "attention_backward")
+"""Ops with a table for each dtype. Their rates are FLOP/s; those of the others, bytes per second."""
+COLLECTIVES: tuple[TableOp, ...] = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
+MOST_POINTS = 4000
+"""Measured points of one table."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpTable(Value):
+    """The measured rates of one op. Its sizes are a grid: each length of a dimension with all lengths of the others."""
+
+    op: TableOp
+    dtype: NameOrEmpty = ""
+    members: Count = 0
+    """Devices of a collective's group; 0 for other ops."""
+    sizes: tuple[tuple[Positive, ...], ...]
+    """In ascending order, so that the last length changes first."""
+    shares: tuple[OfWhole, ...]
+    """The rate at each of the sizes as a share of what the declaration it belongs to says: a device's peak in the
+    dtype, its memory bandwidth, the bandwidth of a link or level. So a machine with a better peak has better rates."""
+
+    @cached_property
+    def lengths(self) -> tuple[tuple[int, ...], ...]:
+        """The lengths along each dimension of the grid, ascending."""
+        return tuple(tuple(sorted({*along})) for along in zip(*self.sizes, strict=True))
+
+    @property
+    def is_grid(self) -> bool:
+        """True if every combination of the lengths was measured, in order; few enough of them."""
+        if not self.sizes or len(self.sizes) != len(self.shares) or len({len(s) for s in self.sizes}) != 1:
+            return False
+        return prod(map(len, self.lengths)) == len(self.sizes) and self.sizes == (*product(*self.lengths),)
+
+    @cached_property
+    def logs(self) -> tuple[tuple[tuple[float, ...], ...], tuple[float, ...]]:
+        """Logarithms of the lengths along each dimension, and of the shares."""
+        return tuple(tuple(map(log, along)) for along in self.lengths), tuple(map(log, self.shares))
+
+
+def table_of(tables: tuple[OpTable, ...], op: TableOp, dtype: str = "", members: int = 0) -> OpTable | None:
+    """The table of `op` among `tables`, in a dtype or for groups of so many members; None where there is none."""
+    return next((t for t in tables if t.op == op and t.dtype == dtype and t.members == members), None)
