@@ -14,6 +14,7 @@ from math import exp
 from typing import TYPE_CHECKING, Any
 
 from planc.calibration.fit import STEP, shown, solved, with_field
+from planc.calibration.machine_tables import table_sentences, with_measured_tables
 from planc.calibration.parameters import Parameter, Place
 from planc.calibration.probes import STREAMED, Measured, MeasuredStep, neighbour_group, predicted_s
 from planc.cost.machine.collective_time import ring_share
@@ -54,8 +55,9 @@ class Calibrated:
         return predicted_s(probe.probe, self.cluster) / probe.seconds - 1
 
 
-def parameters_of(cluster: Cluster) -> tuple[Parameter, ...]:
-    """The numbers that are fitted for the machines of `cluster`; at most 12 of the chip and 6 of the network."""
+def parameters_of(cluster: Cluster, *, tabled: bool = False) -> tuple[Parameter, ...]:
+    """The numbers that are fitted for the machines of `cluster`; at most 12 of the chip and 6 of the network. Where
+    rates are `tabled`, the peaks are the best ones and no efficiency is above 1."""
     chip = cluster.chip
 
     def one(field: str, prior: float, unit: str, low: float, high: float, place: Place = "chip") -> Parameter:
@@ -67,7 +69,7 @@ def parameters_of(cluster: Cluster) -> tuple[Parameter, ...]:
 
     net: Place = "network" if cluster.levels and cluster.devices_per_node == 1 else "link"
     link = cluster.levels[0] if net == "network" else cluster.link
-    most = 1.0 if chip.cores else 4.0  # of what was measured to be the best, which no shape may have reached
+    most = 1.0 if chip.cores or tabled else 4.0  # of what was measured to be the best, which no shape may have reached
     shared = () if chip.cores else (one("contention", 0.8, "share", 0.01, 1.0),)  # transfers take the same cores
     return (
         one("matmul_efficiency", chip.matmul_efficiency, "share", 0.02, most),
@@ -87,19 +89,33 @@ def parameters_of(cluster: Cluster) -> tuple[Parameter, ...]:
     )
 
 
-def calibrate(cluster: Cluster, measured: Sequence[Measured], steps: Sequence[MeasuredStep] = ()) -> Calibrated:
-    """The machines' numbers by these measurements, on `cluster` as it was declared."""
+def calibrate(
+    cluster: Cluster,
+    measured: Sequence[Measured],
+    steps: Sequence[MeasuredStep] = (),
+    tabled: Sequence[Measured] = (),
+) -> Calibrated:
+    """The machines' numbers by these measurements, on `cluster` as it was declared.
+
+    With `tabled`, what was measured by shape for op tables, the machines have tables: of these, and of the streams
+    and collectives of `measured`. Numbers of the curves are fitted to `measured` as without, and what a framework adds
+    around ops and steps to `steps` by the tables.
+    """
     import numpy as np
 
-    base = _peaks(cluster, measured)
-    parameters = parameters_of(base)
+    base = _peaks(cluster, [*measured, *tabled])
+    parameters = parameters_of(base, tabled=bool(tabled))
     put = _putting(base, parameters)
+    kept = [*tabled, *(m for m in measured if m.probe.kind in ("stream", "collective"))] if tabled else []
+    by_table = with_measured_tables(base, kept) if kept else base
     seconds = np.array([m.seconds for m in measured] + [s.seconds for s in steps])
     weights = np.array(_weights(measured, steps))
-    problem = _FitProblem(measured, steps, np.log(seconds), weights, parameters, put)
+    problem = _FitProblem(measured, steps, np.log(seconds), weights, parameters, put, by_table)
     starts = [np.log([begun.get(p.field, p.prior) for p in parameters]) for begun in STARTS]
     x = _fitted(problem, min((_fitted(problem, start, TRIED) for start in starts), key=problem.loss))
-    fitted = _with_measured_peaks(put(x), {m.probe.dtype for m in measured if m.probe.kind == "matmul"})
+    fitted = _with_tables_of(by_table, put(x))
+    if not tabled:
+        fitted = _with_measured_peaks(fitted, {m.probe.dtype for m in measured if m.probe.kind == "matmul"})
     return Calibrated(
         cluster=fitted,
         parameters=parameters,
@@ -143,6 +159,15 @@ def _with_measured_peaks(cluster: Cluster, dtypes: set[str]) -> Cluster:
     return replace(cluster, chip=chip, levels=levels)
 
 
+def _with_tables_of(source: Cluster, cluster: Cluster) -> Cluster:
+    """`cluster` with the tables of `source`, which is the same machine with other numbers and the same peaks."""
+    levels = tuple(
+        replace(mine, tables=theirs.tables) for mine, theirs in zip(cluster.levels, source.levels, strict=True)
+    )
+    chip, link = replace(cluster.chip, tables=source.chip.tables), replace(cluster.link, tables=source.link.tables)
+    return replace(cluster, chip=chip, link=link, levels=levels)
+
+
 Put = Callable[["Array"], Cluster]
 
 
@@ -167,6 +192,8 @@ class _FitProblem:
     weights: Array
     parameters: Sequence[Parameter]
     put: Put
+    by_table: Cluster
+    """Has the tables that steps are predicted by; probes are by the curves alone."""
 
     def at(self, x: Array) -> Array:
         """Logarithms of the predicted seconds."""
@@ -176,7 +203,8 @@ class _FitProblem:
         sizes = {m.probe.sizes[0] for m in self.probes if m.probe.kind == "collective"}
         groups = {size: neighbour_group(cluster, size) for size in sizes}
         probed = [predicted_s(m.probe, cluster, groups) for m in self.probes]
-        return np.log(probed + [s.predicted_s(cluster) for s in self.steps])
+        tabled = _with_tables_of(self.by_table, cluster)
+        return np.log(probed + [s.predicted_s(tabled) for s in self.steps])
 
     def loss(self, x: Array) -> float:
         import numpy as np
@@ -277,7 +305,8 @@ def written(text: str, found: Calibrated, note: Sequence[str]) -> str:
         if found.cluster.levels and found.cluster.devices_per_node == 1:
             text = _with_bandwidth(text, found.cluster.levels[0].bandwidth_bytes_per_s)
     head, *rest = text.splitlines()
-    kept = [line for line in rest if not line.startswith("#")]
+    kept = [line for line in rest if not line.startswith(("#", "measured "))]
+    kept += table_sentences(found.cluster)
     return "\n".join([head, *(f"# {line}" for line in note), *kept]) + "\n"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from planc.cost.compute.attention import head_share
+from planc.cost.compute.attention import FLASH_BACKWARD, head_share
 from planc.cost.compute.gemm import Gemm, gemm_s
 from planc.cost.machine.collective_time import transfer_s
 from planc.cost.machine.rates import memory_bytes_per_s, peak_flops_per_s
@@ -36,9 +36,10 @@ def predicted_s(probe: Probe, cluster: Cluster, groups: Mapping[int, DeviceGroup
     if probe.kind == "stream":
         return STREAMED * probe.sizes[0] / memory_bytes_per_s(chip) + chip.launch_s
     peak = peak_flops_per_s(chip, probe.dtype) / chip.devices
-    if probe.kind == "attention":
+    if probe.kind in ("attention", "attention_backward"):
         reached = peak * chip.attention_efficiency * head_share(probe.sizes[3], chip.name)
-        return attention_flops(probe.sizes) / reached + chip.launch_s
+        times = FLASH_BACKWARD if probe.kind == "attention_backward" else 1.0
+        return times * attention_flops(probe.sizes) / reached + chip.launch_s
     m, n, k = probe.sizes
     one = 1 / (peak * chip.efficiency(probe.dtype))
     return gemm_s(Gemm(m, n, k), chip, one, DTYPE_BYTES[probe.dtype])

@@ -31,7 +31,7 @@ SIZES: dict[TableOp, tuple[str, ...]] = {
     "all_reduce": ("bytes",),
     "all_to_all": ("bytes",),
 }
-"""What the sizes of an op are: a matmul is of [m, k] by [k, n]; a stream's bytes are those that it reads and writes; a
+"""Sizes of each op: a matmul is of [m, k] by [k, n]; a stream's bytes are those that it reads and writes; a
 collective's are the larger of its input and output on one device."""
 BY_DTYPE: tuple[TableOp, ...] = ("matmul", "attention", "attention_backward")
 """Ops with a table for each dtype. Their rates are FLOP/s; those of the others, bytes per second."""

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.collective import CollectiveOp
 
-Kind = Literal["matmul", "stream", "attention", "collective"]
+Kind = Literal["matmul", "stream", "attention", "attention_backward", "collective"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,10 +29,10 @@ class Probe:
 
     @property
     def scale(self) -> float:
-        """FLOPs of a matmul or an attention, bytes of a stream or a collective."""
+        """FLOPs of a matmul or of the forward of an attention, bytes of a stream or a collective."""
         if self.kind == "matmul":
             return 2.0 * prod(self.sizes)
-        if self.kind == "attention":
+        if self.kind in ("attention", "attention_backward"):
             return attention_flops(self.sizes)
         return float(self.sizes[-1])
 

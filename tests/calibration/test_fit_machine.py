@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from planc.calibration.fit_machine import calibrate, parameters_of, written
+from planc.calibration.machine_tables import table_probes
 from planc.calibration.probes import Measured, MeasuredStep, predicted_s, probes
 from planc.cli.bench.calibrated import BATCH, LAYOUTS, MODEL
 from planc.cli.commands.calibrate import plan_text, stepped
@@ -154,3 +155,25 @@ def test_an_all_to_all_probe_says_its_op() -> None:
     probe = Probe(kind="collective", sizes=(4, 1024), op="all_to_all")
     assert probe.name == "all_to_all over 4" and probe.scale == 1024
     assert probe.to_json() == {"kind": "collective", "sizes": [4, 1024], "dtype": "fp32", "op": "all_to_all"}
+
+
+def test_a_calibrated_file_has_the_tables_that_were_measured(tmp_path: Path) -> None:
+    """Each matmul, attention and collective takes in the written file what it took on the machine."""
+    truth, base = machine(), cluster_of("4 x cpu_local")
+    fitted, shaped = probes(4, ["fp32"]), table_probes(["fp32"])
+    measured = [Measured(probe=p, seconds=1.1 * predicted_s(p, truth)) for p in fitted]
+    tabled = [Measured(probe=p, seconds=1.1 * predicted_s(p, truth)) for p in shaped]
+    found = calibrate(base, measured, (), tabled)
+    (tmp_path / "mine.plan").write_text(written(TEXT, found, ["by a test"]))
+    plan = tmp_path / "p.plan"
+    plan.write_text(plan_text("p", MODEL, BATCH, "dp 4", ("use ddp over dp",), "cpu_local", 4, "mine.plan"))
+    cluster = load(plan).cluster
+    assert {t.op for t in cluster.chip.tables} == {"matmul", "attention", "attention_backward", "stream"}
+    peak = cluster.chip.flops_per_s["fp32"]
+    for m in tabled:
+        (table,) = (t for t in cluster.chip.tables if t.op == m.probe.kind)
+        rate = table.shares[table.sizes.index(m.probe.sizes)] * peak
+        work = m.probe.scale * (2.5 if m.probe.kind == "attention_backward" else 1.0)
+        assert rate == pytest.approx(min(peak, work / m.seconds), rel=1e-3)
+    for m in (m for m in measured if m.probe.kind == "collective"):
+        assert predicted_s(m.probe, cluster) == pytest.approx(m.seconds, rel=1e-3)

@@ -63,9 +63,10 @@ def test_a_measured_size_takes_what_was_measured(tmp_path: Path) -> None:
 def test_seconds_grow_between_and_beyond_the_measured_sizes(tmp_path: Path) -> None:
     cluster = cluster_with(tmp_path, MATMUL, REDUCE)
     for sides in ((0,), (1,), (2,), (0, 1, 2)):
-        each = [
-            matmul_s(cluster, *(float(size) if d in sides else 128.0 for d in range(3))) for size in range(16, 1024, 16)
-        ]
+        each = []
+        for size in range(16, 1024, 16):
+            m, n, k = (float(size) if d in sides else 128.0 for d in range(3))
+            each.append(matmul_s(cluster, m, n, k))
         assert each == sorted(each) and len({*each}) == len(each)
     group = neighbour_group(cluster, 4)
     moved = [transfer_s("all_reduce", 2.0 ** (n / 2), group) for n in range(12, 60)]

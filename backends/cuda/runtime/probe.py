@@ -96,6 +96,12 @@ class TorchProber:
             sequences, heads, tokens, width = probe.sizes
             q, k_, v = (self._zeros(sequences, heads, tokens, width, dtype=dtype) for _ in range(3))
             return lambda: F.scaled_dot_product_attention(q, k_, v, is_causal=True)
+        if probe.kind == "attention_backward":
+            sequences, heads, tokens, width = probe.sizes
+            inputs = [self._zeros(sequences, heads, tokens, width, dtype=dtype).requires_grad_() for _ in range(3)]
+            made = F.scaled_dot_product_attention(inputs[0], inputs[1], inputs[2], is_causal=True)
+            gradient = torch.zeros_like(made)
+            return lambda: torch.autograd.grad(made, inputs, gradient, retain_graph=True)
         return self._collective(probe)
 
     def _collective(self, probe: Probe) -> Callable[[], object]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from planc.calibration.cpu_contention import ContentionMeter, own_s
@@ -42,6 +43,13 @@ class JaxProber:
         """Seconds of one call on all devices at once, in the fastest window."""
         if probe.kind == "collective":
             return self._collective(probe)
+        if probe.kind == "attention_backward":
+            both, forward = self._local_s(probe), self._local_s(replace(probe, kind="attention"))
+            return max(both - forward, both / 2)  # never less than the forward, whatever the noise
+        return self._local_s(probe)
+
+    def _local_s(self, probe: Probe) -> float:
+        """Seconds of a probe without transfers; of an attention's backward, with its forward."""
         program, shapes = _local(probe)
         return self._seconds(program, shapes, probe.dtype, self.devices)
 
@@ -107,6 +115,7 @@ def _repeated(program: Callable[..., Any], inputs: list[Any]) -> Any:
 
 def _local(probe: Probe) -> tuple[Callable[..., Any], list[tuple[int, ...]]]:
     """A probe without transfers as a function of arrays, and their shapes."""
+    import jax
     import jax.numpy as jnp
     from jax import nn
 
@@ -120,4 +129,8 @@ def _local(probe: Probe) -> tuple[Callable[..., Any], list[tuple[int, ...]]]:
     def attend(q: Any, k: Any, v: Any) -> Any:
         return nn.dot_product_attention(q, k, v, is_causal=True)
 
-    return attend, [(sequences, tokens, heads, width)] * 3
+    def attend_and_back(q: Any, k: Any, v: Any) -> Any:
+        made, pull = jax.vjp(attend, q, k, v)
+        return jnp.concatenate(pull(made))
+
+    return attend_and_back if probe.kind == "attention_backward" else attend, [(sequences, tokens, heads, width)] * 3

@@ -188,6 +188,7 @@ def installed() -> Target | None:
 def _found(options: argparse.Namespace, folder: Path) -> Calibrated:
     """Measured and fitted. Raises PlanError, MeasuringError."""
     from planc.calibration.fit_machine import calibrate
+    from planc.calibration.machine_tables import table_probes
     from planc.calibration.probes import probes
     from planc.driver import load
     from planc.trainer.measure.coordinator import measure
@@ -195,11 +196,13 @@ def _found(options: argparse.Namespace, folder: Path) -> Calibrated:
     plans = stepped(folder, options.machine, options.devices)
     loaded = {path.stem: load(path, target=options.target) for path in plans}
     cluster = next(iter(loaded.values())).cluster
-    wanted = probes(options.devices, options.dtype or ("fp32",), large=bool(cluster.chip.cores))
+    dtypes, large = options.dtype or ("fp32",), bool(cluster.chip.cores)
+    fitted = probes(options.devices, dtypes, large=large)
+    wanted = [*fitted, *table_probes(dtypes, large=large)]
     tell = _print_progress if sys.stderr.isatty() else _no_progress
     took = measure(options.target, options.devices, wanted, plans, window_s=options.window, tell=tell)
     steps = [step_of(plan, took.step_s(name), options.target) for name, plan in loaded.items()]
-    return calibrate(cluster, took.probes, steps)
+    return calibrate(cluster, took.probes[: len(fitted)], steps, took.probes[len(fitted) :])
 
 
 def stepped(folder: Path, machine: str, devices: int) -> list[Path]:

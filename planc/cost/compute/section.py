@@ -138,7 +138,7 @@ def op_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool = False)
     return max(arithmetic + chip.launch_s, stream_s(traffic, chip))
 
 
-def stream_s(moved_bytes: float, chip: Chip) -> float:
+def stream_s(transferred_bytes: float, chip: Chip) -> float:
     """Seconds of one kernel that reads and writes so many bytes, launch included: by the hardware file's table of
     streams, or else at the reached rate of the memory of `chip`.
 
@@ -149,11 +149,11 @@ def stream_s(moved_bytes: float, chip: Chip) -> float:
     def curve_s(sizes: tuple[float, ...]) -> float:
         return sizes[0] / memory_bytes_per_s(chip) + chip.launch_s
 
-    table = table_of(chip.tables, "stream") if chip.tables and moved_bytes > 0 else None
+    table = table_of(chip.tables, "stream") if chip.tables and transferred_bytes > 0 else None
     if table is None:
-        return curve_s((moved_bytes,))
+        return curve_s((transferred_bytes,))
     rate = chip.memory_bandwidth_bytes_per_s / chip.devices
-    return table_s(table, (moved_bytes,), work=lambda sizes: sizes[0], curve_s=curve_s, units_per_s=rate)
+    return table_s(table, (transferred_bytes,), work=lambda sizes: sizes[0], curve_s=curve_s, units_per_s=rate)
 
 
 def table_for(sharded: Sharded, o: OpSharding, chip: Chip) -> str:

@@ -1,0 +1,103 @@
+"""Op tables of one machine: what `planc calibrate` measures for them, and their sentences in a hardware file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+
+from planc.calibration.probes import LARGE, STREAMED, Measured
+from planc.cost.compute.attention import FLASH_BACKWARD
+from planc.ir.hardware import Cluster
+from planc.ir.op_tables import BY_DTYPE, COLLECTIVES, OpTable, TableOp
+from planc.ir.probe import Probe
+
+LENGTHS = (64, 256, 1024)
+"""Lengths of each side of a matmul; each with all of the others."""
+ATTENDED = ((2, 8), (2, 8), (64, 256), (32, 64))
+"""Sequences, heads, tokens and head_dim of attention."""
+
+
+def table_probes(dtypes: Iterable[str], *, large: bool = False) -> list[Probe]:
+    """What is measured for the tables beside the probes of the fit, whose streams and collectives are tables already:
+    matmuls in `dtypes`, attention forward and backward; `large` as for `probes`."""
+    more = LARGE if large else 1
+    sides = [more * n for n in LENGTHS]
+    found = [Probe(kind="matmul", sizes=s, dtype=dtype) for dtype in dtypes for s in product(sides, sides, sides)]
+    dtype, (sequences, heads, tokens, widths) = "bf16" if large else "fp32", ATTENDED
+    attended = [*product(sequences, [more * h for h in heads], [more * t for t in tokens], widths)]
+    found += [Probe(kind="attention", sizes=s, dtype=dtype) for s in attended]
+    return found + [Probe(kind="attention_backward", sizes=s, dtype=dtype) for s in attended]
+
+
+def with_measured_tables(cluster: Cluster, measured: Sequence[Measured]) -> Cluster:
+    """`cluster` with the tables of these measurements: those of its chip, and of the link or level that groups of
+    neighbours cross. Rates above a chip's peak, which is rounded, are at it."""
+    points: dict[tuple[TableOp, str, int], dict[tuple[int, ...], float]] = {}
+    for m in measured:
+        op: TableOp = m.probe.op if m.probe.kind == "collective" else m.probe.kind  # type: ignore[assignment]
+        dtype, members = m.probe.dtype if op in BY_DTYPE else "", m.probe.sizes[0] if op in COLLECTIVES else 0
+        size, work = _size_and_work(m.probe)
+        points.setdefault((op, dtype, members), {})[size] = work / m.seconds
+    chip, levels, link = cluster.chip, cluster.levels, cluster.link
+    on_level = bool(levels) and cluster.devices_per_node == 1
+    way = levels[0].bandwidth_bytes_per_s if on_level else link.bandwidth_bytes_per_s
+    of_chip: list[OpTable] = []
+    of_way: list[OpTable] = []
+    for (op, dtype, members), rates in points.items():
+        whole = chip.flops_per_s.get(dtype, 0.0) if dtype else chip.memory_bandwidth_bytes_per_s
+        scale = way if op in COLLECTIVES else whole / chip.devices
+        shares = {s: rate / scale if op in COLLECTIVES else min(1.0, rate / scale) for s, rate in rates.items()}
+        sizes = (*sorted(shares),)
+        made = OpTable(op=op, dtype=dtype, members=members, sizes=sizes, shares=tuple(shares[s] for s in sizes))
+        (of_way if op in COLLECTIVES else of_chip).append(made)
+    cluster = replace(cluster, chip=replace(chip, tables=(*of_chip,)))
+    if on_level:
+        return replace(cluster, levels=(replace(levels[0], tables=(*of_way,)), *levels[1:]))
+    return replace(cluster, link=replace(link, tables=(*of_way,)))
+
+
+def _size_and_work(probe: Probe) -> tuple[tuple[int, ...], float]:
+    """The size in a table, and the FLOPs or bytes that its rate counts."""
+    if probe.kind == "collective":
+        return probe.sizes[1:], float(probe.sizes[1])
+    if probe.kind == "stream":
+        return (STREAMED * probe.sizes[0],), float(STREAMED * probe.sizes[0])
+    return probe.sizes, probe.scale * (FLASH_BACKWARD if probe.kind == "attention_backward" else 1.0)
+
+
+def table_sentences(cluster: Cluster) -> Iterator[str]:
+    """The tables of `cluster` in the language."""
+    chip, link = cluster.chip, cluster.link
+    owners: list[tuple[str, tuple[OpTable, ...], float]] = [
+        (link.name, link.tables, link.bandwidth_bytes_per_s),
+        *((level.name, level.tables, level.bandwidth_bytes_per_s) for level in cluster.levels),
+    ]
+    for table in chip.tables:
+        whole = chip.flops_per_s[table.dtype] if table.dtype else chip.memory_bandwidth_bytes_per_s
+        yield _sentence(chip.name, table, whole / chip.devices)
+    for name, tables, scale in owners:
+        yield from (_sentence(name, table, scale) for table in tables)
+
+
+def _sentence(owner: str, table: OpTable, scale: float) -> str:
+    unit = "GFLOP/s" if table.op in BY_DTYPE else "GB/s"
+    points = [
+        f"{_size(table.op, size)} at {_number(share * scale / 1e9)} {unit}"
+        for size, share in zip(table.sizes, table.shares, strict=True)
+    ]
+    over, dtype = f" over {table.members}" if table.members else "", f" in {table.dtype}" if table.dtype else ""
+    return f"measured {table.op}{over} of {owner}{dtype} ({', '.join(points)})"
+
+
+def _size(op: TableOp, size: tuple[int, ...]) -> str:
+    if op in BY_DTYPE:
+        return "x".join(map(str, size))
+    return f"{size[0] // 1024} KiB" if size[0] % 1024 == 0 else f"{size[0]} B"
+
+
+def _number(value: float) -> str:
+    """Four digits, with no exponent."""
+    from decimal import Decimal
+
+    return f"{Decimal(f'{value:.4g}'):f}"
