@@ -209,7 +209,7 @@ def model_words(row: Row) -> str:
 def _model(fields: Fields) -> tuple[str, dict[str, Any] | None]:
     """Words of a `model` sentence: one of the catalog with the sizes of a row, or a configuration of its own."""
     size = fields.model
-    layers = int(size("layers")) + (int(fields.option("mtp") or 0) + int(fields.flag("mtp-num-layers") or 0))
+    layers = int(size("layers")) + _ahead(fields)
     sizes = {"layers": layers, "vocab": size("vocab")}
     shape = {"embed": size("d_model"), "heads": size("n_heads")}
     gated, tied, head_dim = size("gated_mlp"), size("tied_embeddings"), size("head_dim")
@@ -329,7 +329,13 @@ def _data(fields: Fields, layout: Layout, used: dict[str, int]) -> Iterator[str]
         if layout.zero == 2 or layout.pp > 1:
             yield f"gather params per {'microbatch' if layout.pp == 1 else 'step'}"
     elif layout.zero == 1:
-        yield f"store optimizer over {', '.join(divided)}"
+        yield f"store optimizer{_moments(fields)} over {', '.join(divided)}"
+
+
+def _moments(fields: Fields) -> str:
+    """Words for the dtype of the optimizer's moments, where the row says one."""
+    moments = fields.option("moments")
+    return f" as {moments}" if moments else ""
 
 
 def _layout_sentences(fields: Fields, used: dict[str, int]) -> Iterator[str]:
@@ -390,13 +396,23 @@ def _pipeline(fields: Fields, layout: Layout) -> Iterator[str]:
 
 
 def _stages(fields: Fields, stages: int) -> str:
-    """Stages that count embedding and head as a layer each, where the layers do not divide otherwise."""
-    layers = int(fields.row.model["layers"]) + int(fields.option("mtp") or fields.flag("mtp-num-layers") or 0)
-    each, rest = divmod(layers + 2, stages)
-    if layers % stages == 0 or rest or stages < 3:
+    """Stages that count embedding and head as a layer each, where the layers do not divide otherwise. Layers for
+    multi-token prediction are the last stage's (megatron/core/transformer/multi_token_prediction.py)."""
+    layers, ahead = int(fields.row.model["layers"]), _ahead(fields)
+    each, rest = divmod(layers + ahead + 2, stages)
+    if layers % stages == 0 and ahead and stages > 1:
+        each = layers // stages
+        middle = f"{stages - 2} x {each} layers, " if stages > 2 else ""
+        return f" stages [embed + {each}, {middle}{each + ahead} + head]"
+    if (layers + ahead) % stages == 0 or rest or stages < 3:
         return ""
     ends = ("embed", "head") if each == 1 else (f"embed + {each - 1}", f"{each - 1} + head")
     return f" stages [{ends[0]}, {stages - 2} x {each} layers, {ends[1]}]"
+
+
+def _ahead(fields: Fields) -> int:
+    """Layers for multi-token prediction."""
+    return int(fields.option("mtp") or 0) + int(fields.flag("mtp-num-layers") or 0)
 
 
 def _narrow_gradients(fields: Fields) -> bool:

@@ -15,6 +15,10 @@ the logits' own dtype (`narrow`); one fp32 copy that its backward overwrites; th
 nothing, where the gradient takes the logits' place."""
 AMPERE = ("a100", "a100_40")
 BLACKWELL = ("b200", "gb200", "b300", "gb300")
+CUBLAS_BYTES = 32 * 2**20
+"""A workspace of cuBLAS as Transformer Engine makes one for each stream of products, from Hopper on."""
+CUBLAS_BYTES_BEFORE = 4 * 2**20
+"""The same on older chips."""
 
 
 def core_alone(model: Model, kernel: str) -> tuple[str, ...]:
@@ -50,6 +54,9 @@ class Framework:
     """The same on TPUs."""
     expert_streams: int = 0
     """Streams on which the products of experts run, each a kernel of its own; 0 where they are one kernel."""
+    overlap_streams: int = 0
+    """Streams of products that hide the transfers of tensor parallelism, each with a workspace of cuBLAS; those of
+    `expert_streams` have one each too."""
     expert_tile_rows: int = 0
     """Rows of a tile of the one kernel that runs the dropless products of experts on TPUs; a tile that two experts
     share is computed for each of them. 0 where experts begin with a tile of their own."""
@@ -69,6 +76,9 @@ class Framework:
     """The dtype in which its own configurations reduce gradients."""
     grads_as_reduced: bool = False
     """True where gradients are kept in the dtype that they are reduced in; else they are fp32."""
+    updates_in_fp32: bool = False
+    """True where the update takes gradients in fp32: a copy of those that are kept narrower, of the part that a rank
+    updates, is there beside the optimizer's state, when the activations are gone."""
     loss: Loss = "ops"
     fused_loss_copies: float = 1.0
     """Tensors like the logits, in their dtype, that the backward of a loss compiled as one region makes."""
@@ -96,7 +106,7 @@ class Framework:
     """Share of the tensors' bytes by which a published peak may be below the predicted one: 15 % where no peaks of the
     framework's runs are known."""
     workspace_bytes: float = 0.0
-    """Bytes of libraries' workspaces and buffers, whatever the plan."""
+    """Bytes of libraries' workspaces and buffers, whatever the plan; `workspaces` has those of a plan beside."""
     sums_live_sets: bool = True
     """False where the memory of the blocks' and of the loss's backward is not added up on TPUs."""
     lost_across_nodes: float = 0.0
@@ -110,6 +120,12 @@ class Framework:
     def runs_whole_blocks(self, chip: str) -> bool:
         """True where a recomputed block runs to its end on `chip`."""
         return self.whole_blocks or chip in self.whole_blocks_on
+
+    def workspaces(self, chip: str, *, experts: bool, overlaps: bool) -> float:
+        """Bytes of libraries' workspaces on `chip`: for a model with `experts`, and where products hide tensor
+        parallelism's transfers (`overlaps`), those of its streams too."""
+        streams = self.expert_streams * experts + self.overlap_streams * overlaps
+        return self.workspace_bytes + streams * (CUBLAS_BYTES_BEFORE if chip in AMPERE else CUBLAS_BYTES)
 
     def padded_vocab(self, vocab: int, tp: int) -> int:
         """Rows of the embedding for a vocabulary of `vocab` words, divided over `tp` ranks."""

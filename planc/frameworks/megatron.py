@@ -5,9 +5,14 @@ Transformer Engine prefers cuDNN's attention. A checkpoint is a function of its 
 modules are named (`MODULES`), the vocabulary is padded to 128 times the tensor-parallel size
 (`--make-vocab-size-divisible-by`). The loss makes one fp32 copy of the logits and works on it in place
 (megatron/core/tensor_parallel/cross_entropy.py); its fused loss (`--cross-entropy-loss-fusion`) makes that copy too,
-and a gradient in bf16 (megatron/core/fusions/fused_cross_entropy.py). GPT models have dropout 0.1 unless told otherwise
-(`--hidden-dropout`, `--attention-dropout`); Transformer Engine keeps the narrow copy of a product's input. The
-workspaces are those of cuBLAS, Transformer Engine and random numbers: 0.1 GiB in 21 of its functional tests.
+and a gradient in bf16 (megatron/core/fusions/fused_cross_entropy.py). torch.compile makes the gradient of two passes,
+for the first writes single elements, and a second fp32 tensor stands between them: softmax, that and the bf16 gradient
+are five tensors like the logits, which are gone by then, or four beside them. GPT models have dropout 0.1 unless told
+otherwise (`--hidden-dropout`, `--attention-dropout`); Transformer Engine keeps the narrow copy of a product's input.
+The workspaces are those of cuBLAS, Transformer Engine and random numbers: 0.1 GiB in 21 of its functional tests.
+Products that hide tensor parallelism have one of cuBLAS for each of 3 streams beside, those of experts one for each of
+4 (transformer_engine/pytorch/cpp_extensions/gemm.py, `get_cublas_workspace`). Its update copies gradients in bf16 to fp32
+before it begins (megatron/core/optimizer/distrib_optimizer.py, `_copy_model_grads_to_main_grads`).
 """
 
 from planc.frameworks.framework import AMPERE, Framework
@@ -40,12 +45,14 @@ FRAMEWORK = Framework(
     whole_blocks=True,
     scatters_sends_on=AMPERE,
     expert_streams=4,
+    overlap_streams=3,
     expert_bias_in_fp32=True,
     fuses_amax=True,
     vocab_multiple=VOCAB,
     grads_as_reduced=True,
+    updates_in_fp32=True,
     loss="fp32_in_place",
-    fused_loss_copies=3.0,
+    fused_loss_copies=4.0,
     dropout=("gpt",),
     saves_narrow=True,
     saves_divided=True,

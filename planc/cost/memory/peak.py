@@ -3,6 +3,7 @@
 State: master parameters, gradients and two AdamW moments where the plan stores them, and the compute
 copy of gathered parameters. Activations: what the backward needs of each microbatch in flight. Two moments
 compete for what comes and goes: the backward of the loss, and that of the last block, when the logits are gone.
+A framework whose update copies gradients has a third, when no activations are left.
 
 The reserve is what no tensor of the program is in: the runtime, and memory that the allocator cannot give again.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planc.cost.memory.activations import Replays, replay_buffers, replays_of, saved_by_section
-from planc.cost.memory.state import communicators, resting, state_buffers
+from planc.cost.memory.state import communicators, resting, state_buffers, update_bytes
 from planc.frameworks import framework
 from planc.ir.collective import Collective
 from planc.ir.hardware import Chip
@@ -27,6 +28,7 @@ from planc.sharding.stage_assignment import copies_on, sections_of, sections_on
 GIB = 2.0**30
 TENSORS = ("params", "grads", "optimizer", "activations", "buffers")
 """The parts of a report's memory that are tensors of the program."""
+UPDATE = "update"
 
 
 def memory(sharded: Sharded, timeline: Timeline, realised: Realised | None, rows: tuple[Collective, ...]) -> Memory:
@@ -115,15 +117,17 @@ def required_tensor_bytes(
     """
     whole = _whole_until_the_end(sharded, rows)
     saved, replays = saved_by_section(sharded), replays_of(sharded)
-    states: dict[tuple[tuple[Section, int], ...], tuple[dict[str, float], bool]] = {}
+    states: dict[tuple[tuple[Section, int], ...], tuple[dict[str, float], bool, float]] = {}
     found = []
     for rank in range(sharded.plan.pipeline):
         held = tuple(sections_on(sharded.plan, rank).items())
         if held not in states:
             states[held] = _state(sharded, rank, whole, replays)
-        state, in_loss = states[held]
+        state, in_loss, updated = states[held]
         activations, moment = _activations(sharded, timeline, rank, in_loss, saved)
-        found.append(TensorBytes(**state, activations=activations, moment=moment))
+        backward = TensorBytes(**state, activations=activations, moment=moment)
+        update = TensorBytes(**{**state, "buffers": updated}, activations=0.0, moment=UPDATE)
+        found.append(max(backward, update, key=lambda tensors: tensors.total))
     return tuple(found)
 
 
@@ -133,16 +137,25 @@ def _whole_until_the_end(sharded: Sharded, rows: tuple[Collective, ...]) -> bool
     return bool(reduced) and sharded.plan.microbatches > 1 and all(r.per == "step" for r in reduced)
 
 
-def _state(sharded: Sharded, rank: int, whole: bool, replays: Replays) -> tuple[dict[str, float], bool]:
-    """Bytes of all that does not depend on the schedule, and True if they are the most in the backward of the loss."""
+def _state(sharded: Sharded, rank: int, whole: bool, replays: Replays) -> tuple[dict[str, float], bool, float]:
+    """Bytes of all that does not depend on the schedule, True if they are the most in the backward of the loss, and the
+    buffers of the update."""
     plan = sharded.plan
     sections = sections_on(plan, rank)
     held = [(p, n) for p in sharded.params if (n := copies_on(plan, p.param, sections))]
     moments = state_buffers(sharded, held), replay_buffers(replays, sections)
-    rules = framework(plan.framework)
-    buffers = at_the_fullest(*moments, rules.gathered_in_loss) + rules.workspace_bytes
+    rules, workspaces = framework(plan.framework), _workspaces(plan)
+    buffers = at_the_fullest(*moments, rules.gathered_in_loss) + workspaces
     parts = {**resting(sharded, held, whole=whole), "buffers": buffers}
-    return parts, loss_is_fullest(*moments, rules.gathered_in_loss)
+    in_loss = loss_is_fullest(*moments, rules.gathered_in_loss)
+    return parts, in_loss, update_bytes(sharded, held) + workspaces
+
+
+def _workspaces(plan: Plan) -> float:
+    """Bytes of the workspaces that the libraries of the framework of `plan` keep."""
+    hides = any(o.method == "async_matmul" for o in plan.overlaps)
+    rules = framework(plan.framework)
+    return rules.workspaces(plan.cluster.chip.name, experts=bool(plan.model.top_k), overlaps=hides)
 
 
 def _activations(

@@ -89,6 +89,25 @@ def _noun(sharded: Sharded, held: Held, noun: Noun) -> float:
     )
 
 
+def update_bytes(sharded: Sharded, held: Held) -> float:
+    """Bytes of the fp32 copies of narrower gradients that the framework's update makes, of the part that the device
+    updates: 0 where it takes them as they are.
+
+    `held` are the parameters of a device of `sharded`, each with its number of copies.
+
+    >>> update_bytes(sharded, [(p, 1) for p in sharded.params])  # planc's own update takes fp32 gradients
+    0.0
+    """
+    plan = sharded.plan
+    if not framework(plan.framework).updates_in_fp32:
+        return 0.0
+    return sum(
+        n * stored_elements(plan, p, p.stored["optimizer"]) * DTYPE_BYTES["fp32"]
+        for p, n in held
+        if not p.param.frozen and plan.store_dtype("grads", p.param.region) != "fp32"
+    )
+
+
 def state_buffers(sharded: Sharded, held: Held) -> tuple[float, float]:
     """Bytes of gathered blocks, which are always there, and of a block's whole gradient, in its backward.
 
