@@ -91,7 +91,7 @@ def _noun(sharded: Sharded, held: Held, noun: Noun) -> float:
 
 def update_bytes(sharded: Sharded, held: Held) -> float:
     """Bytes of the fp32 copies of narrower gradients that the framework's update makes, of the part that the device
-    updates: 0 where it takes them as they are.
+    updates: 0 where it takes them as they are, as one does whose moments are narrow.
 
     `held` are the parameters of a device of `sharded`, each with its number of copies.
 
@@ -101,10 +101,14 @@ def update_bytes(sharded: Sharded, held: Held) -> float:
     plan = sharded.plan
     if not framework(plan.framework).updates_in_fp32:
         return 0.0
+
+    def copied(p: ParamSharding) -> bool:
+        region = p.param.region
+        narrow = plan.store_dtype("grads", region) != "fp32" and plan.store_dtype("optimizer", region) == "fp32"
+        return narrow and not p.param.frozen
+
     return sum(
-        n * stored_elements(plan, p, p.stored["optimizer"]) * DTYPE_BYTES["fp32"]
-        for p, n in held
-        if not p.param.frozen and plan.store_dtype("grads", p.param.region) != "fp32"
+        n * stored_elements(plan, p, p.stored["optimizer"]) * DTYPE_BYTES["fp32"] for p, n in held if copied(p)
     )
 
 
