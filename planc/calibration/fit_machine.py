@@ -14,7 +14,7 @@ from math import exp
 from typing import TYPE_CHECKING, Any
 
 from planc.calibration.fit import STEP, shown, solved, with_field
-from planc.calibration.machine_tables import table_sentences, with_measured_tables
+from planc.calibration.machine_tables import table_sentences, with_measured_tables, without_tables
 from planc.calibration.parameters import Parameter, Place
 from planc.calibration.probes import STREAMED, Measured, MeasuredStep, neighbour_group, predicted_s
 from planc.cost.machine.collective_time import ring_share
@@ -50,9 +50,14 @@ class Calibrated:
     probes: tuple[Measured, ...]
     steps: tuple[MeasuredStep, ...]
 
+    def fitted_s(self, probe: Measured) -> float:
+        """Seconds of `probe` by the fitted numbers; a table would give back what it was made of."""
+        return predicted_s(probe.probe, without_tables(self.cluster))
+
     def error(self, probe: Measured) -> float:
-        """Relative error of the prediction for `probe`, a fraction: predicted over measured seconds, less one."""
-        return predicted_s(probe.probe, self.cluster) / probe.seconds - 1
+        """Relative error of the fitted numbers for `probe`, a fraction: their seconds over the measured ones, less
+        one."""
+        return self.fitted_s(probe) / probe.seconds - 1
 
 
 def parameters_of(cluster: Cluster, *, tabled: bool = False) -> tuple[Parameter, ...]:

@@ -57,6 +57,13 @@ def with_measured_tables(cluster: Cluster, measured: Sequence[Measured]) -> Clus
     return replace(cluster, link=replace(link, tables=(*of_way,)))
 
 
+def without_tables(cluster: Cluster) -> Cluster:
+    """`cluster` with its numbers alone: costs follow their curves."""
+    levels = tuple(replace(level, tables=()) for level in cluster.levels)
+    chip, link = replace(cluster.chip, tables=()), replace(cluster.link, tables=())
+    return replace(cluster, chip=chip, link=link, levels=levels)
+
+
 def _size_and_work(probe: Probe) -> tuple[tuple[int, ...], float]:
     """The size in a table, and the FLOPs or bytes that its rate counts."""
     if probe.kind == "collective":

@@ -11,7 +11,7 @@ from typing import Any
 from planc.calibration.fit import shown
 from planc.calibration.fit_machine import Calibrated, rounded
 from planc.calibration.fit_steps import FromSteps
-from planc.calibration.probes import Measured, predicted_s
+from planc.calibration.probes import Measured
 from planc.cli.views.report_text import seconds, size, strong
 from planc.cli.views.table import table
 from planc.trainer.telemetry.chart import Across, Curve, plot
@@ -28,10 +28,7 @@ def facts(found: Calibrated, before_s: Sequence[float] = ()) -> dict[str, Any]:
             for p, value in zip(found.parameters, found.values, strict=True)
         ],
         "chip": asdict(found.cluster.chip),
-        "probes": [
-            {**m.probe.to_json(), "measured_s": m.seconds, "fitted_s": predicted_s(m.probe, found.cluster)}
-            for m in found.probes
-        ],
+        "probes": [{**m.probe.to_json(), "measured_s": m.seconds, "fitted_s": found.fitted_s(m)} for m in found.probes],
         "steps": [
             {"name": s.name, "measured_s": s.seconds, "before_s": b, "fitted_s": s.predicted_s(found.cluster)}
             for s, b in zip(found.steps, before, strict=True)
@@ -118,7 +115,7 @@ def curve(found: Calibrated, group: list[Measured], width: int) -> str:
     ordered = sorted(group, key=lambda m: m.probe.scale)
     drawn = [
         Curve("measured", tuple(log10(m.seconds) for m in ordered)),
-        Curve("fitted", tuple(log10(predicted_s(m.probe, found.cluster)) for m in ordered)),
+        Curve("fitted", tuple(log10(found.fitted_s(m)) for m in ordered)),
     ]
     across = Across(tuple(size(m.probe.scale) for m in ordered), "")
     return plot(drawn, width, 8, across=across, say=lambda value: seconds(10**value).replace(" ", ""))

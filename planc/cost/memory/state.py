@@ -107,9 +107,7 @@ def update_bytes(sharded: Sharded, held: Held) -> float:
         narrow = plan.store_dtype("grads", region) != "fp32" and plan.store_dtype("optimizer", region) == "fp32"
         return narrow and not p.param.frozen
 
-    return sum(
-        n * stored_elements(plan, p, p.stored["optimizer"]) * DTYPE_BYTES["fp32"] for p, n in held if copied(p)
-    )
+    return sum(n * stored_elements(plan, p, p.stored["optimizer"]) * DTYPE_BYTES["fp32"] for p, n in held if copied(p))
 
 
 def state_buffers(sharded: Sharded, held: Held) -> tuple[float, float]:
