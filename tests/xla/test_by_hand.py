@@ -15,6 +15,7 @@ from tests.rows import rows_of
 WORKER = Path(__file__).parent / "by_hand" / "worker.py"
 KINDS = {
     "fsdp": {"all_gather fsdp", "all_reduce fsdp"},
+    "kernel": {"all_gather fsdp", "all_reduce fsdp"},
     "tensor": {"all_gather fsdp", "all_gather tp", "all_reduce fsdp", "all_reduce tp"},
     "pipeline": {f"{op} pp" for op in ("all_gather", "all_reduce", "all_to_all", "send_recv")}
     | {"all_gather fsdp", "all_reduce fsdp"},

@@ -25,14 +25,20 @@ from planc.checks import check_plan
 from planc.ir.plan import Plan
 from planc.lowering import lower_plan
 from tests.seeded import batches, initial
-from tests.xla.cases import FSDP, SP, TP, plan_of
+from tests.xla.cases import FSDP, SP, SPLASH, TP, plan_of
 
 LAYOUTS: dict[str, tuple[str, ...]] = {
     "fsdp": ("fsdp 4", FSDP, "recompute blocks"),
+    "kernel": ("fsdp 4", FSDP, SPLASH, "recompute blocks"),
     "tensor": ("fsdp 2 > tp 2", FSDP, TP, SP, "recompute blocks"),
     "pipeline": ("pp 2 > fsdp 2", FSDP, "gather params per step", "use pp over pp as 1f1b", "recompute blocks"),
 }
-MICROBATCH = {"fsdp": 1, "tensor": 4, "pipeline": 2}
+MICROBATCH = {"fsdp": 1, "kernel": 1, "tensor": 4, "pipeline": 2}
+WIDE = {
+    "batch": "16 x 128 tokens microbatch 1",
+    "model": "llama_micro(layers = 2, embed = 256, head_dim = 128, heads = 4, kv_heads = 2)",
+}
+"""Of the layout whose attention runs on a kernel, which takes heads of 128 elements."""
 SCALARS_BYTES = 160
 """The loss and the norms: nobody's order of them is the only one."""
 LR = 1e-3
@@ -50,9 +56,11 @@ class Program:
         return float(self._loss_of(told))
 
 
-def plan(name: str) -> Plan:
+def plan(name: str, **more: str) -> Plan:
+    """The plan of a layout; `more` as for `plan_of`."""
     mesh, *sentences = LAYOUTS[name]
-    return plan_of(f"beside_{name}", mesh, *sentences, batch=f"16 x 24 tokens microbatch {MICROBATCH[name]}")
+    batch = f"16 x 24 tokens microbatch {MICROBATCH[name]}"
+    return plan_of(f"beside_{name}", mesh, *sentences, **{"batch": batch, **(WIDE if name == "kernel" else {}), **more})
 
 
 def weights(plan: Plan) -> dict[str, np.ndarray]:
