@@ -19,7 +19,7 @@ ATTENDED = ((2, 8), (2, 8), (64, 256), (32, 64))
 
 
 def table_probes(dtypes: Iterable[str], *, large: bool = False) -> list[Probe]:
-    """What is measured for the tables beside the probes of the fit, whose streams and collectives are tables already:
+    """Probes of the tables, beside those of the fit, whose streams and collectives are tables already:
     matmuls in `dtypes`, attention forward and backward; `large` as for `probes`."""
     more = LARGE if large else 1
     sides = [more * n for n in LENGTHS]

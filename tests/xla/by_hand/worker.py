@@ -38,7 +38,7 @@ WIDE = {
     "batch": "16 x 128 tokens microbatch 1",
     "model": "llama_micro(layers = 2, embed = 256, head_dim = 128, heads = 4, kv_heads = 2)",
 }
-"""Of the layout whose attention runs on a kernel, which takes heads of 128 elements."""
+"""The batch and model of the layout whose attention runs on a kernel, which takes heads of 128 elements."""
 SCALARS_BYTES = 160
 """The loss and the norms: nobody's order of them is the only one."""
 LR = 1e-3
