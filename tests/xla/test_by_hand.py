@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -40,3 +41,18 @@ def test_emitted_and_by_hand_train_alike_with_the_same_collectives(name: str) ->
     assert emitted["losses"][-1] < emitted["losses"][0]
     assert emitted["wire_bytes"] == by_hand["wire_bytes"]
     assert {key.rpartition(" ")[0] for key in emitted["wire_bytes"]} == KINDS[name]
+
+
+@pytest.mark.launch
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("libtpu") is None, reason="needs libtpu, the TPU compiler")
+def test_the_tpu_compiler_makes_as_much_of_both_with_the_same_kernel() -> None:
+    done = run([sys.executable, str(WORKER.with_name("on_tpu.py"))], 1, timeout_s=3000)
+    assert done.ok, done.outputs[0][-4000:]
+    ((emitted, by_hand),) = ((row["emitted"], row["by_hand"]) for row in rows_of(done.outputs[0]))
+    assert emitted["kernels"] == by_hand["kernels"] == 4
+    sent, by_hands = emitted["wire_bytes"], by_hand["wire_bytes"]
+    assert {*sent} == {*by_hands} and sent["all_gather fsdp fp32"] == by_hands["all_gather fsdp fp32"]
+    assert 0.98 * sum(by_hands.values()) <= sum(sent.values()) <= sum(by_hands.values())
+    assert emitted["cycles"] <= 1.02 * by_hand["cycles"]
+    assert emitted["peak_bytes"] <= by_hand["peak_bytes"]
