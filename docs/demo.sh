@@ -17,7 +17,7 @@ step "The same model on a TPU pod, for JAX" \
 
 refused=0
 step "A sentence that a target cannot do is refused, not dropped" \
-  lower plans/llama3_70b_h100.plan --target xla -o $runs/refused.py || refused=$?
+  lower plans/field/deepseek_v3_h800.plan --target xla -o $runs/refused.py || refused=$?
 [ "$refused" = 1 ] || { echo "expected a refusal (exit 1), got exit $refused" >&2; exit 1; }
 
 step "Train on torch: 4 processes" \
