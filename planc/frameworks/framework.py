@@ -93,7 +93,10 @@ class Framework:
     """True where a product in a narrow dtype keeps its input in that dtype for the backward, whatever the scales."""
     saves_divided: bool = False
     """True where a product keeps its input as it was before it was gathered, and gathers it again in the backward
-    (Korthikanti et al. 2022, section 4.2.2)."""
+    (Korthikanti et al. 2022, section 4.2.2). Products of experts keep what the dispatcher has gathered."""
+    shared_beside_dispatch: bool = False
+    """True where the shared expert runs beside the dispatcher's transfers, on a stream of its own: it gathers its input
+    itself and keeps it so."""
     keeps_outputs: tuple[str, ...] = ()
     """Ops that run again in a checkpoint that is a function, whose output the next op keeps; the output of others is
     discarded and made again."""

@@ -10,6 +10,7 @@ from planc.cost import cost_plan
 from planc.cost.memory.activations import replay_buffers, replays_of, saved_by_section
 from planc.cost.memory.peak import at_the_fullest, with_reserve
 from planc.cost.memory.state import state_buffers
+from planc.cost.step.offload import saved_tensor_bytes
 from planc.ir.report import MemoryParts
 from planc.ir.sharding import Sharded
 from planc.sharding.collectives import semantic_collectives
@@ -165,6 +166,31 @@ def test_megatron_keeps_the_divided_input_of_a_product(tmp_path: Path) -> None:
     """With sequence parallelism the two inputs that are gathered are kept as halves: 2 bytes an element."""
     both = [saved_of(tmp_path, "use sp over tp", *more) for more in ((), ("realise as megatron",))]
     assert both[0] - both[1] == 2 * HIDDEN - 2 * HIDDEN / 2  # two halves of 2 bytes less, two divided masks more
+
+
+EXPERTS = """plan experts
+model     deepseek_v2_lite(layers = 4)
+batch     8 x 1024 tokens microbatch 1
+cluster   1 x h100_node
+mesh      dp 4 > tp 2
+view      ep 4 > etp 2 of dp, tp for experts
+use       zero1 over dp
+use       tp over tp
+use       sp over tp
+shard     experts over ep
+use       etp over etp
+route     experts as dropless
+compute   bf16 reduce fp32
+"""
+
+
+def test_experts_keep_what_the_dispatcher_gathers(tmp_path: Path) -> None:
+    """Tokens of both ranks of tensor parallelism, 6 choices each; a shared expert beside it keeps its own gathered."""
+    megatron, bridge = (sharded_of(tmp_path, EXPERTS + f"realise as {name}\n") for name in ("megatron", "bridge"))
+    wide = 1024 * 2048 * 2.0
+    assert saved_tensor_bytes(megatron, "moe.routed", "block") == 6 * wide
+    assert saved_tensor_bytes(megatron, "ffn.in", "block") == wide / 2
+    assert saved_tensor_bytes(bridge, "ffn.in", "block") == wide / 2 + wide
 
 
 def test_gradients_are_kept_as_they_are_reduced(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from planc.frameworks import OWN, framework
 from planc.ir.cache import cached_on
 from planc.ir.collective import DTYPE_BYTES
+from planc.ir.model import EXPERTS
 from planc.ir.plan import Noun, Plan
 from planc.ir.sharding import Layout, OpSharding, Sharded
 from planc.ir.updates import moments_of
@@ -118,10 +119,17 @@ def _saved_layouts(sharded: Sharded, tensor: str, section: str) -> list[Layout]:
     dims = sharded.model.tensor[tensor].dims
     ops = sharded.ops[section]
     later = [o for o in ops if tensor in o.op.saves] or [o for o in ops if tensor in o.op.inputs]
-    divided = framework(sharded.plan.framework).saves_divided
-    found = [_before_gather(o, tensor) if divided else None for o in later]
+    found = [_before_gather(o, tensor) if _saves_divided(sharded.plan, o) else None for o in later]
     layouts = [o.needs(tensor, dims) if before is None else before for o, before in zip(later, found, strict=True)]
     return list({repr(layout): layout for layout in layouts}.values())
+
+
+def _saves_divided(plan: Plan, o: OpSharding) -> bool:
+    """True if op `o` keeps its input as it was before it was gathered: not an expert's product, whose input the
+    dispatcher gathers before it, and which knows no other."""
+    rules = framework(plan.framework)
+    shared = rules.shared_beside_dispatch and "shared_ffn" in {d for p in o.op.params for d in plan.model.param[p].dims}
+    return rules.saves_divided and o.op.region != EXPERTS and not shared
 
 
 def _before_gather(o: OpSharding, tensor: str) -> Layout | None:
