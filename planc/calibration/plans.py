@@ -220,9 +220,7 @@ def _model(fields: Fields) -> tuple[str, dict[str, Any] | None]:
     if latent:
         return _latent(fields, {**sizes, **shape, "ffn": ffn})
     if routed:
-        if gated is False:
-            raise UnusedFieldError("model.gated_mlp: no family of the catalog has experts without gates")
-        return _routed(fields, {**sizes, **shape, "kv_heads": keys, "head_dim": head_dim})
+        return _routed(fields, {**sizes, **shape, "kv_heads": keys, "head_dim": head_dim}, gated=gated is not False)
     if gated is False:
         grouped = keys not in (None, shape["heads"])
         biased = bool(positions or bias or (positions is None and name.startswith(("GPT", "MT-NLG"))))
@@ -273,7 +271,7 @@ def _latent(fields: Fields, sizes: dict[str, Any]) -> tuple[str, dict[str, Any]]
     }
 
 
-def _routed(fields: Fields, sizes: dict[str, Any]) -> tuple[str, dict[str, Any] | None]:
+def _routed(fields: Fields, sizes: dict[str, Any], *, gated: bool) -> tuple[str, dict[str, Any] | None]:
     """A model of the catalog whose name and experts are the row's, or Mixtral's block with the row's sizes."""
     name, moe = str(fields.row.model["name"]), fields.moe
     experts, top_k, expert_ffn = moe("experts"), moe("top_k"), moe("expert_ffn")
@@ -282,6 +280,8 @@ def _routed(fields: Fields, sizes: dict[str, Any]) -> tuple[str, dict[str, Any] 
     known = next((base for start, base in ROUTED.items() if name.startswith(start)), None)
     if known and build_model(known).sizes["experts"] == experts and not dense:
         return f"{known}({_changes({k: sizes[k] for k in ('layers', 'vocab')})})", None
+    if not gated:
+        raise UnusedFieldError("model.gated_mlp: no family of the catalog has these experts without gates")
     if shared or dense or every not in (None, 1):
         raise UnusedFieldError("model.moe: no family of the catalog has these layers")
     return f'from "{CONFIG}"', {
@@ -308,6 +308,8 @@ ROUTED = {
     "Mixtral 8x22B": "mixtral_8x22b",
     "Llama 4 Scout": "llama4_scout",
     "Llama 4 Maverick": "llama4_maverick",
+    "Nemotron 3 Nano": "nemotron_3_nano",
+    "Nemotron 3 Super": "nemotron_3_super",
 }
 """Models with experts by the beginning of their name."""
 

@@ -23,10 +23,10 @@ WORKSPACE_BYTES = 0.1 * 2**30
 MODULES = {
     "core_attn": ("attention.core",),
     "layernorm": ("attention.norm", "ffn.norm"),
-    "mlp": ("ffn.gate", "ffn.up", "ffn.swiglu", "ffn.gelu", "ffn.down"),
+    "mlp": ("ffn.gate", "ffn.up", "ffn.swiglu", "ffn.gelu", "ffn.squared_relu", "ffn.down"),
     "moe": ("moe",),
-    "moe_act": ("moe.swiglu",),
-    "shared_experts": ("shared.gate", "shared.up", "shared.swiglu", "shared.down"),
+    "moe_act": ("moe.swiglu", "moe.squared_relu"),
+    "shared_experts": ("shared.gate", "shared.up", "shared.swiglu", "shared.squared_relu", "shared.down"),
     "mla_up_proj": ("mla.up_proj",),
 }
 """Megatron-Core's names of modules for selective recomputation, and the ops of a plan that they are."""

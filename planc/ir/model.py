@@ -23,6 +23,7 @@ OpKind = Literal[
     "norm",
     "rope",
     "attention",
+    "scan",
     "elementwise",
     "add",
     "route",
@@ -30,8 +31,8 @@ OpKind = Literal[
     "code",
     "loss",
 ]
-"""`route` picks experts for each token and lays the tokens out by expert; `combine` is its inverse. `code` is a model's
-own that no other kind is, and runs whole."""
+"""`scan` is the convolution and the recurrence of a state-space layer. `route` picks experts for each token and lays the
+tokens out by expert; `combine` is its inverse. `code` is a model's own that no other kind is, and runs whole."""
 Section = Name
 """`first`, `last`, or a kind of block."""
 

@@ -20,8 +20,9 @@ def attention(
     biased_norm: bool = False,
     sinks: bool = False,
     grouped: bool = True,
+    target: str = "hidden.mid",
 ) -> Part:
-    """`hidden` to `hidden.mid`: norm, projections, the core, the projection back and the add.
+    """`hidden` to `target`: norm, projections, the core, the projection back and the add.
 
     `window` is how many tokens back a row sees (0: all); `qk_norm` norms each head's queries and keys
     (Qwen3); `sinks` is a learned score per head that takes part in the softmax (gpt-oss); `biased`
@@ -42,7 +43,7 @@ def attention(
         part += rope("attention.rope_q", q, _tensor("attention.q_rotated", QUERIES))
         part += rope("attention.rope_k", k, _tensor("attention.k_rotated", kv))
         q, k = "attention.q_rotated", "attention.k_rotated"
-    return part + core(q, k, "attention.v", window=window, sinks=sinks) + projection_out(biased=biased)
+    return part + core(q, k, "attention.v", window=window, sinks=sinks) + projection_out(biased=biased, target=target)
 
 
 def rope(name: str, source: str, target: Tensor, *, module: str = MODULE) -> Part:
@@ -88,13 +89,13 @@ def core(
     return Part(params=(score,) if sinks else (), tensors=(_tensor("attention.mixed", QUERIES),), ops=(op,))
 
 
-def projection_out(*, biased: bool = False) -> Part:
-    """The heads back to the residual stream, and the add; `biased` gives the projection a bias."""
+def projection_out(*, biased: bool = False, target: str = "hidden.mid") -> Part:
+    """The heads back to the residual stream, and the add to `target`; `biased` gives the projection a bias."""
     wo, inputs = f"{MODULE}.wo", ("hidden", "attention.out")
     out = matmul(
         "attention.out", "projection", wo, (("embed",), ("heads", "head_dim")), "attention.mixed", hidden(inputs[1])
     )
-    return out + add("attention.add", "layers.*", inputs, hidden("hidden.mid"), bias_of=wo if biased else "")
+    return out + add("attention.add", "layers.*", inputs, hidden(target), bias_of=wo if biased else "")
 
 
 def _tensor(name: str, dims: tuple[str, ...]) -> Tensor:

@@ -1,8 +1,8 @@
-"""A mixture of experts in place of the feed-forward layer: router, dispatch, gated experts, combine."""
+"""A mixture of experts in place of the feed-forward layer: router, dispatch, experts, combine."""
 
 from __future__ import annotations
 
-from planc.catalog.parts.mlp import ffn_norm, gated
+from planc.catalog.parts.mlp import ffn_norm, gated, squared_relu
 from planc.catalog.parts.part import HIDDEN, Part
 from planc.catalog.parts.steps import Shape, add, elementwise, hidden, matmul
 from planc.ir.model import EXPERTS, ROUTED, SLOTS, Op, Tensor
@@ -18,6 +18,24 @@ def experts(*, shared: bool = False, biased: bool = False) -> Part:
     """
     part, out = mixture(shared=shared, biased=biased)
     return ffn_norm() + part + add("ffn.add", "layers.*", ("hidden.mid", out), hidden("hidden"))
+
+
+def squared_relu_experts(*, latent: bool = False) -> Part:
+    """`hidden` to `hidden`, a layer of its own: norm, routed experts and one that every token uses, each two linear
+    layers with a squared ReLU between them, and add.
+
+    With `latent` the routed experts work on a projection of the tokens, which is what is sent, and what they return
+    is projected back.
+    """
+    width = "moe_latent" if latent else "embed"
+    part = ffn_norm(source="hidden") + _router(biased=False)
+    part += _into_latent() if latent else Part()
+    part += _route("moe.latent" if latent else "ffn.in", width) + _squared_relu_experts(width)
+    part += _combine("moe.latent_out" if latent else "moe.out", width)
+    part += _out_of_latent() if latent else Part()
+    part += squared_relu("shared", f"{MODULE}.shared", "shared_ffn")
+    part += add("shared.add", MODULE, ("moe.out", "shared.out"), hidden("ffn.out"))
+    return part + add("ffn.add", "layers.*", ("hidden", "ffn.out"), hidden("hidden"))
 
 
 def mixture(*, shared: bool = False, shared_gate: bool = False, biased: bool = False) -> tuple[Part, str]:
@@ -46,15 +64,15 @@ def _router(biased: bool) -> Part:
     return matmul("moe.router", "residual", module, shape, "ffn.in", SCORES, biased=biased, whole=("experts",))
 
 
-def _route() -> Part:
-    """Picks experts and lays the tokens out by expert. The backward needs the picks: the scores."""
-    routed = _slots("moe.routed", "embed", ROUTED)
+def _route(source: str = "ffn.in", width: str = "embed") -> Part:
+    """Picks experts and lays the tokens of `source` out by expert. The backward needs the picks: the scores."""
+    routed = _slots("moe.routed", width, ROUTED)
     op = Op(
         name="moe.route",
         kind="route",
         region=ROUTED,
         module=MODULE,
-        inputs=("ffn.in", SCORES.name),
+        inputs=(source, SCORES.name),
         output=routed.name,
         whole=("experts",),
         saves=(SCORES.name,),
@@ -76,23 +94,52 @@ def _experts(biased: bool) -> Part:
     )
 
 
-def _combine() -> Part:
-    """Back to the tokens' places: the sum of a token's experts, weighted by its scores.
+def _squared_relu_experts(width: str) -> Part:
+    """Every expert's MLP without a gate over its own slots, from and to `width`."""
+    up, mid = (_slots(f"moe.{t}", "expert_ffn", EXPERTS) for t in ("up", "mid"))
+    returned = _slots("moe.returned", width, ROUTED)
+    into: Shape = (("experts",), ("expert_ffn",), (width,))
+    back: Shape = (("experts",), (width,), ("expert_ffn",))
+    return (
+        _linear("up", "w1", into, "moe.routed", up, biased=False)
+        + elementwise("moe.squared_relu", EXPERTS, f"{MODULE}.experts", (up.name,), mid)
+        + _linear("down", "w2", back, mid.name, returned, biased=False)
+    )
+
+
+def _into_latent() -> Part:
+    shape: Shape = (("moe_latent",), ("embed",))
+    return matmul("moe.into_latent", "residual", f"{MODULE}.into_latent", shape, "ffn.in", _latent("moe.latent"))
+
+
+def _out_of_latent() -> Part:
+    shape: Shape = (("embed",), ("moe_latent",))
+    module = f"{MODULE}.out_of_latent"
+    return matmul("moe.out_of_latent", "residual", module, shape, "moe.latent_out", hidden("moe.out"))
+
+
+def _latent(name: str) -> Tensor:
+    return Tensor(name=name, dims=(*HIDDEN[:2], "moe_latent"), region="residual")
+
+
+def _combine(target: str = "moe.out", width: str = "embed") -> Part:
+    """Back to the tokens' places in `target`: the sum of a token's experts, weighted by its scores.
 
     The weights multiply inside the experts, on their narrow activation (Megatron-Core's weighted SwiGLU),
     so that what the experts return need not be kept for the weights' gradient.
     """
+    out = Tensor(name=target, dims=(*HIDDEN[:2], width), region="residual")
     op = Op(
         name="moe.combine",
         kind="combine",
         region=ROUTED,
         module=MODULE,
         inputs=("moe.returned", SCORES.name),
-        output="moe.out",
+        output=out.name,
         whole=("experts",),
         saves=(SCORES.name,),
     )
-    return Part(tensors=(hidden("moe.out"),), ops=(op,))
+    return Part(tensors=(out,), ops=(op,))
 
 
 def _slots(name: str, width: str, region: str) -> Tensor:

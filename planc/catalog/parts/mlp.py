@@ -33,9 +33,17 @@ def plain_feed_forward(*, biased: bool = False, biased_norm: bool = False) -> Pa
     )
 
 
-def ffn_norm(*, biased: bool = False) -> Part:
-    """The norm before the feed-forward layer or the experts; a LayerNorm if `biased`."""
-    return norm("ffn.norm", "layers.*.ffn_norm", "hidden.mid", hidden("ffn.in"), biased=biased)
+def squared_relu_feed_forward() -> Part:
+    """`hidden` to `hidden`, a layer of its own: norm, two linear layers with a squared ReLU between them, and add."""
+    out = ("hidden", "ffn.out")
+    return (
+        ffn_norm(source="hidden") + squared_relu("ffn", MODULE, "ffn") + add("ffn.add", "layers.*", out, hidden("hidden"))
+    )
+
+
+def ffn_norm(*, source: str = "hidden.mid", biased: bool = False) -> Part:
+    """The norm of tensor `source` before the feed-forward layer or the experts; a LayerNorm if `biased`."""
+    return norm("ffn.norm", "layers.*.ffn_norm", source, hidden("ffn.in"), biased=biased)
 
 
 def gated(name: str, module: str, width: str) -> Part:
@@ -46,5 +54,16 @@ def gated(name: str, module: str, width: str) -> Part:
         matmul(f"{name}.gate", "ffn", f"{module}.w1", ((width,), ("embed",)), "ffn.in", gate)
         + matmul(f"{name}.up", "ffn", f"{module}.w3", ((width,), ("embed",)), "ffn.in", up)
         + elementwise(f"{name}.swiglu", "ffn", module, (gate.name, up.name), mid)
+        + matmul(f"{name}.down", "ffn", f"{module}.w2", (("embed",), (width,)), mid.name, hidden(f"{name}.out"))
+    )
+
+
+def squared_relu(name: str, module: str, width: str) -> Part:
+    """ReLU(w1 x) squared, then w2: `ffn.in` to `NAME.out`, with `width` numbers inside (So et al. 2021, "Primer")."""
+    wide = (*HIDDEN[:2], width)
+    up, mid = (Tensor(name=f"{name}.{t}", dims=wide, region="ffn") for t in ("up", "mid"))
+    return (
+        matmul(f"{name}.up", "ffn", f"{module}.w1", ((width,), ("embed",)), "ffn.in", up)
+        + elementwise(f"{name}.squared_relu", "ffn", module, (up.name,), mid)
         + matmul(f"{name}.down", "ffn", f"{module}.w2", (("embed",), (width,)), mid.name, hidden(f"{name}.out"))
     )

@@ -33,6 +33,13 @@ class Size:
     experts: int = 0
     expert_ffn: int = 0
     shared_ffn: int = 0
+    moe_latent: int = 0
+    ssm_heads: int = 0
+    ssm_head_dim: int = 0
+    ssm_groups: int = 0
+    ssm_state: int = 0
+    ssm_chunk: int = 0
+    ssm_conv: int = 0
     vocab: int
     positions: int = 0
     top_k: int = 0

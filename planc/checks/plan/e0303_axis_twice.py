@@ -8,6 +8,7 @@ from planc.checks.edits import replace
 from planc.diag.diagnostic import Diagnostic, Fix, Related
 from planc.diag.registry import Rule
 from planc.ir.base import Cause
+from planc.ir.dims import TOGETHER
 from planc.ir.plan import Plan
 from planc.sharding.propagate import index_layout
 
@@ -45,7 +46,7 @@ def _axes_used_twice(layout: dict[str, tuple[str, ...]]) -> Iterator[tuple[str, 
     home: dict[str, str] = {}
     for dim, axes in layout.items():
         for axis in axes:
-            if axis in home and {home[axis], dim} != {"heads", "kv_heads"}:
+            if axis in home and {home[axis], dim} not in TOGETHER:
                 yield axis, home[axis], dim
             home.setdefault(axis, dim)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from math import prod
 
+from planc.cost.compute.scan import model_scan_flops, scan_bytes, scan_flops
 from planc.ir.cache import Cache, cached_on
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.hardware import Chip
@@ -38,6 +39,8 @@ def op_flops(sharded: Sharded, o: OpSharding) -> float:
         rows = prod(local_dim(sharded, o, d) for d in ("batch", "sequence", "heads"))
         context = _mean_context(o.op, sharded.plan.batch.sequence_tokens) * imbalance(sharded.plan, o)
         return 2.0 * rows * context * head_widths(sharded.model, o.op)
+    if o.op.kind == "scan":
+        return scan_flops(sharded, o)
     if o.op.kind == "code":
         return 2.0 * sum(e.copies * prod(local_dim(sharded, o, d) for d in e.dims) for e in o.op.multiply_adds)
     return 0.0
@@ -48,11 +51,14 @@ def op_bytes(sharded: Sharded, o: OpSharding) -> float:
     once.
 
     The loss goes over fp32 logits `LOSS_PASSES` times. Tokens are laid out twice on their way to experts, and back: a
-    copy for each choice, or by rank, then by expert. `sharded` has the layouts of the tensors.
+    copy for each choice, or by rank, then by expert. A scan is several kernels (`scan_bytes`). `sharded` has the layouts
+    of the tensors.
 
     >>> op_bytes(sharded, ops["ffn.gate"]) == 2 * (8192 * 8192 + 8192 * 28672 / 8 + 8192 * 28672 / 8)  # bf16
     True
     """
+    if o.op.kind == "scan":
+        return scan_bytes(sharded, o)
     plan = sharded.plan
     names = [n for n in (*o.op.inputs, o.op.output) if n != "loss"]
     total = sum(tensor_bytes(plan, n, o.needs(n, sharded.model.tensor[n].dims)) for n in names)
@@ -143,7 +149,8 @@ def model_flops_per_token(model: Model, sequence_tokens: int) -> float:
 
     A forward takes 2 FLOPs a parameter and the backward twice that: 2 for the input's gradient and 2 for the weight's,
     which a frozen weight and an input behind nothing that is trained do not have. A token uses `top_k` of the experts.
-    Attention is over sequences of `sequence_tokens`; sliding windows count the keys they see. Code that stays whole has
+    Attention is over sequences of `sequence_tokens`; sliding windows count the keys they see, a scan what goes into a
+    state and out of it. Code that stays whole has
     the multiply-adds that were counted when it was read, and as many for each gradient. Recomputation and the
     lookup of an embedding do not count. Source: Chowdhery et al. 2022 (PaLM), appendix B, which counts both halves of
     the scores.
@@ -162,6 +169,8 @@ def model_flops_per_token(model: Model, sequence_tokens: int) -> float:
             elif op.kind == "attention":
                 work = 2.0 * model.sizes["heads"] * head_widths(model, op) * _mean_context(op, sequence_tokens)
                 total += copies * (3.0 if op.has_backward else 1.0) * work
+            elif op.kind == "scan":
+                total += copies * (3.0 if op.has_backward else 1.0) * model_scan_flops(model)
             elif op.kind == "code":
                 length = {**model.sizes, "batch": 1, "sequence": sequence_tokens}
                 work = 2.0 * sum(e.copies * prod(length[d] for d in e.dims) for e in op.multiply_adds)

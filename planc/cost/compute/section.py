@@ -13,6 +13,7 @@ from planc.cost.compute.attention import attention_s, attention_table
 from planc.cost.compute.flops import backward_of_code, cache_of, op_bytes, op_flops
 from planc.cost.compute.gemm import fused_of, matmul_op_s, product_table, update_s, weights_s
 from planc.cost.compute.quantize import product_dtype
+from planc.cost.compute.scan import scan_s
 from planc.cost.machine.op_tables import table_s
 from planc.cost.machine.rates import dtype_s_per_flop, memory_bytes_per_s
 from planc.diag.fast_dataclass import dataclass
@@ -132,6 +133,8 @@ def op_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool = False)
         return matmul_op_s(sharded, o, chip, backward=backward)
     if o.op.kind == "attention":
         return attention_s(sharded, o, chip, backward=backward)
+    if o.op.kind == "scan":
+        return scan_s(sharded, o, chip, backward=backward)
     traffic = op_bytes(sharded, o) * BACKWARD_BYTES.get(o.op.kind, 1.0) if backward else op_bytes(sharded, o)
     flops = op_flops(sharded, o) * (backward_of_code(o.op) if backward else 1.0)
     arithmetic = flops * dtype_s_per_flop(chip, sharded.plan.precision.compute)

@@ -1,0 +1,178 @@
+"""Nemotron-H and Nemotron 3: layers of one part each, Mamba-2 mixers, attention, feed-forward layers or experts.
+
+Sizes are from the published `config.json` files (NVIDIA 2025, "Nemotron-H", arXiv:2504.03624; NVIDIA 2025, "Nemotron 3
+Nano" and 2026, "Nemotron 3 Super"). A model's pattern has a letter for each layer. Attention has no positions.
+Super's experts work on a projection of the tokens. Left out: its modules for further tokens, which its 120 billion
+parameters do not count either, and the router's balancing biases, which are no gradient's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from planc.catalog.parts.attention import attention
+from planc.catalog.parts.config import Config
+from planc.catalog.parts.ends import embedding, head
+from planc.catalog.parts.experts import squared_relu_experts
+from planc.catalog.parts.mamba import mamba
+from planc.catalog.parts.mlp import squared_relu_feed_forward
+from planc.catalog.parts.part import assemble
+from planc.catalog.parts.sizes import Size, layers_of
+from planc.ir.model import Model, Routing, Section
+
+FAMILY = "nemotron_h"
+MIXER, ATTENTION, FEED_FORWARD, EXPERTS = "mixer", "attention", "feed_forward", "experts"
+"""Kinds of block."""
+LETTERS: dict[str, Section] = {"M": MIXER, "*": ATTENTION, "-": FEED_FORWARD, "E": EXPERTS}
+"""Letters of a pattern."""
+
+
+def _kinds(pattern: str) -> tuple[Section, ...]:
+    """The kind of each layer. Raises ValueError for a letter that no kind has."""
+    unknown = sorted(set(pattern) - set(LETTERS))
+    if unknown:
+        raise ValueError(f"the pattern has the letter {unknown[0]!r}; layers are {' '.join(LETTERS)}")
+    return tuple(LETTERS[letter] for letter in pattern)
+
+
+ROUTING = Routing(scores="sigmoid", scale=2.5)
+
+SIZES: dict[str, Size] = {
+    "nemotron_h_micro": Size(
+        layers=6, kinds=_kinds("MEM*-M"), embed=64, heads=8, kv_heads=4, head_dim=8, ffn=182, experts=8, expert_ffn=90,
+        shared_ffn=90, ssm_heads=8, ssm_head_dim=8, ssm_groups=4, ssm_state=16, ssm_chunk=16, ssm_conv=4, vocab=134,
+        top_k=2, routing=ROUTING,
+    ),
+    "nemotron_h_8b": Size(
+        layers=52, kinds=_kinds("M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-"), embed=4096, heads=32,
+        kv_heads=8, head_dim=128, ffn=21504, ssm_heads=128, ssm_head_dim=64, ssm_groups=8, ssm_state=128,
+        ssm_chunk=128, ssm_conv=4, vocab=131072,
+    ),
+    "nemotron_3_nano": Size(
+        layers=52, kinds=_kinds("MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME"), embed=2688, heads=32,
+        kv_heads=2, head_dim=128, experts=128, expert_ffn=1856, shared_ffn=3712, ssm_heads=64, ssm_head_dim=64,
+        ssm_groups=8, ssm_state=128, ssm_chunk=128, ssm_conv=4, vocab=131072, top_k=6, routing=ROUTING,
+    ),
+    "nemotron_3_super": Size(
+        layers=88, kinds=_kinds(
+            "MEMEMEM*EMEMEMEM*EMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEM*EMEMEMEME"
+        ), embed=4096, heads=32, kv_heads=2, head_dim=128, experts=512, expert_ffn=2688, shared_ffn=5376,
+        moe_latent=1024, ssm_heads=128, ssm_head_dim=64, ssm_groups=8, ssm_state=128, ssm_chunk=128, ssm_conv=4,
+        vocab=131072, top_k=22, routing=Routing(scores="sigmoid", scale=5.0),
+    ),
+}  # fmt: skip
+"""`nemotron_h_micro` is for small plans: it has every kind of layer."""
+
+
+def models() -> tuple[str, ...]:
+    """The names `model NAME` may use."""
+    return tuple(SIZES)
+
+
+def build(name: str, changes: dict[str, int] | None = None) -> Model:
+    """The op graph of a named model; `changes` replaces sizes, fewer layers are the first of its pattern. Raises
+    ValueError for more."""
+    return _build(name, SIZES[name], changes)
+
+
+MODEL_TYPES = ("nemotron_h",)
+
+
+def read_config(name: str, fields: Mapping[str, Any]) -> tuple[Model, tuple[str, ...]]:
+    """The model `name` with the sizes in `fields`, a Hugging Face config, and the fields not used. Raises
+    ValueError."""
+    config = Config(fields)
+    config.must_be(
+        FAMILY, mlp_hidden_act="relu2", mamba_hidden_act="silu", attention_bias=False, mlp_bias=False, use_bias=False,
+        mamba_proj_bias=False, use_conv_bias=True, num_nextn_predict_layers=0,
+    )  # fmt: skip
+    kinds = _kinds_of(config)
+    embed, heads = config.whole("hidden_size", default=4096), config.whole("num_attention_heads", default=32)
+    routed = EXPERTS in kinds
+    size = Size(
+        layers=len(kinds),
+        kinds=kinds,
+        embed=embed,
+        heads=heads,
+        kv_heads=config.whole("num_key_value_heads", default=8),
+        head_dim=config.whole("head_dim", default=128),
+        ffn=config.whole("intermediate_size", default=21504) if FEED_FORWARD in kinds else 0,
+        experts=config.whole("n_routed_experts", "num_local_experts", default=8) if routed else 0,
+        expert_ffn=config.whole("moe_intermediate_size", default=7688) if routed else 0,
+        shared_ffn=_shared(config) if routed else 0,
+        moe_latent=config.whole("moe_latent_size", default=0, minimum=0) if routed else 0,
+        top_k=config.whole("num_experts_per_tok", default=2) if routed else 0,
+        routing=_routing(config) if routed else Routing(),
+        ssm_heads=config.whole("mamba_num_heads", default=128),
+        ssm_head_dim=config.whole("mamba_head_dim", default=64),
+        ssm_groups=config.whole("n_groups", "mamba_n_groups", default=8),
+        ssm_state=config.whole("ssm_state_size", default=128),
+        ssm_chunk=config.whole("chunk_size", "mamba_chunk_size", default=128),
+        ssm_conv=config.whole("conv_kernel", "mamba_d_conv", default=4),
+        vocab=config.whole("vocab_size", default=131072),
+        norm_eps=config.number("layer_norm_epsilon", default=1e-5),
+        tied=config.flag("tie_word_embeddings", default=False),
+    )
+    return _build(name, size), config.unused
+
+
+WORDS: dict[str, Section] = {
+    "mamba": MIXER, "linear_attention": MIXER, "attention": ATTENTION, "full_attention": ATTENTION,
+    "mlp": FEED_FORWARD, "moe": EXPERTS,
+}  # fmt: skip
+"""Kinds of layer as configs list them."""
+
+
+def _kinds_of(config: Config) -> tuple[Section, ...]:
+    """By a list of words, or by a pattern of letters, which `num_hidden_layers` says the length of."""
+    words = config.value("layers_block_type", "layer_types")
+    pattern = config.value("hybrid_override_pattern")
+    layers = config.value("num_hidden_layers")
+    if isinstance(words, list) and words and all(str(w) in WORDS for w in words):
+        kinds = tuple(WORDS[str(w)] for w in words)
+    elif words is None and isinstance(pattern, str) and pattern:
+        kinds = _kinds(pattern)
+    else:
+        raise ValueError(f"neither layers_block_type (of {', '.join(WORDS)}) nor hybrid_override_pattern says the layers")
+    if layers is not None and layers != len(kinds):
+        raise ValueError(f"num_hidden_layers = {layers!r}, and the pattern has {len(kinds)} layers")
+    return kinds
+
+
+def _shared(config: Config) -> int:
+    """The width of the experts that every token uses; there is one or none."""
+    if config.whole("n_shared_experts", default=1, minimum=0) != 1:
+        raise ValueError("n_shared_experts is not 1, and planc's nemotron_h family has one")
+    return config.whole("moe_shared_expert_intermediate_size", default=7688)
+
+
+def _routing(config: Config) -> Routing:
+    return Routing(
+        scores="sigmoid",
+        normed=config.flag("norm_topk_prob", default=True),
+        scale=config.number("routed_scaling_factor", default=1.0),
+        groups=config.whole("n_group", default=1),
+        groups_kept=config.whole("topk_group", default=1),
+    )
+
+
+def _build(name: str, size: Size, changes: dict[str, int] | None = None) -> Model:
+    layers = layers_of(size, changes)
+    if layers > len(size.kinds):
+        raise ValueError(f"the pattern of {name} has {len(size.kinds)} layers, not {layers}")
+    return assemble(
+        name=name,
+        family=FAMILY,
+        size=size,
+        changes=changes,
+        first=embedding(),
+        blocks={
+            MIXER: mamba(),
+            ATTENTION: attention(rotary=False, target="hidden"),
+            FEED_FORWARD: squared_relu_feed_forward(),
+            EXPERTS: squared_relu_experts(latent=size.moe_latent > 0),
+        },
+        last=head(tied=size.tied),
+        kinds=size.kinds[:layers],
+    )
