@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from functools import cache
+from itertools import groupby
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -209,8 +210,7 @@ def model_words(row: Row) -> str:
 def _model(fields: Fields) -> tuple[str, dict[str, Any] | None]:
     """Words of a `model` sentence: one of the catalog with the sizes of a row, or a configuration of its own."""
     size = fields.model
-    layers = int(size("layers")) + _ahead(fields)
-    sizes = {"layers": layers, "vocab": size("vocab")}
+    sizes = {"layers": int(size("layers")), "vocab": size("vocab")}
     shape = {"embed": size("d_model"), "heads": size("n_heads")}
     gated, tied, head_dim = size("gated_mlp"), size("tied_embeddings"), size("head_dim")
     positions, name = size("learned_pos_emb"), str(size("name"))
@@ -267,6 +267,7 @@ def _latent(fields: Fields, sizes: dict[str, Any]) -> tuple[str, dict[str, Any]]
         "n_shared_experts": int(moe("shared_experts") or 0),
         "n_group": 1,
         "topk_group": 1,
+        "mtp_layers": _ahead(fields),
         "vocab_size": sizes["vocab"],
     }
 
@@ -279,7 +280,7 @@ def _routed(fields: Fields, sizes: dict[str, Any], *, gated: bool) -> tuple[str,
     moe("shared_ffn")
     known = next((base for start, base in ROUTED.items() if name.startswith(start)), None)
     if known and build_model(known).sizes["experts"] == experts and not dense:
-        return f"{known}({_changes({k: sizes[k] for k in ('layers', 'vocab')})})", None
+        return f"{known}({_changes({**{k: sizes[k] for k in ('layers', 'vocab')}, 'mtp_layers': _ahead(fields) or None})})", None
     if not gated:
         raise UnusedFieldError("model.gated_mlp: no family of the catalog has these experts without gates")
     if shared or dense or every not in (None, 1):
@@ -398,8 +399,14 @@ def _pipeline(fields: Fields, layout: Layout) -> Iterator[str]:
 
 
 def _stages(fields: Fields, stages: int) -> str:
-    """Stages that count embedding and head as a layer each, where the layers do not divide otherwise. Layers for
-    multi-token prediction are the last stage's (megatron/core/transformer/multi_token_prediction.py)."""
+    """The stages that a row says; or those that count embedding and head as a layer each, where the layers do not divide
+    otherwise. Layers for multi-token prediction are the last stage's
+    (megatron/core/transformer/multi_token_prediction.py)."""
+    given = fields.parallel("stage_layers")
+    if given:
+        runs = [(n, len(list(same))) for n, same in groupby(given[1:-1])]
+        middle = "".join(f"{count} x {n} layers, " for n, count in runs)
+        return f" stages [embed + {given[0]}, {middle}{given[-1]} + head]"
     layers, ahead = int(fields.row.model["layers"]), _ahead(fields)
     each, rest = divmod(layers + ahead + 2, stages)
     if layers % stages == 0 and ahead and stages > 1:

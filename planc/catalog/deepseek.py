@@ -2,8 +2,8 @@
 
 Sizes are from the published `config.json` files (DeepSeek-AI 2024, "DeepSeek-V2" and "DeepSeek-V3
 Technical Report"). The published shared experts act as one MLP of their widths' sum, which is
-`shared_ffn`. Left out: V3's multi-token prediction module, which the 671 billion do not count either,
-and the router's balancing biases, which are no gradient's.
+`shared_ffn`. V3's module for multi-token prediction is there where `mtp_layers = 1` asks for it; the 671
+billion do not count it. Left out: the router's balancing biases, which are no gradient's.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from planc.catalog.parts.ends import embedding, head
 from planc.catalog.parts.experts import experts
 from planc.catalog.parts.latent import latent_attention
 from planc.catalog.parts.mlp import feed_forward
+from planc.catalog.parts.mtp import mtp
 from planc.catalog.parts.part import BLOCK, assemble
 from planc.catalog.parts.sizes import Size, layers_of
 from planc.ir.model import Model, Routing
@@ -98,6 +99,7 @@ def read_config(name: str, fields: Mapping[str, Any]) -> tuple[Model, tuple[str,
         routing=_routing(config),
         rope_theta=theta,
         rope_scaling=scaling,
+        mtp_layers=config.whole("mtp_layers", default=0, minimum=0),
         norm_eps=config.number("rms_norm_eps", default=1e-6),
         tied=config.flag("tie_word_embeddings", default=False),
     )
@@ -134,14 +136,15 @@ def _build(name: str, size: Size, changes: dict[str, int] | None = None) -> Mode
     layers, dense = layers_of(size, changes), size.dense_layers
     if layers <= dense:
         raise ValueError(f"the first {dense} layers of {name} have no experts: it needs at least {dense + 1}")
-    attention = latent_attention(q_lora=size.q_lora > 0)
+    attention, routed = latent_attention(q_lora=size.q_lora > 0), experts(shared=size.shared_ffn > 0)
     return assemble(
         name=name,
         family=FAMILY,
         size=size if dense else replace(size, ffn=0),
         changes=changes,
         first=embedding(),
-        blocks={DENSE: attention + feed_forward(), BLOCK: attention + experts(shared=size.shared_ffn > 0)},
+        blocks={DENSE: attention + feed_forward(), BLOCK: attention + routed},
         last=head(tied=size.tied),
+        mtp=mtp(attention + routed, tied=size.tied),
         kinds=(DENSE,) * dense + (BLOCK,) * (layers - dense),
     )

@@ -2,8 +2,9 @@
 
 Sizes are from the published `config.json` files (NVIDIA 2025, "Nemotron-H", arXiv:2504.03624; NVIDIA 2025, "Nemotron 3
 Nano" and 2026, "Nemotron 3 Super"). A model's pattern has a letter for each layer. Attention has no positions.
-Super's experts work on a projection of the tokens. Left out: its modules for further tokens, which its 120 billion
-parameters do not count either, and the router's balancing biases, which are no gradient's.
+Super's experts work on a projection of the tokens; `mtp_layers = 2` adds its modules for further tokens, attention and
+experts each, which its 120 billion parameters do not count. Its training runs one of them twice; here each has weights
+of its own. Left out: the router's balancing biases, which are no gradient's.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from planc.catalog.parts.ends import embedding, head
 from planc.catalog.parts.experts import squared_relu_experts
 from planc.catalog.parts.mamba import mamba
 from planc.catalog.parts.mlp import squared_relu_feed_forward
+from planc.catalog.parts.mtp import mtp
 from planc.catalog.parts.part import assemble
 from planc.catalog.parts.sizes import Size, layers_of
 from planc.ir.model import Model, Routing, Section
@@ -85,7 +87,7 @@ def read_config(name: str, fields: Mapping[str, Any]) -> tuple[Model, tuple[str,
     config = Config(fields)
     config.must_be(
         FAMILY, mlp_hidden_act="relu2", mamba_hidden_act="silu", attention_bias=False, mlp_bias=False, use_bias=False,
-        mamba_proj_bias=False, use_conv_bias=True, num_nextn_predict_layers=0,
+        mamba_proj_bias=False, use_conv_bias=True,
     )  # fmt: skip
     kinds = _kinds_of(config)
     embed, heads = config.whole("hidden_size", default=4096), config.whole("num_attention_heads", default=32)
@@ -111,6 +113,7 @@ def read_config(name: str, fields: Mapping[str, Any]) -> tuple[Model, tuple[str,
         ssm_chunk=config.whole("chunk_size", "mamba_chunk_size", default=128),
         ssm_conv=config.whole("conv_kernel", "mamba_d_conv", default=4),
         vocab=config.whole("vocab_size", default=131072),
+        mtp_layers=config.whole("mtp_layers", default=0, minimum=0) if routed else 0,
         norm_eps=config.number("layer_norm_epsilon", default=1e-5),
         tied=config.flag("tie_word_embeddings", default=False),
     )
@@ -161,6 +164,7 @@ def _build(name: str, size: Size, changes: dict[str, int] | None = None) -> Mode
     layers = layers_of(size, changes)
     if layers > len(size.kinds):
         raise ValueError(f"the pattern of {name} has {len(size.kinds)} layers, not {layers}")
+    latent = size.moe_latent > 0
     return assemble(
         name=name,
         family=FAMILY,
@@ -171,8 +175,11 @@ def _build(name: str, size: Size, changes: dict[str, int] | None = None) -> Mode
             MIXER: mamba(),
             ATTENTION: attention(rotary=False, target="hidden"),
             FEED_FORWARD: squared_relu_feed_forward(),
-            EXPERTS: squared_relu_experts(latent=size.moe_latent > 0),
+            EXPERTS: squared_relu_experts(latent=latent),
         },
         last=head(tied=size.tied),
+        mtp=mtp(attention(rotary=False) + squared_relu_experts(latent=latent, source="hidden.mid"), tied=size.tied)
+        if size.experts
+        else None,
         kinds=size.kinds[:layers],
     )

@@ -36,11 +36,12 @@ TOGETHER: tuple[frozenset[str], ...] = (frozenset({"heads", "kv_heads"}), frozen
 
 INNER = (
     *("qk_head_dim", "nope_dim", "rope_dim", "positions", "slots", "lora_rank"),
-    *("ssm_head_dim", "ssm_state", "ssm_chunk", "ssm_conv", "moe_latent"),
+    *("ssm_head_dim", "ssm_state", "ssm_chunk", "ssm_conv", "moe_latent", "mtp_layers", "mtp_pair"),
 )
 """Dims that models have and no sentence divides. `qk_head_dim` is a head's width for queries and keys
 where it differs from the values' `head_dim` (MLA), `rope_dim` its rotated part and `nope_dim` the rest,
 `positions` the learned positions, `slots` the places for tokens at one expert, `lora_rank` the numbers between the two
 matrices of a low-rank update, `ssm_head_dim` the width of a state-space head, `ssm_state` the numbers that it keeps for
 each, `ssm_chunk` the tokens of a chunk of its scan, `ssm_conv` the tokens that its convolution sees, `moe_latent` the
-width of what is sent to experts that work on a projection."""
+width of what is sent to experts that work on a projection, `mtp_layers` the modules for further tokens and `mtp_pair`
+the width of what each of them projects: a hidden state beside an embedding."""

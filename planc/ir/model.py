@@ -6,6 +6,7 @@ kind of block (most families have one, `block`), and `last`. Nothing here knows 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import field
 from functools import cached_property
 from math import prod
@@ -142,6 +143,17 @@ class Op(Value):
         return tuple(p for p in self.params if p.endswith((LORA_A, LORA_B)))
 
 
+def passed_on(ops: Sequence[Op]) -> Name:
+    """Name of the tensor that a block of these `ops` hands to the next: the last one made that it takes itself from the
+    one before; else that of its last op."""
+    made: set[Name] = set()
+    taken: set[Name] = set()
+    for op in ops:
+        taken |= {*op.inputs} - made
+        made.add(op.output)
+    return next((op.output for op in reversed(ops) if op.output in taken), ops[-1].output)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Run(Value):
     """`layers` blocks of one kind, one after the other."""
@@ -208,7 +220,8 @@ class Model(Value):
 
     @property
     def layers(self) -> int:
-        return self.sizes["layers"]
+        """Blocks that are divided over a pipeline: the layers, and the modules for further tokens behind them."""
+        return self.sizes["layers"] + self.sizes.get("mtp_layers", 0)
 
     @cached_property
     def regions(self) -> tuple[str, ...]:
@@ -233,7 +246,7 @@ class Model(Value):
     @cached_property
     def block_output(self) -> str:
         """Name of the tensor that every block takes and gives: the residual stream between layers."""
-        return self.ops[self.blocks[0]][-1].output
+        return passed_on(self.ops[self.blocks[0]])
 
     @property
     def kinds(self) -> tuple[Section, ...]:
@@ -263,9 +276,10 @@ class Model(Value):
         return prod(self.shape(param))
 
     def copies(self, param: Param) -> int:
-        """Number of copies of `param` in the model: one for each layer that has it; a tied parameter counts once."""
-        inside = [s for s in param.sections if s in self.blocks]
-        return sum(self.layers_of(s) for s in inside) if inside else 1
+        """Number of copies of `param` in the model: one for each layer that has it; one that an end of the model has
+        too counts once."""
+        inside = all(s in self.blocks for s in param.sections)
+        return sum(self.layers_of(s) for s in param.sections) if inside else 1
 
     @property
     def trained_parameters(self) -> int:

@@ -10,7 +10,7 @@ from math import prod
 
 from planc.frameworks import NAMES as FRAMEWORKS
 from planc.ir.mesh import Axis, Mesh, strided
-from planc.ir.model import LORA_A, LORA_B, LORA_RANK, SLOTS, Model
+from planc.ir.model import LORA_A, LORA_B, LORA_RANK, SLOTS, Model, passed_on
 from planc.ir.plan import Plan, Replicate, Shard
 from planc.ir.saved_by_code import elements_of
 
@@ -101,7 +101,7 @@ def _disordered(model: Model) -> Iterator[str]:
     for tensor in model.tensors:
         if len({*tensor.dims}) != len(tensor.dims) or not (tensor.dims or tensor.name in scalars):
             yield f"the tensor `{tensor.name}` has no dims, or one twice"
-    stream = {ops[-1].output for kind in model.blocks for ops in (model.ops.get(kind, ()),) if ops}
+    stream = {passed_on(ops) for kind in model.blocks for ops in (model.ops.get(kind, ()),) if ops}
     for section, ops in model.ops.items():
         made: set[str] = set()
         outputs = [op.output for op in ops]
@@ -160,7 +160,7 @@ def _sentences(plan: Plan) -> Iterator[str]:
 
 def _stages(stages: tuple[tuple[int, int], ...], plan: Plan) -> Iterator[str]:
     ends = [0, *(end for _, end in stages)]
-    starts = [*(start for start, _ in stages), plan.model.sizes.get("layers")]
+    starts = [*(start for start, _ in stages), plan.model.layers]
     if starts != ends or ends != sorted(ends):
         yield "the pipeline's stages do not hold each layer once"
 

@@ -94,14 +94,18 @@ def sections_of(plan: Plan, stage: int) -> dict[str, int]:
 
 
 def copies_on(plan: Plan, param: Param, sections: dict[str, int]) -> int:
-    """Number of copies of parameter `param` on a rank that holds these `sections`; one for a tied parameter."""
+    """Number of copies of parameter `param` on a rank that holds these `sections`; one for a parameter that an end of
+    the model has too."""
     return copies_in(sections, param.sections, plan.model.blocks)
 
 
 def copies_in(sections: Mapping[str, int], used_by: Iterable[str], blocks: Container[str]) -> int:
     """Number of copies of something that the sections `used_by` share, on a rank that holds `sections`."""
-    copies = sum([sections.get(s, 0) for s in used_by if s in blocks])
-    return copies or int(any(s in sections for s in used_by))
+    copies, shared = 0, False
+    for section in used_by:
+        copies += sections.get(section, 0)
+        shared = shared or section not in blocks
+    return min(copies, 1) if shared else copies
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,11 +21,19 @@ def state(sharded: Sharded, section: Section) -> Iterator[Call]:
     """
     for p in sharded.params:
         if section in p.param.sections:
+            if section in sharded.model.blocks and _has_end(sharded, p):
+                yield from (call for call in _gathers(sharded, p, section) if call.per == "microbatch")
+                continue  # a module for further tokens uses the embedding and the head, whose sections have the rest
             yield from _gathers(sharded, p, section)
             again = section == "last" and p.param.section == "first" and sharded.plan.pipeline == 1
             if not again and not p.param.frozen:  # both uses of a tied one add to the same gradient
                 yield from _reductions(sharded, p)
                 yield from _whole_updates(sharded, p)
+
+
+def _has_end(sharded: Sharded, p: ParamSharding) -> bool:
+    """True if an end of the model uses the parameter."""
+    return any(s not in sharded.model.blocks for s in p.param.sections)
 
 
 def _gathers(sharded: Sharded, p: ParamSharding, section: Section) -> Iterator[Call]:

@@ -8,6 +8,7 @@ from planc.ir.model import Op, Tensor
 
 EMBEDDING = "tok_embeddings"
 POSITIONS = "pos_embeddings"
+HEAD = "output"
 
 
 def embedding() -> Part:
@@ -66,7 +67,7 @@ def loss(source: str, *, tied: bool = False, biased: bool = False) -> Part:
         Tensor(name="targets", dims=("batch", "sequence"), region="head", dtype="int"),
         Tensor(name="loss", dims=(), region="head", dtype="fp32"),
     )
-    projection = matmul("head", "head", "output", shape, source, logits, weight_of=table, biased=biased)
+    projection = matmul("head", "head", HEAD, shape, source, logits, weight_of=table, biased=biased)
     return projection + Part(tensors=ends, ops=(op,))
 
 

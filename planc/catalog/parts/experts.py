@@ -20,22 +20,22 @@ def experts(*, shared: bool = False, biased: bool = False) -> Part:
     return ffn_norm() + part + add("ffn.add", "layers.*", ("hidden.mid", out), hidden("hidden"))
 
 
-def squared_relu_experts(*, latent: bool = False) -> Part:
-    """`hidden` to `hidden`, a layer of its own: norm, routed experts and one that every token uses, each two linear
-    layers with a squared ReLU between them, and add.
+def squared_relu_experts(*, latent: bool = False, source: str = "hidden") -> Part:
+    """Tensor `source` to `hidden`: norm, routed experts and one that every token uses, each two linear layers with a
+    squared ReLU between them, and add.
 
     With `latent` the routed experts work on a projection of the tokens, which is what is sent, and what they return
     is projected back.
     """
     width = "moe_latent" if latent else "embed"
-    part = ffn_norm(source="hidden") + _router(biased=False)
+    part = ffn_norm(source=source) + _router(biased=False)
     part += _into_latent() if latent else Part()
     part += _route("moe.latent" if latent else "ffn.in", width) + _squared_relu_experts(width)
     part += _combine("moe.latent_out" if latent else "moe.out", width)
     part += _out_of_latent() if latent else Part()
     part += squared_relu("shared", f"{MODULE}.shared", "shared_ffn")
     part += add("shared.add", MODULE, ("moe.out", "shared.out"), hidden("ffn.out"))
-    return part + add("ffn.add", "layers.*", ("hidden", "ffn.out"), hidden("hidden"))
+    return part + add("ffn.add", "layers.*", (source, "ffn.out"), hidden("hidden"))
 
 
 def mixture(*, shared: bool = False, shared_gate: bool = False, biased: bool = False) -> tuple[Part, str]:

@@ -13,6 +13,8 @@ HIDDEN = ("batch", "sequence", "embed")
 """The dims of the residual stream."""
 BLOCK: Section = "block"
 """The only kind of block, or the most frequent one."""
+MTP: Section = "mtp"
+"""The kind of block that predicts a further token."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +39,10 @@ def assemble(
     blocks: Mapping[Section, Part],
     last: Part,
     kinds: Sequence[Section] = (),
+    mtp: Part | None = None,
 ) -> Model:
-    """The model of these parts. `kinds` gives each layer's kind of block; () when there is one.
+    """The model of these parts. `kinds` gives each layer's kind of block; () when there is one. `mtp` is the block of
+    the modules for further tokens, where `mtp_layers` asks for some.
 
     Parameters and tensors of one name in several sections are one; the parameters' further sections
     are in `also`. Raises ValueError, in words for the user, for sizes that make no such model.
@@ -48,6 +52,12 @@ def assemble(
         raise ValueError(f"{name} sends a token to {size.top_k} experts, and there are {sizes['experts']}")
     if sizes.get("experts", 0) % size.routing.groups:
         raise ValueError(f"{name} picks from {size.routing.groups} groups, and {sizes['experts']} experts are not even")
+    ahead = sizes.get("mtp_layers", 0)
+    if ahead:
+        if mtp is None:
+            raise ValueError(f"{name} has no modules for further tokens (mtp_layers)")
+        blocks = {**blocks, MTP: mtp}
+        kinds = (*(kinds or (BLOCK,) * sizes["layers"]), *(MTP,) * ahead)
     sections = {"first": first, **_present(blocks, kinds), "last": last}
     return Model(
         name=name,

@@ -42,6 +42,8 @@ class Size:
     ssm_conv: int = 0
     vocab: int
     positions: int = 0
+    mtp_layers: int = 0
+    """Modules for multi-token prediction, behind the layers."""
     top_k: int = 0
     routing: Routing = Routing()
     dense_layers: int = 0
@@ -78,7 +80,9 @@ def dims_of(size: Size, changes: Mapping[str, int] | None = None) -> dict[str, i
     named = {f.name: getattr(size, f.name) for f in fields(size) if f.name in (*DIMS, *INNER)}
     named["head_dim"] = named["head_dim"] or (size.embed // size.heads if size.heads else 0)
     sizes = {name: length for name, length in named.items() if length} | dict(changes or {})
-    check_layers(sizes["layers"])
+    check_layers(sizes["layers"] + sizes.get("mtp_layers", 0))
+    if sizes.get("mtp_layers"):
+        sizes["mtp_pair"] = 2 * sizes["embed"]
     if size.nope_dim:
         width = sizes["nope_dim"] + sizes["rope_dim"]
         if sizes.get("qk_head_dim", width) != width:

@@ -131,11 +131,22 @@ def _block_saved(sharded: Sharded, kind: Section, *, everything: bool = False) -
     kept = saved_without_recompute(sharded.model, kind) if everything else replay(sharded.plan, kind).saved
     saved, away = _saved_bytes(sharded, kind), offloaded(sharded.plan)
     again: Container[str] = () if everything else replay(sharded.plan, kind).ops
-    beside = 0.0
+    beside = _beside_losses(sharded, kind)
     if sharded.plan.framework != OWN:
         kept = (*kept, *(t for t in _saved_outputs(sharded, kind, again) if t not in kept))
-        beside = _saved_beside(sharded, kind, again)
+        beside += _saved_beside(sharded, kind, again)
     return sum([saved[name] for name in kept if name not in away]) + beside
+
+
+def _beside_losses(sharded: Sharded, kind: Section) -> float:
+    """Bytes that the loss of a module for further tokens keeps beside its logits until its backward: one fp32 tensor
+    like them, where the loss is not one kernel that leaves its gradient."""
+    plan = sharded.plan
+    losses = [o for o in sharded.ops[kind] if o.op.kind == "loss"]
+    if not losses or plan.compiled("loss") or framework(plan.framework).loss in ("gradient", "in_place"):
+        return 0.0
+    size = 1.0 if framework(plan.framework).loss == "narrow" else 4 / DTYPE_BYTES[plan.precision.compute]
+    return size * sum(_saved_bytes(sharded, kind)[o.op.inputs[0]] for o in losses)
 
 
 def _saved_outputs(sharded: Sharded, kind: Section, again: Container[str]) -> tuple[str, ...]:

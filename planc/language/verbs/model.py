@@ -10,6 +10,8 @@ from planc.syntax.tree import Node, Sentence, Word
 
 VERBS = ("model",)
 ORDER = 1
+SWITCHED_ON = {"mtp_layers": 0}
+"""Sizes that are nothing unless a plan asks for them."""
 
 
 def read(sentence: Sentence, draft: Draft) -> None:
@@ -41,7 +43,7 @@ def _changes(args: Node | None, sizes: dict[str, int], draft: Draft) -> dict[str
         if word.text in changes:
             draft.report("E0107", word.span, f"`{word.text}` is given twice")
             return None
-        dim = draft.one_of(word, sizes, "a size of this model")
+        dim = draft.one_of(word, {**sizes, **SWITCHED_ON}, "a size of this model")
         number = draft.integer(value)
         if dim is None or number is None:
             return None
