@@ -366,7 +366,11 @@ def _experts(fields: Fields, layout: Layout, used: dict[str, int]) -> Iterator[s
         return
     dtype = str(fields.option("dtype") or "")
     drops = "capacity factor 1.25" in dtype or "token-drop" in str(row.facts.get("notes", ""))
-    yield f"route experts as {'capacity(factor = 1.25)' if drops else 'dropless'}"
+    dispatcher = str(fields.option("dispatcher") or "").lower()
+    once = any(name in dispatcher for name in ONCE_A_NODE)
+    inside = [*(["factor = 1.25"] if drops else []), *(["copies = node"] if once else [])]
+    words = f"({', '.join(inside)})" if inside else ""
+    yield f"route experts as {'capacity' if drops else 'dropless'}{words}"
     if layout.ep * layout.etp == 1 and "tp" in used:
         yield "use etp over tp"  # the width of an expert is divided as that of a feed-forward is
     overlapped = fields.option("ep_overlap") or fields.flag("overlap-moe-expert-parallel-comm")
@@ -389,6 +393,10 @@ def _experts(fields: Fields, layout: Layout, used: dict[str, int]) -> Iterator[s
     if rest > 1 and layout.zero:
         nouns = "params, grads, optimizer" if layout.zero >= 2 else "optimizer"
         yield f"store {nouns} over edp for experts"
+
+
+ONCE_A_NODE = ("hybridep", "deepep")
+"""Dispatchers of Megatron-Core that send a token once to each node."""
 
 
 def _pipeline(fields: Fields, layout: Layout) -> Iterator[str]:

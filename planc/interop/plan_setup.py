@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Literal, cast
 
 from planc.catalog import build_model, model_names
@@ -59,7 +60,7 @@ def setup_of(plan: Plan) -> TrainingSetup:
         schedule=plan.split.schedule if plan.split else "1f1b",
         chunks=plan.split.chunks if plan.split else 1,
         stages=_stages(plan),
-        route=Route(method=plan.route.method, factor=plan.route.factor, node_limit=plan.route.node_limit),
+        route=replace(plan.route, cause=None),
         optimizer=plan.optimizer.name,
         precision=Precision(compute=plan.precision.compute, reduce=plan.precision.reduce),
         stored=tuple((noun, dtype) for noun in NOUNS if (dtype := plan.store_dtype(noun)) != "fp32"),

@@ -141,6 +141,7 @@ def _experts(setup: TrainingSetup, axes: dict[Role, str]) -> Iterator[PlanSenten
 def _route_words(route: Route) -> str:
     inside = [f"factor = {route.factor:g}"] if route.method == "capacity" else []
     inside += [f"node_limit = {route.node_limit}"] if route.node_limit else []
+    inside += [f"copies = {route.copies}"] if route.copies != "choice" else []
     return f"{route.method}({', '.join(inside)})" if inside else route.method
 
 

@@ -188,14 +188,20 @@ class Recompute(Value):
         return self.ops == ("whole_blocks",)
 
 
+Copies = Literal["choice", "device", "node"]
+"""What a copy of a token is sent for on its way to experts."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Route(Value):
     """`route experts as METHOD`: `dropless` serves every token; `capacity(factor = F)` gives each expert
-    room for F times its even share, used or not. `node_limit` bounds the nodes one token is sent to."""
+    room for F times its even share, used or not. `node_limit` bounds the nodes one token is sent to. `copies` says what
+    a copy of a token is sent for: each expert that it chose, each device or each node that holds some."""
 
     method: Literal["dropless", "capacity"] = "dropless"
     factor: NotNegative = 1.0
     node_limit: Count = 0
+    copies: Copies = "choice"
     cause: Cause | None = None
 
 

@@ -9,9 +9,11 @@ from typing import Literal
 from planc.ir.base import Cause
 from planc.ir.cache import cached_on
 from planc.ir.collective import Phase
-from planc.ir.model import Section
+from planc.ir.model import ROUTED, Section
+from planc.ir.plan import Plan
 from planc.ir.sharding import Layout, Move, OpSharding, Sharded, Step
 from planc.sharding.calls import Call, axis_cause
+from planc.sharding.dispatch import copies_share
 from planc.sharding.local import local_elements
 from planc.sharding.recompute import replay
 from planc.sharding.redistribute import outside, steps_between
@@ -172,9 +174,14 @@ def _calls(sharded: Sharded, steps: tuple[Step, ...], move: Move, phase: Phase) 
             carries="activation",
             tensor=move.tensor,
             dtype=dtype,
-            elements=max(before, after),
+            elements=max(before, after) * _copies(plan, tensor.region, step),
             cause=move.cause,
         )
+
+
+def _copies(plan: Plan, region: str, step: Step) -> float:
+    """The share of a copy for each choice that is sent of tokens on their way to experts; 1 of anything else."""
+    return copies_share(plan, step.axes) if region == ROUTED and step.kind == "all_to_all" else 1.0
 
 
 def _apply(layout: Layout, step: Step) -> None:

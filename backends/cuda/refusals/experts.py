@@ -30,6 +30,8 @@ def _node_limit(sharded: Sharded) -> Iterator[Refusal]:
     if route.node_limit:
         what = "the model's router picks experts wherever they are"
         yield route.cause, what, "leave `node_limit` out"
+    if route.copies != "choice":
+        yield route.cause, "the program sends a copy of a token for each expert that it chose", "leave `copies` out"
 
 
 def _dims(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:

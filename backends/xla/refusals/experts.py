@@ -37,6 +37,8 @@ def _node_limit(experts: Experts) -> Iterator[Refusal]:
     route = experts.plan.route
     if route.node_limit:
         yield route.cause, "the model's router picks experts wherever they are", "leave `node_limit` out"
+    if route.copies != "choice":
+        yield route.cause, "the program sends a copy of a token for each expert that it chose", "leave `copies` out"
 
 
 def _dims(experts: Experts) -> Iterator[Refusal]:

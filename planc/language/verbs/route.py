@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal, cast
+from typing import Literal, cast, get_args
 
 from planc.ir.field_types import Within
-from planc.ir.plan import Plan, Route
+from planc.ir.plan import Copies, Plan, Route
 from planc.language.draft import Draft
 from planc.language.options import Option, method_name, read_options
 from planc.syntax.tree import Sentence
 
 VERBS = ("route",)
 ORDER = 5
-OPTIONS = {
-    "dropless": {"node_limit": Option()},
-    "capacity": {"factor": Option(fraction=True), "node_limit": Option()},
-}
+SENDS = {"node_limit": Option(), "copies": Option(words=get_args(Copies))}
+OPTIONS = {"dropless": SENDS, "capacity": {"factor": Option(fraction=True), **SENDS}}
 
 FACTORS = Within(1e-3, 1000)
 """Room of an expert, in its even shares of the tokens."""
@@ -41,6 +39,7 @@ def read(sentence: Sentence, draft: Draft) -> None:
         method=cast(Literal["dropless", "capacity"], name),
         factor=factor,
         node_limit=int(options.get("node_limit", 0)),
+        copies=cast(Copies, options.get("copies", "choice")),
         cause=draft.cause(sentence),
     )
 
