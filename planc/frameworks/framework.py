@@ -54,6 +54,9 @@ class Framework:
     """The same on TPUs."""
     expert_streams: int = 0
     """Streams on which the products of experts run, each a kernel of its own; 0 where they are one kernel."""
+    expert_call_s: float = 0.0
+    """Seconds that the host takes to start one expert's product where each is a kernel of its own: it waits for the
+    numbers of tokens and is never ahead of them, unless another microbatch runs beside."""
     overlap_streams: int = 0
     """Streams of products that hide the transfers of tensor parallelism, each with a workspace of cuBLAS; those of
     `expert_streams` have one each too."""

@@ -46,6 +46,7 @@ FRAMEWORK = Framework(
     whole_blocks=True,
     scatters_sends_on=AMPERE,
     expert_streams=4,
+    expert_call_s=33e-6,
     overlap_streams=3,
     expert_bias_in_fp32=True,
     fuses_amax=True,

@@ -191,11 +191,12 @@ def products_s(sharded: Sharded, o: OpSharding, chip: Chip, backward: bool) -> t
     one = s_per_flop(sharded.plan, o.op, chip)
     size, dtype = DTYPE_BYTES[sharded.plan.precision.compute], product_dtype(sharded.plan, o.op)
     at_once = framework(sharded.plan.framework).expert_streams or inf
+    host_s = _started_s(sharded.plan, gemm)
     to_input = Gemm(gemm.m, gemm.k, gemm.n, gemm.groups)
     to_weight = Gemm(gemm.k, gemm.n, gemm.m, gemm.groups)
     if not o.op.fixed:
         products = (to_input, to_weight) if backward else (gemm,)
-        return tuple(share * gemm_s(g, chip, one, size, at_once, dtype) for g in products)
+        return tuple(share * max(gemm_s(g, chip, one, size, at_once, dtype), host_s) for g in products)
     updates = [Gemm(*sides) for sides in update_products(sharded, o)]
     made: tuple[list[tuple[float, Gemm]], list[tuple[float, Gemm]]] = ([(share, gemm)], [])
     if backward:
@@ -207,6 +208,12 @@ def products_s(sharded: Sharded, o: OpSharding, chip: Chip, backward: bool) -> t
         made[0].extend((1.0, g) for g in updates)
     found = tuple(sum(part * gemm_s(g, chip, one, size, at_once, dtype) for part, g in some) for some in made)
     return found if backward else found[:1]
+
+
+def _started_s(plan: Plan, gemm: Gemm) -> float:
+    """Seconds of the host to start the products of several experts; 0 where another microbatch runs beside."""
+    beside = any(o.method == "dual_batch" for o in plan.overlaps)
+    return 0.0 if gemm.groups == 1 or beside else gemm.groups * framework(plan.framework).expert_call_s
 
 
 def _with_shared_tiles(plan: Plan, gemm: Gemm) -> Gemm:
