@@ -212,8 +212,16 @@ def products_s(sharded: Sharded, o: OpSharding, chip: Chip, backward: bool) -> t
 
 def _started_s(plan: Plan, gemm: Gemm) -> float:
     """Seconds of the host to start the products of several experts; 0 where another microbatch runs beside."""
-    beside = any(o.method == "dual_batch" for o in plan.overlaps)
-    return 0.0 if gemm.groups == 1 or beside else gemm.groups * framework(plan.framework).expert_call_s
+    return 0.0 if gemm.groups == 1 or runs_beside(plan) else gemm.groups * framework(plan.framework).expert_call_s
+
+
+def runs_beside(plan: Plan) -> bool:
+    """True if another microbatch runs beside each, so that the device has work while the host waits or starts ops.
+
+    >>> runs_beside(plan)
+    False
+    """
+    return any(o.method == "dual_batch" for o in plan.overlaps)
 
 
 def _with_shared_tiles(plan: Plan, gemm: Gemm) -> Gemm:

@@ -11,15 +11,16 @@ from dataclasses import replace
 
 from planc.cost.compute.attention import attention_s, attention_table
 from planc.cost.compute.flops import backward_of_code, cache_of, op_bytes, op_flops
-from planc.cost.compute.gemm import fused_of, matmul_op_s, product_table, update_s, weights_s
+from planc.cost.compute.gemm import fused_of, matmul_op_s, product_table, runs_beside, update_s, weights_s
 from planc.cost.compute.quantize import product_dtype
 from planc.cost.compute.scan import scan_s
 from planc.cost.machine.op_tables import table_s
 from planc.cost.machine.rates import dtype_s_per_flop, memory_bytes_per_s
 from planc.diag.fast_dataclass import dataclass
+from planc.frameworks import framework
 from planc.ir.cache import cached_on
 from planc.ir.hardware import Chip
-from planc.ir.model import Section
+from planc.ir.model import EXPERTS, Section
 from planc.ir.op_tables import table_of
 from planc.ir.sharding import OpSharding, Sharded
 from planc.sharding.recompute import replay
@@ -138,7 +139,20 @@ def op_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool = False)
     traffic = op_bytes(sharded, o) * BACKWARD_BYTES.get(o.op.kind, 1.0) if backward else op_bytes(sharded, o)
     flops = op_flops(sharded, o) * (backward_of_code(o.op) if backward else 1.0)
     arithmetic = flops * dtype_s_per_flop(chip, sharded.plan.precision.compute)
-    return max(arithmetic + chip.launch_s, stream_s(traffic, chip))
+    waits = 0.0 if backward or o.op.kind != "route" else _waits_for_counts(sharded) * chip.dispatch_s
+    return max(arithmetic + chip.launch_s, stream_s(traffic, chip)) + waits
+
+
+def _waits_for_counts(sharded: Sharded) -> int:
+    """Times that the device waits for the host to start an op, as the host waits for numbers of tokens that the device
+    alone knows: for the exchange of tokens, whose sizes torch takes from the host, and for the products of experts
+    where each is a kernel of its own. None with a capacity, where the numbers are known, and none where another
+    microbatch runs beside."""
+    plan = sharded.plan
+    if plan.cluster.kind == "torus" or plan.route.method != "dropless" or runs_beside(plan):
+        return 0
+    divided = any(plan.axes_of("experts", EXPERTS))
+    return int(divided) + int(framework(plan.framework).expert_call_s > 0)
 
 
 def stream_s(transferred_bytes: float, chip: Chip) -> float:
