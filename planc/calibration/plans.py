@@ -448,15 +448,18 @@ def _kernels(fields: Fields, used: dict[str, int]) -> Iterator[str]:
         yield "attention.core as unfused"
     elif backend == "flash" and "cp" not in used:
         yield "attention.core as flash"
-    narrow = _narrow_dtype(fields)
-    if narrow:
+    narrow, kept = _narrow_dtype(fields), fields.option("wide_layers")
+    spared = f" except layers {kept}" if kept else ""
+    if by_op := fields.option("quantized"):
+        yield from (f"quantize {ops} as {dtype}{spared}" for dtype, ops in by_op.items())
+    elif narrow:
         row = fields.row
         regions: tuple[str, ...] = ("projection", "experts" if row.moe else "ffn")
         if row.model.get("mla") or (row.moe and (row.model["moe"].get("shared_experts") or 0)):
             regions += ("ffn",)
         matmuls = [op for op in _block_ops(row) if op.kind == "matmul"]
         names = covering((op.name for op in matmuls if op.region in regions), matmuls)
-        yield f"quantize {', '.join(names)} as {narrow}"
+        yield f"quantize {', '.join(names)} as {narrow}{spared}"
 
 
 def _compiled(fields: Fields) -> Iterator[str]:

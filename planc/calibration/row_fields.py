@@ -17,7 +17,7 @@ NO_SENTENCE = {
     ),
     "options": (
         *("recompute_detail", "moe_force_balanced", "recipe_at_head", "recipe_layout_matches", "cuda_graphs"),
-        *("toy", "environment", "optimizer", "flags", "dispatcher_detail"),
+        *("toy", "environment", "optimizer", "flags", "dispatcher_detail", "quantized_detail"),
     ),
 }
 """Fields that need no sentence: what the run's identity, its machine (`published_clusters`) or other fields say, which
