@@ -21,4 +21,5 @@ FRAMEWORK = replace(
     reduce="bf16",
     loss="in_place",
     fused_loss_copies=1.0,
+    fused_loss_keeps=0.0,
 )

@@ -85,6 +85,8 @@ class Framework:
     loss: Loss = "ops"
     fused_loss_copies: float = 1.0
     """Tensors like the logits, in their dtype, that the backward of a loss compiled as one region makes."""
+    fused_loss_keeps: float = 0.0
+    """Such tensors that it keeps from its forward, beside the logits."""
     compiles: str = "blocks"
     """Regions that its own switch for compilation compiles, in the words of a `compile` sentence."""
     whole_logits: bool = False

@@ -55,6 +55,7 @@ FRAMEWORK = Framework(
     updates_in_fp32=True,
     loss="fp32_in_place",
     fused_loss_copies=4.0,
+    fused_loss_keeps=2.0,
     dropout=("gpt",),
     saves_narrow=True,
     saves_divided=True,

@@ -3,17 +3,17 @@
 The sequence is cut into chunks: products within a chunk, and a state from each chunk to the next (Dao and Gu 2024,
 "Transformers are SSMs", arXiv:2405.21060, section 6). The passes are those of its kernels
 (mamba_ssm/ops/triton/ssd_combined.py of state-spaces/mamba, read for the shapes that each loads and stores), which
-reach a share of the rate at which memory streams. That of the forward is by 12.6 million tokens/s of 128 heads of 64 on
-an H100 (vllm-project/vllm, pull request 27299, 8192 tokens, chunks of 256). That of the backward is by whole steps of a
+reach a share of the data sheet's memory rate. That of the forward is by 12.6 million tokens/s of 128 heads of 64 on an
+H100 (vllm-project/vllm, pull request 27299, 8192 tokens, chunks of 256). That of the backward is by whole steps of a
 model of 48 mixers on A100, H200 and GB200 (state-spaces/mamba, issue 904): what they take beyond planc's seconds of
-everything else makes 23, 24 and 17 %. No published training run of a framework's was used.
+everything else makes 17, 15 and 11 %. No published training run of a framework's was used. On TPUs nothing was found.
 """
 
 from __future__ import annotations
 
 from math import prod
 
-from planc.cost.machine.rates import dtype_s_per_flop, memory_bytes_per_s
+from planc.cost.machine.rates import dtype_s_per_flop
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.hardware import Chip
@@ -38,12 +38,12 @@ class Passes:
     kernels: int
     """Kernels, each with its launch."""
     share: float
-    """The share of the rate of streams that they reach."""
+    """The share of the data sheet's memory rate that they reach."""
 
 
-FORWARD = Passes(values=5, states_in=8, chunk_bytes=12, score_bytes=8, kernels=6, share=0.6)
+FORWARD = Passes(values=5, states_in=8, chunk_bytes=12, score_bytes=8, kernels=6, share=0.38)
 """The convolution reads and writes; then states of chunks, their passing on, products within chunks, the output."""
-BACKWARD = Passes(values=16, states_in=22, chunk_bytes=34, score_bytes=24, kernels=16, share=0.23)
+BACKWARD = Passes(values=16, states_in=22, chunk_bytes=34, score_bytes=24, kernels=16, share=0.15)
 """The convolution, the states and the products run again; then the gradients of the states, their passing back, of
 values, of both factors of the states and of the products, of the steps, and those of the convolution."""
 BACKWARD_FLOPS = 3.0
@@ -60,7 +60,8 @@ def scan_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool = Fals
     """
     passes = BACKWARD if backward else FORWARD
     flops = scan_flops(sharded, o) * (BACKWARD_FLOPS if backward else 1.0)
-    traffic_s = scan_bytes(sharded, o, backward=backward) / (passes.share * memory_bytes_per_s(chip))
+    traffic_s = scan_bytes(sharded, o, backward=backward) / (passes.share * chip.memory_bandwidth_bytes_per_s)
+    traffic_s *= chip.devices
     arithmetic_s = flops * dtype_s_per_flop(chip, sharded.plan.precision.compute)
     return max(arithmetic_s, traffic_s) + passes.kernels * chip.launch_s
 

@@ -140,13 +140,16 @@ def _block_saved(sharded: Sharded, kind: Section, *, everything: bool = False) -
 
 def _beside_losses(sharded: Sharded, kind: Section) -> float:
     """Bytes that the loss of a module for further tokens keeps beside its logits until its backward: one fp32 tensor
-    like them, where the loss is not one kernel that leaves its gradient."""
-    plan = sharded.plan
+    like them, where the loss is not one kernel that leaves its gradient; compiled, what the framework says."""
     losses = [o for o in sharded.ops[kind] if o.op.kind == "loss"]
-    if not losses or plan.compiled("loss") or framework(plan.framework).loss in ("gradient", "in_place"):
+    if not losses:
         return 0.0
-    size = 1.0 if framework(plan.framework).loss == "narrow" else 4 / DTYPE_BYTES[plan.precision.compute]
-    return size * sum(_saved_bytes(sharded, kind)[o.op.inputs[0]] for o in losses)
+    plan, rules = sharded.plan, framework(sharded.plan.framework)
+    fp32 = 4 / DTYPE_BYTES[plan.precision.compute]
+    each = {"gradient": 0.0, "in_place": 0.0, "narrow": 1.0}.get(rules.loss, fp32)
+    if plan.compiled("loss"):
+        each = rules.fused_loss_keeps
+    return each * sum(_saved_bytes(sharded, kind)[o.op.inputs[0]] for o in losses)
 
 
 def _saved_outputs(sharded: Sharded, kind: Section, again: Container[str]) -> tuple[str, ...]:
