@@ -46,6 +46,8 @@ def _missing(model: Model, target: str) -> str:
     """The features that the target's modules lack for this model, in words; empty when they have all."""
     if not (HERE / target / "models" / f"{model.family}.py").is_file():
         return f"it has no module of the {model.family} family yet"
+    if model.sizes.get("mtp_layers"):
+        return f"its {model.family} module predicts no further tokens"
     if model.rope_scaling and not _scales(model):
         return f"its {model.family} module does not scale rotary positions ({model.rope_scaling['rope_type']})"
     return ""

@@ -1,4 +1,4 @@
-"""Megatron-LM's patterns of layers: which have experts, `([0]*3+[1]*58)`; which stage holds which, `Et*3|(tt|)*29L`."""
+"""Megatron-LM's patterns of layers: which have experts, `([0]*3+[1]*58)`; which stage holds which, `Et*3|(tt|)*29mL`."""
 
 from __future__ import annotations
 
@@ -55,27 +55,47 @@ def _repeated(tokens: list[str], at: int) -> tuple[list[int], int]:
 
 def stages_of_layout(text: str) -> tuple[int, ...] | None:
     """Layers of each virtual stage in order, of a layout with the embedding first and the loss last; None for others.
+    Modules for further tokens (`m`), behind all layers, count as one each.
 
-    >>> stages_of_layout("Et*3|(tt|)*2t,L")
-    (3, 2, 2, 1)
+    >>> stages_of_layout("Et*3|(tt|)*2t,mL")
+    (3, 2, 2, 2)
     """
     text = re.sub(r"[\s,]", "", text)
-    while found := re.search(r"\(([EtL|]*)\)(?:\*(\d{1,5}))?|([EtL|])\*(\d{1,5})", text):
+    while found := re.search(r"\(([EtmL|]*)\)(?:\*(\d{1,5}))?|([EtmL|])\*(\d{1,5})", text):
         inner, count = (found[1], found[2] or 1) if found[1] is not None else (found[3], found[4])
         if len(inner) * int(count) > MOST:
             return None
         text = text[: found.start()] + inner * int(count) + text[found.end() :]
         if len(text) > MOST:
             return None
-    if not re.fullmatch(r"E[t|]*L", text):
+    if not re.fullmatch(r"E[t|]*[m|]*L", text):
         return None
-    return tuple(stage.count("t") for stage in text.split("|"))
+    return tuple(stage.count("t") + stage.count("m") for stage in text.split("|"))
 
 
-def layout_of_stages(stages: tuple[int, ...]) -> str:
-    """The layout in which each virtual stage has so many layers.
+def even(layers: int, stages: int) -> tuple[int, ...]:
+    """Layers of each of so many `stages`, the first with one more where they do not divide evenly.
+
+    >>> even(7, 3)
+    (3, 2, 2)
+    """
+    each, rest = divmod(layers, stages)
+    return tuple(each + (stage < rest) for stage in range(stages))
+
+
+def layout_of_stages(stages: tuple[int, ...], ahead: int = 0) -> str:
+    """The layout in which each virtual stage has so many layers, the last `ahead` of which are modules for further
+    tokens.
 
     >>> layout_of_stages((3, 2, 0))
     'Et*3|t*2|L'
+    >>> layout_of_stages((4, 2), ahead=1)
+    'Et*4|t*1m*1L'
     """
-    return f"E{'|'.join(f't*{n}' if n else '' for n in stages)}L"
+    words: list[str] = []
+    for layers in reversed(stages):
+        modules = min(ahead, layers)
+        ahead -= modules
+        plain = f"t*{layers - modules}" if layers > modules else ""
+        words.insert(0, plain + (f"m*{modules}" if modules else ""))
+    return f"E{'|'.join(words)}L"

@@ -9,6 +9,7 @@ from typing import Literal, cast
 from planc.catalog import build_model, model_names
 from planc.interop.setup import CannotSayError, Quantized, Role, TrainingSetup
 from planc.interop.shape import shape_of
+from planc.ir.dims import DERIVED
 from planc.ir.hardware import Cluster
 from planc.ir.model import EXPERTS, Model
 from planc.ir.plan import NOUNS, Plan, Precision, Quantize, Recompute, Route
@@ -177,7 +178,7 @@ def _model_words(model: Model) -> str:
         return sentence.removeprefix("model").strip()
     own = build_model(model.name).sizes
     changes = [
-        f"{name} = {size}" for name, size in model.sizes.items() if own.get(name) != size and name != "qk_head_dim"
+        f"{name} = {size}" for name, size in model.sizes.items() if own.get(name) != size and name not in DERIVED
     ]
     return f"{model.name}({', '.join(changes)})" if changes else model.name
 

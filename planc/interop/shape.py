@@ -51,7 +51,7 @@ FAMILIES = (
     ),
     Family("mixtral_8x7b", (*_GROUPED, "experts", "expert_ffn", "vocab"), routed=True),
     Family("qwen3_30b_a3b", (*_GROUPED, "experts", "expert_ffn", "vocab"), query_norm=True, routed=True),
-    Family("deepseek_v3", (*_LATENT, "shared_ffn", "vocab"), latent=True, routed=True),
+    Family("deepseek_v3", (*_LATENT, "shared_ffn", "vocab", "mtp_layers"), latent=True, routed=True),
 )
 """Architectures of the catalog whose sizes a `model` sentence may change."""
 
@@ -85,7 +85,7 @@ def model_words(shape: Shape) -> str:
     return f"{family.name}({', '.join(f'{name} = {size}' for name, size in changes.items())})" if changes else own.name
 
 
-_SIZES = (*_GROUPED, *_LATENT, "shared_ffn", "vocab", "positions")
+_SIZES = (*_GROUPED, *_LATENT, "shared_ffn", "vocab", "positions", "mtp_layers")
 
 
 def _sizes(shape: Shape) -> dict[str, int]:

@@ -34,6 +34,8 @@ of state-space layers; `shard ffn` the shared experts'."""
 TOGETHER: tuple[frozenset[str], ...] = (frozenset({"heads", "kv_heads"}), frozenset({"ssm_heads", "ssm_groups"}))
 """Dims of one op that an axis divides together: heads lie beside the keys or the group that they share."""
 
+DERIVED = ("qk_head_dim", "mtp_pair")
+"""Dims whose length follows from others'."""
 INNER = (
     *("qk_head_dim", "nope_dim", "rope_dim", "positions", "slots", "lora_rank"),
     *("ssm_head_dim", "ssm_state", "ssm_chunk", "ssm_conv", "moe_latent", "mtp_layers", "mtp_pair"),

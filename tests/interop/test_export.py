@@ -99,6 +99,17 @@ LAYOUTS = {
         "mesh pp 2 > dp 8\nuse zero1 over dp\nview ep 8 of dp for experts\nuse ep over ep\n"
         "split layers over pp as 1f1b stages [embed + 5, 3 + head]\nrecompute mla.up_proj, moe.swiglu",
     ),
+    "further_tokens": (
+        "deepseek_v3(layers = 8, mtp_layers = 1)",
+        "mesh pp 2 > dp 8\nuse zero1 over dp\nview ep 8 of dp for experts\nuse ep over ep\n"
+        "split layers over pp as 1f1b",
+    ),
+    "further_tokens_placed": (
+        "deepseek_v3(layers = 8, mtp_layers = 1)",
+        "mesh pp 2 > dp 8\nuse zero1 over dp\nview ep 8 of dp for experts\nuse ep over ep\n"
+        "split layers over pp as interleaved_1f1b(chunks = 2) stages [embed + 3, 3, 2, 1 + head]",
+    ),
+    "once_a_node": ("mixtral_8x7b", "mesh dp 16\nuse zero1 over dp\nroute experts as dropless(copies = node)"),
     "experts": (
         "mixtral_8x7b",
         "mesh dp 16\nuse zero1 over dp\nview edp 2 > ep 8 of dp for experts\nuse ep over ep\n"

@@ -178,16 +178,43 @@ def test_a_model_config_is_read_as_its_flags(tmp_path: Path) -> None:
     assert build_file(tmp_path / "run.plan").plan is not None
 
 
+AHEAD = "--bf16: true\n  --mtp-num-layers: 1"
+
+
+@pytest.mark.parametrize(
+    ("changes", "stages"),
+    [
+        ((("t*2L", "t*2mL"),), (3, *[4] * 14, 3)),
+        ((("  --pipeline-model-parallel-layout: Et*3|(t*4|)*13t*4|t*2L\n", ""),), (8, 8, 8, 8, 8, 7, 7, 8)),
+    ],
+)
+def test_modules_for_further_tokens_are_layers_of_their_stage(
+    changes: tuple[tuple[str, str], ...], stages: tuple[int, ...], tmp_path: Path
+) -> None:
+    """A layout places them; else they are the last stage's. Dispatchers of the flex kind send once to each node."""
+    text = CONFIG.replace("--bf16: true", AHEAD, 1)
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new, 1)
+    found = imported(tmp_path, text, Options(cluster="32 x h100_node", devices=256), "model_config.yaml")
+    assert codes(found) == [] and found.setup.model == "deepseek_v3(mtp_layers = 1)"
+    assert found.setup.stages == stages and found.setup.route.copies == "node"
+    (tmp_path / "run.plan").write_text(found.text)
+    plan = build_file(tmp_path / "run.plan").plan
+    assert plan is not None and plan.model.kinds[-1] == "mtp" and plan.model.layers == 62
+
+
 @pytest.mark.parametrize(
     ("old", "new", "code"),
     [
         ("--moe-layer-freq: ([0]*3+[1]*58)", "--moe-layer-freq: ([0]*3+[1]*57)", "E1305"),
         ("--moe-layer-freq: ([0]*3+[1]*58)", "--moe-layer-freq: ([1]*58+[0]*3)", "E1304"),
-        ("t*2L", "t*2mL", "E1304"),
+        ("t*2L", "t*2mL", "E1307"),
+        ("t*2L", "t*1mtL", "E1304"),
         ("t*2L", "t*3L", "E1307"),
         ("flex", "allgather", "E1304"),
         ("--moe-router-topk: 8", "--moe-router-topk: 4", "E1304"),
-        ("--bf16: true", "--bf16: true\n  --mtp-num-layers: 1", "E1304"),
+        ("--bf16: true", "--bf16: true\n  --mtp-num-layers: 1", "E1307"),
         ("--exp-avg-dtype: bf16", "--exp-avg-dtype: fp8", "E1304"),
         ("--overlap-param-gather: true", "--overlap-param-gather: false", "E1304"),
     ],

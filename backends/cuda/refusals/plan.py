@@ -41,6 +41,12 @@ def _unsupported_sentences(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
         yield cause, "planc writes no program for it yet", "check and cost take it into account; lower without it"
 
 
+def _further_tokens(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+    """A program's loss is of the next token."""
+    if sharded.model.sizes.get("mtp_layers"):
+        yield sharded.model.cause, "its program predicts no further tokens", "leave `mtp_layers` out"
+
+
 def _tied_embedding(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
     """A weight that the lookup and the head use is one DTensor, divided in one way."""
     tied = {p.param.name for p in sharded.tied}
@@ -360,6 +366,7 @@ def _joined_by_and(names: tuple[str, ...] | list[str] | set[str]) -> str:
 
 RULES: tuple[Callable[[Sharded, Roles], Iterator[Refusal]], ...] = (
     _unsupported_sentences,
+    _further_tokens,
     _stores_apart,
     _store_dtypes,
     _buckets,

@@ -31,7 +31,8 @@ SAME = {
         "moe_ffn_hidden_size moe_shared_expert_intermediate_size moe_layer_freq moe_token_dispatcher_type "
         "moe_expert_capacity_factor bf16 fp16 fp8 fp8_recipe fp4 fp4_recipe first_last_layers_bf16 "
         "num_layers_at_start_in_bf16 num_layers_at_end_in_bf16 attention_backend recompute_granularity "
-        "recompute_method recompute_num_layers recompute_modules moe_layer_recompute cross_entropy_loss_fusion"
+        "recompute_method recompute_num_layers recompute_modules moe_layer_recompute cross_entropy_loss_fusion "
+        "mtp_num_layers"
     ),
     "train": "micro_batch_size global_batch_size",
     "ddp": (
@@ -112,7 +113,7 @@ FIELDS = (
     refused("model.delay_wgrad_compute", False, "gradients of weights computed later in a schedule of their own"),
     refused("model.defer_embedding_wgrad_compute", False, "the embedding's gradient in the pipeline's end"),
     refused("model.moe_shared_expert_overlap", False, "shared experts computed beside the all-to-all"),
-    refused("model.mtp_standalone", False, "multi-token prediction has no sentence"),
+    refused("model.mtp_standalone", False, "a stage without layers: planc reads the layout string"),
     refused("model.hierarchical_context_parallel_sizes", None, "context parallelism of two levels has no sentence"),
     refused("model.hybrid_context_parallel", False, "context parallelism that differs from sequence to sequence"),
     refused("model.heterogeneous_block_specs", False, "layers of different sizes"),
@@ -124,7 +125,7 @@ FIELDS = (
     refused("model.gtp_remat_opt_in_modules", (), "weights divided otherwise than their products"),
     refused("model.max_seqlen_per_dp_cp_rank", None, "context parallelism that differs from sequence to sequence"),
     refused("model.overlap_dispatch_backward_with_experts_wgrad", False, "the all-to-all hidden behind gradients"),
-    refused("model.mtp_enabled", False, "multi-token prediction has no sentence"),
+    *noted("what mtp_num_layers says", "model.mtp_enabled"),
     refused("train.rampup_batch_size", None, "a plan has one batch"),
     refused("ddp.fp8_param_gather", False, "parameters that are kept and gathered in 8 bits"),
     refused("ddp.fp4_param_gather", False, "parameters that are kept and gathered in 4 bits"),

@@ -16,13 +16,13 @@ from planc.frameworks import OWN
 from planc.frameworks.megatron import MODULES, VOCAB
 from planc.interop.document import Document, FieldValue
 from planc.interop.fields import OMIT, System
-from planc.interop.layer_patterns import layers_of_pattern, layout_of_stages, stages_of_layout
+from planc.interop.layer_patterns import even, layers_of_pattern, layout_of_stages, stages_of_layout
 from planc.interop.ops import existing, linear_layers
 from planc.interop.setup import ROLES, CannotSayError, Quantized, Role, Shape, TrainingSetup
 from planc.interop.shape import model_words
 from planc.interop.systems.megatron_fields import FIELDS
 from planc.interop.values import Values
-from planc.ir.plan import Noun, Period, Precision, Recompute, Route
+from planc.ir.plan import Copies, Noun, Period, Precision, Recompute, Route
 
 SCHEDULE = "1f1b"
 VERSION = "d98e8a6"
@@ -117,11 +117,17 @@ def _shape(v: Values) -> Shape:
         expert_ffn=(v.maybe_whole("moe_ffn_hidden_size", minimum=1) or ffn) if experts else 0,
         shared_ffn=(v.maybe_whole("moe_shared_expert_intermediate_size") or 0) if experts else 0,
         dense_layers=dense,
+        mtp_layers=_ahead(v),
         q_lora=(v.maybe_whole("q_lora_rank") or 0) if latent else 0,
         kv_lora=v.whole("kv_lora_rank") if latent else 0,
         nope_dim=v.whole("qk_head_dim") if latent else 0,
         rope_dim=v.whole("qk_pos_emb_head_dim") if latent else 0,
     )
+
+
+def _ahead(v: Values) -> int:
+    """Modules for further tokens."""
+    return v.maybe_whole("mtp_num_layers") or 0
 
 
 def _kv_heads(v: Values, heads: int) -> int:
@@ -204,6 +210,7 @@ def _layout(v: Values) -> tuple[int, ...]:
     if stages is None:
         raise v.refused("stages of other parts than embedding, layers and loss", "pipeline_model_parallel_layout")
     pp, layers = v.whole("pipeline_model_parallel_size"), v.maybe_whole("num_layers", minimum=1) or 0
+    layers += _ahead(v) if layers else 0
     if len(stages) % pp or (layers and sum(stages) != layers):
         message = f"{len(stages)} stages of {sum(stages)} layers are not those of {layers} layers over {pp} ranks"
         raise v.apart(message, "pipeline_model_parallel_layout")
@@ -211,13 +218,22 @@ def _layout(v: Values) -> tuple[int, ...]:
 
 
 def _stages(v: Values) -> tuple[int, ...]:
-    """Layers of each virtual stage where they are not an even split."""
-    pp, layers = v.whole("pipeline_model_parallel_size"), v.maybe_whole("num_layers", minimum=1) or 0
+    """Layers of each virtual stage where they are not an even split. Modules for further tokens are the last one's
+    unless a layout places them (megatron/core/transformer/multi_token_prediction.py)."""
+    pp, layers, ahead = v.whole("pipeline_model_parallel_size"), v.maybe_whole("num_layers", minimum=1) or 0, _ahead(v)
     if pp == 1:
         return ()
     if layout := _layout(v):
-        even = tuple(layers // len(layout) + (i < layers % len(layout)) for i in range(len(layout)))
-        return () if layout == even else layout
+        return () if layout == even(layers + ahead, len(layout)) else layout
+    stages = _stages_of_layers(v, pp, layers)
+    if not ahead:
+        return stages
+    stages = stages or even(layers, pp * _chunks(v))
+    return (*stages[:-1], stages[-1] + ahead)
+
+
+def _stages_of_layers(v: Values, pp: int, layers: int) -> tuple[int, ...]:
+    """The same without such modules and without a layout."""
     count = pp * _chunks(v)
     first = v.maybe_whole("decoder_first_pipeline_num_layers")
     last = v.maybe_whole("decoder_last_pipeline_num_layers")
@@ -288,7 +304,9 @@ def _dispatched(v: Values) -> None:
 def _route(v: Values) -> Route:
     _dispatched(v)
     factor = v.maybe_number("moe_expert_capacity_factor")
-    return Route() if factor is None else Route(method="capacity", factor=factor)
+    once = bool(v.maybe_whole("num_experts", minimum=1)) and v.text("moe_token_dispatcher_type") == "flex"
+    copies: Copies = "node" if once else "choice"  # DeepEP and HybridEP send a token once to each node
+    return Route(copies=copies) if factor is None else Route(method="capacity", factor=factor, copies=copies)
 
 
 def mixed_precision(v: Values) -> Precision:
@@ -514,6 +532,20 @@ FLOAT8: dict[str, str] = {
 """Recipes in 8 bits, and what follows `as` in a plan."""
 
 
+def _laid_out(s: TrainingSetup) -> tuple[int, ...]:
+    """Layers of each virtual stage that a layout must say: Megatron's own split leaves modules for further tokens to
+    the last stage."""
+    if s.stages or s.pp == 1 or s.shape is None or not s.shape.mtp_layers:
+        return s.stages
+    return even(s.shape.layers + s.shape.mtp_layers, s.pp * s.chunks)
+
+
+def _dispatcher(s: TrainingSetup) -> str:
+    if s.route.copies == "device":
+        raise CannotSayError("one copy of a token a device: Megatron's dispatchers send one a choice or a node", "route")
+    return "flex" if s.route.copies == "node" else "alltoall"
+
+
 WRITES = {
     "num_layers": lambda s: _shape_of(s).layers,
     "hidden_size": lambda s: _shape_of(s).embed,
@@ -542,7 +574,8 @@ WRITES = {
     "kv_lora_rank": lambda s: _unless(0, _shape_of(s).kv_lora),
     "qk_head_dim": lambda s: _unless(0, _shape_of(s).nope_dim),
     "qk_pos_emb_head_dim": lambda s: _unless(0, _shape_of(s).rope_dim),
-    "moe_token_dispatcher_type": lambda s: _when(_shape_of(s).experts > 0, "alltoall"),
+    "mtp_num_layers": lambda s: _unless(0, _shape_of(s).mtp_layers),
+    "moe_token_dispatcher_type": lambda s: _when(_shape_of(s).experts > 0, _dispatcher(s)),
     "moe_expert_capacity_factor": lambda s: _when(s.route.method == "capacity", s.route.factor),
     "micro_batch_size": lambda s: s.microbatch,
     "global_batch_size": lambda s: s.sequences,
@@ -554,8 +587,10 @@ WRITES = {
     "sequence_parallel": lambda s: _when(s.sp),
     "cp_comm_type": lambda s: _when(s.cp > 1, {"ring": "p2p", "ulysses": "a2a"}.get(s.cp_method, s.cp_method)),
     "use_tp_pp_dp_mapping": lambda s: _when(_outermost_data(s)),
-    "num_virtual_stages_per_pipeline_rank": lambda s: _when(s.chunks > 1 and not s.stages, s.chunks),
-    "pipeline_model_parallel_layout": lambda s: _when(bool(s.stages), layout_of_stages(s.stages)),
+    "num_virtual_stages_per_pipeline_rank": lambda s: _when(s.chunks > 1 and not _laid_out(s), s.chunks),
+    "pipeline_model_parallel_layout": lambda s: _when(
+        bool(_laid_out(s)), layout_of_stages(_laid_out(s), _shape_of(s).mtp_layers)
+    ),
     "num_distributed_optimizer_instances": lambda s: _when(s.zero == 1 and s.replica > 1, s.replica),
     "use_distributed_optimizer": lambda s: _when(s.zero > 0),
     "use_megatron_fsdp": lambda s: _when(s.zero >= 2),
