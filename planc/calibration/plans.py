@@ -280,7 +280,8 @@ def _routed(fields: Fields, sizes: dict[str, Any], *, gated: bool) -> tuple[str,
     moe("shared_ffn")
     known = next((base for start, base in ROUTED.items() if name.startswith(start)), None)
     if known and build_model(known).sizes["experts"] == experts and not dense:
-        return f"{known}({_changes({**{k: sizes[k] for k in ('layers', 'vocab')}, 'mtp_layers': _ahead(fields) or None})})", None
+        changed = {**{k: sizes[k] for k in ("layers", "vocab")}, "mtp_layers": _ahead(fields) or None}
+        return f"{known}({_changes(changed)})", None
     if not gated:
         raise UnusedFieldError("model.gated_mlp: no family of the catalog has these experts without gates")
     if shared or dense or every not in (None, 1):
@@ -407,8 +408,8 @@ def _pipeline(fields: Fields, layout: Layout) -> Iterator[str]:
 
 
 def _stages(fields: Fields, stages: int) -> str:
-    """The stages that a row says; or those that count embedding and head as a layer each, where the layers do not divide
-    otherwise. Layers for multi-token prediction are the last stage's
+    """The stages that a row says; or those that count embedding and head as a layer each, where the layers do not
+    divide otherwise. Layers for multi-token prediction are the last stage's
     (megatron/core/transformer/multi_token_prediction.py)."""
     given = fields.parallel("stage_layers")
     if given:

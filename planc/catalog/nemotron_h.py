@@ -89,8 +89,8 @@ def read_config(name: str, fields: Mapping[str, Any]) -> tuple[Model, tuple[str,
         FAMILY, mlp_hidden_act="relu2", mamba_hidden_act="silu", attention_bias=False, mlp_bias=False, use_bias=False,
         mamba_proj_bias=False, use_conv_bias=True,
     )  # fmt: skip
+    embed, heads = config.whole("hidden_size"), config.whole("num_attention_heads")
     kinds = _kinds_of(config)
-    embed, heads = config.whole("hidden_size", default=4096), config.whole("num_attention_heads", default=32)
     routed = EXPERTS in kinds
     size = Size(
         layers=len(kinds),
@@ -99,9 +99,9 @@ def read_config(name: str, fields: Mapping[str, Any]) -> tuple[Model, tuple[str,
         heads=heads,
         kv_heads=config.whole("num_key_value_heads", default=8),
         head_dim=config.whole("head_dim", default=128),
-        ffn=config.whole("intermediate_size", default=21504) if FEED_FORWARD in kinds else 0,
-        experts=config.whole("n_routed_experts", "num_local_experts", default=8) if routed else 0,
-        expert_ffn=config.whole("moe_intermediate_size", default=7688) if routed else 0,
+        ffn=config.whole("intermediate_size") if FEED_FORWARD in kinds else 0,
+        experts=config.whole("n_routed_experts", "num_local_experts") if routed else 0,
+        expert_ffn=config.whole("moe_intermediate_size") if routed else 0,
         shared_ffn=_shared(config) if routed else 0,
         moe_latent=config.whole("moe_latent_size", default=0, minimum=0) if routed else 0,
         top_k=config.whole("num_experts_per_tok", default=2) if routed else 0,
@@ -112,7 +112,7 @@ def read_config(name: str, fields: Mapping[str, Any]) -> tuple[Model, tuple[str,
         ssm_state=config.whole("ssm_state_size", default=128),
         ssm_chunk=config.whole("chunk_size", "mamba_chunk_size", default=128),
         ssm_conv=config.whole("conv_kernel", "mamba_d_conv", default=4),
-        vocab=config.whole("vocab_size", default=131072),
+        vocab=config.whole("vocab_size"),
         mtp_layers=config.whole("mtp_layers", default=0, minimum=0) if routed else 0,
         norm_eps=config.number("layer_norm_epsilon", default=1e-5),
         tied=config.flag("tie_word_embeddings", default=False),
@@ -121,9 +121,11 @@ def read_config(name: str, fields: Mapping[str, Any]) -> tuple[Model, tuple[str,
 
 
 WORDS: dict[str, Section] = {
-    "mamba": MIXER, "linear_attention": MIXER, "attention": ATTENTION, "full_attention": ATTENTION,
-    "mlp": FEED_FORWARD, "moe": EXPERTS,
-}  # fmt: skip
+    **dict.fromkeys(("mamba", "linear_attention"), MIXER),
+    **dict.fromkeys(("attention", "full_attention"), ATTENTION),
+    **dict.fromkeys(("mlp",), FEED_FORWARD),
+    **dict.fromkeys(("moe",), EXPERTS),
+}
 """Kinds of layer as configs list them."""
 
 
@@ -137,7 +139,9 @@ def _kinds_of(config: Config) -> tuple[Section, ...]:
     elif words is None and isinstance(pattern, str) and pattern:
         kinds = _kinds(pattern)
     else:
-        raise ValueError(f"neither layers_block_type (of {', '.join(WORDS)}) nor hybrid_override_pattern says the layers")
+        raise ValueError(
+            f"neither layers_block_type (of {', '.join(WORDS)}) nor hybrid_override_pattern says the layers"
+        )
     if layers is not None and layers != len(kinds):
         raise ValueError(f"num_hidden_layers = {layers!r}, and the pattern has {len(kinds)} layers")
     return kinds
@@ -147,7 +151,7 @@ def _shared(config: Config) -> int:
     """The width of the experts that every token uses; there is one or none."""
     if config.whole("n_shared_experts", default=1, minimum=0) != 1:
         raise ValueError("n_shared_experts is not 1, and planc's nemotron_h family has one")
-    return config.whole("moe_shared_expert_intermediate_size", default=7688)
+    return config.whole("moe_shared_expert_intermediate_size")
 
 
 def _routing(config: Config) -> Routing:

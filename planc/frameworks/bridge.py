@@ -2,9 +2,9 @@
 
 Its dense recipes set `tp_comm_overlap` (src/megatron/bridge/training/comm_overlap.py: on for tensor parallelism with
 sequence parallelism). They keep and reduce gradients in bf16 (`grad_reduce_in_fp32 = False`), and fuse the loss by
-Transformer Engine's kernel, whose gradient takes the place of the logits (`cross_entropy_fusion_impl = "te"`). Models with a shared expert run it beside the dispatcher
-(`moe_shared_expert_overlap`), where its input is gathered apart from its product
-(megatron/core/transformer/moe/shared_experts.py, `cached_fc1_input`).
+Transformer Engine's kernel, whose gradient takes the place of the logits (`cross_entropy_fusion_impl = "te"`). Models
+with a shared expert run it beside the dispatcher (`moe_shared_expert_overlap`), where its input is gathered apart from
+its product (megatron/core/transformer/moe/shared_experts.py, `cached_fc1_input`).
 """
 
 from dataclasses import replace

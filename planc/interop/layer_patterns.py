@@ -1,4 +1,4 @@
-"""Megatron-LM's patterns of layers: which have experts, `([0]*3+[1]*58)`; which stage holds which, `Et*3|(tt|)*29mL`."""
+"""Megatron-LM's patterns of layers: which have experts, `([0]*3+[1]*58)`; which stage holds which, `Et*3|t*4mL`."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from planc.interop.shape import shape_of
 from planc.ir.dims import DERIVED
 from planc.ir.hardware import Cluster
 from planc.ir.model import EXPERTS, Model
-from planc.ir.plan import NOUNS, Plan, Precision, Quantize, Recompute, Route
+from planc.ir.plan import NOUNS, Plan, Precision, Quantize, Recompute
 from planc.language.framework_rules import as_own_program
 
 

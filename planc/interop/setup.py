@@ -21,8 +21,8 @@ class Shape:
     """The sizes of a decoder, and what tells its family from others.
 
     Sizes are whole numbers, 0 where the model has no such thing: `kv_heads` 0 are as many as `heads`, `head_dim` 0 is
-    embed / heads, `positions` are learned ones. `dense_layers` are the first layers, which have no experts, `mtp_layers` modules behind the
-    layers that predict further tokens.
+    embed / heads, `positions` are learned ones. `dense_layers` are the first layers, which have no experts,
+    `mtp_layers` modules behind the layers that predict further tokens.
     """
 
     layers: int

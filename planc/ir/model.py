@@ -32,8 +32,8 @@ OpKind = Literal[
     "code",
     "loss",
 ]
-"""`scan` is the convolution and the recurrence of a state-space layer. `route` picks experts for each token and lays the
-tokens out by expert; `combine` is its inverse. `code` is a model's own that no other kind is, and runs whole."""
+"""`scan` is the convolution and the recurrence of a state-space layer. `route` picks experts for each token and lays
+the tokens out by expert; `combine` is its inverse. `code` is a model's own that no other kind is, and runs whole."""
 Section = Name
 """`first`, `last`, or a kind of block."""
 

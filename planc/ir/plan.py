@@ -189,7 +189,7 @@ class Recompute(Value):
 
 
 Copies = Literal["choice", "device", "node"]
-"""What a copy of a token is sent for on its way to experts."""
+"""Places that each get one copy of a token on its way to experts."""
 
 
 @dataclass(frozen=True, kw_only=True)

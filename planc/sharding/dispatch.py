@@ -1,4 +1,4 @@
-"""How many copies of a token go to experts: one for each choice, each device or each node that holds a chosen expert."""
+"""Copies of a token on its way to experts: one for each choice, or for each device or node that holds some."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """tiny: llama_tiny over 4 devices.
 
-plan     tiny (sha256 c3c964577749f362)
+plan     tiny (sha256 c3198606467ae9d6)
 mesh     fsdp 2 > tp 2
 cluster  4 x cpu_local
 

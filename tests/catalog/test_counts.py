@@ -43,5 +43,28 @@ def test_active_parameters_are_those_published(name: str) -> None:
     assert model.active_parameters - embedding == pytest.approx(published, rel=0.02)
 
 
+def test_nemotron_3_super_is_near_its_rounded_name() -> None:
+    """Without its modules for further tokens."""
+    assert build_model("nemotron_3_super").parameters == pytest.approx(120e9, rel=0.01)
+
+
+def test_modules_for_further_tokens_are_counted_where_asked_for() -> None:
+    """DeepSeek-V3's is a layer, a projection of two hidden states to one and three norms beside it; the embedding and
+    the head are the model's. 14 billion with these two (DeepSeek-AI 2024, model card)."""
+    main, ahead = build_model("deepseek_v3"), build_model("deepseek_v3", {"mtp_layers": 1})
+    layer = sum(main.elements(p) for p in main.params if "block" in p.sections)
+    own = layer + 2 * 7168**2 + 3 * 7168
+    assert ahead.parameters - main.parameters == own and ahead.layers == 62
+    shared = [ahead.param[f"{name}.weight"] for name in ("tok_embeddings", "output")]
+    assert own + sum(map(ahead.elements, shared)) == pytest.approx(14e9, rel=0.04)
+    assert [ahead.copies(p) for p in shared] == [1, 1]
+
+
+def test_only_families_with_such_modules_have_them() -> None:
+    for name in ("llama3_8b", "nemotron_h_8b"):
+        with pytest.raises(ValueError, match="no modules for further tokens"):
+            build_model(name, {"mtp_layers": 1})
+
+
 def test_a_dense_model_uses_all_its_parameters() -> None:
     assert build_model("qwen3_8b").active_parameters == build_model("qwen3_8b").parameters

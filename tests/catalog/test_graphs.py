@@ -55,7 +55,7 @@ def test_a_section_has_the_parameters_that_it_uses(name: str) -> None:
 def test_every_dim_has_a_length(name: str) -> None:
     model = build_model(name)
     dims = {d for t in model.tensors for d in t.dims} | {d for p in model.params for d in p.dims}
-    assert dims - OF_THE_PLAN == set(model.sizes) - {"layers"}
+    assert dims - OF_THE_PLAN == set(model.sizes) - {"layers", "ssm_chunk"}
     assert dims | set(model.sizes) <= {*DIMS, *INNER}
 
 
@@ -104,7 +104,7 @@ def test_attention_needs_its_keys_whole_and_not_its_rows(name: str) -> None:
 @pytest.mark.parametrize("name", [n for n in NAMES if build_model(n).top_k])
 def test_experts_are_reached_by_a_dispatch_and_left_by_a_combine(name: str) -> None:
     model = build_model(name)
-    ops = {op.name: op for op in model.ops["block"]}
+    ops = {op.name: op for op in model.block_ops}
     assert ops["moe.route"].kind == "route" and ops["moe.combine"].kind == "combine"
     assert {model.tensor[t].region for t in ("moe.routed", "moe.returned")} == {ROUTED}
     assert {p.region for p in model.params if ".experts." in p.name} == {EXPERTS}

@@ -40,7 +40,12 @@ def untrained(folder: Path, model: str, target: Target) -> list[tuple[str, int, 
 
 @pytest.mark.parametrize(
     ("model", "says"),
-    [("model llama4_scout", "no module of the llama4 family"), ("model mpt_7b", "no module of the mpt family")],
+    [
+        ("model llama4_scout", "no module of the llama4 family"),
+        ("model mpt_7b", "no module of the mpt family"),
+        ("model nemotron_h_8b", "no module of the nemotron_h family"),
+        ("model deepseek_v2_lite(mtp_layers = 1)", "module predicts no further tokens"),
+    ],
 )
 def test_it_is_refused_at_the_sentence(tmp_path: Path, model: str, says: str) -> None:
     ((code, line, message),) = refusals(tmp_path, model, "xla")
@@ -51,6 +56,12 @@ def test_it_is_refused_at_the_sentence(tmp_path: Path, model: str, says: str) ->
 def test_it_is_not_trained(tmp_path: Path, target: Target) -> None:
     ((code, line, message),) = untrained(tmp_path, "model llama4_scout", target)
     assert (code, line) == ("E0901", 2) and "no module of the llama4 family" in message
+
+
+def test_a_program_s_loss_is_of_the_next_token(tmp_path: Path) -> None:
+    """Not even for a module of the user's own."""
+    ((code, line, message),) = refusals(tmp_path, "model deepseek_v2_lite(mtp_layers = 1)", "cuda")
+    assert (code, line) == ("E0901", 2) and "predicts no further tokens" in message
 
 
 def test_a_program_is_lowered_for_a_module_of_the_users_own(tmp_path: Path) -> None:

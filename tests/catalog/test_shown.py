@@ -22,6 +22,8 @@ def test_the_kinds_of_block_are_counted_in_order(capsys: pytest.CaptureFixture[s
     assert "layers:  3 dense, 58 block\n" in explained(capsys, "deepseek_v3")
     assert "layers:  12 x (1 sliding, 1 block)\n" in explained(capsys, "gpt_oss_20b")
     assert "layers:  96 block\n" in explained(capsys, "gpt3_175b")
+    counted = "layers:  23 mixer, 23 experts, 6 attention, in turn (--format json has each)\n"
+    assert counted in explained(capsys, "nemotron_3_nano")
 
 
 def test_experts_windows_and_tied_weights_are_said(capsys: pytest.CaptureFixture[str]) -> None:

@@ -154,6 +154,21 @@ def test_a_framework_finds_largest_values_where_it_writes_them(tmp_path: Path) -
     assert saved("ffn.down", "b200_node") == pytest.approx(tokens * ffn + ffn * embed, rel=1e-6)
 
 
+def test_the_device_waits_for_numbers_of_tokens(tmp_path: Path) -> None:
+    """Two ops' launches in Megatron, whose exchange and whose products take them from the host; one in planc's own
+    programs, whose products do not; none where room is given, where another microbatch runs, or on TPUs."""
+    text = DATA.replace("llama3_8b", "qwen3_30b_a3b") + "shard experts over fsdp\n"
+
+    def waits(words: str, machine: str = "8 x h100_node") -> float:
+        sharded = sharded_of(tmp_path, text.replace("8 x h100_node", machine) + words, dispatch_s=1.0)
+        return round(op_s(sharded, op_of(sharded, "moe.route"), sharded.plan.cluster.chip), 1)
+
+    assert waits("realise as megatron\n") == 2.0 and waits("") == 1.0
+    assert waits("route experts as capacity(factor = 1.0)\nrealise as megatron\n") == 0.0
+    assert waits("overlap fsdp as dual_batch\nrealise as megatron\n") == 0.0
+    assert waits("", "tpu_v5p(4x4x4)") == 0.0
+
+
 def test_experts_run_as_their_framework_runs_them(tmp_path: Path) -> None:
     """Tiles of four experts at a time in Megatron, so that a last wave costs more; on TPUs MaxText's kernel computes a
     tile at each boundary twice, if it drops no token."""
@@ -167,7 +182,8 @@ def test_experts_run_as_their_framework_runs_them(tmp_path: Path) -> None:
     assert seconds("realise as maxtext\n") == plain == seconds("realise as torchtitan\n")
     tiles = 4 * 2048 // 256 * 4  # of 8192 x 8 / 128 = 512 rows in tiles of 128
     more = (1 + 0.4 * 132 / tiles) / (1 + 0.4 * 132 / (32 * tiles))
-    assert seconds("realise as megatron\n") / plain == pytest.approx(more, rel=0.01)
+    assert seconds("realise as megatron\noverlap fsdp as dual_batch\n") / plain == pytest.approx(more, rel=0.01)
+    assert seconds("realise as megatron\n") == 128 * 33e-6  # the host starts each expert's product
 
     torus = text.replace("8 x h100_node", "tpu_v5p(4x4x4)").replace("microbatch 1", "microbatch 2")
     rows = [

@@ -64,7 +64,21 @@ def test_a_familys_parameters_are_exact(family: str) -> None:
     assert model.layers == 4
 
 
-@pytest.mark.parametrize("family", sorted(config_types()))
+WITH_SCANS = ("nemotron_h",)
+"""Families whose state-space layers are code of their own when a class is read."""
+
+
+@pytest.mark.parametrize("experts", [{}, {"moe_latent_size": 24}], ids=["embed", "latent"])
+def test_a_family_with_scans_has_the_parameters_of_its_class(experts: dict[str, int]) -> None:
+    """Layers of every kind; experts on the residual stream or on a projection of it."""
+    kinds = ["linear_attention", "moe", "linear_attention", "full_attention", "mlp", "moe"]
+    config = config_of("nemotron_h", layers_block_type=kinds, **experts)
+    model, _ = config_types()["nemotron_h"].read_config("nemotron_h", config.to_dict())
+    assert model.kinds == ("mixer", "experts", "mixer", "attention", "feed_forward", "experts")
+    assert model.parameters == sum(p.numel() for p in model_on("meta", config).parameters())
+
+
+@pytest.mark.parametrize("family", sorted({*config_types()} - {*WITH_SCANS}))
 def test_a_family_of_the_catalog_is_read_as_the_catalog_has_it(family: str) -> None:
     """Equal ops, tensors and parameters: every cost, collective and layout of one is that of the other. What the
     class's own code keeps beyond what its ops need is the one difference."""

@@ -40,10 +40,8 @@ def _scan() -> Part:
         kernel = f"{MODULE}.conv_{letter}"
         params.append(Param(name=f"{kernel}.weight", shape_dims=(width, ("ssm_conv",)), section=""))
         params.append(Param(name=f"{kernel}.bias", shape_dims=(width,), section="", decay=False))
-    params += [
-        Param(name=f"{MODULE}.{name}", shape_dims=(HEADS[:1],), section="", init=init, decay=False)
-        for name, init in (("a_log", "ones"), ("d", "ones"), ("dt_bias", "zeros"))
-    ]
+    for name in ("a_log", "d", "dt_bias"):
+        params.append(Param(name=f"{MODULE}.{name}", shape_dims=(HEADS[:1],), section="", init="ones", decay=False))
     op = Op(
         name="mixer.scan",
         kind="scan",

@@ -37,7 +37,9 @@ def squared_relu_feed_forward() -> Part:
     """`hidden` to `hidden`, a layer of its own: norm, two linear layers with a squared ReLU between them, and add."""
     out = ("hidden", "ffn.out")
     return (
-        ffn_norm(source="hidden") + squared_relu("ffn", MODULE, "ffn") + add("ffn.add", "layers.*", out, hidden("hidden"))
+        ffn_norm(source="hidden")
+        + squared_relu("ffn", MODULE, "ffn")
+        + add("ffn.add", "layers.*", out, hidden("hidden"))
     )
 
 

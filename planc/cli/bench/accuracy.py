@@ -251,6 +251,22 @@ What sources say of their own runs, read again on 2026-11-25; with these and a f
 - one run of Llama 3 405B at 131,072 tokens is not compared any more: its source prints FLOP/s alone, and 10.9 or 15.3
   seconds as half or all of attention's square is counted. planc says 12.7, and the median with it is 5.1 %.
 
+What came on 2026-11-27, with 26 runs more (Nemotron 3 Nano and Super), in turn; medians and 90th percentiles of all runs
+and of those with experts, their publisher left out, nothing fitted again:
+
+- Nemotron's scans at the rate that their kernels reach, by measurements of others (`planc/cost/compute/scan.py`; at the
+  rate of streams Nano's ten runs are 14 to 26 % too fast, now 11 % at most), and modules for multi-token prediction with
+  their heads, DeepSeek-V3's on the stages of its recipe: 5.2 and 16.8 %, 8.7 and 24.9 %;
+- one copy of a token a node, where the recipe of a run's own release says HybridEP (68 runs; none was known to say so
+  before): two runs of Super over nodes of eight B200s 52 and 35 % too slow before, 7 and 17 % too fast with it. By
+  itself it made the table worse, 5.1 and 18.0 %, 10.4 and 26.3 %: what it hid came next;
+- the host's time to start the product of each expert, 33 us (Transformer Engine, pull request 3134: 0.267 ms for eight
+  experts of 128 tokens on a B200, where the products themselves take a tenth): 5.0 and 15.8 %, 8.8 and 20.7 %;
+- the device's waits for the host to learn how many tokens each expert gets, two ops' launches: 5.1 and 15.0 %, 8.5 and
+  19.6 %;
+- the layers and products of Super that its recipe keeps wide: 5.0 and 14.7 %, 8.0 and 19.4 %;
+- scans by the data sheet's memory rate rather than by the fitted one: 5.0 and 14.7 %, 6.5 and 20.6 %.
+
 ## Tried and not kept
 
 A change of the cost model is kept if it has a source and if the errors with the publisher left out fall. These have not
@@ -261,10 +277,8 @@ been (2026-11-23):
 - hiding less behind `dual_batch`: the runs that say it are predicted 0 to 9 % too slow, not too fast;
 - gpt-oss with the scores of attention stored, since its sinks are learned: 17 ms a layer on B300, where 10 ms are
   missing, and 10 ms on H100, where 4 are; Megatron-Bridge asks for a fused kernel from Transformer Engine 2.8 on;
-- gpt-oss bound by the host that starts its experts one by one: 16 experts a device take it 3 ms a layer by the fitted
-  time of an op, beside 6 ms of kernels; what those runs lose on machines of eight is not explained;
-- one copy of a token a node (HybridEP, DeepEP): no published row of the tree says that it was used; the one of the
-  second collection has no recomputation, and two runs without the word are 17 % too fast and 13 % too slow;
+- gpt-oss bound by the host that starts its experts one by one: its products in bf16 take longer than their launches;
+  what those runs lose on machines of eight is not explained;
 - context parallelism without head-tail balance: the run that is too fast (30 %) would be nearer, but torch balances
   unless told otherwise (`_cp_options.enable_load_balance`);
 - power-limited B200s: 47 and 50 % too fast; the page says no limit in watts;
@@ -289,6 +303,11 @@ And these (2026-11-25):
 - memory of Moonlight (16 % too large) with bf16 moments, as its recipe has them: 6 % too small. Megatron-Core would
   then also keep 16 bits of each master, and no moment was found at which two modules of recomputation save no more than
   one: not the update, whose kernel of that release takes bf16 moments as they are.
+
+And this (2026-11-27):
+
+- fitting again with the 26 runs: 5.0 to 5.2 % (median) and 14.7 to 14.8 % (90th percentile), experts 6.5 to 6.4 % and
+  20.6 to 20.4 %; in use 3.7 to 3.8 % and 13.6 to 13.5 %.
 """
 INTERVALS = """## Intervals
 

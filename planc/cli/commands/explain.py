@@ -151,9 +151,17 @@ def _text(model: Model) -> Iterator[str]:
         yield f"  {p.name:<{width}} [{dims}] = {list(model.shape(p))}{where}"
 
 
+MOST_RUNS = 12
+"""Runs of layers of one kind that are listed in order."""
+
+
 def _layers(model: Model) -> str:
-    """The kinds of block in order: `3 dense, 58 block`, `12 x (1 sliding, 1 block)`."""
+    """The kinds of block in order: `3 dense, 58 block`, `12 x (1 sliding, 1 block)`; many runs that do not repeat are
+    counted by kind."""
     said = [f"{run.layers} {run.section}" for run in _layer_runs(model)]
     period = next(n for n in range(1, len(said) + 1) if said[:n] * (len(said) // n) == said)
     times = len(said) // period
+    if times == 1 and period > MOST_RUNS:
+        counted = ", ".join(f"{model.layers_of(kind)} {kind}" for kind in model.blocks)
+        return f"{counted}, in turn (--format json has each)"
     return f"{times} x ({', '.join(said[:period])})" if times > 1 else ", ".join(said)

@@ -51,8 +51,8 @@ def op_bytes(sharded: Sharded, o: OpSharding) -> float:
     once.
 
     The loss goes over fp32 logits `LOSS_PASSES` times. Tokens are laid out twice on their way to experts, and back: a
-    copy for each choice, or by rank, then by expert. A scan is several kernels (`scan_bytes`). `sharded` has the layouts
-    of the tensors.
+    copy for each choice, or by rank, then by expert. A scan is several kernels (`scan_bytes`). `sharded` has the
+    layouts of the tensors.
 
     >>> op_bytes(sharded, ops["ffn.gate"]) == 2 * (8192 * 8192 + 8192 * 28672 / 8 + 8192 * 28672 / 8)  # bf16
     True

@@ -542,7 +542,9 @@ def _laid_out(s: TrainingSetup) -> tuple[int, ...]:
 
 def _dispatcher(s: TrainingSetup) -> str:
     if s.route.copies == "device":
-        raise CannotSayError("one copy of a token a device: Megatron's dispatchers send one a choice or a node", "route")
+        raise CannotSayError(
+            "one copy of a token a device: Megatron's dispatchers send one a choice or a node", "route"
+        )
     return "flex" if s.route.copies == "node" else "alltoall"
 
 
