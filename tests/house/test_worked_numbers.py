@@ -27,7 +27,7 @@ from tests.docstrings import ROOT, public_functions, source_files
 from tests.plans import cluster_of
 
 PLAN = "plans/llama3_70b_h100.plan"
-PLAN_OF_SCANS = "plans/field/nemotron_3_nano_h100.plan"
+PLAN_OF_SCANS = "plans/field/nemotron_3_nano_gb200.plan"
 NVLINK = GroupLevel("nvlink", members=8, below=1, bytes_per_s=450e9, latency_s=1e-6)
 LEAF = GroupLevel("leaf", members=4, below=8, bytes_per_s=50e9, latency_s=5e-6, network=True)
 GROUPS = {

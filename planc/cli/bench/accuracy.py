@@ -251,11 +251,11 @@ What sources say of their own runs, read again on 2026-11-25; with these and a f
 - one run of Llama 3 405B at 131,072 tokens is not compared any more: its source prints FLOP/s alone, and 10.9 or 15.3
   seconds as half or all of attention's square is counted. planc says 12.7, and the median with it is 5.1 %.
 
-What came on 2026-11-27, with 26 runs more (Nemotron 3 Nano and Super), in turn; medians and 90th percentiles of all runs
-and of those with experts, their publisher left out, nothing fitted again:
+What came on 2026-11-27, with 26 runs more (Nemotron 3 Nano and Super), in turn; medians and 90th percentiles of all
+runs and of those with experts, their publisher left out, nothing fitted again:
 
-- Nemotron's scans at the rate that their kernels reach, by measurements of others (`planc/cost/compute/scan.py`; at the
-  rate of streams Nano's ten runs are 14 to 26 % too fast, now 11 % at most), and modules for multi-token prediction with
+- Nemotron's scans at the rate that their kernels reach, by measurements of others (`planc/cost/compute/scan.py`; at
+  the rate of streams Nano's ten runs are 14 to 26 % too fast, now 11 % at most), and modules for multi-token prediction with
   their heads, DeepSeek-V3's on the stages of its recipe: 5.2 and 16.8 %, 8.7 and 24.9 %;
 - one copy of a token a node, where the recipe of a run's own release says HybridEP (68 runs; none was known to say so
   before): two runs of Super over nodes of eight B200s 52 and 35 % too slow before, 7 and 17 % too fast with it. By

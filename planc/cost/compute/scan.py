@@ -56,7 +56,7 @@ def scan_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool = Fals
     `sharded` has the local sizes, `chip` the rates.
 
     >>> [f"{scan_s(mamba, scan, h100, backward=back) * 1e3:.2f} ms" for back in (False, True)]
-    ['0.74 ms', '5.54 ms']
+    ['1.48 ms', '11.08 ms']
     """
     passes = BACKWARD if backward else FORWARD
     flops = scan_flops(sharded, o) * (BACKWARD_FLOPS if backward else 1.0)
@@ -72,8 +72,8 @@ def scan_flops(sharded: Sharded, o: OpSharding) -> float:
     A token's values go into the state and come out of it, 2 FLOPs each for every number of the state; within a chunk
     half of the earlier tokens are weighed, and the weights of a chunk are products for each group.
 
-    >>> f"{scan_flops(mamba, scan) / 1e9:.1f} GFLOP"  # 8192 tokens x (4096 x (4 x 128 + 128) + 8 x 2 x 128 x 128)
-    '23.6 GFLOP'
+    >>> f"{scan_flops(mamba, scan) / 1e9:.1f} GFLOP"  # 16384 tokens x (4096 x (4 x 128 + 128) + 8 x 2 x 128 x 128)
+    '47.2 GFLOP'
     """
     tokens, values, groups = _local(sharded, o)
     state, chunk = sharded.model.sizes["ssm_state"], sharded.model.sizes["ssm_chunk"]
