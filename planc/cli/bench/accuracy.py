@@ -255,9 +255,9 @@ What came on 2026-11-27, with 26 runs more (Nemotron 3 Nano and Super), in turn;
 runs and of those with experts, their publisher left out, nothing fitted again:
 
 - Nemotron's scans at the rate that their kernels reach, by measurements of others (`planc/cost/compute/scan.py`; at
-  the rate of streams Nano's ten runs are 14 to 26 % too fast, now 11 % at most), and modules for multi-token prediction with
-  their heads, DeepSeek-V3's on the stages of its recipe: 5.2 and 16.8 %, 8.7 and 24.9 %;
-- one copy of a token a node, where the recipe of a run's own release says HybridEP (68 runs; none was known to say so
+  the rate of streams Nano's ten runs are 14 to 26 % too fast, in the end 9 % at most), and modules for multi-token
+  prediction with their heads, DeepSeek-V3's on the stages of its recipe: 5.2 and 16.8 %, 8.7 and 24.9 %;
+- one copy of a token a node, where the recipe of a run's own release says HybridEP (62 runs; none was known to say so
   before): two runs of Super over nodes of eight B200s 52 and 35 % too slow before, 7 and 17 % too fast with it. By
   itself it made the table worse, 5.1 and 18.0 %, 10.4 and 26.3 %: what it hid came next;
 - the host's time to start the product of each expert, 33 us (Transformer Engine, pull request 3134: 0.267 ms for eight
