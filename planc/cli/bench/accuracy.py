@@ -261,7 +261,7 @@ runs and of those with experts, their publisher left out, nothing fitted again:
   before): two runs of Super over nodes of eight B200s 52 and 35 % too slow before, 7 and 17 % too fast with it. By
   itself it made the table worse, 5.1 and 18.0 %, 10.4 and 26.3 %: what it hid came next;
 - the host's time to start the product of each expert, 33 us (Transformer Engine, pull request 3134: 0.267 ms for eight
-  experts of 128 tokens on a B200, where the products themselves take a tenth): 5.0 and 15.8 %, 8.8 and 20.7 %;
+  experts of 128 tokens on Blackwell, where one kernel for all takes 0.069): 5.0 and 15.8 %, 8.8 and 20.7 %;
 - the device's waits for the host to learn how many tokens each expert gets, two ops' launches: 5.1 and 15.0 %, 8.5 and
   19.6 %;
 - the layers and products of Super that its recipe keeps wide: 5.0 and 14.7 %, 8.0 and 19.4 %;
