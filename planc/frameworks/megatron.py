@@ -13,9 +13,9 @@ The workspaces are those of cuBLAS, Transformer Engine and random numbers: 0.1 G
 Products that hide tensor parallelism have one of cuBLAS for each of 3 streams beside, those of experts one for each of
 4 (transformer_engine/pytorch/cpp_extensions/gemm.py, `get_cublas_workspace`); the host starts each of these in 33 us
 (Transformer Engine, pull request 3134: 0.267 ms for eight experts of 128 tokens on Blackwell, where one kernel for all
-takes 0.069). Its update copies gradients in bf16 to
-fp32 before it begins, but not those of its precision-aware optimizer, which alone has narrow moments
-(megatron/core/optimizer/distrib_optimizer.py, `_copy_model_grads_to_main_grads`).
+takes 0.069). Its update copies gradients in bf16 to fp32 before it begins, but not those of its precision-aware
+optimizer, which alone has narrow moments (megatron/core/optimizer/distrib_optimizer.py,
+`_copy_model_grads_to_main_grads`).
 """
 
 from planc.frameworks.framework import AMPERE, Framework
