@@ -9,6 +9,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from figures import filled
+from ledger import LEDGER, ledger, ledger_page
 from schemas import schema_files as schema_files
 from snippets import ROOT, Snippet, commands, pages, run, snippets, workspace
 from systems import systems_pages as systems_pages
@@ -262,6 +263,7 @@ def main() -> None:
     write_all(FOLDER, ".md", diagnostics_pages())
     write_all(ROOT / "docs" / "reference" / "systems", ".md", systems_pages())
     write_all(SCHEMAS, ".json", schema_files())
+    LEDGER.with_suffix(".md").write_text(ledger_page(ledger()))
     (ROOT / "docs" / "man" / "planc.1").write_text(man_page())
     (ROOT / "docs" / "reference" / "field-notes.md").write_text(field_notes())
     (ROOT / "docs" / "reference" / "versions.md").write_text(versions_page())

@@ -24,7 +24,7 @@ from tests.report.test_plan_page import EVIL
 BUILT = ROOT / "build" / "playground" / "html"
 PICTURES = ROOT / "build" / "pages"
 LOAD_S, ANSWER_S = 120.0, 60.0
-"""Longest times on a busy machine; the figures of a quiet one are in ROADMAP.md."""
+"""Longest times on a busy machine; the figures of a quiet one are in docs/measured/ledger.toml."""
 
 pytestmark = [
     pytest.mark.slow,
