@@ -175,7 +175,7 @@ clean: ## remove the environments and everything that can be made again
 	@rm -rf $(VENV) $(TORCH_XLA) $(VERSIONS) runs build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # The environment is rebuilt when the pins change, and kept when it already has what they say.
-$(READY): pyproject.toml constraints.txt .ci/locks/main.txt
+$(READY): pyproject.toml .ci/pins/main.txt .ci/locks/main.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "planc needs Python 3.11 or later; '$(PYTHON)' is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.12" >&2; exit 1; }
 	@test -x $(BIN)/python || { echo "creating $(VENV)"; $(PYTHON) -m venv $(VENV); }
@@ -183,13 +183,13 @@ $(READY): pyproject.toml constraints.txt .ci/locks/main.txt
 	  echo "installing the pinned packages into $(VENV) (torch and jax are large; once)"; \
 	  $(BIN)/python -m pip install --disable-pip-version-check --no-deps --require-hashes -r .ci/locks/main.txt \
 	    | sed -un 's/^Collecting /  /p; s/^Installing collected.*/installing/p'; \
-	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -c .ci/pins/main.txt \
 	    -e '.[cuda,xla,tpu,dev]'; }
 	@$(BIN)/python .ci/pins.py
 	@touch $@
 
 # Sphinx and what it needs, and planc's own dependencies: an environment of its own, whose file of pins is the whole list.
-$(DOCS_ENV)/.ready: constraints-docs.txt $(READY)
+$(DOCS_ENV)/.ready: .ci/pins/docs.txt $(READY)
 	@$(BIN)/python -m venv --without-pip $(DOCS_ENV)
 	@$(BIN)/python -m pip --python $(DOCS_ENV)/bin/python install --quiet --disable-pip-version-check --no-deps -r $<
 	@touch $@
@@ -212,12 +212,12 @@ $(TORCH_XLA)/.ready: .ci/locks/torch-xla.txt
 # A torch of its own, and CUDA's libraries, before the packages of the first environment.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-cache-dir --upgrade
 
-$(VERSIONS)/cuda/.ready: constraints-cuda-libraries.txt $(READY)
+$(VERSIONS)/cuda/.ready: .ci/pins/cuda-libraries.txt $(READY)
 	@echo "installing CUDA's libraries for the environments of $(VERSIONS) (1.6 GB to fetch; once)"
-	@$(PIP) --target $(@D) -r constraints-cuda-libraries.txt
+	@$(PIP) --target $(@D) -r .ci/pins/cuda-libraries.txt
 	@touch $@
 
-$(VERSIONS)/torch-%/.ready: constraints-torch-%.txt $(VERSIONS)/cuda/.ready
+$(VERSIONS)/torch-%/.ready: .ci/pins/torch-%.txt $(VERSIONS)/cuda/.ready
 	@test -x $(@D)/bin/python || { echo "creating $(@D)"; $(PYTHON) -m venv --without-pip $(@D); }
 	@site=$$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') && \
 	  $(PIP) --target $$site -r $< && ln -sfn $(CURDIR)/$(VERSIONS)/cuda/nvidia $$site/nvidia && \
@@ -225,6 +225,6 @@ $(VERSIONS)/torch-%/.ready: constraints-torch-%.txt $(VERSIONS)/cuda/.ready
 	@$(@D)/bin/python -c 'import torch, planc'
 	@touch $@
 
-$(VERSIONS)/jax-%/.ready: constraints-jax-%.txt $(READY)
+$(VERSIONS)/jax-%/.ready: .ci/pins/jax-%.txt $(READY)
 	@$(PIP) --no-compile --ignore-requires-python --target $(@D) --python-version 3.12 --only-binary=:all: -r $<
 	@touch $@

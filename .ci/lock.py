@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-LOCKS = {"constraints.txt": "main.txt", "constraints-torch-xla.txt": "torch-xla.txt"}
+LOCKS = {".ci/pins/main.txt": "main.txt", ".ci/pins/torch-xla.txt": "torch-xla.txt"}
 HEAD = "# The versions of {pins}, with the sums of their files: written by `make lock`, checked by pip.\n"
 
 
@@ -38,7 +38,7 @@ def locked(uv: str, pins: Path) -> str:
         for digest in sums:
             if digest not in text:
                 text = text.replace(f"{pin} \\\n", f"{pin} \\\n    --hash=sha256:{digest} \\\n")
-    return HEAD.format(pins=pins.name) + text
+    return HEAD.format(pins=pins.relative_to(ROOT)) + text
 
 
 def main() -> int:

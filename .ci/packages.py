@@ -71,7 +71,7 @@ def install(package: Path, folder: Path) -> Path:
     run(sys.executable, "-m", "venv", "--without-pip", str(folder))
     python = folder / "bin" / "python"
     into = [*PIP, "--python", str(python)]
-    run(*into, "install", "--quiet", "--only-binary=:all:", "-c", str(ROOT / "constraints.txt"), str(package))
+    run(*into, "install", "--quiet", "--only-binary=:all:", "-c", str(ROOT / ".ci/pins/main.txt"), str(package))
     run(*into, "check")
     found = json.loads(run(*into, "list", "--format", "json"))
     names = {p["name"].lower() for p in found}
@@ -82,7 +82,7 @@ def install(package: Path, folder: Path) -> Path:
 
 def resolve(package: Path, extra: str) -> None:
     """Ask pip what `planc[extra]` would install here: the pins must fit together. Only metadata is downloaded."""
-    asked = [f"planc[{extra}] @ {package.as_uri()}", "-c", str(ROOT / "constraints.txt")]
+    asked = [f"planc[{extra}] @ {package.as_uri()}", "-c", str(ROOT / ".ci/pins/main.txt")]
     report = ["--dry-run", "--ignore-installed", "--only-binary=:all:", "--quiet", "--report", "-"]
     found = json.loads(run(*PIP, "install", *report, *asked))
     names = {item["metadata"]["name"].lower() for item in found["install"]}

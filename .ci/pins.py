@@ -16,7 +16,7 @@ def installed(name: str) -> str:
 
 
 def main() -> int:
-    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    lines = (ROOT / ".ci/pins/main.txt").read_text().splitlines()
     pins = dict(line.split("==") for line in lines if not line.startswith("#"))
     wrong = [f"{n}: {installed(n)}, pinned {v}" for n, v in pins.items() if installed(n) != v]
     spec = find_spec("planc")

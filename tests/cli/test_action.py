@@ -226,7 +226,7 @@ def test_the_hook_of_check_reads_what_imports_a_changed_file(tmp_path: Path) -> 
 @pytest.mark.skipif(shutil.which("pre-commit") is None, reason="pre-commit is not on the path: make hooks")
 def test_pre_commit_runs_the_hooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With pre-commit itself, which builds an environment with planc from this repository, and the pinned packages."""
-    monkeypatch.setenv("PIP_CONSTRAINT", str(ROOT / "constraints.txt"))
+    monkeypatch.setenv("PIP_CONSTRAINT", str(ROOT / ".ci/pins/main.txt"))
     here = Repository(tmp_path)
     here.commit(a=plan().replace("use       tp", "use tp"), b=plan(mesh="fsdp 2 > tp 3"))
     command = ["pre-commit", "try-repo", str(ROOT), "--all-files", "--verbose"]
@@ -239,7 +239,7 @@ def test_pre_commit_runs_the_hooks(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.slow
 def test_the_action_installs_planc(tmp_path: Path, comments: Comments, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a real environment, pip, and the pinned packages."""
-    monkeypatch.setenv("PIP_CONSTRAINT", str(ROOT / "constraints.txt"))
+    monkeypatch.setenv("PIP_CONSTRAINT", str(ROOT / ".ci/pins/main.txt"))
     here = Repository(tmp_path)
     base = here.commit(first=plan())
     here.commit(first=plan(batch="8 x 128 tokens microbatch 2"))

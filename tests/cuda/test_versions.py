@@ -240,9 +240,7 @@ def test_every_committed_program_loads_and_moves_what_is_predicted(
 
 def test_every_environment_has_a_file_of_its_pin() -> None:
     for version in OTHER_TORCHES:
-        (pin,) = [
-            line for line in (ROOT / f"constraints-torch-{version}.txt").read_text().splitlines() if line[0] != "#"
-        ]
+        (pin,) = [line for line in (ROOT / f".ci/pins/torch-{version}.txt").read_text().splitlines() if line[0] != "#"]
         assert pin.startswith(f"torch=={version}.") and version_of(version) in TORCH.tried
     assert {version_of(v) for v in OTHER_TORCHES} | {TORCH.pinned} == set(TORCH.tried)
     assert {f"torch-{v}" for v in OTHER_TORCHES} <= set(LAUNCHES)

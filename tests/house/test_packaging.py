@@ -91,7 +91,7 @@ def _applies(requirement: str) -> bool:
 
 
 def test_everything_installed_is_pinned_and_nothing_else() -> None:
-    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    lines = (ROOT / ".ci/pins/main.txt").read_text().splitlines()
     pins = [line.split("==")[0] for line in lines if not line.startswith("#")]
     assert pins == sorted(pins, key=str.lower)
     extras = PROJECT["project"]["optional-dependencies"]
@@ -103,7 +103,7 @@ def test_everything_installed_is_pinned_and_nothing_else() -> None:
 @pytest.mark.parametrize("name", ["main", "torch-xla"])
 def test_every_pin_is_locked_with_the_sums_of_its_files(name: str) -> None:
     """The lists that pip checks name the versions of the pins, no others, and each with a sum; no index is named."""
-    pins = ROOT / {"main": "constraints.txt", "torch-xla": "constraints-torch-xla.txt"}[name]
+    pins = ROOT / {"main": ".ci/pins/main.txt", "torch-xla": ".ci/pins/torch-xla.txt"}[name]
     wanted = {_lower(line) for line in pins.read_text().splitlines() if not line.startswith("#")}
     lock = (ROOT / ".ci" / "locks" / f"{name}.txt").read_text()
     entries = re.findall(r"^([\w.-]+==\S+)((?: \\\n    --hash=sha256:[0-9a-f]{64})+)$", lock, re.MULTILINE)

@@ -54,7 +54,7 @@ def test_the_gallery_is_twelve_layouts_of_the_tree(build: dict[str, Any]) -> Non
 
 def test_the_site_s_pins_hold_what_planc_needs() -> None:
     """The list is whole: Sphinx, MyST, furo, and planc's own dependencies, each at one version that planc takes."""
-    lines = (ROOT / "constraints-docs.txt").read_text().splitlines()
+    lines = (ROOT / ".ci/pins/docs.txt").read_text().splitlines()
     pins = {p.name.lower().replace("_", "-"): p.specifier for p in map(Requirement, filter(_is_pin, lines))}
     assert {"sphinx", "myst-parser", "furo"} <= pins.keys()
     needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
