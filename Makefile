@@ -17,7 +17,7 @@ VERSIONS := .venv-versions
 ENDS := $(VERSIONS)/torch-2.11/.ready $(VERSIONS)/torch-2.15/.ready $(VERSIONS)/jax-0.11/.ready
 OTHERS := $(VERSIONS)/torch-2.12/.ready $(VERSIONS)/torch-2.14/.ready
 
-.PHONY: accelerator help demo test long check all lint mutants fuzz random faults nth-call memory cut kills presets topologies grammar goldens hooks later-pythons docs docs-site lock sbom advisories pages playground packages audit audit-modules audit-stages audit-tpu parity refusals shares by-hand crosscheck torch-xla versions other-torches ends calibrated clean
+.PHONY: help demo test check lint docs goldens long all presets grammar torch-xla ends lock sbom advisories pages playground later-pythons hooks packages docs-site clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -29,51 +29,27 @@ demo: $(READY) ## the main job: check, lower, train on two stacks, compare (abou
 test: $(READY) ## all that starts no process, and a launch of each mechanism (10 minutes on 2 cores)
 	@$(PYTEST) $(PARALLEL) -m "not long and not slow and not gpu"
 
-long: $(READY) ## the other launches that CI runs
-	@$(PYTEST) $(PARALLEL) -m "long and not slow and not gpu"
-
 check: lint ## between edits: linters, types, tests that start no processes
 	@$(PYTEST) $(PARALLEL) -m "not launch and not slow and not gpu"
-
-all: lint ## every test, the slow ones too
-	@$(PYTEST) $(PARALLEL)
 
 lint: $(READY) ## ruff and mypy
 	@$(BIN)/ruff check --quiet --output-format concise .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy --no-error-summary
 
-mutants: $(READY) ## plant faults one by one: each must turn its named test red
-	@$(BIN)/python tests/mutants/run.py
+docs: $(READY) ## rewrite the generated pages and every command's output shown in them
+	@$(BIN)/python docs/generate.py
 
-fuzz: $(READY) ## run inputs of eight kinds through planc, on from where it was (hours; FUZZ="--seconds 600" for less)
-	@$(BIN)/python tests/fuzz/run.py $(FUZZ)
+goldens: $(READY) ## rewrite the goldens; read the diff before you commit it
+	@PLANC_UPDATE_GOLDENS=1 $(PYTEST) -m "not launch and not slow and not gpu" -k golden
 
-random: $(READY) ## draw 2,000 more valid plans, check and lower each (RANDOM_PLANS="--train --count 60" trains 60; goes on after a stop)
-	@$(BIN)/python tests/random_plans/run.py $(RANDOM_PLANS)
+# Seldom.
 
-faults: $(READY) ## kill, stop and damage runs on both stacks, over 100 times (FAULTS="--seed 7" repeats; 40 minutes)
-	@$(BIN)/python tests/faults/run.py --page docs/measured/faults.md $(FAULTS)
+long: $(READY) ## the other launches that CI runs
+	@$(PYTEST) $(PARALLEL) -m "long and not slow and not gpu"
 
-nth-call: $(READY) ## make every write, rename, fsync ... of a run fail in turn, on both stacks; goes on where it was (2 hours)
-	@for stack in xla cuda; do $(BIN)/python tests/faults/long.py nth --stack $$stack --state build/faults.jsonl; done
-	@$(BIN)/python tests/faults/long.py summary --state build/faults.jsonl
-
-memory: $(READY) ## refuse memory at 1,000 lines of planc drawn by a seed, both stacks; goes on where it was (3 hours)
-	@for stack in xla cuda; do \
-	  $(BIN)/python tests/faults/long.py memory --count 500 --stack $$stack --state build/faults.jsonl; done
-	@$(BIN)/python tests/faults/long.py summary --state build/faults.jsonl
-
-cut: $(READY) ## cut a connection at 500 calls of sockets drawn by a seed, ranks' own and gloo's; goes on where it was (1 hour)
-	@$(BIN)/python tests/faults/long.py sockets --count 500 --stack cuda --state build/faults.jsonl
-	@$(BIN)/python tests/faults/long.py summary --state build/faults.jsonl
-
-kills: $(READY) ## kill 500 runs at moments uniform over their time, both stacks; goes on where it was (90 minutes)
-	@for stack in xla cuda; do $(BIN)/python tests/faults/long.py kills --stack $$stack --state build/faults.jsonl; done
-	@$(BIN)/python tests/faults/long.py summary --state build/faults.jsonl
-
-topologies: $(READY) ## closed forms beside the routed graph of every machine, 8 to 4,096 devices (15 minutes)
-	@$(BIN)/python -m tests.graph.closed_form
+all: lint ## every test, the slow ones too
+	@$(PYTEST) $(PARALLEL)
 
 presets: $(READY) ## embed every preset's plan anew
 	@for preset in plans/presets/*.toml; do \
@@ -82,59 +58,9 @@ presets: $(READY) ## embed every preset's plan anew
 grammar: $(READY) ## write the parser's tables anew, after a change of the grammar
 	@$(BIN)/python -m planc.syntax.tables
 
-goldens: $(READY) ## rewrite the goldens; read the diff before you commit it
-	@PLANC_UPDATE_GOLDENS=1 $(PYTEST) -m "not launch and not slow and not gpu" -k golden
-
-audit: $(READY) ## trace every audited layout on fake process groups, and write docs/measured/audit-cuda.md (about 5 minutes)
-	@$(BIN)/python tests/audit/run.py
-
-audit-modules: $(READY) ## trace classes of transformers on 64 fake devices, and write docs/measured/audit-modules.md (about 5 minutes)
-	@$(BIN)/python tests/audit/run_modules.py
-
-audit-stages: $(READY) ## trace thirty layouts, pipelines most of all, and write docs/measured/audit-stages.md (about 20 minutes; kept by content)
-	@$(BIN)/python tests/audit/run_stages.py
-
-audit-tpu: $(READY) ## compile the TPU plans with libtpu, no TPU, and write docs/measured/audit-tpu.md (an hour; kept by content)
-	@$(BIN)/python tests/audit/run_tpu.py
-
-parity: $(READY) ## train every layout of both stacks beside one process, and write docs/measured/parity.md (30 minutes)
-	@mkdir -p build && rm -f build/parity.jsonl
-	@PLANC_PARITY=build/parity.jsonl $(PYTEST) -m launch tests/cuda/test_parity.py tests/cuda/test_moe.py \
-	  tests/cuda/test_family.py tests/xla/test_parity.py tests/xla/test_moe.py
-	@$(BIN)/python tests/parity.py build/parity.jsonl --whole
-
-refusals: $(READY) ## check and lower the combinations that users write for both targets, and write docs/measured/refusals.md
-	@$(BIN)/python tests/refusals/run.py
-
-shares: $(READY) ## the share of plans (field, presets, 100 random ones) that cuda takes and xla refuses, by reason
-	@$(BIN)/python tests/refusals/shares.py
-
-crosscheck: $(READY) $(TORCH_XLA)/.ready ## three runtimes, 100 steps in fp32 and bf16, and write docs/measured/crosscheck.md (10 minutes)
-	@$(BIN)/python -m tests.torch_xla.three
-
-accelerator: ## experiments on this machine's GPUs, or small ones on its CPU, in slices of 9 minutes (docs/guide/accelerator.md)
-	@python=$$(test -x $(BIN)/python && echo $(BIN)/python || echo $(PYTHON)); $$python .ci/accelerator.py $(ACCELERATOR)
-
-by-hand: $(READY) ## time emitted programs beside those written by hand, and write both pages (10 minutes)
-	@$(BIN)/python tests/cuda/by_hand/bench.py
-	@$(BIN)/python tests/xla/by_hand/bench.py
-
 torch-xla: $(TORCH_XLA)/.ready ## the environment of the torch_xla runtime, beside the other (6.5 GB; 2 minutes)
 
-versions: $(READY) $(ENDS) $(OTHERS) ## every version of torch and JAX that programs are written for (7.5 GB; 25 minutes)
-	@$(PYTEST) -m versions
-
-other-torches: $(READY) $(ENDS) $(OTHERS) ## train every layout on every other torch beside one process; goes on where it was (3 hours)
-	@$(BIN)/python tests/cuda/other_torches.py $(TORCHES)
-
 ends: $(ENDS) ## the oldest and the newest torch in environments of their own, and the wheels of JAX 0.11 (5.5 GB; 2 minutes)
-
-calibrated: $(READY) ## measure this machine for both stacks, then eight layouts beside their predictions (10 minutes)
-	@mkdir -p build
-	@for target in cuda xla; do \
-	  $(BIN)/planc calibrate --target $$target -o build/cpu_$$target.plan; \
-	  $(BIN)/planc bench calibrated --hardware build/cpu_$$target.plan --target $$target; \
-	done
 
 lock: $(TOOLS)/.ready ## write the sums of every pinned package's files (.ci/locks), after a change of the pins
 	@$(PYTHON) .ci/lock.py $(TOOLS)/bin/uv
@@ -168,11 +94,11 @@ packages: $(READY) ## build the sdist and the wheel, and use the wheel in an emp
 docs-site: $(READY) $(DOCS_ENV)/.ready ## the documentation as a site with a gallery of reports, in build/docs-site/html; links followed
 	@PYTHONPATH=$(CURDIR) $(DOCS_ENV)/bin/python docs/site/build.py build/docs-site
 
-docs: $(READY) ## rewrite the generated pages and every command's output shown in them
-	@$(BIN)/python docs/generate.py
-
 clean: ## remove the environments and everything that can be made again
 	@rm -rf $(VENV) $(TORCH_XLA) $(VERSIONS) runs build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+# Campaigns: mutants, fuzz, random plans, kills, audits, measurements.
+include tests/lab/Makefile
 
 # The environment is rebuilt when the pins change, and kept when it already has what they say.
 $(READY): pyproject.toml .ci/pins/main.txt .ci/locks/main.txt

@@ -97,7 +97,13 @@ def test_a_program_runs(snippet: Snippet, tmp_path: Path) -> None:
 
 
 def make_targets() -> set[str]:
-    return set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    return set(
+        re.findall(
+            r"^([a-z]+):",
+            (ROOT / "Makefile").read_text() + (ROOT / "tests/lab/Makefile").read_text(),
+            flags=re.MULTILINE,
+        )
+    )
 
 
 @pytest.mark.parametrize("snippet", of("console"))
