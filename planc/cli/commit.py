@@ -3,25 +3,45 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from importlib.resources import files
 from pathlib import Path
+
+from planc.files import read_text
+
+MAX_BYTES = 1 << 22
+"""Largest file of a `.git` folder that is read: its list of packed references."""
 
 
 def commit() -> str:
     """The commit's hash; empty where nothing tells it: a package that was built outside a checkout."""
-    kept = files("planc").joinpath("commit.txt")
-    return _hash(kept.read_text()) if kept.is_file() else _checked_out(Path(str(files("planc"))).parent)
+    built_from = files("planc").joinpath("commit.txt")
+    return _hash(built_from.read_text()) if built_from.is_file() else _checked_out(Path(str(files("planc"))).parent)
 
 
 def _checked_out(root: Path) -> str:
-    if not ((root / ".git").exists() and (root / "setup.py").exists()):
+    """The commit of a checkout, from the files of its `.git`: starting git takes longer than all else that
+    `planc --version` does."""
+    if not (root / "setup.py").exists():
         return ""  # installed somewhere below another project's checkout
     try:
-        done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, timeout=5)
-    except (OSError, subprocess.TimeoutExpired):
+        git = root / ".git"
+        if git.is_file():  # a worktree, whose folder is elsewhere
+            git = root / _read(git).removeprefix("gitdir: ")
+        head = _read(git / "HEAD")
+        branch = head.removeprefix("ref: ")
+        if branch == head:  # no branch is checked out
+            return _hash(head)
+        shared = git / _read(git / "commondir") if (git / "commondir").exists() else git
+        if (shared / branch).exists():
+            return _hash(_read(shared / branch))
+        packed = re.search(rf"^(\w+) {re.escape(branch)}$", _read(shared / "packed-refs"), re.MULTILINE)
+        return _hash(packed[1]) if packed else ""
+    except (OSError, ValueError):
         return ""
-    return _hash(done.stdout)
+
+
+def _read(path: Path) -> str:
+    return read_text(path, MAX_BYTES).strip()
 
 
 def _hash(text: str) -> str:

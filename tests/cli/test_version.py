@@ -21,6 +21,35 @@ def test_a_checkout_says_its_commit(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"planc {planc.__version__} (commit {done.stdout[:12]})\n"
 
 
+@pytest.mark.parametrize("checkout", ["branch", "packed", "detached", "worktree"])
+def test_any_checkout_says_its_commit_without_git(
+    checkout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As git itself says it, with git nowhere to be found."""
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", "-C", str(tmp_path), *words], capture_output=True, text=True, check=True).stdout
+
+    identity = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+    git("init", "--quiet")
+    git(*identity, "commit", "--quiet", "--allow-empty", "-m", "one")
+    root = tmp_path / "other" if checkout == "worktree" else tmp_path
+    match checkout:
+        case "packed":
+            git("pack-refs", "--all")
+        case "detached":
+            git("checkout", "--quiet", "--detach")
+        case "worktree":
+            git("worktree", "add", "--quiet", "-b", "room/other", str(root))
+            git(*identity, "commit", "--quiet", "--allow-empty", "-m", "two")
+    expected = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True).stdout.strip()
+    (root / "setup.py").touch()
+    (root / "planc").mkdir()
+    monkeypatch.setattr(commits, "files", lambda _: root / "planc")
+    monkeypatch.setenv("PATH", "")
+    assert commits.commit() == expected
+
+
 @pytest.mark.parametrize(("text", "hash"), [("a" * 40 + "\n", "a" * 40), ("HEAD\n", ""), ("", ""), ("a" * 41, "")])
 def test_a_package_says_what_it_was_built_from(
     text: str, hash: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
