@@ -196,8 +196,5 @@ def clip_grad_norm(model: nn.Module, mesh: DeviceMesh, max_norm: float) -> torch
 
 def data_rank(mesh: DeviceMesh) -> tuple[int, int]:
     """(index, count) of the slice of the global batch that this rank trains on."""
-    index, count = 0, 1
-    for axis in DATA_AXES:
-        index = index * MESH[axis] + mesh.get_local_rank(axis)
-        count *= MESH[axis]
-    return index, count
+    # Ranks lie as fsdp 64 > tp 4.
+    return mesh.get_rank() // 4, 64

@@ -94,11 +94,9 @@ def test_a_reference_drops_the_tokens_that_ranks_drop(balance: str) -> None:
     attention = f"attention.core as all_gather(balance = {balance})"
     plan = plan_of("order", "dp 2 > cp 2", "use ddp over dp", "shard sequence over cp", attention, batch="8 x 8 tokens")
     emitted: Any = lower_plan(check_plan(plan), "cuda").load()
-    ranks = [SimpleNamespace(size=lambda: 2, get_local_rank=lambda rank=rank: rank) for rank in range(2)]
     rows: list[int] = []
-    for rank in ranks:
-        emitted.context_mesh = lambda mesh, rank=rank: rank
-        rows += emitted.sequence_rows(SimpleNamespace(device_type="cpu")).tolist()
+    for rank in range(2):
+        rows += emitted.sequence_rows(SimpleNamespace(device_type="cpu", get_rank=lambda rank=rank: rank)).tolist()
     assert held_order(plan) == rows
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from planc.ir.mesh import Mesh
 from planc.ir.model import EXPERTS, ROUTED, SLOTS, Op
 from planc.ir.plan import NOUNS, Noun
 from planc.ir.sharding import OpSharding, ParamSharding
@@ -29,6 +30,16 @@ class Dimension:
     name: str
     size: int
     axes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, mesh: Mesh, axes: tuple[str, ...]) -> Dimension:
+        """The dimension over `axes` of `mesh`, which are outermost first.
+
+        torch numbers the ranks of a group as they rise, in whatever order they are given. Only in this order is a
+        rank's number in its group, by which collectives place data, its place along the dimension.
+        """
+        assert axes == mesh.in_order(axes), f"{axes} are not outermost first"
+        return Dimension("_".join(axes), mesh.size(*axes), axes)
 
 
 @dataclass(frozen=True)
@@ -147,7 +158,7 @@ class Experts:
     def _factor(self, axes: tuple[str, ...]) -> Dimension:
         if axes == (WHOLE,):
             return Dimension(WHOLE, 1, ())
-        return Dimension(self.name(axes), self.roles.plan.mesh.size(*axes), axes)
+        return Dimension.of(self.roles.plan.mesh, axes)
 
     def _dividing(self, dim: str) -> tuple[str, ...]:
         return self.roles.plan.axes_of(dim, EXPERTS) if self.ops else ()

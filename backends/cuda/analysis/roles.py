@@ -167,9 +167,8 @@ class Roles:
 
     @property
     def data(self) -> tuple[Factor, ...]:
-        """The dimensions that divide the tokens. Ranks that share sequences follow each other."""
-        found = [f for f in self.factors if set(f.axes) & {*self.plan.data_axes, *self.context}]
-        return tuple(sorted(found, key=lambda f: bool(set(f.axes) & set(self.context))))
+        """The dimensions that divide the tokens."""
+        return tuple(f for f in self.factors if set(f.axes) & {*self.plan.data_axes, *self.context})
 
     @property
     def arranged(self) -> tuple[str, ...]:
@@ -218,9 +217,7 @@ class Roles:
         return sorted({*whole, *single}, key=lambda axes: self.tensor.index(axes[0]))
 
     def _factor(self, axes: tuple[str, ...], role: Role) -> Factor:
-        # Context axes last: the ranks that share sequences are then neighbours in the dimension.
-        ordered = tuple(sorted(axes, key=lambda a: a in self.context))
-        return Factor("_".join(ordered), self.plan.mesh.size(*ordered), ordered, role)
+        return Factor(**vars(Dimension.of(self.plan.mesh, axes)), role=role)
 
 
 @dataclass(frozen=True)

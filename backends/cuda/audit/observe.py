@@ -51,9 +51,18 @@ def ranks_of(group: Any) -> tuple[int, ...]:
 
 
 def meshes_of(emitted: Any, mesh: Any) -> tuple[Any, ...]:
-    """`mesh`, which an `emitted` program builds, and those that the program makes of it for some collectives."""
+    """`mesh`, which an `emitted` program builds, and those that the program makes of it for some collectives.
+
+    In each of them a rank has the same number in its group, by which collectives place data, as it has in the mesh.
+    """
     made = (getattr(emitted, name)(mesh) for name in MADE if hasattr(emitted, name))
-    return (mesh, *(m for m in made if m is not None))
+    meshes = (mesh, *(m for m in made if m is not None))
+    for m in meshes:
+        numbers = tuple(m.get_local_rank(name) for name in m.mesh_dim_names)
+        assert numbers == m.get_coordinate(), (
+            f"rank {m.get_rank()} is {numbers} in its groups, not {m.get_coordinate()}"
+        )
+    return meshes
 
 
 MADE = ("context_mesh", "joined_mesh", "build_expert_mesh", "ends_mesh")

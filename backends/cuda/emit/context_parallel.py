@@ -10,6 +10,7 @@ from planc.backends.common.source_writer import because, call, fill, lines
 from planc.backends.cuda.analysis.context import attentions, balanced, exchanges, gathers, is_divided
 from planc.backends.cuda.analysis.module_placements import relative
 from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.emit import ranks
 from planc.backends.cuda.emit.ring import ring_functions
 from planc.backends.cuda.versions import gather_with_gradient
 from planc.diag.quoting import python_string
@@ -37,19 +38,21 @@ def context(roles: Roles) -> str:
 
 
 def _mesh(roles: Roles) -> str:
-    factor = next(f for f in roles.factors if set(roles.context) <= set(f.axes))
-    name = roles.context_name
-    if set(factor.axes) == set(roles.context):
+    name, mesh = roles.context_name, roles.plan.mesh
+    axes = mesh.in_order(mesh.sizes)
+    if roles.context in [f.axes for f in roles.factors]:
         body = f"return mesh[{python_string(name)}]"
     else:
         body = fill(
             """
-            ranks = mesh.mesh.movedim(<dim>, -1).reshape(-1, <size>)
+            <laid>
+            ranks = <ranks>.reshape(-1, <size>)
             group, _ = dist.new_subgroups_by_enumeration(ranks.tolist(), group_desc=<name>)
             return DeviceMesh.from_group(group, mesh.device_type, mesh_dim_names=(<name>,))
             """,
-            dim=str(roles.factors.index(factor)),
-            size=str(roles.plan.mesh.size(*roles.context)),
+            laid=ranks.laid(mesh, axes),
+            ranks=ranks.arranged(mesh, axes, [*(a for a in axes if a not in roles.context), *roles.context]),
+            size=str(mesh.size(*roles.context)),
             name=python_string(name),
         )
     return fill(
@@ -66,21 +69,27 @@ def _mesh(roles: Roles) -> str:
 
 
 def _rows(roles: Roles) -> str:
+    mesh = roles.plan.mesh
     return fill(
         '''
         def sequence_rows(mesh: DeviceMesh) -> torch.Tensor:
             """The positions of this rank's tokens: <what>."""
-            ranks, rank = context_mesh(mesh).size(), context_mesh(mesh).get_local_rank()
+            <laid>
+            rank = mesh.get_rank()
+            place, ranks = <place>, <ranks>
             positions = torch.arange(SEQUENCE_TOKENS, device=mesh.device_type)
             <cut>
         ''',
         what="a piece from each end, so that causal work is even" if balanced(roles) else "one stretch",
+        laid=ranks.laid(mesh, mesh.in_order(mesh.sizes)),
+        ranks=str(mesh.size(*roles.context)),
+        place=ranks.place(mesh, roles.context),
         cut=lines(
             "pieces = positions.chunk(2 * ranks)",
-            "return torch.cat((pieces[rank], pieces[-1 - rank]))",
+            "return torch.cat((pieces[place], pieces[-1 - place]))",
         )
         if balanced(roles)
-        else "return positions.chunk(ranks)[rank]",
+        else "return positions.chunk(ranks)[place]",
     )
 
 

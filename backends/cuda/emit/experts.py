@@ -9,6 +9,7 @@ from __future__ import annotations
 from planc.backends.common.source_writer import because, call, fill, lines, tuple_of
 from planc.backends.cuda.analysis.expert_mesh import Experts
 from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.emit import ranks
 from planc.diag.quoting import python_string
 from planc.ir.base import Cause
 from planc.ir.model import EXPERTS
@@ -34,19 +35,13 @@ def functions(roles: Roles) -> str:
 def _mesh(roles: Roles) -> str:
     """build_expert_mesh: the experts' axes, in the order in which torch composes them."""
     experts, mesh = roles.experts, roles.plan.mesh
-    laid = list(experts.axes)
-    order = [laid.index(a) for f in experts.factors for a in f.axes]
-    moved = order != sorted(order)
-    sizes = ", ".join(str(mesh.size(a)) for a in laid)
-    ranks = f"torch.arange({mesh.devices})"
-    if moved:
-        ranks += f".view({sizes}).permute({', '.join(map(str, order))})"
+    order = tuple(a for f in experts.factors for a in f.axes)
     return fill(
         BUILD_MESH,
         cause=because(_view_cause(roles)),
         sizes=call("EXPERT_MESH = {", [f"{python_string(f.name)}: {f.size}" for f in experts.factors]),
-        laid=f"# Ranks lie as {' > '.join(f'{a} {mesh.size(a)}' for a in laid)}." if moved else "",
-        ranks=ranks,
+        laid=ranks.laid(mesh, experts.axes) if order != experts.axes else "",
+        ranks=ranks.arranged(mesh, experts.axes, order),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planc.backends.common.source_writer import fill, lines
 from planc.backends.cuda.analysis.roles import Roles
-from planc.backends.cuda.emit import tied
+from planc.backends.cuda.emit import ranks, tied
 from planc.diag.quoting import python_string
 
 
@@ -138,27 +138,18 @@ def _mixed(roles: Roles) -> bool:
 
 def data_rank(roles: Roles) -> str:
     """data_rank: which slice of the global batch belongs to this rank."""
+    mesh, axes = roles.plan.mesh, roles.plan.data_axes
     return fill(
         '''
         def data_rank(mesh: DeviceMesh) -> tuple[int, int]:
             """(index, count) of the slice of the global batch that this rank trains on<rest>."""
-            <body>
+            <laid>
+            <rank>
+            return <index>, <count>
         ''',
-        rest="" if roles.data else ": all of it",
-        body=lines(DATA_RANK, _shared_positions(roles)) if roles.data else "return 0, 1",
+        rest="" if axes else ": all of it",
+        laid=ranks.laid(mesh, mesh.in_order(mesh.sizes)) if axes else "",
+        rank="rank = mesh.get_rank()" if axes else "",
+        index=ranks.place(mesh, axes) or "0",
+        count=str(mesh.size(*axes)),
     )
-
-
-DATA_RANK = """\
-index, count = 0, 1
-for axis in DATA_AXES:
-    index = index * MESH[axis] + mesh.get_local_rank(axis)
-    count *= MESH[axis]"""
-
-
-def _shared_positions(roles: Roles) -> str:
-    """Ranks that divide sequences have the same ones, and follow each other in this order."""
-    size = roles.plan.mesh.size(*roles.context)
-    if size == 1:
-        return "return index, count"
-    return f"return index // {size}, count // {size}  # {size} ranks share their sequences"

@@ -21,11 +21,12 @@ from planc.backends.cuda.emit import (
     parallelize,
     pipeline,
     quantize,
+    ranks,
     step,
     tied,
 )
 from planc.backends.cuda.versions import TORCH
-from planc.diag.quoting import python_comment, python_docstring, python_string
+from planc.diag.quoting import python_docstring, python_string
 from planc.ir.sharding import Sharded
 from planc.ir.version import Version, dotted
 
@@ -93,22 +94,20 @@ def emit(sharded: Sharded, torch: Version = TORCH.pinned) -> str:
 
 def _build_mesh(roles: Roles) -> str:
     """build_mesh. Ranks lie as the plan's mesh says; torch composes the dimensions in its own order."""
-    axes = [a for a in roles.plan.mesh.axes if a.size > 1]
-    names = [a.name for a in axes]
-    moved = list(roles.arranged) != names
+    mesh = roles.plan.mesh
+    axes = mesh.in_order(mesh.sizes)
+    moved = roles.arranged != axes
     return fill(
         BUILD_MESH,
         said="torch's order of them" if moved else "outermost axis first",
         ranks=fill(
             """
-            # Ranks lie as <laid>.
-            ranks = torch.arange(<devices>).view(<sizes>).permute(<order>).reshape(tuple(MESH.values()))
+            <laid>
+            ranks = <ranks>.reshape(tuple(MESH.values()))
             return DeviceMesh(device_type, ranks, mesh_dim_names=tuple(MESH))
             """,
-            laid=python_comment(" > ".join(f"{a.name} {a.size}" for a in axes)),
-            devices=str(roles.plan.mesh.devices),
-            sizes=", ".join(str(a.size) for a in axes),
-            order=", ".join(str(names.index(a)) for a in roles.arranged),
+            laid=ranks.laid(mesh, axes),
+            ranks=ranks.arranged(mesh, axes, roles.arranged),
         )
         if moved
         else "return init_device_mesh(device_type, tuple(MESH.values()), mesh_dim_names=tuple(MESH))",

@@ -6,6 +6,21 @@ from .fault import Fault
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
+        name="axes of a dimension lie in another order than ranks: torch sorts the ranks of a group",
+        file="backends/cuda/analysis/roles.py",
+        text="return Factor(**vars(Dimension.of(self.plan.mesh, axes)), role=role)",
+        planted="""axes = tuple(sorted(axes, key=lambda a: a in self.context))
+        return Factor("_".join(axes), self.plan.mesh.size(*axes), axes, role)""",
+        test="tests/cuda/test_ranks.py::test_ranks_of_a_group_rise",
+    ),
+    Fault(
+        name="a rank's place leaves out the ranks between neighbours",
+        file="backends/cuda/emit/ranks.py",
+        text='f"rank // {axis.stride}" if axis.stride > 1 else "rank"',
+        planted='"rank"',
+        test="tests/cuda/test_ranks.py::test_every_rank_takes_the_rows_of_its_coordinate",
+    ),
+    Fault(
         name="scores with a column for sinks count as many tensors, more for longer sequences",
         file="backends/cuda/runtime/traced/keep.py",
         text="for _ in range(made.shape.count(self.sequence + 1)):",
@@ -451,9 +466,9 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="cuda: two data ranks train on the same rows",
-        file="backends/cuda/emit/global_ops.py",
-        text="index = index * MESH[axis] + mesh.get_local_rank(axis)",
-        planted="index = index + mesh.get_local_rank(axis)",
+        file="backends/cuda/emit/ranks.py",
+        text="terms.append(f\"{f'({term})' if ' ' in term else term} * {follow}\" if follow > 1 else term)",
+        planted="terms.append(term)",
         test="tests/cuda/test_parity.py::test_trains_as_one_process[hsdp]",
     ),
     Fault(
