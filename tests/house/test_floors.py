@@ -240,9 +240,9 @@ def test_the_compiler_never_imports_the_trainer() -> None:
     assert above == {"planc.cli", "planc.compare", "planc.editor", "planc.report"}
 
 
-def test_contributing_lists_every_room() -> None:
-    """The table of CONTRIBUTING.md is ROOMS, floor by floor."""
-    rows = re.findall(r"^\| (\d) \| (.*?) \|", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+def test_architecture_lists_every_room() -> None:
+    """The table of ARCHITECTURE.md is ROOMS, floor by floor."""
+    rows = re.findall(r"^\| (\d) \| (.*?) \|", (ROOT / "ARCHITECTURE.md").read_text(), re.MULTILINE)
     listed = {
         room: int(floor) for floor, cell in rows for room in map(_room_named, re.findall(r"`([^`]+)`", cell)) if room
     }

@@ -1,4 +1,4 @@
-"""The nouns of CONTRIBUTING.md exist, and each is made in one place."""
+"""The nouns of ARCHITECTURE.md exist, and each is made in one place."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ ASSUMED = {
 
 
 def nouns() -> dict[str, str]:
-    """Noun to the file that makes it, from the table of CONTRIBUTING.md."""
-    text = (ROOT / "CONTRIBUTING.md").read_text()
+    """Noun to the file that makes it, from the table of ARCHITECTURE.md."""
+    text = (ROOT / "ARCHITECTURE.md").read_text()
     return dict(re.findall(r"^\| `(\w+)` \| `\w+` \| `([\w/.]+)` \|$", text, re.MULTILINE))
 
 
@@ -55,9 +55,13 @@ def makers(files: dict[str, str], noun: str) -> set[str]:
     return {path for path, text in files.items() if calls(text, noun)}
 
 
-def test_the_chain_names_the_nouns_of_the_table() -> None:
-    chain = next(line for line in (ROOT / "CONTRIBUTING.md").read_text().splitlines() if "text -> " in line)
-    assert re.findall(r"[A-Z]\w+", chain) == list(nouns())
+def test_the_picture_names_the_nouns_of_the_table() -> None:
+    """The indented lines of ARCHITECTURE.md: nouns, and the functions between them."""
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    picture = "".join(line for line in text.splitlines(keepends=True) if line.startswith("    "))
+    assert sorted(re.findall(r"\b[A-Z]\w+", picture)) == sorted(nouns())
+    table = re.findall(r"^\| `\w+` \| `(\w+)` \| `[\w/.]+` \|$", text, re.MULTILINE)
+    assert set(re.findall(r"\b[a-z]+(?:_[a-z]+)?\b", picture)) - {"text", "v"} == {*table} - {"check"} | {"examine"}
 
 
 @pytest.mark.parametrize("noun", nouns())

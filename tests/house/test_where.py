@@ -32,10 +32,3 @@ def test_there_are_twenty_questions() -> None:
 @pytest.mark.parametrize(("question", "file", "name"), ROWS, ids=[name for _, _, name in ROWS])
 def test_an_answer_is_where_it_says(question: str, file: str, name: str) -> None:
     assert name in defined(ROOT / file), question
-
-
-def test_a_noun_is_made_where_it_says() -> None:
-    text = (ROOT / "ARCHITECTURE.md").read_text()
-    nouns = re.findall(r"^\| `(\w+)` \| `(\w+)` \| `(\S+\.py)` \|$", text, re.MULTILINE)
-    assert len(nouns) == 7
-    assert [made for _, made, file in nouns if made not in defined(ROOT / file)] == []
