@@ -27,12 +27,14 @@ model     llama3_8b
 batch     64 x 8192 tokens microbatch 1
 cluster   8 x h100_node
 mesh      fsdp 8 > tp 8
+compute   fp32
 """
 BODY = """use       fsdp over fsdp
 use       tp   over tp
 use       sp   over tp
 recompute blocks
 """
+HEAD_BF16 = HEAD.replace("compute   fp32", "compute   bf16 reduce fp32")
 
 
 def written(folder: Path, text: str, name: str = "example") -> Path:
@@ -91,6 +93,7 @@ def cpu_plan(
     """A small plan on as many CPU devices as `mesh` has, or on `cluster`; `files` is what it may import, by name."""
     devices = prod(int(axis.split()[1]) for axis in mesh.split(">"))
     text = CPU_PLAN.format(name=name, model=model, batch=batch, cluster=cluster or f"{devices} x cpu_local", mesh=mesh)
+    sentences = (*sentences, *(() if any(s.startswith("compute ") for s in sentences) else ("compute   fp32",)))
     with tempfile.TemporaryDirectory() as folder:
         for imported, content in (files or {}).items():
             Path(folder, imported).write_text(content)

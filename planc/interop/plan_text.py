@@ -10,7 +10,7 @@ from planc.diag.fast_dataclass import dataclass
 from planc.diag.quoting import python_comment
 from planc.frameworks import OWN
 from planc.interop.setup import Role, TrainingSetup
-from planc.ir.plan import NOUNS, Noun, Precision, Recompute, Route
+from planc.ir.plan import NOUNS, Noun, Recompute, Route
 
 
 @dataclass(frozen=True)
@@ -171,8 +171,7 @@ def _stage_words(stages: tuple[int, ...]) -> Iterator[str]:
 
 def _step(setup: TrainingSetup, axes: dict[Role, str]) -> Iterator[PlanSentence]:
     yield PlanSentence(f"optimizer {setup.optimizer}", ("optimizer",))
-    if setup.precision != Precision():
-        yield PlanSentence(f"compute {setup.precision.compute} reduce {setup.precision.reduce}", ("precision",))
+    yield PlanSentence(f"compute {setup.precision.compute} reduce {setup.precision.reduce}", ("precision",))
     for quantized in setup.quantized:
         layers = ", ".join(str(a) if b == a + 1 else f"{a}..{b - 1}" for a, b in quantized.wide_layers)
         spared = f" except layers {layers}" if layers else ""

@@ -30,6 +30,6 @@ def _plan_with(model: str, cluster: str, folder: Path) -> Plan | tuple[Diagnosti
     if "\n" in model + cluster or "#" in model + cluster:
         model, cluster = model.partition("\n")[0].partition("#")[0], cluster.partition("\n")[0].partition("#")[0]
     path = (folder / "command line").resolve()
-    text = f"plan p\nmodel {model}\nbatch 8 x 8 tokens microbatch 1\ncluster {cluster}\nmesh dp 8\n"
+    text = f"plan p\nmodel {model}\nbatch 8 x 8 tokens microbatch 1\ncluster {cluster}\nmesh dp 8\ncompute fp32\n"
     built = build_file(path, unsaved={path: text})
     return built.plan or built.diagnostics

@@ -370,7 +370,7 @@ class Plan(Value):
     optimizer: Optimizer = Optimizer()
     freeze: Freeze | None = None
     lora: Lora | None = None
-    precision: Precision = Precision()
+    precision: Precision
     recompute: Recompute = Recompute()
     route: Route = Route()
     attention: Kernel | None = None

@@ -9,7 +9,7 @@ from pathlib import Path
 from planc.diag.diagnostic import Diagnostic, Edit, Fix, Related, has_errors, in_order
 from planc.diag.fast_dataclass import dataclass
 from planc.diag.span import Source, Span
-from planc.ir.plan import Plan
+from planc.ir.plan import Plan, Precision
 from planc.ir.target import TARGETS, AnyTarget
 from planc.language.draft import Draft, NameLookup
 from planc.language.fine_tuning import fine_tuned
@@ -46,7 +46,10 @@ NEEDED = {
     "batch": "batch 512 x 8192 tokens microbatch 1",
     "cluster": "cluster 1 x h100_node",
     "mesh": "mesh fsdp 8",
+    "compute": "compute bf16 reduce fp32",
 }
+MENDED = Precision(compute="bf16", reduce="fp32")
+"""What the edit of a plan without `compute` says."""
 
 
 @dataclass(frozen=True)
@@ -206,13 +209,6 @@ def _unknown_settings(draft: Draft, header: Sentence | None) -> None:
 def _missing(sentences: list[Sentence], header: Sentence, file: Tree, draft: Draft) -> None:
     """A missing verb, unless a mistaken sentence may have been meant as it."""
     written = {_verb(s) for s in sentences} | {text.split(maxsplit=1)[0] for text in file.unread}
-    end = Span(
-        header.span.file,
-        header.span.end_line,
-        header.span.end_column,
-        header.span.end_line,
-        header.span.end_column,
-    )
     if any(text.split(maxsplit=1)[0] not in VERBS for text in file.unread):
         return
     for verb, example in NEEDED.items():
@@ -221,9 +217,24 @@ def _missing(sentences: list[Sentence], header: Sentence, file: Tree, draft: Dra
                 "E0107",
                 header.span,
                 f"the plan has no `{verb}` sentence",
-                help=f"such as: {example}",
-                fix=None if verb == "mesh" else Fix(f"add `{example}`", (Edit(end, f"\n{example}"),)),
+                help=f"such as: {example}{_in_fp32(draft) if verb == 'compute' else ''}",
+                fix=None if verb == "mesh" else Fix(f"add `{example}`", (_added(example, header, draft),)),
             )
+
+
+def _added(example: str, header: Sentence, draft: Draft) -> Edit:
+    """The sentence `example`, written after the header; `compute` below the mesh, where it is in the same file."""
+    verb, _, rest = example.partition(" ")
+    above = draft.mesh.cause if verb == "compute" and draft.mesh else None
+    line = 1 + (above.span.end_line if above and above.span.file == header.span.file else header.span.end_line)
+    return Edit(Span(header.span.file, line, 1, line, 1), f"{verb:<9} {rest}\n")
+
+
+def _in_fp32(draft: Draft) -> str:
+    """What the other choice is: a plan that says nothing is not to be ten times slower for it."""
+    peaks = draft.cluster.chip.flops_per_s if draft.cluster else {}
+    slower = f", at {100 * peaks['fp32'] / peaks['bf16']:.0f} % of the rate" if peaks.keys() >= {"fp32", "bf16"} else ""
+    return f"; `compute fp32` has activations of twice the bytes, and runs matmuls in fp32{slower}"
 
 
 def _plan(draft: Draft, header: Sentence, files: Files) -> Plan | None:
@@ -245,7 +256,7 @@ def _plan(draft: Draft, header: Sentence, files: Files) -> Plan | None:
         optimizer=draft.optimizer,
         freeze=draft.freeze,
         lora=draft.lora,
-        precision=draft.precision,
+        precision=draft.precision or MENDED,
         recompute=draft.recompute,
         route=draft.route,
         attention=draft.attention,

@@ -98,7 +98,7 @@ class Draft:
     optimizer: Optimizer = Optimizer()
     freeze: Freeze | None = None
     lora: Lora | None = None
-    precision: Precision = Precision()
+    precision: Precision | None = None
     recompute: Recompute = Recompute()
     route: Route = Route()
     attention: Kernel | None = None

@@ -50,7 +50,7 @@ def test_the_command_traces_a_users_module_if_it_may_run_code(
     plan = tmp_path / "own.plan"
     plan.write_text(
         'plan own\nmodel from transformers "config.json"\nbatch 8 x 24 tokens\ncluster 4 x cpu_local\n'
-        "mesh fsdp 4\nuse fsdp over fsdp\n"
+        "mesh fsdp 4\ncompute fp32\nuse fsdp over fsdp\n"
     )
     argv = ["audit", str(plan), "--target", "cuda", "--format", "json"]
     assert main(argv) == 1 and "E0118" in capsys.readouterr().out  # nothing runs that was not allowed

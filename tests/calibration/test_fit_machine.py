@@ -123,7 +123,7 @@ def test_the_file_says_what_was_fitted(tmp_path: Path) -> None:
     path = tmp_path / "mine.plan"
     path.write_text(written(TEXT, found, ["measured on paper"]))
     plan = tmp_path / "x.plan"
-    layout = "model llama_tiny\nbatch 16 x 128 tokens microbatch 2\nmesh dp 4\nuse dp over dp\n"
+    layout = "model llama_tiny\nbatch 16 x 128 tokens microbatch 2\nmesh dp 4\ncompute fp32\nuse dp over dp\n"
     plan.write_text(f'plan x\nimport "mine.plan"\ncluster 4 x cpu_local\n{layout}')
     read = load(plan).cluster
     assert path.read_text().splitlines()[1] == "# measured on paper"

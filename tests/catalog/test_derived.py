@@ -15,7 +15,7 @@ def sharded(folder: Path, model: str, *sentences: str) -> Sharded:
     head = (
         f"plan example\nmodel {model}\nbatch 64 x 2048 tokens microbatch 1\ncluster 2 x h100_node\nmesh dp 2 > tp 8\n"
     )
-    return propagated(plan_of(folder, head + "\n".join(("shard batch over dp", *sentences)) + "\n"))
+    return propagated(plan_of(folder, head + "\n".join(("shard batch over dp", "compute fp32", *sentences)) + "\n"))
 
 
 def moved(found: Sharded, section: str = "block") -> dict[str, set[str]]:

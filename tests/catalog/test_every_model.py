@@ -16,6 +16,7 @@ model   {model}(layers = 4, vocab = 512)
 batch   16 x 64 tokens microbatch 1
 cluster 1 x h100_node
 mesh    {mesh}
+compute fp32
 {sentences}
 """
 LAYOUTS = {

@@ -35,7 +35,7 @@ def test_an_open_bracket_is_marked_where_it_was_opened(tmp_path: Path) -> None:
     text = PLAN + "split layers over tp as 1f1b stages [embed + 4, 28 + head\n"
     d, behind = found(tmp_path, text)
     assert behind.code == "E0401"  # two stages for eight ranks: found in the sentence as mended
-    assert (d.code, d.span.line, d.span.column) == ("E0102", 10, 37) and "never closed" in d.message
+    assert (d.code, d.span.line, d.span.column) == ("E0102", 11, 37) and "never closed" in d.message
     assert d.fix is not None and "28 + head]\n" in apply_edits(text, d.fix.edits)
 
 
@@ -89,7 +89,7 @@ def test_the_batch_in_the_words_of_other_tools(tmp_path: Path) -> None:
 def test_changes_are_added_up_when_one_is_not_enough(tmp_path: Path) -> None:
     text = HEAD.replace("llama3_8b", "llama3_70b").replace("fsdp", "dp") + "use zero1 over dp\nuse tp over tp\n"
     text = text.replace("8 x h100", "16 x h100").replace("dp 8", "dp 16").replace("microbatch 1", "microbatch 2")
-    text += "compute bf16 reduce fp32\n"
+    text = text.replace("compute   fp32", "compute   bf16 reduce fp32")
     (d,) = [d for d in found(tmp_path, text) if d.code == "E0501"]
     assert d.fix is not None and len(d.fix.edits) >= 2 and "together fit" in d.help
     assert "E0501" not in codes(tmp_path, apply_edits(text, d.fix.edits))
@@ -147,7 +147,11 @@ network   n = leaf 32 at 400 GB/s
 
 
 def test_hardware_is_declared_once(tmp_path: Path) -> None:
-    plan = PLAN.replace("model ", 'import "own.plan"\nmodel ').replace("h100_node", "box") + "compute bf16\n"
+    plan = (
+        PLAN.replace("model ", 'import "own.plan"\nmodel ')
+        .replace("h100_node", "box")
+        .replace("compute   fp32", "compute   bf16")
+    )
     (tmp_path / "own.plan").write_text(HARDWARE)
     assert "E0107" not in codes(tmp_path, plan)
     (tmp_path / "own.plan").write_text(

@@ -29,6 +29,7 @@ batch     8 x 128 tokens microbatch 4
 cluster   4 x cpu_local
 mesh      fsdp 2 > tp 2
 use       fsdp over `|@all`<script>alert(1)</script>::error::
+compute   fp32
 """
 PYTHON = """#!/bin/sh
 # stands for a Python whose environments need no network: they have this checkout's planc

@@ -14,7 +14,8 @@ from planc.cli import main
 from planc.driver import examine, load
 from planc.ir.hardware import Cluster
 from planc.sharding.collectives import semantic_collectives
-from tests.plans import HEAD, propagated
+from tests.plans import HEAD_BF16 as HEAD
+from tests.plans import propagated
 from tests.trainer.test_crosscheck import receipt
 
 LAYOUTS = {
@@ -51,7 +52,7 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, float
     found = {}
     for name, text in LAYOUTS.items():
         path = tmp_path / f"{name}.plan"
-        path.write_text(text + "optimizer adamw\ncompute bf16 reduce fp32\n")
+        path.write_text(text + "optimizer adamw\n")
         step = step_of(path)
         found[name] = step.predicted_s(slower(step.sharded.plan.cluster))
     return found
@@ -158,7 +159,8 @@ def test_a_table_that_cannot_be_used_is_refused_with_a_code(
     measured: dict[str, float], capsys: pytest.CaptureFixture[str], name: str, text: str, words: str
 ) -> None:
     Path("other.plan").write_text(
-        "plan other\nmodel llama3_8b\nbatch 64 x 8192 tokens\ncluster tpu_v5p(2x2x2)\nmesh fsdp 8\nuse fsdp over fsdp\n"
+        "plan other\nmodel llama3_8b\nbatch 64 x 8192 tokens\ncluster tpu_v5p(2x2x2)\nmesh fsdp 8\n"
+        "use fsdp over fsdp\ncompute fp32\n"
     )
     Path(name).write_text(text)
     assert main(["calibrate", "--from", name, "-o", "none.plan"]) == 2

@@ -26,7 +26,9 @@ def test_the_report_of_a_good_plan(path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("text", ["", "plan x\n", "plan x\nmodle y\n", "plan x\nmodel llama_tiny\nmesh a 3\n"])
+@pytest.mark.parametrize(
+    "text", ["", "plan x\n", "plan x\nmodle y\n", "plan x\nmodel llama_tiny\nmesh a 3\ncompute fp32\n"]
+)
 def test_the_report_of_a_bad_plan(tmp_path: Path, text: str) -> None:
     path = tmp_path / "x.plan"
     path.write_text(text)

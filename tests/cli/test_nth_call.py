@@ -23,6 +23,7 @@ batch     8 x 32 tokens microbatch 2
 cluster   4 x cpu_local
 mesh      dp 4
 use       ddp over dp
+compute   fp32
 """
 FREE = PLAN.replace("mesh      dp 4\nuse       ddp over dp\n", "mesh dp ? > tp ?\nuse ddp over dp\nuse tp over tp\n")
 PRESET = "[train]\nsteps = 2\nlr = 1e-3\n"

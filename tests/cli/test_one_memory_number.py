@@ -96,6 +96,7 @@ cluster {cluster}
 mesh    fsdp ? > tp ?
 use     fsdp over fsdp
 use     tp   over tp
+compute   fp32
 recompute ?
 """
 

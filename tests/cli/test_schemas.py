@@ -45,9 +45,9 @@ FILES = {
     "bad": "plan bad\nmodle llama_tiny\n",
     "no_fit": (ROOT / "plans" / "tiny.plan").read_text().replace("llama_tiny", "llama3_405b"),
     "free": "plan free\nmodel llama3_8b(layers = 8)\nbatch 32 x 4096 tokens microbatch 1\ncluster 1 x h100_node\n"
-    "mesh fsdp ? > tp ?\nuse fsdp over fsdp\nuse tp over tp\n",
+    "mesh fsdp ? > tp ?\ncompute fp32\nuse fsdp over fsdp\nuse tp over tp\n",
     "too_large": "plan free\nmodel llama3_405b\nbatch 8 x 4096 tokens microbatch 1\ncluster 1 x h100_node\n"
-    "mesh fsdp ? > tp ?\nuse fsdp over fsdp\nuse tp over tp\n",
+    "mesh fsdp ? > tp ?\ncompute fp32\nuse fsdp over fsdp\nuse tp over tp\n",
     "spaced": "plan   spaced\n",
     "compiled": (ROOT / "plans" / "tiny.plan").read_text() + "compile blocks\n",
     "on_gpus": "plan on_gpus\nmodel llama3_8b\nbatch 16 x 4096 tokens microbatch 1\ncluster 1 x h100_node\n"

@@ -17,7 +17,7 @@ from planc.ir.plan import Plan
 from planc.ir.target import Target
 from tests.compare.pieces import masks
 from tests.cuda.cases import plan_of
-from tests.plans import BODY, HEAD, propagated
+from tests.plans import BODY, HEAD_BF16, propagated
 
 BATCH = "48 x 24 tokens microbatch 1"
 FSDP, TP, SP = "use fsdp over fsdp", "use tp over tp", "use sp over tp"
@@ -80,7 +80,7 @@ def between(tmp_path: Path, one: str, other: str, target: Target | None = None) 
     return diff(costed[0], costed[1], names=("a", "b"))
 
 
-PLAN = HEAD + BODY + "compute   bf16 reduce fp32\n"
+PLAN = HEAD_BF16 + BODY
 
 
 @pytest.mark.parametrize("target", [None, "cuda", "xla"])

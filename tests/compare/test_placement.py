@@ -33,6 +33,7 @@ model     {model}
 batch     {batch} tokens microbatch 1
 cluster   {machine}
 mesh      {mesh}
+compute   fp32
 {layout}
 recompute blocks
 """
@@ -318,6 +319,7 @@ mesh      tp 8 > fsdp n   # the network lies between
 use       fsdp over fsdp
 use       tp   over tp
 use       sp   over tp
+compute   fp32
 recompute blocks
 """
 

@@ -24,6 +24,7 @@ batch     64 x 1024 tokens microbatch 1
 cluster   1 x h100_node
 mesh      pp 4 > fsdp 2
 use       fsdp over fsdp
+compute   fp32
 {split}
 {recompute}
 """

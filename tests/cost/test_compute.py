@@ -14,10 +14,10 @@ from planc.cost.machine.rates import memory_bytes_per_s
 from planc.driver import examine
 from planc.ir.hardware import Chip
 from planc.ir.sharding import OpSharding, Sharded
-from tests.plans import HEAD, cluster_of, plan_of, propagated
+from tests.plans import HEAD_BF16 as HEAD
+from tests.plans import cluster_of, plan_of, propagated
 
-BF16 = "compute bf16 reduce fp32\n"
-DATA = HEAD.replace("mesh      fsdp 8 > tp 8", "mesh      fsdp 64") + "use fsdp over fsdp\n" + BF16
+DATA = HEAD.replace("mesh      fsdp 8 > tp 8", "mesh      fsdp 64") + "use fsdp over fsdp\n"
 
 
 def sharded_of(folder: Path, text: str, **chip: Any) -> Sharded:
@@ -36,7 +36,7 @@ def h100() -> Chip:
 
 
 def test_a_product_has_the_shape_of_its_shards(tmp_path: Path) -> None:
-    text = HEAD + "use fsdp over fsdp\nuse tp over tp\n" + BF16
+    text = HEAD + "use fsdp over fsdp\nuse tp over tp\n"
     gemm = gemm_of(sharded_of(tmp_path, text), op_of(sharded_of(tmp_path, text), "ffn.gate"))
     assert gemm == Gemm(m=8192, n=14336 / 8, k=4096)
 
@@ -214,7 +214,7 @@ def test_the_weighted_bias_of_an_expert_is_added_in_fp32(tmp_path: Path) -> None
 def test_weights_that_stay_are_cast_once_a_step(tmp_path: Path) -> None:
     """With 64 sequences of 64 ranks in microbatches of one there is one cast a step; with four times as many, each
     microbatch has a quarter of it, unless weights are gathered each time."""
-    head = HEAD.replace("mesh      fsdp 8 > tp 8", "mesh      dp 64") + BF16 + "quantize ffn as float8\n"
+    head = HEAD.replace("mesh      fsdp 8 > tp 8", "mesh      dp 64") + "quantize ffn as float8\n"
     gathered = DATA + "quantize ffn as float8\n"
 
     def seconds(text: str, sequences: int) -> float:
@@ -284,7 +284,7 @@ def test_what_hides_slows_compute_down(tmp_path: Path) -> None:
 
 def test_sums_of_gradients_hide_behind_the_weights_products(tmp_path: Path) -> None:
     """`weight_gradients`: in the backward alone, and gathers wait as before."""
-    text = HEAD + "use fsdp over fsdp\nuse tp over tp\nuse sp over tp\n" + BF16
+    text = HEAD + "use fsdp over fsdp\nuse tp over tp\nuse sp over tp\n"
     waits = examine(plan_of(tmp_path, text), target="none").costed
     beside = examine(plan_of(tmp_path, text + "overlap tp as weight_gradients\n"), target="none").costed
     assert waits is not None and beside is not None

@@ -11,9 +11,10 @@ from planc.cost.compute.flops import model_flops_per_token, op_flops
 from planc.cost.compute.section import section_time
 from planc.driver import check
 from planc.ir.collective import Collective
-from tests.plans import HEAD, plan_of, propagated
+from tests.plans import HEAD_BF16 as HEAD
+from tests.plans import plan_of, propagated
 
-TAIL = "use fsdp over fsdp\nuse tp over tp\nuse sp over tp\ncompute bf16 reduce fp32\n"
+TAIL = "use fsdp over fsdp\nuse tp over tp\nuse sp over tp\n"
 BODY_PARAMETERS = 8_030_261_248
 RANK = 16
 UPDATES = 32 * RANK * (2 * (4096 + 4096) + 2 * (4096 + 1024))

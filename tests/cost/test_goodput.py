@@ -115,6 +115,7 @@ batch 64 x 64 tokens microbatch 1
 cluster mine
 mesh dp 32
 use ddp over dp
+compute fp32
 """
 
 

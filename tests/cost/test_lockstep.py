@@ -19,6 +19,7 @@ cluster   1 x h100_node
 mesh      pp 4 > fsdp 2
 use       fsdp over fsdp
 split     layers over pp as 1f1b{stages}
+compute   fp32
 """
 UNEVEN = " stages [embed + 7, 9, 9, 7 + head]"
 

@@ -14,7 +14,8 @@ from planc.cost.step.offload import saved_tensor_bytes
 from planc.ir.report import MemoryParts
 from planc.ir.sharding import Sharded
 from planc.sharding.collectives import semantic_collectives
-from tests.plans import HEAD, cluster_of, sharded_of
+from tests.plans import HEAD_BF16 as HEAD
+from tests.plans import cluster_of, sharded_of
 
 GIB = 2.0**30
 TOKENS, VOCAB = 2 * 8192, 128256
@@ -23,7 +24,7 @@ LOGITS = TOKENS * VOCAB * 2.0
 DATA = HEAD.replace("mesh      fsdp 8 > tp 8", "mesh      fsdp 64").replace(
     "64 x 8192 tokens microbatch 1", "128 x 8192 tokens microbatch 2"
 )
-DATA += "use fsdp over fsdp\ncompute bf16 reduce fp32\n"
+DATA += "use fsdp over fsdp\n"
 
 
 def loss_of(sharded: Sharded) -> float:
@@ -81,7 +82,7 @@ def test_a_divided_vocab_takes_one_more(tmp_path: Path) -> None:
         HEAD.replace("64 x 8192 tokens microbatch 1", "128 x 8192 tokens microbatch 2")
         + "use fsdp over fsdp\nuse tp over tp\n"
     )
-    assert loss_of(sharded_of(tmp_path, text + "compute bf16 reduce fp32\n")) == 4 * 2 * LOGITS / 8
+    assert loss_of(sharded_of(tmp_path, text)) == 4 * 2 * LOGITS / 8
 
 
 def test_a_compiled_loss_makes_the_gradient_alone(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_torch_xla_has_adamw_alone(tmp_path: Path) -> None:
 
     small = (
         "plan example\nmodel llama_tiny\nbatch 16 x 128 tokens microbatch 2\ncluster 4 x cpu_local\nmesh dp 4\n"
-        "use ddp over dp\noptimizer {}\n"
+        "use ddp over dp\noptimizer {}\ncompute fp32\n"
     )
     lower(plan_of(tmp_path, small.format("adamw")), "xla", runtime="torch_xla")
     with pytest.raises(PlanError, match="AdamW alone"):

@@ -29,6 +29,7 @@ model     llama3_8b
 batch     256 x 8192 tokens microbatch 1
 cluster   tpu_v5p({shape})
 mesh      fsdp {fsdp} > tp {tp}
+compute   fp32
 """
 
 

@@ -22,6 +22,7 @@ cluster   1 x h100_node
 mesh      pp 4 > fsdp 2
 use       fsdp over fsdp
 split     layers over pp as {schedule}
+compute   fp32
 recompute blocks
 """
 PARTS = ("compute", "recompute", "exposed_comm", "optimizer", "offload", "overhead")

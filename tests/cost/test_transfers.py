@@ -15,9 +15,9 @@ from planc.sharding.activation_collectives import PHASES, activation_calls
 from planc.sharding.collectives import semantic_collectives
 from planc.sharding.stage_assignment import load_of, microbatches_each, replayed_copies
 from planc.sharding.state_collectives import scalars, state
-from tests.plans import BUNDLED, FIELD, HEAD, plan_of, propagated
+from tests.plans import BUNDLED, FIELD, HEAD_BF16, plan_of, propagated
 
-LAYOUT = HEAD + "use fsdp over fsdp\nuse tp over tp\nuse sp over tp\ncompute bf16 reduce fp32\n"
+LAYOUT = HEAD_BF16 + "use fsdp over fsdp\nuse tp over tp\nuse sp over tp\n"
 PIPELINED = """plan example
 model     llama3_8b
 batch     64 x 1024 tokens microbatch 1
@@ -25,6 +25,7 @@ cluster   1 x h100_node
 mesh      pp 4 > fsdp 2
 use       fsdp over fsdp
 split     layers over pp as 1f1b
+compute   fp32
 """
 PLANS = {
     "waits": LAYOUT + "overlap fsdp as none\n",

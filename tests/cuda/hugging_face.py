@@ -81,7 +81,7 @@ def plan_of(name: str, config: Any) -> Plan:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "own.plan"
         config.to_json_file(path.with_name("config.json"))
-        path.write_text("\n".join([*head, "cluster 4 x cpu_local", f"mesh {mesh}", *sentences]) + "\n")
+        path.write_text("\n".join([*head, "cluster 4 x cpu_local", f"mesh {mesh}", "compute fp32", *sentences]) + "\n")
         built = build_file(path, target="cuda")
     assert built.plan is not None, [d.message for d in built.diagnostics]
     return built.plan

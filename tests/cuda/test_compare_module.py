@@ -23,7 +23,7 @@ SIZES = {
 
 def program(folder: Path, model: str) -> Program:
     path = folder / "own.plan"
-    rest = "batch 16 x 24 tokens microbatch 2\ncluster 4 x cpu_local\nmesh fsdp 4\nuse fsdp over fsdp"
+    rest = "batch 16 x 24 tokens microbatch 2\ncluster 4 x cpu_local\nmesh fsdp 4\ncompute fp32\nuse fsdp over fsdp"
     path.write_text(f"plan own\nmodel {model}\n{rest}\n")
     return planc.lower(path, target="cuda")
 

@@ -23,6 +23,7 @@ batch 8 x {} tokens
 cluster 4 x cpu_local
 mesh fsdp 4
 use fsdp over fsdp
+compute fp32
 target cuda
 """
 ROWS = ("batch", "sequence")

@@ -47,6 +47,7 @@ batch 16 x 24 tokens microbatch 2
 cluster 4 x cpu_local
 mesh fsdp 4
 use fsdp over fsdp
+compute fp32
 """
 
 

@@ -56,7 +56,7 @@ def plan_in(folder: Path, model: Any, layout: str) -> Path:
     path = folder / "own.plan"
     mesh, *uses = LAYOUTS[layout]
     head = ["plan own", 'model from code "own"', f"batch {SEQUENCES} x {TOKENS} tokens microbatch 2"]
-    path.write_text("\n".join([*head, "cluster 4 x cpu_local", f"mesh {mesh}", *uses]) + "\n")
+    path.write_text("\n".join([*head, "cluster 4 x cpu_local", f"mesh {mesh}", "compute fp32", *uses]) + "\n")
     return path
 
 

@@ -40,6 +40,7 @@ batch     4 x 16 tokens microbatch 1
 cluster   2 x cpu_local
 mesh      fsdp 2
 use       fsdp over fsdp
+compute   fp32
 """
 PRESET = """[train]
 steps = {steps}

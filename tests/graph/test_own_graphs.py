@@ -36,6 +36,7 @@ mesh      {mesh}
 use       fsdp over fsdp
 use       tp   over tp
 use       sp   over tp
+compute   fp32
 recompute blocks
 """
 TWO = """graph pod of h100

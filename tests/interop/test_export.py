@@ -122,7 +122,7 @@ LAYOUTS = {
 def test_megatron_says_its_own_layouts(layout: str, tmp_path: Path) -> None:
     model, sentences = LAYOUTS[layout]
     path = tmp_path / "on_gpus.plan"
-    whole = MEGATRON.removesuffix("compute   bf16 reduce fp32\n") if "compute" in sentences else MEGATRON
+    whole = MEGATRON.removesuffix("compute   bf16 reduce fp32\n") if "\ncompute" in sentences else MEGATRON
     path.write_text(whole.replace("MODEL", model).replace("SENTENCES", sentences))
     exported = export_plan(load(path), "megatron")
     assert "pretrain_gpt.py" in exported.text and exported.fields["global_batch_size"] == 64
@@ -165,7 +165,7 @@ def test_a_plan_of_another_framework_is_exported_with_a_warning(tmp_path: Path) 
     path = tmp_path / "m.plan"
     path.write_text(
         "plan m\nmodel llama3_8b\nbatch 64 x 4096 tokens microbatch 2\ncluster 2 x h100_node\nmesh dp 8 > tp 2\n"
-        "use ddp over dp\nuse tp over tp\nuse sp over tp\nrecompute whole_blocks\nrealise as megatron\n"
+        "use ddp over dp\nuse tp over tp\nuse sp over tp\ncompute fp32\nrecompute whole_blocks\nrealise as megatron\n"
     )
     plan = load(path)
     own, other = export_plan(plan, "megatron"), export_plan(plan, "torchtitan")

@@ -21,7 +21,7 @@ SENTENCES
 """
 BF16 = "compute bf16 reduce bf16"
 DEEPSPEED = {
-    "ddp_fp32": ("llama3_8b", "mesh dp 16\nuse ddp over dp\noverlap dp as none"),
+    "ddp_fp32": ("llama3_8b", "mesh dp 16\nuse ddp over dp\noverlap dp as none\ncompute fp32"),
     "zero1": ("llama3_8b", f"mesh dp 16\nuse zero1 over dp\nstore grads as bf16\n{BF16}"),
     "zero2": ("llama3_8b", f"mesh dp 16\nuse zero2 over dp\nstore grads as bf16 over dp\n{BF16}"),
     "zero2_fp32_sums": ("llama3_8b", "mesh dp 16\nuse zero2 over dp\ncompute bf16 reduce fp32"),
@@ -54,7 +54,7 @@ DEEPSPEED = {
 }
 ACCELERATE = {
     "ddp": ("llama3_8b", "mesh dp 16\nuse ddp over dp\ncompute bf16 reduce fp32"),
-    "ddp_fp32": ("llama3_8b", "mesh dp 16\nuse ddp over dp"),
+    "ddp_fp32": ("llama3_8b", "mesh dp 16\nuse ddp over dp\ncompute fp32"),
     "fsdp": ("llama3_8b", f"mesh fsdp 16\nuse fsdp over fsdp\n{BF16}"),
     "kept": ("llama3_8b", f"mesh fsdp 16\nuse fsdp over fsdp\ngather params per microbatch\n{BF16}"),
     "hsdp": ("llama3_8b", f"mesh replica 2 > fsdp 8\nuse hsdp over replica, fsdp\n{BF16}"),
@@ -74,7 +74,7 @@ ACCELERATE = {
     ),
     "blocks": ("llama3_8b", f"mesh fsdp 16\nuse fsdp over fsdp\n{BF16}\nrecompute blocks"),
     "whole_blocks": ("llama3_8b", f"mesh fsdp 16\nuse fsdp over fsdp\n{BF16}\nrecompute whole_blocks"),
-    "ddp_blocks": ("llama3_8b", "mesh dp 16\nuse ddp over dp\nrecompute blocks"),
+    "ddp_blocks": ("llama3_8b", "mesh dp 16\nuse ddp over dp\ncompute fp32\nrecompute blocks"),
     "offload": ("llama3_8b", f"mesh fsdp 16\nuse fsdp over fsdp\n{BF16}\noffload params, optimizer to host"),
     "muon": ("llama3_8b", f"mesh fsdp 16\nuse fsdp over fsdp\n{BF16}\noptimizer muon"),
     "compiled": ("llama3_8b", f"mesh fsdp 16\nuse fsdp over fsdp\n{BF16}\ncompile blocks, loss"),
@@ -106,11 +106,14 @@ def errors(found: Imported) -> list[str]:
 @pytest.mark.parametrize(
     ("system", "sentence"),
     [
-        ("deepspeed", "mesh dp 16\nuse ddp over dp"),
-        ("deepspeed", "mesh fsdp 16\nuse fsdp over fsdp\ngather params per microbatch"),
+        ("deepspeed", "mesh dp 16\nuse ddp over dp\ncompute fp32"),
+        ("deepspeed", "mesh fsdp 16\nuse fsdp over fsdp\ngather params per microbatch\ncompute fp32"),
         ("deepspeed", f"mesh dp 16\nuse zero1 over dp\n{BF16}\nrecompute attention.core"),
-        ("deepspeed", "mesh pp 4 > dp 4\nuse zero1 over dp\nsplit layers over pp as interleaved_1f1b(chunks = 2)"),
-        ("deepspeed", "mesh fsdp 8 > cp 2\nuse fsdp over fsdp\nuse cp over cp as ring"),
+        (
+            "deepspeed",
+            "mesh pp 4 > dp 4\nuse zero1 over dp\nsplit layers over pp as interleaved_1f1b(chunks = 2)\ncompute fp32",
+        ),
+        ("deepspeed", "mesh fsdp 8 > cp 2\nuse fsdp over fsdp\nuse cp over cp as ring\ncompute fp32"),
         ("accelerate", f"mesh dp 16\nuse zero1 over dp\n{BF16}"),
         ("accelerate", "mesh fsdp 16\nuse fsdp over fsdp\ncompute bf16 reduce fp32"),
         ("accelerate", f"mesh fsdp 4 > tp 4\nuse fsdp over fsdp\nuse tp over tp\n{BF16}"),

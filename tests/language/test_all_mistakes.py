@@ -14,6 +14,7 @@ cluster   8 x h100_node
 mesh      fsdp 8 > tp 4
 use       fsdp over fsdp
 use       tp   over tp
+compute   fp32
 """
 """E0205 at line 3, E0203 at line 5."""
 
@@ -55,11 +56,11 @@ def test_the_edits_of_a_name_are_right(tmp_path: Path, wrong: str) -> None:
 
 def test_two_misspellings_of_one_sentence_are_found(tmp_path: Path) -> None:
     text = HEAD + "use fsdp over fsdp\nrecompute blocks\nshrad heads ovr tp\n"
-    assert codes_and_lines(tmp_path, text) == [("E0101", 8), ("E0102", 8)]
+    assert codes_and_lines(tmp_path, text) == [("E0101", 9), ("E0102", 9)]
 
 
 def test_a_word_that_is_no_sentence_when_guessed_is_one_mistake(tmp_path: Path) -> None:
-    assert codes_and_lines(tmp_path, HEAD + "use fsdp over fsdp\nuse tp over tp\nbogus line\n") == [("E0101", 8)]
+    assert codes_and_lines(tmp_path, HEAD + "use fsdp over fsdp\nuse tp over tp\nbogus line\n") == [("E0101", 9)]
 
 
 @pytest.mark.parametrize(
@@ -76,7 +77,7 @@ def test_a_word_that_is_no_sentence_when_guessed_is_one_mistake(tmp_path: Path) 
 def test_consequences_are_not_printed(tmp_path: Path, right: str, wrong: str, code: str) -> None:
     text = (
         "plan example\nlet n = 8\nmodel llama3_8b\nbatch 64 x 8192 tokens microbatch 1\ncluster n x h100_node\n"
-        "mesh fsdp n > tp 8\nuse fsdp over fsdp\nuse tp over tp\nrecompute blocks\n"
+        "mesh fsdp n > tp 8\ncompute fp32\nuse fsdp over fsdp\nuse tp over tp\nrecompute blocks\n"
     )
     assert [d.code for d in found(tmp_path, text)] == []
     assert [d.code for d in found(tmp_path, text.replace(right, wrong))] == [code]

@@ -77,7 +77,7 @@ def test_imported_hardware_and_layouts(tmp_path: Path) -> None:
     (tmp_path / "both.plan").write_text("layout both over a, b\nuse fsdp over a\nuse tp over b\n")
     text = (
         'plan x\nimport "mine.plan"\nimport "both.plan"\nmodel llama_tiny\nbatch 8 x 128 tokens\n'
-        "cluster 1 x box\nmesh fsdp 2 > tp 2\nuse both over fsdp, tp\n"
+        "cluster 1 x box\nmesh fsdp 2 > tp 2\ncompute fp32\nuse both over fsdp, tp\n"
     )
     plan = plan_of(tmp_path, text)
     assert plan.cluster.chip.name == "c" and plan.axes_of("ffn") == ("tp",)
@@ -167,9 +167,10 @@ def test_order_of_sentences_does_not_matter(tmp_path: Path) -> None:
     ],
 )
 def test_one_wrong_line(tmp_path: Path, line: str, code: str) -> None:
-    reported = found(tmp_path, HEAD + BODY + line + "\n")
+    text = (HEAD + BODY).replace("compute   fp32\n", "") if line.startswith("compute") else HEAD + BODY
+    reported = found(tmp_path, text + line + "\n")
     assert code in [d.code for d in reported], reported
-    assert all(d.span.line == 10 for d in reported if d.code == code)
+    assert all(d.span.line == text.count("\n") + 1 for d in reported if d.code == code)
 
 
 @pytest.mark.parametrize(
@@ -193,6 +194,7 @@ mesh      dp 4
 view      edp 2 > ep 2 of dp for experts
 shard     batch over dp
 shard     experts over ep
+compute   fp32
 override  {override}
 """
     assert [code for code in codes(tmp_path, text) if code.startswith("E")] == expected

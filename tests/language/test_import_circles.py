@@ -20,6 +20,7 @@ batch     8 x 4096 tokens microbatch 1
 cluster   1 x h100_node
 mesh      fsdp 8
 use       fsdp over fsdp
+compute   fp32
 """
 PAIRS = [*permutations(range(FILES + 1), 2), *((n, n) for n in range(1, FILES + 1))]
 """Who may import whom; the plan is 0."""

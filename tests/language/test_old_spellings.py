@@ -23,6 +23,7 @@ model     llama3_8b
 batch     512 x 8192 tokens microbatch 1
 cluster   4 x h100_node
 mesh      pp 4 > fsdp 8
+compute   fp32
 """
 EXPERTS = """plan example
 model     mixtral_8x7b
@@ -31,6 +32,7 @@ cluster   1 x h100_node
 mesh      fsdp 8
 use       fsdp over fsdp
 shard     experts over fsdp
+compute   fp32
 """
 SHARED = EXPERTS.replace("mixtral_8x7b", "llama4_scout")
 FSDP = "use fsdp over fsdp\n"

@@ -16,6 +16,7 @@ batch     16 x 8192 tokens microbatch 1
 cluster   1 x h100_node
 mesh      pp 2 > fsdp 4
 use       fsdp over fsdp
+compute   fp32
 split     layers over pp as csv("own.csv")
 recompute blocks
 """
@@ -98,7 +99,7 @@ def test_a_circle_is_named_with_its_ranks_and_actions(tmp_path: Path) -> None:
 
 def test_the_microbatches_are_those_of_the_file(tmp_path: Path) -> None:
     [(code, message, line, _)] = found(tmp_path, GOOD, PLAN.replace("16 x", "32 x"))
-    assert (code, line) == ("E0402", 7)
+    assert (code, line) == ("E0402", 8)
     assert message == "csv over 2 ranks needs the 4 listed microbatches; the plan has 8"
 
 

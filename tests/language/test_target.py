@@ -15,6 +15,7 @@ batch     64 x 8192 tokens microbatch 1
 cluster   {cluster}
 mesh      fsdp 64
 use       fsdp over fsdp
+compute   fp32
 recompute blocks
 """
 GPUS, TPUS = "8 x h100_node", "tpu_v5p(4x4x4)"
@@ -40,7 +41,7 @@ def test_a_target_that_is_only_the_cluster_s_may_refuse(tmp_path: Path) -> None:
     report = checked(tmp_path, TPUS, more)
     assert report.ok and report.target is None and report.memory is not None
     (xla,) = [t for t in report.targets if t.target == "xla"]
-    assert not xla.lowers and [(r.code, r.line) for r in xla.refusals] == [("E0901", 8)]
+    assert not xla.lowers and [(r.code, r.line) for r in xla.refusals] == [("E0901", 9)]
     for wrong in (checked(tmp_path, TPUS, more + "target xla\n"), checked(tmp_path, TPUS, more, target="xla")):
         assert {d.code for d in wrong.diagnostics} == {"E0901"} and wrong.memory is None and wrong.target == "xla"
 

@@ -56,13 +56,11 @@ def _common(draft: Draft) -> None:
     if dice.chance(0.5):
         draft.say("optimizer muon" if dice.chance(0.15) else "optimizer adamw")
     if draft.small:
-        if dice.chance(0.3):
-            draft.say(dice.choice(("compute fp32", "compute fp32 reduce fp32")))
-        elif not draft.experts and dice.chance(0.1):
-            draft.say("compute bf16 reduce fp32")
-    elif dice.chance(0.85):
+        said = dice.choice(("compute fp32", "compute fp32 reduce fp32"))
+        draft.say("compute bf16 reduce fp32" if not draft.experts and dice.chance(0.07) else said)
+    else:
         usual = ("compute bf16 reduce fp32",) * 4
-        draft.say(dice.choice((*usual, "compute bf16", "compute fp32", "compute bf16 reduce bf16")))
+        draft.say(dice.choice((*usual, "compute bf16", "compute fp32", "compute fp32", "compute bf16 reduce bf16")))
     if draft.nouns and "params" in draft.nouns:
         schedule = draft.schedule
         halves = schedule is not None and schedule.name in ("zbv", "dualpipev", "interleaved_zero_bubble")

@@ -14,6 +14,7 @@ cluster   1 x h100_node
 mesh      pp {ranks} > fsdp {rest}
 use       pp over pp as zbv
 use       fsdp over fsdp
+compute   fp32
 """
 
 

@@ -32,6 +32,7 @@ mesh      {mesh}
 use       fsdp over fsdp
 use       tp   over tp
 use       sp   over tp
+compute   fp32
 recompute blocks
 """
 

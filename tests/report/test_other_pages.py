@@ -24,6 +24,7 @@ cluster 1 x h100_node
 mesh fsdp ? > tp ?
 use fsdp over fsdp
 use tp over tp
+compute fp32
 """
 
 

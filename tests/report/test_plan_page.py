@@ -344,6 +344,7 @@ batch     256 x 8192 tokens microbatch 1
 cluster   8 x h100_node
 mesh      fsdp 64
 use       fsdp over fsdp
+compute   fp32
 recompute blocks
 """
 """Ops of this plan lie close to one another and to the slope of the memory."""

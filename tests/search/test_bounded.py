@@ -23,6 +23,7 @@ cluster   125000000 x h100_node
 mesh      a ? > b ? > c ? > d ? > e ? > f ? > g ? > h ? > i ?
 use       fsdp over a, b, c, d, e, f, g
 use       tp over h, i
+compute   fp32
 recompute blocks
 """
 
@@ -125,7 +126,7 @@ def test_an_interrupt_ends_with_the_best_so_far(
 
 def test_too_many_choices_of_words_are_refused(tmp_path: Path) -> None:
     uses = "".join(f"use ? over a{i}\n" for i in range(7))
-    text = NINE.split("mesh")[0] + f"mesh {' > '.join(f'a{i} ?' for i in range(7))}\n{uses}"
+    text = NINE.split("mesh")[0] + f"mesh {' > '.join(f'a{i} ?' for i in range(7))}\n{uses}compute fp32\n"
     (tmp_path / "a.plan").write_text(text)
     with pytest.raises(planc.PlanError) as error:
         planc.search(tmp_path / "a.plan")

@@ -20,6 +20,7 @@ model     llama3_8b(layers = 4)
 batch     32 x 4096 tokens microbatch 1
 cluster   pod
 mesh      {mesh}
+compute   fp32
 """
 
 

@@ -34,6 +34,7 @@ HEAD = """plan space
 model     {model}
 batch     {batch}
 cluster   {cluster}
+compute   fp32
 """
 DENSE = HEAD.format(model="llama3_8b(layers = 8)", batch="32 x 4096 tokens microbatch 1", cluster="1 x h100_node")
 LAYOUT = """use       fsdp over fsdp
@@ -155,6 +156,7 @@ cluster 1 x own_node
 mesh    fsdp ? > tp ?
 use     fsdp over fsdp
 use     tp   over tp
+compute fp32
 """
 """A plan that reads other files."""
 SCHEDULE_OF_A_FILE = """0F0,0F1,,0B0,0F2,0B1,0F3,0B2,,0B3

@@ -17,6 +17,7 @@ cluster   1 x h100_node
 mesh      pp 4 > fsdp 2
 use       fsdp over fsdp
 split     layers over pp as {schedule}
+compute   fp32
 recompute blocks
 """
 

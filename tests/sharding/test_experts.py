@@ -77,6 +77,7 @@ mesh      fsdp 2 > ep 4
 shard     batch   over fsdp, ep
 use       ep      over ep
 store     params, grads, optimizer over fsdp, ep
+compute   fp32
 """
     exchanges = [r for r in rows(tmp_path, text, "ep") if r.op == "all_to_all"]
     assert {r.buffer_bytes for r in exchanges} == {4096 * TOP_K * EMBED * 4}

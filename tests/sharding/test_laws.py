@@ -146,6 +146,7 @@ def test_a_shorthand_costs_what_it_stands_for(folder: Path, shorthand: str) -> N
         "batch 64 x 4096 tokens microbatch 1",
         "cluster 1 x h100_node",
         f"mesh {mesh}",
+        "compute fp32",
         "recompute blocks",
     )
     base = BASE.get(shorthand, ["shard batch over fsdp"] if "fsdp" in names else [])

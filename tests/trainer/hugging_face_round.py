@@ -52,6 +52,7 @@ batch 4 x 24 tokens microbatch 2
 cluster 1 x cpu_local
 mesh dp 1
 use ddp over dp
+compute fp32
 """
 
 

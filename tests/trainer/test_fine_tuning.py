@@ -28,6 +28,7 @@ batch     4 x 32 tokens microbatch 2
 cluster   2 x cpu_local
 mesh      fsdp 2
 use       fsdp over fsdp
+compute   fp32
 """
 PRESET = """[train]
 steps = 4

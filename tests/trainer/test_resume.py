@@ -33,6 +33,7 @@ batch     8 x 32 tokens microbatch 2
 cluster   4 x cpu_local
 mesh      dp 4
 use       ddp over dp
+compute   fp32
 """
 TRAIN = """[train]
 steps = 9

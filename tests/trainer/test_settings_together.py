@@ -30,6 +30,7 @@ batch     8 x 16 tokens microbatch 2
 cluster   4 x cpu_local
 mesh      dp 4
 use       ddp over dp
+compute   fp32
 """
 PRESET = """[train]
 steps = 5

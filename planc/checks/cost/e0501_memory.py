@@ -90,6 +90,7 @@ batch     64 x 8192 tokens microbatch 1
 cluster   1 x h100_node
 mesh      fsdp 8
 use       fsdp over fsdp
+compute   fp32
 """,
     good="""plan example
 model     llama3_8b
@@ -97,6 +98,7 @@ batch     64 x 8192 tokens microbatch 1
 cluster   1 x h100_node
 mesh      fsdp 8
 use       fsdp over fsdp
+compute   fp32
 recompute blocks
 """,
     check=check,

@@ -16,6 +16,7 @@ mesh      fsdp 2 > tp 8
 use       fsdp over fsdp
 use       tp   over tp
 use       sp   over tp
+compute   bf16 reduce fp32
 recompute blocks
 expect    no W0601
 """,

@@ -75,6 +75,7 @@ mesh      fsdp 2 > tp 4
 use       fsdp over fsdp
 use       sp   over tp
 shard     heads, ffn over tp
+compute   bf16 reduce fp32
 recompute blocks
 """,
     good="""plan example
@@ -85,6 +86,7 @@ mesh      fsdp 2 > tp 4
 use       fsdp over fsdp
 use       sp   over tp
 shard     heads, ffn, vocab over tp
+compute   bf16 reduce fp32
 recompute blocks
 """,
     check=check,

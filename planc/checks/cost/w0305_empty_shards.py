@@ -70,6 +70,7 @@ mesh      fsdp 256 > tp 8
 use       fsdp over fsdp
 use       tp   over tp
 use       sp   over tp
+compute   fp32
 """,
     good="""plan example
 model     llama3_8b
@@ -79,6 +80,7 @@ mesh      replica 2 > fsdp 128 > tp 8
 use       hsdp over replica, fsdp
 use       tp   over tp
 use       sp   over tp
+compute   fp32
 """,
     check=check,
 )

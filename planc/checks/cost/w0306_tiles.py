@@ -81,6 +81,7 @@ cluster   1 x h100_node
 mesh      tp 8
 use       tp over tp
 use       sp over tp
+compute   bf16 reduce fp32
 recompute blocks
 """,
     good="""plan example
@@ -90,6 +91,7 @@ cluster   1 x h100_node
 mesh      tp 8
 use       tp over tp
 use       sp over tp
+compute   bf16 reduce fp32
 recompute blocks
 """,
     check=check,

@@ -103,6 +103,7 @@ mesh      fsdp 2 > a 4 > b 2
 use       fsdp over fsdp
 use       tp over a, b
 shard     sequence over a in residual
+compute   bf16 reduce fp32
 recompute blocks
 """,
     good="""plan example
@@ -113,6 +114,7 @@ mesh      fsdp 2 > tp 8
 use       fsdp over fsdp
 use       tp over tp
 shard     sequence over tp in residual
+compute   bf16 reduce fp32
 recompute blocks
 """,
     check=check,

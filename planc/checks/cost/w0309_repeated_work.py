@@ -64,6 +64,7 @@ cluster   1 x h100_node
 mesh      fsdp 4 > tp 2
 use       fsdp over fsdp
 use       sp   over tp
+compute   bf16 reduce fp32
 recompute blocks
 """,
     good="""plan example
@@ -74,6 +75,7 @@ mesh      fsdp 4 > tp 2
 use       fsdp over fsdp
 use       sp   over tp
 use       tp   over tp
+compute   bf16 reduce fp32
 recompute blocks
 """,
     check=check,

@@ -77,6 +77,7 @@ mesh      pp 4 > tp 2
 use       tp over tp
 use       sp over tp
 split     layers over pp as 1f1b
+compute   bf16 reduce fp32
 recompute blocks
 """,
     good="""plan example
@@ -87,6 +88,7 @@ mesh      pp 4 > tp 2
 use       tp over tp
 use       sp over tp
 split     layers over pp as 1f1b stages [embed + 5, 5, 4, 2 + head]
+compute   bf16 reduce fp32
 recompute blocks
 """,
     check=check,

@@ -89,6 +89,7 @@ cluster   1 x h100_node
 mesh      pp 4 > fsdp 2
 use       fsdp over fsdp
 split     layers over pp as 1f1b
+compute   bf16 reduce fp32
 recompute blocks
 """,
     good="""plan example
@@ -98,6 +99,7 @@ cluster   1 x h100_node
 mesh      pp 4 > fsdp 2
 use       fsdp over fsdp
 split     layers over pp as 1f1b stages [embed + 9, 9, 8, 6 + head]
+compute   bf16 reduce fp32
 recompute blocks
 """,
     check=check,

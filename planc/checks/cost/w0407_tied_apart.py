@@ -48,6 +48,7 @@ cluster   1 x h100_node
 mesh      pp 2 > fsdp 4
 use       fsdp over fsdp
 split     layers over pp as 1f1b stages [embed + 15, 13 + head]
+compute   bf16 reduce fp32
 recompute blocks
 """,
     good="""plan example
@@ -56,6 +57,7 @@ batch     64 x 8192 tokens microbatch 1
 cluster   1 x h100_node
 mesh      fsdp 8
 use       fsdp over fsdp
+compute   bf16 reduce fp32
 recompute blocks
 """,
     check=check,

@@ -55,6 +55,7 @@ mesh      dp 8 > tp 4
 use       ddp over dp
 use       tp over tp
 use       sp over tp
+compute   bf16 reduce fp32
 recompute blocks
 """,
     good="""plan example
@@ -65,6 +66,7 @@ mesh      dp 8 > tp 4
 use       zero1 over dp
 use       tp over tp
 use       sp over tp
+compute   bf16 reduce fp32
 recompute blocks
 """,
     check=check,

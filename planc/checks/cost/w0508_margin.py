@@ -57,6 +57,7 @@ mesh      fsdp 4 > tp 2
 use       fsdp over fsdp
 use       tp over tp
 use       sp over tp
+compute   fp32
 recompute attention.core
 """,
     good="""plan example
@@ -67,6 +68,7 @@ mesh      fsdp 4 > tp 2
 use       fsdp over fsdp
 use       tp over tp
 use       sp over tp
+compute   fp32
 recompute blocks
 """,
     check=check,

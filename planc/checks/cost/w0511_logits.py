@@ -70,6 +70,7 @@ batch     64 x 8192 tokens microbatch 4
 cluster   1 x h200_node
 mesh      fsdp 8
 use       fsdp over fsdp
+compute   bf16 reduce fp32
 recompute blocks
 """,
     good="""plan example
@@ -78,6 +79,7 @@ batch     64 x 8192 tokens microbatch 1
 cluster   1 x h200_node
 mesh      fsdp 8
 use       fsdp over fsdp
+compute   bf16 reduce fp32
 recompute blocks
 """,
     check=check,

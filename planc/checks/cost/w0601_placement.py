@@ -124,6 +124,7 @@ mesh      tp 8 > fsdp 2
 use       fsdp over fsdp
 use       tp   over tp
 use       sp   over tp
+compute   bf16 reduce fp32
 recompute blocks
 """,
     good="""plan example
@@ -134,6 +135,7 @@ mesh      fsdp 2 > tp 8
 use       fsdp over fsdp
 use       tp   over tp
 use       sp   over tp
+compute   bf16 reduce fp32
 recompute blocks
 """,
     check=check,

@@ -36,6 +36,7 @@ mesh      fsdp 8 > tp 8
 use       fsdp over fsdp
 use       tp   over tp
 use       sp   over tp
+compute   fp32
 recompute blocks
 """,
     good="""plan example
@@ -47,6 +48,7 @@ mesh      fsdp 8 > tp 8
 use       fsdp over fsdp
 use       tp   over tp
 use       sp   over tp
+compute   fp32
 """,
     check=check,
 )

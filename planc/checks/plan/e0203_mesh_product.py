@@ -74,6 +74,7 @@ cluster   1 x h100_node
 mesh      fsdp 8 > tp 2
 use       fsdp over fsdp
 use       tp   over tp
+compute   bf16 reduce fp32
 recompute blocks
 """,
     good="""plan example
@@ -83,6 +84,7 @@ cluster   2 x h100_node
 mesh      fsdp 8 > tp 2
 use       fsdp over fsdp
 use       tp   over tp
+compute   bf16 reduce fp32
 recompute blocks
 """,
     check=check,

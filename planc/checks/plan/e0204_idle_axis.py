@@ -54,6 +54,7 @@ batch     64 x 8192 tokens microbatch 1
 cluster   2 x h100_node
 mesh      spare 2 > fsdp 8
 use       fsdp over fsdp
+compute   bf16 reduce fp32
 recompute blocks
 """,
     good="""plan example
@@ -62,6 +63,7 @@ batch     64 x 8192 tokens microbatch 1
 cluster   2 x h100_node
 mesh      replica 2 > fsdp 8
 use       hsdp over replica, fsdp
+compute   bf16 reduce fp32
 recompute blocks
 """,
     check=check,

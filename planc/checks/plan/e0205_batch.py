@@ -60,6 +60,7 @@ batch     100 x 8192 tokens microbatch 1
 cluster   1 x h100_node
 mesh      fsdp 8
 use       fsdp over fsdp
+compute   bf16 reduce fp32
 recompute blocks
 """,
     good="""plan example
@@ -68,6 +69,7 @@ batch     104 x 8192 tokens microbatch 1
 cluster   1 x h100_node
 mesh      fsdp 8
 use       fsdp over fsdp
+compute   bf16 reduce fp32
 recompute blocks
 """,
     check=check,

@@ -50,6 +50,7 @@ use       tp   over tp
 shard     experts over ep
 store     params, grads, optimizer over efsdp for experts
 gather    params per step
+compute   fp32
 recompute blocks
 """,
     good="""plan example
@@ -64,6 +65,7 @@ use       sp   over tp
 shard     experts over ep
 store     params, grads, optimizer over efsdp for experts
 gather    params per step
+compute   fp32
 recompute blocks
 """,
     check=check,

@@ -41,6 +41,7 @@ batch     64 x 4096 tokens microbatch 1
 cluster   1 x h100_node
 mesh      fsdp 8
 use       fsdp over fsdp
+compute   bf16 reduce fp32
 recompute blocks
 """,
     good="""plan example
@@ -49,6 +50,7 @@ batch     64 x 4096 tokens microbatch 1
 cluster   1 x h100_node
 mesh      fsdp 8
 use       fsdp over fsdp
+compute   bf16 reduce fp32
 recompute blocks
 """,
     check=check,

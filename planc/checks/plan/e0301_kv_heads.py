@@ -43,6 +43,7 @@ cluster   2 x h100_node
 mesh      tp 16
 use       tp over tp
 shard     sequence over tp in residual
+compute   bf16 reduce fp32
 """,
     good="""plan example
 model     llama3_8b
@@ -52,6 +53,7 @@ mesh      fsdp 2 > tp 8
 use       fsdp over fsdp
 use       tp   over tp
 use       sp   over tp
+compute   bf16 reduce fp32
 recompute blocks
 """,
     check=check,

@@ -66,6 +66,7 @@ mesh      fsdp 2 > tp 4
 use       fsdp over fsdp
 use       tp   over tp
 shard     sequence over tp
+compute   bf16 reduce fp32
 recompute blocks
 """,
     good="""plan example
@@ -76,6 +77,7 @@ mesh      fsdp 2 > tp 4
 use       fsdp over fsdp
 use       tp   over tp
 shard     sequence over tp in residual
+compute   bf16 reduce fp32
 recompute blocks
 """,
     check=check,

@@ -51,6 +51,7 @@ mesh      fsdp 9 > tp 8
 use       fsdp over fsdp
 use       tp   over tp
 use       sp   over tp
+compute   fp32
 override  output = vocab over fsdp
 recompute blocks
 """,
@@ -62,6 +63,7 @@ mesh      fsdp 9 > tp 8
 use       fsdp over fsdp
 use       tp   over tp
 use       sp   over tp
+compute   fp32
 recompute blocks
 """,
     check=check,

@@ -58,6 +58,7 @@ cluster   1 x h100_node
 mesh      pp 4 > fsdp 2
 use       fsdp over fsdp
 use       pp over pp as 1f1b
+compute   fp32
 recompute blocks
 """,
     good="""plan example
@@ -67,6 +68,7 @@ cluster   1 x h100_node
 mesh      pp 4 > fsdp 2
 use       fsdp over fsdp
 use       pp over pp as 1f1b
+compute   fp32
 recompute blocks
 """,
     check=check,

@@ -50,6 +50,7 @@ mesh      pp 4 > fsdp 2
 use       fsdp over fsdp
 use       pp over pp as 1f1b
 shard     vocab over pp
+compute   fp32
 recompute blocks
 """,
     good="""plan example
@@ -59,6 +60,7 @@ cluster   1 x h100_node
 mesh      pp 4 > fsdp 2
 use       fsdp over fsdp
 use       pp over pp as 1f1b
+compute   fp32
 recompute blocks
 """,
     check=check,

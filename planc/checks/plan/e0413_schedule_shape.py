@@ -50,6 +50,7 @@ cluster   3 x h100_node
 mesh      pp 3 > fsdp 8
 use       fsdp over fsdp
 split     layers over pp as dualpipe
+compute   bf16 reduce fp32
 recompute blocks
 """,
     good="""plan example
@@ -59,6 +60,7 @@ cluster   3 x h100_node
 mesh      pp 3 > fsdp 8
 use       fsdp over fsdp
 split     layers over pp as dualpipev stages [embed + 6, 4 x 6 layers, 2 + head]
+compute   bf16 reduce fp32
 recompute blocks
 """,
     check=check,

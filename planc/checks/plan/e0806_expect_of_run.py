@@ -40,6 +40,7 @@ batch     64 x 8192 tokens microbatch 1
 cluster   1 x h100_node
 mesh      fsdp 8
 use       fsdp over fsdp
+compute   bf16 reduce fp32
 recompute blocks
 train     for 15 B tokens
 expect    price <= 20 kUSD
@@ -50,6 +51,7 @@ batch     64 x 8192 tokens microbatch 1
 cluster   1 x h100_node
 mesh      fsdp 8
 use       fsdp over fsdp
+compute   bf16 reduce fp32
 recompute blocks
 train     for 15 B tokens
 price     2.50 USD per device hour

@@ -44,6 +44,7 @@ cluster   1 x b200_node
 mesh      fsdp 8
 shard     batch over fsdp
 store     params, grads over fsdp
+compute   bf16 reduce fp32
 recompute blocks
 """,
     good="""plan example
@@ -53,6 +54,7 @@ cluster   1 x b200_node
 mesh      fsdp 8
 shard     batch over fsdp
 store     params, grads, optimizer over fsdp
+compute   bf16 reduce fp32
 recompute blocks
 """,
     check=check,

@@ -50,6 +50,7 @@ batch     64 x 8192 tokens microbatch 1
 cluster   2 x h100_node
 mesh      outer 2 > inner 8
 use       fsdp over outer, inner
+compute   bf16 reduce fp32
 recompute blocks
 """,
     good="""plan example
@@ -58,6 +59,7 @@ batch     64 x 8192 tokens microbatch 1
 cluster   2 x h100_node
 mesh      fsdp 16
 use       fsdp over fsdp
+compute   bf16 reduce fp32
 recompute blocks
 """,
     check=check,

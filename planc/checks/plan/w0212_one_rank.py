@@ -40,6 +40,7 @@ mesh      fsdp 1 > tp 8
 use       fsdp over fsdp
 use       tp   over tp
 use       sp   over tp
+compute   bf16 reduce fp32
 recompute blocks
 """,
     good="""plan example
@@ -49,6 +50,7 @@ cluster   1 x h100_node
 mesh      tp 8
 use       tp   over tp
 use       sp   over tp
+compute   bf16 reduce fp32
 recompute blocks
 """,
     check=check,

@@ -46,6 +46,7 @@ mesh      fsdp 2 > tp 8
 use       fsdp over fsdp
 use       tp   over tp
 use       sp   over tp
+compute   bf16 reduce fp32
 recompute attention.core, ffn.down
 """,
     good="""plan example
@@ -56,6 +57,7 @@ mesh      fsdp 2 > tp 8
 use       fsdp over fsdp
 use       tp   over tp
 use       sp   over tp
+compute   bf16 reduce fp32
 recompute attention.core
 """,
     check=check,

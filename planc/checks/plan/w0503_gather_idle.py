@@ -48,6 +48,7 @@ use       zero1 over dp
 use       tp    over tp
 use       sp    over tp
 gather    params per pass
+compute   bf16 reduce fp32
 recompute blocks
 """,
     good="""plan example
@@ -58,6 +59,7 @@ mesh      dp 2 > tp 8
 use       zero1 over dp
 use       tp    over tp
 use       sp    over tp
+compute   bf16 reduce fp32
 recompute blocks
 """,
     check=check,

@@ -47,6 +47,7 @@ mesh      fsdp 2 > tp 4
 use       fsdp over fsdp
 use       tp   over tp
 use       sp   over tp
+compute   bf16 reduce fp32
 override  layers.** = replicated
 recompute blocks
 """,
@@ -58,6 +59,7 @@ mesh      fsdp 2 > tp 4
 use       fsdp over fsdp
 use       tp   over tp
 use       sp   over tp
+compute   bf16 reduce fp32
 override  layers.*.attention.wo = replicated
 recompute blocks
 """,

@@ -69,6 +69,7 @@ mesh      fsdp 2 > tp 4
 use       fsdp over fsdp
 use       tp   over tp
 use       sp   over tp
+compute   bf16 reduce fp32
 override  norm = replicated
 recompute blocks
 """,
@@ -80,6 +81,7 @@ mesh      fsdp 2 > tp 4
 use       fsdp over fsdp
 use       tp   over tp
 use       sp   over tp
+compute   bf16 reduce fp32
 recompute blocks
 """,
     check=check,

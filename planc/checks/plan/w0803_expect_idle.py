@@ -49,6 +49,7 @@ batch     64 x 8192 tokens microbatch 1
 cluster   1 x h100_node
 mesh      fsdp 8
 use       fsdp over fsdp
+compute   bf16 reduce fp32
 recompute blocks
 expect    memory <= 720 GiB
 """,
@@ -58,6 +59,7 @@ batch     64 x 8192 tokens microbatch 1
 cluster   1 x h100_node
 mesh      fsdp 8
 use       fsdp over fsdp
+compute   bf16 reduce fp32
 recompute blocks
 expect    memory <= 72 GiB
 """,

@@ -17,6 +17,7 @@ batch     64 x 8192 tokens microbatch 1
 cluster   tpu_v5p(4x4x4)
 mesh      fsdp 64
 use       fsdp over fsdp
+compute   bf16 reduce fp32
 recompute blocks
 compile   blocks
 """,
@@ -26,6 +27,7 @@ batch     64 x 8192 tokens microbatch 1
 cluster   tpu_v5p(4x4x4)
 mesh      fsdp 64
 use       fsdp over fsdp
+compute   bf16 reduce fp32
 recompute blocks
 """,
 )

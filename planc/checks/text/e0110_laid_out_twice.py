@@ -17,6 +17,7 @@ mesh      replica 2 > fsdp 8
 shard     batch over replica, fsdp
 shard     batch over fsdp
 store     params, grads, optimizer over fsdp
+compute   bf16 reduce fp32
 recompute blocks
 """,
     good="""plan example
@@ -26,6 +27,7 @@ cluster   2 x h100_node
 mesh      replica 2 > fsdp 8
 shard     batch over replica, fsdp
 store     params, grads, optimizer over fsdp
+compute   bf16 reduce fp32
 recompute blocks
 """,
 )

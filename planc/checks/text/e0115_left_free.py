@@ -18,6 +18,7 @@ mesh      fsdp ? > tp 8
 use       fsdp over fsdp
 use       tp   over tp
 use       sp   over tp
+compute   fp32
 recompute blocks
 """,
     good="""plan example
@@ -28,6 +29,7 @@ mesh      fsdp 8 > tp 8
 use       fsdp over fsdp
 use       tp   over tp
 use       sp   over tp
+compute   fp32
 recompute blocks
 """,
 )

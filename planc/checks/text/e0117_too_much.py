@@ -20,6 +20,7 @@ batch     64 x 8192 tokens microbatch 1
 cluster   1 x h100_node
 mesh      fsdp 8 > {AXES}
 use       fsdp over fsdp
+compute   bf16 reduce fp32
 recompute blocks
 """,
     good="""plan example
@@ -28,6 +29,7 @@ batch     64 x 8192 tokens microbatch 1
 cluster   1 x h100_node
 mesh      fsdp 8
 use       fsdp over fsdp
+compute   bf16 reduce fp32
 recompute blocks
 """,
 )

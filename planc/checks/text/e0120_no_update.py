@@ -19,6 +19,7 @@ mesh      fsdp 8 > tp 8
 use       fsdp over fsdp
 use       tp   over tp
 use       sp   over tp
+compute   fp32
 recompute blocks
 """,
     good="""plan example
@@ -30,6 +31,7 @@ mesh      fsdp 8 > tp 8
 use       fsdp over fsdp
 use       tp   over tp
 use       sp   over tp
+compute   fp32
 recompute blocks
 """,
 )

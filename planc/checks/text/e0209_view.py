@@ -23,6 +23,7 @@ use       sp   over tp
 shard     experts over ep
 store     params, grads, optimizer over efsdp for experts
 gather    params per step
+compute   fp32
 recompute blocks
 """,
     good="""plan example
@@ -37,6 +38,7 @@ use       sp   over tp
 shard     experts over ep
 store     params, grads, optimizer over efsdp for experts
 gather    params per step
+compute   fp32
 recompute blocks
 """,
 )

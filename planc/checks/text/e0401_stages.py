@@ -15,6 +15,7 @@ cluster   1 x h100_node
 mesh      pp 4 > fsdp 2
 use       fsdp over fsdp
 split     layers over pp as 1f1b stages [embed + 7, 2 x 8 layers, 7 + head]
+compute   bf16 reduce fp32
 recompute blocks
 """,
     good="""plan example
@@ -24,6 +25,7 @@ cluster   1 x h100_node
 mesh      pp 4 > fsdp 2
 use       fsdp over fsdp
 split     layers over pp as 1f1b stages [embed + 7, 2 x 9 layers, 7 + head]
+compute   bf16 reduce fp32
 recompute blocks
 """,
 )

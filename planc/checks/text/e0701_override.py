@@ -16,6 +16,7 @@ cluster   1 x h100_node
 mesh      fsdp 2 > tp 4
 use       fsdp over fsdp
 use       tp   over tp
+compute   bf16 reduce fp32
 override  layers.*.mlp.w2 = replicated
 recompute blocks
 """,
@@ -26,6 +27,7 @@ cluster   1 x h100_node
 mesh      fsdp 2 > tp 4
 use       fsdp over fsdp
 use       tp   over tp
+compute   bf16 reduce fp32
 override  output = replicated
 recompute blocks
 """,

@@ -15,6 +15,7 @@ cluster   1 x h100_node
 mesh      fsdp 8
 use       fsdp over fsdp
 store     params as bf16 over fsdp
+compute   bf16 reduce fp32
 recompute blocks
 """,
     good="""plan example
@@ -25,6 +26,7 @@ mesh      fsdp 8
 shard     batch over fsdp
 store     params as bf16 over fsdp
 store     grads, optimizer over fsdp
+compute   bf16 reduce fp32
 recompute blocks
 """,
 )

@@ -25,6 +25,7 @@ cluster   8 x h100_node
 mesh      fsdp 8 > tp 8
 use       fsdp over fsdp
 use       tp   over tp
+compute   fp32
 recompute blocks
 """
 PROJECTIONS = tuple(f"layers.{i}.attention.{w}" for i in range(32) for w in ("wq", "wk", "wv", "wo"))

@@ -34,7 +34,7 @@ class Machine:
 
 
 def plan_text(name: str, model: str, batch: str, sentences: Sequence[str], machine: Machine) -> str:
-    """A plan on all devices of `machine`; `{devices}` in a sentence is their number.
+    """A plan on all devices of `machine`, in fp32 if no sentence says `compute`; `{devices}` in one is their number.
 
     >>> print(plan_text("p", "llama_tiny", "4 x 32 tokens microbatch 1", ["mesh fsdp {devices}"], CPU), end="")
     plan p
@@ -42,8 +42,10 @@ def plan_text(name: str, model: str, batch: str, sentences: Sequence[str], machi
     batch 4 x 32 tokens microbatch 1
     cluster 2 x cpu_local
     mesh fsdp 2
+    compute fp32
     """
-    lines = (f"plan {name}", f"model {model}", f"batch {batch}", f"cluster {machine.cluster}", *sentences)
+    compute = () if any(s.startswith("compute ") for s in sentences) else ("compute fp32",)
+    lines = (f"plan {name}", f"model {model}", f"batch {batch}", f"cluster {machine.cluster}", *sentences, *compute)
     return "\n".join(line.replace("{devices}", str(machine.devices)) for line in lines) + "\n"
 
 

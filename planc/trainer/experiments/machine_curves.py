@@ -61,7 +61,7 @@ def _fitted(cluster: Cluster, measured: tuple[Measured, ...]) -> dict[str, float
 def _cluster(machine: Machine, folder: Path) -> Cluster:
     """The bundled hardware that the machine is declared as."""
     path = folder / "machine.plan"
-    mesh = f"mesh dp {machine.devices}\nuse ddp over dp\n"
+    mesh = f"mesh dp {machine.devices}\nuse ddp over dp\ncompute fp32\n"
     batch = f"batch {machine.devices} x 16 tokens microbatch 1\n"
     path.write_text(f"plan machine\nmodel llama_micro\n{batch}cluster {machine.cluster}\n{mesh}")
     return load(path).cluster
