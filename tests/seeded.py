@@ -8,6 +8,10 @@ import numpy as np
 
 from planc.ir.plan import Plan
 
+EPS = 1e-5
+"""AdamW's, wide enough that rounding of a gradient near zero makes no step of its own: with 1e-8 five of 219 plans had
+gradients that differ by up to 5e-5 at the third step, and by 2e-6 at the first."""
+
 
 def initial(name: str, shape: tuple[int, ...]) -> np.ndarray:
     """Seeded by the name; norms near one."""

@@ -124,17 +124,17 @@ ULYSSES = "use ulysses over cp"
 
 CONTEXT: dict[str, tuple[str, ...]] = {
     "cp": ("cp 4", CP),
-    "cp_in_order": ("dp 2 > cp 2", "use zero2 over dp", "shard sequence over cp"),
+    "cp_in_order": ("cp 2 > dp 2", "use zero2 over dp", "shard sequence over cp"),
     "cp_fsdp": ("fsdp 2 > cp 2", FSDP, CP),
-    "cp_stored": ("fsdp 2 > cp 2", "shard batch over fsdp", "store params, grads, optimizer over fsdp, cp", CP),
-    "cp_recompute": ("fsdp 2 > cp 2", FSDP, CP, "recompute attention.core"),
+    "cp_stored": ("cp 2 > fsdp 2", "shard batch over fsdp", "store params, grads, optimizer over fsdp, cp", CP),
+    "cp_recompute": ("cp 2 > fsdp 2", FSDP, CP, "recompute attention.core"),
     "cp_tp": ("cp 2 > tp 2", CP, TP, SP),
     "cp_pp": ("pp 2 > cp 2", PP.format("1f1b"), "store optimizer over cp", CP),
     "cp_end_alone": ("pp 2 > cp 2", PP.format("gpipe stages [embed + 4, head]"), CP),
     "ring": ("cp 4", RING),
     "ring_in_order": (
-        "dp 2 > cp 2",
-        "use zero2 over dp",
+        "cp 2 > dp 2",
+        "use ddp over dp",
         "shard sequence over cp",
         "attention.core as ring(balance = none)",
     ),
@@ -239,8 +239,8 @@ THREE_D: dict[str, tuple[str, ...]] = {
     ),
     "two_parts_1f1b": ("pp 2 > a 2 > tp 2", PP.format("1f1b"), "shard heads over a", "shard ffn, vocab over tp"),
     "roles_apart": ("a 2 > tp 2 > b 2", "shard batch over a, b", "shard heads, ffn over tp"),
-    "pp_fsdp_cp": ("pp 2 > fsdp 2 > cp 2", PP.format("zbv"), FSDP, STEP, CP),
-    "fsdp_cp_tp": ("fsdp 2 > cp 2 > tp 2", FSDP, RING, TP, SP),
+    "pp_fsdp_cp": ("cp 2 > fsdp 2 > pp 2", PP.format("zbv"), FSDP, STEP, CP),
+    "fsdp_cp_tp": ("tp 2 > cp 2 > dp 2", "shard batch over dp", "store optimizer over cp, dp", RING, TP, SP),
     "hsdp_tp": ("replica 2 > fsdp 2 > tp 2", "use hsdp over replica, fsdp", TP, SP),
 }
 """Eight ranks."""
@@ -300,7 +300,7 @@ SELDOM = {
     *("hsdp_step", "two_axes", "fsdp_microbatch", "dp_tp_no_vocab", "zero1_tp_sp_no_vocab", "heads_only", "head_whole"),
     "four_chunks_per_pass",
     *("tp_two_axes", "1f1b_recompute", "zero_bubble_tp", "zbv_tp", "dualpipev_uneven", "interleaved_uneven"),
-    *("cp_in_order", "cp_stored", "cp_recompute", "ring_in_order", "ulysses_tp", "cp_mistral_micro"),
+    *("cp", "cp_in_order", "cp_recompute", "ring", "ulysses_tp", "cp_mistral_micro"),
     *("tied_hsdp", "tied_dp_tp", "tied_tp_no_vocab", "tied_embed", "tied_cp", "tied_dualpipev_tp", "tied_qwen3_micro"),
     *("two_keys", "one_key_cp"),
     *("replay_attention", "replay_light_tp", "replay_swiglu_tp", "keep_matmul_tp", "float8_tensorwise_tp"),
@@ -314,7 +314,7 @@ SELDOM = {
 
 QUICK = {
     *("one", "fsdp", "hsdp", "zero1", "fsdp_tp_sp", "eight_microbatches"),
-    *("1f1b", "zbv", "cp", "ring", "ulysses", "offload", "float8_rowwise", "tied_1f1b"),
+    *("1f1b", "zbv", "cp_stored", "ring_in_order", "ulysses", "offload", "float8_rowwise", "tied_1f1b"),
     *("one_key", "lora_fsdp_tp_recompute"),
 }
 """One of each mechanism: trained by `make test`. CI trains the others too, but for those that are seldom trained."""

@@ -45,7 +45,7 @@ MIXTRAL: dict[str, tuple[str, ...]] = {
     "compile_capacity": ("fsdp 2 > ep 2", BOTH, STORED, EP, CAPACITY, "compile blocks"),
     "capacity": ("fsdp 2 > ep 2", BOTH, STORED, EP, CAPACITY),
     "capacity_alone": ("fsdp 4", FSDP, CAPACITY),
-    "capacity_cp": ("dp 2 > cp 2", "use ddp over dp", "use cp over cp", CAPACITY),
+    "capacity_cp": ("cp 2 > dp 2", "use ddp over dp", "use cp over cp", CAPACITY),
     "capacity_etp": (
         "fsdp 2 > tp 2",
         "view ep 2 > etp 2 of fsdp, tp for experts",

@@ -42,7 +42,7 @@ from tests.cuda.family_cases import FAMILY, builder, family_case
 from tests.cuda.moe_cases import BALANCE, BALANCED, MOE, moe_case
 from tests.cuda.routing import Watch, as_routed
 from tests.plans import propagated
-from tests.seeded import batches
+from tests.seeded import EPS, batches
 
 STEPS, CHECKED = 3, (1, 3)
 LR = 2e-4
@@ -92,6 +92,10 @@ def difference(found: dict[str, Any], reference: dict[str, Any]) -> dict[str, An
         "loss": relative(found["loss"], reference["loss"]),
         "norm": relative(found["norm"], reference["norm"]),
         "evaluated": relative(found["evaluated"], reference["evaluated"]),
+        "parameters": max(
+            float(np.abs(found["parameters"][name] - expected).max() / np.abs(expected).max())
+            for name, expected in reference["parameters"].items()
+        ),
         "losses": found["loss"],
     }
 
@@ -193,7 +197,7 @@ def compare(name: str, references: References) -> None:
     plan, build = plan_of(name), builder(name)
     sharded = propagated(plan)
     program = lower_plan(check_plan(sharded.plan), "cuda", version="installed")
-    settings = Settings(balance_loss=BALANCE if name in BALANCED else 0.0)
+    settings = Settings(balance_loss=BALANCE if name in BALANCED else 0.0, eps=EPS)
     if plan.compiles:  # tracing and autograd as with inductor, whose code would take a minute to make
         module: Any = program.load()
         module.COMPILER = "aot_eager"

@@ -7,7 +7,7 @@ from math import gcd, lcm
 from planc.ir.model import EXPERTS
 from planc.pipeline.schedule import Shape
 from planc.schedules import schedules
-from tests.random_plans.pieces import OUTERMOST_FIRST, Axis, Draft, Role, divisors, names
+from tests.random_plans.pieces import DATA, OUTERMOST_FIRST, Axis, Draft, Role, divisors, names
 
 OTHER_NAMES: dict[Role, tuple[str, ...]] = {
     "pp": ("pp", "pp", "stage", "pipe"),
@@ -22,8 +22,9 @@ SMALL_SIZES: dict[int, tuple[tuple[int, ...], ...]] = {
     1: ((2,), (4,), (4,), (8,), (3,), (1,)),
     2: ((2, 2), (2, 2), (2, 2), (2, 4), (4, 2), (2, 3), (3, 2)),
     3: ((2, 2, 2),),
+    4: ((2, 2, 2, 2),),
 }
-"""Sizes of one, two and three axes of at most eight ranks."""
+"""Sizes of one, two and three axes of at most eight ranks; four show which features need more than a launch has."""
 
 
 def draw_roles(draft: Draft) -> list[Role]:
@@ -31,11 +32,14 @@ def draw_roles(draft: Draft) -> list[Role]:
     dice = draft.dice
     data: dict[str, list[Role]] = {"none": [], "dp": ["dp"], "fsdp": ["fsdp"], "hsdp": ["replica", "fsdp"]}
     roles = list(data[dice.weighted(none=2, dp=2, fsdp=4, hsdp=1.5)])
-    shares: dict[Role, float] = {"tp": 0.4, "cp": 0.25, "pp": 0.35}
+    shares: dict[Role, float] = (
+        {"tp": 0.5, "cp": 0.5, "pp": 0.35} if draft.small else {"tp": 0.4, "cp": 0.25, "pp": 0.35}
+    )
     roles += [r for r, share in shares.items() if dice.chance(share)]
     if draft.experts and dice.chance(0.4):
         roles.append("ep")
-    while len(roles) > (3 if draft.small else 4):
+    most = 3 if draft.small and dice.chance(0.95) else 4
+    while len(roles) > most:
         roles.remove(dice.choice(roles))
     if "replica" in roles and "fsdp" not in roles:
         roles[roles.index("replica")] = "dp"
@@ -43,22 +47,29 @@ def draw_roles(draft: Draft) -> list[Role]:
 
 
 def draw_axes(draft: Draft) -> None:
-    """The mesh: sizes that divide what their axes will divide, mostly pipelines outermost and tensors innermost."""
+    """The mesh: sizes that divide what their axes will divide, in any order as often as pipelines outermost and tensors
+    innermost, and as often as not with an axis of one rank."""
     dice, roles = draft.dice, sorted(draw_roles(draft), key=OUTERMOST_FIRST.index)
     sizes: dict[Role, int] = {}
-    small = list(dice.choice(SMALL_SIZES[min(3, len(roles))])) if draft.small else []
+    small = list(dice.choice(SMALL_SIZES[len(roles)])) if draft.small else []
     for role in roles:
         wanted = small.pop() if draft.small else dice.choice((1, 2, 2, 2, 3, 4, 4, 8, 8, 16))
         if role in ("replica", "fsdp", "dp") and not draft.small:
             wanted = dice.choice((2, 3, 4, 8, 8, 16, 24, 32, 64, 128))
         sizes[role] = _fitting(draft, role, wanted)
+    left = [r for r in OUTERMOST_FIRST if r not in roles and (r != "ep" or draft.experts)]
+    left = [r for r in left if r != "replica" or "fsdp" in roles]
+    if left and dice.chance(0.5):
+        roles.append(dice.choice(left))
+        sizes[roles[-1]] = 1
+        roles.sort(key=OUTERMOST_FIRST.index)
     used: set[str] = set()
     axes = []
     for role in roles:
         name = dice.choice([n for n in OTHER_NAMES[role] if n not in used])
         used.add(name)
         axes.append(Axis(role, name, sizes[role]))
-    if dice.chance(0.2):
+    if dice.chance(0.5):
         dice.shuffle(axes)
     draft.axes = tuple(axes)
 
@@ -79,7 +90,7 @@ def _fitting(draft: Draft, role: Role, wanted: int) -> int:
 
 def draw_pipeline(draft: Draft) -> None:
     """The schedule and its chunks; the model gets as many layers later."""
-    if draft.size("pp") == 1:
+    if draft.axis("pp") is None:
         return
     legal = [s for s in schedules().values() if s.name != "csv" and not (s.even_ranks and draft.size("pp") % 2)]
     legal = [s for s in legal if s.name not in ONE_TARGET or draft.dice.chance(0.2)]
@@ -164,7 +175,7 @@ def draw_sequence(draft: Draft) -> None:
     heads = gcd(draft.model.sizes["heads"], draft.model.sizes.get("kv_heads", draft.model.sizes["heads"]))
     if cp is not None:
         ranks = cp.size * (tp.size if tp and "heads" in draft.divided else 1)
-        ulysses = heads % ranks == 0 and dice.chance(0.25)
+        ulysses = heads % ranks == 0 and dice.chance(0.35)
         draft.ulysses = ulysses and not draft.sequence_parallel
         if draft.ulysses:
             if "heads" in draft.divided and tp:
@@ -205,7 +216,7 @@ def draw_state(draft: Draft) -> None:
     if roles == ["replica", "fsdp"] and dice.chance(0.7):
         draft.nouns = everything
         draft.say(f"use hsdp over {names(data)}")
-    elif len(data) == 1 and dice.chance(0.75):
+    elif len(data) == 1 and dice.chance(0.75 if cp is None else 0.4):
         kind = (
             dice.choice(("ddp", "zero1", "zero2")) if roles == ["dp"] else dice.choice(("fsdp",) * 4 + ("zero1", "ddp"))
         )
@@ -219,7 +230,9 @@ def draw_state(draft: Draft) -> None:
         draft.nouns = _nouns(draft) if dice.chance(0.85) else ()
         if draft.nouns:
             kept = [a for a in data if a.role != "replica"] or list(data)
-            kept += [cp] if cp is not None and dice.chance(0.3) else []
+            if cp is not None and dice.chance(0.5):
+                kept = [cp, *kept] if dice.chance(0.75) else [cp]
+            dice.shuffle(kept)
             on = " on embed" if dice.chance(0.05) else ""
             draft.say(f"store {', '.join(draft.nouns)} over {names(kept)}{on}")
 
@@ -298,10 +311,11 @@ def draw_experts(draft: Draft) -> None:
     ways += ["own"] * 4 if ep is not None else []
     ways += ["tensor"] if shared and experts % tp.size == 0 else []
     ways += ["width"] if tp is not None and width % tp.size == 0 else []
-    fsdp = draft.axis("fsdp")
-    if fsdp is not None and ep is None and len(draft.data) <= 2:
-        ways += ["data"] * (experts % fsdp.size == 0)
-        ways += ["view", "view"]
+    data = draft.axis("fsdp") or draft.axis("dp")
+    if data is not None and ep is None:
+        ways += ["data"] * (experts % data.size == 0)
+    covered = _covered(draft, shared=shared) if ep is None else []
+    ways += ["view"] * len(ways) * bool(covered)
     way = dice.choice(ways)
     if way == "own" and ep is not None:
         draft.say(dice.choice((f"use ep over {ep.name}", f"shard experts over {ep.name}")))
@@ -311,21 +325,36 @@ def draw_experts(draft: Draft) -> None:
         draft.say(f"use ep over {tp.name}")
     elif way == "width" and tp is not None:
         draft.say(dice.choice((f"use etp over {tp.name}", f"shard expert_ffn over {tp.name}")))
-    elif way == "data" and fsdp is not None:
-        draft.say(f"use ep over {fsdp.name}")
-        replica = draft.axis("replica")
-        if replica is not None and draft.nouns and dice.chance(0.5):
-            draft.say(f"store {', '.join(draft.nouns)} over {replica.name} for experts")
-    elif way == "view" and fsdp is not None:
-        _view(draft, fsdp, tp if shared else None)
+    elif way == "data" and data is not None:
+        draft.say(f"use ep over {data.name}")
+        others = [a for a in (*draft.data, draft.axis("cp")) if a not in (None, data)]
+        if others and draft.nouns and dice.chance(0.5):
+            draft.say(f"store {', '.join(draft.nouns)} over {names([a for a in others if a][:1])} for experts")
+    elif way == "view":
+        _view(draft, covered)
 
 
-def _view(draft: Draft, fsdp: Axis, tp: Axis | None) -> None:
-    """Other axes over the ranks of fsdp, or of fsdp and tp where these are neighbours."""
+def _covered(draft: Draft, *, shared: bool) -> list[Axis]:
+    """Neighbours in the mesh whose ranks have tokens of their own, one axis or more; none where there are none.
+    `shared`: those of the tensor axis have."""
+    runs: list[list[Axis]] = [[]]
+    for axis in draft.axes:
+        if axis.role in DATA or axis.role == "cp" or (axis.role == "tp" and shared):
+            runs[-1].append(axis)
+        elif axis.size > 1:
+            runs.append([])
+    runs = [run for run in runs if any(axis.size > 1 for axis in run)]
+    if not runs:
+        return []
+    run = draft.dice.choice(runs)
+    first = draft.dice.randrange(len(run))
+    part = run[first : draft.dice.randint(first, len(run)) + 1]
+    return part if any(axis.size > 1 for axis in part) else run
+
+
+def _view(draft: Draft, covered: list[Axis]) -> None:
+    """Other axes over the ranks of these."""
     dice = draft.dice
-    places = {a.name: i for i, a in enumerate(draft.axes)}
-    near = tp is not None and abs(places[fsdp.name] - places[tp.name]) == 1
-    covered = [a for a in draft.axes if a is fsdp or (near and a is tp and dice.chance(0.8))]
     size = 1
     for axis in covered:
         size *= axis.size

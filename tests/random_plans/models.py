@@ -21,6 +21,10 @@ ALONE = ("gpt", "mpt", "gemma3", "gpt_oss", "llama4")
 TARGETED = tuple(n for n, family in model_names().items() if family not in ALONE)
 
 
+UNEVEN = {"vocab": (137, 257), "ffn": (182, 187), "expert_ffn": (90, 91), "shared_ffn": (90, 91)}
+"""Sizes of small models that few numbers of ranks divide."""
+
+
 def draw(dice: Dice, *, small: bool) -> tuple[Model, dict[str, int]]:
     """A model, and the sizes in which it differs from its name's."""
     name = dice.choice(TRAINED if small else TARGETED if dice.chance(0.8) else tuple(model_names()))
@@ -56,6 +60,8 @@ def _changes(dice: Dice, model: Model, *, small: bool) -> dict[str, int]:
         "rope_dim": (4, 8) if small else (32, 64),
     }
     found = {dim: dice.choice(legal[dim]) for dim in sizes if dim in legal and dice.chance(0.3)}
+    if small and dice.chance(0.5):  # parts of unequal sizes
+        found |= {dim: dice.choice(uneven) for dim, uneven in UNEVEN.items() if dim in sizes and dice.chance(0.5)}
     heads = found.get("heads", sizes.get("heads", 1))
     if "kv_heads" in sizes and heads % found.get("kv_heads", sizes["kv_heads"]):
         found["kv_heads"] = dice.choice([d for d in (1, 2, 4, 8) if heads % d == 0])

@@ -23,7 +23,7 @@ def draw(draft: Draft) -> None:
     """Common sentences, and now and then one that few plans have."""
     _common(draft)
     if draft.small:
-        seldom: list[Callable[[Draft], None]] = [
+        seldom: list[Callable[[Draft], object]] = [
             *(_kernel, _offload_state, _offload_tensors, _override, _other_dims, _on_target, _reverse),
         ]
         share = 0.35
@@ -41,9 +41,9 @@ def draw(draft: Draft) -> None:
                 _realise,
             ),
             *(_replicate, _other_dims, _expect, _expect_no, _target, _on_target, _numbers, _own_layout, _node_limit),
-            _realise,
+            *(_realise, _price),
         ]
-        share = 0.55
+        share = 0.65
     while draft.dice.chance(share):
         draft.dice.choice(seldom)(draft)
         share /= 2
@@ -56,8 +56,8 @@ def _common(draft: Draft) -> None:
     if dice.chance(0.5):
         draft.say("optimizer muon" if dice.chance(0.15) else "optimizer adamw")
     if draft.small:
-        said = dice.choice(("compute fp32", "compute fp32 reduce fp32"))
-        draft.say("compute bf16 reduce fp32" if not draft.experts and dice.chance(0.07) else said)
+        narrow = not draft.experts and dice.chance(0.07)
+        draft.say("compute bf16 reduce fp32" if narrow else dice.choice(("compute fp32", "compute fp32 reduce fp32")))
     else:
         usual = ("compute bf16 reduce fp32",) * 4
         draft.say(dice.choice((*usual, "compute bf16", "compute fp32", "compute fp32", "compute bf16 reduce bf16")))

@@ -119,12 +119,22 @@ def main() -> int:
     parser.add_argument("--train", action="store_true", help="train plans on both stacks instead of checking them")
     parser.add_argument("--stack", choices=TARGETS, help="with --train: on this stack alone")
     parser.add_argument("--first", type=int, default=0, help="the first seed, after those that results.toml counts")
+    parser.add_argument(
+        "--pairs", type=int, metavar="N", help="tell which pairs of features were trained, N plans drawn"
+    )
     parser.add_argument("--record", metavar="DATE", help="append the state's counts to results.toml, and stop")
     parser.add_argument("--show", type=int, help="print the plan of this seed, and its line")
     parser.add_argument("--failures", type=Path, default=FAILURES)
     options = parser.parse_args()
     if options.record:
         state.record(options.state, RESULTS, options.record)
+        return 0
+    if options.pairs is not None:
+        from tests.random_plans.pairs import table
+
+        for part in dict.fromkeys(line["part"] for line in state.lines(options.state) if "features" in line):
+            rows = [line for line in state.lines(options.state) if line["part"] == part]
+            print(f"{part}: {table(rows, range(options.pairs))}")
         return 0
     if options.show is not None:
         drawn = drawn_of(options.show)

@@ -12,7 +12,7 @@ import pytest
 
 from planc.driver import check
 from planc.ir.target import Target
-from tests.random_plans import coverage, state, train
+from tests.random_plans import coverage, pairs, state, train
 from tests.random_plans.draw import draw
 from tests.random_plans.forks import Row, forked
 from tests.random_plans.pieces import Drawn
@@ -48,6 +48,37 @@ def test_the_language_is_reached() -> None:
     assert len(seen) / len(coverage.language()) > 0.75, coverage.summary(seen)
     verbs = {part for part in coverage.language() if part.startswith("verb ")}
     assert not verbs - seen, verbs - seen
+
+
+def test_no_layout_is_a_habit() -> None:
+    """Axes lie in either order, some have one rank, parts are uneven, state is kept over batch and context in either
+    order, and experts have views: each as often as not, or nearly."""
+    single, both, plans = pairs.drawn(range(150))
+    assert min(single["axis of one rank"], single["uneven parts"]) > 0.4 * plans
+    for one, other in (("context", "batch"), ("tensor", "batch"), ("tensor", "context")):
+        orders = single[f"{one} outside {other}"], single[f"{other} outside {one}"]
+        assert min(orders) > 0.2 * sum(orders) > 1, (one, other, orders)
+    assert single["state over batch and context"] > 0.15 * single["state over batch"] / 2
+    assert both["context outside batch", "state over batch and context"]
+    assert both["batch outside context", "state over batch and context"]
+    assert single["view"] > 0.4 * single["experts divided"]
+
+
+def test_pairs_of_features() -> None:
+    """Trained; refused for one reason; contrary, as many plans would have both; and left out."""
+    ring, gathered, view, places = "ring", "keys gathered", "view", "places at experts"
+    told = [
+        {"outcome": "equal", "codes": [], "features": [ring, view]},
+        {"outcome": "refused", "codes": ["E0901 no", "E1"], "features": [ring, places]},
+        {"outcome": "refused", "codes": ["E0901 no"], "features": [ring, places, gathered]},
+        {"outcome": "refused", "codes": ["E2"], "features": [gathered, view]},
+        {"outcome": "refused", "codes": ["E3"], "features": [gathered, view]},
+    ]
+    found = pairs.table(told, range(150))
+    assert found.trained == {(ring, view): 1}
+    assert found.refused[ring, places] == ["E0901 no"]
+    assert (ring, gathered) in found.refused and ("blocks replayed", "ops replayed") in found.contrary
+    assert (gathered, view) in found.empty and ("ring", "uneven parts") in found.empty
 
 
 def read(folder: Path) -> Drawn:
@@ -141,7 +172,7 @@ def test_a_plan_has_its_processes_to_itself(tmp_path: Path) -> None:
     assert forked(1, is_killed, tmp_path, 60)["failed"] == "rank 0 was ended"
 
 
-CHEAP = (5, 8, 46, 48, 50, 51, 53, 54, 63, 67, 75, 83, 85, 109, 128, 152)
+CHEAP = (1, 4, 10, 12, 17, 19, 24, 42, 49, 56, 65, 114, 135, 198, 227, 354)
 """Seeds of plans of few ranks, for every kind of layout."""
 
 

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import combinations
 from math import prod
 from pathlib import Path
 
 from planc.driver import examine
 from planc.ir.target import Target
+from planc.language.build import build_file
 from planc.trainer.run.launch import INTERRUPTED, TIMED_OUT, run
 from tests.random_plans import state
 from tests.random_plans.draw import draw
 from tests.random_plans.forks import Row
+from tests.random_plans.pairs import Line, Pair, features
 from tests.random_plans.pieces import Drawn
 from tests.random_plans.promises import write
 
@@ -30,20 +35,56 @@ LAUNCH = 16
 """Plans of a launch."""
 FEW, SHARE = 4, 16
 """Plans with more than so many ranks cost most on cuda: one in so many of them is trained."""
+OTHERS = 4
+"""One in so many of the plans whose pairs of features were all trained before is trained too."""
+ENOUGH = 6
+"""Refusals of a pair's plans after which it is no reason to look at further ones."""
+DEVICES = (2, 3, 4, 6, 8)
+"""Devices that a launch may have."""
 
 
-def wanted(seed: int, stack: Target) -> Drawn | None:
-    """The small plan of a seed; None for one that is left out for its many ranks."""
-    drawn = draw(seed, small=True)
-    many = stack == "cuda" and ranks_of(drawn.text) > FEW
-    return None if many and seed % SHARE else drawn
+class Wanted:
+    """Which plans a campaign trains: those with a pair of features that was not trained before, and some others."""
+
+    def __init__(self, path: Path, stack: Target) -> None:
+        """Go on after the lines of the state file at `path`."""
+        self.stack, self.trained, self.refused = stack, Counter[Pair](), Counter[Pair]()
+        self.done = state.done(path, f"trained on {stack}")
+        for line in state.lines(path):
+            if line["part"] == f"trained on {stack}":
+                self.count(line)
+
+    def count(self, line: Line) -> None:
+        """Count the pairs of a plan's `line`."""
+        counts = self.refused if line["outcome"] == "refused" else self.trained
+        counts.update(combinations(line.get("features", ()), 2))
+
+    def takes(self, seed: int, text: str, features: Sequence[str]) -> bool:
+        """True if the plan of a seed is to be trained."""
+        if any(not self.trained[p] and self.refused[p] < ENOUGH for p in combinations(features, 2)):
+            return True
+        many = self.stack == "cuda" and ranks_of(text) > FEW
+        return seed % (OTHERS * SHARE if many else OTHERS) == 0
 
 
 def trains(path: Path, stack: Target) -> bool:
     """True if the plan has no error, the stack lowers it, and its devices are as many as a launch has."""
-    report = examine(path, target=stack).report
+    return not refusals(path, stack)
+
+
+def refusals(path: Path, stack: Target) -> list[str]:
+    """The reasons for which a plan is not trained, without its names and numbers."""
+    found = examine(path, target=stack)
+    report, plan = found.report, found.plan
+    names = set(plan.mesh.every) if plan else set()
+    said = [f"{d.code} {d.message}" for d in report.diagnostics if d.severity == "error"]
+    reasons = [re.sub(r"\w+", lambda m: "AXIS" if m[0] in names else "N" if m[0].isdigit() else m[0], s) for s in said]
     answer = next((t for t in report.targets if t.target == stack), None)
-    return bool(answer and answer.lowers and report.devices in (2, 3, 4, 6, 8) and report.step is not None)
+    if report.devices not in DEVICES:
+        reasons.append("more devices than a launch has" if report.devices > 1 else "one device")
+    if not reasons and not (answer and answer.lowers and report.step is not None):
+        reasons.append("not lowered")
+    return reasons
 
 
 def ranks_of(text: str) -> int:
@@ -99,55 +140,63 @@ def judged(row: Row, text: str) -> tuple[str, list[str]]:
 def train_all(path: Path, count: int, seconds: float, first: int, stacks: Sequence[Target] = STACKS) -> int:
     """Train so many more plans, a launch on each stack in turn; returns the number that are not equal."""
     begin, trained, wrong = time.monotonic(), 0, 0
-    following = {stack: _following(path, stack, first) for stack in stacks}
+    wanted = {stack: Wanted(path, stack) for stack in stacks}
 
     def found(file: Path, row: Row) -> None:
         nonlocal trained, wrong
         trained += 1
-        wrong += _note(path, stack, file, row)
+        line = _note(path, stack, file, row)
+        wanted[stack].count(line)
+        wrong += line["outcome"] != "equal"
 
     while trained < count and time.monotonic() - begin < seconds:
         for stack in stacks:
             with tempfile.TemporaryDirectory() as folder:
-                files = _files(path, stack, following[stack], min(LAUNCH, count - trained), Path(folder))
+                files = _files(path, wanted[stack], first, min(LAUNCH, count - trained), Path(folder))
                 launch(stack, files, found, seconds - (time.monotonic() - begin))
     print(f"{trained} plans trained in {time.monotonic() - begin:.0f} s, {wrong} of them not as one process")
     return wrong
 
 
-def _following(path: Path, stack: Target, first: int) -> Iterator[tuple[int, Drawn]]:
-    """The plans to come, with their seeds."""
-    done = state.done(path, f"trained on {stack}")
-    for seed in itertools.count(first):
-        if seed not in done and (drawn := wanted(seed, stack)):
-            yield seed, drawn
-
-
-def _files(path: Path, stack: Target, plans: Iterator[tuple[int, Drawn]], number: int, folder: Path) -> list[Path]:
-    """Files of the next plans that the stack trains, each named by its seed; those that it does not train are noted."""
+def _files(path: Path, wanted: Wanted, first: int, number: int, folder: Path) -> list[Path]:
+    """Files of the next plans that are wanted, from seed `first`, each named by its seed; those that the stack does not
+    train are noted."""
     files: list[Path] = []
-    for seed, drawn in plans:
+    for seed in itertools.count(first):
+        if seed in wanted.done:
+            continue
+        wanted.done.add(seed)
+        drawn = draw(seed, small=True)
         file = write(drawn, folder / str(seed))
-        if trains(file, stack):
-            files.append(file)
+        plan = build_file(file, target=wanted.stack).plan
+        if plan is None or not wanted.takes(seed, drawn.text, found := features(plan)):
+            continue
+        if reasons := refusals(file, wanted.stack):
+            line = {"part": f"trained on {wanted.stack}", "seed": seed, "outcome": "refused"}
+            line |= {"codes": reasons, "features": found}
+            state.add(path, line)
+            wanted.count(line)
         else:
-            state.add(path, {"part": f"trained on {stack}", "seed": seed, "outcome": "refused"})
+            files.append(file)
         if len(files) >= number:
             break
     return files
 
 
-def _note(path: Path, stack: Target, file: Path, row: Row) -> bool:
-    """Write a plan's line; True if it was not trained as one process trains it."""
+def _note(path: Path, stack: Target, file: Path, row: Row) -> Line:
+    """The line of a plan that was trained, written to the state file."""
     text, seed = file.read_text(), int(file.parent.name)
     outcome, codes = judged(row, text)
+    plan = build_file(file, target=stack).plan
+    assert plan is not None, f"{file} was trained"
     line = {"part": f"trained on {stack}", "seed": seed, "outcome": outcome, "codes": codes}
     spent = {"ranks": ranks_of(text), "seconds": round(row["seconds"], 1), "cpu_seconds": round(row["cpu_s"], 1)}
-    state.add(path, {**line, **spent})
+    line |= {**spent, "features": features(plan)}
+    state.add(path, line)
     if outcome != "equal":
         print(f"{stack} seed {seed}: {outcome} {codes}\n{text}", flush=True)
         print(row.get("failed") or row.get("late") or row, flush=True)
-    return outcome != "equal"
+    return line
 
 
 def trained(drawn: Drawn, stack: Target) -> tuple[str, list[str]]:

@@ -27,14 +27,10 @@ from planc.language.build import build_file
 from planc.lowering import lower_plan
 from tests.plans import propagated
 from tests.random_plans.forks import Row, forked
+from tests.seeded import EPS
 
 LATE_S = float(os.environ.get("RANDOM_LATE_S", "900"))
 """Longest wall time of a case: a rank that takes longer hangs."""
-
-
-EPS = 1e-5
-"""Wide enough that AdamW does not turn the rounding of a gradient near zero into a step of its own: with 1e-8 five of
-219 plans had gradients that differ by up to 5e-5 at the third step, and by 2e-6 at the first."""
 
 
 def plan_of(path: Path, target: str) -> Plan:

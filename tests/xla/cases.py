@@ -77,11 +77,11 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
     "looped_bfs": ("pp 2 > fsdp 2", FSDP, "split layers over pp as looped_bfs(chunks = 2)"),
     "cp": ("cp 4", "use cp over cp"),
     "cp_in_order": ("dp 2 > cp 2", "use zero2 over dp", "shard sequence over cp"),
-    "cp_stored": ("fsdp 2 > cp 2", "shard batch over fsdp", "store params, grads, optimizer over fsdp, cp", CP),
+    "cp_stored": ("cp 2 > fsdp 2", "shard batch over fsdp", "store params, grads, optimizer over fsdp, cp", CP),
     "cp_tp_sp": ("cp 2 > tp 2", CP, TP, SP),
     "ring": ("cp 4", RING),
     "ring_in_order": (
-        "dp 2 > cp 2",
+        "cp 2 > dp 2",
         "use ddp over dp",
         "shard sequence over cp",
         "attention.core as ring(balance = none)",
@@ -177,7 +177,7 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
 
 SELDOM = {
     *("two_axes", "dp_tp", "fsdp_tp", "fsdp4_tp_sp", "tp_outside", "heads_only", "ffn_vocab_only", "zero2_tp_sp"),
-    *("tied_zero1", "tied_circular_tp", "recompute_core", "cp_in_order", "circular_at_once", "fsdp_microbatch"),
+    *("tied_zero1", "tied_circular_tp", "recompute_core", "cp_in_order", "ring", "circular_at_once", "fsdp_microbatch"),
     *("recompute_every_splash", "recompute_every_gpipe", "one_f_one_b_every", "one_f_one_b_blocks"),
     *(
         "gpipe_fsdp_tp_sp",
@@ -240,7 +240,7 @@ FLOAT8: dict[str, tuple[str, ...]] = {
 }
 """Matmuls in float8 and int8, beside one device that rounds to them and back, and multiplies wide."""
 
-QUICK = {"fsdp", "fsdp_tp_sp", "one_f_one_b", "ring", "splash"}
+QUICK = {"fsdp", "fsdp_tp_sp", "one_f_one_b", "ring_in_order", "splash"}
 """One of each mechanism: trained by `make test`. CI trains the others too, but for those that are seldom trained."""
 
 

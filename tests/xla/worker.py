@@ -26,7 +26,7 @@ from planc.checks import check_plan
 from planc.ir.plan import Plan
 from planc.ir.session import Settings
 from planc.lowering import lower_plan
-from tests.seeded import batches, initial
+from tests.seeded import EPS, batches, initial
 from tests.xla.cases import FLOAT8, LAYOUTS, NARROW, NARROW_STATE, plan_of
 from tests.xla.in_fp64 import in_fp64
 from tests.xla.moe_cases import BALANCE, BALANCED, MOE, MOE_ROUNDED, moe_plan
@@ -35,8 +35,6 @@ STEPS, CHECKED = 3, (1, 3)
 LR = 2e-4
 SCALARS_BYTES = 16
 """A collective of no more is of a few numbers: the loss, the norm's parts. Integers are counts of picks."""
-EPS = 1e-5
-"""Wide enough that AdamW does not turn the rounding of a gradient near zero into a step of its own."""
 
 
 def train(session: Any, plan: Plan) -> dict[str, Any]:

@@ -192,7 +192,7 @@ FAULTS: tuple[Fault, ...] = (
         file="backends/xla/emit/context_parallel.py",
         text="near = jnp.where(step <= jax.lax.axis_index(<entry>), 0, size)",
         planted="near = jnp.where(step > jax.lax.axis_index(<entry>), 0, size)",
-        test="tests/xla/test_parity.py::test_trains_as_one_device[ring]",
+        test="tests/xla/test_parity.py::test_trains_as_one_device[ring_in_order]",
     ),
     Fault(
         name="xla: gradients that leave the pipeline are those of another rank",
