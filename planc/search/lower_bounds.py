@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from planc.checks import assume_checked
 from planc.cost.memory.activations import replay_buffers
-from planc.cost.memory.peak import GIB, at_the_fullest, with_reserve
+from planc.cost.memory.peak import GIB, allocator_of, at_the_fullest, memory, with_reserve
 from planc.cost.step.layout_cost import LayoutCost, StateSeconds
 from planc.cost.step.offload import offload_s
 from planc.cost.step.optimizer import update_seconds
@@ -45,8 +45,10 @@ from planc.ir.cache import Cache, Computed, cached_on
 from planc.ir.model import Section
 from planc.ir.plan import BACKWARD_IN_TWO_PARTS, Plan
 from planc.ir.sharding import Sharded
+from planc.pipeline.timeline import Timeline
 from planc.search.critical_path import PipelinePaths, last_rank_layers
 from planc.search.space import Pipeline, Point, Space
+from planc.sharding.collectives import semantic_collectives
 from planc.sharding.propagate import propagate
 
 Sections = dict[Section, int]
@@ -220,7 +222,7 @@ class Bounds:
 
     def points(self, shape: Shape) -> Iterator[tuple[float, Point]]:
         """The `shape` with everything that may be stored where, each with the GiB of its fullest device."""
-        family, saved, chip = shape.family, self._saved_bytes(shape), self.space.plan.cluster.chip
+        family, saved, chip = shape.family, self._saved_bytes(shape), allocator_of(self.space.plan)
         for variant in family.variants:
             point = Point(variant, family.sizes, family.sequences, family.microbatch, shape.pipeline, family.order)
             most = max(map(add, saved, self._state_bytes(point, shape)))
@@ -245,12 +247,16 @@ class Bounds:
             plan=plan,
             division=shape.paths.division,
             compute=self.microbatch_seconds(shape.family, shape.pipeline),
-            saved=shape.saved,
             state=self._state_seconds_of(point, shape.times),
-            state_bytes=partial(self._state_bytes, point, shape),
+            memory_gib=partial(self._memory_gib, point),
             send_s=handed_over,
             offload_s=partial(offload_s, self.sharded(point)) if plan.offloads else _nothing_s,
         )
+
+    def _memory_gib(self, point: Point, timeline: Timeline) -> float:
+        """GiB of the fullest device of a `point`, as `planc check` counts them."""
+        sharded = self.sharded(point)
+        return memory(sharded, timeline, None, semantic_collectives(sharded)).per_device_gib.total
 
     def time_s(self, layout: LayoutCost, shape: Shape) -> float:
         """Lower bound on the step time (s) of a `layout` of a `shape`, whatever the order in which its

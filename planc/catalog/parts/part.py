@@ -99,7 +99,8 @@ def _tensors(parts: Iterable[Part]) -> tuple[Tensor, ...]:
     found: dict[str, Tensor] = {}
     for part in parts:
         for tensor in part.tensors:
-            assert found.setdefault(tensor.name, tensor) == tensor, tensor.name
+            known = found.setdefault(tensor.name, tensor)
+            assert known == tensor, tensor.name
     return tuple(found.values())
 
 

@@ -175,6 +175,17 @@ def _parent(op: Op) -> str:
     return op.module.rpartition(".")[0]
 
 
+def matmul_bytes(sharded: Sharded, o: OpSharding) -> float:
+    """Bytes of the two inputs and the output of matmul op `o` on one device, for one microbatch: its share, where it
+    runs fused with others, whose input is read once. `sharded` has the local sizes.
+
+    >>> matmul_bytes(sharded, ops["ffn.gate"]) == 2 * (8192 * 8192 / 2 + 8192 * 3584 + 8192 * 3584)  # and ffn.up
+    True
+    """
+    gemm, share = fused_of(sharded, o)
+    return share * gemm.elements * DTYPE_BYTES[sharded.plan.precision.compute]
+
+
 @cached_on(lambda sharded, o, chip, backward: (cache_of(sharded, chip), (o.op.name, o.op.output, o.op.fixed, backward)))
 def products_s(sharded: Sharded, o: OpSharding, chip: Chip, backward: bool) -> tuple[float, ...]:
     """Seconds of the product of matmul op `o` in the forward, or of the two in the `backward`: the input's gradient and

@@ -48,7 +48,7 @@ def _params(sharded: Sharded, held: Held) -> float:
     total = 0.0
     for p, n in held:
         size = DTYPE_BYTES[plan.store_dtype("params", p.param.region)]
-        if "params" not in offloaded(plan):
+        if "params" not in offloaded(plan) and not _copy_is_master(plan, p):
             total += n * stored_elements(plan, p, p.stored["params"] or p.stored["optimizer"]) * size
         if _copy_stays(plan, p):
             total += n * param_elements(plan, p) * DTYPE_BYTES[plan.precision.compute]
@@ -72,6 +72,12 @@ def _copy_stays(plan: Plan, p: ParamSharding) -> bool:
     if p.stored["params"]:
         return plan.gather_per in ("microbatch", "step")
     return bool(p.stored["optimizer"]) or plan.precision.compute != plan.store_dtype("params", p.param.region)
+
+
+def _copy_is_master(plan: Plan, p: ParamSharding) -> bool:
+    """True if no update makes the whole copy of a parameter anew, and a shard in the same dtype adds nothing to it."""
+    same = plan.precision.compute == plan.store_dtype("params", p.param.region)
+    return p.param.frozen and same and bool(p.stored["optimizer"]) and not p.stored["params"]
 
 
 def _moments(sharded: Sharded, held: Held) -> float:

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cached_property
 
-from planc.cost.memory.peak import GIB, with_reserve
 from planc.cost.step.optimizer import Sections, optimizer_s
 from planc.cost.step.rank_cost import Load, RankCost, rank_cost, stage_cost
-from planc.cost.step.section_cost import MicrobatchSeconds, SavedActivations, SharedGradient, shared_group
+from planc.cost.step.section_cost import MicrobatchSeconds, SharedGradient, shared_group
 from planc.cost.step.step_time import RankWork, rank_work, step_of
 from planc.cost.step.transfers import StateTransfers
 from planc.diag.fast_dataclass import dataclass
@@ -30,18 +29,17 @@ class StateSeconds:
 
 @dataclass(frozen=True)
 class LayoutCost:
-    """A plan with the seconds and bytes of its sections, its division over a pipeline and the seconds of a send.
+    """A plan with the seconds of its sections, its division over a pipeline and the seconds of a send.
 
-    `state_bytes` gives those of each load's rank besides saved activations; `offload_s` a rank's exposed transfers
-    to its host beside so many seconds of compute.
+    `memory_gib` gives the memory of the fullest device over a timeline; `offload_s` a rank's exposed transfers to its
+    host beside so many seconds of compute.
     """
 
     plan: Plan
     division: Division
     compute: MicrobatchSeconds
-    saved: SavedActivations
     state: StateSeconds
-    state_bytes: Callable[[], Sequence[float]]
+    memory_gib: Callable[[Timeline], float]
     send_s: float
     offload_s: Callable[[int, float], float]
 
@@ -72,21 +70,7 @@ class LayoutCost:
     def run(self) -> tuple[Step, float]:
         """The step with its pipeline simulated, and the memory of the fullest device (GiB)."""
         step = step_of(self.plan, self.work, self.timeline.makespan_s)
-        return step, self.memory_gib(self.timeline.in_flight)
-
-    def memory_gib(self, in_flight: Sequence[dict[int, int]]) -> float:
-        """Memory of the fullest device (GiB); `in_flight` has the microbatches of each virtual stage in flight on each
-        rank."""
-        division, saved, state = self.division, self.saved.saved, self.state_bytes()
-        kinds = [sum([n * saved.get(s, 0.0) for s, n in sections.items()]) for _, sections in division.kinds]
-        stages = [kinds[kind] for kind in division.kind]
-        most = max(
-            [
-                state[load] + sum([n * stages[v] for v, n in flying.items()])
-                for load, flying in zip(division.load, in_flight, strict=True)
-            ]
-        )
-        return with_reserve(self.plan.cluster.chip, most) / GIB
+        return step, self.memory_gib(self.timeline)
 
     def _rank(self, load: Load, replayed: Load, times: int) -> RankCost:
         state, chip = self.state, self.plan.cluster.chip

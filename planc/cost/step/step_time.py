@@ -438,7 +438,7 @@ def step_of(plan: Plan, work: RankWork, makespan_s: float) -> Step:
         compute_s=work.compute_s,
         recompute_s=work.recompute_s,
         exposed_comm_s=work.exposed_s,
-        bubble_s=makespan_s - work.busy_s[work.slowest],
+        bubble_s=max(0.0, makespan_s - work.busy_s[work.slowest]),
         optimizer_s=work.optimizer_s,
         offload_s=work.offload_s,
         overhead_s=work.overhead_s,

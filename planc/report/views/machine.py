@@ -68,7 +68,7 @@ def machine(subject: Subject, traffic: Traffic) -> Machine:
         busy[a.level] = time_s + a.time_s, exposed_s + a.exposed_s
     own = plan.cluster.own_graph is not None and plan.mesh.devices > 1
     levels = tuple(_busiest_links(plan, traffic) if own else _levels(plan, busy))
-    busiest = max(levels, key=lambda v: v.time_s)
+    busiest = max(levels, key=lambda v: v.time_s, default=None)
     torus = _torus(plan)
     axes = tuple(
         MeshAxis(
@@ -87,7 +87,7 @@ def machine(subject: Subject, traffic: Traffic) -> Machine:
     busy_text = (
         f"The busiest {'link' if own else 'level'} is {busiest.name}: {seconds(busiest.time_s)} of transfers a step,"
         f" {seconds(busiest.exposed_s)} of them exposed."
-        if busiest.time_s
+        if busiest and busiest.time_s
         else "Nothing is sent."
     )
     crossed = "the busiest link that its groups use" if own else "the outermost level that its groups cross"
@@ -97,8 +97,8 @@ def machine(subject: Subject, traffic: Traffic) -> Machine:
         chip=plan.cluster.chip.name,
         levels=levels,
         axes=axes,
-        busiest=busiest.name,
-        summary=f"From the innermost axis out, each with {crossed}: {where}. {busy_text}",
+        busiest=busiest.name if busiest else "",
+        summary=f"{f'From the innermost axis out, each with {crossed}: {where}. ' if inside else ''}{busy_text}",
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from planc.cost.bounds import bounds
 from planc.cost.compute.flops import op_bytes, op_flops
+from planc.cost.compute.gemm import matmul_bytes
 from planc.cost.compute.section import op_s
 from planc.cost.machine.rates import memory_bytes_per_s, peak_flops_per_s
 from planc.ir.hardware import Chip
@@ -74,7 +75,7 @@ def roofline(subject: Subject) -> Roofline:
                     name=o.op.name,
                     section=section,
                     flops=op_flops(sharded, o),
-                    bytes=op_bytes(sharded, o),
+                    bytes=matmul_bytes(sharded, o) if o.op.kind == "matmul" else op_bytes(sharded, o),
                     seconds=forward,
                     step_s=times * (forward + op_s(sharded, o, chip, backward=True)),
                 )

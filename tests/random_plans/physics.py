@@ -1,0 +1,225 @@
+"""Laws of physics of a plan's cost: no op beats the machine, and more of the machine or less to do never costs more.
+
+A plan is costed as it is and beside its neighbours: the machine with twice as much of something, twice as much to do,
+state over one noun more, blocks that run again. `python -m tests.random_plans.physics --count 3000` is the campaign:
+how many plans break each law, with the first seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import TypeVar
+
+from planc.checks import check_plan
+from planc.cost import CostedPlan, cost_plan
+from planc.cost.compute.flops import op_bytes, op_flops
+from planc.cost.compute.gemm import fused_of
+from planc.cost.compute.section import op_s
+from planc.cost.machine.rates import peak_flops_per_s
+from planc.cost.memory.activations import replays_of
+from planc.diag.errors import PlanError
+from planc.driver import Examined, examine
+from planc.ir.collective import DTYPE_BYTES
+from planc.ir.hardware import Chip, Cluster, Level, Link
+from planc.ir.plan import Noun, Plan, Recompute, Store
+from planc.ir.sharding import OpSharding, Sharded
+from planc.ir.target import NO_TARGET, AnyTarget
+from planc.language.framework_rules import is_foreign
+from planc.lowering import own_program, realise_for
+from planc.sharding.propagate import propagate
+from tests.random_plans.promises import write
+
+EXACT = 1 + 1e-9
+"""Sums in another order differ by less."""
+GIB = 2.0**30
+Wire = TypeVar("Wire", Link, Level)
+
+
+def broken(examined: Examined) -> list[str]:
+    """The laws that a plan breaks, as `law: figures`; none where it has no cost."""
+    costed = examined.costed
+    if costed is None or costed.sharded.plan.cluster.chip.tables:
+        return []
+    target: AnyTarget = examined.report.target or NO_TARGET
+    more = *more_machine(costed, target), *more_work(costed, target), *again(costed, target)
+    return [*floors(costed), *less_state(costed), *more]
+
+
+def floors(costed: CostedPlan) -> Iterator[str]:
+    """No op is faster than its bytes over the memory's bandwidth, nor than its FLOPs over the peak of its dtype."""
+    sharded, chip = costed.sharded, costed.sharded.plan.cluster.chip
+    peak = max(peak_flops_per_s(chip, d) for d in (sharded.plan.precision.compute, *_narrow(sharded.plan)))
+    for section, ops in sharded.ops.items():
+        for o in ops:
+            moved_s = moved_bytes(sharded, o) * chip.devices / chip.memory_bandwidth_bytes_per_s
+            least_s = max(moved_s, op_flops(sharded, o) * chip.devices / peak)
+            for backward in (False, o.op.has_backward and o.op.kind not in ("loss", "matmul")):
+                if (seconds := op_s(sharded, o, chip, backward=backward)) * EXACT < least_s:
+                    yield f"floor: {section} {o.op.name} takes {seconds:.3g} s, at least {least_s:.3g} s"
+
+
+def _narrow(plan: Plan) -> Iterator[str]:
+    return (q.dtype for q in plan.quantize if q.dtype in plan.cluster.chip.flops_per_s)
+
+
+def moved_bytes(sharded: Sharded, o: OpSharding) -> float:
+    """Bytes of an op's inputs and output; of products that run as one, its share by columns."""
+    if o.op.kind != "matmul":
+        return op_bytes(sharded, o)
+    gemm, share = fused_of(sharded, o)
+    return share * gemm.elements * DTYPE_BYTES[sharded.plan.precision.compute]
+
+
+def _rates(chip: Chip) -> Chip:
+    return replace(chip, flops_per_s={d: 2 * rate for d, rate in chip.flops_per_s.items()})
+
+
+def _stream(chip: Chip) -> Chip:
+    return replace(chip, memory_bandwidth_bytes_per_s=2 * chip.memory_bandwidth_bytes_per_s)
+
+
+def _on_chip(change: Callable[[Chip], Chip]) -> Callable[[Cluster], Cluster]:
+    return lambda cluster: replace(cluster, chip=change(cluster.chip))
+
+
+def _links(cluster: Cluster) -> Cluster:
+    def wider(one: Wire) -> Wire:
+        return replace(one, bandwidth_bytes_per_s=2 * one.bandwidth_bytes_per_s)
+
+    chip, own = cluster.chip, cluster.own_graph
+    chip = replace(
+        chip,
+        host_bandwidth_bytes_per_s=2 * chip.host_bandwidth_bytes_per_s,
+        die_bandwidth_bytes_per_s=2 * chip.die_bandwidth_bytes_per_s,
+    )
+    own = own and replace(own, links=tuple(map(wider, own.links)))
+    return replace(
+        cluster, chip=chip, link=wider(cluster.link), levels=tuple(map(wider, cluster.levels)), own_graph=own
+    )
+
+
+MORE: dict[str, Callable[[Cluster], Cluster]] = {
+    "FLOP/s": _on_chip(_rates),
+    "memory bandwidth": _on_chip(_stream),
+    "rates": lambda cluster: _links(_on_chip(lambda chip: _stream(_rates(chip)))(cluster)),
+    "links": _links,
+    "memory": _on_chip(lambda chip: replace(chip, memory_bytes=2 * chip.memory_bytes)),
+}
+
+
+def more_machine(costed: CostedPlan, target: AnyTarget) -> Iterator[str]:
+    """Twice as much of anything is never slower."""
+    plan = costed.sharded.plan
+    for what, change in MORE.items():
+        other = _costed(replace(plan, cluster=change(plan.cluster)), target)
+        if other is not None and other.step.time_s > costed.step.time_s * EXACT:
+            yield f"twice the {what}: {costed.step.time_s:.6g} s becomes {other.step.time_s:.6g} s"
+
+
+def more_work(costed: CostedPlan, target: AnyTarget) -> Iterator[str]:
+    """Twice the sequences, the tokens of each or the layers take at least as long, and at least as much memory."""
+    plan = costed.sharded.plan
+    batch = plan.batch
+    more = {
+        "batch": replace(plan, batch=replace(batch, sequences=2 * batch.sequences)),
+        "tokens": replace(plan, batch=replace(batch, sequence_tokens=2 * batch.sequence_tokens)),
+    }
+    for what, bigger in more.items():
+        other = _costed(bigger, target)
+        if other is None:
+            continue
+        if other.step.time_s * EXACT < costed.step.time_s:
+            yield f"{what} time: {costed.step.time_s:.6g} s becomes {other.step.time_s:.6g} s"
+        if other.memory.per_device_gib.total * EXACT < costed.memory.per_device_gib.total:
+            yield f"{what} memory: {_gib(costed):.4f} GiB becomes {_gib(other):.4f}"
+
+
+def less_state(costed: CostedPlan) -> Iterator[str]:
+    """State stored over one noun more takes no more memory. Without a target: torch pads what it stores."""
+    plan = costed.sharded.plan
+    axes = tuple(a for a in plan.data_axes if plan.mesh.every[a].size > 1)
+    plain = tuple(replace(s, axes=()) for s in plan.stores if s.dtype)
+    nouns: tuple[Noun, ...] = ("optimizer", "grads")
+    if axes and not plan.offloads and not plan.mesh.views:
+        ways = [
+            replace(plan, stores=(*plain, *(Store(noun=n, axes=axes, cause=plan.batch.cause) for n in nouns[:count])))
+            for count in range(3)
+        ]
+        found = [c for way in ways if (c := _costed(way, NO_TARGET)) is not None]
+        for one, other in pairwise(found):
+            if _state(other) > _state(one) * EXACT:
+                yield f"zero: state of {_state(one):.4f} GiB becomes {_state(other):.4f}"
+
+
+def again(costed: CostedPlan, target: AnyTarget) -> Iterator[str]:
+    """Blocks that run again take longer than kept ones, and at most one block's replay more memory."""
+    plan = costed.sharded.plan
+    kept = _costed(replace(plan, recompute=Recompute()), target)
+    run = _costed(replace(plan, recompute=Recompute(ops=("blocks",))), target)
+    if kept is None or run is None:
+        return
+    if run.step.time_s * EXACT < kept.step.time_s:
+        yield f"recompute time: {kept.step.time_s:.6g} s becomes {run.step.time_s:.6g} s"
+    block = max(replays_of(run.sharded).blocks.values(), default=0.0) / GIB
+    if _tensors(run) > (_tensors(kept) + block) * EXACT:
+        yield f"recompute memory: {_tensors(kept):.4f} and {block:.4f} GiB become {_tensors(run):.4f}"
+
+
+def _gib(costed: CostedPlan) -> float:
+    return costed.memory.per_device_gib.total
+
+
+def _tensors(costed: CostedPlan) -> float:
+    return costed.memory.per_device_gib.tensors
+
+
+def _state(costed: CostedPlan) -> float:
+    return max(
+        s.per_device_gib.params + s.per_device_gib.grads + s.per_device_gib.optimizer for s in costed.memory.stages
+    )
+
+
+def _costed(plan: Plan, target: AnyTarget) -> CostedPlan | None:
+    """The cost as `planc check` has it; None where a rule or the target refuses the plan."""
+    try:
+        checked = check_plan(plan)
+        whole = checked if target == NO_TARGET and is_foreign(plan) else own_program(checked)
+        return cost_plan(propagate(whole), realise=realise_for(None if target == NO_TARGET else target))
+    except PlanError:
+        return None
+
+
+def main() -> int:
+    from tests.random_plans.run import drawn_of
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--count", type=int, default=3000)
+    parser.add_argument("--seconds", type=float, default=float("inf"))
+    options = parser.parse_args()
+    found: dict[str, list[str]] = defaultdict(list)
+    began, costed = time.monotonic(), 0
+    for seed in range(options.first, options.first + options.count):
+        if time.monotonic() - began > options.seconds:
+            break
+        with tempfile.TemporaryDirectory() as folder:
+            examined = examine(write(drawn_of(seed), Path(folder)))
+            costed += examined.costed is not None
+            for text in broken(examined):
+                found[text.partition(":")[0]].append(f"seed {seed}: {text}")
+                print(found[text.partition(":")[0]][-1], flush=True)
+    print(f"{costed:,} of {seed + 1 - options.first:,} plans costed in {time.monotonic() - began:.0f} s")
+    for law, places in sorted(found.items()):
+        print(f"{law}: {len({p.split(':')[0] for p in places}):,} plans")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
