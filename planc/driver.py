@@ -582,11 +582,13 @@ def _plan_facts(plan: Plan) -> dict[str, Any]:
 
 
 def _cost_facts(costed: CostedPlan) -> dict[str, Any]:
-    from planc.calibration.intervals import uncertainty
+    from planc.calibration.intervals import held_gib, uncertainty
 
     names = ("model", "cluster", "axes", "limits", "memory", "step", "collectives", "goodput", "run")
-    found = uncertainty(costed.sharded.plan, costed.step, costed.memory)
-    return {**{name: getattr(costed, name) for name in names}, "uncertainty": found}
+    plan, facts = costed.sharded.plan, {name: getattr(costed, name) for name in names}
+    facts["uncertainty"] = uncertainty(plan, costed.step, costed.memory)
+    facts["memory"] = replace(costed.memory, reserved_gib=held_gib(plan, costed.memory))
+    return facts
 
 
 # Places: inside, a file is named by its path from the plan's folder; outside, as the user named it.

@@ -11,6 +11,7 @@ from functools import cache
 from itertools import combinations
 from typing import Any
 
+from planc.calibration.intervals import Subject, subject_of
 from planc.calibration.plans import unusable
 from planc.calibration.predict import Prepared, prepare
 from planc.calibration.rows import Row, bundled
@@ -25,6 +26,7 @@ class Peak:
     """A run's peak of allocated memory on one rank, in GiB, published and predicted."""
 
     row: Row
+    subject: Subject
     measured_gib: float
     predicted_gib: float
 
@@ -75,7 +77,7 @@ def peak(run: Prepared) -> Peak:
     memory = run.cost().memory
     last = str(run.row.facts["measured"].get("memory_rank", "")).startswith("last")
     stage = memory.stages[-1] if last else memory.worst
-    return Peak(run.row, measured, stage.per_device_gib.tensors)
+    return Peak(run.row, subject_of(run.sharded.plan), measured, stage.per_device_gib.tensors)
 
 
 def _printed(row: Row) -> float | None:

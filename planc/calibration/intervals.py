@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
+from math import inf
 from typing import Any, Literal
 
 from planc.calibration.parameters import family_of
 from planc.calibration.rows import bundled
+from planc.cost.memory.peak import outside_gib
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.hardware import Chip
 from planc.ir.plan import Plan
-from planc.ir.report import Interval, Memory, Step, Uncertainty
+from planc.ir.report import Interval, Memory, Reserved, Step, Uncertainty
+from planc.language.framework_rules import is_foreign
 
 Quantity = Literal["step", "memory"]
 SHARE = 0.8
@@ -47,16 +50,31 @@ class Subject:
 
 @dataclass(frozen=True)
 class Ratios:
-    """A class of published runs, and the measured over the predicted value between which `SHARE` of them lie."""
+    """A class of published runs, the measured over the predicted value between which `SHARE` of them lie, and the chips
+    and frameworks that they are of."""
 
     of: str
     runs: int
     low: float
     high: float
+    chips: tuple[str, ...]
+    frameworks: tuple[str, ...]
 
-    def around(self, value: float) -> Interval:
-        """The interval of a predicted `value`, in its unit."""
-        return Interval(low=value * self.low, high=value * self.high, runs=self.runs, of=self.of)
+    def around(self, value: float, plan: Plan, least: float = inf) -> Interval:
+        """The interval of a `value` predicted for `plan`, in its unit; it holds the value, and `least` where that is
+        below it."""
+        chip, named = plan.cluster.chip.name, is_foreign(plan)
+        unlike = [chip] * (chip not in self.chips) + [plan.framework] * (
+            named and plan.framework not in self.frameworks
+        )
+        return Interval(
+            low=min(value, value * self.low, least),
+            estimate=value,
+            high=max(value, value * self.high),
+            runs=self.runs,
+            of=self.of,
+            none_of=tuple(unlike),
+        )
 
 
 def subject_of(plan: Plan) -> Subject:
@@ -68,9 +86,22 @@ def uncertainty(plan: Plan, step: Step, memory: Memory) -> Uncertainty:
     """The intervals of the predicted `step` of `plan`, and of the peak that is allocated in `memory`."""
     return Uncertainty(
         share=SHARE,
-        step_s=step_ratios(plan).around(step.time_s),
-        allocated_gib=ratios(subject_of(plan), "memory").around(memory.allocated_gib),
+        step_s=step_ratios(plan).around(step.time_s, plan),
+        allocated_gib=allocated_gib(plan, memory),
     )
+
+
+def allocated_gib(plan: Plan, memory: Memory) -> Interval:
+    """The interval of the peak that is allocated in `memory` of `plan`."""
+    least = memory.reserved_gib.low - outside_gib(plan, memory.per_device_gib)
+    return ratios(subject_of(plan), "memory").around(memory.allocated_gib, plan, least)
+
+
+def held_gib(plan: Plan, memory: Memory) -> Reserved:
+    """What the fullest device holds of its memory, in GiB: at both ends at least what is allocated in `memory` of
+    `plan`."""
+    allocated, outside = allocated_gib(plan, memory), outside_gib(plan, memory.per_device_gib)
+    return Reserved(low=allocated.low + outside, high=max(memory.reserved_gib.high, allocated.high + outside))
 
 
 def step_ratios(plan: Plan) -> Ratios:
@@ -109,4 +140,6 @@ def bundled_intervals() -> dict[str, Any]:
 @cache
 def _classes(quantity: Quantity) -> dict[str, Ratios]:
     rows = bundled_intervals()[quantity]
-    return {row["of"]: Ratios(row["of"], row["runs"], row["low"], row["high"]) for row in rows}
+    return {
+        row["of"]: Ratios(**{**row, "chips": (*row["chips"],), "frameworks": (*row["frameworks"],)}) for row in rows
+    }

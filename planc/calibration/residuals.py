@@ -76,15 +76,8 @@ def residuals_of_memory(
         for run, p in zip(runs, found, strict=True)
         if p.memory_error is not None
     ]
-    kinds = {True: "experts", False: "dense"}
     return printed + [
-        Residual(
-            p.row.id,
-            Subject(p.row.chip, kinds[p.row.moe], str(p.row.facts["framework"])),
-            p.row.publisher,
-            log(p.measured_gib / p.predicted_gib),
-        )
-        for p in allocated
+        Residual(p.row.id, p.subject, p.row.publisher, log(p.measured_gib / p.predicted_gib)) for p in allocated
     ]
 
 
@@ -94,7 +87,7 @@ def spread(found: Sequence[Residual], quantity: Quantity, not_fitted: Sequence[R
     names = dict.fromkeys(name for r in found for name in r.subject.classes(quantity))
     classes = [c for name in names if (c := _class(name, found, quantity)) is not None]
     if not_fitted:
-        classes.append(_ratios(NO_NUMBERS, [(r.log_ratio, 1.0) for r in not_fitted]))
+        classes.append(_ratios(NO_NUMBERS, [(r, 1.0) for r in not_fitted]))
     return Spread(tuple(sorted(classes, key=lambda c: c.of)), tuple(_coverage(found, quantity)), tuple(found))
 
 
@@ -113,16 +106,18 @@ def _class(name: str, found: Sequence[Residual], quantity: Quantity) -> Ratios |
     most = len(members) if set(counts) == {name} else MOST_OF_ONE
     if sum(min(most, n) for n in counts.values()) < FEWEST:
         return None
-    return _ratios(name, [(r.log_ratio, min(1.0, most / counts[_narrowest(r, quantity)])) for r in members])
+    return _ratios(name, [(r, min(1.0, most / counts[_narrowest(r, quantity)])) for r in members])
 
 
 def _narrowest(r: Residual, quantity: Quantity) -> str:
     return next(r.subject.classes(quantity))
 
 
-def _ratios(name: str, weighted: Sequence[tuple[float, float]]) -> Ratios:
+def _ratios(name: str, members: Sequence[tuple[Residual, float]]) -> Ratios:
+    weighted = [(r.log_ratio, weight) for r, weight in members]
     low, high = (exp(quantile(weighted, share)) for share in ((1 - SHARE) / 2, (1 + SHARE) / 2))
-    return Ratios(name, len(weighted), low, high)
+    chips, frameworks = ({getattr(r.subject, of) for r, _ in members} for of in ("chip", "framework"))
+    return Ratios(name, len(members), low, high, tuple(sorted(chips)), tuple(sorted(frameworks)))
 
 
 def quantile(weighted: Iterable[tuple[float, float]], share: float) -> float:
@@ -224,4 +219,5 @@ def residual_facts(r: Residual) -> dict[str, Any]:
 
 
 def _row(c: Ratios) -> dict[str, Any]:
-    return {"of": c.of, "runs": c.runs, "low": round(c.low, 3), "high": round(c.high, 3)}
+    ends = {"low": round(c.low, 3), "high": round(c.high, 3)}
+    return {"of": c.of, "runs": c.runs, **ends, "chips": [*c.chips], "frameworks": [*c.frameworks]}

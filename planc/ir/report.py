@@ -76,21 +76,31 @@ class Reserved:
 
     `low` is what the tensors take if nothing is lost between them, less the share by which the published peaks of a
     framework that `realise as` names may be below the prediction; `high` has what torch's allocator may lose.
+    In a report `high` reaches as far as the interval of the allocated peak.
     """
 
     low: float
     high: float
 
+    def __post_init__(self) -> None:
+        assert self.low <= self.high, self
+
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """Limits, in the prediction's unit: the measured value is between `low` and `high` in four of five published runs
-    of the class `of`, of which there are `runs`."""
+    """Limits of an `estimate`, in its unit: the measured value is between `low` and `high` in four of five published
+    runs of the class `of`, of which there are `runs`."""
 
     low: float
+    estimate: float
     high: float
     runs: int
     of: str
+    none_of: tuple[str, ...] = ()
+    """The chip and the framework of the plan, where no run of the class is of them."""
+
+    def __post_init__(self) -> None:
+        assert self.low <= self.estimate <= self.high, self
 
 
 @dataclass(frozen=True, kw_only=True)

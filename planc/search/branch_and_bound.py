@@ -23,7 +23,7 @@ from dataclasses import asdict, replace
 from heapq import heapify, heappop, heappush
 from typing import Any, Literal, NamedTuple, overload
 
-from planc.calibration.intervals import Ratios, order_margin, step_ratios
+from planc.calibration.intervals import order_margin, step_ratios
 from planc.cost.costed import cost_plan
 from planc.cost.memory.peak import GIB, memory
 from planc.cost.step.layout_cost import LayoutCost
@@ -32,6 +32,7 @@ from planc.cost.step.whole_run import run_of
 from planc.diag.errors import PlanError
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.garbage import gc_paused
+from planc.ir.plan import Plan
 from planc.ir.realised import Realise
 from planc.ir.report import Interval, RunCost, Step
 from planc.ir.target import Target
@@ -206,25 +207,25 @@ def search(
         run.go()
         nearest = None if run.best or run.ended() else run.nearest_miss()
     best = tuple(sorted(run.best, key=_order))[:top]
-    ratios = step_ratios(space.plan)
     return Found(
-        best=_with_intervals(reasons(best), ratios),
-        pareto=_with_intervals(_front(run.fitting), ratios),
+        best=_with_intervals(reasons(best), space.plan),
+        pareto=_with_intervals(_front(run.fitting), space.plan),
         decided=run.decided,
         fully_costed=run.costed,
         seconds=time.perf_counter() - started,
         room_gib=run.room_gib,
         target=run.target,
         refused=run.refused,
-        nearest_miss=_with_intervals([nearest], ratios)[0] if nearest else None,
+        nearest_miss=_with_intervals([nearest], space.plan)[0] if nearest else None,
         cut_short=run.cut_short,
         most_layouts=space.most_layouts,
         equivalent=equivalent(best),
     )
 
 
-def _with_intervals(found: Iterable[Candidate], ratios: Ratios) -> tuple[Candidate, ...]:
-    return tuple(replace(c, interval=ratios.around(c.time_s)) for c in found)
+def _with_intervals(found: Iterable[Candidate], plan: Plan) -> tuple[Candidate, ...]:
+    ratios = step_ratios(plan)
+    return tuple(replace(c, interval=ratios.around(c.time_s, plan)) for c in found)
 
 
 def equivalent(best: Sequence[Candidate]) -> int:

@@ -187,9 +187,10 @@ def laws(report: Report, *, narrow: bool) -> None:
     for stage in report.memory.stages:
         _memory_law(stage)
     assert sum(s.ranks for s in report.memory.stages) == report.devices, "stages and ranks"
+    _interval_law(report)
     step = report.step
     parts = [getattr(step, part) for part in SECONDS]
-    assert min(parts) >= -1e-12, "a part of the step is below 0 s"
+    assert min(parts) >= 0, "a part of the step is below 0 s"
     assert math.isclose(sum(parts), step.time_s, rel_tol=1e-6), "the step's parts are not its time"
     assert step.mfu > 0 and (narrow or step.mfu <= 1), f"MFU {step.mfu}"
     rate = report.tokens_per_step / step.time_s / report.devices
@@ -200,6 +201,18 @@ def laws(report: Report, *, narrow: bool) -> None:
         assert 1 < row.group_size <= report.devices, row
         assert 0 <= timed.exposed_s <= timed.time_s * (1 + 1e-9), row
     assert math.prod(report.mesh.values()) == report.devices == report.cluster.devices
+
+
+def _interval_law(report: Report) -> None:
+    """An interval holds its estimate, what is allocated is held, and the upper end above the device has a finding."""
+    assert report.memory and report.step and report.uncertainty
+    step, peak, held = report.uncertainty.step_s, report.uncertainty.allocated_gib, report.memory.reserved_gib
+    for interval, estimate in ((step, report.step.time_s), (peak, report.memory.allocated_gib)):
+        assert interval.low <= estimate == interval.estimate <= interval.high, interval
+    assert peak.low <= held.low and peak.high <= held.high, "more is allocated than is held"
+    assert held.low <= report.memory.per_device_gib.total <= held.high, "the fullest device is outside of its limits"
+    codes = {d.code for d in report.diagnostics}
+    assert held.high <= report.memory.capacity_gib or codes & {"E0501", "W0508", "N0513"}, "may not fit, no finding"
 
 
 def _memory_law(stage: StageMemory) -> None:

@@ -40,7 +40,7 @@ RULE = Rule(
 batch nor sequence hold the same tokens: each would send its own copy, and the experts would compute
 every token once for each copy. Sequence parallelism in the residual stream gives each of them its part.""",
     bad="""plan example
-model     mixtral_8x7b
+model     mixtral_8x7b(layers = 16)
 batch     256 x 4096 tokens microbatch 1
 cluster   4 x h100_node
 mesh      fsdp 4 > tp 8
@@ -54,7 +54,7 @@ compute   fp32
 recompute blocks
 """,
     good="""plan example
-model     mixtral_8x7b
+model     mixtral_8x7b(layers = 16)
 batch     256 x 4096 tokens microbatch 1
 cluster   4 x h100_node
 mesh      fsdp 4 > tp 8

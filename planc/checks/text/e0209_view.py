@@ -12,7 +12,7 @@ Tools that derive the expert mesh from the tensor-parallel degree leave users to
 came from; here every size is written, and the products are compared. The view's axes exist for the experts
 only, and the axes that it stands for do not exist there, so an `override` of a parameter names those that do.""",
     bad="""plan example
-model     mixtral_8x7b
+model     mixtral_8x7b(layers = 16)
 batch     256 x 4096 tokens microbatch 1
 cluster   4 x h100_node
 mesh      fsdp 4 > tp 8
@@ -27,7 +27,7 @@ compute   fp32
 recompute blocks
 """,
     good="""plan example
-model     mixtral_8x7b
+model     mixtral_8x7b(layers = 16)
 batch     256 x 4096 tokens microbatch 1
 cluster   4 x h100_node
 mesh      fsdp 4 > tp 8

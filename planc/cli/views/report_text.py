@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from planc.cli.common import colour
 from planc.cli.views.table import fitted, table
 from planc.frameworks import framework
-from planc.ir.report import Report, RunCost, Step, TargetAnswer, TimedCollective
+from planc.ir.report import Interval, Report, RunCost, Step, TargetAnswer, TimedCollective
 from planc.picture.units import count as count
 from planc.picture.units import days as days
 from planc.picture.units import gib as gib
@@ -102,7 +102,18 @@ def _memory(report: Report) -> list[str]:
         f"fullest at the {memory.worst.peak_at}",
         f"peak allocated {gib(memory.allocated_gib)} GiB{likely}, reserved {gib(memory.reserved_gib.low)} to"
         f" {gib(memory.reserved_gib.high)} GiB",
+        *(
+            [f"the peak's interval is from {_runs(found.allocated_gib)}"]
+            if found and found.allocated_gib.none_of
+            else ()
+        ),
     ]
+
+
+def _runs(interval: Interval) -> str:
+    """The published runs that an interval is from, and what none of them is of."""
+    unlike = f", none with {' or '.join(interval.none_of)}" if interval.none_of else ""
+    return f"{interval.runs} published runs ({interval.of}){unlike}"
 
 
 def _step(report: Report) -> list[str]:
@@ -127,8 +138,9 @@ def _interval(report: Report) -> list[str]:
     if report.uncertainty is None:
         return []
     found = report.uncertainty.step_s
-    runs = f"{found.runs} published runs ({found.of})"
-    return [f"{report.uncertainty.share:.0%} interval {seconds(found.low)} to {seconds(found.high)}, from {runs}"]
+    return [
+        f"{report.uncertainty.share:.0%} interval {seconds(found.low)} to {seconds(found.high)}, from {_runs(found)}"
+    ]
 
 
 def _goodput(report: Report) -> list[str]:

@@ -76,13 +76,21 @@ def reserved(plan: Plan, worst: MemoryParts, *, foreign: bool) -> Reserved:
     >>> f"{held.low:.1f} to {held.high:.1f} GiB"
     '54.0 to 59.1 GiB'
     """
-    chip = plan.cluster.chip
-    outside = worst.comm_buffers + chip.runtime_bytes / GIB
+    chip, outside = plan.cluster.chip, outside_gib(plan, worst)
     spread = framework(plan.framework).spread if foreign else 0.0
     lost = max(MOST_LOST, chip.runtime_fraction) if plan.cluster.kind == "node" else chip.runtime_fraction
     return Reserved(
         low=worst.tensors * (1 - spread) + outside, high=max(worst.total, worst.tensors * (1 + lost) + outside)
     )
+
+
+def outside_gib(plan: Plan, worst: MemoryParts) -> float:
+    """GiB of the fullest device of `plan` that no tensor is in: communicators and the runtime. `worst` are its parts.
+
+    >>> f"{outside_gib(plan, costed.memory.per_device_gib):.1f} GiB"
+    '2.0 GiB'
+    """
+    return worst.comm_buffers + plan.cluster.chip.runtime_bytes / GIB
 
 
 def _stage(sharded: Sharded, rank: int, tensors: TensorBytes) -> StageMemory:

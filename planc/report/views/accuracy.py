@@ -82,6 +82,9 @@ def accuracy(subject: Subject) -> Accuracy:
         f"In 80 % of runs of its class the step takes {seconds(step.low)} to {seconds(step.high)}, and"
         f" {gib(held.low)} to {gib(held.high)} GiB are allocated at the peak."
     )
+    for what, found_in in (("step", step), ("peak", held)):
+        if found_in.none_of:
+            within += f" The {what}'s class has no run of {' or '.join(found_in.none_of)}."
     return Accuracy(
         step=Likely(low=step.low, high=step.high, runs=step.runs, of=step.of),
         memory=Likely(low=held.low, high=held.high, runs=held.runs, of=held.of),

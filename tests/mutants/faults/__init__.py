@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import attacks, cli, compare, core, cuda, language, torch_xla, trainer, xla, xla_audit
+from . import attacks, cli, compare, core, cuda, language, physics, torch_xla, trainer, xla, xla_audit
 from .fault import Fault
 
 __all__ = ["FAULTS", "Fault"]
@@ -18,4 +18,5 @@ FAULTS: tuple[Fault, ...] = (
     *cli.FAULTS,
     *language.FAULTS,
     *attacks.FAULTS,
+    *physics.FAULTS,
 )

@@ -1,0 +1,79 @@
+"""Faults against physics: of costs, intervals and views."""
+
+from __future__ import annotations
+
+from .fault import Fault
+
+LAWS = "tests/random_plans/test_physics.py"
+FAULTS: tuple[Fault, ...] = (
+    Fault(
+        name="zero1 keeps a shard of a frozen weight beside the whole of it",
+        file="planc/cost/memory/state.py",
+        text='if "params" not in offloaded(plan) and not _copy_is_master(plan, p):',
+        planted='if "params" not in offloaded(plan):',
+        test=f"{LAWS}::test_no_op_beats_the_machine_and_stored_state_is_less",
+    ),
+    Fault(
+        name="a stream is read at twice the memory's bandwidth",
+        file="planc/cost/compute/section.py",
+        text="return sizes[0] / memory_bytes_per_s(chip) + chip.launch_s",
+        planted="return sizes[0] / 2 / memory_bytes_per_s(chip) + chip.launch_s",
+        test=f"{LAWS}::test_no_op_beats_the_machine_and_stored_state_is_less",
+    ),
+    Fault(
+        name="a product of several that run as one has all bytes of their input",
+        file="planc/report/views/roofline.py",
+        text='bytes=matmul_bytes(sharded, o) if o.op.kind == "matmul" else op_bytes(sharded, o),',
+        planted="bytes=op_bytes(sharded, o),",
+        test=f"{LAWS}::test_no_op_lies_above_the_roof",
+    ),
+    Fault(
+        name="an interval does not hold its estimate",
+        file="planc/calibration/intervals.py",
+        text="low=min(value, value * self.low, least),",
+        planted="low=value * self.low,",
+        test="tests/random_plans/test_random_plans.py::test_plans_break_no_promise",
+    ),
+    Fault(
+        name="more is allocated than is held",
+        file="planc/calibration/intervals.py",
+        text="high=max(memory.reserved_gib.high, allocated.high + outside))",
+        planted="high=memory.reserved_gib.high)",
+        test="tests/random_plans/test_random_plans.py::test_plans_break_no_promise",
+    ),
+    Fault(
+        name="an interval above the device's memory has no finding",
+        file="planc/checks/cost/n0513_upper_end.py",
+        text="if high <= capacity or",
+        planted="if high <= 2 * capacity or",
+        test="tests/checks/test_examples.py::test_bad_plan_yields_exactly_its_code",
+    ),
+    Fault(
+        name="no word about a chip that no run is of",
+        file="planc/calibration/intervals.py",
+        text="unlike = [chip] * (chip not in self.chips)",
+        planted="unlike = [chip] * 0",
+        test="tests/cli/test_goldens.py",
+    ),
+    Fault(
+        name="the machine of one device has no busiest level",
+        file="planc/report/views/machine.py",
+        text="busiest = max(levels, key=lambda v: v.time_s, default=None)",
+        planted="busiest = max(levels, key=lambda v: v.time_s)",
+        test=f"{LAWS}::test_every_view_of_an_extreme_plan_exists",
+    ),
+    Fault(
+        name="a bubble below nothing",
+        file="planc/cost/step/step_time.py",
+        text="bubble_s=max(0.0, makespan_s - work.busy_s[work.slowest]),",
+        planted="bubble_s=makespan_s - work.busy_s[work.slowest] - 1e-16,",
+        test=f"{LAWS}::test_every_view_of_an_extreme_plan_exists",
+    ),
+    Fault(
+        name="search counts other memory than check",
+        file="planc/search/lower_bounds.py",
+        text="return memory(sharded, timeline, None, semantic_collectives(sharded)).per_device_gib.total",
+        planted="return memory(sharded, timeline, None, semantic_collectives(sharded)).per_device_gib.tensors",
+        test=f"{LAWS}::test_search_counts_the_memory_that_check_counts",
+    ),
+)
