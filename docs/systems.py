@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from planc.frameworks.runs import ROWS
 from planc.interop.fields import System
 from planc.interop.systems import systems
 from planc.interop.table import Row, rows
@@ -59,6 +60,10 @@ def _page(system: System) -> str:
     if system.cannot:
         parts.append("\n## What its files cannot say\n\n| sentence | what there is |\n|---|---|")
         parts[-1] += "".join(f"\n| `{verb}` | {_cell(why)} |" for verb, why in system.cannot.items())
+    if runs := [row for row in ROWS if system.name in row.frameworks]:
+        parts.append("\n## What it can run\n\nOf these decisions nothing else: `planc check` warns of it (W0907).\n")
+        parts[-1] += "\n| sentence | what there is | where it says so |\n|---|---|---|"
+        parts[-1] += "".join(f"\n| `{row.what}` | {_cell(row.why)} | {_cell(row.source)} |" for row in runs)
     return "\n".join(parts) + "\n\n[All systems](index.md)\n"
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from planc.calibration.plans import plan_of
 from planc.calibration.rows import Row, measured_s
-from planc.checks import assume_checked, breaks
+from planc.checks import assume_checked, broken_rule
 from planc.cost import CostedPlan, cost_plan
 from planc.cost.step.step_time import step_time
 from planc.diag.fast_dataclass import dataclass
@@ -101,7 +101,7 @@ def predicted(one: Prepared) -> Predicted:
         worst.total - worst.comm_buffers - context,
         needed_gib=costed.memory.reserved_gib.low,
         capacity_gib=costed.memory.capacity_gib,
-        rules_broken=breaks(one.sharded.plan),
+        rules_broken=broken_rule(one.sharded.plan) is not None,
     )
 
 

@@ -16,6 +16,7 @@ from planc.diag.errors import PlanError
 from planc.diag.registry import Rule, scan
 from planc.ir.checked import CheckedPlan
 from planc.ir.plan import Plan
+from planc.language.framework_rules import settled
 
 if TYPE_CHECKING:
     from planc.cost import CostedPlan
@@ -40,12 +41,12 @@ def check_plan(plan: Plan) -> CheckedPlan:
     found = plan_findings(plan)
     if has_errors(found):
         raise PlanError(in_order(found))
-    return CheckedPlan(plan, tuple(found))
+    return CheckedPlan(settled(plan), tuple(found))
 
 
 def assume_checked(plan: Plan) -> CheckedPlan:
     """`plan` as a CheckedPlan without running a rule: the caller has run them in parts, or knows them to hold."""
-    return CheckedPlan(plan)
+    return CheckedPlan(settled(plan))
 
 
 def plan_findings(plan: Plan, left_out: frozenset[str] = frozenset()) -> list[Diagnostic]:
@@ -58,10 +59,15 @@ def plan_findings(plan: Plan, left_out: frozenset[str] = frozenset()) -> list[Di
     return [d for rule in asked if rule.check for d in rule.check(plan)]
 
 
-def breaks(plan: Plan, *, among: Container[str] = (), besides: Container[str] = ()) -> bool:
-    """True if a plan rule finds an error: one of the rules `among`, or any but those in `besides`."""
-    asked = [r for r in _rules_of("plan") if r.check and (r.code in among if among else r.code not in besides)]
-    return any(d.severity == "error" for rule in asked if rule.check for d in rule.check(plan))
+def broken_rule(plan: Plan, *, among: Container[str] = (), besides: Container[str] = ()) -> Diagnostic | None:
+    """The first finding of a broken rule, of the rules `among`, or of all whose findings are errors but those in
+    `besides`; None without."""
+    named = (
+        [r for r in _rules_of("plan") if r.code in among]
+        if among
+        else [r for r in _rules_of("plan") if r.severity == "error" and r.code not in besides]
+    )
+    return next((d for rule in named if rule.check for d in rule.check(plan)), None)
 
 
 def judge_plan(costed: CostedPlan) -> list[Diagnostic]:

@@ -12,8 +12,9 @@ from planc.diag.errors import PlanError
 from planc.diag.fast_dataclass import dataclass
 from planc.diag.span import Source, Span
 from planc.frameworks import OWN
+from planc.frameworks.runs import lacks
 from planc.interop.document import Document, FieldValue, Given
-from planc.interop.effective import differing
+from planc.interop.effective import differing, effective
 from planc.interop.fields import OMIT, System
 from planc.interop.importing import imported
 from planc.interop.plan_setup import setup_of
@@ -21,8 +22,9 @@ from planc.interop.plan_text import plan_text
 from planc.interop.setup import CannotSayError, TrainingSetup
 from planc.interop.systems import systems
 from planc.interop.values import Options
-from planc.ir.base import Cause
+from planc.ir.base import Cause, sentence_of
 from planc.ir.plan import Plan
+from planc.language.framework_rules import settled
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,11 @@ def export_plan(plan: Plan, to: str) -> Exported:
     system = systems()[to]
     if system.text is None:
         raise KeyError(to)
+    plan = settled(plan)
+    if found := [
+        Diagnostic("E1309", f"{system.title} {lack.why}", lack.cause.span) for lack in lacks(plan, system.name)
+    ]:
+        raise PlanError(found)
     try:
         setup = setup_of(plan)
     except CannotSayError as error:
@@ -70,17 +77,22 @@ def export_plan(plan: Plan, to: str) -> Exported:
     notes = []
     if setup.framework not in (OWN, again.framework):
         notes.append(_approximation(plan, system, "realise", f"its runs have the rules of {system.title}"))
-    if back is not None and "recompute" in lost and {plan.recompute.ops, back.recompute.ops} == _BLOCKS:
+    if back is not None and "recompute" in lost and _differ_at_ends(plan, back):
         lost = tuple(verb for verb in lost if verb != "recompute")
-        notes.append(_approximation(plan, system, "recompute", "its recomputation stops elsewhere at a block's end"))
+        if plan.recompute.ops != back.recompute.ops:
+            why = "its recomputation stops elsewhere at a block's end"
+            notes.append(_approximation(plan, system, "recompute", why))
     if lost:
         reasons = {verb: system.cannot.get(verb, f"{system.title} has no field for it") for verb in lost}
         raise PlanError([_refusal(plan, system, verb, why) for verb, why in reasons.items()])
     return Exported(system, setup, fields, text, tuple(notes), beside)
 
 
-_BLOCKS = {("blocks",), ("whole_blocks",)}
-"""Recomputation up to what the backward needs, and to a block's end: they differ in a block's last product."""
+def _differ_at_ends(plan: Plan, back: Plan) -> bool:
+    """True if both run the same blocks again, up to what the backward needs or to a block's end: they differ in a
+    block's last product, or not at all where the framework decides that."""
+    one, other = (effective(p)["recompute"][1:] for p in (plan, back))
+    return plan.recompute.blocks and back.recompute.blocks and one == other
 
 
 def _reread(
@@ -111,15 +123,13 @@ def _verb_of(found: Diagnostic) -> str:
 
 def _refusal(plan: Plan, system: System, verb: str, why: str) -> Diagnostic:
     cause = _cause(plan, verb)
-    sentence = " ".join((cause.via or cause.sentence).split())
-    shown = f"`{sentence}`" if cause is not plan.mesh.cause or verb == "mesh" else f"a plan without `{verb}`"
+    shown = f"`{sentence_of(cause)}`" if cause is not plan.mesh.cause or verb == "mesh" else f"a plan without `{verb}`"
     return Diagnostic("E1309", f"{system.title} cannot say {shown}: {why}", cause.span)
 
 
 def _approximation(plan: Plan, system: System, verb: str, why: str) -> Diagnostic:
     cause = _cause(plan, verb)
-    sentence = " ".join((cause.via or cause.sentence).split())
-    return Diagnostic("W1310", f"{system.title} says `{sentence}` only nearly: {why}", cause.span)
+    return Diagnostic("W1310", f"{system.title} says `{sentence_of(cause)}` only nearly: {why}", cause.span)
 
 
 def _cause(plan: Plan, verb: str) -> Cause:

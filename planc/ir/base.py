@@ -70,6 +70,11 @@ class Cause(Value):
         return f"{plain_name(self.span.file)}:{self.span.line}  {python_comment(self.via or self.sentence)}"
 
 
+def sentence_of(cause: Cause) -> str:
+    """The sentence of a `cause` as the plan's author wrote it, on one line."""
+    return " ".join((cause.via or cause.sentence).split())
+
+
 def plain_name(file: str) -> str:
     """The last part of the path `file` as emitted code may hold it, at most 80 characters.
 

@@ -515,6 +515,11 @@ class Plan(Value):
         return self.mesh.size(self.split.axis) if self.split else 1
 
     @property
+    def pipelined(self) -> Split | None:
+        """The `split` over several ranks; one rank is no pipeline."""
+        return self.split if self.pipeline > 1 else None
+
+    @property
     def stages(self) -> tuple[tuple[int, int], ...]:
         """Layer ranges of the virtual stages; one stage without a pipeline."""
         return self.split.stages if self.split else ((0, self.model.layers),)

@@ -6,8 +6,15 @@ from dataclasses import replace
 
 from planc.frameworks import OWN, framework
 from planc.frameworks.framework import Framework
+from planc.ir.axes_of_one import without_axes_of_one
 from planc.ir.model import Model
 from planc.ir.plan import Kernel, Overlap, Plan, RealisedAs, Store
+
+
+def settled(plan: Plan) -> Plan:
+    """`plan` as it is laid out: without what its sentences say of axes of one rank, then `filled` for these sizes,
+    which may be others than those that the file was read with."""
+    return filled(without_axes_of_one(plan))
 
 
 def filled(plan: Plan) -> Plan:
@@ -33,7 +40,7 @@ def filled(plan: Plan) -> Plan:
         overlaps=_overlaps(plan, rules, realise),
         recompute=replace(plan.recompute, ops=("whole_blocks",)) if whole else plan.recompute,
         model=_with_vocab(plan.model, padded),
-        realise=replace(realise, whole_blocks=whole),
+        realise=replace(realise, whole_blocks=whole or realise.whole_blocks),
     )
 
 

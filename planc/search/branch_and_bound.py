@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
@@ -29,6 +30,7 @@ from planc.cost.memory.peak import GIB, memory
 from planc.cost.step.layout_cost import LayoutCost
 from planc.cost.step.step_time import step_lower_bound_s
 from planc.cost.step.whole_run import run_of
+from planc.diag.diagnostic import Diagnostic
 from planc.diag.errors import PlanError
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.garbage import gc_paused
@@ -118,6 +120,16 @@ class Candidate:
 
 
 @dataclass(frozen=True)
+class Refused:
+    """Layouts that a rule or the target refuses for one reason, of those that were met."""
+
+    code: str
+    message: str
+    """Message of the first of them; others differ in its numbers."""
+    layouts: int
+
+
+@dataclass(frozen=True)
 class Found(Sequence[Candidate], InNotebook):
     """`planc.search/1`: the best layouts, fastest first.
 
@@ -135,6 +147,9 @@ class Found(Sequence[Candidate], InNotebook):
     """Target whose programs were costed; None: seconds and memory of any correct program."""
     refused: int = 0
     """Layouts that the target was asked about and refused."""
+    refusals: tuple[Refused, ...] = ()
+    """Layouts that are no answer, by their reason, the most frequent first. Those that a bound excludes are not
+    asked about."""
     nearest_miss: Candidate | None = None
     """Where nothing fits: the layout that breaks no rule and needs the least memory."""
     cut_short: Ends = ""
@@ -168,6 +183,7 @@ class Found(Sequence[Candidate], InNotebook):
             "decided": self.decided,
             "fully_costed": self.fully_costed,
             "refused": self.refused,
+            "refusals": [asdict(reason) for reason in self.refusals],
             "seconds": self.seconds,
             "best": [c.to_json() for c in self.best],
             "pareto": [c.to_json() for c in self.pareto],
@@ -216,6 +232,7 @@ def search(
         room_gib=run.room_gib,
         target=run.target,
         refused=run.refused,
+        refusals=tuple(sorted(run.refusals.values(), key=lambda r: (-r.layouts, r.code, r.message))),
         nearest_miss=_with_intervals([nearest], space.plan)[0] if nearest else None,
         cut_short=run.cut_short,
         most_layouts=space.most_layouts,
@@ -297,6 +314,8 @@ class _Run:
         self._fitting_bounds: list[tuple[float, float]] = []
         """Seconds a sequence of each, and the lower bound on its memory (GiB)."""
         self.waiting: list[tuple[Key, Node]] = []
+        self.refusals: dict[tuple[str, str], Refused] = {}
+        """Layouts refused, by code and reason."""
         self.decided = self.costed = self.met = self.opened = 0
         self.on_progress = on_progress
         self._last_s = self._limit_s = float("inf")
@@ -309,6 +328,9 @@ class _Run:
             met = 0
             for family in itertools.islice(families, PART if self.large else None):
                 met += 1
+                if unfit := self.bounds.unfit(family):
+                    message = f"the schedule runs other numbers of microbatches than {family.microbatches:,}"
+                    self._refuse(self.space.refusal("E0402", message), unfit * len(family.variants))
                 if any(True for _ in self.bounds.shapes(family, self.open_gib)):
                     self._wait(self.bounds.of_family(family) / family.sequences, 0.0, family)
             self._expand(PART_NODES if self.large and met else None)
@@ -372,7 +394,8 @@ class _Run:
         met = itertools.takewhile(lambda _: not self.ended(), space.laid())
         some = itertools.islice(met, PROBED if self.large else None)
         meshes = sorted(
-            (laid for laid in some if self.constraints.allow(*laid)), key=lambda laid: sum(n > 1 for n in laid[0])
+            (laid for laid in some if self.constraints.broken(*laid) is None),
+            key=lambda laid: sum(n > 1 for n in laid[0]),
         )
         for i, (sizes, order) in enumerate(meshes[:: -(-len(meshes) // PROBES) or 1]):
             variant = i % len(space.variants)
@@ -383,7 +406,7 @@ class _Run:
                 for j in range(len(pipelines))
                 if batches
             ]
-            yield from itertools.islice(filter(self.constraints.allow_point, points), 1)
+            yield from itertools.islice((p for p in points if self.constraints.broken_at(p) is None), 1)
 
     def nearest_miss(self) -> Candidate | None:
         """The layout that breaks no rule and needs the least memory; None where every layout breaks one.
@@ -409,7 +432,7 @@ class _Run:
                 for gib, point in self.bounds.points(node):
                     number += 1
                     heappush(waiting, (gib, number, (node, point)))
-            elif self.constraints.allow_point(node[1]):
+            elif self.constraints.broken_at(node[1]) is None:
                 shape, point = node
                 found = self._costed(point, self.bounds.layout(point, shape))
                 if found is not None and (best is None or found.memory_gib < best.memory_gib):
@@ -471,8 +494,30 @@ class _Run:
                 self._forget_meshes()
             self._report(len(self.waiting))
             self.decided += self.bounds.count(sizes) if count else 0
-            if self.constraints.allow(sizes, order):
+            broken = self.constraints.broken(sizes, order)
+            if count:
+                self._note_refusals(sizes, broken)
+            if broken is None:
                 yield from self.bounds.families(sizes, order)
+
+    def _note_refusals(self, sizes: tuple[int, ...], broken: Diagnostic | None) -> None:
+        """Count the layouts of the mesh with these `sizes`: all where it is `broken`, else those without a batch."""
+        if broken is not None:
+            self._refuse(broken, self.bounds.count(sizes))
+            return
+        for variants in self.bounds.variant_groups:
+            data = self.bounds.data_parallel(variants[0], sizes)
+            if not self.space.batches(data):
+                message = f"no microbatch divides the batch over {data:,} data-parallel ranks"
+                self._refuse(self.space.refusal("E0205", message), len(variants))
+
+    def _refuse(self, found: Diagnostic, layouts: int) -> None:
+        """Count `layouts` that are refused for one reason; reasons that differ in their numbers alone are one."""
+        why = found.code, re.sub(r"[\d,.]+", "#", found.message)
+        known = self.refusals.get(why)
+        before = known.layouts if known else 0
+        first = known.message if known else found.message
+        self.refusals[why] = Refused(code=found.code, message=first, layouts=before + max(layouts, 1))
 
     def _beaten(self, bound_s: float, bound_gib: float) -> bool:
         """True if enough layouts are faster, and one of them needs less memory too: the node is dominated."""
@@ -483,7 +528,8 @@ class _Run:
     def _cost(self, close: LeafNode) -> Candidate | None:
         """Cost a layout as `planc cost` does; None when it breaks a rule or does not fit."""
         point, layout = close.point, close.layout
-        if not self.constraints.allow_point(point):
+        if (broken := self.constraints.broken_at(point)) is not None:
+            self._refuse(broken, 1)
             return None
         candidate = self._costed(point, layout, self.room_gib)
         return candidate if candidate is not None and candidate.memory_gib <= self.room_gib else None
@@ -498,8 +544,9 @@ class _Run:
             sharded = self.bounds.sharded(point)
             try:
                 realised = self.realise(sharded)
-            except PlanError:
+            except PlanError as error:
                 self.refused += 1
+                self._refuse(error.diagnostics[0], 1)
                 return None
             used = memory(realised.sharded, layout.timeline, realised, ())
             if used.per_device_gib.total > room_gib:

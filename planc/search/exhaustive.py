@@ -22,14 +22,14 @@ def every(space: Space, most: int | None = None) -> Iterator[tuple[Point, Step, 
     found = [
         (shape, Point(variant, family.sizes, family.sequences, family.microbatch, shape.pipeline, family.order))
         for sizes, order in space.laid()
-        if constraints.allow(sizes, order)
+        if constraints.broken(sizes, order) is None
         for family in bounds.families(sizes, order)
         for shape in bounds.shapes(family)
         for variant in family.variants
     ]
     found = found[:: -(-len(found) // most) if most else 1]
     for shape, point in sorted(found, key=_pipeline):
-        if constraints.allow_point(point):
+        if constraints.broken_at(point) is None:
             yield point, *bounds.layout(point, shape).run()
 
 

@@ -207,6 +207,10 @@ class Bounds:
                 found.append((pipeline, paths, paths.held_of_class(microbatches, 0)))
         return found
 
+    def unfit(self, family: Family) -> int:
+        """Pipelines of the space whose schedules do not run the microbatches of a `family` on its ranks."""
+        return len(self.space.pipelines(family.ranks)) - len(self._paths_of(family))
+
     def _saved_bytes(self, shape: Shape) -> list[float]:
         """Bytes of the microbatches in flight on the first rank of each class, at least."""
         return [_bytes(shape.saved, held) for held in shape.paths.held[shape.family.microbatches]]
@@ -268,7 +272,7 @@ class Bounds:
 
     def in_lockstep(self, shape: Shape) -> bool:
         """True if the ranks of the pipeline of a `shape` run one program."""
-        return self.lockstep and shape.pipeline is not None
+        return self.lockstep and shape.pipeline is not None and shape.pipeline.split is not None
 
     def of(self, point: Point) -> Bound:
         """The bound of a `point` whose batch and pipeline fit."""
@@ -304,7 +308,8 @@ class Bounds:
 
     def _microbatch_place(self, family: Family, pipeline: Pipeline | None) -> tuple[Cache, Hashable]:
         stored = self._stored_as[family.variants[0]], _keeps_gathered(pipeline)
-        narrow = (stored, family.microbatches) if self._narrow else None
+        used = tuple([n > 1 for n in family.sizes])  # of one rank, they divide no parameters to gather
+        narrow = (stored, family.microbatches, used) if self._narrow else None
         return self.cache, (family.microbatch, narrow, family.inside, family.strides)
 
     @cached_on(lambda b, family: (b.cache, (family.microbatch, family.inside)))
@@ -398,4 +403,4 @@ def _bytes(saved: SavedActivations, on: Sections) -> float:
 
 def _keeps_gathered(pipeline: Pipeline | None) -> bool:
     """True if gathered parameters stay for the step with the schedule of `pipeline`, unless a sentence says more."""
-    return pipeline is not None and pipeline.split.schedule in BACKWARD_IN_TWO_PARTS
+    return pipeline is not None and pipeline.split is not None and pipeline.split.schedule in BACKWARD_IN_TWO_PARTS

@@ -18,6 +18,7 @@ from planc.ir.mesh import Mesh, are_neighbours
 from planc.ir.plan import Batch, Plan, Recompute, Split
 from planc.ir.target import AnyTarget
 from planc.language.build import build_file
+from planc.language.framework_rules import settled
 from planc.language.imports import Files
 from planc.language.op_names import covering
 from planc.language.verbs.split import MOST_STAGES, even
@@ -46,7 +47,8 @@ class Pipeline:
     """A schedule as it is written, and the plan's `split` with it on some number of ranks."""
 
     text: str
-    split: Split
+    split: Split | None
+    """None on one rank, which is no pipeline."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,7 @@ class Space:
         self._meshes: Computed[tuple[tuple[int, ...], int], Mesh] = Computed(self._mesh)
         self._orders_of: Computed[tuple[bool, ...], tuple[int, ...]] = Computed(self._different_orders)
         self._first: dict[object, Plan] = {}
-        """A plan of each variant for each order and set of axes in use."""
+        """A plan of each variant for each order and set of axes in use, and for each padding of the vocabulary."""
 
     def _holes_of_kind(self, kind: str) -> list[Free]:
         return [f for f in self.free if f.kind == kind]
@@ -248,6 +250,10 @@ class Space:
         pipelines = len(SCHEDULES) + looping if self._holes_of_kind("schedule") else 1
         return self.meshes * len(self.variants) * batches * pipelines
 
+    def refusal(self, code: str, message: str) -> Diagnostic:
+        """A finding of this `code` and `message` about layouts of the space, at the plan's mesh."""
+        return Diagnostic(code, message, self.plan.mesh.cause.span)
+
     def forget_meshes(self) -> None:
         """Free the memory of the meshes that were met; they are made again where they are needed."""
         self._meshes.clear()
@@ -285,13 +291,13 @@ class Space:
         split = self.plan.split
         if split is None:
             yield None
+        elif ranks == 1:
+            yield Pipeline("1f1b" if self._holes_of_kind("schedule") else "", None)
         elif not self._holes_of_kind("schedule"):
             if ranks == self.plan.pipeline:
                 yield Pipeline("", split)
             elif (restaged := self._staged(split, split.schedule, split.chunks, ranks)) is not None:
                 yield Pipeline("", restaged)
-        elif ranks == 1:
-            yield Pipeline("1f1b", replace(split, schedule="1f1b", chunks=1, stages=even(self.plan.model.layers, 1)))
         else:
             for name in SCHEDULES:
                 for chunks in _chunks(name, self.plan.model.layers, ranks):
@@ -325,22 +331,29 @@ class Space:
 
     def fits_schedule(self, pipeline: Pipeline, ranks: int, microbatches: int) -> bool:
         """True if the schedule of `pipeline` on `ranks` ranks allows this number of `microbatches`."""
-        if pipeline.split.order:
-            return csv_schedule.microbatches(pipeline.split.order) == microbatches
-        schedule = schedules()[pipeline.split.schedule]
-        if ranks > 1 and schedule.even_ranks and ranks % 2:
+        split = pipeline.split
+        if split is None:
+            return True
+        if split.order:
+            return csv_schedule.microbatches(split.order) == microbatches
+        schedule = schedules()[split.schedule]
+        if schedule.even_ranks and ranks % 2:
             return False
-        return schedule.need(Shape(ranks, pipeline.split.chunks, microbatches)) is None
+        return schedule.need(Shape(ranks, split.chunks, microbatches)) is None
 
     # A point as a plan, and as a file.
 
     def plan_of(self, point: Point) -> Plan:
-        """The plan of a `point`, equal to the one that its file would be read as."""
+        """The plan of a `point`, equal to the one that its file would be costed as."""
         base = self.variants[point.variant].plan
         split = point.pipeline.split if point.pipeline else base.split
-        mesh = self.mesh(point.sizes, point.order)
-        plan = base.resized(mesh, self._batch(point.sequences, point.microbatch), split)
-        plan.share(self._first.setdefault((point.variant, point.order, *(n > 1 for n in point.sizes)), plan))
+        mesh, batch = self.mesh(point.sizes, point.order), self._batch(point.sequences, point.microbatch)
+        padded = mesh.size(*base.sharding_axes("vocab")) if base.realise else 1
+        of = (point.variant, point.order, padded, *(n > 1 for n in point.sizes))
+        if of not in self._first:
+            self._first[of] = settled(base.resized(mesh, batch, split))
+        plan = self._first[of].resized(mesh, batch, split)
+        plan.share(self._first[of])
         return plan
 
     def mesh(self, sizes: tuple[int, ...], order: int) -> Mesh:

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from planc.ir.target import TARGETS  # noqa: E402
-from tests.random_plans import coverage, state  # noqa: E402
+from tests.random_plans import axis_of_one, coverage, state  # noqa: E402
 from tests.random_plans.draw import draw  # noqa: E402
 from tests.random_plans.pieces import Drawn  # noqa: E402
 from tests.random_plans.promises import Outcome, prove, write  # noqa: E402
@@ -100,6 +100,22 @@ def check_all(path: Path, count: int, seconds: float, failures: Path, first: int
     return broken
 
 
+def check_axis_of_one(count: int, seconds: float, first: int) -> int:
+    """Check the law of an axis of one rank on so many plans; 1 where it does not hold on some."""
+    broken, held, begin = 0, 0, time.monotonic()
+    for seed in range(first, first + count):
+        if time.monotonic() - begin > seconds:
+            break
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                held += axis_of_one.hold(seed, drawn_of(seed), Path(folder), thorough=seed % THOROUGH == 0)
+            except Exception:
+                broken += 1
+                print(f"seed {seed}:\n{traceback.format_exc(limit=-1)}", flush=True)
+    print(f"an axis of one rank: held on {held:,} plans in {time.monotonic() - begin:.0f} s, broken on {broken}")
+    return min(broken, 1)
+
+
 def shares(path: Path) -> str:
     """How many plans a target lowers, and how many have no error for it."""
     rows = [line for line in state.lines(path) if line["part"] == "checked"]
@@ -125,6 +141,7 @@ def main() -> int:
     parser.add_argument("--record", metavar="DATE", help="append the state's counts to results.toml, and stop")
     parser.add_argument("--show", type=int, help="print the plan of this seed, and its line")
     parser.add_argument("--failures", type=Path, default=FAILURES)
+    parser.add_argument("--axis-of-one", action="store_true", help="check the law of an axis of one rank instead")
     options = parser.parse_args()
     if options.record:
         state.record(options.state, RESULTS, options.record)
@@ -141,6 +158,8 @@ def main() -> int:
         print(drawn.text, *drawn.files.values(), sep="\n")
         print(json.dumps(line_of(options.show, Path(tempfile.mkdtemp()), options.failures)[0]))
         return 0
+    if options.axis_of_one:
+        return check_axis_of_one(options.count, options.seconds, options.first)
     if options.train:
         from tests.random_plans.train import STACKS, train_all
 

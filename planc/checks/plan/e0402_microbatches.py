@@ -13,7 +13,7 @@ from planc.pipeline.split import schedule_of, shape_of
 
 
 def check(plan: Plan) -> Iterator[Diagnostic]:
-    split = plan.split
+    split = plan.pipelined
     unit = plan.data_parallel * plan.batch.microbatch_sequences
     if split is None or plan.batch.sequences % unit:
         return

@@ -11,25 +11,26 @@ from planc.ir.plan import Plan
 
 
 def check(plan: Plan) -> Iterator[Diagnostic]:
-    if plan.split is None:
+    split = plan.pipelined
+    if split is None:
         return
-    if all(axis.name != plan.split.axis for axis in plan.mesh.axes):
+    if all(axis.name != split.axis for axis in plan.mesh.axes):
         yield Diagnostic(
             "E0404",
-            f"axis `{plan.split.axis}` is of a view, and layers are split over an axis of the mesh",
-            plan.split.cause.span,
+            f"axis `{split.axis}` is of a view, and layers are split over an axis of the mesh",
+            split.cause.span,
             help="a view divides the ranks of the mesh's axes once more, for some parameters: these ranks hold the "
             "same layers",
         )
         return
     uses = [(s.axes, s.cause) for s in plan.shards] + [(s.axes, s.cause) for s in plan.stores]
     for axes, cause in uses:
-        if plan.split.axis in axes:
+        if split.axis in axes:
             yield Diagnostic(
                 "E0404",
-                f"axis `{plan.split.axis}` splits the layers and cannot divide anything else",
+                f"axis `{split.axis}` splits the layers and cannot divide anything else",
                 cause.span,
-                related=(Related(plan.split.cause.span, "the layers are split here"),),
+                related=(Related(split.cause.span, "the layers are split here"),),
                 fix=remove(cause),
                 help="ranks along a pipeline hold different layers and have no tensor in common to divide",
             )

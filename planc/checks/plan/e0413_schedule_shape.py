@@ -11,7 +11,7 @@ from planc.pipeline.split import schedule_of
 
 
 def check(plan: Plan) -> Iterator[Diagnostic]:
-    split = plan.split
+    split = plan.pipelined
     if split is None:
         return
     schedule, ranks = schedule_of(split), plan.pipeline

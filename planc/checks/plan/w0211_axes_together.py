@@ -11,7 +11,7 @@ from planc.ir.plan import Plan
 
 
 def check(plan: Plan) -> Iterator[Diagnostic]:
-    if plan.mesh.views:
+    if any(plan.mesh.size(*view.of) > 1 for view in plan.mesh.views):
         return
     uses = _uses(plan)
     axes = [a for a in plan.mesh.axes if a.size > 1]

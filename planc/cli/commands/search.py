@@ -96,6 +96,7 @@ def run(options: argparse.Namespace) -> int:
     if found.cut_short:
         print(f"{CUT_SHORT[found.cut_short]}: the best so far, of up to {found.most_layouts:,} layouts")
     print(_costed_for(found))
+    print("\n".join(fitted(_refusals(found))), end="\n" if found.refusals else "")
     if not found.best:
         print(_none(found), file=sys.stderr)
         return _status(found)
@@ -230,8 +231,13 @@ def _costed_for(found: Found) -> str:
     """The line that names the target."""
     if found.target is None:
         return "target none: seconds and memory of any correct program"
-    refused = f"; {found.refused:,} layouts that it refuses are left out" if found.refused else ""
-    return f"target {found.target}: seconds and memory of its programs{refused}"
+    return f"target {found.target}: seconds and memory of its programs"
+
+
+def _refusals(found: Found) -> Iterator[str]:
+    """The line that counts the layouts left out, by their reasons."""
+    if found.refusals:
+        yield "refused: " + ", ".join(f"{r.layouts:,} {r.code} ({r.message})" for r in found.refusals)
 
 
 def _none(found: Found) -> str:

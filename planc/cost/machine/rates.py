@@ -19,14 +19,25 @@ def memory_bytes_per_s(chip: Chip) -> float:
     return chip.memory_bandwidth_bytes_per_s / chip.devices * chip.memory_efficiency
 
 
-def peak_flops_per_s(chip: Chip, dtype: str) -> float:
-    """Dense peak of the whole `chip` in `dtype` (FLOP/s); without a rate for it, that of the next wider dtype.
+def rated_dtype(chip: Chip, dtype: str) -> str:
+    """The dtype at whose rate `chip` runs `dtype`: its own, else the next wider one's. A chip without bf16 runs it as
+    fp32.
 
-    >>> peak_flops_per_s(h100, "bf16"), peak_flops_per_s(h100, "float4")  # no float4 units: float8
+    >>> rated_dtype(h100, "bf16"), rated_dtype(h100, "float4")  # no float4 units
+    ('bf16', 'float8')
+    """
+    wider = {"float4": ("float8", "bf16", "fp16"), "bf16": ("fp32", "fp16")}
+    order = (dtype, *wider.get(dtype, ("bf16", "fp16")), "fp32")
+    return next(d for d in order if d in chip.flops_per_s)
+
+
+def peak_flops_per_s(chip: Chip, dtype: str) -> float:
+    """Dense peak of the whole `chip` in `dtype` (FLOP/s), or in the dtype that it runs in its place.
+
+    >>> peak_flops_per_s(h100, "bf16"), peak_flops_per_s(h100, "float4")
     (989000000000000.0, 1979000000000000.0)
     """
-    order = [dtype, *(["float8"] if dtype == "float4" else []), "bf16", "fp16", "fp32"]
-    return next(chip.flops_per_s[d] for d in order if d in chip.flops_per_s)
+    return chip.flops_per_s[rated_dtype(chip, dtype)]
 
 
 def dtype_s_per_flop(chip: Chip, dtype: str) -> float:

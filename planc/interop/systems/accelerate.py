@@ -308,15 +308,11 @@ BESIDE = {
 }
 CANNOT = {
     "mesh": "its axes are dp_replicate, dp_shard, cp and tp, in this order",
-    "split": "Accelerate has no pipeline parallelism outside Megatron-LM",
     "store": "FSDP divides parameters, gradients and optimizer alike, in fp32",
     "compute": "FSDP computes and reduces in bf16; plain data parallelism reduces in fp32",
     "shard": "the model's own plan divides heads and feed-forward, not the vocabulary",
     "gather": "FSDP keeps gathered parameters for a pass or a microbatch",
-    "recompute": "activation checkpointing runs every layer again",
-    "offload": "FSDP offloads parameters and optimizer together",
     "route": "Accelerate has no expert parallelism",
-    "overlap": "FSDP and DistributedDataParallel always overlap",
     "compile": "torch_compile is of the blocks and the loss together",
 }
 

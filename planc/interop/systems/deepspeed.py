@@ -315,9 +315,6 @@ BESIDE = {
 CANNOT = {
     "mesh": "its axes are pipeline, data, sequence and tensor parallelism, in this order",
     "store": "ZeRO divides optimizer, gradients and parameters over all data-parallel ranks, or over a MiCS group",
-    "overlap": "DeepSpeed overlaps the reduction of gradients with ZeRO alone, by overlap_comm",
-    "attention.core": "DeepSpeed's context parallelism is Ulysses",
-    "recompute": "activation checkpointing of the Trainer runs every layer again to its end",
     "split": "its pipeline is 1F1B with layers divided evenly",
     "shard": "AutoTP divides heads and feed-forward, and the vocabulary where it is told to",
     "gather": "ZeRO 3 gathers parameters again for the backward",

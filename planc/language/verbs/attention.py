@@ -57,7 +57,7 @@ def role(sentence: Sentence) -> str:
 def _together(one: Kernel, other: Kernel) -> Kernel:
     """The two sentences of a plan as one: the way to meet keys, with the kernel."""
     meets, kernel = (one, other) if one.method in PASSES_KEYS else (other, one)
-    return replace(meets, kernel=NamedKernel(method=kernel.method, cause=kernel.cause))
+    return replace(meets, block=kernel.block, kernel=NamedKernel(method=kernel.method, cause=kernel.cause))
 
 
 def mistakes(plan: Plan) -> Iterator[str]:

@@ -37,6 +37,8 @@ def read(sentence: Sentence, draft: Draft) -> None:
         return
     count, written = pipeline.stages, node.node("stages")
     most = min(draft.model.layers + (2 if written else 0), MOST_STAGES)  # an end may hold no layer
+    if draft.mesh.size(*axes) == 1:
+        most = MOST_STAGES  # no pipeline
     if count > most:
         draft.report(
             "E0401",
@@ -193,7 +195,9 @@ def mistakes(plan: Plan) -> Iterator[str]:
     if split.schedule not in schedules():
         yield f"unknown pipeline schedule `{split.schedule}`"
         return
-    schedule, ranks = schedules()[split.schedule], plan.mesh.size(split.axis)
+    schedule, ranks = schedules()[split.schedule], plan.pipeline
+    if ranks == 1 and len(split.stages) <= MOST_STAGES:
+        return
     if schedule.name == "csv":
         if mistake := mistake_of_order(split.order, ranks):
             yield f"its schedule cannot be run: {mistake}"

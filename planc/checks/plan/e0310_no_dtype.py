@@ -1,0 +1,63 @@
+"""E0310: products in a dtype that the chip has no units for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.diag.diagnostic import Diagnostic, Related
+from planc.diag.registry import Rule
+from planc.ir.hardware import NARROW
+from planc.ir.plan import Plan
+
+
+def fails(plan: Plan, dtype: str) -> bool:
+    """True if a product in `dtype` does not start on the plan's chip: a GPU without units for it. XLA and CPUs run
+    it in a wider dtype."""
+    chip = plan.cluster.chip
+    return dtype in NARROW and dtype not in chip.flops_per_s and plan.cluster.kind == "node" and not chip.hosts_itself
+
+
+def check(plan: Plan) -> Iterator[Diagnostic]:
+    """A finding for each `quantize` sentence of `plan` whose products do not start on its chip."""
+    chip = plan.cluster.chip
+    for q in plan.quantize:
+        if fails(plan, q.dtype):
+            yield Diagnostic(
+                "E0310",
+                f"{chip.name} has no units for {q.dtype}: the products of {', '.join(q.ops)} do not start on it",
+                q.cause.span,
+                help=f"rates of {chip.name}: {', '.join(chip.flops_per_s)}; leave the sentence out, or take a chip"
+                f" with a rate for {q.dtype}",
+                related=(Related(plan.cluster.cause.span, f"{plan.cluster.name} has {chip.name}"),),
+            )
+
+
+RULE = Rule(
+    code="E0310",
+    title="a narrow dtype that the chip lacks",
+    reads="plan",
+    about=("quantize", "cluster"),
+    why="""A product in float8 or float4 needs units of the chip for it: an A100 has none for float8, and torch refuses
+to start such a product there. The chip's file says which dtypes it has a rate for.""",
+    bad="""plan example
+model     llama3_8b
+batch     64 x 4096 tokens microbatch 1
+cluster   1 x a100_node
+mesh      dp 8
+use       zero1 over dp
+compute   bf16 reduce fp32
+quantize  ffn as float8(rowwise)
+recompute blocks
+""",
+    good="""plan example
+model     llama3_8b
+batch     64 x 4096 tokens microbatch 1
+cluster   1 x h100_node
+mesh      dp 8
+use       zero1 over dp
+compute   bf16 reduce fp32
+quantize  ffn as float8(rowwise)
+recompute blocks
+""",
+    check=check,
+)

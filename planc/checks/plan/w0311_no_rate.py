@@ -1,0 +1,69 @@
+"""W0311: a dtype that the chip's file has no rate for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.plan.e0310_no_dtype import fails
+from planc.diag.diagnostic import Diagnostic
+from planc.diag.registry import Rule
+from planc.ir.base import Cause
+from planc.ir.plan import Plan
+
+
+def check(plan: Plan) -> Iterator[Diagnostic]:
+    """A finding for each sentence of `plan` with a dtype that its chip has no rate for, unless that is an error."""
+    from planc.cost.machine.rates import rated_dtype
+
+    chip, reported = plan.cluster.chip, set()
+    for dtype, runs, cause in _requested(plan):
+        if dtype in chip.flops_per_s or (dtype, cause) in reported or (runs and fails(plan, dtype)):
+            continue
+        reported.add((dtype, cause))
+        what = f"products are costed as {rated_dtype(chip, dtype)}" if runs else "state in it is converted for each use"
+        yield Diagnostic(
+            "W0311",
+            f"{chip.name} has no rate for {dtype}: {what}",
+            (cause or plan.mesh.cause).span,
+            help=f"rates of {chip.name}: {', '.join(chip.flops_per_s)}; take one of these, or write the chip's rate"
+            " into its file if it has one",
+        )
+
+
+def _requested(plan: Plan) -> Iterator[tuple[str, bool, Cause | None]]:
+    """The dtypes that sentences ask for, of products (True) and of state at rest."""
+    yield plan.precision.compute, True, plan.precision.cause
+    yield from ((q.dtype, True, q.cause) for q in plan.quantize)
+    yield from ((s.dtype, False, s.cause) for s in plan.stores if s.dtype)
+
+
+RULE = Rule(
+    code="W0311",
+    title="a dtype without a rate",
+    reads="plan",
+    why="""A chip's file gives a rate for each dtype that the chip has units for. A product in another dtype runs all
+the same where the framework or the compiler puts another in its place: bf16 on a chip with fp16 alone as fp32, a narrow
+dtype on a TPU without one as bf16. It is no faster than that, and whoever asked for the speed of a dtype does not get
+it. State in such a dtype is smaller, and is converted each time it is used.""",
+    bad="""plan example
+model     llama3_8b
+batch     64 x 4096 tokens microbatch 1
+cluster   tpu_v5p(2x2x2)
+mesh      fsdp 8
+use       fsdp over fsdp
+compute   bf16 reduce fp32
+quantize  ffn as float8(tensorwise)
+recompute blocks
+""",
+    good="""plan example
+model     llama3_8b
+batch     64 x 4096 tokens microbatch 1
+cluster   tpu_v5p(2x2x2)
+mesh      fsdp 8
+use       fsdp over fsdp
+compute   bf16 reduce fp32
+quantize  ffn as int8
+recompute blocks
+""",
+    check=check,
+)
