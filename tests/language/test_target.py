@@ -43,7 +43,8 @@ def test_a_target_that_is_only_the_cluster_s_may_refuse(tmp_path: Path) -> None:
     (xla,) = [t for t in report.targets if t.target == "xla"]
     assert not xla.lowers and [(r.code, r.line) for r in xla.refusals] == [("E0901", 9)]
     for wrong in (checked(tmp_path, TPUS, more + "target xla\n"), checked(tmp_path, TPUS, more, target="xla")):
-        assert {d.code for d in wrong.diagnostics} == {"E0901", "W0311"} and wrong.memory is None and wrong.target == "xla"
+        assert {d.code for d in wrong.diagnostics} == {"E0901", "W0311"}
+        assert wrong.memory is None and wrong.target == "xla"
 
 
 def test_sentences_for_the_cluster_s_target_are_read(tmp_path: Path) -> None:
