@@ -379,9 +379,9 @@ def schemas() -> dict[str, Schema]:
         ),
         _answer(
             "planc.audit/1",
-            "Answer of `planc audit`; `wire` and `compiler` where a compiler chooses the collectives.",
+            "Answer of `planc audit`; `wire` and `compiler` where a compiler chooses the collectives, else `placed`.",
             {**of_fields(Audit), "compiler": compiler(), "ok": TRUTH},
-            optional=("wire", "compiler"),
+            optional=("wire", "compiler", "placed"),
         ),
         _answer(
             "planc.portability/1",

@@ -97,6 +97,19 @@ class PeakMemory:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Placed:
+    """Rows and shards that ranks get, beside those of their places in the plan's mesh."""
+
+    ranks: int = 0
+    """Ranks that were asked."""
+    otherwise: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """What ranks get otherwise, and which ranks: `sequences`, `tokens of sequences`, or `shard over DIMENSION`."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"ranks": self.ranks, "otherwise": {what: list(ranks) for what, ranks in self.otherwise.items()}}
+
+
+@dataclass(frozen=True, kw_only=True)
 class AxisWire:
     """Bytes that one device sends over one mesh dimension in a step, all operations together."""
 
@@ -266,13 +279,14 @@ class Audit:
     memory: tuple[PeakMemory, ...] = ()
     normalisations: tuple[str, ...] = ()
     unparsed: tuple[str, ...] = ()
+    placed: Placed = Placed()
     wire: tuple[AxisWire, ...] = ()
     compiler: CompilerReport | None = None
 
     @property
     def ok(self) -> bool:
         if self.compiler is None:
-            return not self.unparsed and all(row.agrees for row in self.rows)
+            return not self.unparsed and not self.placed.otherwise and all(row.agrees for row in self.rows)
         near = all(abs(w.relative) <= AXES_WITHIN for w in self.judged)
         return not self.unparsed and near and self.compiler.fits == self.compiler.predicted_to_fit
 
@@ -293,6 +307,7 @@ class Audit:
             "memory": [m.to_json() for m in self.memory],
             "normalisations": list(self.normalisations),
             "unparsed": list(self.unparsed),
+            **({} if self.compiler else {"placed": self.placed.to_json()}),
             **({"wire": [w.to_json() for w in self.wire]} if self.compiler else {}),
             **({"compiler": self.compiler.to_json()} if self.compiler else {}),
             "ok": self.ok,

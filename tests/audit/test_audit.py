@@ -17,7 +17,7 @@ from planc.backends.cuda.audit import run as auditing
 from planc.backends.cuda.audit.predict import predicted
 from planc.cli import main
 from planc.diag import PlanError
-from planc.ir.audit import Audit, AuditOptions, AuditRow, Total, compared, differences
+from planc.ir.audit import Audit, AuditOptions, AuditRow, Placed, Total, compared, differences
 from planc.ir.sharding import Sharded
 from tests.plans import propagated
 
@@ -96,6 +96,7 @@ def test_a_difference_is_said_and_makes_the_answer_no() -> None:
     assert "stage 1: all_gather over tp in bf16: predicted 4 calls" in differences(rows)[0]
     assert not _audit(rows).ok
     assert not _audit((), unparsed=("broadcast_",)).ok
+    assert not replace(_audit(()), placed=Placed(ranks=4, otherwise={"sequences": (1, 2)})).ok
     assert _audit(compared(0, {key: Total(4, 400)}, {key: Total(4, 400)})).ok
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import cycle, permutations
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.audit.places import asked, misplaced
 from planc.backends.cuda.emit.ranks import place
 from planc.checks import check_plan
 from planc.ir.plan import Plan
@@ -60,6 +62,38 @@ def test_ranks_of_a_group_rise(order: tuple[str, ...]) -> None:
                 apart = plan.mesh.place_of(rank, [a for a in others if a not in factor.axes])
                 groups.setdefault(apart, []).append(plan.mesh.place_of(rank, factor.axes))
             assert all(places == sorted(places) for places in groups.values())
+
+
+JOINED = ("cp 2 > d 2", *(s.format("d, cp") for s in (SENTENCES[0].replace(", e", ""), SENTENCES[1], SENTENCES[3])))
+
+
+def test_the_audit_asks_every_rank() -> None:
+    """Where there are not too many; what each gets is what its place says."""
+    program = lower_plan(check_plan(plan_of("joined", *JOINED)), "cuda", version="installed")
+    assert misplaced(program, asked(4)) == []
+    assert asked(3) == [0, 1, 2] and asked(1) == [0]
+    assert (len(asked(1000)), asked(1000)[0], asked(1000)[-1]) == (64, 0, 999)
+
+
+@pytest.mark.parametrize(
+    ("text", "planted", "what", "ranks"),
+    [
+        ("return rank % 2, 2", "return rank // 2, 2", "sequences", [1, 2]),
+        ("place, ranks = rank // 2, 2", "place, ranks = rank % 2, 2", "tokens of sequences", [1, 2]),
+        (".view(2, 2).permute(1, 0).reshape(-1, 2)", ".reshape(-1, 2)", "shard over cp", [0, 1, 2, 3]),
+        (
+            "init_device_mesh(device_type, tuple(MESH.values()), ",
+            "DeviceMesh(device_type, torch.tensor([0, 2, 1, 3]), ",
+            "shard over cp_d",
+            [1, 2],
+        ),
+    ],
+)
+def test_the_audit_finds_ranks_elsewhere(text: str, planted: str, what: str, ranks: list[int]) -> None:
+    program = lower_plan(check_plan(plan_of("joined", *JOINED)), "cuda", version="installed")
+    assert program.text.count(text) == 1
+    wrong = replace(program, text=program.text.replace(text, planted))
+    assert [rank for found, rank in misplaced(wrong, range(4)) if found == what] == ranks
 
 
 def test_the_text_of_a_place_is_its_number() -> None:

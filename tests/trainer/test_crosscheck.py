@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from planc.diag import PlanError
-from planc.trainer.receipt.crosscheck import MUST_AGREE, crosscheck
+from planc.trainer.receipt.crosscheck import MUST_AGREE, crosscheck, otherwise_begun
 from planc.trainer.receipt.crosscheck_text import picture, render
 from planc.trainer.receipt.receipt import Compile, Measured, Receipt, read_receipt
 from planc.trainer.telemetry.chart import Curve, plot, svg
@@ -309,3 +309,21 @@ def test_the_picture_is_well_formed() -> None:
 
 def test_json_is_plain() -> None:
     assert json.loads(json.dumps(crosscheck([receipt(), receipt()]).to_json()))["ok"] is True
+
+
+def test_a_first_loss_beside_another_stack_s_is_told(tmp_path: Path) -> None:
+    """Of the same training alone, whatever else lies there."""
+    first, *rest = LOSSES
+    mine, path = receipt((first, *rest)), tmp_path / "cuda.json"
+    mine.write(path)
+    (tmp_path / "other.json").write_text("{}")
+    for name, losses, changes in (
+        ("equal", (first + 1e-6, 9.0), {"target": "xla"}),
+        ("again", (first + 1.0,), {}),
+        ("seed", (first + 1.0,), {"target": "xla", "seed": 1}),
+    ):
+        receipt(losses, **changes).write(tmp_path / f"{name}.json")
+    assert otherwise_begun(mine, path) == []
+    receipt((first + 0.01, *rest), target="xla").write(tmp_path / "xla.json")
+    (said,) = otherwise_begun(mine, path)
+    assert f"{first:.4f}, and {first + 0.01:.4f} on xla" in said and "xla.json" in said

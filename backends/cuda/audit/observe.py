@@ -50,13 +50,15 @@ def ranks_of(group: Any) -> tuple[int, ...]:
     return tuple(dist.get_process_group_ranks(group))
 
 
-def meshes_of(emitted: Any, mesh: Any) -> tuple[Any, ...]:
-    """`mesh`, which an `emitted` program builds, and those that the program makes of it for some collectives.
-
-    In each of them a rank has the same number in its group, by which collectives place data, as it has in the mesh.
-    """
+def made_meshes(emitted: Any, mesh: Any) -> tuple[Any, ...]:
+    """`mesh`, which an `emitted` program builds, and those that the program makes of it for some collectives."""
     made = (getattr(emitted, name)(mesh) for name in MADE if hasattr(emitted, name))
-    meshes = (mesh, *(m for m in made if m is not None))
+    return (mesh, *(m for m in made if m is not None))
+
+
+def meshes_of(emitted: Any, mesh: Any) -> tuple[Any, ...]:
+    """`made_meshes`, each of which numbers a rank as its groups do, by which collectives place data."""
+    meshes = made_meshes(emitted, mesh)
     for m in meshes:
         numbers = tuple(m.get_local_rank(name) for name in m.mesh_dim_names)
         assert numbers == m.get_coordinate(), (

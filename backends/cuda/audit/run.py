@@ -9,7 +9,7 @@ from planc.checks import assume_checked, check_plan
 from planc.cost import cost_plan
 from planc.cost.memory.peak import GIB
 from planc.diag import Diagnostic, PlanError
-from planc.ir.audit import Audit, AuditOptions, PeakMemory, compared
+from planc.ir.audit import Audit, AuditOptions, PeakMemory, Placed, compared
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
 from planc.lowering import lower_plan, realise_for
@@ -42,7 +42,16 @@ def audit(plan: Plan, options: AuditOptions) -> Audit:
         memory=_memory(sharded, traced),
         normalisations=(*size_changes(plan, small), *_counted(traced, small.microbatches)),
         unparsed=tuple(sorted({name for t in traced for name in t.unparsed})),
+        placed=_placed(traced),
     )
+
+
+def _placed(traced: list[Traced]) -> Placed:
+    """The ranks that were asked, and what some of them get otherwise than by their places."""
+    wrong: dict[str, list[int]] = {}
+    for what, rank in sorted(row for t in traced for row in t.misplaced):
+        wrong.setdefault(what, []).append(rank)
+    return Placed(ranks=sum(t.asked for t in traced), otherwise={what: tuple(ranks) for what, ranks in wrong.items()})
 
 
 def _counted(traced: list[Traced], microbatches: int) -> tuple[str, ...]:

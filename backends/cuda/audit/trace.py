@@ -12,24 +12,24 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining import schedules as pipelining
 from torch.distributed.tensor import DTensor
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from planc.backends.cuda.analysis.attention import attention_kernel
 from planc.backends.cuda.analysis.roles import FsdpPolicy, Roles
 from planc.backends.cuda.audit.attention import one_kernel_attention
 from planc.backends.cuda.audit.balance import balanced
 from planc.backends.cuda.audit.equal_blocks import EqualBlocks
+from planc.backends.cuda.audit.fake_ranks import fake_rank
 from planc.backends.cuda.audit.memory import MemoryTracker
 from planc.backends.cuda.audit.norms import one_kernel_norms
-from planc.backends.cuda.audit.observe import Observer, meshes_of
+from planc.backends.cuda.audit.observe import Observer, made_meshes
 from planc.backends.cuda.audit.own_code import one_sequence_a_row
+from planc.backends.cuda.audit.places import asked, misplaced
 from planc.backends.cuda.audit.repeats import Repeats
 from planc.backends.cuda.audit.traced import Traced, UnlikeError
 from planc.backends.cuda.models import family
@@ -48,7 +48,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def trace(program: Program, stage: int, *, whole: bool = False, source: Source = None) -> Traced:
-    """A step of the first rank of a pipeline stage: its collectives and its peak memory.
+    """A step of the first rank of a pipeline stage: its collectives and its peak memory; and what some ranks get.
 
     The program runs the plan's model, or the module of `source` where its op graph was read from code. The
     optimizer has its state before the step that is traced. No process group may be initialised. Microbatches and
@@ -59,11 +59,13 @@ def trace(program: Program, stage: int, *, whole: bool = False, source: Source =
     sharded = program.sharded
     emitted = program.load()
     model = _on_meta(program) if source is None else _own(program, source)
+    ranks = asked(program.plan.mesh.devices)[stage :: program.plan.pipeline]
+    wrong = misplaced(program, ranks)
     with _fake_group(sharded, stage), _static_stages(emitted, sharded), balanced(emitted, sharded):
         mesh = emitted.build_mesh("cpu")
         divided = emitted.parallelize(model, mesh)
         modules = divided if isinstance(divided, list) else [divided]
-        observer = Observer(*meshes_of(emitted, mesh))
+        observer = Observer(*made_meshes(emitted, mesh))
         tracker = MemoryTracker(observer)
         repeats = Repeats(tracker, observer, whole=whole or not _has_equal_microbatches(sharded))
         shortened = repeats.within(emitted) if hasattr(emitted, "build_schedule") else nullcontext()
@@ -88,6 +90,8 @@ def trace(program: Program, stage: int, *, whole: bool = False, source: Source =
             peak_at=tracker.peak_at,
             counted=tuple(sorted(repeats.counted)),
             counted_blocks=blocks.counted,
+            asked=len(ranks),
+            misplaced=tuple(wrong),
         )
 
 
@@ -212,16 +216,11 @@ def _share_of_gradient(parameter: Any) -> Tensor | None:
     return local
 
 
-@contextmanager
-def _fake_group(sharded: Sharded, stage: int) -> Iterator[None]:
-    """The default process group of all the plan's ranks, of which this process is one."""
+def _fake_group(sharded: Sharded, stage: int) -> AbstractContextManager[None]:
+    """A context in which this process is the first rank of a pipeline stage."""
     plan = sharded.plan
     stride = plan.mesh.axis(plan.split.axis).stride if plan.split else 0
-    dist.init_process_group("fake", store=FakeStore(), rank=stage * stride, world_size=plan.mesh.devices)
-    try:
-        yield
-    finally:
-        dist.destroy_process_group()
+    return fake_rank(plan.mesh.devices, stage * stride)
 
 
 def _on_meta(program: Program) -> nn.Module:

@@ -11,11 +11,13 @@ from planc.cli.progress import Progress
 from planc.cli.views.table import table
 from planc.diag.diagnostic import Diagnostic
 from planc.diag.errors import PlanError
-from planc.ir.audit import AXES_WITHIN, Audit, AuditOptions, CompilerReport, Total
+from planc.ir.audit import AXES_WITHIN, Audit, AuditOptions, CompilerReport, Placed, Total
 from planc.ir.program import missing_framework
 
 SHRUNK = 64
 """Ranks that `--world-scale` without a number leaves."""
+SHOWN = 8
+"""Ranks of one mistake that are named."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -135,8 +137,18 @@ def lines(found: Audit) -> list[str]:
     if found.compiler is not None:
         return [*lines, *_of_compiler(found, found.compiler)]
     different = sum(not r.agrees for r in found.rows)
-    lines.append("every collective is as predicted" if found.ok else f"{different} of {len(rows)} rows differ")
-    return lines
+    lines.append(f"{different} of {len(rows)} rows differ" if different else "every collective is as predicted")
+    return [*lines, *_of_places(found.placed)]
+
+
+def _of_places(placed: Placed) -> list[str]:
+    """Ranks that get other rows or shards than those of their places."""
+    wrong = [
+        f"other {what} than by their places in the mesh: ranks {', '.join(map(str, ranks[:SHOWN]))}"
+        + (f" and {len(ranks) - SHOWN} more" if len(ranks) > SHOWN else "")
+        for what, ranks in placed.otherwise.items()
+    ]
+    return wrong or [f"rows and shards are those of each rank's place in the mesh ({placed.ranks} ranks asked)"]
 
 
 def _of_host(report: CompilerReport | None) -> list[str]:

@@ -92,6 +92,11 @@ def run(options: argparse.Namespace) -> int:
         print_json(receipt.to_json())
     else:
         _summary(receipt, options)
+    if options.receipt:
+        from planc.trainer.receipt.crosscheck import otherwise_begun
+
+        for said in otherwise_begun(receipt, Path(options.receipt)):
+            print(f"note: {said}", file=sys.stderr)
     return 0
 
 

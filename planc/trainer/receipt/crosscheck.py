@@ -8,12 +8,15 @@ optimizer. Otherwise the answer is no, with the fields that differ. A failed com
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import isfinite
+from pathlib import Path
 from typing import Any
 
+from planc.diag import PlanError
 from planc.trainer.receipt.divergence import Diagnosis, diagnose
-from planc.trainer.receipt.receipt import Receipt
+from planc.trainer.receipt.receipt import Receipt, read_receipt
 from planc.trainer.receipt.routing import budgets, flips
 
 MUST_AGREE = (
@@ -101,6 +104,21 @@ def crosscheck(receipts: Sequence[Receipt], budget: float | None = None) -> Cros
     first_flip = next((step for step, n in enumerate(flipped or (), 1) if n), None)
     total = None if flipped is None else sum(flipped)
     return CrossCheck(budget, max(gaps), outside, (), ok, mean, mean_budget, why, total, first_flip)
+
+
+def otherwise_begun(receipt: Receipt, path: Path) -> list[str]:
+    """Sentences about receipts beside `path`, where `receipt` was written, of the same training on another stack whose
+    first loss is another one."""
+    found = []
+    for beside in sorted(path.parent.glob("*.json")):
+        with suppress(PlanError):
+            other = read_receipt(beside)
+            begun = [r.model_copy(update={"losses": r.losses[:1]}) for r in (receipt, other)]
+            if other.target != receipt.target and not differing_fields(begun) and not crosscheck(begun).ok:
+                mine, its = (f"{r.losses[0]:.4f}" if r.losses[0] is not None else "no number" for r in begun)
+                which = f"`planc crosscheck {path} {beside}` says more"
+                found.append(f"the first loss is {mine}, and {its} on {other.target}: {which}")
+    return found
 
 
 def differing_fields(receipts: Sequence[Receipt]) -> tuple[str, ...]:

@@ -6,6 +6,20 @@ from .fault import Fault
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
+        name="an audit asks ranks for their number in a group alone, not for who is in it",
+        file="backends/cuda/audit/places.py",
+        text="(place, ranks_of(made.get_group(name)))",
+        planted='(place, expected.of(f"shard over {name}", made.get_rank())[1])',
+        test="tests/cuda/test_ranks.py::test_the_audit_finds_ranks_elsewhere",
+    ),
+    Fault(
+        name="ranks that get other rows leave an audit's answer at yes",
+        file="planc/ir/audit.py",
+        text="not self.unparsed and not self.placed.otherwise and all",
+        planted="not self.unparsed and all",
+        test="tests/audit/test_audit.py::test_a_difference_is_said_and_makes_the_answer_no",
+    ),
+    Fault(
         name="axes of a dimension lie in another order than ranks: torch sorts the ranks of a group",
         file="backends/cuda/analysis/roles.py",
         text="return Factor(**vars(Dimension.of(self.plan.mesh, axes)), role=role)",

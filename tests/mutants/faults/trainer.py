@@ -6,6 +6,13 @@ from .fault import Fault
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
+        name="a first loss that another stack has otherwise is not told",
+        file="planc/trainer/receipt/crosscheck.py",
+        text="and not crosscheck(begun).ok:",
+        planted="and crosscheck(begun).differing_fields:",
+        test="tests/trainer/test_crosscheck.py::test_a_first_loss_beside_another_stack_s_is_told",
+    ),
+    Fault(
         name="a line of spaces of a compiled plan is folded in their midst",
         file="planc/trainer/preset/compiled.py",
         text='cut, units[end] = end, "\\\\u0020"',

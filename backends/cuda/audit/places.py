@@ -1,0 +1,86 @@
+"""Which rows and which shards each rank gets, by the program and by the rank's place in the plan's mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from types import ModuleType
+from typing import Any
+
+from planc.backends.common.sequence_order import held_order
+from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.audit.fake_ranks import fake_rank
+from planc.backends.cuda.audit.observe import MADE, made_meshes, ranks_of
+from planc.ir.plan import Plan
+from planc.ir.program import Program
+
+MOST = 64
+"""Ranks that an audit asks."""
+
+
+def asked(devices: int) -> list[int]:
+    """The ranks that are asked, of so many `devices`: all, or some all over the mesh, the first and the last of it."""
+    count = min(devices, MOST)
+    return sorted({i * (devices - 1) // max(1, count - 1) for i in range(count)})
+
+
+def misplaced(program: Program, ranks: Sequence[int]) -> list[tuple[str, int]]:
+    """What a rank gets otherwise than its place says, with the rank, for each of `ranks`. No process group may be
+    initialised."""
+    emitted, expected = program.load(), _Expected(program)
+    found: list[tuple[str, int]] = []
+    for rank in ranks:
+        with fake_rank(program.plan.mesh.devices, rank):
+            seen = dict(_seen(emitted, expected))
+        found += [(what, rank) for what, value in seen.items() if value != expected.of(what, rank)]
+        for name in MADE:  # they keep a mesh for all that equal it: those of other ranks
+            kept: Any = getattr(emitted, name, None)
+            if hasattr(kept, "cache_clear"):
+                kept.cache_clear()
+    return found
+
+
+def _seen(emitted: ModuleType, expected: _Expected) -> Iterator[tuple[str, Any]]:
+    """What the rank that this process is gets."""
+    mesh = emitted.build_mesh("cpu")
+    yield "sequences", emitted.data_rank(mesh)
+    if hasattr(emitted, "sequence_rows"):
+        yield expected.tokens, emitted.sequence_rows(mesh).tolist()
+    for made in made_meshes(emitted, mesh):
+        coordinate = made.get_coordinate()
+        for name, place in zip(made.mesh_dim_names, coordinate, strict=True):
+            if name != expected.ends:  # two ranks that hold the same
+                yield f"shard over {name}", (place, ranks_of(made.get_group(name)))
+
+
+class _Expected:
+    """What a rank gets by its place in the plan's mesh."""
+
+    tokens = "tokens of sequences"
+
+    def __init__(self, program: Program) -> None:
+        roles = Roles(program.sharded)
+        self.plan: Plan = program.plan
+        self.context, self.ends = roles.context, roles.ends_name if roles.pipeline else ""
+        self.dimensions = {f.name: f.axes for f in (*roles.experts.factors, *roles.joined, *roles.factors)}
+        self.dimensions.setdefault(roles.context_name, roles.context)
+        self.order = held_order(self.plan)
+
+    def of(self, what: str, rank: int) -> Any:
+        """The value that `_seen` gives where all is well."""
+        plan, mesh = self.plan, self.plan.mesh
+        if what == "sequences":
+            return mesh.place_of(rank, plan.data_axes), mesh.size(*plan.data_axes)
+        if what == self.tokens:
+            length = plan.batch.sequence_tokens // mesh.size(*self.context)
+            first = mesh.place_of(rank, self.context) * length
+            return self.order[first : first + length]
+        axes = self.dimensions[what.removeprefix("shard over ")]
+        return mesh.place_of(rank, axes), self._along(rank, axes)
+
+    def _along(self, rank: int, axes: tuple[str, ...]) -> tuple[int, ...]:
+        """The ranks that differ from `rank` in their place over `axes` alone, in the order of their places."""
+        along = [self.plan.mesh.axis(name) for name in axes]
+        first = rank - sum(a.place_of(rank) * a.stride for a in along)
+        steps = product(*(range(0, a.size * a.stride, a.stride) for a in along))
+        return tuple(first + sum(step) for step in steps)
