@@ -31,7 +31,7 @@ def _index() -> str:
 
 `planc import FILE` reads the configuration of another system as a plan, `planc check FILE` judges it where it
 lies, and `planc export PLAN --to SYSTEM` writes it. A field is **read** (it becomes a sentence), **noted** (it changes
-neither layout, memory nor time as planc counts them; many go by one pattern, `log_*`), or **refused**
+neither layout, memory nor time as planc counts them; each is known by its name), or **refused**
 ([E1304](../diagnostics/E1304.md)) unless it has its default. A field that is none of these is unknown
 ([E1303](../diagnostics/E1303.md)). The last column counts the fields that an export sets.
 

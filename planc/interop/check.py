@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from planc.diag.diagnostic import Diagnostic, in_order
+from planc.diag.diagnostic import in_order
 from planc.diag.fast_dataclass import dataclass
-from planc.diag.quoting import printable
-from planc.diag.span import Source, Span
+from planc.diag.span import Source
 from planc.driver import Examined, examine, unread
-from planc.interop.importing import Imported, import_files
-from planc.interop.values import Options, Origin
+from planc.interop.importing import Imported, import_files, in_files
+from planc.interop.values import Options
 from planc.ir.target import AnyTarget
 
 
@@ -37,29 +35,7 @@ def examine_files(
         return ForeignExamined(unread(imported.diagnostics, imported.sources), imported)
     path = files[0].parent / f"{imported.setup.name}.plan"
     examined = examine(path, target=target, unsaved={path.resolve(): imported.text})
-    found = [*imported.diagnostics, *(d for one in examined.report.diagnostics for d in _in_files(one, path, imported))]
+    found = [*imported.diagnostics, *(d for one in examined.report.diagnostics for d in in_files(one, path, imported))]
     report = replace(examined.report, diagnostics=in_order(found))
     sources = {**examined.sources, **imported.sources, str(path): Source.of(str(path), imported.text)}
     return ForeignExamined(replace(examined, report=report, sources=sources), imported)
-
-
-def _in_files(found: Diagnostic, path: Path, imported: Imported) -> Iterator[Diagnostic]:
-    """The finding with the place of the field that its sentence follows from. Edits of the plan's text are left out."""
-    if found.span.file != str(path):
-        yield found
-        return
-    origins = (imported.lines or {}).get(found.span.line, ())
-    given = next((o.span for o in origins if o.span is not None), None)
-    sentence = imported.text.split("\n")[found.span.line - 1].partition("#")[0]
-    shown = f"in the plan: {' '.join(sentence.split())}"
-    if given is None:
-        shown += _defaults(origins, imported)
-    whole = Span(next(iter(imported.sources)), 1, 1, 1, 1)
-    help = f"{found.help}; {shown}" if found.help else shown
-    yield replace(found, span=given or whole, label="", help=help, related=(), fix=None)
-
-
-def _defaults(origins: tuple[Origin, ...], imported: Imported) -> str:
-    assert imported.system is not None
-    shown = ", ".join(f"{o.name} = {printable(str(o.value))[:40]}" for o in origins if not o.option)
-    return f", a default of {imported.system.title} ({shown})" if shown else ""

@@ -24,6 +24,21 @@ class Given:
 
 
 @dataclass(frozen=True)
+class Left:
+    """Words of a file that are of no field, and their place.
+
+    They are `unread`: of commands, variables and branches that the command is not made from. `loose` ones stand where a
+    flag would, and no command takes them; which words `open` ones are, only the shell knows; `unknown` ones are no
+    flags of the launcher before them; `twice` stands a field that is given again.
+    """
+
+    text: str
+    span: Span
+    kind: Literal["unread", "loose", "open", "unknown", "twice"]
+    words: int = 1
+
+
+@dataclass(frozen=True)
 class Document:
     """The fields of one file, by dotted path (`training.seq_len`), in the order of the file.
 
@@ -39,6 +54,16 @@ class Document:
     """Words of a command line before the first flag: what is started, and how (`torchrun`, `pretrain_gpt.py`)."""
     launcher: dict[str, Given] | None = None
     """Flags of torchrun or of another launcher that stand before the program."""
+    left: tuple[Left, ...] = ()
+    """What the fields are not read from."""
+    others: tuple[dict[str, Given], ...] = ()
+    """Flags of the other commands of a script."""
+    taken: frozenset[str] = frozenset()
+    """Variables and arguments of a script whose values the command line gives."""
+    unfound: tuple[str, ...] = ()
+    """Files that a script reads and that are not given beside it."""
+    words: int = 0
+    """Words of a script, comments left out."""
 
     def whole(self) -> Span:
         """The place of a finding about the whole file: no text is marked."""

@@ -21,7 +21,8 @@ Treatment = Literal["read", "noted", "refused"]
 class Field:
     """A field of a system's configuration.
 
-    `name` is as the file spells it, with `*` for any part of a name in fields that are treated in the same way.
+    `name` is as the file spells it. Fields that are refused, and rules for modules of the user's own, may have a `*`
+    for any part of a name; what changes nothing is known by its name alone.
     `default` is the value that the system takes where the file says nothing. `read` fields decide a setting; `noted`
     ones change neither layout, memory nor time as planc counts them; `refused` ones do, and planc has no sentence for
     them: any value but `default` is an error. `why` says what the field does, for the last two.
@@ -35,9 +36,10 @@ class Field:
     """Other spellings of the same field."""
 
 
-def noted(why: str, *names: str) -> tuple[Field, ...]:
-    """Fields that change neither layout, memory nor time; `why` says what they are for, `names` may hold `*`."""
-    return tuple(Field(name, None, "noted", why) for name in names)
+def noted(why: str, *names: str, default: FieldValue = None) -> tuple[Field, ...]:
+    """Fields that change neither layout, memory nor time; `why` says what they are for. Each of `names` may hold
+    several names with blanks between them. A flag whose `default` is False takes no value, one with a tuple several."""
+    return tuple(Field(name, default, "noted", why) for text in names for name in text.split())
 
 
 def refused(name: str, default: FieldValue, why: str, *aliases: str) -> Field:
@@ -93,6 +95,8 @@ class System:
     that says the opposite, the empty text for one that this system has not."""
     beside: Mapping[str, Writer] = field(default_factory=dict)
     """Settings that its file has no field for and that a reader is told by `--set`: name and value, `OMIT` for none."""
+    asserts: Callable[[Values], None] | None = None
+    """Records a finding for settings that the system itself stops at."""
     cannot: Mapping[str, str] = field(default_factory=dict)
     """Settings that the system cannot say, with the reason: an export of a plan that needs one is refused."""
 

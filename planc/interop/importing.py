@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,9 @@ from planc.diag.quoting import printable
 from planc.diag.span import Source, Span
 from planc.files import read_text
 from planc.interop.document import Document, Format, Given, UnreadableError
-from planc.interop.fields import System
+from planc.interop.fields import Field, System
 from planc.interop.formats import format_of, read_document
+from planc.interop.launcher import NODES, RANKS
 from planc.interop.plan_text import PlanSentence, plan_text, sentences
 from planc.interop.setup import TrainingSetup
 from planc.interop.systems import systems
@@ -28,6 +29,8 @@ PYTHON = (
     "a Python file is never run; import what it dumps: torchtitan's debug.save_config_file, the run_config.yaml of"
     " Megatron-Bridge's checkpoints"
 )
+NEMO1 = {"model.mcore_gpt", "model.encoder_seq_length", "exp_manager.explicit_log_dir", "exp_manager.exp_dir"}
+"""Fields that only configurations of NeMo 1.0 have."""
 MAX_BYTES = 1_000_000
 """Largest configuration that is read."""
 
@@ -55,21 +58,13 @@ def import_files(files: Sequence[Path], options: Options, system: str = "") -> I
 
     Never raises for what the files hold: findings are in `Imported.diagnostics`, with places in the files.
     """
-    documents, findings, sources = [], [], {}
-    for file in files:
-        try:
-            document = _document(file, system)
-        except UnreadableError as error:
-            findings.append(Diagnostic("E1301", f"{printable(file.name)}: {error}", error.span))
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or str(error)
-            where = Span(str(file), 1, 1, 1, 1)
-            findings.append(Diagnostic("E1301", f"{printable(file.name)} cannot be read: {reason}", where))
-        else:
-            documents.append(document)
-            sources[document.file] = document.source
+    documents, findings, sources = _documents(files, options, system)
     if findings or not documents:
         return Imported(in_order(findings), sources)
+    if old := next((d for d in documents if NEMO1 & d.fields.keys()), None):
+        message = f"{printable(Path(old.file).name)} is of NeMo 1.0, whose files planc does not read"
+        help = "its successor is Megatron-Bridge, whose run_config.yaml is read"
+        return Imported((Diagnostic("E1302", message, old.whole(), help=help),), sources)
     documents, options = _with_model(documents, options)
     chosen = systems()[system] if system else _recognised(documents)
     if chosen is None:
@@ -82,7 +77,8 @@ def import_files(files: Sequence[Path], options: Options, system: str = "") -> I
         replace(d, fields={n: g for n, g in d.fields.items() if chosen.known(n)}) if _is_only_model(d) else d
         for d in documents
     ]
-    return imported(chosen, documents, options, _plan_name(files[0]))
+    found = imported(chosen, documents, options, _plan_name(files[0]))
+    return replace(found, sources=sources)
 
 
 def _with_model(documents: list[Document], options: Options) -> tuple[list[Document], Options]:
@@ -160,20 +156,50 @@ def import_(
     return imported
 
 
-def _document(file: Path, system: str) -> Document:
-    """The document of `file`, in the format that its name's ending stands for, or else that its system has."""
-    if file.suffix == ".py":
-        raise ValueError(PYTHON)
-    text = read_text(file, MAX_BYTES)
+def _documents(
+    files: Sequence[Path], options: Options, system: str
+) -> tuple[list[Document], list[Diagnostic], dict[str, Source]]:
+    """The documents of `files`, findings about those that cannot be read, and the texts of the others."""
+    documents: list[Document] = []
+    findings: list[Diagnostic] = []
+    scripts: list[Source] = []
+    kinds: dict[str, str] = {}
+    sources: dict[str, Source] = {}
+    for file in files:
+        try:
+            if file.suffix == ".py":
+                raise ValueError(PYTHON)
+            format, source = _format(file, system), Source.of(str(file), read_text(file, MAX_BYTES))
+            sources[source.file] = source
+            if format in ("flags", "assignments"):
+                scripts.append(source)
+                kinds |= {source.file: format} if system or format == "assignments" else {}
+            else:
+                documents.append(read_document(str(file), source.text, format))
+        except UnreadableError as error:
+            findings.append(Diagnostic("E1301", f"{printable(file.name)}: {error}", error.span))
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            where = Span(str(file), 1, 1, 1, 1)
+            findings.append(Diagnostic("E1301", f"{printable(file.name)} cannot be read: {reason}", where))
+    if scripts:
+        from planc.interop.formats.shell import read_scripts
+
+        try:
+            documents = [*read_scripts(scripts, options.given or {}, kinds), *documents]
+        except UnreadableError as error:
+            name = printable(Path(error.span.file).name)
+            findings.append(Diagnostic("E1301", f"{name}: {error}", error.span))
+    order = [str(file) for file in files]
+    return sorted(documents, key=lambda d: order.index(d.file)), findings, sources
+
+
+def _format(file: Path, system: str) -> Format:
+    """The format that the ending of a file stands for, or else that its system has."""
     formats: list[Format] = [found] if (found := format_of(file.name)) else []
     if system:
         formats = [f for f in formats if f in systems()[system].formats] or list(systems()[system].formats[:1])
-    document = read_document(str(file), text, formats[0] if formats else "flags")
-    if document.format == "flags" and not system:
-        words = read_document(str(file), text, "assignments")
-        if len(words.fields) > len(document.fields):
-            return words
-    return document
+    return formats[0] if formats else "flags"
 
 
 def _recognised(documents: Sequence[Document]) -> System | None:
@@ -192,7 +218,7 @@ def imported(system: System, documents: Sequence[Document], options: Options, na
     """A plan called `name` of what `documents`, files of `system`, say together."""
     sources = {document.file: document.source for document in documents}
     values = Values(system, documents, options)
-    findings = list(_field_findings(system, values))
+    findings = [*_field_findings(system, values), *_left_findings(system, values)]
     settings: dict[str, Any] = {"name": name}
     origins: dict[str, tuple[Origin, ...]] = {}
     for setting, read in system.settings.items():
@@ -202,10 +228,14 @@ def imported(system: System, documents: Sequence[Document], options: Options, na
             except RefusedError:
                 continue
             origins[setting] = tuple(found.values())
+    if system.asserts is not None:
+        system.asserts(values)
+    graph = _graph(values)
     findings += values.diagnostics
     if has_errors(findings):
         return Imported(in_order(findings), sources, system)
-    setup = TrainingSetup(**settings, graph=_graph(values))
+    findings += _unused(system, values)
+    setup = TrainingSetup(**settings, graph=graph)
     chain = batch_chain(system, setup, origins)
     comments = _Comments(system, setup, origins)
     left_out = tuple(n for d in values.documents for n in d.fields if n in options.ignored)
@@ -213,7 +243,42 @@ def imported(system: System, documents: Sequence[Document], options: Options, na
         setup, comments.by_sentence, _left_out(left_out) + _head(system, documents, chain, comments.silent)
     )
     lines = _line_origins(text, setup, origins)
-    return Imported(in_order(findings), sources, system, setup, text, origins, lines, chain)
+    plan = Imported(in_order(findings), sources, system, setup, text, origins, lines, chain)
+    return _opened(plan, (options.folder / f"{name}.plan").resolve())
+
+
+def _opened(found: Imported, path: Path) -> Imported:
+    """The plan, which lies at `path`, if the language reads it; else only the findings of the language."""
+    from planc.language.build import build_file
+
+    wrong = [d for d in build_file(path, unsaved={path: found.text}).diagnostics if d.severity == "error"]
+    if not wrong:
+        return found
+    errors = [one for d in wrong for one in in_files(d, path, found)]
+    return Imported(in_order([*found.diagnostics, *errors]), found.sources, found.system)
+
+
+def in_files(found: Diagnostic, path: Path, imported: Imported) -> Iterator[Diagnostic]:
+    """A finding about the plan at `path` with the place of the field that its sentence follows from. Edits of the
+    plan's text are left out."""
+    if found.span.file != str(path):
+        yield found
+        return
+    origins = (imported.lines or {}).get(found.span.line, ())
+    given = next((o.span for o in origins if o.span is not None), None)
+    sentence = imported.text.split("\n")[found.span.line - 1].partition("#")[0]
+    shown = f"in the plan: {' '.join(sentence.split())}"
+    if given is None:
+        shown += _defaults(origins, imported)
+    whole = Span(next(iter(imported.sources)), 1, 1, 1, 1)
+    help = f"{found.help}; {shown}" if found.help else shown
+    yield replace(found, span=given or whole, label="", help=help, related=(), fix=None)
+
+
+def _defaults(origins: tuple[Origin, ...], imported: Imported) -> str:
+    assert imported.system is not None
+    shown = ", ".join(f"{o.name} = {printable(str(o.value))[:40]}" for o in origins if not o.option)
+    return f", a default of {imported.system.title} ({shown})" if shown else ""
 
 
 def _graph(values: Values) -> Model | None:
@@ -223,31 +288,97 @@ def _graph(values: Values) -> Model | None:
         return None
 
 
-def _field_findings(system: System, values: Values) -> Iterable[Diagnostic]:
+def _field_findings(system: System, values: Values) -> Iterator[Diagnostic]:
     """E1303 for fields that planc does not know, E1304 for those without a sentence, N1308 for those without effect."""
     noted: dict[str, list[str]] = {}
+    comments: dict[str, list[str]] = {}
     for document in values.documents:
         for spelling, given in document.fields.items():
             known = system.known(spelling)
-            if known is None:
-                names = [n for f in system.fields for n in (f.name, *f.aliases)]
-                near = nearest(spelling, names, 1)
-                message = f"planc does not know {system.title}'s `{printable(spelling)[:80]}`"
-                help = f"did you mean `{near[0]}`?" if near else "leave it out with --ignore NAME if it changes nothing"
-                if spelling not in (values.options.ignored):
-                    yield Diagnostic("E1303", message, given.span, help=help)
+            if known is None and document.format == "json" and spelling.rpartition(".")[2][:1] == "_":
+                comments.setdefault(document.file, []).append(spelling)
+            elif known is None:
+                if spelling not in values.options.ignored:
+                    yield _unknown(system, spelling, given)
             elif known.treatment == "noted":
                 noted.setdefault(document.file, []).append(spelling)
+                if document.format == "flags" and (wrong := _wrong_count(given.value, known.default)):
+                    yield Diagnostic("E1305", f"`{spelling}` takes {wrong}", given.span, help=_IGNORE)
             elif spelling in values.options.ignored:
                 continue
             elif known.treatment == "refused" and not _is_default(given.value, known.default):
-                yield Diagnostic(
-                    "E1304", f"`{spelling}` = {printable(str(given.value))[:60]}: {known.why}", given.span, help=_IGNORE
-                )
+                shown = printable(str(given.value))[:60]
+                yield Diagnostic("E1304", f"`{spelling}` = {shown}: {known.why}", given.span, help=_IGNORE)
     for file, names in noted.items():
-        shown = ", ".join(names[:40]) + (f" and {len(names) - 40} more" if len(names) > 40 else "")
-        message = f"fields that change neither layout, memory nor time as planc counts them: {shown}"
-        yield Diagnostic("N1308", message, Span(file, 1, 1, 1, 1))
+        message = f"fields that change neither layout, memory nor time as planc counts them: {', '.join(names)}"
+        yield Diagnostic("N1308", printable(message), Span(file, 1, 1, 1, 1))
+    for file, names in comments.items():
+        yield Diagnostic("N1311", f"comments, by their names: {printable(', '.join(names))}", Span(file, 1, 1, 1, 1))
+
+
+def _unknown(system: System, spelling: str, given: Given) -> Diagnostic:
+    near = nearest(spelling, [n for f in system.fields for n in (f.name, *f.aliases)], 1)
+    message = f"planc does not know {system.title}'s `{printable(spelling)[:80]}`"
+    help = f"did you mean `{near[0]}`?" if near else "leave it out with --ignore NAME if it changes nothing"
+    return Diagnostic("E1303", message, given.span, help=help)
+
+
+def _wrong_count(value: object, default: object) -> str:
+    """What is wrong with the number of values of a flag that is only noted; its default tells how many it takes: False
+    for none, a tuple for several."""
+    if default is False and value is not True:
+        return f"no value, and has {printable(str(value))[:60]}"
+    several = isinstance(value, tuple) and not isinstance(default, tuple)
+    return f"one value, and has {printable(' '.join(map(str, value)))[:60]}" if several else ""  # type: ignore[call-overload]
+
+
+def _left_findings(system: System, values: Values) -> Iterator[Diagnostic]:
+    """What the fields of the documents are not read from: each word of a script is in one of these, or was read."""
+    for document in values.documents:
+        if document.format in ("flags", "assignments") and not document.fields:
+            yield Diagnostic("E1306", "no command of the script has settings", document.whole())
+        unread = [left for left in document.left if left.kind == "unread"]
+        launcher = [n for n in document.launcher or {} if n not in (*NODES, *RANKS)]
+        shown = [f"line {left.span.line} `{printable(left.text)[:200]}`" for left in unread]
+        shown += [f"of the launcher {', '.join(map(printable, launcher))}"] if launcher else []
+        if shown:
+            place = unread[0].span if unread else document.whole()
+            yield Diagnostic("N1311", f"the plan is not read from: {', '.join(shown)}", place)
+        for left in document.left:
+            text = printable(left.text)[:80]
+            if left.kind == "loose":
+                yield Diagnostic("E1313", f"no command takes `{text}`", left.span, help=_LOOSE)
+            elif left.kind == "open":
+                message = f"only the shell knows which words `{text}` stands for"
+                help = f"give it with --set {text.strip('${}').partition('[')[0]}=WORDS, or name the file that sets it"
+                yield Diagnostic("E1305", message, left.span, help=help)
+            elif left.kind == "unknown":
+                yield Diagnostic("E1303", f"planc does not know torchrun's `{text}`", left.span)
+            elif left.kind == "twice":
+                yield Diagnostic("W1312", f"`{text}` is given again further on: the last one counts", left.span)
+        for other in document.others:
+            names = [n for n in other if (known := system.known(n)) and known.treatment != "noted"]
+            if names:
+                message = f"another command has settings too, which the plan is not read from: {', '.join(names)}"
+                yield Diagnostic("W1312", message, other[names[0]].span)
+
+
+_LOOSE = "the line before does not go on: a blank behind its backslash, or a comment between"
+
+
+def _unused(system: System, values: Values) -> Iterator[Diagnostic]:
+    """N1311 for fields that a setting may follow from, and that none of this configuration does."""
+    for document in values.documents:
+        names = [n for n, g in document.fields.items() if _is_unused(system.known(n), n, g, values)]
+        if names:
+            message = f"fields that no part of this configuration looks at: {', '.join(names)}"
+            yield Diagnostic("N1311", message, document.fields[names[0]].span)
+
+
+def _is_unused(known: Field | None, spelling: str, given: Given, values: Values) -> bool:
+    if known is None or known.treatment != "read":
+        return False
+    return (known.name if "*" not in known.name else spelling) not in values.looked_at
 
 
 _IGNORE = "leave it out with --ignore NAME if the plan shall be without it"
@@ -316,7 +447,9 @@ def _left_out(names: Sequence[str]) -> tuple[str, ...]:
 def _head(system: System, documents: Sequence[Document], chain: str, silent: Mapping[str, object]) -> tuple[str, ...]:
     """Lines at the top of the plan: what was read, the batch's arithmetic, and defaults that need no sentence."""
     files = ", ".join(Path(d.file).name for d in documents)
-    lines = [f"{files}, read as {system.title} {system.version}", chain]
+    starts = [" ".join(d.program) for d in documents if d.program]
+    started = f": {printable(', '.join(starts))[:200]}" if starts else ""
+    lines = [f"{files}, read as {system.title} {system.version}{started}", chain]
     if silent:
         words = ", ".join(f"{name} = {_shown(value)}" for name, value in silent.items())
         lines.append(f"defaults of {system.title} {system.version} that need no sentence: {words}")

@@ -10,6 +10,19 @@ from planc.interop.document import Given
 NODES = ("nnodes", "nodes", "N", "num_nodes")
 RANKS = ("nproc_per_node", "ntasks_per_node", "gpus_per_node", "num_gpus")
 """Flags that hold the nodes of a job and the ranks of each; the first that is given counts."""
+_TORCHRUN = (
+    "nnodes nproc_per_node rdzv_backend rdzv_endpoint rdzv_id rdzv_conf standalone max_restarts monitor_interval "
+    "start_method event_log_handler role module m no_python run_path log_dir redirects r tee t local_ranks_filter "
+    "node_rank master_addr master_port local_addr logs_specs numa_binding signals_to_handle use_env shutdown_timeout "
+    "duplicate_stdout_filters duplicate_stderr_filters virtual_local_rank u"
+)
+"""Flags of torchrun (torch/distributed/run.py)."""
+
+
+def is_unknown(launcher: str, name: str) -> bool:
+    """True where `launcher` is torchrun, and has no flag `name`."""
+    runs = launcher.endswith(("torchrun", "torch.distributed.run", "torch.distributed.launch"))
+    return runs and name not in _TORCHRUN.split()
 
 
 def world_size(launcher: Mapping[str, Given]) -> tuple[int, str, Span] | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -66,8 +68,12 @@ class Values:
         self._given: dict[str, Given] = {}
         self._spelled: dict[str, str] = {}
         self._optional: set[str] = set()
+        self.looked_at: set[str] = set()
+        """Names of fields that a setting asked for."""
         for document in self.documents:
             for spelling, given in document.fields.items():
+                if spelling in options.ignored:
+                    continue
                 known = system.known(spelling)
                 name = known.name if known and "*" not in known.name else spelling
                 before = self._given.get(name)
@@ -81,6 +87,8 @@ class Values:
         whole = self.documents[0].whole()
         for spelling, text in (options.given or {}).items():
             known = system.known(spelling)
+            if known is None and any(spelling in document.taken for document in self.documents):
+                continue  # a variable or an argument of a script
             if known is None:
                 message = f"planc does not know {system.title}'s `{printable(spelling)[:80]}`, which --set names"
                 self.diagnostics.append(Diagnostic("E1303", message, whole))
@@ -102,6 +110,7 @@ class Values:
 
     def is_given(self, name: str) -> bool:
         """True if a file or an option sets the field `name`; looking does not make it an origin."""
+        self.looked_at.add(self._own(name))
         return self._own(name) in self._given
 
     def _own(self, name: str) -> str:
@@ -118,6 +127,7 @@ class Values:
         if not name:
             return None
         field = self._field(name)
+        self.looked_at.add(field.name if "*" not in field.name else name)
         given = self._given.get(name)
         if given is not None and not given.certain:
             message = f"only the shell knows whether `{self._spelled.get(name, name)}` is given: it stands in a branch"
@@ -199,6 +209,12 @@ class Values:
                 raise RefusedError(message)
         return self.options.devices
 
+    def narrow(self, count: int) -> None:
+        """Take `count` devices of a cluster that is one node with more: `1 x h100_node` becomes `1 x h100_node(2)`."""
+        node = re.fullmatch(r"(?:1 x )?([A-Za-z_]\w*)", self.options.cluster.strip())
+        if node and 0 < count < self.options.devices:
+            self.options = replace(self.options, cluster=f"1 x {node[1]}({count})", devices=count)
+
     def model(self) -> Model:
         """The model of the `model` setting as the language reads it, for the names of its ops."""
         from planc.interop.words import read_model
@@ -207,7 +223,7 @@ class Values:
             words = str(self.system.settings["model"](self))
             found = read_model(words, self.options.folder)
             if isinstance(found, tuple):
-                self.diagnostics += found
+                self.diagnostics += [one for one in found if one not in self.diagnostics]
                 raise RefusedError(words)
             self._model = found
         return self._model
@@ -224,13 +240,18 @@ class Values:
         """E1305: the value of `name` is not `legal`."""
         value = printable(str(self.raw(name)))[:60]
         shell = "; the script leaves it to the shell" if "$" in value else ""
-        help = f"give its value with --set {name}=VALUE" if shell else ""
+        variable = re.fullmatch(r"\$\{?(\w+)\}?", value)
+        own = f", or the script's own with --set {variable[1]}=VALUE" if variable else ""
+        help = f"give its value with --set {name}=VALUE{own}" if shell else ""
         return self.report("E1305", f"`{name}` is {value}, which is not {legal}{shell}", name, help=help)
 
-    def refused(self, why: str, *names: str) -> RefusedError:
-        """E1304: what `names` say together has no sentence in a plan, for the reason `why`."""
-        shown = ", ".join(f"`{self._spelled.get(n, n)}`" for n in map(self._own, names))
-        return self.report("E1304", f"{shown}: {why}", *names)
+    def refused(self, why: str, *names: str, instead: str = "") -> RefusedError:
+        """E1304: what `names` say together has no sentence in a plan, for the reason `why`. `instead` is an option that
+        sets what a plan can say."""
+        spelled = [self._spelled.get(n, n) for n in map(self._own, names)]
+        given = [name for name in spelled if name in self._given or self._own(name) in self._given]
+        help = instead or f"--ignore {given[0]} leaves it out: its default counts then" if instead or given else ""
+        return self.report("E1304", f"{', '.join(f'`{n}`' for n in spelled)}: {why}", *names, help=help)
 
     def approximate(self, why: str, *names: str) -> None:
         """Record W1310: the plan says what `names` mean only nearly; `why` says what differs."""
@@ -244,7 +265,9 @@ class Values:
     def missing(self, option: str, what: str) -> RefusedError:
         """E1306: the files do not hold `what`; `option` of the command line gives it."""
         message = f"{self.system.title}'s file does not say {what}"
-        return self.report("E1306", message, help=f"give it with {option}")
+        beside = dict.fromkeys(name for document in self.documents for name in document.unfound)
+        more = f", or name {', '.join(map(printable, beside))} too, which the script reads" if beside else ""
+        return self.report("E1306", message, help=f"give it with {option}{more}")
 
     def report(self, code: str, message: str, *names: str, help: str = "") -> RefusedError:
         """Record a finding at the first of the fields `names` that is given; returns the exception to raise."""

@@ -89,7 +89,7 @@ def test_a_dump_is_read_section_by_section(tmp_path: Path) -> None:
         ("mixed_precision: bf16_mixed", "mixed_precision: bf16_with_mxfp8_mixed", "E1304", "mxfp8"),
         ("global_batch_size: 512", "global_batch_size: 511", "E1307", "511"),
         ("cp_comm_type: null", "cp_comm_type: a2a+p2p", "E1304", "a2a+p2p"),
-        ("  tp_comm_overlap: true", "  overlap_moe_expert_parallel_comm: true", "E1304", "overlap_moe"),
+        ("  tp_comm_overlap: true", "  overlap_moe_expert_parallel_comm: true", "E1307", "overlap_moe"),
         ("seq_length: 8192\nmixed", "tokens: 8192\nmixed", "E1306", "_target_"),
         ("  sequence_parallel: true", "  sequence_paralel: true", "E1303", "sequence_paralel"),
     ],

@@ -86,3 +86,17 @@ def test_one_layout_goes_through_three_systems(tmp_path: Path) -> None:
         seen = tmp_path / f"{system}.plan"
         seen.write_text(found.text)
         assert set(differing(plan, load(seen))) <= {"recompute"}, "blocks end elsewhere in Megatron's recomputation"
+
+
+@pytest.mark.usefixtures("files")
+def test_findings_of_an_import_are_not_in_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    """`planc import x.sh > x.plan` holds a plan, or nothing."""
+    assert main(["import", "run.sh", "--cluster", "1 x h100_node"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.startswith("plan run\n") and "N1308" in shown.err and "N1308" not in shown.out
+    Path("run.sh").write_text(SCRIPT.replace("--bf16", "--bf61"))
+    assert main(["import", "run.sh", "--cluster", "1 x h100_node"]) == 1
+    shown = capsys.readouterr()
+    assert shown.out == "" and "E1303" in shown.err
+    assert main(["import", "run.sh", "--cluster", "1 x nothing"]) == 1
+    assert capsys.readouterr().out == ""

@@ -178,6 +178,7 @@ def test_a_model_config_is_read_as_its_flags(tmp_path: Path) -> None:
     assert build_file(tmp_path / "run.plan").plan is not None
 
 
+FIRST = (5, 8, 8, 8, 8, 8, 8, 9)
 AHEAD = "--bf16: true\n  --mtp-num-layers: 1"
 
 
@@ -185,7 +186,10 @@ AHEAD = "--bf16: true\n  --mtp-num-layers: 1"
     ("changes", "stages"),
     [
         ((("t*2L", "t*2mL"),), (3, *[4] * 14, 3)),
-        ((("  --pipeline-model-parallel-layout: Et*3|(t*4|)*13t*4|t*2L\n", ""),), (8, 8, 8, 8, 8, 7, 7, 8)),
+        (
+            (("--pipeline-model-parallel-layout: Et*3|(t*4|)*13t*4|t*2L", "--decoder-first-pipeline-num-layers: 5"),),
+            FIRST,
+        ),
     ],
 )
 def test_modules_for_further_tokens_are_layers_of_their_stage(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,8 @@ def run(options: argparse.Namespace) -> int:
     try:
         imported = import_files(files, foreign_options(options, folder), options.system)
     except PlanError as error:
-        return refused(error.diagnostics, options.format)
+        with redirect_stdout(sys.stdout if options.format == "json" else sys.stderr):
+            return refused(error.diagnostics, options.format)
     if imported.text and options.output:
         write_atomically(Path(options.output), imported.text)
     if options.format == "json":
@@ -49,9 +51,7 @@ def _show(imported: Imported, output: str | None) -> None:
     elif imported.text and imported.system:
         print(f"{output}: {imported.system.title} {imported.system.version}\n{imported.chain}")
     if imported.diagnostics:
-        from contextlib import redirect_stdout
-
-        with redirect_stdout(sys.stderr if imported.text and not output else sys.stdout):
+        with redirect_stdout(sys.stderr):
             print_diagnostics(imported.diagnostics, imported.sources)
 
 

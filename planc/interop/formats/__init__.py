@@ -33,14 +33,10 @@ def read_document(name: str, text: str, format: Format) -> Document:
     Raises UnreadableError, with a place, for text that is not of this format or is nested or repeated beyond reason.
     """
     source = Source.of(name, text)
-    if format == "flags":
-        from planc.interop.formats.shell import read_flags
+    if format in ("flags", "assignments"):
+        from planc.interop.formats.shell import read_scripts
 
-        return read_flags(source)
-    if format == "assignments":
-        from planc.interop.formats.shell import read_assignments
-
-        return read_assignments(source)
+        return read_scripts([source], {}, {name: format})[0]
     if format == "toml":
         from planc.interop.formats.toml import read_toml
 

@@ -1,56 +1,107 @@
-"""Command lines of shell scripts: split into words as a shell would, never run.
+"""Command lines of shell scripts: the command that a script starts, as its flags or its `key=value` words.
 
-Variables that the script itself sets to plain text are put in (`TP=8`, `--tensor-model-parallel-size $TP`), `${X:-8}`
-by its default, arrays by their words. Whatever needs a shell to be known (`$(...)`, a variable of the environment)
-stays as it is written, and is refused where a field needs its value.
+Whatever needs a shell to be known stays as it is written, and is refused where a field needs its value. Each word of a
+script belongs to that command, or decides what it is, or is told to be left (`Document.left`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import PurePosixPath
 
-from planc.diag.span import Source, Span
-from planc.interop.document import MAX_FIELDS, Document, FieldValue, Given, UnreadableError
-from planc.interop.formats.branches import Branches
-from planc.interop.formats.words import ShellWord
+from planc.diag.span import Source
+from planc.interop.document import MAX_FIELDS, Document, FieldValue, Given, Left, UnreadableError
+from planc.interop.formats.interpret import Command, Script
+from planc.interop.formats.variables import closure
+from planc.interop.formats.words import ShellWord, Written
+from planc.interop.launcher import is_unknown
 
-_SET = re.compile(r"\s*(?:export\s+|local\s+|declare\s+(?:-\w+\s+)?)?([A-Za-z_]\w*)(\+?)=")
-_ARRAY = re.compile(r"\s*(?:export\s+|local\s+|declare\s+(?:-\w+\s+)?)?([A-Za-z_]\w*)(\+?)=\(")
-_VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*|\d)(?:\[[@*]\])?(?::?[-=]([^{}]*))?\}|([A-Za-z_]\w*))")
-_ARITHMETIC = re.compile(r"\$\(\(\s*([\d\s+*/()-]{1,80})\s*\)\)")
 _FLAG = re.compile(r"--?[A-Za-z][\w.-]*")
-MAX_EXPANDED = 100_000
-"""Characters that a script's variables may grow to."""
+_ASSIGNMENT = re.compile(r"\+{0,2}[A-Za-z_][\w.]*=.*", re.DOTALL)
+_LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch", "xpk.py", "xpk")
+"""Modules and files that start a program."""
+SCRIPTS = (".sh", ".slurm", ".sbatch", ".bash")
+"""Endings of files that a shell runs; others may be a list of flags."""
 
 
-def read_flags(source: Source) -> Document:
-    """The flags of the command that a script starts: the one with the most flags.
+def read_scripts(sources: Sequence[Source], given: Mapping[str, str], kinds: Mapping[str, str]) -> list[Document]:
+    """The documents of scripts that are one configuration; one that another reads, or that has no command of its own,
+    is a part of the others.
 
-    A script without a command is read as a list of flags. Raises UnreadableError for a quote or bracket that is never
-    closed.
+    `given` are values of variables and arguments that the command line gives. `kinds` says by a script's file whether
+    it is read as `flags` or as `assignments`; one that it does not name is read as what it has more of. Raises
+    UnreadableError for a quote or bracket that is never closed.
     """
-    commands = list(_commands(source))
-    best = max(commands, key=lambda words: sum(_is_flag(w) for w in words), default=[])
-    first = next((i for i, word in enumerate(best) if _is_flag(word)), len(best))
-    program = _program_index(best)
-    launcher = _fields(best[first:program]) if program > first else {}
+    beside = {PurePosixPath(source.file).name: source for source in sources}
+    scripts = {source.file: Script(source, given, beside) for source in sources}
+    inner = {file for script in scripts.values() for file in script.sourced}
+    outer = [source for source in sources if source.file not in inner] or list(sources)
+    first = [source for source in outer if not scripts[source.file].commands]
+    if first and len(first) < len(outer):
+        outer = [source for source in outer if source not in first]
+        scripts |= {source.file: Script(source, given, beside, first) for source in outer}
+    return [_document(source, scripts[source.file], kinds.get(source.file, "")) for source in outer]
+
+
+def _document(source: Source, script: Script, kind: str) -> Document:
+    flags = _chosen(source, script, _is_flag)
+    words = _chosen(source, script, _is_assignment) if kind != "flags" else None
+    if words and (kind == "assignments" or sum(map(_is_assignment, words.words)) > sum(map(_is_flag, flags.words))):
+        return _of_assignments(source, script, words)
+    return _of_flags(source, script, flags)
+
+
+def _chosen(source: Source, script: Script, counts: Callable[[ShellWord], bool]) -> Command:
+    """The command with the most of what counts. Lines that begin with a flag are one list in a file that is no script,
+    and none in a script."""
+    lists = [one for one in script.commands if _is_flag(one.words[0])]
+    commands = [one for one in script.commands if not _is_flag(one.words[0])]
+    if lists and not source.file.endswith(SCRIPTS):
+        words, used = [w for one in lists for w in one.words], [v for one in lists for v in one.used]
+        commands.append(Command(tuple(words), tuple(used), tuple(w for one in lists for w in one.written)))
+    return max(commands, key=lambda one: sum(map(counts, one.words)), default=Command((), (), ()))
+
+
+def _of_flags(source: Source, script: Script, best: Command) -> Document:
+    words = best.words
+    first = next((i for i, word in enumerate(words) if _is_flag(word)), len(words))
+    program = _program_index(words)
     start = program if program > first else first
-    words = tuple(w.text for w in best[:first]) + ((best[program].text,) if program > first else ())
-    return Document(source.file, "flags", _fields(best[start:]), source, words, launcher)
+    launcher, _ = _fields(words[first:start])
+    fields, more = _fields(words[start:])
+    begin = next((i for i in range(start, len(words)) if _is_flag(words[i])), len(words))
+    more += [_stray(word) for word in words[start + (program > 0) : begin]]
+    named = tuple(w.text for w in words[:first]) + ((words[program].text,) if program > first else ())
+    began = next((i for i, word in enumerate(words[:start]) if is_unknown(word.text, "")), start)
+    behind = [word for word in words[began:start] if _is_flag(word)]
+    wrong = [Left(word.text, word.span, "unknown") for word in behind if is_unknown("torchrun", _name(word))]
+    left = (*_left(source, script, best), *more, *wrong)
+    return Document(
+        source.file, "flags", fields, source, named, launcher, left, _others(script, best), frozenset(script.taken),
+        tuple(script.unfound), len(script.written),
+    )  # fmt: skip
 
 
-def read_assignments(source: Source) -> Document:
-    """The `key=value` words of the command that a script starts: the one with the most of them."""
-    commands = list(_commands(source))
-    best = max(commands, key=lambda words: sum(_is_assignment(w) for w in words), default=[])
+def _of_assignments(source: Source, script: Script, best: Command) -> Document:
     fields: dict[str, Given] = {}
-    for word in best:
+    left = list(_left(source, script, best))
+    seen = False
+    for index, word in enumerate(best.words):
         if _is_assignment(word):
             name, _, value = word.text.partition("=")
-            fields[name.lstrip("+")] = Given(value, word.span)
-    program = tuple(w.text for w in best if not _is_assignment(w))
-    return Document(source.file, "assignments", fields, source, program)
+            name, seen = name.lstrip("+"), True
+            if name in fields:
+                left.append(Left(name, fields[name].span, "twice"))
+            fields[name] = Given(value, word.span, word.certain)
+        elif seen and not _is_flag(word) and not (_is_flag(best.words[index - 1])):
+            left.append(Left(word.text, word.span, "loose"))
+    program = tuple(w.text for w in best.words if not _is_assignment(w))
+    return Document(
+        source.file, "assignments", fields, source, program, None, tuple(left), (), frozenset(script.taken),
+        tuple(script.unfound), len(script.written),
+    )  # fmt: skip
 
 
 def _is_flag(word: ShellWord) -> bool:
@@ -58,273 +109,81 @@ def _is_flag(word: ShellWord) -> bool:
 
 
 def _is_assignment(word: ShellWord) -> bool:
-    return re.fullmatch(r"\+?[A-Za-z_][\w.]*=.*", word.text, re.DOTALL) is not None
+    return _ASSIGNMENT.fullmatch(word.text) is not None
 
 
-def _program_index(words: list[ShellWord]) -> int:
+def _program_index(words: Sequence[ShellWord]) -> int:
     """The index of the Python file or module that a launcher starts; 0 where there is none."""
     for index, word in enumerate(words):
-        if word.text.endswith(".py") or (index and words[index - 1].text in ("-m", "--module")):
+        is_module = bool(index) and words[index - 1].text in ("-m", "--module")
+        if (is_module or word.text.endswith(".py")) and PurePosixPath(word.text).name not in _LAUNCHERS:
             return index
     return 0
 
 
-def _fields(words: list[ShellWord]) -> dict[str, Given]:
-    """`--name value ...`, `--name=value` and `--name` alone (true), by name with underscores. Later ones win."""
+def _name(word: ShellWord) -> str:
+    """The name of a flag; one with a single dash keeps it, unless it is one letter."""
+    flag = word.text.partition("=")[0].replace("-", "_")
+    return flag[2:] if flag.startswith("__") else flag[1:] if len(flag) == 2 else f"-{flag[1:]}"
+
+
+def _fields(words: Sequence[ShellWord]) -> tuple[dict[str, Given], list[Left]]:
+    """`--name value ...`, `--name=value` and `--name` alone (true), by name with underscores. Later ones win; those
+    before them are told, and values behind the first that the shell makes."""
     fields: dict[str, Given] = {}
-    name: str | None = None
-    values: list[ShellWord] = []
-    place: Span | None = None
-    certain = True
-
-    def end() -> None:
-        if name is None or place is None:
-            return
-        value: FieldValue = True if not values else values[0].text
-        if len(values) > 1:
-            value = tuple(v.text for v in values)
-        span = place.to(values[-1].span) if values and values[-1].span.line == place.line else place
-        fields[name] = Given(value, span, certain and all(v.certain for v in values))
-
-    for word in words:
-        if _is_flag(word) and not word.quoted:
-            end()
-            flag, equals, value = word.text.partition("=")
-            name, place, certain = flag.lstrip("-").replace("-", "_"), word.span, word.certain
-            values = [ShellWord(value, word.span)] if equals else []
-        elif name is not None:
-            values.append(word)
+    more: list[Left] = []
+    starts = [index for index, word in enumerate(words) if _is_flag(word)]
+    for start, end in pairwise([*starts, len(words)]):
+        word = words[start]
+        _, equals, value = word.text.partition("=")
+        values = [*([ShellWord(value, word.span)] if equals else []), *words[start + 1 : end]]
+        texts = tuple(one.text for one in values)
+        found: FieldValue = True if not texts else texts[0] if len(texts) == 1 else texts
+        last = values[-1].span if values else word.span
+        joined = last.line == word.span.line and last.file == word.span.file and last.end_column > word.span.column
+        name = _name(word)
+        if name in fields:
+            more.append(Left(word.text.partition("=")[0], fields[name].span, "twice"))
+        more += [Left(one.text, one.span, "open") for one in values[1:] if "$" in one.text]
+        certain = word.certain and all(one.certain for one in values)
+        fields[name] = Given(found, word.span.to(last) if joined else word.span, certain)
         if len(fields) > MAX_FIELDS:
             raise UnreadableError(f"more than {MAX_FIELDS:,} flags", word.span)
-    end()
-    return fields
+    return fields, more
 
 
-# Words and commands of a script.
+def _stray(word: ShellWord) -> Left:
+    """A word between the program and its first flag."""
+    return Left(word.text, word.span, "open" if "$" in word.text else "unread")
 
 
-def _commands(source: Source) -> Iterator[list[ShellWord]]:
-    """Each command of the script as words, with the script's own variables put in."""
-    variables: dict[str, list[ShellWord]] = {}
-    size = 0
-    branches = Branches()
-    for words, array, end in _logical_lines(source):
-        words = branches.inside(words, _expanded(words, variables), end)
-        if not branches.reached:
-            continue
-        if array is not None:
-            name, more = array
-            put = branches.marked(_expanded([w for v in words for w in _inner(v)], variables))
-            variables[name] = [*variables.get(name, ()), *put] if more else put
-            size += sum(len(w.text) + 1 for w in put)
-        elif len(words) == 1 and (found := _SET.match(words[0].text)):
-            value = ShellWord(words[0].text[found.end() :], words[0].span, words[0].quoted)
-            put = branches.marked(_expanded(_split(value), variables))
-            variables[found[1]] = [*variables.get(found[1], ()), *put] if found[2] else put
-            size += sum(len(w.text) + 1 for w in put)
-        else:
-            command = branches.marked(_expanded(words, variables))
-            size += sum(len(w.text) + 1 for w in command)
-            if command:
-                yield command
-        if size > 40 * MAX_EXPANDED:
-            raise UnreadableError("its variables grow beyond reason", words[0].span if words else _start(source))
+# What is left.
 
 
-def _inner(word: ShellWord) -> list[ShellWord]:
-    """The words of an array's element: `"--split 99,1,0"` is two, as scripts use their arrays without quotes."""
-    return _split(word) if word.quoted and word.text.startswith("--") else [word]
+def _left(source: Source, script: Script, best: Command) -> Iterator[Left]:
+    """The words of a script that the command `best` is not made from, a line at a time."""
+    read = {id(word) for word in best.written} | script.read
+    for value in closure([*best.used, *script.used]):
+        read |= {id(word) for word in value.written}
+    loose = {id(w) for one in script.commands if _is_flag(one.words[0]) for w in one.written}
+    lines: dict[tuple[str, int], list[Written]] = {}
+    for word in [*script.written, *script.directives]:
+        if id(word) not in read:
+            lines.setdefault((word.span.file, word.span.line), []).append(word)
+    if script.without_arguments is not None:
+        yield Left("$@, with no argument given by --set 1=VALUE", script.without_arguments, "unread")
+    for words in lines.values():
+        words.sort(key=lambda word: word.span.column)
+        text = " ".join(_shown(word) for word in words)
+        is_loose = id(words[0]) in loose and source.file.endswith(SCRIPTS)
+        yield Left(text, words[0].span, "loose" if is_loose else "unread", len(words))
 
 
-def _split(word: ShellWord) -> list[ShellWord]:
-    """The words of a variable's value: `ARGS="--a 1 --b 2"` is used unquoted by every script that sets it so.
-
-    Each keeps its place in a text that stands in one line.
-    """
-    found = []
-    for match in re.finditer(r"\S+", word.text):
-        span = word.span
-        offset = span.end_column - 1 - len(word.text) - word.quoted
-        if span.line == span.end_line and offset >= 0 and "\n" not in word.text:
-            start = offset + match.start() + 1
-            span = Span(span.file, span.line, start, span.line, start + len(match[0]))
-        found.append(ShellWord(match[0].rstrip("\\"), span))
-    return [w for w in found if w.text]
+def _shown(word: Written) -> str:
+    return f"{word.text}(...)" if word.items is not None else word.text
 
 
-def _expanded(words: list[ShellWord], variables: dict[str, list[ShellWord]]) -> list[ShellWord]:
-    result: list[ShellWord] = []
-    for word in words:
-        whole = _VARIABLE.fullmatch(word.text)
-        known = variables.get(whole[1] or whole[3]) if whole else None
-        if known is not None:
-            result += known
-            continue
-        text = _VARIABLE.sub(lambda m: _value(m, variables), word.text)
-        text = _ARITHMETIC.sub(_computed, text)
-        if len(text) > MAX_EXPANDED:
-            raise UnreadableError("a variable grows beyond reason", word.span)
-        certain = all(w.certain for m in _VARIABLE.finditer(word.text) for w in variables.get(m[1] or m[3], ()))
-        result.append(ShellWord(text, word.span, word.quoted, word.certain and certain))
-    if sum(len(w.text) for w in result) > MAX_EXPANDED * 4:
-        raise UnreadableError("its variables grow beyond reason", words[0].span)
-    return result
-
-
-def _value(match: re.Match[str], variables: dict[str, list[ShellWord]]) -> str:
-    known = variables.get(match[1] or match[3])
-    if known is not None:
-        return " ".join(w.text for w in known)
-    return match[2].strip("\"'") if match[2] is not None else match[0]
-
-
-def _computed(match: re.Match[str]) -> str:
-    """`$((8 * 4))`: whole numbers with + - * / and brackets, by a parser of our own."""
-    from planc.interop.formats.arithmetic import evaluate
-
-    value = evaluate(match[1])
-    return match[0] if value is None else str(value)
-
-
-def _start(source: Source) -> Span:
-    return Span(source.file, 1, 1, 1, 1)
-
-
-def _logical_lines(source: Source) -> Iterator[tuple[list[ShellWord], tuple[str, bool] | None, str]]:
-    """The words of each command; for `NAME=(...)`, the words inside and (name, True for `+=`); and what ends it, such
-    as `&&`."""
-    scanner = _Scanner(source)
-    while not scanner.at_end():
-        words, array = scanner.command()
-        if words or array:
-            yield words, array, scanner.end
-
-
-class _Scanner:
-    """Splits a script into words by the shell's quoting rules, with places."""
-
-    def __init__(self, source: Source) -> None:
-        self._source, self._text = source, source.text
-        self._at, self._line, self._column = 0, 1, 1
-        self.end = ""
-        """The end of the last command: a new line, `;`, `&&`, `||`, `|` or `&`."""
-
-    def at_end(self) -> bool:
-        return self._at >= len(self._text)
-
-    def command(self) -> tuple[list[ShellWord], tuple[str, bool] | None]:
-        """Words up to the next end of a command; an array's words come with its name."""
-        words: list[ShellWord] = []
-        array = None
-        start = self._position()
-        if (found := _ARRAY.match(self._text, self._at)) and "\n" not in found[0]:
-            self._skip(found.end() - self._at)
-            array = (found[1], bool(found[2]))
-        while not self.at_end():
-            here = self._peek()
-            if here == "\\" and self._text[self._at + 1 : self._at + 2] == "\n":
-                self._skip(2)
-            elif here in " \t\r":
-                self._skip(1)
-            elif here == "#":
-                self._skip_line()
-            elif here == ")" and array is not None:
-                self._skip(1)
-                return words, array
-            elif here in "\n;|&":
-                double = here in "|&" and self._text.startswith(here, self._at + 1)
-                self.end = here * 2 if double else here
-                self._skip(len(self.end))
-                if array is None:
-                    return words, None
-            elif here in "()" and array is None:
-                self._skip(1)
-                return words, None
-            else:
-                words.append(self._word(array is not None))
-        if array is not None:
-            raise UnreadableError("a bracket is never closed", self._span(start))
-        return words, array
-
-    def _word(self, inside: bool) -> ShellWord:
-        start, text, quoted = self._position(), [], False
-        while not self.at_end():
-            here = self._peek()
-            if here in "'\"":
-                quoted = True
-                text.append(self._quotation(here))
-            elif here == "\\":
-                following = self._text[self._at + 1 : self._at + 2]
-                text.append("" if following == "\n" else following)
-                self._skip(2)
-            elif self._text.startswith("$(", self._at):
-                text.append(self._bracketed())
-            elif here == "`":
-                text.append(self._until("`"))
-            elif self._text.startswith("${", self._at):
-                text.append(self._until("}"))
-            elif here in " \t\r\n;|&" or (here in "()" and (inside or here == "(")) or here == ")":
-                break
-            else:
-                text.append(here)
-                self._skip(1)
-        if start[0] == self._at:  # a character that belongs to no word
-            self._skip(1)
-        return ShellWord("".join(text), self._span(start), quoted)
-
-    def _quotation(self, mark: str) -> str:
-        start = self._position()
-        self._skip(1)
-        text = []
-        while not self.at_end() and self._peek() != mark:
-            if mark == '"' and self._peek() == "\\" and self._text[self._at + 1 : self._at + 2] in '"\\$`\n':
-                following = self._text[self._at + 1]
-                text.append("" if following == "\n" else following)
-                self._skip(2)
-            else:
-                text.append(self._peek())
-                self._skip(1)
-        if self.at_end():
-            raise UnreadableError("a quote is never closed", self._span(start))
-        self._skip(1)
-        return "".join(text)
-
-    def _bracketed(self) -> str:
-        """From `$(` to the bracket that closes it."""
-        start, depth = self._at, 0
-        for index in range(start, min(len(self._text), start + MAX_EXPANDED)):
-            depth += {"(": 1, ")": -1}.get(self._text[index], 0)
-            if not depth and index > start:
-                break
-        self._skip(index + 1 - start)
-        return self._text[start : self._at]
-
-    def _until(self, close: str) -> str:
-        end = self._text.find(close, self._at + 1)
-        length = (end + len(close) if end >= 0 else len(self._text)) - self._at
-        text = self._text[self._at : self._at + length]
-        self._skip(length)
-        return text
-
-    def _peek(self) -> str:
-        return self._text[self._at]
-
-    def _skip_line(self) -> None:
-        end = self._text.find("\n", self._at)
-        self._skip((len(self._text) if end < 0 else end) - self._at)
-
-    def _skip(self, count: int) -> None:
-        passed = self._text[self._at : self._at + count]
-        self._at += len(passed)
-        lines = passed.count("\n")
-        self._line += lines
-        self._column = len(passed) - passed.rfind("\n") if lines else self._column + len(passed)
-
-    def _position(self) -> tuple[int, int, int]:
-        return self._at, self._line, self._column
-
-    def _span(self, start: tuple[int, int, int]) -> Span:
-        _, line, column = start
-        if self._line == line:
-            return Span(self._source.file, line, column, line, self._column)
-        return Span(self._source.file, line, column, line, len(self._source.line(line)) + 1)
+def _others(script: Script, best: Command) -> tuple[dict[str, Given], ...]:
+    """The flags of each other command."""
+    others = [one.words for one in script.commands if one is not best and any(_is_flag(word) for word in one.words)]
+    return tuple(_fields(words)[0] for words in others)

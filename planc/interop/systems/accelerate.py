@@ -42,6 +42,8 @@ def devices(v: Values) -> int:
     count = v.maybe_whole("num_processes", minimum=-1)
     if count in (None, -1) and kind(v) == "NO":
         count = 1
+    if count not in (None, -1):
+        v.narrow(count or 1)
     if count not in (None, -1) and v.options.devices and v.devices() != count:
         raise v.apart(f"num_processes is {count}, the cluster has {v.devices()} devices", "num_processes")
     return v.devices()
@@ -209,7 +211,7 @@ def compiled(v: Values) -> tuple[str, ...]:
 
 
 SETTINGS = {
-    "cluster": lambda v: (v.devices(), v.options.cluster)[1],
+    "cluster": lambda v: (devices(v), v.options.cluster)[1],
     "devices": devices,
     "model": model_words,
     "sequences": sequences,
@@ -367,22 +369,50 @@ OWN = (
     Field("megatron_lm_config.*", None, "refused", "import Megatron-LM's own flags"),
     *noted("sections without fields", "fsdp_config", "deepspeed_config", "megatron_lm_config", "parallelism_config"),
     *noted("sections without fields", "dynamo_config", "fp8_config", "mpirun_config"),
-    *noted("how FSDP starts", *(f"{FSDP}{n}" for n in ("cpu_ram_*", "sync_module_states", "use_orig_params"))),
+    *noted(
+        "how FSDP starts",
+        "fsdp_config.fsdp_cpu_ram_efficient_loading fsdp_config.fsdp_sync_module_states "
+        "fsdp_config.fsdp_use_orig_params",
+    ),
     *noted("which layers FSDP wraps", f"{FSDP}transformer_layer_cls_to_wrap", f"{FSDP}min_num_params"),
     *noted("when FSDP transfers", f"{FSDP}backward_prefetch", f"{FSDP}forward_prefetch"),
     *noted("checkpoints", f"{FSDP}state_dict_type", "deepspeed_config.zero3_save_16bit_model"),
-    *noted("how sequences are cut", f"{SIZES}sp_seq_length*", f"{SIZES}sp_attn_implementation"),
     *noted(
-        "how DeepSpeed starts", *(f"deepspeed_config.{n}" for n in ("zero3_init_flag", "deepspeed_multinode_launcher"))
+        "how sequences are cut",
+        "parallelism_config.parallelism_config_sp_seq_length "
+        "parallelism_config.parallelism_config_sp_seq_length_is_variable "
+        "parallelism_config.parallelism_config_sp_attn_implementation",
     ),
-    *noted("how DeepSpeed starts", *(f"deepspeed_config.deepspeed_{n}" for n in ("hostfile", "*_filter"))),
-    *noted("constants", "deepspeed_config.gradient_clipping", "deepspeed_config.offload_*_nvme_path"),
-    *noted("constants", "deepspeed_config.seq_parallel_communication_data_type"),
-    *noted("the launcher", "machine_rank", "main_process_ip", "main_process_port", "main_training_function", "gpu_ids"),
-    *noted("the launcher", "rdzv_backend", "same_network", "enable_cpu_affinity", "mpirun_config.*", "commands"),
-    *noted("the launcher", "command_file", "tpu_*", "downcast_bf16", "debug"),
-    *noted("how torch.compile works", "dynamo_config.*"),
-    *noted("fp8, which mixed_precision turns on", "fp8_config.*"),
+    *noted(
+        "how DeepSpeed starts",
+        "deepspeed_config.zero3_init_flag deepspeed_config.deepspeed_multinode_launcher "
+        "deepspeed_config.deepspeed_hostfile deepspeed_config.deepspeed_inclusion_filter "
+        "deepspeed_config.deepspeed_exclusion_filter",
+    ),
+    *noted(
+        "constants",
+        "deepspeed_config.gradient_clipping deepspeed_config.offload_optimizer_nvme_path "
+        "deepspeed_config.offload_param_nvme_path deepspeed_config.seq_parallel_communication_data_type",
+    ),
+    *noted(
+        "the launcher",
+        "machine_rank main_process_ip main_process_port main_training_function gpu_ids rdzv_backend same_network "
+        "enable_cpu_affinity mpirun_config.mpirun_hostfile mpirun_config.mpirun_ccl commands command_file tpu_name "
+        "tpu_zone tpu_use_cluster tpu_use_sudo tpu_env tpu_vm downcast_bf16 debug",
+    ),
+    *noted(
+        "how torch.compile works",
+        "dynamo_config.dynamo_mode dynamo_config.dynamo_use_fullgraph dynamo_config.dynamo_use_dynamic "
+        "dynamo_config.dynamo_use_regional_compilation",
+    ),
+    *noted(
+        "fp8, which mixed_precision turns on",
+        "fp8_config.amax_compute_algo fp8_config.amax_compute_algorithm fp8_config.amax_history_length "
+        "fp8_config.amax_history_len fp8_config.backend fp8_config.fp8_format fp8_config.interval fp8_config.margin "
+        "fp8_config.override_linear_precision fp8_config.use_autocast_during_eval fp8_config.opt_level "
+        "fp8_config.enable_fsdp_float8_all_gather fp8_config.pad_inner_dim fp8_config.use_during_eval "
+        "fp8_config.optimization_level",
+    ),
 )
 
 

@@ -405,60 +405,155 @@ OWN = (
     Field("compression_training.*.enabled", False, "refused", "weights compressed while it trains"),
     Field("quantize_training.*", None, "refused", "weights in few bits while it trains"),
     Field("sparse_attention*", None, "refused", "attention over blocks"),
-    *noted("buffers: none of them is costed", f"{ZERO}.*_bucket_size", f"{ZERO}.stage3_*", f"{ZERO}.sub_group_size"),
     *noted(
         "buffers: none of them is costed",
-        *(
-            f"{ZERO}.{n}"
-            for n in ("*persistence_threshold", "max_live_parameters", "max_reuse_distance", "buffer_count")
-        ),
-        f"{ZERO}.module_granularity_threshold",
+        "zero_optimization.reduce_bucket_size zero_optimization.allgather_bucket_size "
+        "zero_optimization.prefetch_bucket_size zero_optimization.stage3_prefetch_bucket_size "
+        "zero_optimization.stage3_gather_fp16_weights_on_model_save "
+        "zero_optimization.stage3_param_persistence_threshold zero_optimization.stage3_model_persistence_threshold "
+        "zero_optimization.stage3_max_live_parameters zero_optimization.stage3_max_reuse_distance "
+        "zero_optimization.stage3_gather_16bit_weights_on_model_save "
+        "zero_optimization.stage3_module_granularity_threshold "
+        "zero_optimization.stage3_use_all_reduce_for_fetch_params zero_optimization.stage3_allgather_sequential "
+        "zero_optimization.sub_group_size zero_optimization.param_persistence_threshold "
+        "zero_optimization.model_persistence_threshold zero_optimization.max_live_parameters "
+        "zero_optimization.max_reuse_distance zero_optimization.buffer_count "
+        "zero_optimization.module_granularity_threshold",
     ),
     *noted(
         "how state is moved",
-        *(f"{ZERO}.{n}" for n in ("contiguous_gradients", "allgather_*", "use_multi_rank_bucket_allreduce")),
-        *(f"{ZERO}.{n}" for n in ("round_robin_gradients", "parameter_alignment", "leaf_module*", "legacy_stage1")),
-        *(f"{ZERO}.{n}" for n in ("cpu_offload_use_pin_memory", "ignore_unused_parameters", "memory_efficient_linear")),
-        *(f"{ZERO}.offload_param.{n}" for n in ("pin_memory", "nvme_path", "buffer_*", "max_in_cpu")),
-        *(f"{ZERO}.offload_optimizer.{n}" for n in ("pin_memory", "nvme_path", "buffer_*", "pipeline*", "fast_init")),
-        f"{ZERO}.offload_optimizer.cpuadam_cores_perc",
-        f"{ZERO}.save_muon_momentum_buffer_in_memory",
+        "zero_optimization.contiguous_gradients zero_optimization.allgather_partitions "
+        "zero_optimization.allgather_sequential zero_optimization.use_multi_rank_bucket_allreduce "
+        "zero_optimization.round_robin_gradients zero_optimization.parameter_alignment "
+        "zero_optimization.leaf_module zero_optimization.leaf_module.classes zero_optimization.leaf_module.names "
+        "zero_optimization.leaf_module.name_suffixes zero_optimization.legacy_stage1 "
+        "zero_optimization.cpu_offload_use_pin_memory zero_optimization.ignore_unused_parameters "
+        "zero_optimization.memory_efficient_linear zero_optimization.offload_param.pin_memory "
+        "zero_optimization.offload_param.nvme_path zero_optimization.offload_param.buffer_count "
+        "zero_optimization.offload_param.buffer_size zero_optimization.offload_param.max_in_cpu "
+        "zero_optimization.offload_optimizer.pin_memory zero_optimization.offload_optimizer.nvme_path "
+        "zero_optimization.offload_optimizer.buffer_count zero_optimization.offload_optimizer.buffer_size "
+        "zero_optimization.offload_optimizer.pipeline_read zero_optimization.offload_optimizer.pipeline_write "
+        "zero_optimization.offload_optimizer.pipeline zero_optimization.offload_optimizer.fast_init "
+        "zero_optimization.offload_optimizer.cpuadam_cores_perc "
+        "zero_optimization.save_muon_momentum_buffer_in_memory",
     ),
     *noted("checks", f"{ZERO}.compute_grad_norm", f"{ZERO}.log_trace_cache_warnings", f"{ZERO}.enable_sanity_checks"),
-    *noted("checkpoints", "checkpoint", "checkpoint.*", "load_universal_checkpoint", "nebula.*", "datastates.*"),
     *noted(
         "checkpoints",
-        *(f"{ZERO}.{n}" for n in ("load_from_fp32_weights", "elastic_checkpoint", "pipeline_loading_checkpoint")),
-        f"{ZERO}.gather_16bit_weights_on_model_save",
-        f"{ZERO}.override_module_apply",
+        "checkpoint checkpoint.tag_validation checkpoint.load_universal checkpoint.use_node_local_storage "
+        "checkpoint.parallel_write.pipeline_stage checkpoint.writer.type checkpoint.writer.decoupled "
+        "checkpoint.writer.io_buffer_size checkpoint.writer.show_statistics checkpoint.writer.data_parallel "
+        "load_universal_checkpoint nebula.enabled nebula.persistent_storage_path nebula.persistent_time_interval "
+        "nebula.num_of_version_in_retention nebula.enable_nebula_load nebula.load_path datastates.enabled "
+        "datastates.config datastates.config.host_cache_size datastates.config.parser_threads "
+        "zero_optimization.load_from_fp32_weights zero_optimization.elastic_checkpoint "
+        "zero_optimization.pipeline_loading_checkpoint zero_optimization.gather_16bit_weights_on_model_save "
+        "zero_optimization.override_module_apply",
     ),
     *noted(
-        "the optimizer's constants", "optimizer.params*", "optimizer.legacy_fusion", "scheduler.*", "gradient_clipping"
+        "the optimizer's constants",
+        "optimizer.params optimizer.params.lr optimizer.params.betas optimizer.params.eps "
+        "optimizer.params.weight_decay optimizer.params.torch_adam optimizer.params.adam_w_mode "
+        "optimizer.params.bias_correction optimizer.params.momentum optimizer.params.freeze_step "
+        "optimizer.params.cuda_aware optimizer.params.comm_backend_name optimizer.params.amsgrad "
+        "optimizer.params.max_coeff optimizer.params.min_coeff optimizer.params.max_grad_norm "
+        "optimizer.params.warmup_start_lr optimizer.params.fused optimizer.params.ns_steps optimizer.params.muon_lr "
+        "optimizer.params.adam_lr optimizer.params.nesterov optimizer.legacy_fusion scheduler.type scheduler.params "
+        "scheduler.params.warmup_min_lr scheduler.params.warmup_max_lr scheduler.params.warmup_num_steps "
+        "scheduler.params.warmup_type scheduler.params.total_num_steps scheduler.params.last_batch_iteration "
+        "scheduler.params.warmup_min_ratio scheduler.params.cos_min_ratio scheduler.params.lr_range_test_min_lr "
+        "scheduler.params.lr_range_test_step_size scheduler.params.lr_range_test_step_rate "
+        "scheduler.params.lr_range_test_staircase scheduler.params.cycle_min_lr scheduler.params.cycle_max_lr "
+        "scheduler.params.decay_lr_rate scheduler.params.cycle_first_step_size "
+        "scheduler.params.cycle_second_step_size scheduler.params.cycle_first_stair_count "
+        "scheduler.params.cycle_second_stair_count scheduler.params.decay_step_size scheduler.params.cycle_momentum "
+        "scheduler.params.cycle_min_mom scheduler.params.cycle_max_mom scheduler.params.decay_mom_rate "
+        "gradient_clipping",
     ),
-    *noted("loss scaling", "fp16.*", "bf16.immediate_grad_update", "bf16.check_grad_overflow"),
+    *noted(
+        "loss scaling",
+        "fp16.auto_cast fp16.loss_scale fp16.initial_scale_power fp16.loss_scale_window fp16.hysteresis "
+        "fp16.consecutive_hysteresis fp16.min_loss_scale fp16.opt_level bf16.immediate_grad_update "
+        "bf16.check_grad_overflow",
+    ),
     *noted("how gradients are averaged", "prescale_gradients", "gradient_predivide_factor", "gradient_allreduce_op"),
     *noted("how gradients are averaged", "disable_allgather", "seq_parallel_communication_data_type"),
     *noted("which calls are allowed", "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer"),
-    *noted("how AutoTP finds layers", "tensor_parallel.tp*", "tensor_parallel.preset_model", "tensor_parallel.dtype"),
     *noted(
-        "how AutoTP finds layers", "tensor_parallel.keep_module_on_host", "tensor_parallel.vocab_parallel_ce_backend"
+        "how AutoTP finds layers",
+        "tensor_parallel.tp tensor_parallel.tp_size tensor_parallel.tp_grain_size tensor_parallel.tp.tp_size "
+        "tensor_parallel.tp.tp_grain_size tensor_parallel.tp.mpu tensor_parallel.tp.tp_group "
+        "tensor_parallel.preset_model tensor_parallel.dtype tensor_parallel.keep_module_on_host "
+        "tensor_parallel.vocab_parallel_ce_backend",
     ),
-    *noted("how experts are found", "expert_parallel.*"),
     *noted(
-        "how a pipeline starts", "pipeline.stages", "pipeline.seed_layers", "pipeline.*_partitioned", "pipeline.use_*"
+        "how experts are found",
+        "expert_parallel.preset_model expert_parallel.moe_layer_pattern expert_parallel.expert_pattern "
+        "expert_parallel.router_pattern expert_parallel.num_experts_attr expert_parallel.top_k_attr "
+        "expert_parallel.use_grouped_mm expert_parallel.score_apply expert_parallel.load_balance_coeff "
+        "expert_parallel.route_norm expert_parallel.route_scale expert_parallel.expert_w1 expert_parallel.expert_w2 "
+        "expert_parallel.expert_w3 expert_parallel.has_shared_experts expert_parallel.shared_experts_pattern "
+        "expert_parallel.top_k expert_parallel.score_func",
     ),
-    *noted("how activations are checkpointed", "activation_checkpointing.*"),
     *noted(
-        "logs", "steps_per_print", "wall_clock_breakdown", "memory_breakdown", "dump_state", "log_level", "timers.*"
+        "how a pipeline starts",
+        "pipeline.stages pipeline.seed_layers pipeline.pipe_partitioned pipeline.grad_partitioned "
+        "pipeline.use_reentrant",
     ),
-    *noted("logs", "tensorboard*", "wandb*", "csv_monitor*", "comet*", "comms_logger*", "flops_profiler*"),
-    *noted("disks", "aio*"),
     *noted(
-        "off", "autotuning.*", "elasticity.*", "compression_training*", "data_efficiency.*", "curriculum_learning.*"
+        "how activations are checkpointed",
+        "activation_checkpointing.contiguous_memory_optimization activation_checkpointing.number_checkpoints "
+        "activation_checkpointing.synchronize_checkpoint_boundary activation_checkpointing.profile",
     ),
-    *noted("off", "hybrid_engine.*", "amp.*", "torch_autocast.*", "compile.*", "compile", "progressive_layer_drop.*"),
     *noted(
-        "off", "eigenvalue.*", "data_types.param_dtype", "data_types.buffer_dtype", "data_types.keep_in_fp32_modules"
+        "logs",
+        "steps_per_print wall_clock_breakdown memory_breakdown dump_state log_level timers.throughput.enabled "
+        "timers.throughput.synchronized tensorboard tensorboard.enabled tensorboard.output_path "
+        "tensorboard.job_name wandb wandb.enabled wandb.group wandb.team wandb.project csv_monitor "
+        "csv_monitor.enabled csv_monitor.output_path csv_monitor.job_name comet comet.enabled "
+        "comet.samples_log_interval comet.project comet.workspace comet.api_key comet.experiment_name "
+        "comet.experiment_key comet.online comet.mode comms_logger comms_logger.enabled comms_logger.prof_all "
+        "comms_logger.prof_ops comms_logger.verbose comms_logger.debug flops_profiler flops_profiler.enabled "
+        "flops_profiler.recompute_fwd_factor flops_profiler.profile_step flops_profiler.module_depth "
+        "flops_profiler.top_modules flops_profiler.detailed flops_profiler.output_file",
+    ),
+    *noted(
+        "disks",
+        "aio aio.block_size aio.queue_depth aio.thread_count aio.intra_op_parallelism aio.single_submit "
+        "aio.overlap_events aio.use_gds",
+    ),
+    *noted(
+        "off",
+        "autotuning.fast autotuning.results_dir autotuning.exps_dir autotuning.overwrite "
+        "autotuning.start_profile_step autotuning.end_profile_step autotuning.metric autotuning.metric_path "
+        "autotuning.arg_mappings autotuning.arg_mappings.train_micro_batch_size_per_gpu "
+        "autotuning.arg_mappings.gradient_accumulation_steps autotuning.mp_size autotuning.max_train_batch_size "
+        "autotuning.min_train_micro_batch_size_per_gpu autotuning.max_train_micro_batch_size_per_gpu "
+        "autotuning.num_tuning_micro_batch_sizes autotuning.tuner_type autotuning.tuner_early_stopping "
+        "autotuning.tuner_num_trials autotuning.model_info autotuning.model_info.profile "
+        "autotuning.model_info.num_params autotuning.model_info.hidden_size autotuning.model_info.num_layers "
+        "elasticity.max_train_batch_size elasticity.micro_batch_sizes elasticity.min_gpus elasticity.max_gpus "
+        "elasticity.min_time elasticity.prefer_larger_batch elasticity.ignore_non_elastic_batch_info "
+        "elasticity.version elasticity.model_parallel_size elasticity.num_gpus_per_node compression_training "
+        "data_efficiency.seed data_efficiency.data_sampling data_efficiency.data_sampling.enabled "
+        "data_efficiency.data_sampling.num_epochs data_efficiency.data_sampling.num_workers "
+        "data_efficiency.data_routing data_efficiency.data_routing.enabled curriculum_learning.curriculum_type "
+        "curriculum_learning.min_difficulty curriculum_learning.max_difficulty curriculum_learning.schedule_type "
+        "curriculum_learning.schedule_config curriculum_learning.schedule_config.total_curriculum_step "
+        "curriculum_learning.schedule_config.difficulty_step curriculum_learning.schedule_config.root_degree "
+        "curriculum_learning.schedule_config.difficulty curriculum_learning.schedule_config.max_step "
+        "hybrid_engine.max_out_tokens hybrid_engine.inference_tp_size hybrid_engine.release_inference_cache "
+        "hybrid_engine.pin_parameters hybrid_engine.tp_gather_partition_size hybrid_engine.enable_cuda_graph "
+        "amp.opt_level torch_autocast.dtype torch_autocast.lower_precision_safe_modules compile.free_activation "
+        "compile.free_activation_threshold compile.offload_activation compile.offload_activation_pin_memory "
+        "compile.offload_opt_states compile.double_buffer compile.symmetric_memory compile.debug_log "
+        "compile.offload_parameters compile.sync_before_reduce compile.sync_after_reduce "
+        "compile.sync_before_allgather compile.sync_after_allgather compile.keep_int_input_tensors "
+        "compile.keep_all_input_tensors compile.enabled compile.backend compile.kwargs compile "
+        "progressive_layer_drop.theta progressive_layer_drop.gamma eigenvalue.verbose eigenvalue.max_iter "
+        "eigenvalue.tol eigenvalue.stability eigenvalue.gas_boundary_resolution eigenvalue.layer_name "
+        "eigenvalue.layer_num data_types.param_dtype data_types.buffer_dtype data_types.keep_in_fp32_modules",
     ),
     *noted("data", "dataloader_drop_last", "vocabulary_size", "disable_python_gc", "managed_gradient_accumulation"),
     *noted("the launcher", "cuda_visible_devices", "use_data_before_expert_parallelism"),

@@ -415,21 +415,86 @@ FIELDS = (
     refused("sparse_matmul", True, "experts by dense products"),
     refused("shard_exp_on_fsdp", False, "experts' first dim over fsdp"),
     refused("pipeline_fsdp_ag_once", False, "parameters gathered once for a whole pipeline"),
-    *noted("how kernels and scans are put together", "scan_*", "megablox", "sa_*", "use_iota_embed", "shardy", "wi_*"),
-    *noted("how kernels and scans are put together", "wo_*", "set_remat_policy_*", "pipeline_delay_*", "fused_*"),
-    *noted("how logits are computed", "logits_dot_in_fp32", "num_vocab_tiling", "cast_logits_to_fp32", "float32_*"),
-    *noted("where a run's files lie", "run_name", "base_output_directory", "base_config", "hardware", "*_path"),
-    *noted("data", "dataset_*", "tokenizer_*", "grain_*", "hf_*", "tfds_*", "packing", "max_segments_per_seq"),
-    *noted("checkpoints", "enable_checkpointing", "async_checkpointing", "checkpoint_*", "*_checkpoint*"),
-    *noted("the course of training", "steps", "learning_rate*", "adam_*", "warmup_*", "gradient_clipping_*"),
-    *noted("profiles, metrics and logs", "profiler*", "log_*", "enable_tensorboard", "metrics_*", "gcs_*", "skip_*"),
-    *noted("evaluation and goodput", "eval_*", "enable_goodput_*", "monitor_*", "enable_single_controller"),
-    *noted("what the compiler and the process do", "compile_xla_flags", "compiled_*", "jax_*", "reuse_example_batch"),
-    *noted("what the compiler and the process do", "allow_split_physical_axes", "enable_dropout", "dropout_rate"),
     *noted(
-        "what a model's own file says", "mlp_activations", "normalization_layer_epsilon", "rope_*", "sharding_tolerance"
+        "how kernels and scans are put together",
+        "scan_layers scan_layers_per_stage scan_pipeline_iterations scan_pipeline_repeats megablox sa_block_kv "
+        "sa_block_kv_compute sa_block_kv_dkv sa_block_kv_dkv_compute sa_block_kv_dq sa_block_q sa_block_q_dkv "
+        "sa_block_q_dq sa_bwd_dkv_megacore sa_fuse_reciprocal sa_k_layout sa_q_layout sa_use_base2_exp "
+        "sa_use_fused_bwd_kernel sa_v_layout use_iota_embed shardy wi_tile_dlhs_batch_seq wi_tile_dlhs_embed_dim "
+        "wi_tile_dlhs_mlp_dim wi_tile_drhs_batch_seq wi_tile_drhs_embed_dim wi_tile_drhs_mlp_dim "
+        "wi_tile_fwd_batch_seq wi_tile_fwd_embed_dim wi_tile_fwd_mlp_dim wo_tile_dlhs_batch_seq "
+        "wo_tile_dlhs_embed_dim wo_tile_dlhs_mlp_dim wo_tile_drhs_batch_seq wo_tile_drhs_embed_dim "
+        "wo_tile_drhs_mlp_dim wo_tile_fwd_batch_seq wo_tile_fwd_embed_dim wo_tile_fwd_mlp_dim "
+        "set_remat_policy_on_layers_per_stage set_remat_policy_on_pipeline_iterations "
+        "pipeline_delay_activation_forwarding fused_mlp fused_qkv",
     ),
-    *noted("dumps and debugging", "dump_*", "debug_*", "data_shuffle_seed", "init_weights_seed", "hlo_*"),
+    *noted(
+        "how logits are computed",
+        "logits_dot_in_fp32 num_vocab_tiling cast_logits_to_fp32 float32_gate_logits float32_logits "
+        "float32_qk_product float32_weight_sum",
+    ),
+    *noted(
+        "where a run's files lie",
+        "run_name base_output_directory base_config hardware audio_path chat_template_path "
+        "checkpoint_todelete_full_path dataset_path grain_train_mixture_config_path hf_lora_adapter_path hf_path "
+        "image_path inference_microbenchmark_log_file_path load_full_state_path load_parameters_path "
+        "lora_input_adapters_path managed_mldiagnostics_storage_path olmo_index_path quant_cfg_path "
+        "save_quantized_params_path tokenizer_path video_path vllm_hf_config_path",
+    ),
+    *noted(
+        "data",
+        "dataset_name dataset_type tokenizer_type grain_data_source_max_workers grain_eval_files grain_file_type "
+        "grain_index_storage_option grain_num_threads grain_num_threads_eval grain_packing_type "
+        "grain_per_worker_buffer_size grain_per_worker_buffer_size_eval grain_prefetch_buffer_size "
+        "grain_prefetch_buffer_size_eval grain_ram_budget_mb grain_shuffle_buffer_size grain_train_files "
+        "grain_use_elastic_iterator grain_worker_count grain_worker_count_eval hf_access_token hf_data_dir "
+        "hf_eval_files hf_eval_split hf_name hf_train_files packing max_segments_per_seq",
+    ),
+    *noted(
+        "checkpoints",
+        "enable_checkpointing async_checkpointing checkpoint_conversion_fn checkpoint_is_quantized "
+        "checkpoint_period checkpoint_storage_concurrent_gb checkpoint_storage_target_data_file_size_bytes "
+        "checkpoint_storage_use_ocdbt checkpoint_storage_use_zarr3 checkpoint_todelete_subdir "
+        "colocated_python_checkpointing enable_checkpoint_cloud_logger enable_continuous_checkpointing "
+        "enable_emergency_checkpoint enable_multi_tier_checkpointing local_checkpoint_directory "
+        "local_checkpoint_period max_num_checkpoints_to_keep multi_tier_checkpointing_backup_interval_minutes "
+        "multi_tier_checkpointing_backup_interval_steps save_checkpoint_on_completion save_checkpoint_on_start "
+        "source_checkpoint_layout",
+    ),
+    *noted(
+        "the course of training",
+        "steps learning_rate learning_rate_final_fraction learning_rate_schedule_steps adam_b1 adam_b2 adam_eps "
+        "adam_eps_root adam_weight_decay warmup_steps_fraction gradient_clipping_threshold",
+    ),
+    *noted(
+        "profiles, metrics and logs",
+        "profiler profiler_steps log_config log_period enable_tensorboard metrics_file gcs_metrics "
+        "skip_first_n_steps_for_profiler skip_jax_distributed_system skip_step_interval skip_step_on_spikes "
+        "skip_step_scaling_factor",
+    ),
+    *noted(
+        "evaluation and goodput",
+        "eval_dataset_name eval_image_column eval_interval eval_per_device_batch_size eval_split eval_start_step "
+        "eval_steps enable_goodput_recording monitor_goodput monitor_step_time_deviation enable_single_controller",
+    ),
+    *noted(
+        "what the compiler and the process do",
+        "compile_xla_flags compiled_trainstep_file jax_cache_dir jax_debug_log_modules "
+        "jax_distributed_initialization_timeout jax_profiler_port reuse_example_batch allow_split_physical_axes "
+        "enable_dropout dropout_rate",
+    ),
+    *noted(
+        "what a model's own file says",
+        "mlp_activations normalization_layer_epsilon rope_attention_scaling rope_factor rope_interleave "
+        "rope_linear_scaling_factor rope_max_timescale rope_min_timescale rope_pairwise rope_theta_for_vit "
+        "rope_truncate rope_type rope_use_scale sharding_tolerance",
+    ),
+    *noted(
+        "dumps and debugging",
+        "dump_hlo dump_hlo_delete_local_after dump_hlo_gcs_dir dump_hlo_local_dir dump_hlo_local_module_name "
+        "dump_hlo_module_name dump_hlo_upload_all dump_hlo_xla_flags dump_jaxpr dump_jaxpr_delete_local_after "
+        "dump_jaxpr_gcs_dir dump_jaxpr_local_dir dump_step debug_sharding data_shuffle_seed init_weights_seed",
+    ),
 )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from planc.diag.quoting import python_comment, shell_word
 from planc.frameworks import OWN
@@ -20,6 +20,7 @@ from planc.interop.layer_patterns import even, layers_of_pattern, layout_of_stag
 from planc.interop.ops import existing, linear_layers
 from planc.interop.setup import ROLES, CannotSayError, Quantized, Role, Shape, TrainingSetup
 from planc.interop.shape import model_words
+from planc.interop.systems.megatron_asserts import check_asserts
 from planc.interop.systems.megatron_fields import FIELDS
 from planc.interop.values import Values
 from planc.ir.plan import Copies, Noun, Period, Precision, Recompute, Route
@@ -297,7 +298,9 @@ def _dispatched(v: Values) -> None:
     """Tokens go to their experts by all-to-all, as planc costs it; Megatron's default gathers all of them."""
     if v.maybe_whole("num_experts", minimum=1) and v.text("moe_token_dispatcher_type") == "allgather":
         raise v.refused(
-            "gathering every token for the experts has no sentence: alltoall or flex", "moe_token_dispatcher_type"
+            "gathering every token for the experts, Megatron-LM's default, has no sentence",
+            "moe_token_dispatcher_type",
+            instead="--set moe_token_dispatcher_type=alltoall, which gives the same result",
         )
 
 
@@ -312,7 +315,8 @@ def _route(v: Values) -> Route:
 def mixed_precision(v: Values) -> Precision:
     """The dtypes of products and of the gradients' reduction."""
     if v.flag("fp16"):
-        raise v.refused("planc computes in bf16 or fp32", "fp16")
+        instead = "bf16 has the same sizes: --set fp16=false --set bf16=true"
+        raise v.refused("planc computes in bf16 or fp32", "fp16", instead=instead)
     if not v.flag("bf16"):
         return Precision()
     return Precision(compute="bf16", reduce="bf16" if _narrow_grads(v) else "fp32")
@@ -375,7 +379,8 @@ def _whole_layers(v: Values) -> Recompute:
             raise v.refused("recomputing some layers of a stage has no sentence", "recompute_num_layers")
         return Recompute(ops=("whole_blocks",), every=layers // (number * pp))
     if method == "uniform" and (number or 1) > 1:
-        raise v.refused("keeping the input of each few layers has no sentence", "recompute_num_layers")
+        instead = "--set recompute_num_layers=1, or --ignore recompute_num_layers: every layer's input is kept then"
+        raise v.refused("keeping the input of each few layers has no sentence", "recompute_num_layers", instead=instead)
     return Recompute(ops=("whole_blocks",))
 
 
@@ -414,16 +419,21 @@ def framework_of(v: Values, name: str) -> str:
     return name if usual and padded % multiple == 0 else OWN
 
 
-def overlaps(v: Values) -> tuple[tuple[Role, str], ...]:
+def overlaps(v: Values) -> tuple[tuple[Role | Literal["ep"], str], ...]:
     """Megatron overlaps the gradients' reduction and the parameters' gather only where it is told to."""
-    found: list[tuple[Role, str]] = []
+    found: list[tuple[Role | Literal["ep"], str]] = []
     reduced, gathered = v.flag("overlap_grad_reduce"), v.flag("overlap_param_gather")
     if not reduced and not v.flag("use_torch_fsdp2"):
         found += [("replica", "none"), ("shard", "none")]
     elif _zero(v) == 1 and not gathered:
-        raise v.refused("gradients reduced beside compute, and parameters gathered without", "overlap_param_gather")
+        why = "gradients reduced beside compute, and parameters gathered without"
+        raise v.refused(
+            why, "overlap_param_gather", instead="--set overlap_param_gather=true, or overlap_grad_reduce=false"
+        )
     if v.flag("tp_comm_overlap") and v.whole("tensor_model_parallel_size") > 1:
         found.append(("tp", "async_matmul"))
+    if v.flag("overlap_moe_expert_parallel_comm") and _expert_degrees(v)[0] > 1:
+        found.append(("ep", "dual_batch"))
     return tuple(found)
 
 
@@ -602,6 +612,7 @@ WRITES = {
     ),
     "overlap_param_gather": lambda s: _when(s.zero > 0 and ("shard", "none") not in s.overlaps),
     "tp_comm_overlap": lambda s: _when(("tp", "async_matmul") in s.overlaps),
+    "overlap_moe_expert_parallel_comm": lambda s: _when(("ep", "dual_batch") in s.overlaps),
     "bf16": lambda s: _when(s.precision.compute == "bf16"),
     "use_precision_aware_optimizer": lambda s: _when(("optimizer", "bf16") in s.stored),
     "exp_avg_dtype": lambda s: _when(("optimizer", "bf16") in s.stored, "bf16"),
@@ -724,4 +735,5 @@ SYSTEM = System(
     ending=".sh",
     prepared=_prepared,
     cannot=CANNOT,
+    asserts=check_asserts,
 )

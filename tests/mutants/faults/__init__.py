@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import attacks, cli, compare, core, cuda, language, physics, torch_xla, trainer, xla, xla_audit
+from . import attacks, cli, compare, core, cuda, importer, language, physics, torch_xla, trainer, xla, xla_audit
 from .fault import Fault
 
 __all__ = ["FAULTS", "Fault"]
@@ -19,4 +19,5 @@ FAULTS: tuple[Fault, ...] = (
     *language.FAULTS,
     *attacks.FAULTS,
     *physics.FAULTS,
+    *importer.FAULTS,
 )

@@ -1,0 +1,645 @@
+"""What a shell script's commands would get, as far as the script itself says: variables, branches, loops, functions.
+
+Nothing is run. What needs a shell to be known (`$(...)`, a variable of the environment) stays as it is written. Where
+only the shell knows which way a script goes, all ways are followed: what they do not have in common is not certain.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+
+from planc.diag.fast_dataclass import dataclass
+from planc.diag.span import Source, Span
+from planc.interop.document import UnreadableError
+from planc.interop.formats.arithmetic import evaluate
+from planc.interop.formats.conditions import Operand, holds
+from planc.interop.formats.scan import ASSIGNMENT, MOST_LEVELS, Places, Scan
+from planc.interop.formats.variables import MAX_EXPANDED, Value, Variables
+from planc.interop.formats.words import (
+    Case,
+    Function,
+    Group,
+    If,
+    Loop,
+    Node,
+    Piece,
+    ShellWord,
+    Simple,
+    Step,
+    Steps,
+    Test,
+    Written,
+)
+
+_PARAMETER = re.compile(r"\$\{?(#(?=[A-Za-z_]))?([A-Za-z_]\w*|\d+|[@*#])(\[[^\]]{0,40}\])?(:?[-=+?])?", re.DOTALL)
+_SET_IN_ARITHMETIC = re.compile(r"([A-Za-z_]\w*)\s*(?:\+\+|--|[-+*/%]?=(?!=))|(?:\+\+|--)\s*([A-Za-z_]\w*)")
+_RUNS_TEXT = re.compile(r"-[a-z]*c[a-z]*")
+_DECLARES = ("export", "local", "declare", "readonly", "typeset")
+_SETS = ("let", "read", "getopts", "mapfile", "readarray", "unset", "shift", "set")
+_SHELLS = ("bash", "sh", "zsh")
+_SUCCEED = {
+    *("cd", "pushd", "popd", "mkdir", "source", ".", "module", "echo", "printf", "ulimit", "pip", "conda", "rm", "cp"),
+    *("touch", "chmod", "sleep", "eval", "wait", "ln", "mv", "date", "hostname", "cat", *_DECLARES, *_SETS),
+}
+"""Commands after which `&&` goes on, as who writes a script takes for granted."""
+_TESTS = ("[", "[[", "test", "grep", "command", "which", "type", "hash", "diff", "cmp", "expr", "nvidia-smi", "ls")
+"""Commands that scripts run for whether they succeed."""
+MOST_COMMANDS = 50_000
+"""Commands that are followed: a function that is called again and again counts each time."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command with its words, the variables that went into them, and the words of the script that it is."""
+
+    words: tuple[ShellWord, ...]
+    used: tuple[Value, ...]
+    written: tuple[Written, ...]
+
+
+class Script:
+    """A script that has been followed: its `commands` in order, and what its words are for.
+
+    `written` are all of them. `read` holds those, by identity, that say which way the script goes, and `used` the
+    variables that do. `taken` are the names of `given` that it looked at, `sourced` the files beside it that it reads,
+    and `unfound` the names of those that it reads and that are not beside it.
+    """
+
+    def __init__(
+        self, source: Source, given: Mapping[str, str], beside: Mapping[str, Source], first: Sequence[Source] = ()
+    ) -> None:
+        """Follow the script of `source`, after those of `first`. `given` are values of variables and arguments (`1`)
+        that the command line gives, `beside` the files that it may `source`, by their names."""
+        self.commands: list[Command] = []
+        self.written: list[Written] = []
+        self.directives: list[Written] = []
+        self.read: set[int] = set()
+        self.used: list[Value] = []
+        self.taken: set[str] = set()
+        self.sourced: set[str] = set()
+        self.unfound: list[str] = []
+        self.without_arguments: Span | None = None
+        """Where `$@` stands for none."""
+        self._start = Span(source.file, 1, 1, 1, 1)
+        self._beside: Mapping[str, Source] = beside
+        self._places: dict[str, Places] = {}
+        self._given = {n: Value([ShellWord(w, self._start) for w in v.split()], v) for n, v in given.items()}
+        self._variables = Variables(self._given)
+        self._functions: dict[str, Function] = {}
+        self._following: list[str] = []
+        """Functions that are followed."""
+        self._arguments: list[ShellWord] | None = None
+        """Those of the function that is followed; None outside of functions."""
+        self._shifted: int | None = 0
+        self._certain, self._ended = True, False
+        self._level = self._size = self._count = 0
+        for one in (*first, source):
+            self._places[one.file] = Places(one)
+            self._run(self._scanned(Scan(self._places[one.file], one.text)).steps)
+
+    def _scanned(self, scan: Scan) -> Scan:
+        self.written += scan.words
+        self.read |= {id(word) for word in scan.reserved}
+        self.directives += scan.directives
+        return scan
+
+    # Ways through the script.
+
+    def _run(self, steps: Steps) -> bool | None:
+        """Follow `steps`; returns whether the last command succeeds, None where that is not known."""
+        status: bool | None = True
+        ordinary = False
+        for step in steps:
+            if self._ended:
+                break
+            runs = {"&&": status, "||": None if status is None else not status}.get(step.joined, True)
+            if step.joined == "&&" and runs is None and ordinary and not _only_assigns(step):
+                runs = True  # who writes `a && b` takes for granted that `a` succeeds
+            if runs:
+                status = self._step(step)
+                ordinary = _name(step) not in _TESTS and status is None
+            elif runs is None:
+                self._fork([(step,)], all_of_them=False)
+                status, ordinary = None, False
+        return status
+
+    def _step(self, step: Step) -> bool | None:
+        """Follow a pipeline; returns whether it succeeds."""
+        status: bool | None = True
+        for node in step.pipeline:
+            status = self._node(node)
+        if status is None and _name(step) in _SUCCEED:
+            status = True
+        return not status if status is not None and step.negated else status
+
+    def _node(self, node: Node) -> bool | None:
+        self._count += 1
+        if self._count > MOST_COMMANDS:
+            raise UnreadableError(f"it runs more than {MOST_COMMANDS:,} commands", self._start)
+        if isinstance(node, Simple):
+            return self._simple(node)
+        if isinstance(node, Test):
+            self.read |= {id(word) for word in node.words}
+            if node.arithmetic:
+                return self._arithmetic(node.words[0])
+            return holds([self._operand(word) for word in node.words], patterns=True)
+        if isinstance(node, If):
+            return self._if(node)
+        if isinstance(node, Loop):
+            self._loop(node)
+            return None
+        if isinstance(node, Case):
+            return self._case(node)
+        if isinstance(node, Group):
+            if not node.own:
+                return self._run(node.body)
+            self._variables.fork()
+            status = self._run(node.body)
+            self._variables.back()
+            return status
+        self._functions[node.words[-1].bare] = node
+        return True
+
+    def _if(self, node: If) -> bool | None:
+        open_branches: list[Steps] = []
+        decided = False
+        for condition, body in node.branches:
+            value = self._condition(condition)
+            if value is False:
+                continue
+            open_branches.append(body)
+            if value:
+                decided = True
+                break
+        else:
+            open_branches += [node.otherwise] if node.otherwise is not None else []
+            decided = node.otherwise is not None
+        return self._ways(open_branches, decided)
+
+    def _condition(self, steps: Steps) -> bool | None:
+        """The value of a condition; an ordinary command there may fail."""
+        for node in (node for step in steps for node in step.pipeline if isinstance(node, Simple)):
+            self.read |= {id(word) for word in node.words}
+        value = self._run(steps)
+        return None if steps and _name(steps[-1]) in _SUCCEED else value
+
+    def _ways(self, bodies: Sequence[Steps], all_of_them: bool) -> bool | None:
+        """Follow the one of `bodies` that is run for sure, or each of them apart."""
+        if len(bodies) == 1 and all_of_them:
+            return self._run(bodies[0])
+        if bodies:
+            self._fork(bodies, all_of_them=all_of_them)
+        return None if bodies else True
+
+    def _fork(self, bodies: Sequence[Steps], *, all_of_them: bool) -> None:
+        before, worlds = self._certain, []
+        for body in bodies:
+            self._certain = False
+            self._variables.fork()
+            self._run(body)
+            worlds.append(self._variables.back())
+        self._certain = before
+        self._variables.merge(worlds, self._start, all_of_them=all_of_them)
+
+    def _loop(self, node: Loop) -> None:
+        if node.name:
+            self.read |= {id(word) for word in node.items}
+            items, used = self._expanded(node.items)
+            words = [replace(word, certain=False) for word in items]
+            text = " ".join(word.text for word in words)
+            value = Value(words, text, certain=False, used=used, written=node.items)
+            self._variables.set(node.name, value, self._start)
+        elif node.condition and self._condition(node.condition) is False:
+            return
+        self._fork([node.body], all_of_them=False)
+
+    def _case(self, node: Case) -> bool | None:
+        word = self._operand(node.word)
+        self.read.add(id(node.word))
+        ways: list[Steps] = []
+        for patterns, body in node.branches:
+            self.read |= {id(pattern) for pattern in patterns}
+            found = [self._operand(pattern) for pattern in patterns]
+            matches = [fnmatchcase(word.text, one.text) if word.known and one.known else None for one in found]
+            certain = True in matches or any(one.text == "*" and not one.quoted for one in found)
+            if certain or None in matches:
+                ways.append(body)
+            if certain:
+                return self._ways(ways, all_of_them=True)
+        return self._ways(ways, all_of_them=False)
+
+    # Commands.
+
+    def _simple(self, node: Simple) -> bool | None:
+        before = next((i for i, word in enumerate(node.words) if not _assigns(word)), 0)
+        words = node.words[before:]  # `NAME=VALUE` before a command is its environment
+        name = words[0].bare if words else ""
+        if all(_assigns(word) for word in words):
+            for word in words:
+                self._assign(word)
+            return True
+        if name in _DECLARES:
+            return self._declare(words)
+        if name in ("[", "test"):
+            self.read |= {id(word) for word in words}
+            return holds([self._operand(word) for word in (words[1:-1] if name == "[" else words[1:])])
+        if name in _SETS:
+            return self._left_to_the_shell(name, words[1:])
+        expanded, used = self._expanded(words)
+        if not expanded:
+            return True
+        self._size += sum(len(word.text) + 1 for word in expanded)
+        if self._size > 40 * MAX_EXPANDED:
+            raise UnreadableError("its variables grow beyond reason", words[0].span)
+        if not self._certain:
+            expanded = [replace(word, certain=False) for word in expanded]
+        return self._command(Command(tuple(expanded), tuple(used), words), node)
+
+    def _command(self, command: Command, node: Simple) -> bool | None:
+        """Follow a command that is itself a script: a function, a file, `eval`, a text for another shell; keep any
+        other."""
+        words, name = command.words, command.words[0].text
+        if name in ("true", ":", "false"):
+            self.read |= {id(word) for word in command.written}
+            self.used += command.used
+            return name != "false"
+        if name in ("exit", "return") and self._certain:
+            self._ended = True
+        self._level += 1
+        if self._level > MOST_LEVELS:
+            raise UnreadableError(f"nested more than {MOST_LEVELS} levels deep", words[0].span)
+        if name in self._functions and name not in self._following:
+            self._called(name, words[1:], command)
+        elif name in ("source", ".") and len(words) > 1 and _base(words[1].text) in self._beside:
+            self._source(self._beside[_base(words[1].text)], command)
+        elif (inner := _inner_script(words)) is not None:
+            first, last, text = inner
+            own = replace(command, words=(*words[:first], *words[last:]))
+            self._inside(text, own, words[last - 1].span, hides=name != "eval")
+        elif node.documents and any(w.text in (*_SHELLS, "sbatch", "srun", "ssh") for w in words):
+            for document in node.documents:
+                self._document(document, command)
+        else:
+            self.unfound += [_base(words[1].text)] if name in ("source", ".") and len(words) > 1 else []
+            self.commands.append(command)
+        self._level -= 1
+        return None
+
+    def _called(self, name: str, words: Sequence[ShellWord], command: Command) -> None:
+        """Follow a function with `words` for its arguments."""
+        before, self._arguments = self._arguments, list(words)
+        self._following.append(name)
+        self.read |= {id(word) for word in self._functions[name].words}
+        self._run(self._functions[name].body)
+        self._following.pop()
+        self._arguments, self._ended = before, False
+        self.read |= {id(word) for word in command.written}
+        self.used += command.used
+
+    def _source(self, file: Source, command: Command) -> None:
+        self.read |= {id(word) for word in command.written}
+        self.used += command.used
+        if file.file not in self._places:
+            self._places[file.file] = Places(file)
+            self.sourced.add(file.file)
+            self._run(self._scanned(Scan(self._places[file.file], file.text)).steps)
+
+    def _inside(self, text: str, outer: Command, place: Span, *, hides: bool) -> None:
+        """Follow the script `text` inside a command, whose other words go before each command of it. Where it `hides`,
+        it is another shell's, which gets the variables that are exported."""
+        first = len(self.commands)
+        scan = Scan(self._places[place.file], text, place=place)
+        own = self._variables
+        if hides:
+            exported = {name: value for name in own.exported if (value := own.get(name)) is not None}
+            self._count += len(exported)
+            self._variables = Variables(exported)
+        self._run(scan.steps)
+        self._variables = own
+        for index in range(first, len(self.commands)):
+            one = self.commands[index]
+            words = (*outer.words, *one.words)  # what starts it stands before it
+            self.commands[index] = Command(words, (*one.used, *outer.used), outer.written)
+
+    def _document(self, document: Written, command: Command) -> None:
+        (piece,) = document.pieces
+        scan = Scan(self._places[document.span.file], piece.text, at=piece.at)
+        self._scanned(scan)
+        self.read |= {id(word) for word in (document, *command.written)}
+        self._run(scan.steps)
+
+    # Variables.
+
+    def _assign(self, word: Written) -> None:
+        found = ASSIGNMENT.match(word.pieces[0].text)
+        assert found is not None
+        element = "[" in found[0]  # of an array: which one is not followed
+        before = self._variables.get(found[1]) if found[2] or element else None
+        rest = _behind(word, found.end())
+        known, text = True, ""
+        if word.items is not None:
+            expanded, used = self._expanded(word.items)
+            own = [part for one in expanded for part in _parts(one)]
+        else:
+            own, used = self._split(rest)
+            text, known = self._text(rest, used)
+        is_array = word.items is not None or element or (before is not None and before.array)
+        certain = all(one.certain for one in own) and all(one.certain for one in used)
+        written = (word, *(word.items or ()))
+        value = Value(own, text, array=is_array, prev=before, certain=certain, known=known, written=written, used=used)
+        given = self._given.get(found[1])
+        if given is not None and not known:  # `TP=$1`: the command line says what the shell would
+            self.taken.add(found[1])
+            value = Value(given.own, given.own_text, written=written)
+        self._variables.set(found[1], value, word.span)
+
+    def _declare(self, words: Sequence[Written]) -> bool:
+        """`export NAME=VALUE NAME`, `local`, `declare`."""
+        for word in words[1:]:
+            if _assigns(word):
+                self._assign(word)
+            name = word.text.partition("=")[0].rstrip("+")
+            self._variables.exported |= {name} if words[0].bare == "export" else set()
+        self.read |= {id(word) for word in words if not _assigns(word)}
+        return True
+
+    def _left_to_the_shell(self, name: str, words: Sequence[Written]) -> bool | None:
+        """`read NAME`, `unset NAME`, `shift`, `set -- WORDS`: what they make of variables."""
+        self.read |= {id(word) for word in words}
+        if name in ("shift", "set"):
+            if self._arguments is not None and name == "shift" and self._certain:
+                self._arguments = self._arguments[1:]
+            elif name == "shift" or any(word.text == "--" for word in words):
+                is_known = name == "shift" and self._certain and self._shifted is not None
+                self._shifted = (self._shifted or 0) + 1 if is_known else None
+            return True
+        for word in words:
+            own = word.text.partition("=")[0]
+            if own.isidentifier():
+                left = Value([ShellWord(f"${own}", word.span)], f"${own}", known=False, written=(word,))
+                self._variables.set(own, None if name == "unset" else left, word.span)
+        return None if name != "unset" else True
+
+    def _arithmetic(self, word: Written) -> bool | None:
+        """The value of `(( ... ))`. What it sets is left to the shell."""
+        text = word.text
+        if found := _SET_IN_ARITHMETIC.findall(text):
+            for name in {name for names in found for name in names if name}:
+                left = Value([ShellWord(f"${name}", word.span)], f"${name}", known=False, written=(word,))
+                self._variables.set(name, left, word.span)
+            return None
+        value = evaluate(text[:1000], self._number)
+        return None if value is None else bool(value)
+
+    def _number(self, name: str) -> str | None:
+        value = self._value(name)
+        if value is None or not (value.certain and value.known):
+            return None
+        self.used.append(value)
+        return value.text()
+
+    # What is put in for variables.
+
+    def _value(self, name: str) -> Value | None:
+        """The value of a variable or argument; None where the script does not set it."""
+        if not name.isdecimal():
+            value = self._variables.get(name)
+        elif self._arguments is not None:
+            index = int(name[:4])
+            words = self._arguments[index - 1 : index] if index else []
+            return Value(words, words[0].text if words else "", certain=all(w.certain for w in words))
+        else:
+            name = str(int(name[:4]) + self._shifted) if self._shifted is not None else ""
+            value = self._given.get(name)
+        if value is not None and value is self._given.get(name):
+            self.taken.add(name)
+        return value
+
+    def _expanded(self, words: Sequence[Written]) -> tuple[list[ShellWord], list[Value]]:
+        """The words that a command gets for those that are written, and the variables that go into them."""
+        result: list[ShellWord] = []
+        used: list[Value] = []
+        size = 0
+        for word in words:
+            parts: list[ShellWord] = []  # of the word that is put together
+            for piece in word.pieces:
+                if not piece.expanded:
+                    parts.append(ShellWord(piece.text, word.span, piece.quoted))
+                    continue
+                found = self._put(piece, word.span, used)
+                size += sum(len(one.text) + 1 for one in found.words)
+                if size > MAX_EXPANDED * 4:
+                    raise UnreadableError("its variables grow beyond reason", word.span)
+                if piece.quoted and not found.apart:
+                    certain = all(w.certain for w in found.words)
+                    parts.append(ShellWord(found.text, word.span, True, certain))
+                elif found.words:
+                    parts.append(found.words[0])
+                    for one in found.words[1:]:
+                        result += _together(parts, word.span)
+                        parts = [one]
+            result += _together(parts, word.span)
+        return result, used
+
+    def _split(self, word: Written) -> tuple[list[ShellWord], list[Value]]:
+        """The words of a variable's value, each at its place: `ARGS="--a 1 --b 2"` is used unquoted by scripts."""
+        result: list[ShellWord] = []
+        used: list[Value] = []
+        parts: list[ShellWord] = []
+        for piece in word.pieces:
+            if piece.expanded:
+                found = self._put(piece, word.span, used)
+                for index, one in enumerate(found.words):
+                    if index:
+                        result += _together(parts, word.span)
+                        parts = []
+                    parts.append(one)
+                continue
+            end = 0
+            for match in re.finditer(r"\S+", piece.text):
+                if match.start() > end:
+                    result += _together(parts, word.span)
+                    parts = []
+                start, end = piece.at + match.start(), match.end()
+                places = self._places[word.span.file]
+                span = places.span(start, piece.at + end) if piece.at >= 0 else word.span
+                parts.append(ShellWord(match[0].rstrip("\\"), span))
+            if piece.text and end < len(piece.text):
+                result += _together(parts, word.span)
+                parts = []
+        result += _together(parts, word.span)
+        return [one for one in result if one.text], used
+
+    def _text(self, word: Written, used: list[Value]) -> tuple[str, bool]:
+        """The word in quotes, and whether nothing of it is left to the shell."""
+        texts, known = [], True
+        for piece in word.pieces:
+            found = self._put(piece, word.span, used) if piece.expanded else None
+            texts.append(found.text if found else piece.text)
+            known = known and (found is None or found.known)
+        text = "".join(texts)
+        if len(text) > 4 * MAX_EXPANDED:
+            raise UnreadableError("a variable grows beyond reason", word.span)
+        return text, known
+
+    def _operand(self, word: Written) -> Operand:
+        """A word of a test."""
+        used: list[Value] = []
+        text, known = self._text(word, used)
+        self.used += used
+        quoted = bool(word.pieces) and all(piece.quoted for piece in word.pieces)
+        return Operand(text, known and all(value.certain for value in used), quoted)
+
+    def _put(self, piece: Piece, place: Span, used: list[Value]) -> _Put:
+        """What a shell puts in for `piece`."""
+        text = piece.text
+        left = _Put([ShellWord(text, place)], text, known=False)
+        if text.startswith("$(("):
+            number = evaluate(text[3:-2][:1000], self._number)
+            return left if number is None else _one(str(number), place)
+        found = None if text.startswith(("$(", "`", "<(", ">(")) else _PARAMETER.match(text)
+        if found is None:
+            return left
+        counted, name, index, how = found.groups()
+        rest = text[found.end() :].removesuffix("}") if text.startswith("${") else ""
+        if (rest and not how) or (counted and index not in ("[@]", "[*]")):
+            return left
+        if name in ("@", "*"):
+            words = self._all_arguments(place)
+            return _Put(words, " ".join(w.text for w in words), apart=name == "@")
+        value = self._given.get("#") if name == "#" else self._value(name)
+        if counted:
+            return left if value is None or not value.certain else _one(str(len(value.words())), place)
+        empty = value is None or (":" in (how or "") and value.certain and not value.text())
+        if how and (how[-1] == "+" or (how[-1] in "-=" and empty)):
+            return self._default("" if how[-1] == "+" and empty else rest, place, used)
+        if value is None:
+            shown = f"${int(name) + (self._shifted or 0)}" if name.isdecimal() and len(name) < 5 else text
+            return _Put([ShellWord(shown, place)], shown, known=False)
+        return self._of_value(value, index or "", place, used, left)
+
+    def _of_value(self, value: Value, index: str, place: Span, used: list[Value], left: _Put) -> _Put:
+        words = value.words()
+        if value.array and index not in ("[@]", "[*]"):  # one element: the first where none is named
+            number = int(index[1:-1] or "0") if index[1:-1].isdecimal() and len(index) < 8 else 0 if not index else -1
+            if number < 0 or not value.certain:
+                used.append(value)
+                return replace(left, words=words) if number == 0 else left
+            used.append(Value((), written=value.chain()[0].written[: 2 + number], used=value.used))
+            words = words[number : number + 1]
+            return _Put(words, words[0].text if words else "")
+        used.append(value)
+        return _Put(words, value.text(), apart=value.array and index == "[@]", known=value.known)
+
+    def _default(self, text: str, place: Span, used: list[Value]) -> _Put:
+        """The words behind `:-`."""
+        self._level += 1
+        if self._level > MOST_LEVELS:
+            raise UnreadableError(f"nested more than {MOST_LEVELS} levels deep", place)
+        inside = text.strip("\"'").replace('"', "")
+        (word,) = Scan(self._places[place.file], f'"{inside}"', place=place).words
+        words, _ = self._split(word)
+        text, known = self._text(word, used)
+        self._level -= 1
+        return _Put(words, text, known=known)
+
+    def _all_arguments(self, place: Span) -> list[ShellWord]:
+        if self._arguments is not None:
+            return self._arguments
+        found: list[ShellWord] = []
+        while (value := self._value(str(len(found) + 1))) is not None:
+            found.append(ShellWord(value.text(), self._start))
+        if not found and self.without_arguments is None:
+            self.without_arguments = place
+        return found
+
+
+@dataclass(frozen=True)
+class _Put:
+    """Words that a variable stands for, and its text in quotes; `apart` where the words stay apart in quotes too."""
+
+    words: list[ShellWord]
+    text: str
+    apart: bool = False
+    known: bool = True
+
+
+def _one(text: str, place: Span) -> _Put:
+    return _Put([ShellWord(text, place)], text)
+
+
+def _together(parts: Sequence[ShellWord], place: Span) -> list[ShellWord]:
+    """The word that `parts` make; none where there is nothing in it."""
+    if len(parts) == 1 and not parts[0].quoted:
+        return list(parts) if parts[0].text else []
+    text, quoted = "".join(part.text for part in parts), any(part.quoted for part in parts)
+    span = parts[0].span if parts and all(part.span == parts[0].span for part in parts) else place
+    return [ShellWord(text, span, quoted, all(part.certain for part in parts))] if text or quoted else []
+
+
+def _parts(word: ShellWord) -> list[ShellWord]:
+    """The words of an array's element: `"--split 99,1,0"` is two, as scripts use their arrays without quotes."""
+    if not (word.quoted and word.text.startswith("--") and " " in word.text):
+        return [word]
+    span, found = word.span, []
+    for match in re.finditer(r"\S+", word.text):
+        if span.line == span.end_line and span.end_column - span.column == len(word.text) + 2:
+            start = word.span.column + 1 + match.start()
+            span = Span(word.span.file, span.line, start, span.line, start + len(match[0]))
+        found.append(ShellWord(match[0], span, certain=word.certain))
+        span = word.span
+    return found
+
+
+def _behind(word: Written, length: int) -> Written:
+    """The word without its first characters."""
+    first, *others = word.pieces
+    shift = length if first.at >= 0 else 0
+    rest = Piece(first.text[length:], first.at + shift, first.quoted)
+    return Written((*((rest,) if rest.text else ()), *others), word.span)
+
+
+def _base(path: str) -> str:
+    """The last part of a path."""
+    return path.rpartition("/")[2]
+
+
+def _assigns(word: Written) -> bool:
+    first = word.pieces[0] if word.pieces else None
+    return first is not None and not (first.quoted or first.expanded) and ASSIGNMENT.match(first.text) is not None
+
+
+def _only_assigns(step: Step) -> bool:
+    """True for a pipeline that only changes variables."""
+    return all(
+        isinstance(node, Simple) and (all(map(_assigns, node.words)) or node.words[0].bare in (*_DECLARES, *_SETS))
+        for node in step.pipeline
+    )
+
+
+def _name(step: Step) -> str:
+    """The first word of the last command of a pipeline; `[[` for a test, nothing for what is put together."""
+    last = step.pipeline[-1]
+    return last.words[0].bare if isinstance(last, Simple) and last.words else "[[" if isinstance(last, Test) else ""
+
+
+def _inner_script(words: Sequence[ShellWord]) -> tuple[int, int, str] | None:
+    """Where a command holds a script for another shell, from a word up to another, and its text: `bash -c TEXT`, `eval
+    WORDS`, `--command=TEXT`."""
+    texts = [word.text for word in words]
+    if texts[0] == "eval":
+        return 0, len(texts), " ".join(texts[1:])
+    for index, text in enumerate(texts):
+        shell = _base(text) in _SHELLS
+        if shell and (at := next((i for i in range(index + 1, len(texts)) if texts[i][:1] != "-"), None)) is not None:
+            if _RUNS_TEXT.fullmatch(texts[at - 1]):
+                return index, at + 1, texts[at]
+            return None
+        own, equals, value = text.partition("=")
+        if own == "--command":
+            more = [value] if equals else texts[index + 1 : index + 2]
+            return (index, index + (1 if equals else 2), more[0]) if more and " " in more[0] else None
+    return None

@@ -1,0 +1,156 @@
+"""Values of a script's variables, and what a fork of the script does to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from planc.diag.span import Span
+from planc.interop.document import UnreadableError
+from planc.interop.formats.words import ShellWord, Written
+
+MAX_EXPANDED = 100_000
+"""Characters that a variable may grow to."""
+
+
+class Value:
+    """What a variable holds: the value before (`prev`, for `+=`), and more.
+
+    `own` are its words, `text` what it is in quotes. Not `certain` where only the shell knows whether it is this value.
+    `written` are the words of the script that say it, `used` the values that went into it.
+    """
+
+    def __init__(
+        self,
+        own: Sequence[ShellWord],
+        text: str = "",
+        *,
+        array: bool = False,
+        prev: Value | None = None,
+        certain: bool = True,
+        known: bool = True,
+        written: Sequence[Written] = (),
+        used: Sequence[Value] = (),
+    ) -> None:
+        self.own, self.own_text, self.array, self.prev = own, text, array, prev
+        self.certain: bool = certain and (prev is None or prev.certain)
+        self.known: bool = known and (prev is None or prev.known)
+        """True where no part of it is left to the shell."""
+        self.written, self.used = tuple(written), tuple(used)
+        self._words: list[ShellWord] | None = None
+        self.size: int = sum(len(w.text) + 1 for w in own) + len(text) + (prev.size if prev else 0)
+
+    def chain(self, end: Value | None = None) -> list[Value]:
+        """The values that it grew from, the first of them first, after `end`."""
+        found: list[Value] = []
+        one: Value | None = self
+        while one is not None and one is not end:
+            found.append(one)
+            one = one.prev
+        return found[::-1]
+
+    def grew_from(self, other: Value | None) -> bool:
+        """True if it is `other` with more behind it."""
+        one: Value | None = self
+        while one is not None and one is not other:
+            one = one.prev
+        return one is not None
+
+    def words(self) -> list[ShellWord]:
+        """All its words."""
+        if self._words is None:
+            self._words = [word for one in self.chain() for word in one.own]
+        return self._words
+
+    def text(self) -> str:
+        """What it is in quotes; the words of an array, with blanks between them."""
+        return " ".join(w.text for w in self.words()) if self.array else "".join(o.own_text for o in self.chain())
+
+
+UNSET = Value((), known=True)
+"""What a variable is in a branch that does not set it, where nothing set it before."""
+
+
+class Variables:
+    """The variables of a script, with what has been changed since each fork that is open."""
+
+    def __init__(self, given: dict[str, Value]) -> None:
+        self._values = dict(given)
+        self._changed: list[dict[str, Value | None]] = []
+        self.exported: set[str] = set(given)
+
+    def get(self, name: str) -> Value | None:
+        """The value of `name`; None where the script has not set it."""
+        return self._values.get(name)
+
+    def set(self, name: str, value: Value | None, place: Span) -> None:
+        """Let `name` be `value`, or nothing. Raises UnreadableError for a value that grows beyond reason."""
+        if value is not None and value.size > 4 * MAX_EXPANDED:
+            raise UnreadableError("a variable grows beyond reason", place)
+        if self._changed:
+            self._changed[-1].setdefault(name, self._values.get(name))
+        if value is None:
+            self._values.pop(name, None)
+        else:
+            self._values[name] = value
+
+    def fork(self) -> None:
+        """From here on, changes are kept apart, until `back`."""
+        self._changed.append({})
+
+    def back(self) -> dict[str, Value | None]:
+        """Undo what has been changed since `fork`; returns what it had made of each variable."""
+        changed = self._changed.pop()
+        made = {name: self._values.get(name) for name in changed}
+        for name, before in changed.items():
+            if before is None:
+                self._values.pop(name, None)
+            else:
+                self._values[name] = before
+        return made
+
+    def merge(self, worlds: Sequence[dict[str, Value | None]], place: Span, *, all_of_them: bool) -> None:
+        """Variables after a fork of which one of `worlds` comes true, or none unless these are `all_of_them`."""
+        for name in dict.fromkeys(name for world in worlds for name in world):
+            before = self._values.get(name)
+            values = [world.get(name, before) for world in worlds] + ([] if all_of_them else [before])
+            self.set(name, either(values, before), place)
+
+
+def either(values: Sequence[Value | None], before: Value | None) -> Value:
+    """The value of which it is not known which of `values` it is; a part that all have in common with `before` stays
+    certain."""
+    found = list(dict.fromkeys(value or UNSET for value in values))
+    alike = all(v.certain and v.known for v in found) and len({v.size for v in found}) == 1
+    if len(found) == 1 or (alike and len({(v.text(), v.array) for v in found}) == 1):
+        return found[0]
+    common = before if all(value.grew_from(before) for value in found) else None
+    words: list[ShellWord] = []
+    for value in found:
+        more = [replace(word, certain=False) for one in value.chain(common) for word in one.own]
+        words += _flags_beside(words, more) if words else more
+    text = " ".join(word.text for word in words)
+    array = any(value.array for value in found)
+    return Value(words, text, array=array, prev=common, certain=False, used=[v for v in found if v is not common])
+
+
+def _flags_beside(words: Sequence[ShellWord], more: Sequence[ShellWord]) -> list[ShellWord]:
+    """The flags of `more` that are not among `words`, with their values."""
+    there, kept, found = {word.text for word in words}, False, []
+    for word in more:
+        kept = word.text not in there if word.text.startswith("-") else kept
+        found += [word] if kept else []
+    return found
+
+
+def closure(values: Sequence[Value]) -> Iterator[Value]:
+    """The values with all that went into them, each once."""
+    seen: set[int] = set()
+    waiting = list(values)
+    while waiting:
+        value = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        yield value
+        waiting += [*value.used, *([value.prev] if value.prev else [])]
