@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 from planc.diag.quoting import python_comment
 from planc.ir.base import Cause
@@ -12,6 +14,58 @@ from planc.ir.base import Cause
 WIDTH = 110
 INDENT = "    "
 CLOSING = {"(": ")", "{": "}", "[": "]"}
+DEFINED = re.compile(r"(?m)^(?:def|class) (\w+)|^(\w+)(?:: .+?)? = ")
+"""The outermost definitions of a file: functions, classes and constants."""
+
+
+def file_of(head: Iterable[str], functions: Iterable[str], width: int = WIDTH) -> str:
+    """The text of a file: the texts of its `head` a line apart, its `functions` two; empty ones are left out.
+
+    What passes write apart meets here: a name that two of them define is a fault of ours, and a line that names of the
+    plan make longer than `width` is split.
+    """
+    parts = ("\n\n".join(t for t in head if t), *(f.strip("\n") for f in functions if f))
+    text = "\n\n\n".join(parts) + "\n"
+    twice = [name for name, n in Counter(f or c for f, c in DEFINED.findall(text)).items() if n > 1]
+    assert not twice, f"a program defines {', '.join(twice)} twice"
+    return re.sub(rf"(?m)^.{{{width + 1},}}$", lambda found: _split(found[0], width), text)
+
+
+def _split(line: str, width: int) -> str:
+    """A line of code that is too long, or the first one of a docstring, in several; others as they are."""
+    indent = line[: -len(line.lstrip())]
+    if line.startswith(f'{indent}"""'):
+        return textwrap.fill(line.strip(), width, initial_indent=indent, subsequent_indent=indent)
+    if len(line) <= width or (found := _brackets(line)) is None:
+        return line
+    begin, *commas, end = found
+    pieces = [line[a + 1 : b].strip() for a, b in pairwise((begin, *commas, end))]
+    inside = [f"{indent}{INDENT}{', '.join(pieces)}"]
+    if (not _is_call(line, begin) and len(pieces) > 1) or len(inside[0]) > width:
+        inside = [_split(f"{indent}{INDENT}{piece},", width) for piece in pieces]
+    return "\n".join((line[: begin + 1], *inside, indent + line[end:]))
+
+
+def _is_call(line: str, begin: int) -> bool:
+    return line[begin] != "{" and re.match(r"[\w\])]", line[begin - 1]) is not None
+
+
+def _brackets(line: str) -> list[int] | None:
+    """Where those outermost brackets of a line of code that are opened first open, have commas, and close: the
+    parameters of a function, else the last ones."""
+    found, depth = list[list[int]](), 0
+    for mark in re.finditer(r'"(?:\\.|[^"\\])*"|#|[(\[{,)\]}]', line):
+        if mark[0] == "#":
+            return None
+        if mark[0] in CLOSING:
+            found += [[mark.start()]] if depth == 0 else []
+            depth += 1
+        elif depth == 1 and mark[0][0] != '"':
+            found[-1].append(mark.start())
+        depth -= mark[0] in CLOSING.values()
+    if depth or not found:
+        return None
+    return found[0 if line.lstrip().startswith("def ") else -1]
 
 
 def fill(template: str, **pieces: str) -> str:
@@ -59,6 +113,13 @@ def call(head: str, arguments: Sequence[str], tail: str = "", depth: int = 0) ->
 def tuple_of(items: Sequence[str]) -> str:
     """Source text of a tuple of `items`, each source text itself; at least one."""
     return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
+
+
+def lines_of_tuple(head: str, items: Sequence[str], tail: str = "") -> list[str]:
+    """`head(items)tail`: a tuple with an item a line; one item stays beside `head`."""
+    if len(items) == 1:
+        return [f"{head}{tuple_of(items)}{tail}"]
+    return [f"{head}(", *(f"{INDENT}{item}," for item in items), f"){tail}"]
 
 
 def because(cause: Cause | None, note: str = "") -> str:

@@ -104,11 +104,11 @@ BALANCE = 0.3
 MOE = {**MIXTRAL, **QWEN3, **DEEPSEEK}
 
 
-def moe_case(name: str) -> Plan:
-    """The plan of a named layout. Its name begins with the model's, if that is not Mixtral."""
+def moe_case(name: str, *more: str) -> Plan:
+    """The plan of a named layout, and `more` sentences. Its name begins with the model's, if that is not Mixtral."""
     mesh, *sentences = MOE[name]
     model = next((m for m in ("qwen3_moe", "deepseek") if name.startswith(m)), "mixtral") + "_micro"
     small = name.startswith(("deepseek_tp", "deepseek_ring"))
     layers, sequences = ("(layers = 2)", 8) if small else ("", 16)
     batch = f"{sequences} x 24 tokens microbatch 2"
-    return plan_of(f"case_{name}", mesh, *sentences, model=model + layers, batch=batch)
+    return plan_of(f"case_{name}", mesh, *sentences, *more, model=model + layers, batch=batch)

@@ -178,6 +178,16 @@ def test_a_replay_gathers_what_it_makes_anew(sentence: str, gathers: int) -> Non
     assert sum(r.count for r in rows if r.op == "reduce_scatter") == (4 if sentence == "recompute attention" else 0)
 
 
+@pytest.mark.parametrize(("kept", "sent"), [("matmul", 2), ("attention.core", 2), ("matmul, attention.core", 2)])
+def test_a_replay_sends_rows_to_their_experts_again(kept: str, sent: int) -> None:
+    """Rows and their weights for each layer; not back, as a replay ends before the sum that reads them."""
+    sentences = ("use zero3 over ep", "use ep over ep", f"recompute blocks except {kept}")
+    rows = [r for r in rows_of(2, "ep 2", *sentences, ranks=2, model="mixtral_micro") if r.op == "all_to_all"]
+    again = [r for r in rows if r.phase == "recompute"]
+    assert sum(r.count for r in again if r.dtype != "int64") == 2 * sent
+    assert sum(r.count for r in again if r.dtype == "int64") == 2
+
+
 ROWS, EMBED = 8192, 4096
 MAXIMA = {
     "rowwise": {"backward": (10, 5 * ROWS + 5 * EMBED), "forward": (4, 2 * ROWS + 2 * EMBED)},

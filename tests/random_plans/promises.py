@@ -27,10 +27,11 @@ from planc.ir.report import Report, StageMemory
 from planc.ir.target import NO_TARGET, TARGETS, Target
 from planc.language.build import build_file
 from planc.language.compiled_plan import read_compiled
-from planc.lowering import lower_sharded
+from planc.lowering import RUNTIMES, lower_sharded
 from planc.syntax import parse_text
 from planc.syntax.fmt import format_text
 from tests.random_plans.pieces import Drawn
+from tests.random_plans.programs import defined_twice
 
 ANSWER_S = 5.0
 """CPU seconds that one answer may take."""
@@ -51,6 +52,8 @@ class Outcome:
     lowered: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     refused: dict[str, list[str]] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
+    """The program for each runtime that lowers the plan."""
     slowest_s: float = 0.0
 
     @property
@@ -225,7 +228,7 @@ def answer(path: Path, target: Target, examined: Examined, outcome: Outcome, *, 
     """A target's answer: the program that `lower` gives, or the refusals that the report announced."""
     report = examined.report
     announced = next((t for t in report.targets if t.target == target), None)
-    program = _lowered(path, target, None if thorough else examined, outcome)
+    program, *others = (_lowered(path, target, r, None if thorough else examined, outcome) for r in RUNTIMES[target])
     if isinstance(program, list):
         assert program, f"{target}: refused without an error"
         outcome.refused[target] = sorted(set(program))
@@ -234,7 +237,11 @@ def answer(path: Path, target: Target, examined: Examined, outcome: Outcome, *, 
         return
     assert announced is not None and announced.lowers, f"{target}: lowered, and not announced"
     outcome.lowered.append(target)
-    assert not foreign(program.text), f"{target}: {foreign(program.text)}"
+    for runtime, made in zip(RUNTIMES[target], (program, *others), strict=True):
+        if isinstance(made, Program):
+            assert not foreign(made.text), f"{runtime}: {foreign(made.text)}"
+            assert not (twice := defined_twice(made.text)), f"{runtime}: {', '.join(twice)} defined twice"
+            outcome.texts[runtime] = made.text
     if not thorough:
         return
     since = time.process_time()
@@ -245,21 +252,17 @@ def answer(path: Path, target: Target, examined: Examined, outcome: Outcome, *, 
     if report.target == target:
         assert (own.memory, own.step) == (report.memory, report.step), f"{target}: two costs"
     assert lower(path, target).text == program.text, f"{target}: two programs"
-    if target == "xla":
-        try:
-            other = lower(path, target, runtime="torch_xla")
-        except PlanError:
-            return
-        assert not foreign(other.text), f"torch_xla: {foreign(other.text)}"
 
 
-def _lowered(path: Path, target: Target, examined: Examined | None, outcome: Outcome) -> Program | list[str]:
+def _lowered(
+    path: Path, target: Target, runtime: str, examined: Examined | None, outcome: Outcome
+) -> Program | list[str]:
     """The program, or the codes of the errors that there is none for; with the layouts of `examined` if it has them."""
     since = time.process_time()
     try:
         if examined is not None and examined.sharded is not None and not examined.built.on:
-            return lower_sharded(examined.sharded, target)
-        return lower(path, target)
+            return lower_sharded(examined.sharded, target, runtime)
+        return lower(path, target, runtime=runtime)
     except PlanError as error:
         return [d.code for d in error.diagnostics if d.severity == "error"]
     finally:

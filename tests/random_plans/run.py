@@ -23,6 +23,8 @@ from planc.ir.target import TARGETS  # noqa: E402
 from tests.random_plans import axis_of_one, coverage, state  # noqa: E402
 from tests.random_plans.draw import draw  # noqa: E402
 from tests.random_plans.pieces import Drawn  # noqa: E402
+from tests.random_plans.programs import keep as write_programs  # noqa: E402
+from tests.random_plans.programs import linted  # noqa: E402
 from tests.random_plans.promises import Outcome, prove, write  # noqa: E402
 from tests.random_plans.shrink import shrink  # noqa: E402
 
@@ -56,8 +58,11 @@ def keep(drawn: Drawn, why: str, folder: Path) -> None:
     (folder / drawn.name / "why.txt").write_text(f"{why}\n\nas drawn:\n{drawn.text}")
 
 
-def line_of(seed: int, folder: Path, failures: Path) -> tuple[state.Line, set[str]]:
-    """Check the plan of a seed: its line for the state file, and the parts of the language that it reached."""
+def line_of(seed: int, folder: Path, failures: Path, programs: Path | None = None) -> tuple[state.Line, set[str]]:
+    """Check the plan of a seed: its line for the state file, and the parts of the language that it reached.
+
+    Its programs are written into a folder, if there is one.
+    """
     drawn, began = drawn_of(seed), time.process_time()
     try:
         outcome = prove(drawn, folder, thorough=seed % THOROUGH == 0)
@@ -67,6 +72,8 @@ def line_of(seed: int, folder: Path, failures: Path) -> tuple[state.Line, set[st
         outcome = Outcome()
     else:
         kind, codes = outcome.kind, _codes(outcome)
+        if programs:
+            write_programs(outcome.texts, seed, programs)
     line = {"part": "checked", "seed": seed, "outcome": kind, "lowered": outcome.lowered, "codes": codes}
     return {**line, "seconds": round(time.process_time() - began, 2)}, coverage.reached(drawn)
 
@@ -78,14 +85,15 @@ def _codes(outcome: Outcome) -> list[str]:
     return [*outcome.errors, *refused]
 
 
-def check_all(path: Path, count: int, seconds: float, failures: Path, first: int) -> int:
-    """Check so many more plans; returns the number that broke a promise."""
+def check_all(path: Path, count: int, seconds: float, failures: Path, first: int, *, typed: bool) -> int:
+    """Check so many more plans, and all their programs together with ruff, if `typed` with mypy too; returns the number
+    that broke a promise, and the lines of both."""
     done, seen, broken, checked = state.done(path, "checked"), set[str](), 0, 0
     begin, seed = time.monotonic(), first
-    folder = Path(tempfile.mkdtemp(prefix="random-plans-"))
+    folder, programs = (Path(tempfile.mkdtemp(prefix="random-plans-")) for _ in range(2))
     while checked < count and time.monotonic() - begin < seconds:
         if seed not in done:
-            line, parts = line_of(seed, folder, failures)
+            line, parts = line_of(seed, folder, failures, programs)
             shutil.rmtree(folder)
             state.add(path, line)
             seen |= parts
@@ -94,10 +102,16 @@ def check_all(path: Path, count: int, seconds: float, failures: Path, first: int
                 broken += 1
                 print(f"seed {seed}: {line['codes'][0]}, kept in {failures}", flush=True)
         seed += 1
+    said = linted(programs, typed=typed)
     print(f"{checked:,} plans in {time.monotonic() - begin:.0f} s, {broken} broken promises")
+    print(
+        f"{len(list(programs.glob('*/*.py'))):,} programs in {programs}, {len(said)} lines of ruff and mypy",
+        *said,
+        sep="\n",
+    )
     if checked:
         print(coverage.summary(seen))
-    return broken
+    return broken + len(said)
 
 
 def check_axis_of_one(count: int, seconds: float, first: int) -> int:
@@ -133,7 +147,9 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=2000, help="further plans")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after this time")
     parser.add_argument("--train", action="store_true", help="train plans on both stacks instead of checking them")
-    parser.add_argument("--stack", choices=TARGETS, help="with --train: on this stack alone")
+    parser.add_argument("--first-step", action="store_true", help="trace or compile a step of each, without its ranks")
+    parser.add_argument("--typed", action="store_true", help="have mypy check the programs too")
+    parser.add_argument("--stack", choices=TARGETS, help="with --train or --first-step: on this stack alone")
     parser.add_argument("--first", type=int, default=0, help="the first seed, after those that results.toml counts")
     parser.add_argument(
         "--pairs", type=int, metavar="N", help="tell which pairs of features were trained, N plans drawn"
@@ -160,13 +176,15 @@ def main() -> int:
         return 0
     if options.axis_of_one:
         return check_axis_of_one(options.count, options.seconds, options.first)
-    if options.train:
+    if options.train or options.first_step:
         from tests.random_plans.train import STACKS, train_all
 
         stacks = (options.stack,) if options.stack else STACKS
-        broken = train_all(options.state, options.count, options.seconds, options.first, stacks)
+        work = "first step" if options.first_step else "trained"
+        broken = train_all(options.state, options.count, options.seconds, options.first, stacks, work)
     else:
-        broken = check_all(options.state, options.count, options.seconds, options.failures, options.first)
+        more = {"typed": options.typed}
+        broken = check_all(options.state, options.count, options.seconds, options.failures, options.first, **more)
     print("\n".join(state.sums(options.state)))
     print(shares(options.state))
     return 1 if broken else 0

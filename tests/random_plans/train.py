@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from itertools import combinations
 from math import prod
 from pathlib import Path
+from typing import Literal
 
 from planc.driver import examine
 from planc.ir.target import Target
@@ -31,6 +32,9 @@ BUDGET = 1e-5
 """Relative difference of losses, norms and gradients of plans in fp32."""
 NARROW = 2**-4
 """The same where matmuls are in bf16, whose sums one process takes in another order."""
+Work = Literal["trained", "first step"]
+OPTIONS: dict[Work, tuple[str, ...]] = {"trained": (), "first step": ("--first-step",)}
+WRONG: dict[Work, str] = {"trained": "not as one process", "first step": "not as predicted"}
 LAUNCH = 16
 """Plans of a launch."""
 FEW, SHARE = 4, 16
@@ -44,14 +48,16 @@ DEVICES = (2, 3, 4, 6, 8)
 
 
 class Wanted:
-    """Which plans a campaign trains: those with a pair of features that was not trained before, and some others."""
+    """Which plans a campaign trains: those with a pair of features that was not trained before, and some others. One
+    that takes first steps, without its ranks, takes all."""
 
-    def __init__(self, path: Path, stack: Target) -> None:
+    def __init__(self, path: Path, stack: Target, work: Work = "trained") -> None:
         """Go on after the lines of the state file at `path`."""
         self.stack, self.trained, self.refused = stack, Counter[Pair](), Counter[Pair]()
-        self.done = state.done(path, f"trained on {stack}")
+        self.work, self.part = work, f"{work} on {stack}"
+        self.done = state.done(path, self.part)
         for line in state.lines(path):
-            if line["part"] == f"trained on {stack}":
+            if line["part"] == self.part:
                 self.count(line)
 
     def count(self, line: Line) -> None:
@@ -61,7 +67,7 @@ class Wanted:
 
     def takes(self, seed: int, text: str, features: Sequence[str]) -> bool:
         """True if the plan of a seed is to be trained."""
-        if any(not self.trained[p] and self.refused[p] < ENOUGH for p in combinations(features, 2)):
+        if self.work == "first step" or any(not self.trained[p] and self.refused[p] < ENOUGH for p in combinations(features, 2)):
             return True
         many = self.stack == "cuda" and ranks_of(text) > FEW
         return seed % (OTHERS * SHARE if many else OTHERS) == 0
@@ -94,9 +100,13 @@ def ranks_of(text: str) -> int:
 
 
 def launch(
-    stack: Target, files: Sequence[Path], found: Callable[[Path, Row], None], seconds: float = float("inf")
+    stack: Target,
+    files: Sequence[Path],
+    found: Callable[[Path, Row], None],
+    seconds: float = float("inf"),
+    work: Work = "trained",
 ) -> None:
-    """Call `found` with a row for each file, as it is trained, until the time is over.
+    """Call `found` with a row for each file, as it is trained or takes its first step, until the time is over.
 
     A launch that ends early is started again with the files after the one that ended it.
     """
@@ -108,7 +118,7 @@ def launch(
             found(left.pop(row["name"]), row)
 
     while left and (seconds := end - time.monotonic()) > 0:
-        command = [sys.executable, str(WORKER), stack, *map(str, left.values())]
+        command = [sys.executable, str(WORKER), stack, *OPTIONS[work], *map(str, left.values())]
         finished = run(command, 1, timeout_s=seconds, on_line=read)
         if finished.returncode == INTERRUPTED:
             raise KeyboardInterrupt
@@ -126,8 +136,8 @@ def judged(row: Row, text: str) -> tuple[str, list[str]]:
     if "failed" in row:
         return "raised", [(row["failed"].strip().splitlines() or ["no output"])[-1][:200]]
     budget = NARROW if "compute bf16" in text or "optimizer as bf16" in text else BUDGET
-    figures = {"gradient": max(row["gradient"]), **{k: row[k] for k in ("loss", "norm", "evaluated")}}
-    figures |= {k: row[k] for k in ("parameters",) if k in row}
+    names = ("loss", "norm", "evaluated", "parameters")
+    figures = {k: max(row[k]) if k == "gradient" else row[k] for k in ("gradient", *names) if k in row}
     over = [f"{name} {value:.1e}" for name, value in figures.items() if not value <= budget]
     if over:
         flips = [f"{row['flips']} other picks"] if row.get("flips") else []
@@ -137,15 +147,18 @@ def judged(row: Row, text: str) -> tuple[str, list[str]]:
     return "equal", ["bytes of collectives"] if row.get("wire") else []
 
 
-def train_all(path: Path, count: int, seconds: float, first: int, stacks: Sequence[Target] = STACKS) -> int:
-    """Train so many more plans, a launch on each stack in turn; returns the number that are not equal."""
+def train_all(
+    path: Path, count: int, seconds: float, first: int, stacks: Sequence[Target] = STACKS, work: Work = "trained"
+) -> int:
+    """Train so many more plans, or take their first step, a launch on each stack in turn; returns the number that are
+    not equal, or not as predicted."""
     begin, trained, wrong = time.monotonic(), 0, 0
-    wanted = {stack: Wanted(path, stack) for stack in stacks}
+    wanted = {stack: Wanted(path, stack, work) for stack in stacks}
 
     def found(file: Path, row: Row) -> None:
         nonlocal trained, wrong
         trained += 1
-        line = _note(path, stack, file, row)
+        line = _note(path, wanted[stack], file, row)
         wanted[stack].count(line)
         wrong += line["outcome"] != "equal"
 
@@ -153,8 +166,8 @@ def train_all(path: Path, count: int, seconds: float, first: int, stacks: Sequen
         for stack in stacks:
             with tempfile.TemporaryDirectory() as folder:
                 files = _files(path, wanted[stack], first, min(LAUNCH, count - trained), Path(folder))
-                launch(stack, files, found, seconds - (time.monotonic() - begin))
-    print(f"{trained} plans trained in {time.monotonic() - begin:.0f} s, {wrong} of them not as one process")
+                launch(stack, files, found, seconds - (time.monotonic() - begin), work)
+    print(f"{trained} plans {work} in {time.monotonic() - begin:.0f} s, {wrong} of them {WRONG[work]}")
     return wrong
 
 
@@ -172,7 +185,7 @@ def _files(path: Path, wanted: Wanted, first: int, number: int, folder: Path) ->
         if plan is None or not wanted.takes(seed, drawn.text, found := features(plan)):
             continue
         if reasons := refusals(file, wanted.stack):
-            line = {"part": f"trained on {wanted.stack}", "seed": seed, "outcome": "refused"}
+            line = {"part": wanted.part, "seed": seed, "outcome": "refused"}
             line |= {"codes": reasons, "features": found}
             state.add(path, line)
             wanted.count(line)
@@ -183,13 +196,13 @@ def _files(path: Path, wanted: Wanted, first: int, number: int, folder: Path) ->
     return files
 
 
-def _note(path: Path, stack: Target, file: Path, row: Row) -> Line:
-    """The line of a plan that was trained, written to the state file."""
-    text, seed = file.read_text(), int(file.parent.name)
+def _note(path: Path, wanted: Wanted, file: Path, row: Row) -> Line:
+    """The line of a plan that was trained or took its first step, written to the state file."""
+    stack, text, seed = wanted.stack, file.read_text(), int(file.parent.name)
     outcome, codes = judged(row, text)
     plan = build_file(file, target=stack).plan
     assert plan is not None, f"{file} was trained"
-    line = {"part": f"trained on {stack}", "seed": seed, "outcome": outcome, "codes": codes}
+    line = {"part": wanted.part, "seed": seed, "outcome": outcome, "codes": codes}
     spent = {"ranks": ranks_of(text), "seconds": round(row["seconds"], 1), "cpu_seconds": round(row["cpu_s"], 1)}
     line |= {**spent, "features": features(plan)}
     state.add(path, line)

@@ -1,6 +1,7 @@
 """A launch that trains plan files one after the other beside one process, and compares them.
 
 `worker.py STACK FILE ...` prints `ROW {json}` for each. It loads the stack once, and each plan's ranks are its forks.
+With `--first-step` before the files no rank is there, and a step is traced or compiled (`first_step.py`).
 """
 
 from __future__ import annotations
@@ -143,13 +144,18 @@ def load(stack: str) -> None:
     gc.freeze()  # what is not collected is not copied
 
 
-def row_of(stack: str, path: Path) -> Row:
-    """The plan's row; `failed` with the reason where it has none."""
+def trained(stack: str, path: Path, folder: Path) -> Row:
+    """The row of a plan that is trained."""
+    ranks, work = (cuda_case if stack == "cuda" else xla_case)(path, folder)
+    return forked(ranks, work, folder, LATE_S)
+
+
+def row_of(stack: str, path: Path, make: Callable[[str, Path, Path], Row]) -> Row:
+    """The row that `make` gives of a plan; `failed` with the reason where it has none."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         try:
-            ranks, work = (cuda_case if stack == "cuda" else xla_case)(path, Path(folder))
-            row = forked(ranks, work, Path(folder), LATE_S)
+            row = make(stack, path, Path(folder))
         except Exception:
             row = {"failed": traceback.format_exc(limit=-6)}
     return {"name": path.stem, "seconds": time.monotonic() - began, "cpu_s": 0.0, **row}
@@ -157,8 +163,13 @@ def row_of(stack: str, path: Path) -> Row:
 
 def main(stack: str, files: list[str]) -> None:
     load(stack)
+    make: Callable[[str, Path, Path], Row] = trained
+    if files[0] == "--first-step":
+        from tests.random_plans import first_step
+
+        make, files = first_step.row_of, files[1:]
     for file in files:
-        print("ROW", json.dumps(row_of(stack, Path(file))), flush=True)
+        print("ROW", json.dumps(row_of(stack, Path(file), make)), flush=True)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from planc.trainer.preset.load import load_preset
 from planc.trainer.receipt.crosscheck import crosscheck
 from planc.trainer.receipt.crosscheck_text import render
 from planc.trainer.receipt.receipt import Receipt
-from planc.trainer.receipt.routing import MOST_NUMBERS, Picks, counted, flips
+from planc.trainer.receipt.routing import MOST_NUMBERS, Picks, counted, flips, routed_layers
 from tests.trainer.test_crosscheck import receipt
 from tests.xla.moe_cases import moe_plan
 
@@ -76,10 +76,13 @@ class Routed:
 
     def routing(self) -> list[list[int]]:
         self.asked += 1
-        return [[self.asked]]
+        return [[self.asked]] * LAYERS
 
 
-@pytest.mark.parametrize(("steps", "found"), [(3, {1: [[1]], 2: [[2]]}), (MOST_NUMBERS, {})])
+LAYERS = routed_layers(moe_plan("ep").model)
+
+
+@pytest.mark.parametrize(("steps", "found"), [(3, {1: [[1]] * LAYERS, 2: [[2]] * LAYERS}), (MOST_NUMBERS, {})])
 def test_picks_are_taken_after_each_step(steps: int, found: dict[int, Any]) -> None:
     session: Any = Routed()
     picks = Picks(session, moe_plan("ep"), steps)
@@ -87,6 +90,13 @@ def test_picks_are_taken_after_each_step(steps: int, found: dict[int, Any]) -> N
     picks.take(2)
     assert picks.found == found
     assert session.asked == len(found)
+
+
+def test_picks_of_other_layers_are_a_fault_of_ours() -> None:
+    """Such as those by which a pipeline's stages are filled up."""
+    session: Any = Routed()
+    with pytest.raises(AssertionError, match="the model routes in"):
+        Picks(session, moe_plan("deepseek_ep"), 3).take(1)
 
 
 def test_a_balance_without_experts_is_refused(tmp_path: Path) -> None:

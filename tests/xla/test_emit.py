@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from planc.backends.common.source_writer import WIDTH, file_of
 from planc.backends.xla.emit.program import NO_PLAN, emit
 from planc.ir.sharding import Sharded
 from tests.plans import propagated
+from tests.random_plans.programs import defined_twice
 from tests.xla.cases import FLOAT8, FSDP_TP, LAYOUTS, NARROW_STATE, plan_of, sharded
 from tests.xla.moe_cases import MOE, moe_sharded
 
@@ -204,3 +206,55 @@ def test_parameters_that_ranks_cannot_share_are_filled_up_and_cut_again() -> Non
     assert '"output.weight": ((137, 138), (64, 64)),  # 0.7% more' in text
     assert text.count("loss_fn = _without_padding(loss_fn)") == 3 and "def pad(" in text
     assert "PADDED" not in emit(case("fsdp_tp_sp"))
+
+
+RING, AGAIN = "use cp over cp as ring", "recompute blocks every 2 layers"
+THREE_CUTS = {
+    "ring_again": ("cp 2", RING, AGAIN),
+    "uneven_again": ("tp 2", "use tp over tp", AGAIN),
+    "uneven_ring": ("cp 2 > tp 2", RING, "use tp over tp"),
+    "uneven_ring_again": ("cp 2 > tp 2", RING, "use tp over tp", AGAIN),
+}
+"""Programs that cut rows for a ring, layers into groups and parameters from what fills them up: two of these, or all."""
+
+
+@pytest.mark.parametrize("name", THREE_CUTS)
+def test_no_two_passes_write_one_name(name: str) -> None:
+    model = f"llama_micro(layers = 4, vocab = {137 if name.startswith('uneven') else 256})"
+    text = emit(propagated(plan_of(name, *THREE_CUTS[name], model=model)))
+    assert defined_twice(text) == []
+    helpers = {"ring": "_rows_from", "again": "_grouped", "uneven": "_unpadded"}
+    assert [h in text for h in helpers.values()] == [word in name for word in helpers]
+
+
+def test_a_name_that_is_defined_twice_is_a_fault_of_ours() -> None:
+    once, other = "def one() -> None: ...", "TWO: dict[str, int] = {}"
+    assert file_of([other], ["", once]) == f"{other}\n\n\n{once}\n"
+    for twice in ([once, once], [once, "class one: ..."], [once, "TWO = 3"], [once, "one = 3"]):
+        with pytest.raises(AssertionError, match="twice"):
+            file_of([other], twice)
+
+
+def test_lines_that_names_of_a_plan_make_long_are_split_as_ruff_would(tmp_path: Path) -> None:
+    name = "a_name_that_a_plan_has"
+    lines = (
+        f'    return now | {{"{name}": made({name}, {name}), "layers": layers, "shares": shares, "others": {name}}}',
+        f"    x, _ = scan(partial(group, first, between), x, cut(stack, begin, groups, {name}), {name}[0], {name})",
+        f"    x = scan({', '.join([name] * 9)})",
+        f'    """The first devices as a mesh of {name} and {name}, neighbours linked on the torus of {name}."""',
+        f"def {name}({name}: jax.Array, shares: jax.Array, others: jax.Array) -> tuple[jax.Array, jax.Array, Any]:",
+    )
+    text = file_of(["import jax"], ["def f() -> None:\n" + "\n".join(lines[:4]), lines[4] + "\n    return 0"])
+    assert max(map(len, text.splitlines())) <= WIDTH < min(map(len, lines))
+    (tmp_path / "long.py").write_text(text)
+    ruff = [sys.executable, "-m", "ruff", "format", "--isolated", "--line-length", str(WIDTH), "--diff", str(tmp_path)]
+    done = subprocess.run(ruff, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_picks_are_of_layers_alone() -> None:
+    """Stages of unequal length are filled up; the experts' picks of what fills them are cut off."""
+    sentences = ("pp 2", "split layers over pp as looped_bfs(chunks = 2)")
+    for layers, cut in ((5, 1), (8, 0)):
+        text = emit(propagated(plan_of("picks", *sentences, model=f"mixtral_micro(layers = {layers})")))
+        assert text.count("picks.reshape(-1, *picks.shape[-2:])[held]") == cut

@@ -156,7 +156,7 @@ class _Step:
         """`whole`: the update goes through DTensor where parameters do, though it moves nothing."""
         plan = program.plan
         self._emitted, self._divided, self._modules, self._mesh = emitted, divided, modules, mesh
-        self._optimizer = optimizer_of(modules, plan.model, Settings())
+        self._optimizer = optimizer_of(modules, plan.model, Settings(optimizer=plan.optimizer.name))
         self._parameters = [p for module in modules for p in module.parameters()]
         self._shares = {} if whole else _updated_as_shares(self._optimizer)
         for parameter in self._parameters:

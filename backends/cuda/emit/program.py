@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from planc.backends.common.source_writer import because, call, fill, lines, tuple_of
+from planc.backends.common.source_writer import because, call, file_of, fill, lines, tuple_of
 from planc.backends.cuda.analysis.placements import STRIDED
 from planc.backends.cuda.analysis.roles import WHOLE, Roles
 from planc.backends.cuda.analysis.styles import Styler
@@ -61,7 +61,6 @@ def emit(sharded: Sharded, torch: Version = TORCH.pinned) -> str:
     roles = Roles(sharded, torch)
     styler = Styler(sharded, roles)
     functions = (
-        _constants(roles),
         _build_mesh(roles),
         fine_tuning.functions(roles),
         pipeline.split(roles),
@@ -88,8 +87,9 @@ def emit(sharded: Sharded, torch: Version = TORCH.pinned) -> str:
         global_ops.clip(roles),
         global_ops.data_rank(roles),
     )
-    body = "\n\n\n".join(f for f in functions if f)
-    return "\n".join([_docstring(roles), "", _imports(body), "", TORCH.guard(sharded, torch), "", body]) + "\n"
+    constants = _constants(roles)
+    imports = _imports("\n".join((constants, *functions)))
+    return file_of([_docstring(roles), imports, TORCH.guard(sharded, torch), constants], functions, width=120)
 
 
 def _build_mesh(roles: Roles) -> str:

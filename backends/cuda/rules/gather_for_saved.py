@@ -1,14 +1,13 @@
 """A replay gathers anew what it makes anew, also for an op whose own output it keeps.
 
 The semantic rows hold the redistributions of ops that are run again. An op that is not still needs its input for its
-backward: where the replay remakes that, it also moves it again.
+backward: where the replay remakes that, it also moves it again; rows of tokens travel to their experts again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planc.backends.cuda.analysis.expert_mesh import routed
 from planc.backends.cuda.analysis.replays import is_selective, named_again
 from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.rules.rule import Rows, changed
@@ -29,7 +28,7 @@ def apply(roles: Roles, rows: Rows) -> Rows:
 def _gathered_again(roles: Roles, section: str) -> set[str]:
     """Tensors that are made again for an op that is not."""
     sharded = roles.sharded
-    ops = [o for o in sharded.ops[section] if not routed(o.op)]
+    ops = sharded.ops[section]
     makers = {o.op.output: o.op for o in ops}
     read_again = {t for o in ops if named_again(sharded, o.op) for t in o.op.inputs}
     return {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain
 
-from planc.backends.common.source_writer import INDENT, beside, call, causes, comment, fill
+from planc.backends.common.source_writer import INDENT, beside, call, causes, comment, file_of, fill
 from planc.backends.torch_xla import TORCH_XLA
 from planc.backends.torch_xla.emit.experts import HOOK, experts_constants, experts_functions, has_experts
 from planc.backends.torch_xla.emit.templates import (
@@ -75,7 +75,7 @@ def emit(sharded: Sharded, version: Version = TORCH_XLA.pinned) -> str:
         *([REPLAY] if replays else []),
     ]
     functions = [NO_PLAN, MESH, annotations, *more, loss, OPTIMIZER, STEP]
-    return "\n\n".join(head) + "\n\n\n" + "\n\n\n".join(f.strip("\n") for f in functions) + "\n"
+    return file_of(head, functions)
 
 
 _P = '''

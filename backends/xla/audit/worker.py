@@ -147,10 +147,13 @@ def step_of(program: Program, devices: list[jax.Device]) -> tuple[Any, Any, tupl
     from planc.backends.xla.analysis.stacked_params import stacks_of
     from planc.backends.xla.models import family
     from planc.backends.xla.runtime import shards
+    from planc.backends.xla.runtime.optimizer import optimizer_of
+    from planc.ir.session import Settings
 
     plan = program.plan
     emitted, module = program.load(), family(plan.model.family)
-    mesh, optimizer = emitted.build_mesh(devices), emitted.adamw()
+    mesh = emitted.build_mesh(devices)
+    optimizer = optimizer_of(plan.model, Settings(optimizer=plan.optimizer.name), emitted)
     own = shards.restacked(module.shapes(plan.model), stacks_of(plan), padded(program.sharded))
     shapes = shards.abstract(own, plan.store_dtype("params"))
     step = emitted.build_train_step(module.build_loss(plan.model, emitted), optimizer, mesh, shapes)

@@ -150,7 +150,7 @@ def _attend_in_turns(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Arra
     def turn(carry: Any, step: jax.Array) -> tuple[Any, None]:
         out, log_sum, keys = carry[0], carry[1], _passed(carry[2:])
         for row, key in _meeting(step, size):
-            of_rows, of_keys = _cut(row, size, q, out, log_sum), _cut(key, size, *keys)
+            of_rows, of_keys = _rows_from(row, size, q, out, log_sum), _rows_from(key, size, *keys)
             part, part_sum = _attend_part(of_rows[0], *of_keys)
             <hide>
             total = jnp.logaddexp(of_rows[2], part_sum)
@@ -172,8 +172,8 @@ def _gradients_in_turns(
     def turn(carry: Any, step: jax.Array) -> tuple[Any, None]:
         dq, (k, v, dk, dv) = carry[0], _passed(carry[1:])
         for row, key in _meeting(step, size):
-            of_rows = _cut(row, size, q, grad, <known>, log_sum)
-            parts = _part_gradients(*of_rows, *_cut(key, size, k, v)<visible>)
+            of_rows = _rows_from(row, size, q, grad, <known>, log_sum)
+            parts = _part_gradients(*of_rows, *_rows_from(key, size, k, v)<visible>)
             <seen>
             (dq,) = _add(row, (dq,), parts[:1])
             dk, dv = _add(key, (dk, dv), parts[1:])
@@ -231,7 +231,7 @@ def _meeting(step: jax.Array, size: int) -> tuple[tuple[Any, Any], ...]:
     <meet>
 
 
-def _cut(start: Any, size: int, *arrays: jax.Array) -> list[jax.Array]:
+def _rows_from(start: Any, size: int, *arrays: jax.Array) -> list[jax.Array]:
     return [jax.lax.dynamic_slice_in_dim(x, start, size, axis=<axis>) for x in arrays]
 
 
@@ -241,7 +241,7 @@ def _put(start: Any, arrays: Sequence[jax.Array], parts: Sequence[jax.Array]) ->
 
 
 def _add(start: Any, arrays: Sequence[jax.Array], parts: Sequence[jax.Array]) -> list[jax.Array]:
-    old = _cut(start, parts[0].shape[<axis>], *arrays)
+    old = _rows_from(start, parts[0].shape[<axis>], *arrays)
     return _put(start, arrays, [a + b for a, b in zip(old, parts, strict=True)])
 
 

@@ -14,7 +14,7 @@ says that a weight is kept divided and gathered again.
 
 from __future__ import annotations
 
-from planc.backends.common.source_writer import INDENT, causes, comment, fill
+from planc.backends.common.source_writer import INDENT, causes, comment, fill, lines_of_tuple
 from planc.backends.xla.analysis.narrow_products import narrow_params, params_of, recipe, segments
 from planc.backends.xla.emit.remat import stacks
 from planc.diag.quoting import python_string
@@ -174,11 +174,7 @@ def narrow_tables(sharded: Sharded) -> list[str]:
         return out
     out += comment("What some layers multiply by in COMPUTE all the same.")
     for sentence, name in _sets(sharded).items():
-        out += [
-            f"{name} = (",
-            *(f"{INDENT}{python_string(n)}," for n in params_of(sharded, plan.quantize[sentence])),
-            ")",
-        ]
+        out += lines_of_tuple(f"{name} = ", [python_string(n) for n in params_of(sharded, plan.quantize[sentence])])
     out += comment("Layers: the first one's number in its stack, one past the last, what they multiply by in COMPUTE.")
     return [*out, *_segments_table(sharded)]
 
@@ -198,10 +194,10 @@ def _sets(sharded: Sharded) -> dict[int, str]:
 def _segments_table(sharded: Sharded) -> list[str]:
     of_stacks = {name: _text(sharded, *stack) for name, stack in stacks(sharded).items()}
     if len(of_stacks) == 1:
-        return ["SEGMENTS = (", *(f"{INDENT}{row}," for rows in of_stacks.values() for row in rows), ")"]
+        return [line for rows in of_stacks.values() for line in lines_of_tuple("SEGMENTS = ", rows)]
     out = ["SEGMENTS = {"]
     for name, rows in of_stacks.items():
-        out += [f"{INDENT}{python_string(name)}: (", *(f"{INDENT * 2}{row}," for row in rows), f"{INDENT}),"]
+        out += [INDENT + line for line in lines_of_tuple(f"{python_string(name)}: ", rows, ",")]
     return [*out, "}"]
 
 

@@ -21,7 +21,7 @@ def pad(params: Any) -> Any:
     return jax.tree_util.tree_map_with_path(filled, params)
 
 
-def _cut(params: Any) -> Any:
+def _unpadded(params: Any) -> Any:
     """Parameters without what fills them up."""
 
     def own(path: Any, leaf: jax.Array) -> jax.Array:
@@ -33,7 +33,7 @@ def _cut(params: Any) -> Any:
 WITHOUT = '''
 def _without_padding(loss_fn: Loss) -> Loss:
     """A loss of parameters as they are stored; that of the parameters themselves is given."""
-    return lambda params, *batch: loss_fn(_cut(params), *batch)
+    return lambda params, *batch: loss_fn(_unpadded(params), *batch)
 '''
 CUT = "loss_fn = _without_padding(loss_fn)"
 """The first line of functions that make a step; a pipeline cuts parameters, whose layers it knows by identity."""

@@ -161,8 +161,10 @@ def _by_hand(function: Callable[..., Any]) -> Callable[..., Any]:
     return jax.shard_map(function, in_specs=spec, out_specs=spec, axis_names=axes, check_vma=False)
 '''
 
-THERE = """
-held = np.flatnonzero(np.arange(LAYERS) < np.array(STAGE_LAYERS)[..., None])
+HELD = "held = np.flatnonzero(np.arange(LAYERS) < np.array(STAGE_LAYERS)[..., None])"
+"""The places of layers in a stack of stages that are filled up."""
+THERE = f"""
+{HELD}
 flat = jax.tree.map(lambda w: w[held], flat)
 """
 
@@ -486,6 +488,7 @@ def _accumulate(loss_fn: Loss, params: Any, tokens: jax.Array, targets: jax.Arra
     grads = jax.tree_util.tree_map_with_path(lambda path, a, b: a + b + ends.get(_name(path), 0), grads, more)
     loss, grads = jax.tree.map(lambda total: total / MICROBATCHES, (loss, grads))
     <filled_up>
+    <held>
     return loss, _placed(<grads>, GRADS)<picks_joined>
 """
 
@@ -737,14 +740,15 @@ def accumulate_function(sharded: Sharded, before: str, used: str) -> str:
         ACCUMULATE,
         before=before,
         params=used,
-        cut="params, of_stored = jax.vjp(_cut, params)" if padded(sharded) else "",
+        cut="params, of_stored = jax.vjp(_unpadded, params)" if padded(sharded) else "",
         filled_up="(grads,) = of_stored(grads)" if padded(sharded) else "",
         wide=_wide(plan, used),
         quoted=_names(plan)["quoted"],
         picks_spec=", P(*STACK)" if picked else "",
         picks=", picks" if picked else "",
         grads="_in_dtype(grads, GRADS_DTYPE)" if narrow_state(plan) else "grads",
-        picks_joined=", picks.reshape(-1, *picks.shape[-2:])" if picked else "",
+        held=HELD if picked and uneven(plan) else "",
+        picks_joined=f", picks.reshape(-1, *picks.shape[-2:]){'[held]' * uneven(plan)}" if picked else "",
     )
 
 

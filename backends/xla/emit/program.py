@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
-from planc.backends.common.source_writer import WIDTH, fill
+from planc.backends.common.source_writer import WIDTH, file_of, fill
 from planc.backends.xla.analysis.attention import balanced, keyed_axes, rings, runs_splash
 from planc.backends.xla.analysis.layouts import casts, own_gradient
 from planc.backends.xla.analysis.narrow_products import segments
@@ -67,7 +67,7 @@ def emit(sharded: Sharded, jax: Version = JAX.pinned) -> str:
     own = narrow_state(plan) or state_on_host(plan)
     state = state_functions(plan)
     functions += [*state, NO_PLAN, BY_NAME] if own else [NO_PLAN, BY_NAME, *state]
-    return "\n\n".join(blocks) + "\n\n\n" + "\n\n\n".join(f.strip("\n") for f in functions) + "\n"
+    return file_of(blocks, functions)
 
 
 NO_PLAN = "# From here on nothing depends on the plan: these functions read the tables above."

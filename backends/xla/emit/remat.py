@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planc.backends.common.source_writer import INDENT, causes, comment, fill, tuple_of
+from planc.backends.common.source_writer import INDENT, causes, comment, fill, lines_of_tuple, tuple_of
 from planc.backends.xla.analysis.narrow_products import segments
 from planc.backends.xla.analysis.offload import saved_on_host
 from planc.backends.xla.analysis.pipeline import pipelined
@@ -54,7 +54,7 @@ def _in_groups(block: Callable[[jax.Array, Any], jax.Array], x: jax.Array, stack
 
     for begin, groups, size, names in <table>:
         first, between = (_keeping(each, one, alone=groups == 1) for each in (names, KEPT_BETWEEN))
-        x, _ = jax.lax.scan(functools.partial(_group, first, between), x, _cut(stack, begin, groups, size))
+        x, _ = jax.lax.scan(functools.partial(_group, first, between), x, _grouped(stack, begin, groups, size))
     return x
 
 
@@ -65,7 +65,7 @@ def _group(
     return jax.lax.scan(between, x, jax.tree.map(lambda w: w[1:], stack))
 
 
-def _cut(stack: Any, begin: int, groups: int, size: int) -> Any:
+def _grouped(stack: Any, begin: int, groups: int, size: int) -> Any:
     """The layers of some groups, [groups, size, ...]."""
     end = begin + groups * size
     return jax.tree.map(lambda w: w[begin:end].reshape(groups, size, *w.shape[1:]), stack)
@@ -110,10 +110,7 @@ def saved_tables(sharded: Sharded) -> list[str]:
 
 
 def _tuple(name: str, names: tuple[str, ...]) -> list[str]:
-    quoted = [python_string(n) for n in names]
-    if len(quoted) == 1:
-        return [f"{name} = {tuple_of(quoted)}"]
-    return [f"{name} = (", *(f"{INDENT}{n}," for n in quoted), ")"]
+    return lines_of_tuple(f"{name} = ", [python_string(n) for n in names])
 
 
 def _groups_table(sharded: Sharded) -> list[str]:

@@ -60,7 +60,7 @@ def _on_slices(devices: list[jax.Device]) -> np.ndarray:
     within = tuple(size // ranks for size, ranks in zip(MESH.values(), across, strict=True))
     try:
         return mesh_utils.create_hybrid_device_mesh(within, across, devices, allow_split_physical_axes=True)
-    except (NotImplementedError, ValueError):  # raised where the mesh fits no such torus: in the devices' order
+    except (NotImplementedError, ValueError):  # the mesh fits no such torus
         return np.asarray(devices).reshape(tuple(MESH.values()))
 '''
 
@@ -353,7 +353,7 @@ def _evaluate(sharded: Sharded) -> str:
     plan = sharded.plan
     given = _held(plan)["given"]
     lines = [f"params = {given}"] if given != "params" else []
-    lines += ["params = _cut(params)"] if pipelined(plan) and padded(sharded) else []
+    lines += ["params = _unpadded(params)"] if pipelined(plan) and padded(sharded) else []
     lines += ["used = _gathered(params)"] if _gathers_first(plan) else []
     params = "used" if _gathers_first(plan) else "params"
     if pipelined(plan):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from planc.ir.model import Model
 from planc.ir.plan import Plan
 
 if TYPE_CHECKING:
@@ -28,9 +29,13 @@ Counts = list[list[int]]
 
 def counted(plan: Plan, steps: int) -> bool:
     """True if a run of `steps` steps counts its expert picks."""
-    model = plan.model
-    layers = sum(any(op.kind == "route" for op in model.ops[kind]) for kind in model.kinds)
-    return bool(layers) and steps * layers * model.sizes["experts"] <= MOST_NUMBERS
+    layers = routed_layers(plan.model)
+    return bool(layers) and steps * layers * plan.model.sizes["experts"] <= MOST_NUMBERS
+
+
+def routed_layers(model: Model) -> int:
+    """The number of layers of `model` that route tokens to experts."""
+    return sum(any(op.kind == "route" for op in model.ops[kind]) for kind in model.kinds)
 
 
 class Picks:
@@ -38,12 +43,14 @@ class Picks:
 
     def __init__(self, session: Session, plan: Plan, steps: int) -> None:
         self._session = session if counted(plan, steps) else None
+        self._layers = routed_layers(plan.model)
         self.found: dict[int, Counts] = {}
 
     def take(self, step: int) -> None:
         """Store the picks of `step`. Every process calls it after each step: it is a collective."""
         picks = self._session.routing() if self._session else None
         if picks is not None:
+            assert len(picks) == self._layers, f"picks of {len(picks)} layers, the model routes in {self._layers}"
             self.found[step] = picks
 
 

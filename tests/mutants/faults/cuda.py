@@ -20,6 +20,20 @@ FAULTS: tuple[Fault, ...] = (
         test="tests/audit/test_audit.py::test_a_difference_is_said_and_makes_the_answer_no",
     ),
     Fault(
+        name="cuda: rows that a replay sends to their experts again are not counted",
+        file="backends/cuda/rules/gather_for_saved.py",
+        text="    ops = sharded.ops[section]\n",
+        planted='    ops = [o for o in sharded.ops[section] if o.op.region != "experts"]\n',
+        test="tests/cuda/test_rules.py::test_a_replay_sends_rows_to_their_experts_again[matmul-2]",
+    ),
+    Fault(
+        name="cuda: an audit updates with AdamW whatever the plan says",
+        file="backends/cuda/audit/trace.py",
+        text="Settings(optimizer=plan.optimizer.name)",
+        planted="Settings()",
+        test="tests/audit/test_experts.py::test_a_layout_with_experts_moves_what_was_predicted[ep_fsdp]",
+    ),
+    Fault(
         name="axes of a dimension lie in another order than ranks: torch sorts the ranks of a group",
         file="backends/cuda/analysis/roles.py",
         text="return Factor(**vars(Dimension.of(self.plan.mesh, axes)), role=role)",

@@ -6,6 +6,41 @@ from .fault import Fault
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
+        name="programs: two passes write a function of one name",
+        file="backends/xla/emit/remat.py",
+        text="def _grouped(stack",
+        planted="def _rows_from(stack",
+        test="tests/xla/test_emit.py::test_no_two_passes_write_one_name[ring_again]",
+    ),
+    Fault(
+        name="programs: a name that is defined twice is no fault",
+        file="backends/common/source_writer.py",
+        text="in Counter(f or c for f, c in DEFINED.findall(text)).items() if n > 1]",
+        planted="in Counter(f or c for f, c in DEFINED.findall(text)).items() if n > 2]",
+        test="tests/xla/test_emit.py::test_a_name_that_is_defined_twice_is_a_fault_of_ours",
+    ),
+    Fault(
+        name="programs: lines that a plan's names make long stay so",
+        file="backends/common/source_writer.py",
+        text="lambda found: _split(found[0], width), text)",
+        planted="lambda found: found[0], text)",
+        test="tests/xla/test_emit.py::test_lines_that_names_of_a_plan_make_long_are_split_as_ruff_would",
+    ),
+    Fault(
+        name="xla: picks of what fills stages up are reported",
+        file="backends/xla/emit/pipeline.py",
+        text="{'[held]' * uneven(plan)}",
+        planted="",
+        test="tests/xla/test_emit.py::test_picks_are_of_layers_alone",
+    ),
+    Fault(
+        name="programs: a receipt may count picks of other layers",
+        file="planc/trainer/receipt/routing.py",
+        text="            assert len(picks) == self._layers,",
+        planted="            assert picks,",
+        test="tests/trainer/test_routing.py::test_picks_of_other_layers_are_a_fault_of_ours",
+    ),
+    Fault(
         name="xla: gradients are summed over microbatches",
         file="backends/xla/emit/step.py",
         text="lambda x: x / batches[0].shape[0], total",
