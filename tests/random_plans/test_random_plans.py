@@ -191,3 +191,28 @@ def test_the_corpus_trains_as_one_process(stack: Target, tmp_path: Path) -> None
     train.launch(stack, files, lambda path, row: rows.update({path.stem: train.judged(row, path.read_text())}))
     assert {name: row for name, row in rows.items() if row[0] != "equal"} == {}
     assert len(rows) == len(files) >= {"cuda": 20, "xla": 12}[stack]
+
+
+@pytest.mark.launch
+@pytest.mark.long
+@pytest.mark.parametrize("stack", ["cuda", pytest.param("xla", marks=pytest.mark.slow)])
+def test_programs_take_their_first_step_as_predicted(stack: Target, tmp_path: Path) -> None:
+    """On ranks that are not there. Those with experts and uneven stages count the picks of their own layers."""
+    files = [write(draw(seed, small=True), tmp_path / str(seed)) for seed in range(40)]
+    files = [p for p in files if train.trains(p, stack)][:12]
+    rows: dict[str, tuple[str, list[str]]] = {}
+
+    def found(path: Path, row: Row) -> None:
+        rows[path.stem] = train.judged(row, path.read_text())
+
+    train.launch(stack, files, found, work="first step")
+    assert {name: row for name, row in rows.items() if row[0] != "equal"} == {}
+    assert len(rows) == len(files) == 12
+
+
+@pytest.mark.long
+def test_mypy_has_nothing_to_say_of_programs(tmp_path: Path) -> None:
+    programs = tmp_path / "programs"
+    for seed in range(40):
+        keep(prove(drawn_of(seed), tmp_path, thorough=False).texts, seed, programs)
+    assert linted(programs, typed=True) == []

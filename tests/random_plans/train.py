@@ -67,7 +67,9 @@ class Wanted:
 
     def takes(self, seed: int, text: str, features: Sequence[str]) -> bool:
         """True if the plan of a seed is to be trained."""
-        if self.work == "first step" or any(not self.trained[p] and self.refused[p] < ENOUGH for p in combinations(features, 2)):
+        if self.work == "first step" or any(
+            not self.trained[p] and self.refused[p] < ENOUGH for p in combinations(features, 2)
+        ):
             return True
         many = self.stack == "cuda" and ranks_of(text) > FEW
         return seed % (OTHERS * SHARE if many else OTHERS) == 0

@@ -215,7 +215,7 @@ THREE_CUTS = {
     "uneven_ring": ("cp 2 > tp 2", RING, "use tp over tp"),
     "uneven_ring_again": ("cp 2 > tp 2", RING, "use tp over tp", AGAIN),
 }
-"""Programs that cut rows for a ring, layers into groups and parameters from what fills them up: two of these, or all."""
+"""Programs that cut rows for a ring, layers into groups and parameters from what fills them up: two of these or all."""
 
 
 @pytest.mark.parametrize("name", THREE_CUTS)
