@@ -257,4 +257,5 @@ def clip_grad_norm(stages: list[nn.Module], mesh: DeviceMesh, max_norm: float) -
 def data_rank(mesh: DeviceMesh) -> tuple[int, int]:
     """(index, count) of the slice of the global batch that this rank trains on."""
     # Ranks lie as pp 4 > fsdp 16 > tp 8.
-    return mesh.get_rank() // 8 % 16, 16
+    rank = mesh.get_rank()
+    return rank // 8 % 16, 16
