@@ -167,6 +167,7 @@ BLOCKS: dict[str, tuple[str, ...]] = {
     "keep_attention": ("fsdp 4", FSDP, "recompute blocks except attention.core"),
     "keep_attention_tp": ("fsdp 2 > tp 2", FSDP, TP, SP, "recompute blocks except attention.core"),
     "keep_matmul": ("fsdp 4", FSDP, f"recompute blocks except {MATMULS}"),
+    "keep_matmul_ulysses": ("cp 4", ULYSSES, f"recompute blocks except {MATMULS}"),
     "every_other": (
         "pp 2 > tp 2",
         PP.format("interleaved_1f1b(chunks = 2)"),
@@ -304,6 +305,7 @@ SELDOM = {
     *("tied_hsdp", "tied_dp_tp", "tied_tp_no_vocab", "tied_embed", "tied_cp", "tied_dualpipev_tp", "tied_qwen3_micro"),
     *("two_keys", "one_key_cp"),
     *("replay_attention", "replay_light_tp", "replay_swiglu_tp", "keep_matmul_tp", "float8_tensorwise_tp"),
+    "keep_matmul_ulysses",
     *("ring_mistral_micro_fsdp", "ring_mistral_micro_in_order", "cp_flash", "cp_unfused"),
     *("part_of_axes", "two_parts_recomputed", "buckets_step", "buckets_1f1b", "state_bf16_whole", "state_bf16_tp"),
     *("keep_ring_tp", "uneven_tp_sp", "uneven_four", "uneven_tied"),

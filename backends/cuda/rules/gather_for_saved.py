@@ -1,27 +1,30 @@
 """A replay gathers anew what it makes anew, also for an op whose own output it keeps.
 
 The semantic rows hold the redistributions of ops that are run again. An op that is not still needs its input for its
-backward: where the replay remakes that, it also moves it again; rows of tokens travel to their experts again.
+backward: where the replay remakes that, it also moves it again. A replay that keeps outputs by kind of op keeps no
+collective: it moves what a replay of the whole block moves, rows of tokens to their experts too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from planc.backends.cuda.analysis.replays import is_selective, named_again
 from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.rules.rule import Rows, changed
 from planc.ir.collective import Collective
+from planc.sharding.recompute import close, replay
 from planc.sharding.stage_assignment import microbatches_each, replayed_on, sections_on
 
 NAME = "gather_for_saved"
 
 
 def apply(roles: Roles, rows: Rows) -> Rows:
-    recompute = roles.plan.recompute
-    if not (recompute.kept or is_selective(roles.sharded)):
+    selective = is_selective(roles.sharded)
+    if not (roles.plan.recompute.kept or selective):
         return rows
-    again = {section: _gathered_again(roles, section) for section in roles.plan.model.blocks}
+    moved = _gathered_again if selective else _moved_as_in_blocks
+    again = {section: moved(roles, section) for section in roles.plan.model.blocks}
     return (*rows, *(new for row in rows for new in _again(roles, row, again.get(row.section, set()))))
 
 
@@ -38,6 +41,18 @@ def _gathered_again(roles: Roles, section: str) -> set[str]:
         for name, move in zip(o.op.inputs, o.redistributions, strict=True)
         if move is not None and name in makers and named_again(sharded, makers[name]) and name not in read_again
     }
+
+
+def _moved_as_in_blocks(roles: Roles, section: str) -> set[str]:
+    """Tensors that `recompute blocks` moves again, and that the semantic replay does not: it keeps some ops."""
+    ops = roles.sharded.model.ops[section]
+    whole = close(roles.sharded.model, ops, {op.name for op in ops}).ops
+    return _moved(roles, section, whole) - _moved(roles, section, replay(roles.plan, section).ops)
+
+
+def _moved(roles: Roles, section: str, names: Collection[str]) -> set[str]:
+    ops = (o for o in roles.sharded.ops[section] if o.op.name in names)
+    return {move.tensor for o in ops for move in (*o.redistributions, o.settle) if move is not None}
 
 
 def _again(roles: Roles, row: Collective, tensors: set[str]) -> Iterator[Collective]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from planc.backends.cuda.analysis.replays import named_again
 from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.rules.rule import Rows, changed
 from planc.ir.collective import Collective
@@ -36,7 +37,8 @@ def _reduced_again(roles: Roles, kind: Section) -> Iterator[str]:
             after.add(o.op.output)
     replayed = any(o.op.output in after and o.op.name in again for o in roles.sharded.ops[kind])
     for o in roles.sharded.ops[kind]:
-        if replayed and o.settle is not None and o.op.output not in after and o.op.name not in again:
+        alone = o.op.name not in again and named_again(roles.sharded, o.op)  # what is kept is no matter of its place
+        if replayed and o.settle is not None and o.op.output not in after and alone:
             yield o.op.output
 
 

@@ -20,11 +20,18 @@ FAULTS: tuple[Fault, ...] = (
         test="tests/audit/test_audit.py::test_a_difference_is_said_and_makes_the_answer_no",
     ),
     Fault(
-        name="cuda: rows that a replay sends to their experts again are not counted",
+        name="cuda: what a replay by kinds of op sends again before an op that it keeps is not counted",
         file="backends/cuda/rules/gather_for_saved.py",
-        text="    ops = sharded.ops[section]\n",
-        planted='    ops = [o for o in sharded.ops[section] if o.op.region != "experts"]\n',
-        test="tests/cuda/test_rules.py::test_a_replay_sends_rows_to_their_experts_again[matmul-2]",
+        text="moved = _gathered_again if selective else _moved_as_in_blocks",
+        planted="moved = _gathered_again",
+        test="tests/cuda/test_replays.py::test_a_replay_that_keeps_kinds_of_op_moves_what_blocks_move",
+    ),
+    Fault(
+        name="cuda: what a replay keeps counts as run again for its place, too",
+        file="backends/cuda/rules/replay_in_order.py",
+        text="o.op.name not in again and named_again(roles.sharded, o.op)",
+        planted="o.op.name not in again",
+        test="tests/cuda/test_replays.py::test_a_replay_that_keeps_kinds_of_op_moves_what_blocks_move",
     ),
     Fault(
         name="cuda: an audit updates with AdamW whatever the plan says",
