@@ -20,10 +20,16 @@ step "A sentence that a target cannot do is refused, not dropped" \
   lower plans/field/deepseek_v3_h800.plan --target xla -o $runs/refused.py || refused=$?
 [ "$refused" = 1 ] || { echo "expected a refusal (exit 1), got exit $refused" >&2; exit 1; }
 
+measured() { # what this machine does on a stack is measured once, and kept
+  [ -f "$runs/machine_$1.plan" ] || step "Measure this machine: $2" \
+    calibrate --target "$1" --devices 4 --window 0.02 -o "$runs/machine_$1.plan"
+}
+measured cuda torch
 step "Train on torch: 4 processes" \
-  train plans/presets/tiny.toml --target cuda --steps 100 --receipt $runs/cuda.json
+  train plans/presets/tiny.toml --target cuda --steps 100 --machine $runs/machine_cuda.plan --receipt $runs/cuda.json
+measured xla JAX
 step "Train on JAX: 4 devices, the same plan" \
-  train plans/presets/tiny.toml --target xla --steps 100 --receipt $runs/xla.json
+  train plans/presets/tiny.toml --target xla --steps 100 --machine $runs/machine_xla.plan --receipt $runs/xla.json
 step "One loss curve, or two?" \
   crosscheck $runs/cuda.json $runs/xla.json --plot $runs/losses.svg
 

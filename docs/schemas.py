@@ -78,7 +78,8 @@ def _candidate() -> Schema:
 
 def _sweep_row() -> Schema:
     costs = {name: nullable(schema) for name, schema in of_fields(Costs).items()}
-    head = {"value": WHOLE, "devices": nullable(WHOLE), "ok": TRUTH, "why": nullable(TEXT)}
+    head = {"value": WHOLE, "devices": nullable(WHOLE), "target": nullable(one_of(Target)), "ok": TRUTH}
+    head["why"] = nullable(TEXT)
     return exactly(**head, **costs, diagnostics=array(diagnostic()))
 
 
@@ -200,6 +201,7 @@ def schemas() -> dict[str, Schema]:
             "Answer of `planc cost --explain`.",
             {
                 "time_s": NUMBER,
+                "target": nullable(one_of(Target)),
                 "seconds": array(of_type(Seconds)),
                 "rooflines": array(of_type(Bound)),
                 "critical_path": array(of_type(CriticalPart)),
@@ -236,6 +238,7 @@ def schemas() -> dict[str, Schema]:
                     exactly(
                         cluster=TEXT,
                         devices=WHOLE,
+                        target=nullable(one_of(Target)),
                         layout=nullable(_candidate()),
                         run=nullable(of_type(RunCost)),
                         why=nullable(TEXT),
@@ -251,7 +254,9 @@ def schemas() -> dict[str, Schema]:
             "planc.diff/1",
             "Answer of `planc diff`.",
             {
-                **of_fields(Diff, "a", "b", "target"),
+                **of_fields(Diff, "a", "b"),
+                "targets": array(nullable(one_of(Target))),
+                "target": nullable(one_of(Target)),
                 "changes": array(of_type(Change)),
                 "losses": exactly(**losses),
                 "checkpoint": nullable(of_type(ReshardingBytes)),
@@ -334,13 +339,19 @@ def schemas() -> dict[str, Schema]:
         _answer(
             "planc.trace/1",
             "Answer of `planc report --trace -o FILE`; the file has the Trace Event format.",
-            {"trace": TEXT, "events": WHOLE, "step_s": NUMBER},
+            {"trace": TEXT, "events": WHOLE, "step_s": NUMBER, "target": nullable(one_of(Target))},
         ),
         _answer("planc.completion/1", "Answer of `planc completion`.", {"shell": TEXT, "script": TEXT}),
         _answer(
             "planc.snapshot/1",
             "Answer of `planc report --memory-snapshot -o FILE`; the file is a snapshot of torch's memory viewer.",
-            {"snapshot": TEXT, "devices": WHOLE, "events": WHOLE, "fullest_gib": NUMBER},
+            {
+                "snapshot": TEXT,
+                "devices": WHOLE,
+                "events": WHOLE,
+                "fullest_gib": NUMBER,
+                "target": nullable(one_of(Target)),
+            },
         ),
         _answer(
             "planc.page_file/1",
@@ -428,7 +439,8 @@ def schemas() -> dict[str, Schema]:
                 ),
                 "chip": of_type(Chip),
                 "probes": array(exactly(**of_fields(Probe), **times)),
-                "steps": array(exactly(name=TEXT, before_s=nullable(NUMBER), **times)),
+                "steps": array(exactly(name=TEXT, target=nullable(one_of(Target)), before_s=nullable(NUMBER), **times)),
+                "far": array(TEXT),
             },
         ),
         _by_name_at_top("planc.bench/1", "Answer of `planc bench`: medians and their ratios.", NUMBER, bench),

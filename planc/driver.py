@@ -521,12 +521,16 @@ def _target_answer(target: Target, refused: list[Diagnostic]) -> TargetAnswer:
 
 
 def _further_mistakes(built: Built, mended: Plan, request: _Request) -> list[Diagnostic]:
-    """Mistakes that are no consequence of those found while reading: of the plan with these mended, elsewhere."""
-    if built.left_out:
-        found = plan_findings(mended, built.left_out)
-    else:
-        checked, found = _check(mended)
-        found += _cost(checked, request).diagnostics if checked else ()
+    """Mistakes that are no consequence of those found while reading: of the plan with these mended, elsewhere.
+
+    It is not costed: its seconds and GiB would be those of a guess. Rules about the model wait where its name is one.
+    """
+    unknown = {(d.span.file, d.span.line) for d in built.diagnostics if d.code == "E0108"}
+    guessed = {s.verb for s in built.sentences if (s.span.file, s.span.line) in unknown} & {"model"}
+    waiting = built.left_out | guessed
+    checked, found = (None, plan_findings(mended, waiting)) if waiting else _check(mended)
+    if checked is not None and request.explicit and request.target != NO_TARGET:
+        found += refusals(propagate(own_program(checked)), request.target)
     mistaken = {(d.span.file, d.span.line) for d in built.diagnostics if d.severity == "error"}
     return [d for d in found if (d.span.file, d.span.line) not in mistaken]
 

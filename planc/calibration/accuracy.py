@@ -7,6 +7,7 @@ language's default.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -18,11 +19,12 @@ from planc.calibration.allocated import Peak, differences, peaks
 from planc.calibration.eight_runs import EightRuns, eight_runs
 from planc.calibration.parameters import PARAMETERS, with_values
 from planc.calibration.plans import unusable
-from planc.calibration.predict import Predicted, predicted, prepare, timed
+from planc.calibration.predict import Predicted, Prepared, predicted, prepare, timed
 from planc.calibration.ranking import Ranking, rankings
 from planc.calibration.residuals import Spread, order_margin, residuals_of_memory, residuals_of_steps, spread
 from planc.calibration.rows import Row, bundled, sweep_rows, training_rows, validation_rows
 from planc.calibration.sweep import Sweep, studied
+from planc.diag.errors import PlanError
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.hardware import Cluster
 
@@ -74,6 +76,8 @@ class Accuracy:
     traces: Sweep | None
     """Analysis of how the sweep's times were made, and of how well they can be ranked."""
     dropped: dict[str, int]
+    left_out: dict[str, str]
+    """Why a row is not compared, by its id."""
     step_intervals: Spread
     """Intervals of step times by class, and how many left-out runs they hold."""
     memory_intervals: Spread
@@ -97,12 +101,10 @@ def accuracy(rows: Iterable[Row] = (), *, swept: bool = True) -> Accuracy:
 
     Without `swept` the single-node sweep is left out: its errors, its rankings and the study of its times.
     """
-    given = list(rows) or list(training_rows())
-    why = [unusable(row) for row in given]
-    runs = [prepare(row) for row, reason in zip(given, why, strict=True) if not reason]
-    used = [predicted(run) for run in runs]
-    held = [timed(run, left_out(run.row.publisher)) for run in runs]
-    plain = [timed(run, not_fitted) for run in runs]
+    rows = list(rows)
+    compared, why = _compared(rows or training_rows())
+    runs = [run for run, _, _, _ in compared]
+    used, held, plain = ([one[i] for _, *one in compared] for i in range(3))
     in_one_node = [prepare(row) for row in sweep_rows()] if swept else []
     sweep = [timed(run, lambda cluster: cluster) for run in in_one_node]
     found = [] if rows else list(peaks())
@@ -120,12 +122,36 @@ def accuracy(rows: Iterable[Row] = (), *, swept: bool = True) -> Accuracy:
         sweep=errors("single-node sweep", [p.error for p in sweep]),
         rankings=rankings(sweep),
         traces=studied(sweep_rows()) if swept else None,
-        dropped={reason: why.count(reason) for reason in sorted(set(why) - {""})},
+        dropped=dict(sorted(Counter(why.values()).items())),
+        left_out=why,
         step_intervals=spread(residuals_of_steps(runs, held), "step", residuals_of_steps(runs, plain)),
         memory_intervals=spread(residuals_of_memory(runs, used, found), "memory"),
         from_eight=eight_runs(runs, left_out),
         order_margin=order_margin([*held, *left]),
     )
+
+
+Compared = tuple[Prepared, Predicted, Predicted, Predicted]
+"""A run, and its prediction by the numbers in use, by those fitted without its publisher, and by none fitted."""
+
+
+def _compared(rows: Iterable[Row]) -> tuple[list[Compared], dict[str, str]]:
+    """The `rows` that are plans, predicted; and by its id, why another one is not. A row that fails ends no other's."""
+    found: list[Compared] = []
+    why: dict[str, str] = {}
+    for number, row in enumerate(rows, 1):
+        name = str(row.facts.get("id") or f"row {number}")
+        try:
+            if reason := unusable(row):
+                why[name] = reason
+                continue
+            run = prepare(row)
+            found.append((run, predicted(run), timed(run, left_out(row.publisher)), timed(run, not_fitted)))
+        except PlanError as error:
+            why[name] = "; ".join(f"{d.code} {d.message}" for d in error.diagnostics if d.severity == "error")
+        except Exception as error:  # whatever it is that a row says
+            why[name] = f"{type(error).__name__}: {error}"
+    return found, why
 
 
 # Other machines.

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from decimal import Decimal
 from math import exp, log
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -124,12 +125,17 @@ def rounded(value: float) -> float:
     return float(f"{value:.3g}")
 
 
+def plain(value: float) -> str:
+    """`value`, in any unit, with three significant digits and no exponent, which the language does not read."""
+    return f"{Decimal(f'{value:.3g}'):f}"
+
+
 def shown(parameter: Parameter, value: float) -> str:
     """`value` of `parameter` with a unit of the language, three digits."""
     if parameter.unit.startswith("share"):
-        return f"{100 * value:.3g} %"
+        return f"{plain(100 * value)} %"
     if parameter.unit == "s":
-        return f"{1e6 * value:.3g} us" if value < 1e-3 else f"{1e3 * value:.3g} ms"
+        return f"{plain(1e6 * value)} us" if value < 1e-3 else f"{plain(1e3 * value)} ms"
     return f"{round(value / 2**10)} KiB" if parameter.unit == "B" else f"{round(value)}"
 
 

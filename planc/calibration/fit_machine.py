@@ -13,7 +13,7 @@ from dataclasses import replace
 from math import exp
 from typing import TYPE_CHECKING, Any
 
-from planc.calibration.fit import STEP, shown, solved, with_field
+from planc.calibration.fit import STEP, plain, rounded, shown, solved, with_field
 from planc.calibration.machine_tables import table_sentences, with_measured_tables, without_tables
 from planc.calibration.parameters import Parameter, Place
 from planc.calibration.probes import STREAMED, Measured, MeasuredStep, neighbour_group, predicted_s
@@ -36,6 +36,8 @@ time, and overheads of a step, an op and a call can stand in for each other."""
 ITERATIONS = 20
 TRIED = 4
 """Iterations from each start; the best one is continued."""
+FAR = 0.2
+"""Relative error from which on a step is named that the fitted numbers do not reach."""
 MIN_IMPROVEMENT = 2e-3
 """Relative improvement of the loss below which the iteration stops."""
 
@@ -58,6 +60,11 @@ class Calibrated:
         """Relative error of the fitted numbers for `probe`, a fraction: their seconds over the measured ones, less
         one."""
         return self.fitted_s(probe) / probe.seconds - 1
+
+    @property
+    def far(self) -> tuple[str, ...]:
+        """Names of the steps that stay off by more than `FAR`."""
+        return tuple(s.name for s in self.steps if abs(s.predicted_s(self.cluster) / s.seconds - 1) > FAR)
 
 
 def parameters_of(cluster: Cluster, *, tabled: bool = False) -> tuple[Parameter, ...]:
@@ -289,25 +296,22 @@ def _peaks(cluster: Cluster, measured: Sequence[Measured]) -> Cluster:
     return replace(cluster, chip=chip, levels=levels)
 
 
-def rounded(value: float) -> float:
-    """`value`, in any unit, with three significant digits, as the hardware file writes it."""
-    return float(f"{value:.3g}")
-
-
 # The hardware file.
 
 
 def written(text: str, found: Calibrated, note: Sequence[str]) -> str:
-    """A hardware file with the fitted numbers in the place of its own, and `note` below its name."""
-    chip = found.cluster.chip
+    """A hardware file with the fitted numbers in the place of its own, and `note` below its name. Peaks that were not
+    measured stay as they are written."""
+    chip, kinds = found.cluster.chip, {m.probe.kind for m in found.probes}
     for parameter, value in zip(found.parameters, found.values, strict=True):
         text = with_field(text, parameter, shown(parameter, rounded(value)))
     if not chip.cores:
-        for dtype, rate in chip.flops_per_s.items():
-            text = with_field(text, _peak(found, dtype), f"{rate / 1e9:.3g} GFLOP/s")
-        memory = f"{chip.memory_bandwidth_bytes_per_s / 1e9:.3g} GB/s"
-        text = with_field(text, _peak(found, "memory_bandwidth"), memory)
-        if found.cluster.levels and found.cluster.devices_per_node == 1:
+        for dtype in sorted({m.probe.dtype for m in found.probes if m.probe.kind == "matmul"} & {*chip.flops_per_s}):
+            text = with_field(text, _peak(found, dtype), f"{plain(chip.flops_per_s[dtype] / 1e9)} GFLOP/s")
+        if "stream" in kinds:
+            memory = f"{plain(chip.memory_bandwidth_bytes_per_s / 1e9)} GB/s"
+            text = with_field(text, _peak(found, "memory_bandwidth"), memory)
+        if "collective" in kinds and found.cluster.levels and found.cluster.devices_per_node == 1:
             text = _with_bandwidth(text, found.cluster.levels[0].bandwidth_bytes_per_s)
     head, *rest = text.splitlines()
     kept = [line for line in rest if not line.startswith(("#", "measured "))]
@@ -324,6 +328,6 @@ def _with_bandwidth(text: str, bytes_per_s: float) -> str:
     """The bandwidth of the network's levels, which stands behind `at`."""
     import re
 
-    said = f"at {bytes_per_s / 1e9:.3g} GB/s"
+    said = f"at {plain(bytes_per_s / 1e9)} GB/s"
     lines = [re.sub(r"\bat [\d.]+ \w+/s", said, n) if n.startswith("network ") else n for n in text.splitlines()]
     return "\n".join(lines) + "\n"

@@ -7,10 +7,11 @@ the published runs (`fit.py`): Gauss-Newton on logarithms, errors beyond 8 % cou
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import exp, inf
 from typing import TYPE_CHECKING, Any
 
-from planc.calibration.fit import SIGMA, STEP, solved
+from planc.calibration.fit import SIGMA, STEP, rounded, shown, solved
 from planc.calibration.fit_machine import Calibrated
 from planc.calibration.parameters import NARROW, Parameter, Place
 from planc.diag.fast_dataclass import dataclass
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 ONE_MACHINE = 0.04
 """Relative error of a good model on runs of one machine, to which a framework and its release belong."""
+EQUAL = 5e-3
+"""Relative error below which a step is the predicted one: `planc check` prints three digits."""
 ITERATIONS = 4
 FIELDS: tuple[tuple[str, str, float, float, float, Place], ...] = (
     # field, unit, spread of the prior's logarithm, bounds, where it stands
@@ -58,6 +61,12 @@ class FromSteps:
         pairs = zip(self.found.steps, self.before_s, strict=True)
         return tuple((s / one.seconds - 1, one.predicted_s(self.found.cluster) / one.seconds - 1) for one, s in pairs)
 
+    def moved(self) -> Calibrated:
+        """The machine with those numbers alone that are others than before, as a hardware file writes them."""
+        pairs = zip(self.found.parameters, self.found.values, strict=True)
+        kept = [(p, v) for p, v in pairs if shown(p, rounded(v)) != shown(p, rounded(p.prior))]
+        return replace(self.found, parameters=tuple(p for p, _ in kept), values=tuple(v for _, v in kept))
+
 
 def calibrate_from(cluster: Cluster, steps: Sequence[MeasuredStep]) -> FromSteps:
     """The numbers of `cluster`, as it was declared, by the seconds of `steps`, which ran on machines of its chip.
@@ -76,9 +85,10 @@ def calibrate_from(cluster: Cluster, steps: Sequence[MeasuredStep]) -> FromSteps
     best, least = x, inf
     for _ in range(ITERATIONS):
         base = np.log(_seconds(cluster, steps, parameters, x))
-        if (off := float(np.abs(base - measured).sum())) < least:
-            best, least = x, off
-        x = solved(x, base - measured, _slopes(cluster, steps, parameters, x, base), weights, parameters)
+        if (total := float(np.abs(base - measured).sum())) < least:
+            best, least = x, total
+        off = np.where(np.abs(base - measured) < EQUAL, 0.0, base - measured)
+        x = solved(x, off, _slopes(cluster, steps, parameters, x, base), weights, parameters)
     if float(np.abs(np.log(_seconds(cluster, steps, parameters, x)) - measured).sum()) < least:
         best = x
     values = tuple(float(v) for v in np.exp(best))
@@ -108,8 +118,6 @@ def _parameters(cluster: Cluster) -> tuple[Parameter, ...]:
 
 
 def _at(parameter: Parameter, now: float) -> Parameter:
-    from dataclasses import replace
-
     low, high = min(parameter.low, now), max(parameter.high, now)
     return replace(parameter, prior=now, low=low, high=high)
 

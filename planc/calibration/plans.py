@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from planc.calibration.published_clusters import TORI, TWO_DEVICES, cluster_words, machine_of_row
-from planc.calibration.row_fields import Fields, framework_of
+from planc.calibration.row_fields import Fields, UnusedFieldError, framework_of
 from planc.calibration.rows import Row, missing
 from planc.catalog import build_model
 from planc.diag.errors import PlanError
@@ -23,16 +23,13 @@ from planc.diag.fast_dataclass import dataclass
 from planc.frameworks import framework
 from planc.frameworks.maxtext import CUSTOM
 from planc.frameworks.megatron import RUN_AGAIN
-from planc.ir.model import Op
+from planc.ir.model import Model, Op
 from planc.ir.plan import Plan
 from planc.language.op_names import covering
+from planc.schedules import schedules
 
 MACHINE, CONFIG = "machine.plan", "model.json"
 """Files beside a row's plan: machines that differ from the catalog's, and sizes that no family's names have."""
-
-
-class UnusedFieldError(ValueError):
-    """A row says something that its plan does not."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +73,10 @@ def plan_of(row: Row) -> Plan:
 def unusable(row: Row) -> str:
     """The reason why `row` cannot be made into a plan, or must not be compared: that of `missing`, or a field that its
     plan would not say, by name; an empty string for one that counts."""
-    if reason := missing(row):
-        return reason
     try:
+        Fields(row).check()
+        if reason := missing(row):
+            return reason
         plan_files(row)
     except UnusedFieldError as error:
         return str(error)
@@ -93,6 +91,7 @@ def plan_text(row: Row) -> str:
 def plan_files(row: Row) -> dict[str, str]:
     """The plan of `row` as files: `row.plan`, and what it reads beside it."""
     fields = Fields(row)
+    fields.check()
     found = {}
     name = "".join(c if c.isalnum() else "_" for c in row.id)
     lines = [f"plan r_{name}", f"# {row.source}"]
@@ -102,10 +101,29 @@ def plan_files(row: Row) -> dict[str, str]:
     words, config = _model(fields)
     if config:
         found[CONFIG] = json.dumps(config, indent=1)
-    lines += [f"model {words}", *_sentences(fields, layout_of(fields))]
+    layout = layout_of(fields)
+    if layout.devices != (devices := (2 if row.chip in TWO_DEVICES else 1) * row.devices):
+        raise UnusedFieldError(f"parallel: the axes make {layout.devices} devices, and hardware.n_devices {devices}")
+    _repeated(fields, layout)
+    lines += [f"model {words}", *_sentences(fields, layout)]
     if unused := fields.unused():
         raise UnusedFieldError(f"no sentence for {', '.join(unused)}")
     return {"row.plan": "\n".join(lines) + "\n", **found}
+
+
+def _repeated(fields: Fields, layout: Layout) -> None:
+    """Raise UnusedFieldError for a flag that says another number than the row's own field."""
+    row = fields.row
+    own = {
+        "num-layers": row.model["layers"], "hidden-size": row.model["d_model"], "seq-length": row.sequence,
+        "num-attention-heads": row.model["n_heads"], "global-batch-size": row.sequences,
+        "micro-batch-size": microbatch(fields, layout), "tensor-model-parallel-size": layout.tp,
+        "pipeline-model-parallel-size": layout.pp, "context-parallel-size": layout.cp,
+        "expert-model-parallel-size": layout.ep, "expert-tensor-parallel-size": layout.etp,
+    }  # fmt: skip
+    for name, value in own.items():
+        if (said := fields.flag(name)) is not None and str(said) != str(value):
+            raise UnusedFieldError(f"flags.{name} {said}, and the row's own field makes it {value}")
 
 
 def _sentences(fields: Fields, layout: Layout) -> Iterator[str]:
@@ -121,9 +139,9 @@ def _sentences(fields: Fields, layout: Layout) -> Iterator[str]:
     yield from _layout_sentences(fields, used)
     yield from _experts(fields, layout, used)
     yield from _pipeline(fields, layout)
-    yield "optimizer adamw"
+    yield f"optimizer {_optimizer(fields)}"
     own = framework(framework_of(fields)).reduce
-    yield f"compute bf16 reduce {'bf16' if _narrow_gradients(fields) else own}"
+    yield f"compute {_computed_in(fields)} reduce {'bf16' if _narrow_gradients(fields) else own}"
     yield from _kernels(fields, used)
     yield from _compiled(fields)
     yield from recompute_words(fields)
@@ -144,15 +162,26 @@ def layout_of(fields: Fields) -> Layout:
         slices, tp = value("dcn_dp"), value("tp") * value("ici_tp")
         cp = value("cp") * value("ici_cp")
         inside = (2 if row.chip in TWO_DEVICES else 1) * row.devices // (slices * tp * cp)
+        if not inside:
+            raise UnusedFieldError("parallel: dcn_dp, ici_tp and ici_cp are more ranks than hardware.n_devices")
         replica = slices * (value("dp") if fields.parallel("fsdp") else 1)
-        for axis in ("ici_fsdp", "ici_fsdp_transpose", "fsdp_transpose"):  # all of them divide state alike
-            value(axis)
+        axes = ("ici_fsdp", "ici_fsdp_transpose", "fsdp_transpose", "fsdp", "ici_ep")  # all of them divide state alike
+        if (given := prod(map(value, axes))) * value("dp") not in (1, inside):
+            raise UnusedFieldError(f"parallel.{'.'.join(axes)}: {given}, hardware.n_devices makes it {inside}")
         return Layout(replica=replica, data=inside * slices // replica, cp=cp, tp=tp, ep=value("ici_ep"), zero=3)
     sizes = {"pp": value("pp"), "cp": value("cp"), "tp": value("tp"), "ep": value("ep"), "etp": value("etp")}
     chunks = _chunks(fields)
-    if fields.parallel("fsdp"):
-        kept = 2 if zero == 2 else 3
+    if sizes["ep"] * sizes["etp"] > 1 and not row.moe:
+        raise UnusedFieldError("parallel.ep: the model has no experts")
+    strategy = str(fields.parallel("strategy") or fields.option("strategy") or "").lower().replace("_", "")
+    if strategy not in STRATEGIES:
+        raise UnusedFieldError(f"parallel.strategy {strategy!r}: none of {', '.join(filter(None, STRATEGIES))}")
+    if fields.parallel("fsdp") or STRATEGIES[strategy] is not None:
+        kept = STRATEGIES[strategy] or (2 if zero == 2 else 3)
         replica = value("dp_replicate")
+        if not fields.parallel("fsdp"):
+            data = row.devices // (sizes["pp"] * sizes["cp"] * sizes["tp"] * replica)
+            return Layout(**sizes, replica=replica, data=data, chunks=chunks, zero=kept)
         if value("dp") not in (1, replica, value("fsdp"), replica * value("fsdp")):
             raise UnusedFieldError(f"parallel.dp {value('dp')} beside parallel.fsdp {value('fsdp')}")
         return Layout(**sizes, replica=replica, data=value("fsdp"), chunks=chunks, zero=kept)
@@ -161,20 +190,27 @@ def layout_of(fields: Fields) -> Layout:
         raise UnusedFieldError(f"parallel.model_parallel {value('model_parallel')}: not tp times pp")
     data = row.devices // (sizes["pp"] * sizes["cp"] * sizes["tp"])
     if value("dp") not in (1, data):
-        raise UnusedFieldError(f"parallel.dp {value('dp')}: the devices make it {data}")
+        raise UnusedFieldError(f"parallel.dp {value('dp')}: hardware.n_devices makes it {data}")
     return Layout(**sizes, data=data, chunks=chunks, zero=min(stored, 1))
+
+
+STRATEGIES = {"": None, "fsdp": 3, "fsdp2": 3, "fullshard": 3, "hsdp": 3, "hybridshard": 3, "shardgradop": 2}
+"""Names of ways to divide state over the data-parallel ranks, with the ZeRO stage of each."""
 
 
 def _chunks(fields: Fields) -> int:
     """Stages a rank. Where an interleaved schedule's are not printed: the most that divide, up to 6."""
     layers, pp, given = int(fields.row.model["layers"]), fields.size("pp"), fields.size("vpp")
     schedule = str(fields.parallel("pp_schedule") or "1F1B")
-    if not schedule.lower().startswith(("1f1b", "interleaved")):
-        raise UnusedFieldError(f"parallel.pp_schedule {schedule}: no such schedule")
-    if pp == 1 or given > 1:
+    known = schedules()[_schedule(fields, 1)]
+    if pp == 1 and given > 1:
+        raise UnusedFieldError(f"parallel.vpp {given}: there is no pipeline")
+    if pp == 1 or (given > 1 and (known.free_chunks or known.name == "1f1b")):
         return given if pp > 1 else 1
     if schedule == "Interleaved1F1B":
         return 2
+    if known.name != "1f1b":
+        return known.chunks
     if "interleaved" in schedule and not fields.parallel("vpp"):
         return max((n for n in range(1, 7) if layers % (pp * n) == 0), default=1)
     return 1
@@ -188,10 +224,13 @@ def microbatch(fields: Fields, layout: Layout) -> int:
     batch of a rank is that of all of them.
     """
     each = fields.row.sequences // (layout.replica * layout.data)
-    fields.batch("per_device_batch_seqs"), fields.batch("per_jax_device_batch_seqs")
+    device = fields.batch("per_device_batch_seqs") or fields.batch("per_jax_device_batch_seqs")
     local, micro = fields.batch("local_batch_seqs"), fields.batch("micro_batch_seqs")
     if framework_of(fields) == "maxtext":
+        if device is not None and float(device) * layout.devices != fields.row.sequences:
+            raise UnusedFieldError(f"batch.per_device_batch_seqs {device}: not the {fields.row.sequences} of a step")
         return max(1, each // layout.pp)
+    micro = device if micro is None else micro
     if local is not None:
         return max(1, int(local) // layout.pp)
     if micro is not None:
@@ -215,8 +254,12 @@ def _model(fields: Fields) -> tuple[str, dict[str, Any] | None]:
     gated, tied, head_dim = size("gated_mlp"), size("tied_embeddings"), size("head_dim")
     positions, name = size("learned_pos_emb"), str(size("name"))
     keys, ffn, bias = size("n_kv_heads"), size("ffn"), size("bias")
-    size("attention"), size("norm"), size("padded_vocab")
+    attention = str(size("attention") or "gqa")
+    size("norm")  # costed alike
     latent, routed = size("mla"), size("moe")
+    own = next((words for start, words in WINDOWS.items() if name.startswith(start)), "")
+    if attention not in ("mha", "gqa", "mqa", "mla", own):
+        raise UnusedFieldError(f"model.attention {attention[:40]!r}: no family of the catalog is built of it")
     if latent:
         return _latent(fields, {**sizes, **shape, "ffn": ffn})
     if routed:
@@ -230,8 +273,10 @@ def _model(fields: Fields) -> tuple[str, dict[str, Any] | None]:
         more = {**shape, "head_dim": head_dim, "ffn": ffn}
         more |= {"kv_heads": keys} if base == "gpt_grouped" else {}
         more |= {"positions": fields.row.sequence} if biased else {}
+        if grouped and base != "gpt_grouped":
+            raise UnusedFieldError(f"model.n_kv_heads {keys}: {base} has as many as queries")
     elif "Gemma 3" in name:
-        base, more = "gemma3_12b", {**shape, "kv_heads": keys, "ffn": ffn}
+        base, more = "gemma3_12b", {**shape, "kv_heads": keys, "head_dim": head_dim, "ffn": ffn}
     else:
         if bias:
             raise UnusedFieldError("model.bias: no family of the catalog has gates and biases")
@@ -247,6 +292,8 @@ def _changes(sizes: dict[str, Any]) -> str:
 def _latent(fields: Fields, sizes: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """DeepSeek's block with the row's sizes, as a Hugging Face configuration."""
     mla, moe = fields.latent, fields.moe
+    if fields.model("n_kv_heads") not in (None, sizes["heads"]):
+        raise UnusedFieldError("model.n_kv_heads: latent attention has as many as queries")
     moe("layer_freq"), moe("shared_ffn")  # the first layers are dense, which `dense_layers` says
     return f'from "{CONFIG}"', {
         "model_type": "deepseek_v3",
@@ -280,10 +327,13 @@ def _routed(fields: Fields, sizes: dict[str, Any], *, gated: bool) -> tuple[str,
     moe("shared_ffn")
     known = next((base for start, base in ROUTED.items() if name.startswith(start)), None)
     if known and build_model(known).sizes["experts"] == experts and not dense:
+        _check_sizes(fields, build_model(known), sizes)
         changed = {**{k: sizes[k] for k in ("layers", "vocab")}, "mtp_layers": _ahead(fields) or None}
         return f"{known}({_changes(changed)})", None
     if not gated:
         raise UnusedFieldError("model.gated_mlp: no family of the catalog has these experts without gates")
+    if fields.model("ffn") not in (None, expert_ffn):
+        raise UnusedFieldError("model.ffn: no family of the catalog has other widths beside these experts")
     if shared or dense or every not in (None, 1):
         raise UnusedFieldError("model.moe: no family of the catalog has these layers")
     return f'from "{CONFIG}"', {
@@ -301,6 +351,27 @@ def _routed(fields: Fields, sizes: dict[str, Any], *, gated: bool) -> tuple[str,
     }
 
 
+def _check_sizes(fields: Fields, model: Model, sizes: dict[str, Any]) -> None:
+    """Raise UnusedFieldError for a size that the catalog's `model` does not have as the row says it."""
+    own = model.sizes
+    said = {
+        **{k: sizes.get(k) for k in ("embed", "heads", "kv_heads", "head_dim")},
+        "expert_ffn": fields.moe("expert_ffn"),
+    }
+    wrong = [name for name, value in said.items() if value not in (None, own.get(name))]
+    wrong += ["top_k"] if fields.moe("top_k") not in (None, model.top_k) else []
+    wrong += ["shared_experts"] if int(fields.moe("shared_experts") or 0) != ("shared_ffn" in own) else []
+    wrong += ["ffn"] if fields.model("ffn") not in (None, own.get("ffn"), own["expert_ffn"]) else []
+    if wrong:
+        raise UnusedFieldError(f"model.{wrong[0]}: {model.name} of the catalog has another one")
+
+
+WINDOWS = {
+    "GPT-OSS": "gqa+sliding128 alternating",
+    "Llama 4": "gqa, chunked 8192 on 3 of 4 layers",
+    "Gemma 3": "gqa, sliding 1024 on 5 of 6 layers",
+}
+"""Words for the attention of families whose layers differ in it."""
 ROUTED = {
     "Qwen3 30B": "qwen3_30b_a3b",
     "Qwen3 235B": "qwen3_235b_a22b",
@@ -320,8 +391,7 @@ def _data(fields: Fields, layout: Layout, used: dict[str, int]) -> Iterator[str]
     axes = [a for a in ("replica", "data") if a in used]
     if axes:
         yield f"shard batch over {', '.join(axes)}"
-    weights = str(fields.option("weights") or "")
-    narrow = " as bf16" if weights.startswith("bf16") else ""
+    narrow = " as bf16" if _narrow_weights(fields) else ""
     divided = [a for a in ("data", "cp") if a in used]
     if not divided:
         yield from ([f"store params, grads, optimizer{narrow}"] if narrow else [])
@@ -332,8 +402,40 @@ def _data(fields: Fields, layout: Layout, used: dict[str, int]) -> Iterator[str]
         yield f"store {nouns}{narrow} over {', '.join(divided)}"
         if layout.zero == 2 or layout.pp > 1:
             yield f"gather params per {'microbatch' if layout.pp == 1 else 'step'}"
-    elif layout.zero == 1:
-        yield f"store optimizer{_moments(fields)} over {', '.join(divided)}"
+        return
+    yield from ([f"store params, grads{narrow}"] if narrow else [])
+    if layout.zero == 1:
+        yield f"store optimizer{narrow or _moments(fields)} over {', '.join(divided)}"
+    elif narrow:
+        yield f"store optimizer{narrow}"
+
+
+def _narrow_weights(fields: Fields) -> bool:
+    """True where parameters, gradients and moments are stored in bf16."""
+    said = str(fields.option("weights") or "fp32")
+    if not said.startswith(("fp32", "bf16")):
+        raise UnusedFieldError(f"options.weights {said[:40]!r}: neither fp32 nor bf16")
+    return said.startswith("bf16") or "bf16 weights" in str(fields.option("dtype") or "").lower()
+
+
+def _optimizer(fields: Fields) -> str:
+    """The name of the optimizer in a plan: AdamW where the row says none."""
+    said = str(fields.option("optimizer") or "adamw").lower()
+    if "muon" in said:
+        return "muon"
+    if "adam" not in said or any(word in said for word in ("8bit", "8-bit", "paged")):
+        raise UnusedFieldError(f"options.optimizer {said[:40]!r}: neither AdamW nor Muon, with moments in fp32 or bf16")
+    return "adamw"
+
+
+def _computed_in(fields: Fields) -> str:
+    """The dtype of a plan's matmuls, of which some may be narrower. Runs in fp16 have the rates of bf16."""
+    said = str(fields.option("dtype") or "bf16").lower()
+    if said.startswith("fp32"):
+        return "fp32"
+    if not any(word in said for word in ("bf16", "fp16", "fp8", "float8", "nvfp4", "int8")):
+        raise UnusedFieldError(f"options.dtype {said[:40]!r}: no such dtype")
+    return "bf16"
 
 
 def _moments(fields: Fields) -> str:
@@ -367,11 +469,14 @@ def _experts(fields: Fields, layout: Layout, used: dict[str, int]) -> Iterator[s
         return
     dtype = str(fields.option("dtype") or "")
     drops = "capacity factor 1.25" in dtype or "token-drop" in str(row.facts.get("notes", ""))
+    factor = fields.option("moe_capacity_factor") or (1.25 if drops else None)
     dispatcher = str(fields.option("dispatcher") or "").lower()
     once = any(name in dispatcher for name in ONCE_A_NODE)
-    inside = [*(["factor = 1.25"] if drops else []), *(["copies = node"] if once else [])]
+    if dispatcher and not once and dispatcher not in ("alltoall", "none"):
+        raise UnusedFieldError(f"options.dispatcher {dispatcher[:40]!r}: no such dispatcher")
+    inside = [*([f"factor = {float(factor):g}"] if factor else []), *(["copies = node"] if once else [])]
     words = f"({', '.join(inside)})" if inside else ""
-    yield f"route experts as {'capacity' if drops else 'dropless'}{words}"
+    yield f"route experts as {'capacity' if factor else 'dropless'}{words}"
     if layout.ep * layout.etp == 1 and "tp" in used:
         yield "use etp over tp"  # the width of an expert is divided as that of a feed-forward is
     overlapped = fields.option("ep_overlap") or fields.flag("overlap-moe-expert-parallel-comm")
@@ -403,8 +508,22 @@ ONCE_A_NODE = ("hybridep", "deepep")
 def _pipeline(fields: Fields, layout: Layout) -> Iterator[str]:
     if layout.pp == 1:
         return
-    schedule = f"interleaved_1f1b(chunks = {layout.chunks})" if layout.chunks > 1 else "1f1b"
-    yield f"split layers over pp as {schedule}{_stages(fields, layout.pp * layout.chunks)}"
+    name = _schedule(fields, layout.chunks)
+    chunks = f"(chunks = {layout.chunks})" if schedules()[name].free_chunks else ""
+    yield f"split layers over pp as {name}{chunks}{_stages(fields, layout.pp * layout.chunks)}"
+
+
+def _schedule(fields: Fields, chunks: int) -> str:
+    """The schedule of a row's pipeline by its name in plans, however a framework spells it."""
+    said = str(fields.parallel("pp_schedule") or "1F1B").lower()
+    if said.startswith(("1f1b", "interleaved 1f1b", "interleaved1f1b")) or said == "interleaved":
+        return "interleaved_1f1b" if chunks > 1 else "1f1b"
+    known = {"".join(filter(str.isalnum, name)): name for name in schedules() if name != "csv"}
+    plain = "".join(filter(str.isalnum, said)).removesuffix("zerobubble") if said.startswith("zbv") else said
+    name = known.get("".join(filter(str.isalnum, plain)))
+    if name is None:
+        raise UnusedFieldError(f"parallel.pp_schedule {said}: no such schedule")
+    return name
 
 
 def _stages(fields: Fields, stages: int) -> str:
@@ -412,6 +531,8 @@ def _stages(fields: Fields, stages: int) -> str:
     divide otherwise. Layers for multi-token prediction are the last stage's
     (megatron/core/transformer/multi_token_prediction.py)."""
     given = fields.parallel("stage_layers")
+    if given and (not isinstance(given, list) or len(given) < 2):
+        raise UnusedFieldError(f"parallel.stage_layers {str(given)[:40]!r}: no list of layers")
     if given:
         runs = [(n, len(list(same))) for n, same in groupby(given[1:-1])]
         middle = "".join(f"{count} x {n} layers, " for n, count in runs)
@@ -447,8 +568,8 @@ def _kernels(fields: Fields, used: dict[str, int]) -> Iterator[str]:
     local = backend == "auto" and fields.flag("transformer-impl") == "local" and not fields.flag("use-flash-attn")
     if kept is False or before_flash or local or backend in ("unfused", "local"):
         yield "attention.core as unfused"
-    elif backend == "flash" and "cp" not in used:
-        yield "attention.core as flash"
+    elif backend in ("flash", "cudnn", "fused") and "cp" not in used:
+        yield f"attention.core as {'flash' if backend == 'flash' else 'cudnn'}"
     narrow, kept = _narrow_dtype(fields), fields.option("wide_layers")
     spared = f" except layers {kept}" if kept else ""
     if by_op := fields.option("quantized"):
@@ -465,7 +586,10 @@ def _kernels(fields: Fields, used: dict[str, int]) -> Iterator[str]:
 
 def _compiled(fields: Fields) -> Iterator[str]:
     """The `compile` sentence; `compile: "blocks"` is all but the loss, Megatron-LM's fused loss is the loss alone."""
-    compiled = fields.option("compile") or ("loss" if fields.flag("cross-entropy-loss-fusion") else None)
+    said = fields.option("compile")
+    if not isinstance(said, bool | str | None):
+        raise UnusedFieldError(f"options.compile {said}: neither yes nor no nor what is compiled")
+    compiled = said or ("loss" if fields.flag("cross-entropy-loss-fusion") else None)
     if compiled:
         own = framework(framework_of(fields)).compiles
         yield f"compile {compiled if isinstance(compiled, str) else own}"
@@ -482,6 +606,8 @@ def _narrow_dtype(fields: Fields) -> str:
         return "float8(rowwise)"
     if "int8" in words:
         return "int8"
+    if fields.option("fp8") and not ("fp8" in words or "float8" in words):
+        raise UnusedFieldError(f"options.fp8 {words.strip()[:40]!r}: no such recipe")
     return "float8(tensorwise)" if "fp8" in words or "float8" in words else ""
 
 
@@ -493,7 +619,7 @@ def recompute_words(fields: Fields) -> Iterator[str]:
     system = framework_of(fields)
     if system == "maxtext":
         yield from _maxtext(row, words)
-    elif words.startswith("full") or words.lower() == "true":
+    elif words.startswith("full") or words.lower().startswith(("true", "whole block")):
         yield "recompute whole_blocks" if "block to its end" in words else "recompute blocks"
     elif words.startswith("none for"):
         yield f"recompute {_ops_of_kind(row, 'norm')}"
@@ -543,6 +669,11 @@ def _ops_of_model(name: str) -> tuple[Op, ...]:
 
 def _maxtext(row: Row, words: str) -> Iterator[str]:
     """MaxText's policies: `minimal` keeps what matmuls make; others keep named tensors, here or on the host."""
+    if words.startswith("none"):
+        yield "recompute none"
+        return
+    if not words.startswith(("full", "minimal", "custom", "decoder_layer_input", "qkv_proj_offloaded", "save")):
+        raise UnusedFieldError(f"options.recompute {words[:40]!r}")
     if words.startswith("minimal"):
         core = "" if "flash" in words else ", attention.core"
         yield f"recompute {_ops_of_kind(row, 'norm', 'elementwise', 'add', 'rope')}{core}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from planc.cost.compute.attention import FLASH_BACKWARD, head_share
 from planc.cost.compute.gemm import Gemm, gemm_s
@@ -22,6 +23,10 @@ from planc.ir.hardware import Cluster
 from planc.ir.mesh import Mesh
 from planc.ir.probe import Probe, attention_flops
 from planc.ir.sharding import Sharded
+from planc.ir.target import Target
+
+if TYPE_CHECKING:
+    from planc.cost import CostedPlan
 
 STREAMED = 3
 """Bytes moved for each byte of a sum of two arrays: two are read, one is written."""
@@ -66,21 +71,30 @@ class MeasuredStep:
 
     name: str
     sharded: Sharded
-    rows: tuple[Collective, ...]
+    rows: tuple[Collective, ...] | None
+    """The target's collectives; None: the plan's own."""
     seconds: float
+    target: Target | None = None
+    """The target whose program was measured; None for any correct program, or another framework's."""
+
+    @classmethod
+    def of(cls, name: str, costed: CostedPlan, seconds: float) -> MeasuredStep:
+        """The step of a plan called `name` that took so many `seconds`, with what was `costed`: `planc check`'s."""
+        rows = None if costed.realise is None else costed.timed.rows
+        return cls(name=name, sharded=costed.sharded, rows=rows, seconds=seconds, target=costed.target)
 
     def predicted_s(self, cluster: Cluster) -> float:
         """Seconds of the step on machines with the numbers of `cluster`; their count, the layouts and the collectives
         stay."""
         before = self.sharded.plan
-        plan = replace(before, cluster=_as_many(cluster, before.cluster))
+        plan = replace(before, cluster=with_numbers(before.cluster, cluster))
         plan.cache.share(before.cache)  # what a plan has worked out for itself depends on no machine
         return step_time(replace(self.sharded, plan=plan), self.rows).step.time_s
 
 
-def _as_many(cluster: Cluster, template: Cluster) -> Cluster:
-    """This cluster with the node count and shape of the plan's."""
-    return replace(cluster, count=template.count, shape=template.shape, host_chips=template.host_chips)
+def with_numbers(cluster: Cluster, numbers: Cluster) -> Cluster:
+    """This `cluster`, its count and shape, with the `numbers` of another one, in the units of a hardware file."""
+    return replace(cluster, chip=numbers.chip, link=numbers.link, levels=numbers.levels)
 
 
 # The probes.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from math import prod
+from collections.abc import Iterator
 
-from planc.calibration.row_fields import Fields
+from planc.calibration.row_fields import Fields, UnusedFieldError
 from planc.calibration.rows import Row
 from planc.language import library
 
@@ -35,25 +35,42 @@ def cluster_words(row: Row) -> str:
     if row.chip in TORI:
         torus = TORI[row.chip]
         slices = int(row.facts["hardware"].get("slices") or row.facts["parallel"].get("dcn_dp") or 1)
+        if row.devices < slices:
+            raise UnusedFieldError(f"hardware.slices {slices} (parallel.dcn_dp): more than hardware.n_devices")
         shape = "x".join(map(str, slice_shape(row.devices // slices, 2 if torus in FLAT else 3)))
         return f"{slices} x {torus}({shape})" if slices > 1 else f"{torus}({shape})"
-    node = NODES[row.chip]
+    node = _node(row.chip)
     whole = RACK if row.chip.endswith("NVL72") else 8
     if row.devices <= whole:
         return f"1 x {node}({row.devices})"
+    if row.devices % whole:
+        raise UnusedFieldError(f"hardware.n_devices {row.devices}: no whole nodes of {whole}")
     used = f"({whole})" if whole == RACK else ""
     return f"{row.devices // whole} x {node}{used}"
 
 
+def _node(chip: str) -> str:
+    if chip not in NODES:
+        raise UnusedFieldError(f"hardware.chip {chip!r}: none of {', '.join((*NODES, *TORI))}")
+    return NODES[chip]
+
+
 def slice_shape(chips: int, dims: int) -> tuple[int, ...]:
-    """The most even torus of `chips` (a power of two) in `dims` dimensions: number of chips along each, shortest
-    first."""
-    power = chips.bit_length() - 1
-    assert 2**power == chips
-    each = [power // dims + (i >= dims - power % dims) for i in range(dims)]
-    shape = tuple(2**n for n in each)
-    assert prod(shape) == chips
-    return shape
+    """The most even torus of `chips` in `dims` dimensions: number of chips along each, shortest first; of whole cubes
+    or squares of four where there is one."""
+    fours = 4 if chips % 4**dims == 0 else 1
+    found = [tuple(fours * n for n in shape) for shape in _factored(chips // fours**dims, dims)]
+    return min(found, key=lambda shape: (sum(shape), shape[::-1]))
+
+
+def _factored(number: int, parts: int) -> Iterator[tuple[int, ...]]:
+    """Every way to write a number as a product of so many, in ascending order."""
+    if parts == 1:
+        yield (number,)
+        return
+    for first in range(1, round(number ** (1 / parts)) + 1):
+        if number % first == 0:
+            yield from ((first, *rest) for rest in _factored(number // first, parts - 1) if rest[0] >= first)
 
 
 def machine_of_row(fields: Fields) -> str:
@@ -64,7 +81,7 @@ def machine_of_row(fields: Fields) -> str:
     """
     row = fields.row
     detail = f"{row.facts['hardware'].get('detail', '')} {row.facts.get('notes', '')}"
-    text = before = library.machine_text(TORI.get(row.chip) or NODES[row.chip])
+    text = before = library.machine_text(TORI.get(row.chip) or _node(row.chip))
     if "2.4 TB/s" in detail:
         text = _with(text, "chip", memory_bandwidth="2400 GB/s", memory="96 GiB")
     for words, share in POWER.items():
@@ -73,6 +90,8 @@ def machine_of_row(fields: Fields) -> str:
     for words, bandwidth in NETWORKS.items():
         if words in detail:
             text = _with_network(text, f" at {bandwidth} GB/s")
+    if printed := fields.hardware("network_gb_s_per_node"):
+        text = _with_network(text, f" at {float(printed):g} GB/s")
     return "" if text == before else text
 
 

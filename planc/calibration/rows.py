@@ -105,7 +105,8 @@ def missing(row: Row) -> str:
         return "no dims"
     if "layout" in parallel:
         return "no layout"
-    if options.get("recompute") in (None, "unknown") or options.get("recipe_layout_matches") is False:
+    said = options.get("activation_checkpointing") if options.get("recompute") is None else options["recompute"]
+    if said in (None, "unknown") or options.get("recipe_layout_matches") is False:
         return "recomputation unknown"
     if "GPTOSS" in row.id and "(26.06.01" in row.source:
         return "regressed kernel"

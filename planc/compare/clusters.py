@@ -20,7 +20,7 @@ from planc.diag.fast_dataclass import dataclass
 from planc.driver import search
 from planc.ir.plan import Expect
 from planc.ir.report import RunCost
-from planc.ir.target import AnyTarget
+from planc.ir.target import AnyTarget, Target
 from planc.language.build import build_file
 from planc.search.branch_and_bound import Candidate, Found
 
@@ -49,6 +49,8 @@ class OnCluster:
     cluster: str
     devices: int
     best: Candidate | None
+    target: Target | None = None
+    """The target that the best layout is costed for; None: any correct program."""
     why: str = ""
     """Why there is no layout."""
     diagnostics: tuple[Diagnostic, ...] = ()
@@ -75,6 +77,7 @@ class OnCluster:
         return {
             "cluster": self.cluster,
             "devices": self.devices,
+            "target": self.target,
             "layout": None if self.best is None else self.best.to_json(),
             "run": None if self.run is None else asdict(self.run),
             "why": self.why or None,
@@ -191,7 +194,8 @@ def compare(
         plan = build_file(path, set, unsaved={path.resolve(): best.text}).plan
         assert plan is not None
         limits = Limits.of(plan.expects)
-        rows.append(OnCluster(cluster=choice.cluster, devices=plan.cluster.devices, best=best))
+        on = OnCluster(cluster=choice.cluster, devices=plan.cluster.devices, best=best, target=found.target)
+        rows.append(on)
     return Clusters(file=str(path), currency=_currency(rows), limits=limits, rows=tuple(rows))
 
 

@@ -14,7 +14,7 @@ from planc.ir.backend import StateLayout
 from planc.ir.mesh import Mesh
 from planc.ir.plan import NOUNS, Plan
 from planc.ir.sharding import ParamSharding, Sharded
-from planc.ir.target import Target
+from planc.ir.target import NO_TARGET, Target
 from planc.lowering import load_backend
 from planc.picture.notebook import InNotebook, Shown
 
@@ -50,8 +50,8 @@ class Diff(InNotebook):
 
     a: str
     b: str
-    target: Target | None
-    """The target of both; None: no target, or two different ones, which `changes` then name."""
+    targets: tuple[Target | None, Target | None]
+    """The target that each is costed for, as `planc check` costs it; None: any correct program."""
     changes: tuple[Change, ...]
     apart: tuple[Apart, ...]
     checkpoint: ReshardingBytes | None
@@ -60,6 +60,11 @@ class Diff(InNotebook):
         from planc.compare.notebook import diff_shown
 
         return diff_shown(self)
+
+    @property
+    def target(self) -> Target | None:
+        """The target of both; None: no target, or two different ones."""
+        return self.targets[0] if self.targets[0] == self.targets[1] else None
 
     @property
     def comparable(self) -> bool:
@@ -72,6 +77,7 @@ class Diff(InNotebook):
             "a": self.a,
             "b": self.b,
             "target": self.target,
+            "targets": [*self.targets],
             "changes": [{**asdict(c), "names": list(c.names)} for c in self.changes],
             "losses": {"comparable": self.comparable, "apart": [asdict(reason) for reason in self.apart]},
             "checkpoint": None if self.checkpoint is None else asdict(self.checkpoint),
@@ -96,7 +102,7 @@ def diff(a: CostedPlan, b: CostedPlan, *, names: tuple[str, str]) -> Diff:
     return Diff(
         a=names[0],
         b=names[1],
-        target=a.target if a.target == b.target else None,
+        targets=(a.target, b.target),
         changes=changes,
         apart=tuple(apart(one.plan, other.plan)),
         checkpoint=_resharding(a, b),
@@ -108,7 +114,7 @@ def diff(a: CostedPlan, b: CostedPlan, *, names: tuple[str, str]) -> Diff:
 
 def _targets(a: CostedPlan, b: CostedPlan) -> Iterator[Change]:
     if a.target != b.target:
-        yield Change(part="plan", name="target", unit="", a=a.target, b=b.target)
+        yield Change(part="plan", name="target", unit="", a=a.target or NO_TARGET, b=b.target or NO_TARGET)
 
 
 def _plan(one: Plan, other: Plan) -> Iterator[Change]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from planc.compare.diff import Change, Diff
+from planc.ir.target import named
 from planc.picture.notebook import Shown
 from planc.picture.units import gib, percent, seconds, size
 
@@ -17,7 +18,10 @@ def diff_shown(found: Diff) -> Shown:
     rows = tuple((c.part, c.name, _text(c, c.a), _text(c, c.b)) for c in ordered[:MOST_ROWS])
     more = len(ordered) - len(rows)
     summary = f"{len(ordered):,} changes, losses {losses}{f'; {more:,} changes are not listed' if more else ''}"
-    return Shown(title=f"{found.a} to {found.b}", summary=summary, heads=("of", "what", "A", "B"), rows=rows)
+    title = " to ".join(
+        f"{file} ({named(target)})" for file, target in zip((found.a, found.b), found.targets, strict=True)
+    )
+    return Shown(title=title, summary=summary, heads=("of", "what", "A", "B"), rows=rows)
 
 
 def _text(change: Change, value: float | str | None) -> str:

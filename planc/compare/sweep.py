@@ -13,7 +13,7 @@ from planc.diag.diagnostic import Diagnostic
 from planc.diag.errors import PlanError
 from planc.diag.fast_dataclass import dataclass
 from planc.driver import Examined, examine
-from planc.ir.target import NO_TARGET, AnyTarget
+from planc.ir.target import AnyTarget, Target
 from planc.syntax import parse_text
 
 
@@ -37,6 +37,8 @@ class Row:
 
     value: int
     devices: int | None = None
+    target: Target | None = None
+    """The target of its costs; None: any correct program."""
     costs: Costs | None = None
     diagnostics: tuple[Diagnostic, ...] = ()
     why: str = ""
@@ -64,6 +66,7 @@ class Sweep:
             {
                 "value": r.value,
                 "devices": r.devices,
+                "target": r.target,
                 "ok": r.ok,
                 "why": r.why or None,
                 **(dict.fromkeys(NAMES) if r.costs is None else asdict(r.costs)),
@@ -81,7 +84,10 @@ def sweep(
     path: Path, over: Over, *, axis: str = "", weak: bool = False, set: dict[str, int] | None = None,
     target: AnyTarget | None = None,
 ) -> Sweep:  # fmt: skip
-    """Cost the plan at each value, all as programs of one target: the plan's own unless one is given.
+    """Cost the plan of the file `path` at each value of `over`, as `planc check` does with that number written in it.
+
+    `axis` takes more devices, `weak` lets the batch grow with them; `set` are values of `let` numbers, and `target` is
+    one for all rows, None the own one of each.
 
     Raises PlanError when it is no plan without a change, NotWrittenError when it has nothing of that name.
     """
@@ -89,11 +95,10 @@ def sweep(
     base = examine(path, set=given, target=target)
     if base.plan is None:
         raise PlanError(base.report.diagnostics)
-    one: AnyTarget = target or base.report.target or NO_TARGET
     text = read(path)
     params = [s.node.words("NAME")[0].text for s in parse_text(text, "").sentences if s.verb == "let"]
     if over.name in params:
-        checks = (examine(path, set={**given, over.name: value}, target=one) for value in over.values)
+        checks = (examine(path, set={**given, over.name: value}, target=target) for value in over.values)
         rows = tuple(_row(value, checked) for value, checked in zip(over.values, checks, strict=True))
         return Sweep(file=str(path), over=over, rows=rows)
     known = (*WORDS, *base.plan.mesh.sizes, *params)
@@ -102,10 +107,10 @@ def sweep(
     varied = Varied(text, base.plan, axis, weak)
     if over.name == "devices" or over.name not in WORDS:
         replace(varied, axis=axis if over.name == "devices" else over.name).grown()
-    return Sweep(file=str(path), over=over, rows=tuple(_rows(path, varied, over, given, one)))
+    return Sweep(file=str(path), over=over, rows=tuple(_rows(path, varied, over, given, target)))
 
 
-def _rows(path: Path, varied: Varied, over: Over, given: dict[str, int], target: AnyTarget) -> Iterator[Row]:
+def _rows(path: Path, varied: Varied, over: Over, given: dict[str, int], target: AnyTarget | None) -> Iterator[Row]:
     for value in over.values:
         try:
             text = at(varied, over.name, value)
@@ -129,4 +134,4 @@ def _row(value: int, checked: Examined) -> Row:
             memory_gib=memory.per_device_gib.total,
             capacity_gib=memory.capacity_gib,
         )
-    return Row(value=value, devices=report.devices, costs=costs, diagnostics=report.diagnostics)
+    return Row(value=value, devices=report.devices, target=report.target, costs=costs, diagnostics=report.diagnostics)

@@ -24,7 +24,7 @@ from planc.graph.changes import ChangeError
 from planc.ir.collective import Collective
 from planc.ir.hardware import Change, Cluster
 from planc.ir.plan import Plan
-from planc.ir.target import NO_TARGET, AnyTarget
+from planc.ir.target import NO_TARGET, AnyTarget, Target
 from planc.language.what_if import read_what_ifs, source_of, span_of
 from planc.syntax.suggest import nearest
 
@@ -63,6 +63,10 @@ class WhatIf:
 
     plan: str
     changes: tuple[str, ...]
+    target: Target | None
+    """The target of all figures; None: any correct program."""
+    checked_s: float
+    """Seconds of a step as `planc check` costs the plan without a change, with closed forms where they hold."""
     before: State
     after: State
     axes: tuple[AxisChange, ...]
@@ -94,6 +98,8 @@ def what_if(examined: Examined, texts: Sequence[str], target: AnyTarget | None =
     answer = WhatIf(
         plan=plan.name,
         changes=tuple(" ".join(t.split()) for t in texts),
+        target=costs[0].target,
+        checked_s=examined.costed.step.time_s,
         before=_state(costs[0]),
         after=_state(costs[1]),
         axes=_axes(*costs),

@@ -70,7 +70,7 @@ def _data(plan: Plan) -> Iterator[Bound]:
     if group is None:
         return
     divided = plan.mesh.size(*_tensor_axes(plan))
-    often = bool(plan.store("params")) and plan.gather_per == "pass"
+    often = plan.gather_per_in("") == "pass"
     tokens = _tokens_at_once(plan) * (1 if often else plan.microbatches)
     yield Bound(
         what=f"tokens a device for each time that weights move ({'microbatch' if often else 'step'})",

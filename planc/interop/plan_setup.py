@@ -51,7 +51,7 @@ def setup_of(plan: Plan) -> TrainingSetup:
         zero=_zero(plan, roles["shard"] or roles["cp"]),
         zero_over_cp=bool(roles["cp"]) and set(roles["cp"]) <= set(plan.store("optimizer")),
         whole_grads=bool(plan.store("params")) and not plan.store("grads"),
-        gather=plan.gather.per if plan.gather else None,
+        gather=plan.gather_per if plan.store("params") else None,
         sp=bool(roles["tp"]) and set(roles["tp"]) <= set(plan.axes_of("sequence", "residual")),
         heads_over_tp=not roles["tp"] or set(roles["tp"]) <= set(plan.axes_of("heads")),
         vocab_over_tp=not roles["tp"] or set(roles["tp"]) <= set(plan.axes_of("vocab")),

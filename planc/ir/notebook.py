@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from planc.ir.program import Program
 from planc.ir.report import Report
+from planc.ir.target import named
 from planc.picture.charts import Bar, Limit, Part, stacked_bars
 from planc.picture.marks import WIDE, Picture
 from planc.picture.notebook import Shown
@@ -47,7 +48,7 @@ def report_shown(report: Report) -> Shown:
     summary = (
         f"{fits}: {gib(worst.per_device_gib.total)} of {gib(report.memory.capacity_gib)} GiB, {seconds(step.time_s)} a"
         f" step, MFU {percent(step.mfu)}, {count(step.tokens_per_s_per_device * (report.devices or 1))} tokens/s on"
-        f" {report.devices:,} devices"
+        f" {report.devices:,} devices, {named(report.target)}"
     )
     pictures = (("memory of a device", _memory(report)), ("a step, on the slowest rank", _step(report)))
     return Shown(title=title, summary=summary, pictures=pictures, heads=heads, rows=rows)

@@ -88,10 +88,6 @@ class Store(Value):
     cause: Cause
 
 
-BACKWARD_IN_TWO_PARTS = ("dualpipe", "dualpipev", "interleaved_zero_bubble", "zbv")
-"""Schedules whose gradients of weights may come later than those of inputs; a weight's is found while it is whole."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Gather(Value):
     """`gather params per PERIOD [bucket N layers] [prefetch N layers]`: how long gathered params live, how many layers
@@ -103,6 +99,10 @@ class Gather(Value):
     prefetch: Count = 0
     """Layers gathered ahead; 0 where the framework decides."""
     cause: Cause
+
+
+_BACKWARD_IN_TWO_PARTS = ("dualpipe", "interleaved_zero_bubble", "zbv")
+"""How the names of such schedules begin, those in lockstep too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +120,12 @@ class Split(Value):
     order: tuple[ScheduleRow, ...] = ()
     """Each rank's actions, for a schedule of one's own; the bundled ones follow from their numbers."""
     cause: Cause
+
+    @property
+    def splits_backward(self) -> bool:
+        """True if gradients of weights may come later than those of inputs (zero bubble), as actions of their own; a
+        weight's is found while it is whole."""
+        return any("W" in row for row in self.order) or self.schedule.startswith(_BACKWARD_IN_TWO_PARTS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -491,13 +497,21 @@ class Plan(Value):
         scoped = [s for s in self.stores if region and s.noun == noun and s.region == region]
         return scoped or [s for s in self.stores if s.noun == noun and not s.region]
 
-    @property
-    def gather_per(self) -> Period:
-        """`pass` unless said otherwise; `step` when params are not stored divided, or a schedule needs them to stay."""
+    def gather_per_in(self, region: str) -> Period:
+        """How long gathered parameters of `region` live, "" the whole model: `step` where they are not stored divided;
+        else as said, `pass` where nothing is unless a schedule needs them to stay."""
+        if not self.store("params", region):
+            return "step"
         if self.gather is not None:
             return self.gather.per
-        stay = self.split is not None and self.split.schedule in BACKWARD_IN_TWO_PARTS
-        return "pass" if self.store("params") and not stay else "step"
+        stay = not self.store("params") or (self.split is not None and self.split.splits_backward)
+        return "step" if stay else "pass"
+
+    @cached_property
+    def gather_per(self) -> Period:
+        """How long gathered parameters live, of those that are stored divided."""
+        regions = ("", *dict.fromkeys(s.region for s in self.stores if s.region))
+        return next((per for region in regions if (per := self.gather_per_in(region)) != "step"), "step")
 
     @property
     def bucket_layers(self) -> int:

@@ -19,7 +19,7 @@ from planc.pipeline.actions import Action, Repeat
 from planc.pipeline.dag import Entries, RankEntries, costs_s, in_order, rank_lists
 from planc.pipeline.schedule import Schedule, Shape
 from planc.pipeline.simulate import Simulation
-from planc.pipeline.split import microbatch_copies, schedule_of, shape_of, splits_backward
+from planc.pipeline.split import microbatch_copies, schedule_of, shape_of
 from planc.pipeline.stage_times import StageTimes, busy_s
 
 FOLLOWED_MICROBATCHES = 4
@@ -56,7 +56,7 @@ class CriticalPaths:
         """Arguments: the plan's `split`; the virtual stages of each rank; the kind of each virtual stage."""
         self._copies = microbatch_copies(split)
         self._enters_at_first_stage = split is not None and not split.order and self._copies == 1
-        self._splits_backward = split is not None and splits_backward(split)
+        self._splits_backward = split is not None and split.splits_backward
         self._stages = _counts(kinds)
         groups: dict[StageCounts, list[RankPath]] = {}
         for stages in stages_by_rank:

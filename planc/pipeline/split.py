@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 from planc.ir.plan import Split
 from planc.pipeline.actions import Action, Repeat, unrolled
 from planc.pipeline.schedule import Schedule, Shape, stages_at
@@ -12,15 +10,11 @@ from planc.schedules import schedules
 
 def schedule_of(split: Split) -> Schedule:
     """The schedule that a plan's `split` names, or the one in lockstep that a target runs in its place."""
-    return _named(split.schedule)
-
-
-def _named(name: str) -> Schedule:
-    if name in schedules():
-        return schedules()[name]
+    if split.schedule in schedules():
+        return schedules()[split.schedule]
     from planc.pipeline.lockstep import lockstep_schedule
 
-    return lockstep_schedule(name)
+    return lockstep_schedule(split.schedule)
 
 
 def shape_of(split: Split, ranks: int, microbatches: int) -> Shape:
@@ -60,21 +54,6 @@ def stages_of(split: Split, ranks: int, rank: int) -> tuple[int, ...]:
 
         return csv_schedule.stages(split.order, rank)
     return stages_at(schedule_of(split).placement, ranks, split.chunks, rank)
-
-
-def splits_backward(split: Split) -> bool:
-    """True if gradients of the inputs and of the weights are separate actions of the schedule of `split` (zero
-    bubble)."""
-    if split.order:
-        return any(a.kind == "backward_weight" for actions in action_lists(split, 0, 0) for a in actions)
-    return _splits_backward(split.schedule)
-
-
-@cache
-def _splits_backward(name: str) -> bool:
-    schedule = _named(name)
-    shape = Shape(2, schedule.chunks, 4)
-    return any(a.kind == "backward_weight" for repeat in schedule.rank_actions(shape, 0) for a in repeat.actions)
 
 
 def microbatch_copies(split: Split | None) -> int:

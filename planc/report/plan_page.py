@@ -8,6 +8,7 @@ from planc import __version__
 from planc.cost.costed import CostedPlan
 from planc.driver import Examined
 from planc.ir.report import RunCost
+from planc.ir.target import named
 from planc.picture.units import count, days, gib, money, percent, seconds
 from planc.report.data import Data, Subject
 from planc.report.views.accuracy import Accuracy, accuracy
@@ -141,7 +142,7 @@ def about(costed: CostedPlan) -> str:
     return (
         f"{plan.model.name} ({count(plan.model.parameters)} parameters) on {cluster.devices:,} devices"
         f" ({cluster.nodes:,} x {plan.cluster.name}), mesh {mesh}, {plan.batch.sequences:,} x"
-        f" {plan.batch.sequence_tokens:,} tokens a step"
+        f" {plan.batch.sequence_tokens:,} tokens a step, {named(costed.target)}"
     )
 
 

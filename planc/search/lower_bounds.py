@@ -43,7 +43,7 @@ from planc.diag.fast_dataclass import dataclass
 from planc.frameworks import framework
 from planc.ir.cache import Cache, Computed, cached_on
 from planc.ir.model import Section
-from planc.ir.plan import BACKWARD_IN_TWO_PARTS, Plan
+from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
 from planc.pipeline.timeline import Timeline
 from planc.search.critical_path import PipelinePaths, last_rank_layers
@@ -403,4 +403,4 @@ def _bytes(saved: SavedActivations, on: Sections) -> float:
 
 def _keeps_gathered(pipeline: Pipeline | None) -> bool:
     """True if gathered parameters stay for the step with the schedule of `pipeline`, unless a sentence says more."""
-    return pipeline is not None and pipeline.split is not None and pipeline.split.schedule in BACKWARD_IN_TWO_PARTS
+    return pipeline is not None and pipeline.split is not None and pipeline.split.splits_backward

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from planc.ir.target import named
 from planc.picture.charts import Bar, Part, stacked_bars
 from planc.picture.marks import WIDE
 from planc.picture.notebook import Shown
@@ -16,7 +17,7 @@ def found_shown(found: Found) -> Shown:
     """The layouts `found`: a table, and the parts of their steps."""
     layouts = f"{len(found)} layout{'s' if len(found) != 1 else ''}, the fastest first"
     costed = f"{found.fully_costed:,} costed in {seconds(found.seconds)}"
-    summary = f"{layouts}; {found.decided:,} decided, {costed}"
+    summary = f"{layouts}, {named(found.target)}; {found.decided:,} decided, {costed}"
     rows = tuple(
         (str(i), c.label or "the plan itself", seconds(c.time_s), percent(c.step.mfu), gib(c.memory_gib), c.why)
         for i, c in enumerate(found, 1)

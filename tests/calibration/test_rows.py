@@ -1,5 +1,6 @@
 """Published runs as facts and as plans: none is dropped but by the stated rules, each has one meaning."""
 
+import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -7,11 +8,12 @@ from typing import Any
 import pytest
 
 import planc
-from planc.calibration.plans import UnusedFieldError, layout_of, plan_files, plan_of, plan_text, unusable
+from planc.calibration.plans import layout_of, plan_files, plan_of, plan_text, unusable
 from planc.calibration.predict import prepare
 from planc.calibration.published_clusters import slice_shape
-from planc.calibration.row_fields import Fields, framework_of
+from planc.calibration.row_fields import ANY, FLAGS, NO_SENTENCE, Fields, UnusedFieldError, framework_of
 from planc.calibration.rows import Row, counted_flops_per_token, measured_s, sweep_rows, training_rows
+from planc.cli import main
 from planc.frameworks import framework
 
 COUNTED = [row for row in training_rows() if not unusable(row)]
@@ -60,7 +62,13 @@ def test_nothing_depends_on_who_published_a_row(row: Row) -> None:
     ("section", "field", "value"),
     [
         ("parallel", "hierarchical_cp", 4),
-        ("parallel", "pp_schedule", "DualPipe"),
+        ("parallel", "pp_schedule", "a new schedule"),
+        ("parallel", "strategy", "a new strategy"),
+        ("options", "optimizer", "SGD"),
+        ("options", "cuda_graphs", "full_iteration"),
+        ("options", "weights", "fp8"),
+        ("options", "dtype", "fp64"),
+        ("options", "moe_grouped_gemm", False),
         ("options", "cpu_offload", True),
         ("options", "mode", "lora"),
         ("options", "recompute", "a new way"),
@@ -86,7 +94,71 @@ def test_a_checkpoint_of_before_torch_2_1_runs_blocks_to_their_end() -> None:
 
 def test_checkpointing_that_is_true_is_full() -> None:
     row = one("tt-h200-32", options={"recompute": None, "activation_checkpointing": True})
-    assert "recompute blocks\n" in plan_text(row)
+    assert "recompute blocks\n" in plan_text(row) and not unusable(row)
+
+
+def test_what_the_language_can_say_is_said() -> None:
+    """A strategy for an axis' size, every schedule by a framework's name, Muon, and weights in bf16 wherever it is
+    written."""
+    row = one("tt-h200-32")
+    named = one("tt-h200-32", parallel={"fsdp": None, "strategy": "FSDP"})
+    assert plan_text(named) == plan_text(row)
+    said = {"DualPipe": "dualpipe", "ZBVZeroBubble": "zbv", "DualPipeV": "dualpipev", "GPipe": "gpipe"}
+    said |= {"InterleavedZeroBubble": "interleaved_zero_bubble(chunks = 2)", "LoopedBFS": "looped_bfs(chunks = 2)"}
+    for name, words in said.items():
+        text = plan_text(one("tt-t5-1", parallel={"pp_schedule": name}))
+        assert f"split layers over pp as {words}" in text, name
+    assert "optimizer muon\n" in plan_text(one("tt-h200-32", options={"optimizer": "Muon, lr 1e-3"}))
+    said_in: list[dict[str, object]] = [{"weights": "bf16"}, {"dtype": "bf16 incl. bf16 weights"}]
+    for options in said_in:
+        assert "store params, grads, optimizer as bf16 over data" in plan_text(one("tt-h200-32", options=options))
+    whole: dict[str, object] = {"weights": "bf16", "zero": 1}
+    zero1 = one("korthikanti-175B-selective+sp", options=whole, hardware={"n_devices": 128}, parallel={"dp": 2})
+    assert "store params, grads as bf16\nstore optimizer as bf16 over data" in plan_text(zero1)
+
+
+def changed(row: Row, section: str, key: str, value: object) -> Row:
+    """The row with another value of one field."""
+    facts = dict(row.facts)
+    if section in ("moe", "mla"):
+        facts["model"] = {**facts["model"], section: {**facts["model"][section], key: value}}
+    elif section in ("flags", "environment"):
+        facts["options"] = {**facts["options"], section: {**facts["options"][section], key: value}}
+    else:
+        facts[section] = {**facts[section], key: value}
+    return Row(facts)
+
+
+def fields_of(row: Row) -> list[tuple[str, str]]:
+    """Every field of a row by its section, and one in each section that nobody knows."""
+    model, options = row.facts["model"], row.facts["options"]
+    tables = {name: row.facts[name] for name in ("hardware", "model", "parallel", "batch", "options")}
+    tables |= {"moe": model.get("moe"), "mla": model.get("mla")}
+    tables |= {"flags": options.get("flags"), "environment": options.get("environment")}
+    return [
+        (section, key)
+        for section, table in tables.items()
+        if table
+        for key in (*table, "field_that_nobody_knows")
+        if key not in ("moe", "mla", "flags", "environment")
+    ]
+
+
+@pytest.mark.parametrize("row", OF_EACH, ids=lambda r: r.id)
+def test_no_field_of_a_row_is_dropped(row: Row) -> None:
+    """Each, with a word and with a number that it never has: the plan is another one, or the row is refused with the
+    field's name, or `NO_SENTENCE` and `FLAGS` note it."""
+    before = plan_files(row)
+    for section, key in fields_of(row):
+        for value in ("nonsense", 7919):
+            same, why = False, ""
+            try:
+                same = plan_files(changed(row, section, key, value)) == before
+            except UnusedFieldError as error:
+                why = str(error)
+            assert not why or section in why or key in why, (section, key, value, why)
+            noted = NO_SENTENCE.get(section, {}).get(key) is ANY or (section == "flags" and key in FLAGS)
+            assert not same or noted, f"{section}.{key} = {value} is dropped in silence"
 
 
 def test_a_row_without_its_framework_is_read_by_the_words_of_its_fields() -> None:
@@ -189,4 +261,31 @@ def test_flops_are_counted_as_the_source_counts_them() -> None:
 
 
 def test_a_slice_is_as_even_as_it_goes() -> None:
+    assert slice_shape(192, 3) == (4, 4, 12) and slice_shape(7, 3) == (1, 1, 7) and slice_shape(16, 3) == (2, 2, 4)
     assert slice_shape(256, 2) == (16, 16) and slice_shape(128, 3) == (4, 4, 8) and slice_shape(2048, 3) == (8, 16, 16)
+
+
+def test_a_row_that_fails_is_one_row_s_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A slice of 192 chips, which is no power of two, is compared; what cannot be is named with its reason."""
+    good = one("tt-h200-32").facts
+    tpu = next(r for r in COUNTED if r.chip == "TPU v4").facts
+    batch = {**tpu["batch"], "global_batch_seqs": 192 * 16, "per_device_batch_seqs": 16}
+    slice_of_192 = {
+        **tpu, "id": "192 chips", "hardware": {**tpu["hardware"], "n_devices": 192, "slices": 1}, "batch": batch,
+        "parallel": {"ici_fsdp": 192},
+    }  # fmt: skip
+    bad = {
+        "a chip": {**good, "id": "a chip", "hardware": {**good["hardware"], "chip": "abacus"}},
+        "no length": {**good, "id": "no length", "batch": {**good["batch"], "seq": None}},
+        "nothing": {"id": "nothing"},
+        "no rate": {**good, "id": "no rate", "measured": {}},
+    }
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps([slice_of_192, *bad.values(), good]))
+    assert main(["bench", "accuracy", "--rows", str(path), "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["in_use"][0]["rows"] == 2 and set(found["left_out"]) == set(bad) and all(found["left_out"].values())
+    path.write_text(json.dumps([*bad.values()]))
+    assert main(["bench", "accuracy", "--rows", str(path)]) == 1
+    out = capsys.readouterr().out
+    assert all(f"not compared: {name}: " in out for name in bad)

@@ -11,11 +11,10 @@ import pytest
 from planc.calibration.fit_steps import calibrate_from
 from planc.calibration.probes import MeasuredStep
 from planc.cli import main
-from planc.driver import examine, load
+from planc.driver import examine
 from planc.ir.hardware import Cluster
-from planc.sharding.collectives import semantic_collectives
+from planc.language import library
 from tests.plans import HEAD_BF16 as HEAD
-from tests.plans import propagated
 from tests.trainer.test_crosscheck import receipt
 
 LAYOUTS = {
@@ -35,13 +34,14 @@ HELD = ("long", "wide")
 
 
 def step_of(path: Path, seconds: float = 1.0) -> MeasuredStep:
-    sharded = propagated(load(path))
-    return MeasuredStep(name=path.name, sharded=sharded, rows=semantic_collectives(sharded), seconds=seconds)
+    costed = examine(path).costed
+    assert costed is not None and costed.target == "cuda"
+    return MeasuredStep.of(path.name, costed, seconds)
 
 
 def slower(cluster: Cluster) -> Cluster:
     """The machine whose runs are measured here on paper."""
-    chip = replace(cluster.chip, matmul_efficiency=0.7 * cluster.chip.matmul_efficiency, memory_efficiency=0.5)
+    chip = replace(cluster.chip, matmul_efficiency=0.62 * cluster.chip.matmul_efficiency, memory_efficiency=0.5)
     return replace(cluster, chip=chip, link=replace(cluster.link, efficiency=0.6))
 
 
@@ -182,3 +182,54 @@ def test_a_missing_table_a_missing_plan_and_another_machine_are_refused(
     for machine in ("a100_node", "nowhere"):
         assert main(["calibrate", "--from", "runs.csv", "--machine", machine]) == 2
         assert "E1036" in capsys.readouterr().out
+
+
+OWN = """hardware lab
+chip      lab(bf16 = 1307 TFLOP/s, fp32 = 163.4 TFLOP/s, memory = 192 GiB, memory_bandwidth = 5.3 TB/s, step = 3 ms)
+link      fabric(bandwidth = 448 GB/s, latency = 2 us)
+node      lab_node = 8 x lab over fabric
+network   lab_ib = leaf 32 at 50 GB/s (latency = 8 us)
+"""
+
+
+def test_peaks_stay_as_they_are_written_and_a_run_far_off_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a chip without a data sheet, whose peaks a measurement would set. The runs contradict each other."""
+    monkeypatch.chdir(tmp_path)
+    Path("lab.plan").write_text(OWN)
+    text = LAYOUTS["sp"].replace("h100_node", "lab_node").replace("model ", 'import "lab.plan"\nmodel ', 1)
+    Path("a.plan").write_text(text + "optimizer adamw\n")
+    taken = step_of(Path("a.plan")).predicted_s(examine("a.plan").costed.sharded.plan.cluster)
+    Path("runs.csv").write_text(f"plan,seconds\na.plan,{1.5 * taken}\n" + f"a.plan,{4 * taken}\n" * 2)
+    assert main(["calibrate", "--from", "runs.csv", "-o", "mine.plan"]) == 0
+    out, written = capsys.readouterr().out, Path("mine.plan").read_text()
+    assert "stay off by more than 20%: a.plan" in out and "cuda" in out
+    for peak in ("bf16 = 1307 TFLOP/s", "fp32 = 163.4 TFLOP/s", "memory_bandwidth = 5.3 TB/s", "at 50 GB/s"):
+        assert peak in written, peak
+    assert "efficiency = " in written and "e+" not in written
+
+
+def test_runs_of_machines_with_other_numbers_are_not_one_fit(
+    measured: dict[str, float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("own.plan").write_text(library.machine_text("h100_node").replace("450", "400"))
+    text = Path("tp.plan").read_text().replace("model ", 'import "own.plan"\nmodel ', 1)
+    Path("other.plan").write_text(text)
+    Path("runs.csv").write_text("plan,seconds\ntp.plan,1\nother.plan,1\n")
+    assert main(["calibrate", "--from", "runs.csv"]) == 2
+    out = capsys.readouterr().out
+    assert "E1036" in out and "whose numbers are not those" in " ".join(out.split())
+
+
+def test_a_torus_keeps_its_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slices of one chip in two shapes: one wraps around, the other does not."""
+    monkeypatch.chdir(tmp_path)
+    body = "use fsdp over fsdp\noptimizer adamw\n"
+    for name, shape, devices in (("cube", "4x4x4", 64), ("flat", "2x2x4", 16)):
+        head = HEAD.replace("8 x h100_node", f"tpu_v5p({shape})").replace("fsdp 8 > tp 8", f"fsdp {devices}")
+        Path(f"{name}.plan").write_text(head + body)
+    found = {n: examine(f"{n}.plan").costed for n in ("cube", "flat")}
+    declared = found["cube"].sharded.plan.cluster
+    for name, costed in found.items():
+        assert MeasuredStep.of(name, costed, 1.0).predicted_s(declared) == pytest.approx(costed.step.time_s, rel=1e-12)

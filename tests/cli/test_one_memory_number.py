@@ -6,7 +6,6 @@ import json
 import math
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -34,13 +33,10 @@ def answered(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 
 @pytest.mark.parametrize("path", PLANS, ids=lambda p: f"{p.parent.name}-{p.stem}")
-def test_every_command_shows_one_number(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_text_shows_that_number(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = check(path)
     assert report.memory is not None
     parts = report.memory.per_device_gib
-    for command in ("check", "cost"):
-        told: dict[str, Any] = json.loads(answered(capsys, command, str(path), "--format", "json"))
-        assert (told["memory"]["per_device_gib"]["total"], told["target"]) == (parts.total, report.target)
     text = answered(capsys, "check", str(path))
     table = text.split("GiB on each device")[1].split("fullest at")[0]
     rows = re.findall(r"^(\d+) +\d+ +([\d.]+) ", table, re.MULTILINE)

@@ -136,6 +136,7 @@ ACCURACY = Accuracy(
         ("held_out", "in_use", "not_fitted", "memory", "allocated", "closed_forms", "validation"), (ERRORS,)
     ),
     one_flag=ERRORS,
+    left_out={},
     refused=(Refused("all", 5, 2, 1, 0, 0),),
     sweep=ERRORS,
     rankings=(Ranking(5, 0.9, 0.02),),

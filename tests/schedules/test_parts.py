@@ -1,16 +1,43 @@
-"""Schedules whose backward is in two parts, by their own action lists."""
+"""Schedules whose backward is in two parts: the plan's answer is that of their action lists."""
 
-from planc.ir.plan import BACKWARD_IN_TWO_PARTS
-from planc.pipeline.schedule import Shape
+import pytest
+
+from planc.diag.span import Span
+from planc.ir.base import Cause
+from planc.ir.plan import Split
+from planc.pipeline.actions import Action
+from planc.pipeline.lockstep import in_lockstep
+from planc.pipeline.schedule import Schedule
+from planc.pipeline.split import action_lists
 from planc.schedules import schedules
 
+BUNDLED = [s for s in schedules().values() if s.name != "csv"]
+RANKS, MICROBATCHES = 4, 16
 
-def test_the_schedules_in_two_parts_are_those_that_run_weights_later() -> None:
-    bundled = [s for s in schedules().values() if s.name != "csv"]
-    found = set()
-    for schedule in bundled:
-        shape = Shape(4, schedule.chunks, 8)
-        actions = [a for rank in range(4) for repeat in schedule.rank_actions(shape, rank) for a in repeat.actions]
-        if any(action.kind == "backward_weight" for action in actions):
-            found.add(schedule.name)
-    assert found == set(BACKWARD_IN_TWO_PARTS) and len(bundled) > len(found)
+
+def split_as(schedule: str, chunks: int, order: tuple[str, ...] = ()) -> Split:
+    stages = tuple((i, i + 1) for i in range(RANKS * chunks))
+    cause = Cause(span=Span("", 1, 1, 1, 1), sentence="")
+    return Split(axis="pp", schedule=schedule, chunks=chunks, stages=stages, order=order, cause=cause)
+
+
+def in_two(actions: list[list[Action]]) -> bool:
+    return any(a.kind == "backward_weight" for row in actions for a in row)
+
+
+@pytest.mark.parametrize("schedule", BUNDLED, ids=lambda s: s.name)
+def test_the_answer_by_name_is_the_answer_by_actions(schedule: Schedule) -> None:
+    """Of a bundled schedule, in lockstep too, and of the same actions in a file of one's own."""
+    split = split_as(schedule.name, schedule.chunks)
+    actions = action_lists(split, RANKS, MICROBATCHES)
+    rows = tuple(",".join(a.text for a in row) for row in actions)
+    own = split_as("csv", schedule.chunks, rows)
+    assert [[a.text for a in row] for row in action_lists(own, 0, 0)] == [[a.text for a in row] for row in actions]
+    moved = in_lockstep(split)
+    assert moved is not None
+    for one in (split, own, moved):
+        assert one.splits_backward == in_two(action_lists(one, RANKS, MICROBATCHES)), one.schedule
+
+
+def test_both_kinds_are_bundled() -> None:
+    assert {split_as(s.name, s.chunks).splits_backward for s in BUNDLED} == {True, False}

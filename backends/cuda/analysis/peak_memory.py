@@ -22,7 +22,7 @@ from planc.diag.fast_dataclass import dataclass
 from planc.ir.cache import Computed, cached_on
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.model import EXPERTS, Section
-from planc.ir.plan import BACKWARD_IN_TWO_PARTS, Plan
+from planc.ir.plan import Plan
 from planc.ir.realised import InFlight, TensorBytes, during
 from planc.ir.sharding import ParamSharding, Sharded
 from planc.ir.updates import moments_of
@@ -502,7 +502,7 @@ class Rank:
     @cached_property
     def _splits_backward(self) -> bool:
         """True if gradients of weights may come later than those of inputs."""
-        return self.plan.split is not None and self.plan.split.schedule in BACKWARD_IN_TWO_PARTS
+        return self.plan.split is not None and self.plan.split.splits_backward
 
     def _grads_after_backward(self) -> float:
         """Gradients when a backward is about to end."""

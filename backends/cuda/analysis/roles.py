@@ -232,6 +232,6 @@ class FsdpPolicy:
         """The policy of `plan`, from its `store` and `gather` sentences."""
         stored = {noun: bool(plan.store(noun)) for noun in NOUNS}
         return cls(
-            gather_per=plan.gather_per if stored["params"] else "step",
+            gather_per=plan.gather_per_in(""),
             scatter_each_microbatch=stored["grads"],
         )

@@ -36,7 +36,6 @@ from planc.backends.cuda.models import family
 from planc.backends.cuda.runtime.compare_module import named
 from planc.backends.cuda.runtime.optimizer import optimizer_of
 from planc.backends.cuda.runtime.traced.read import module_of
-from planc.ir.plan import BACKWARD_IN_TWO_PARTS
 from planc.ir.program import Program
 from planc.ir.session import Settings
 from planc.ir.sharding import Sharded
@@ -126,7 +125,7 @@ def _has_equal_microbatches(sharded: Sharded) -> bool:
     """
     roles, split = Roles(sharded), sharded.plan.split
     stay = not roles.uses_fsdp or FsdpPolicy.of(sharded.plan).gather_per != "pass"
-    return split is not None and stay and split.schedule not in BACKWARD_IN_TWO_PARTS
+    return split is not None and stay and not split.splits_backward
 
 
 def _has_equal_blocks(sharded: Sharded) -> bool:
@@ -136,7 +135,7 @@ def _has_equal_blocks(sharded: Sharded) -> bool:
     plan, experts = sharded.plan, Roles(sharded).experts
     alone = plan.gather is None or (plan.gather.bucket == 1 and not plan.gather.prefetch)
     split = plan.split
-    in_two = split is not None and split.schedule in BACKWARD_IN_TWO_PARTS
+    in_two = split is not None and split.splits_backward
     return alone and not experts.ops and not in_two and not plan.compiles and not plan.offloads
 
 

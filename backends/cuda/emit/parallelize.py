@@ -11,7 +11,7 @@ from planc.backends.cuda.analysis.styles import DIVIDED, OWN_PART, SHARED, SHARE
 from planc.backends.cuda.emit import blocks, experts, fine_tuning
 from planc.cost.step.offload import state_on_host
 from planc.diag.quoting import python_docstring, python_string
-from planc.ir.plan import BACKWARD_IN_TWO_PARTS, Plan
+from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
 from planc.sharding.recompute import names_op
 
@@ -496,7 +496,7 @@ def _why_gathered(roles: Roles) -> str:
 
 
 def _gathered_for_schedule(plan: Plan) -> bool:
-    return plan.split is not None and plan.split.schedule in BACKWARD_IN_TWO_PARTS
+    return plan.split is not None and plan.split.splits_backward
 
 
 def _groups(roles: Roles) -> str:

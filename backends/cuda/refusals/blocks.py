@@ -11,7 +11,7 @@ from planc.backends.cuda.analysis.replays import HEAVY, is_selective, named_agai
 from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.emit.blocks import MASKED, recompute_inside, saved_op_kinds
 from planc.ir.base import Cause
-from planc.ir.plan import BACKWARD_IN_TWO_PARTS, PASSES_KEYS, Offload
+from planc.ir.plan import PASSES_KEYS, Offload
 from planc.ir.sharding import Sharded
 from planc.sharding.recompute import replay
 
@@ -67,7 +67,7 @@ def saved_outputs(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
     plan = sharded.plan
     recompute = plan.recompute
     replayed = is_selective(sharded) or recompute.blocks
-    if replayed and plan.split is not None and plan.split.schedule in BACKWARD_IN_TWO_PARTS:
+    if replayed and plan.split is not None and plan.split.splits_backward:
         what = (
             f"{plan.split.schedule} runs a backward in two parts: torch would replay a block for its inputs, and again "
             "for each group of its weights"
@@ -114,7 +114,7 @@ def compiled(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
     """A block is compiled with its backward in one piece."""
     plan = sharded.plan
     if sentence := plan.compiled("blocks"):
-        if plan.split is not None and plan.split.schedule in BACKWARD_IN_TWO_PARTS:
+        if plan.split is not None and plan.split.splits_backward:
             what = f"{plan.split.schedule} runs the backward in two parts, which a compiled one is not"
             yield sentence.cause, what, "split the layers as 1f1b or interleaved_1f1b"
         if plan.recompute.ops and not plan.recompute.blocks and not recompute_inside(roles):

@@ -18,7 +18,7 @@ from planc.backends.cuda.refusals import blocks, experts, fine_tuning
 from planc.diag.diagnostic import Diagnostic
 from planc.ir.base import Cause
 from planc.ir.model import EXPERTS
-from planc.ir.plan import BACKWARD_IN_TWO_PARTS, NOUNS, PASSES_KEYS, Replicate, Shard
+from planc.ir.plan import NOUNS, PASSES_KEYS, Replicate, Shard
 from planc.ir.sharding import Sharded
 
 TORCH_DTYPES = ("fp32", "bf16")
@@ -346,7 +346,7 @@ def _pipeline(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
         return
     if split.schedule not in SCHEDULES:
         yield split.cause, f"it has no schedule {split.schedule}", f"one of {', '.join(SCHEDULES)}"
-    elif split.schedule in BACKWARD_IN_TWO_PARTS and FsdpPolicy.of(sharded.plan).gather_per == "pass":
+    elif split.splits_backward and FsdpPolicy.of(sharded.plan).gather_per == "pass":
         what = "a backward in two parts loses the gradients of parameters that each pass lets go"
         yield split.cause, what, "leave `gather params per pass` out, or split the layers as interleaved_1f1b"
     if any(end <= begin for begin, end in split.stages[1:-1]):

@@ -86,7 +86,7 @@ class Experts:
     @property
     def in_use(self) -> bool:
         """True if experts' weights are gathered where they are used, in each pass."""
-        return bool(self.plan.store("params", EXPERTS)) and self.plan.gather_per == "pass"
+        return self.plan.gather_per_in(EXPERTS) == "pass"
 
     @property
     def cause(self) -> Cause | None:

@@ -128,7 +128,7 @@ def own_gradient(plan: Plan) -> bool:
 
 def gathers_in_use(plan: Plan) -> bool:
     """True if the program of `plan` gathers parameters where they are used, in each pass."""
-    return bool(plan.store("params")) and plan.gather_per == "pass"
+    return plan.gather_per_in("") == "pass"
 
 
 def rounds_before_gathers(plan: Plan) -> bool:

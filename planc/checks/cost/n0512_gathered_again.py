@@ -28,7 +28,7 @@ PERIODS: tuple[Period, ...] = ("microbatch", "step")
 def check(costed: CostedPlan) -> Iterator[Diagnostic]:
     plan = costed.sharded.plan
     waits = sum(r.exposed_s for r in costed.collectives if r.row.carries in ("param", "grad"))
-    if plan.gather_per == "step" or plan.microbatches == 1 or not plan.store("params"):
+    if plan.gather_per_in("") == "step" or plan.microbatches == 1:
         return
     if waits < EXPOSED * costed.step.time_s:
         return

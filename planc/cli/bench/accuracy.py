@@ -26,7 +26,8 @@ HEAD = ("step time of", "runs", "median", "p90", "bias", "in use", "p90", "not f
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints the table. 2 when the rows cannot be read."""
+    """Prints the table, and each of one's own rows that is not compared. 2 when the rows cannot be read, 1 when none of
+    them is."""
     try:
         rows = read_rows(Path(options.rows)) if options.rows else []
     except (OSError, ValueError) as error:
@@ -37,7 +38,9 @@ def run(options: argparse.Namespace) -> int:
         print_json(as_json(found), "planc.bench.accuracy/1")
     else:
         print("\n".join(lines(found)))
-    return 0
+        if rows:
+            print("\n".join(f"not compared: {name}: {why}" for name, why in found.left_out.items()))
+    return 1 if rows and not found.in_use else 0
 
 
 def as_json(found: Accuracy) -> dict[str, Any]:

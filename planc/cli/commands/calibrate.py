@@ -12,18 +12,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from planc.cli.common import add_target, print_json, refused, width
+from planc.cli.common import add_costed_target, print_json, refused, width
 from planc.diag.errors import PlanError
 from planc.diag.span import Span
 from planc.files import write_atomically
 from planc.ir.program import need_framework
+from planc.ir.target import NO_TARGET, TARGETS
 
 if TYPE_CHECKING:
     from planc.calibration.fit_machine import Calibrated
     from planc.calibration.probes import MeasuredStep
+    from planc.cost import CostedPlan
     from planc.ir.hardware import Cluster
     from planc.ir.plan import Plan
-    from planc.ir.target import Target
+    from planc.ir.target import AnyTarget, Target
 
 DP, TP, SP = "use ddp over dp", "use tp over tp", "use sp over tp"
 STEPPED: dict[str, tuple[int, str, str, tuple[str, ...]]] = {
@@ -53,7 +55,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", dest="output", default="calibrated.plan", metavar="FILE.plan", help="what to write (calibrated.plan)"
     )
-    add_target(parser, required=False)
+    add_costed_target(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -63,6 +65,9 @@ def run(options: argparse.Namespace) -> int:
         return _run_table(options)
     options.machine = options.machine or "cpu_local"
     options.target = options.target or installed()
+    if options.target == NO_TARGET:
+        print("planc calibrate: --target none costs the runs of --from; a stack is measured", file=sys.stderr)
+        return 2
     if not options.target:
         print("planc calibrate: needs torch (planc[cuda]) or jax (planc[xla])", file=sys.stderr)
         return 2
@@ -104,14 +109,16 @@ def _run_table(options: argparse.Namespace) -> int:
 
     path = Path(options.table)
     try:
-        steps, peaks = runs_of_table(path)
+        steps, peaks = runs_of_table(path, options.target)
         cluster = steps[0].sharded.plan.cluster
         text = _hardware_text(options.machine or cluster.name, cluster, path)
     except PlanError as error:
         refused(error.diagnostics, options.format)
         return 2
     found = calibrate_from(cluster, steps)
-    write_atomically(Path(options.output), written(text, found.found, _table_note(path, len(steps))))
+    own = (options.machine or cluster.name) == cluster.name
+    fitted = found.moved() if own else found.found
+    write_atomically(Path(options.output), written(text, fitted, _table_note(path, len(steps))))
     if options.format == "json":
         print_json(calibrate_text.facts(found.found, found.before_s))
     else:
@@ -120,36 +127,49 @@ def _run_table(options: argparse.Namespace) -> int:
     return 0
 
 
-def runs_of_table(path: Path) -> tuple[list[MeasuredStep], list[tuple[float, float] | None]]:
+def runs_of_table(
+    path: Path, target: AnyTarget | None = None
+) -> tuple[list[MeasuredStep], list[tuple[float, float] | None]]:
     """The runs of the table at `path` as measured steps, and the peaks of memory (measured, predicted, in bytes) of
-    those that have one. Raises PlanError for a table, a plan or a receipt that cannot be used."""
+    those that have one: predicted as `planc check` does for `target`, else for the receipt's, else for the plan's own.
+    Raises PlanError for a table, a plan or a receipt that cannot be used."""
     from planc.calibration.measured_table import read_table, unusable_table
     from planc.calibration.probes import MeasuredStep
-    from planc.checks import check_plan
-    from planc.cost import cost_plan
-    from planc.driver import load
-    from planc.sharding.collectives import semantic_collectives
-    from planc.sharding.propagate import propagate
     from planc.trainer.receipt.receipt import read_receipt
 
     steps: list[MeasuredStep] = []
     peaks: list[tuple[float, float] | None] = []
     for run in read_table(path):
-        plan = load(path.parent / run.plan)
-        if steps and plan.cluster.chip.name != steps[0].sharded.plan.cluster.chip.name:
-            first = steps[0].sharded.plan.cluster.chip.name
-            raise unusable_table(path, run.line, f"{run.plan} is on {plan.cluster.chip.name}, other plans on {first}")
         receipt = read_receipt(path.parent / run.receipt) if run.receipt else None
+        ran = next((t for t in TARGETS if receipt and receipt.target == t), None)
+        costed = _costed(path.parent / run.plan, target or ran)
+        if other := steps and _other_machine(costed.sharded.plan.cluster, steps[0].sharded.plan.cluster):
+            raise unusable_table(path, run.line, f"{run.plan} is on {other}")
         seconds = receipt.step_time_s if receipt else run.seconds or 0.0
         if not seconds > 0:
             raise unusable_table(path, run.line, f"{run.receipt} has no step time")
-        sharded = propagate(check_plan(plan))
-        rows = semantic_collectives(sharded)
-        steps.append(MeasuredStep(name=run.plan, sharded=sharded, rows=rows, seconds=seconds))
+        steps.append(MeasuredStep.of(run.plan, costed, seconds))
         peak = receipt.peak_memory_gib * 2**30 if receipt and receipt.peak_memory_gib else run.peak_bytes
-        tensors = cost_plan(sharded, rows).memory.per_device_gib.tensors * 2**30 if peak else 0.0
-        peaks.append((peak, tensors) if peak else None)
+        peaks.append((peak, costed.memory.per_device_gib.tensors * 2**30) if peak else None)
     return steps, peaks
+
+
+def _costed(plan: Path | Plan, target: AnyTarget | None) -> CostedPlan:
+    """A plan with its cost, as `planc check` finds it. Raises PlanError where it has none."""
+    from planc.driver import examine
+
+    examined = examine(plan, target=target, targets=())
+    if examined.costed is None:
+        raise PlanError(examined.report.diagnostics)
+    return examined.costed
+
+
+def _other_machine(cluster: Cluster, first: Cluster) -> str:
+    """What tells the machines of two plans apart, as words; empty where one hardware file's numbers describe both."""
+    if cluster.chip.name != first.chip.name:
+        return f"{cluster.chip.name}, other plans on {first.chip.name}"
+    same = (cluster.chip, cluster.link, cluster.levels) == (first.chip, first.link, first.levels)
+    return "" if same else f"`{cluster.name}`, whose numbers are not those of the other plans' `{first.name}`"
 
 
 def _hardware_text(machine: str, cluster: Cluster, path: Path) -> str:
@@ -238,14 +258,10 @@ def chips_of(machine: str) -> int:
 
 
 def step_of(plan: Plan, seconds: float, target: Target) -> MeasuredStep:
-    """A measured step with the collectives that the target makes of the plan."""
+    """A measured step with the collectives that the target makes of the plan. Raises PlanError where it refuses it."""
     from planc.calibration.probes import MeasuredStep
-    from planc.checks import check_plan
-    from planc.lowering import realise
-    from planc.sharding.propagate import propagate
 
-    realised = realise(target, propagate(check_plan(plan)))
-    return MeasuredStep(name=plan.name, sharded=realised.sharded, rows=realised.collectives, seconds=seconds)
+    return MeasuredStep.of(plan.name, _costed(plan, target), seconds)
 
 
 def note(options: argparse.Namespace) -> list[str]:

@@ -10,6 +10,7 @@ from planc.cli.commands.check import show
 from planc.cli.common import add_costed_target, add_set, exit_status, print_diagnostics, print_json
 from planc.cli.with_changes import add_with, show_what_if
 from planc.driver import Examined, examine
+from planc.ir.target import named
 
 if TYPE_CHECKING:
     from planc.cost.bounds import Bound
@@ -52,9 +53,10 @@ def _explain(checked: Examined, format: str) -> None:
     if format == "json":
         facts = {"seconds": [s.to_json() for s in found], "rooflines": [b.to_json() for b in rooflines]}
         waits = {"critical_path": [p.to_json() for p in path], "elasticities": [e.to_json() for e in upgrades]}
-        print_json({"time_s": step.time_s, **facts, **waits}, "planc.explain/1")
+        print_json({"time_s": step.time_s, "target": checked.costed.target, **facts, **waits}, "planc.explain/1")
         return
-    head = f"{strong(checked.report.plan or '')}: step {seconds(step.time_s)}, on the slowest rank class"
+    of = named(checked.costed.target)
+    head = f"{strong(checked.report.plan or '')}: step {seconds(step.time_s)}, on the slowest rank class, {of}"
     print("\n".join(fitted([head])))
     for part, total in parts_of(step):
         rows = [

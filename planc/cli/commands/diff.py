@@ -19,7 +19,6 @@ from planc.cli.common import (
 from planc.cli.foreign import add_foreign, check_system, examine_foreign, is_foreign_name
 from planc.cli.pages import page_command, save_page, wrong_page
 from planc.driver import Examined, examine
-from planc.ir.target import NO_TARGET
 
 if TYPE_CHECKING:
     from planc.compare.diff import Diff
@@ -55,9 +54,6 @@ def run(options: argparse.Namespace) -> int:
         return _folders(options)
     try:
         a, b = _first_plan(options), _second_plan(options)
-        if options.target is None and a.report.target != b.report.target and None in (a.report.target, b.report.target):
-            options.target = NO_TARGET  # one of them has no program to compare with the other's
-            a, b = _first_plan(options), _second_plan(options)
     except NotWrittenError as error:
         print(f"planc diff: {options.b or options.a}: {error}", file=sys.stderr)
         return 2

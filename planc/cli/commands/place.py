@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from planc.cli.common import add_costed_target, add_set, print_json, refused
 from planc.cli.with_changes import add_with
 from planc.files import write_atomically
+from planc.ir.target import named
 
 if TYPE_CHECKING:
     from planc.compare.placement import Placement, Reach
@@ -101,7 +102,7 @@ def _lines(found: Placement, written: str = "") -> Iterator[str]:
     same = found.today == found.best
     rows = [(found.today.mesh, "today, the best" if same else "today", found.today)]
     rows += [] if same else [(found.best.mesh, "best", found.best)]
-    yield f"{found.plan}: {found.devices:,} devices"
+    yield f"{found.plan}: {found.devices:,} devices, {named(found.target)}"
     seconds = [(mesh, said, f"{o.step_s:.4g}", f"{o.collectives_s:.4g}") for mesh, said, o in rows]
     yield from table(("mesh", "", "step s", "collectives s"), seconds, left=2)
     rest = found.orders - found.timed - found.refused

@@ -15,6 +15,7 @@ from planc.cli.common import add_costed_target, add_set, exit_status, print_diag
 from planc.diag.quoting import printable
 from planc.driver import examine
 from planc.files import write_atomically
+from planc.ir.target import named
 
 if TYPE_CHECKING:
     from planc.cost import CostedPlan
@@ -125,11 +126,12 @@ def _trace(options: argparse.Namespace) -> int:
         return 0
     path = Path(options.output)
     write_atomically(path, json.dumps(made))
-    facts = {"trace": str(path), "events": len(made["traceEvents"]), "step_s": checked.costed.step.time_s}
+    step_s, target = checked.costed.step.time_s, checked.costed.target
+    facts = {"trace": str(path), "events": len(made["traceEvents"]), "step_s": step_s, "target": target}
     if options.format == "json":
         print_json(facts, "planc.trace/1")
     else:
-        print(f"{path}: {facts['events']:,} events of a step of {checked.costed.step.time_s:.4g} s")
+        print(f"{path}: {facts['events']:,} events of a step of {step_s:.4g} s, {named(target)}")
     return 0
 
 
@@ -146,8 +148,10 @@ def _snapshot(options: argparse.Namespace, costed: CostedPlan) -> int:
     events = sum(map(len, made["device_traces"]))
     most = costed.memory.per_device_gib.total - costed.memory.per_device_gib.reserve
     facts = {"snapshot": str(path), "devices": len(made["device_traces"]), "events": events, "fullest_gib": most}
+    facts["target"] = costed.target
     if options.format == "json":
         print_json(facts, "planc.snapshot/1")
     else:
-        print(f"{path}: {events:,} events, {gib(most)} GiB at the fullest; open it in https://pytorch.org/memory_viz")
+        told = f"{events:,} events, {gib(most)} GiB at the fullest, {named(costed.target)}"
+        print(f"{path}: {told}; open it in https://pytorch.org/memory_viz")
     return 0

@@ -37,6 +37,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--resume", type=_steps, nargs="?", const=-1, metavar="STEP", help="go on from the newest checkpoint, or STEP"
     )
     parser.add_argument("--devices", type=_steps, metavar="N", help="fewer than the plan's, if the preset allows it")
+    about = "predict for what `planc calibrate` wrote of this machine, rather than for the plan's"
+    parser.add_argument("--machine", type=Path, metavar="FILE.plan", help=about)
     parser.add_argument(
         "--dry-run", action="store_true", help="say what would run, and trace its first step on fake devices"
     )
@@ -91,7 +93,7 @@ def run(options: argparse.Namespace) -> int:
     if options.format == "json":
         print_json(receipt.to_json())
     else:
-        _summary(receipt, options)
+        _summary(receipt, ready.preset.plan, options)
     if options.receipt:
         from planc.trainer.receipt.crosscheck import otherwise_begun
 
@@ -125,6 +127,27 @@ def predicted_figures(plan: Plan, target: Target) -> dict[str, float]:
     }
 
 
+def on_machine(plan: Plan, file: Path | None) -> Plan:
+    """The `plan` on machines with the numbers that the hardware `file` gives them; itself without one. Raises
+    PlanError."""
+    if file is None:
+        return plan
+    from dataclasses import replace
+
+    from planc.calibration.probes import with_numbers
+    from planc.cli.commands.calibrate import DP, plan_text
+    from planc.language.build import build_file
+
+    devices, name = plan.mesh.devices, plan.cluster.name
+    batch = f"{devices} x 128 tokens microbatch 1"
+    text = plan_text("machine", "llama_tiny", batch, f"dp {devices}", (DP,), name, devices, file.name)
+    path = file.parent / "machine_of_a_run.plan"
+    built = build_file(path, unsaved={path.resolve(): text})
+    if built.plan is None:
+        raise PlanError([replace(d, span=Span(str(file), 1, 1, 1, 1)) for d in built.diagnostics])
+    return replace(plan, cluster=with_numbers(plan.cluster, built.plan.cluster))
+
+
 def _train(ready: Prepared, options: argparse.Namespace) -> Receipt:
     from planc.trainer.run.train import train
     from planc.trainer.telemetry.events import Table
@@ -141,7 +164,9 @@ def _train(ready: Prepared, options: argparse.Namespace) -> Receipt:
         runtime=options.runtime or "",
         python=options.python,
         devices=options.devices,
-        predicted=None if options.single else predicted_figures(ready.preset.plan, options.target),
+        predicted=None
+        if options.single
+        else predicted_figures(on_machine(ready.preset.plan, options.machine), options.target),
         on_event=Table(stream, ready.preset.train.log_every),
     )
 
@@ -180,7 +205,7 @@ def _announce(ready: Prepared, options: argparse.Namespace, traced: dict[str, An
         "resumes_from": ready.start.name if ready.start else None,
         "devices": 1 if options.single else plan.mesh.devices,
         "notes": [d.to_json() for d in ready.notes],
-        "predicted": None if options.single else predicted_figures(plan, ready.target),
+        "predicted": None if options.single else predicted_figures(on_machine(plan, options.machine), ready.target),
         "traced": traced,
     }
     if options.format == "json" and options.dry_run:
@@ -201,21 +226,28 @@ def _steps_of(ready: Prepared) -> str:
     return f"{ready.steps} steps" + (f", on from {ready.start.name}" if ready.start else "")
 
 
-def _summary(receipt: Receipt, options: argparse.Namespace) -> None:
+def _summary(receipt: Receipt, plan: Plan, options: argparse.Namespace) -> None:
     measured = receipt.measured
     losses = [loss for loss in receipt.losses if loss is not None]
     line = f"loss {losses[0]:.4f} -> {losses[-1]:.4f}" if losses else "every step was skipped"
     if measured.heldout_loss_first is not None and measured.heldout_loss_last is not None:
         line += f", held out {measured.heldout_loss_first:.4f} -> {measured.heldout_loss_last:.4f}"
     print(f"{line}; {measured.step_time_s * 1e3:.0f} ms a step, {measured.tokens_per_s:,.0f} tokens/s")
-    for line in _predicted_and_measured(receipt):
-        print(line)
+    hosted = plan.cluster.chip.hosts_itself
+    if hosted and options.machine is None and receipt.predicted is not None:
+        print(
+            f"not predicted: nobody has measured this machine; `planc calibrate --target {options.target} --devices"
+            f" {plan.mesh.devices} -o FILE.plan` does, then `--machine FILE.plan`"
+        )
+    else:
+        print("\n".join(_predicted_and_measured(receipt, hosted=hosted)))
     if options.receipt:
         print(f"receipt: {options.receipt}")
 
 
-def _predicted_and_measured(receipt: Receipt) -> list[str]:
-    """Predicted figures beside measured ones."""
+def _predicted_and_measured(receipt: Receipt, *, hosted: bool) -> list[str]:
+    """Predicted figures beside measured ones. Of devices that are `hosted` by processes memory is not: what a process
+    holds is not the tensors that are predicted."""
     told = receipt.predicted
     if told is None:
         return []
@@ -223,7 +255,7 @@ def _predicted_and_measured(receipt: Receipt) -> list[str]:
         ("step", f"{told['step_time_s'] * 1e3:.1f} ms", f"{receipt.step_time_s * 1e3:.1f} ms"),
         ("tokens/s", f"{told['tokens_per_s']:,.0f}", f"{receipt.measured.tokens_per_s:,.0f}"),
     ]
-    if receipt.peak_memory_gib is not None:
+    if receipt.peak_memory_gib is not None and not hosted:
         rows.append(("memory", f"{told['memory_gib']:.2f} GiB", f"{receipt.peak_memory_gib:.2f} GiB"))
     if receipt.goodput is not None and "goodput" in told:
         rows.append(("goodput", f"{told['goodput']:.1%}", f"{receipt.goodput:.1%}"))

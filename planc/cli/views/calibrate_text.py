@@ -8,8 +8,8 @@ from math import log10
 from statistics import median
 from typing import Any
 
-from planc.calibration.fit import shown
-from planc.calibration.fit_machine import Calibrated, rounded
+from planc.calibration.fit import rounded, shown
+from planc.calibration.fit_machine import FAR, Calibrated
 from planc.calibration.fit_steps import FromSteps
 from planc.calibration.probes import Measured
 from planc.cli.views.report_text import seconds, size, strong
@@ -30,9 +30,16 @@ def facts(found: Calibrated, before_s: Sequence[float] = ()) -> dict[str, Any]:
         "chip": asdict(found.cluster.chip),
         "probes": [{**m.probe.to_json(), "measured_s": m.seconds, "fitted_s": found.fitted_s(m)} for m in found.probes],
         "steps": [
-            {"name": s.name, "measured_s": s.seconds, "before_s": b, "fitted_s": s.predicted_s(found.cluster)}
+            {
+                "name": s.name,
+                "target": s.target,
+                "measured_s": s.seconds,
+                "before_s": b,
+                "fitted_s": s.predicted_s(found.cluster),
+            }
             for s, b in zip(found.steps, before, strict=True)
         ],
+        "far": [*found.far],
     }
 
 
@@ -58,6 +65,7 @@ def lines(found: Calibrated, width: int) -> Iterator[str]:
             for s in found.steps
         ]
         yield from table(("", "measured", "fitted", "error"), steps, left=1)
+        yield from _far(found)
     for name, group in _groups(found).items():
         if group[0].probe.kind == "collective" and group[0].probe.op in ("all_gather", "all_reduce"):
             yield ""
@@ -69,23 +77,33 @@ def lines_of_steps(found: FromSteps, peaks: Sequence[tuple[float, float] | None]
     """Lines of a machine fitted to whole steps: its numbers, and each step before and after; `peaks` are measured and
     predicted bytes, where a run has them."""
     machine = found.found
+    changed = found.moved()
     moved = [
         [p.name, shown(p, rounded(value)), shown(p, p.prior)]
-        for p, value in zip(machine.parameters, machine.values, strict=True)
+        for p, value in zip(changed.parameters, changed.values, strict=True)
     ]
+    kept = len(machine.parameters) - len(moved)
     yield strong(machine.cluster.chip.name)
-    yield from table(("", "fitted", "before"), moved, left=1)
+    yield from table(("", "fitted", "before"), moved, left=1) if moved else ()
+    yield f"{kept} of {len(machine.parameters)} numbers stay as they are written" if kept else "every number moved"
     yield ""
     yield strong("whole steps")
     errors = found.errors()
     rows = [
-        [s.name, seconds(s.seconds), f"{before:+.1%}", f"{after:+.1%}", *_peak_cells(peak)]
+        [s.name, s.target or "none", seconds(s.seconds), f"{before:+.1%}", f"{after:+.1%}", *_peak_cells(peak)]
         for s, (before, after), peak in zip(machine.steps, errors, peaks, strict=True)
     ]
-    yield from table(("plan", "measured", "before", "after", "peak", "predicted"), rows, left=1)
+    yield from table(("plan", "target", "measured", "before", "after", "peak", "predicted"), rows, left=2)
     middle = [median(abs(pair[i]) for pair in errors) for i in (0, 1)]
     yield ""
     yield f"median error {middle[0]:.1%} before, {middle[1]:.1%} after, on the same {len(rows)} runs"
+    yield from _far(machine)
+
+
+def _far(found: Calibrated) -> Iterator[str]:
+    """The line that names the steps that the fitted numbers do not reach, where there are any."""
+    if far := found.far:
+        yield f"{len(far)} of {len(found.steps)} stay off by more than {FAR:.0%}: {', '.join(far)}"
 
 
 def _peak_cells(peak: tuple[float, float] | None) -> list[str]:

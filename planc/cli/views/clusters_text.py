@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from planc.cli.views.report_text import count, days, money, seconds, strong
 from planc.cli.views.table import table
 from planc.compare.clusters import Clusters, OnCluster
+from planc.ir.target import NO_TARGET
 
 NO_BOUND = float("inf")
-HEADS = ("", "cluster", "devices", "step", "MFU", "run", "device hours", "price", "layout")
+HEADS = ("", "cluster", "devices", "target", "step", "MFU", "run", "device hours", "price", "layout")
 
 
 def lines(found: Clusters) -> Iterator[str]:
@@ -28,9 +29,10 @@ def lines(found: Clusters) -> Iterator[str]:
 def _row(row: OnCluster, star: str, currency: str) -> tuple[str, ...]:
     run, best = row.run, row.best
     if best is None or run is None or run.device_hours is None:
-        return (star, row.cluster, *("-",) * 6, row.why)
+        return (star, row.cluster, *("-",) * 7, row.why)
     price = money(row.price, run.currency) if run.price is not None and run.currency else "-"
-    figures = (f"{row.devices:,}", seconds(best.time_s), f"{best.step.mfu:.1%}", days(row.days))
+    of = row.target or NO_TARGET
+    figures = (f"{row.devices:,}", of, seconds(best.time_s), f"{best.step.mfu:.1%}", days(row.days))
     return (star, row.cluster, *figures, count(run.device_hours), price, best.label or "the plan's own")
 
 

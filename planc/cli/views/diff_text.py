@@ -9,6 +9,7 @@ from planc.cli.views.report_text import days, gib, money, seconds, size, strong
 from planc.cli.views.table import table
 from planc.compare.diff import Change, Diff, Part
 from planc.compare.same_training import Apart
+from planc.ir.target import named
 from planc.language.units import CURRENCIES
 
 TITLES: dict[Part, str] = {
@@ -33,8 +34,8 @@ Bold = Callable[[str], str]
 
 def lines(found: Diff, bold: Bold = strong) -> Iterator[str]:
     """The whole answer, its titles written by `bold`."""
-    yield f"{bold('A')} {found.a}"
-    yield f"{bold('B')} {found.b}"
+    for letter, file, target in zip("AB", (found.a, found.b), found.targets, strict=True):
+        yield f"{bold(letter)} {file}, {named(target)}"
     if not found.changes and not found.apart:
         yield "the same shards, collectives, memory and time"
         return

@@ -8,6 +8,7 @@ from planc.cli.common import colour
 from planc.cli.views.table import fitted, table
 from planc.frameworks import framework
 from planc.ir.report import Interval, Report, RunCost, Step, TargetAnswer, TimedCollective
+from planc.ir.target import named
 from planc.picture.units import count as count
 from planc.picture.units import days as days
 from planc.picture.units import gib as gib
@@ -37,7 +38,7 @@ def brief_line(report: Report) -> str:
     used = report.memory.per_device_gib.total
     return (
         f"{report.plan}: {used:.1f} of {report.memory.capacity_gib:.0f} GiB, step {seconds(report.step.time_s)},"
-        f" MFU {report.step.mfu:.1%}"
+        f" MFU {report.step.mfu:.1%}, {named(report.target)}"
     )
 
 

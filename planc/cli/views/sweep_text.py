@@ -11,6 +11,7 @@ from textwrap import shorten
 from planc.cli.views.report_text import seconds, strong
 from planc.cli.views.table import table
 from planc.compare.sweep import NAMES, Costs, Row, Sweep
+from planc.ir.target import NO_TARGET, named
 from planc.trainer.telemetry.chart import Across, Curve, plot, svg
 
 SHARES: dict[str, Callable[[Costs], float]] = {
@@ -24,8 +25,8 @@ SHARES: dict[str, Callable[[Costs], float]] = {
 
 def lines(found: Sweep, width: int) -> Iterator[str]:
     """The table, then the plot if two values or more could be costed."""
-    yield f"{strong(found.file)} over {found.over.name}"
-    heads = (found.over.name, "devices", "step", "MFU", "GiB", "tokens/s/device", "exposed", "bubble", "")
+    yield f"{strong(found.file)} over {found.over.name}{_one_target(found)}"
+    heads = (found.over.name, "devices", "target", "step", "MFU", "GiB", "tokens/s/device", "exposed", "bubble", "")
     rows = [_cells(row, width) for row in found.rows]
     kept = [i for i, head in enumerate(heads) if i == 0 or head not in _idle(found)]
     yield from table([heads[i] for i in kept], [[row[i] for i in kept] for row in rows], left=0, left_last=True)
@@ -37,14 +38,22 @@ def lines(found: Sweep, width: int) -> Iterator[str]:
 def _idle(found: Sweep) -> set[str]:
     """Columns that say nothing here."""
     idle = {"devices"} if found.over.name == "devices" else set()
+    idle |= {"target"} if _one_target(found) else set()
     return idle | (set() if any(r.costs and r.costs.bubble_s for r in found.rows) else {"bubble"})
+
+
+def _one_target(found: Sweep) -> str:
+    """The target of all rows; empty where they have several."""
+    targets = {row.target for row in found.rows if row.costs is not None}
+    return f", {named(*targets)}" if len(targets) == 1 else ""
 
 
 def _cells(row: Row, width: int) -> list[str]:
     costs = row.costs
-    numbers = [""] * 6
+    numbers = [""] * 7
     if costs is not None:
         numbers = [
+            row.target or NO_TARGET,
             seconds(costs.time_s),
             _percent(costs.mfu),
             f"{costs.memory_gib:.1f}",
@@ -84,11 +93,12 @@ def csv(found: Sweep) -> str:
     numbers."""
     text = StringIO()
     writer = comma.writer(text, lineterminator="\n")
-    writer.writerow(["value", "devices", *NAMES, "errors"])
+    writer.writerow(["value", "devices", *NAMES, "target", "errors"])
     for row in found.rows:
         numbers = [""] * len(NAMES) if row.costs is None else [repr(getattr(row.costs, n)) for n in NAMES]
         codes = row.why or " ".join(d.code for d in row.errors)
-        writer.writerow([row.value, "" if row.devices is None else row.devices, *numbers, codes])
+        of = "" if row.costs is None else row.target or NO_TARGET
+        writer.writerow([row.value, "" if row.devices is None else row.devices, *numbers, of, codes])
     return text.getvalue()
 
 

@@ -7,16 +7,19 @@ from collections.abc import Iterator
 from planc.cli.views.report_text import seconds, strong
 from planc.cli.views.table import table
 from planc.compare.what_if import State, WhatIf
+from planc.ir.target import named
 
 
 def lines(found: WhatIf) -> Iterator[str]:
     """The step before and after, the busiest link of each, and the axes that lose."""
     before, after = found.before, found.after
-    yield f"{strong(found.plan)} with {'; '.join(found.changes)}"
+    yield f"{strong(found.plan)} with {'; '.join(found.changes)}, {named(found.target)}"
     yield ""
+    if seconds(before.step_s) != seconds(found.checked_s):
+        yield f"`planc check`: {seconds(found.checked_s)}; here every collective is routed over the machine's links:"
     yield from table(
         ("", "step", "exposed", "tokens/s", "busiest link", "it sends"),
-        [("before", *_row(before)), ("after", *_row(after))],
+        [("routed before", *_row(before)), ("routed after", *_row(after))],
         left=1,
     )
     slower = after.step_s / before.step_s - 1

@@ -138,4 +138,155 @@ FAULTS: tuple[Fault, ...] = (
         planted="if False:",
         test="tests/interop/test_topologies.py::test_a_wrong_text_has_its_code_and_its_place[a gpu's number twice]",
     ),
+    Fault(
+        name="a table's runs are costed for no target",
+        file="planc/cli/commands/calibrate.py",
+        text="examined = examine(plan, target=target, targets=())",
+        planted='examined = examine(plan, target="none", targets=())',
+        test="tests/cli/test_one_target.py::test_every_command_says_what_check_says",
+    ),
+    Fault(
+        name="a run of a plan without a target has the transfers of one rank of each class",
+        file="planc/calibration/probes.py",
+        text="rows = None if costed.realise is None else costed.timed.rows",
+        planted="rows = costed.timed.rows",
+        test="tests/cli/test_one_target.py::test_every_command_says_what_check_says",
+    ),
+    Fault(
+        name="two plans of other targets are compared without any",
+        file="planc/cli/commands/diff.py",
+        text="""        a, b = _first_plan(options), _second_plan(options)
+""",
+        planted="""        options.target = options.target or "none"
+        a, b = _first_plan(options), _second_plan(options)
+""",
+        test="tests/cli/test_one_target.py::test_every_command_says_what_check_says",
+    ),
+    Fault(
+        name="a sweep costs its rows for no target",
+        file="planc/compare/sweep.py",
+        text="yield _row(value, examine(path, set=given, target=target, unsaved={path.resolve(): text}))",
+        planted='yield _row(value, examine(path, set=given, target="none", unsaved={path.resolve(): text}))',
+        test="tests/cli/test_one_target.py::test_every_command_says_what_check_says",
+    ),
+    Fault(
+        name="an order is compared with the step of any correct program",
+        file="planc/compare/placement.py",
+        text="today=_order(plan, mesh, rows, costed.step.time_s),",
+        planted="today=_order(plan, mesh, rows, costed.step.compute_s),",
+        test="tests/cli/test_one_target.py::test_every_command_says_what_check_says",
+    ),
+    Fault(
+        name="the text of a comparison names no target",
+        file="planc/cli/views/diff_text.py",
+        text='yield f"{bold(letter)} {file}, {named(target)}"',
+        planted='yield f"{bold(letter)} {file}"',
+        test="tests/cli/test_one_target.py::test_every_command_says_what_check_says",
+    ),
+    Fault(
+        name="a machine's peaks are written anew after a fit to steps",
+        file="planc/calibration/fit_machine.py",
+        text='sorted({m.probe.dtype for m in found.probes if m.probe.kind == "matmul"} & {*chip.flops_per_s}):',
+        planted="sorted(chip.flops_per_s):",
+        test="tests/cli/test_calibrate_from.py::test_peaks_stay_as_they_are_written_and_a_run_far_off_is_named",
+    ),
+    Fault(
+        name="runs that the fit does not reach are not named",
+        file="planc/calibration/fit_machine.py",
+        text="return tuple(s.name for s in self.steps if abs(s.predicted_s(self.cluster) / s.seconds - 1) > FAR)",
+        planted="return ()",
+        test="tests/cli/test_calibrate_from.py::test_peaks_stay_as_they_are_written_and_a_run_far_off_is_named",
+    ),
+    Fault(
+        name="a step on a torus is predicted on the first run's torus",
+        file="planc/calibration/probes.py",
+        text="return replace(cluster, chip=numbers.chip, link=numbers.link, levels=numbers.levels)",
+        planted="return replace(numbers, count=cluster.count, shape=cluster.shape, host_chips=cluster.host_chips)",
+        test="tests/cli/test_calibrate_from.py::test_a_torus_keeps_its_shape",
+    ),
+    Fault(
+        name="a guess is costed",
+        file="planc/driver.py",
+        text="    if checked is not None and request.explicit and request.target != NO_TARGET:\n",
+        planted="    if checked is not None:\n        found += _cost(checked, request).diagnostics\n    if False:\n",
+        test="tests/language/test_guesses.py::test_no_kind_of_name_is_costed_as_guessed",
+    ),
+    Fault(
+        name="rules judge the model that is guessed",
+        file="planc/driver.py",
+        text='in unknown} & {"model"}',
+        planted="in unknown} & {*()}",
+        test="tests/language/test_guesses.py::test_rules_about_the_model_wait_for_its_name",
+    ),
+    Fault(
+        name="a schedule in a file has a whole backward",
+        file="planc/ir/plan.py",
+        text='any("W" in row for row in self.order) or self.schedule.startswith',
+        planted="self.schedule.startswith",
+        test="tests/schedules/test_parts.py::test_the_answer_by_name_is_the_answer_by_actions",
+    ),
+    Fault(
+        name="a schedule in lockstep has a whole backward",
+        file="planc/ir/plan.py",
+        text="self.schedule.startswith(_BACKWARD_IN_TWO_PARTS)",
+        planted="self.schedule in _BACKWARD_IN_TWO_PARTS",
+        test="tests/schedules/test_parts.py::test_the_answer_by_name_is_the_answer_by_actions",
+    ),
+    Fault(
+        name="an export restates the default of gather",
+        file="planc/interop/plan_setup.py",
+        text='gather=plan.gather_per if plan.store("params") else None,',
+        planted='gather=plan.gather.per if plan.gather else "pass",',
+        test="tests/language/test_said_defaults.py::test_of_every_kind_of_schedule",
+    ),
+    Fault(
+        name="torch gathers in each pass whatever the schedule",
+        file="backends/cuda/analysis/roles.py",
+        text='gather_per=plan.gather_per_in(""),',
+        planted='gather_per="pass" if plan.gather is None else plan.gather.per,',
+        test="tests/language/test_said_defaults.py::test_of_every_kind_of_schedule",
+    ),
+    Fault(
+        name="a gather sentence counts where nothing is gathered",
+        file="planc/ir/plan.py",
+        text="""        if not self.store("params", region):
+            return "step"
+        if self.gather is not None:
+            return self.gather.per
+""",
+        planted="""        if self.gather is not None:
+            return self.gather.per
+        if not self.store("params", region):
+            return "step"
+""",
+        test="tests/language/test_said_defaults.py::test_a_sentence_about_what_is_not_gathered_changes_nothing",
+    ),
+    Fault(
+        name="a row that fails ends the bench",
+        file="planc/calibration/accuracy.py",
+        text="        except Exception as error:  # whatever it is that a row says\n",
+        planted="        except ArithmeticError as error:\n",
+        test="tests/calibration/test_rows.py::test_a_row_that_fails_is_one_row_s_failure",
+    ),
+    Fault(
+        name="an optimizer that a row names is dropped",
+        file="planc/calibration/plans.py",
+        text='    if "adam" not in said or any(',
+        planted="    if any(",
+        test="tests/calibration/test_rows.py::test_a_field_that_is_not_used_fails_its_row_by_name",
+    ),
+    Fault(
+        name="an option that is off counts as unsaid",
+        file="planc/calibration/row_fields.py",
+        text='    if value is None or value in ("", [], {})',
+        planted='    if value is None or value is False or value in ("", [], {})',
+        test="tests/calibration/test_rows.py::test_a_field_that_is_not_used_fails_its_row_by_name",
+    ),
+    Fault(
+        name="sizes of a catalog's model are not compared with the row's",
+        file="planc/calibration/plans.py",
+        text="        _check_sizes(fields, build_model(known), sizes)\n",
+        planted="",
+        test="tests/calibration/test_rows.py::test_no_field_of_a_row_is_dropped",
+    ),
 )
