@@ -177,10 +177,10 @@ def main() -> int:
     if options.axis_of_one:
         return check_axis_of_one(options.count, options.seconds, options.first)
     if options.train or options.first_step:
-        from tests.random_plans.train import STACKS, train_all
+        from tests.random_plans.train import STACKS, Work, train_all
 
         stacks = (options.stack,) if options.stack else STACKS
-        work = "first step" if options.first_step else "trained"
+        work: Work = "first step" if options.first_step else "trained"
         broken = train_all(options.state, options.count, options.seconds, options.first, stacks, work)
     else:
         more = {"typed": options.typed}
