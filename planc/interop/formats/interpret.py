@@ -160,7 +160,7 @@ class Script:
             status = self._run(node.body)
             self._variables.back()
             return status
-        self._functions[node.words[-1].bare] = node
+        self._functions[node.words[-1].plain] = node
         return True
 
     def _if(self, node: If) -> bool | None:
@@ -177,7 +177,7 @@ class Script:
         else:
             open_branches += [node.otherwise] if node.otherwise is not None else []
             decided = node.otherwise is not None
-        return self._ways(open_branches, decided)
+        return self._branches(open_branches, decided)
 
     def _condition(self, steps: Steps) -> bool | None:
         """The value of a condition; an ordinary command there may fail."""
@@ -186,7 +186,7 @@ class Script:
         value = self._run(steps)
         return None if steps and _name(steps[-1]) in _SUCCEED else value
 
-    def _ways(self, bodies: Sequence[Steps], all_of_them: bool) -> bool | None:
+    def _branches(self, bodies: Sequence[Steps], all_of_them: bool) -> bool | None:
         """Follow the one of `bodies` that is run for sure, or each of them apart."""
         if len(bodies) == 1 and all_of_them:
             return self._run(bodies[0])
@@ -228,15 +228,15 @@ class Script:
             if certain or None in matches:
                 ways.append(body)
             if certain:
-                return self._ways(ways, all_of_them=True)
-        return self._ways(ways, all_of_them=False)
+                return self._branches(ways, all_of_them=True)
+        return self._branches(ways, all_of_them=False)
 
     # Commands.
 
     def _simple(self, node: Simple) -> bool | None:
         before = next((i for i, word in enumerate(node.words) if not _assigns(word)), 0)
         words = node.words[before:]  # `NAME=VALUE` before a command is its environment
-        name = words[0].bare if words else ""
+        name = words[0].plain if words else ""
         if all(_assigns(word) for word in words):
             for word in words:
                 self._assign(word)
@@ -362,7 +362,7 @@ class Script:
             if _assigns(word):
                 self._assign(word)
             name = word.text.partition("=")[0].rstrip("+")
-            self._variables.exported |= {name} if words[0].bare == "export" else set()
+            self._variables.exported |= {name} if words[0].plain == "export" else set()
         self.read |= {id(word) for word in words if not _assigns(word)}
         return True
 
@@ -615,7 +615,7 @@ def _assigns(word: Written) -> bool:
 def _only_assigns(step: Step) -> bool:
     """True for a pipeline that only changes variables."""
     return all(
-        isinstance(node, Simple) and (all(map(_assigns, node.words)) or node.words[0].bare in (*_DECLARES, *_SETS))
+        isinstance(node, Simple) and (all(map(_assigns, node.words)) or node.words[0].plain in (*_DECLARES, *_SETS))
         for node in step.pipeline
     )
 
@@ -623,7 +623,7 @@ def _only_assigns(step: Step) -> bool:
 def _name(step: Step) -> str:
     """The first word of the last command of a pipeline; `[[` for a test, nothing for what is put together."""
     last = step.pipeline[-1]
-    return last.words[0].bare if isinstance(last, Simple) and last.words else "[[" if isinstance(last, Test) else ""
+    return last.words[0].plain if isinstance(last, Simple) and last.words else "[[" if isinstance(last, Test) else ""
 
 
 def _inner_script(words: Sequence[ShellWord]) -> tuple[int, int, str] | None:

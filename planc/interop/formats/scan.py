@@ -155,7 +155,7 @@ class Scan:
             self.reserved.append(self._double_bracket())
         else:
             named = self._word()
-            name = named.bare if named else ""
+            name = named.plain if named else ""
             self.reserved += [named] if named else []
             self._skip(lines=True)
             items = self._line()[0] if self._take("in") else []
@@ -199,8 +199,8 @@ class Scan:
             if (word := self._word()) is None:
                 start = self._at
                 self._at += max(len(self._operator()), 1)
-                word = self._kept(start, (Piece(self._text[start : self._at], start),))
-            if word.bare == "]]":
+                word = self._listed(start, (Piece(self._text[start : self._at], start),))
+            if word.plain == "]]":
                 self.reserved.append(word)
                 break
             words.append(word)
@@ -210,11 +210,11 @@ class Scan:
         """`(( ... ))`, as one word."""
         start = self._at
         self._at = self._closing(start)
-        return self._kept(start, (Piece(self._text[start + 2 : self._at - 2], start + 2, expanded=True),))
+        return self._listed(start, (Piece(self._text[start + 2 : self._at - 2], start + 2, expanded=True),))
 
     def _simple(self) -> Node:
         words, documents = self._line()
-        named = words[0].bare if words else ""
+        named = words[0].plain if words else ""
         brackets = _NO_ARGUMENTS.match(self._text, self._at)
         if not (named == "function" and len(words) == 2) and not (named and len(words) == 1 and brackets):
             return Simple(tuple(words), tuple(documents))
@@ -262,7 +262,7 @@ class Scan:
         at = min(at, len(self._text))
         literal = any(piece.quoted for piece in mark.pieces)
         text = self._text[start:at]
-        return self._kept(start, (self._piece(text, start, quoted=literal),), end=at)
+        return self._listed(start, (self._piece(text, start, quoted=literal),), end=at)
 
     # Words.
 
@@ -323,7 +323,7 @@ class Scan:
                 self._at = found.end()
             else:
                 break
-        return None if self._at == start else self._kept(start, tuple(pieces), items)
+        return None if self._at == start else self._listed(start, tuple(pieces), items)
 
     def _items(self) -> tuple[Written, ...]:
         """The words of an array."""
@@ -407,7 +407,7 @@ class Scan:
     def _piece(self, text: str, start: int, quoted: bool = False, expanded: bool = False) -> Piece:
         return Piece(text, -1 if self._place else start + self._shift, quoted, expanded)
 
-    def _kept(
+    def _listed(
         self, start: int, pieces: tuple[Piece, ...], items: tuple[Written, ...] | None = None, end: int = 0
     ) -> Written:
         word = self._made(start, pieces, end or self._at, items)

@@ -34,7 +34,7 @@ class Written:
         return "".join(piece.text for piece in self.pieces)
 
     @property
-    def bare(self) -> str:
+    def plain(self) -> str:
         """The word where none of it is quoted, as a word of the shell's own language is; else empty."""
         return "" if any(piece.quoted or piece.expanded for piece in self.pieces) else self.text
 
