@@ -66,12 +66,13 @@ from planc.trainer.run.dry_run import DryRun
 
 
 def _candidate() -> Schema:
-    numbers = ("time_s", "memory_gib", "mfu", "tokens_per_s_per_device")
+    numbers = ("time_s", "memory_gib", "mfu", "peak_tflops", "tokens_per_s_per_device")
     return exactly(
         plan=TEXT,
         **dict.fromkeys(numbers, NUMBER),
         why=TEXT,
         run=nullable(of_type(RunCost)),
+        peak_dtype=TEXT,
         interval_s=nullable(array(NUMBER)),
     )
 

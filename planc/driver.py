@@ -26,6 +26,7 @@ from planc.ir.saved_model import SavedModel, saved_path
 from planc.ir.target import NO_TARGET, TARGETS, AnyTarget, Target
 from planc.ir.version import Version, dotted, version_of
 from planc.language.build import Built, build_file
+from planc.language.defaults import decisive
 from planc.language.framework_rules import is_foreign
 from planc.language.target import target_of_cluster
 from planc.language.verbs.model_from import MAX_BYTES, ORIGINS
@@ -582,6 +583,7 @@ def _plan_facts(plan: Plan) -> dict[str, Any]:
         "microbatches": plan.microbatches if whole else None,
         "devices": plan.mesh.devices,
         "mesh": plan.mesh.sizes,
+        "defaults": decisive(plan),
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from planc.compare.resharding_bytes import ReshardingBytes, resharding_bytes
@@ -41,7 +41,7 @@ class Change:
     a: float | str | None
     b: float | str | None
     names: tuple[str, ...] = ()
-    """For a changed layout, every parameter or activation that has it."""
+    """For a changed layout, every parameter or activation that has it; for `mfu`, the peak that each is a share of."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,7 +273,11 @@ def _memory(a: CostedPlan, b: CostedPlan) -> Iterator[Change]:
 def _step(a: CostedPlan, b: CostedPlan) -> Iterator[Change]:
     for name in STEP:
         unit = {"mfu": "share", "tokens_per_s_per_device": "tokens/s"}.get(name, "s")
-        yield from _number("step", name, unit, getattr(a.step, name), getattr(b.step, name))
+        peaks = (a.step.peak, b.step.peak) if name == "mfu" else ()
+        yield from (
+            replace(change, names=peaks)
+            for change in _number("step", name, unit, *(getattr(c.step, name) for c in (a, b)))
+        )
 
 
 def _run(a: CostedPlan, b: CostedPlan) -> Iterator[Change]:

@@ -29,6 +29,9 @@ class Costs:
     memory_gib: float
     """On the fullest device."""
     capacity_gib: float
+    peak_tflops: float
+    """Dense peak of a device (TFLOP/s) that `mfu` is a share of, in `peak_dtype`."""
+    peak_dtype: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,6 +131,8 @@ def _row(value: int, checked: Examined) -> Row:
         costs = Costs(
             time_s=step.time_s,
             mfu=step.mfu,
+            peak_tflops=step.peak_tflops,
+            peak_dtype=step.peak_dtype,
             tokens_per_s_per_device=step.tokens_per_s_per_device,
             exposed_comm_s=step.exposed_comm_s,
             bubble_s=step.bubble_s,

@@ -151,7 +151,7 @@ def _optimizer(report: Report) -> str:
 def _compute(report: Report) -> str:
     assert report.step
     step = report.step
-    return f"compute {seconds(step.compute_s)} of {seconds(step.time_s)}, MFU {step.mfu:.1%}"
+    return f"compute {seconds(step.compute_s)} of {seconds(step.time_s)}, MFU {step.mfu:.1%} of {step.peak}"
 
 
 def _recompute(report: Report) -> str:
@@ -164,7 +164,7 @@ def _expect(report: Report) -> str:
     step, used = report.step, report.memory.per_device_gib.total
     shares = f"bubble {step.bubble_s / step.time_s:.1%}, exposed_comm {step.exposed_comm_s / step.time_s:.1%}"
     run = "".join(f"; {line}" for line in run_lines(report.run))
-    return f"memory {gib(used)} GiB, step_time {seconds(step.time_s)}, mfu {step.mfu:.1%}, {shares}{run}"
+    return f"memory {gib(used)} GiB, step_time {seconds(step.time_s)}, mfu {step.mfu:.1%} of {step.peak}, {shares}{run}"
 
 
 def _run(report: Report) -> str:

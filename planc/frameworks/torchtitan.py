@@ -15,10 +15,12 @@ EVERY_OTHER = ("ffn.swiglu", "attention.k", "attention.out", "ffn.up")
 
 def by_list(model: Model, kernel: str) -> tuple[str, ...]:
     """The ops of `model` that torch's list of saved ops leaves out: norms, sums and every other product of a block,
-    counted from the first; attention's core where its `kernel` is cuDNN's."""
+    counted from the first; attention's core where its `kernel` is cuDNN's. No grouped product is on the list
+    (`_grouped_mm`), nor what orders tokens by expert: all between the router and the sum runs again."""
     cheap = [op.name for op in model.block_ops if op.kind in ("norm", "rope", "add")]
     known = {op.name for op in model.block_ops}
     products = [n for n in EVERY_OTHER if n in known]
+    products += [op.name for op in model.block_ops if op.region in ("experts", "dispatch")]
     return (*cheap, *products, *(("attention.core",) if kernel == "cudnn" else ()))
 
 

@@ -47,8 +47,9 @@ def report_shown(report: Report) -> Shown:
     fits = "fits" if worst.per_device_gib.total <= report.memory.capacity_gib else "does not fit"
     summary = (
         f"{fits}: {gib(worst.per_device_gib.total)} of {gib(report.memory.capacity_gib)} GiB, {seconds(step.time_s)} a"
-        f" step, MFU {percent(step.mfu)}, {count(step.tokens_per_s_per_device * (report.devices or 1))} tokens/s on"
-        f" {report.devices:,} devices, {named(report.target)}"
+        f" step, MFU {percent(step.mfu)} of {step.peak},"
+        f" {count(step.tokens_per_s_per_device * (report.devices or 1))} tokens/s on {report.devices:,} devices,"
+        f" {named(report.target)}"
     )
     pictures = (("memory of a device", _memory(report)), ("a step, on the slowest rank", _step(report)))
     return Shown(title=title, summary=summary, pictures=pictures, heads=heads, rows=rows)

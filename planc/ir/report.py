@@ -144,6 +144,10 @@ class Step:
     tokens_per_s_per_device: float
     tflops_per_device: float
     mfu: float
+    peak_tflops: float
+    """Dense peak of a device (TFLOP/s) that `mfu` is a share of."""
+    peak_dtype: str
+    """The dtype of that peak: that of the plan's `compute`, or the next wider one that the chip has a rate for."""
     compute_s: float
     recompute_s: float
     exposed_comm_s: float
@@ -151,6 +155,16 @@ class Step:
     optimizer_s: float
     offload_s: float
     overhead_s: float
+
+    @property
+    def peak(self) -> str:
+        """What `mfu` is a share of: `989 TFLOP/s (bf16)`."""
+        return peak_text(self.peak_tflops, self.peak_dtype)
+
+
+def peak_text(tflops: float, dtype: str) -> str:
+    """A peak of `tflops` TFLOP/s in `dtype`, as every answer with an MFU names it: `989 TFLOP/s (bf16)`."""
+    return f"{tflops:.4g} TFLOP/s ({dtype})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,6 +284,8 @@ class Report(Value, InNotebook):
     cluster: ClusterFacts | None = None
     devices: int | None = None
     mesh: dict[str, int] | None = None
+    defaults: tuple[str, ...] = ()
+    """What the plan leaves open that changes seconds or GiB by much: `recompute none`, `microbatch 1`."""
     axes: tuple[AxisFacts, ...] | None = None
     limits: Limits | None = None
     diagnostics: tuple[Diagnostic, ...] = ()

@@ -9,6 +9,7 @@ from importlib.resources.abc import Traversable
 
 from planc.syntax import Tree, parse_text
 
+_NODE = re.compile(r"^node\s+(\w+)\s*=\s*(\d+)\s*x\s*(\w+)", re.MULTILINE)
 _DECLARES = re.compile(r"^(?:node|torus)\s+(\w+)", re.MULTILINE)
 
 
@@ -20,6 +21,13 @@ def machines() -> dict[str, str]:
         for name in _DECLARES.findall(item.read_text()):
             found[name] = item.name
     return found
+
+
+@cache
+def nodes_of(chip: str) -> dict[str, int]:
+    """The bundled nodes of the bundled `chip`: their chips, by name. {} where no file declares such a chip."""
+    declared = {m[1]: (int(m[2]), m[3]) for f in _folder("hardware") for m in _NODE.finditer(f.read_text())}
+    return {name: chips for name, (chips, of) in declared.items() if of == chip}
 
 
 @cache

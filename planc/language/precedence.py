@@ -4,11 +4,12 @@ otherwise one dim laid out twice is an error."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from planc.diag.diagnostic import Edit, Fix, Related
 from planc.diag.span import Span
 from planc.language.draft import Draft
-from planc.syntax.tree import Node, Sentence, Word
+from planc.syntax.tree import Node, Sentence
 
 Subject = tuple[str, str, str]
 """Verb, dim or noun, and region that a sentence lays out."""
@@ -26,7 +27,7 @@ def settle(sentences: list[Sentence], draft: Draft) -> list[Sentence]:
         beaten = [s for s in subjects(sentence) if sentence.via is not None and s in explicit]
         for subject in beaten:
             _note_overridden(sentence, explicit[subject], subject, draft)
-        remaining = _without_subjects(sentence, {name for _, name, _ in beaten})
+        remaining = without_subjects(sentence, {name for _, name, _ in beaten})
         if remaining is not None:
             _contradictions(remaining, seen, draft)
             kept.append(remaining)
@@ -77,15 +78,16 @@ def _note_overridden(beaten: Sentence, winner: Sentence, subject: Subject, draft
     )
 
 
-def _without_subjects(sentence: Sentence, names: set[str]) -> Sentence | None:
-    """The sentence without some of its subjects; None when nothing is left."""
+def without_subjects(sentence: Sentence, names: set[str]) -> Sentence | None:
+    """`sentence`, a `shard`, `replicate` or `store`, without the subjects in `names`; None when nothing is left."""
     if not names:
         return sentence
     lists = sentence.node.nodes("names")
-    left: tuple[Node | Word, ...] = tuple(w for w in lists[0].words() if w.text not in names)
+    left = tuple(w for w in lists[0].words() if w.text not in names)
     if not left:
         return None
     first = Node("names", left, lists[0].span)
     parts = tuple(first if p is lists[0] else p for p in sentence.node.parts)
+    said, kept = (", ".join(w.text for w in words) for words in (lists[0].words(), left))
     node = Node(sentence.node.kind, parts, sentence.node.span)
-    return Sentence(sentence.verb, node, sentence.text, sentence.span, sentence.target, sentence.via)
+    return replace(sentence, node=node, text=sentence.text.replace(said, kept, 1))

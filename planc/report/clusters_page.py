@@ -36,6 +36,8 @@ class Row(Data):
     price: float | None
     time_s: float | None
     mfu: float | None
+    peak: str
+    """What `mfu` is a share of; empty without a layout."""
     memory_gib: float | None
     step: StepParts | None
     layout: str
@@ -117,6 +119,7 @@ def _row(number: int, row: OnCluster, on_front: bool) -> Row:
         price=run.price if run else None,
         time_s=best.time_s if best else None,
         mfu=best.step.mfu if best else None,
+        peak=best.step.peak if best else "",
         memory_gib=best.memory_gib if best else None,
         step=StepParts(**{name: getattr(best.step, name) for name in StepParts.model_fields}) if best else None,
         layout=(best.label or "the plan's own") if best else "",
@@ -279,7 +282,7 @@ def figures(row: Row, currency: str) -> dict[str, str]:
     return {
         "devices": f"{row.devices:,}",
         "step": seconds(row.time_s),
-        "mfu": percent(row.mfu),
+        "mfu": f"{percent(row.mfu)} of {row.peak}",
         "days": days(row.days),
         "hours": count(row.device_hours),
         "price": money(row.price, currency) if row.price is not None and currency else "-",

@@ -10,7 +10,7 @@ from planc.compare.diff import Diff
 from planc.cost.costed import CostedPlan
 from planc.driver import Examined
 from planc.ir.notebook import MEMORY_PARTS, STEP_PARTS
-from planc.ir.report import RunCost
+from planc.ir.report import RunCost, Step
 from planc.picture.charts import Bar, Limit, stacked_bars
 from planc.picture.marks import Picture
 from planc.picture.units import count, gib, percent, seconds, size
@@ -162,13 +162,17 @@ def _side(letter: Literal["A", "B"], costed: CostedPlan, file: str) -> Side:
     )
 
 
+def _mfu(step: Step) -> str:
+    return f"{percent(step.mfu)} of {step.peak}"
+
+
 def _verdict(a: CostedPlan, b: CostedPlan, found: Diff) -> DiffVerdict:
     used = [c.memory.worst.per_device_gib.total for c in (a, b)]
     rates = [c.step.tokens_per_s_per_device * c.cluster.devices for c in (a, b)]
     four = (
         _number("Memory of the fullest device", used[1], "GiB", f"{gib(used[1])} GiB", f"{gib(used[0])} GiB", used[0]),
         _number("Time of a step", b.step.time_s, "s", seconds(b.step.time_s), seconds(a.step.time_s), a.step.time_s),
-        _number("MFU", b.step.mfu, "share of the dense peak", percent(b.step.mfu), percent(a.step.mfu), a.step.mfu),
+        _number("MFU", b.step.mfu, "share of the dense peak", _mfu(b.step), _mfu(a.step), a.step.mfu),
         _number("Tokens each second", rates[1], "tokens/s", count(rates[1]), count(rates[0]), rates[0]),
     )
     numbers: tuple[Number, ...] = (*four, *_run_numbers(a.run, b.run))

@@ -179,7 +179,7 @@ def _verdict(subject: Subject) -> Verdict:
             value=step.mfu,
             unit="share of the dense peak",
             text=percent(step.mfu),
-            of=f"{step.tflops_per_device:.3g} TFLOP/s a device",
+            of=f"{step.tflops_per_device:.3g} of {step.peak} a device",
         ),
         Number(
             name="Tokens each second",
@@ -192,12 +192,12 @@ def _verdict(subject: Subject) -> Verdict:
     stage = f"stage {used.worst.stage} takes" if len(used.stages) > 1 else "each takes"
     sentence = (
         f"{said} its {devices:,} devices: {stage} {gib(fullest)} of {gib(capacity)} GiB, and a step of"
-        f" {count(report.tokens_per_step or 0)} tokens takes {seconds(step.time_s)} at {percent(step.mfu)} of the peak,"
-        f" bound by {limits.bound_by}."
+        f" {count(report.tokens_per_step or 0)} tokens takes {seconds(step.time_s)} at {percent(step.mfu)} of the"
+        f" peak, {step.peak} a device, bound by {limits.bound_by}."
     )
     headline = (
-        f"{gib(fullest)} of {gib(capacity)} GiB, {seconds(step.time_s)} a step, MFU {percent(step.mfu)},"
-        f" {numbers[3].text} tokens/s"
+        f"{gib(fullest)} of {gib(capacity)} GiB, {seconds(step.time_s)} a step, MFU {percent(step.mfu)} of"
+        f" {step.peak}, {numbers[3].text} tokens/s"
     )
     more = run_numbers(costed.run)
     return Verdict(

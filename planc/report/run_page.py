@@ -183,7 +183,7 @@ def _page(file: Path, records: list[Record], starts: list[Record], steps: list[R
         losses=losses,
         speed=speed,
         memory=memory,
-        compared=_compared(predictions, steps, speed, memory, goodput),
+        compared=_compared(starts[-1], steps, speed, memory, goodput),
         goodput=goodput,
         events=tuple(_events(records, float(first["time"])))[-MOST_EVENTS:],
         command=command,
@@ -258,18 +258,25 @@ def _goodput(records: list[Record], predicted: float | None) -> Goodput | None:
 
 
 def _compared(
-    predictions: dict[str, Any],
+    start: Record,
     steps: list[Record],
     speed: Figure | None,
     memory: Figure | None,
     goodput: Goodput | None,
 ) -> Comparison | None:
+    predictions: dict[str, Any] = start.get("predicted") or {}
     times = [value for _, value in _numbers(steps[1:] or steps, "step_s")]
     mfu = [value for _, value in _numbers(steps, "mfu")]
     pairs: list[tuple[str, str, str, float | None, Callable[[float], str]]] = [
         ("step", "s", "step_time_s", median(times) if times else None, seconds),
         ("tokens/s", "", "tokens_per_s", speed.series.usual if speed else None, "{:,.0f}".format),
-        ("MFU", "share", "mfu", median(mfu) if mfu else None, percent),
+        (
+            f"MFU ({start['dtype']})" if "dtype" in start else "MFU",
+            "share",
+            "mfu",
+            median(mfu) if mfu else None,
+            percent,
+        ),
         ("memory", "GiB", "memory_gib", max(memory.series.values) if memory else None, gib),
         ("goodput", "share", "goodput", goodput.share if goodput else None, percent),
     ]

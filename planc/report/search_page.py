@@ -181,7 +181,7 @@ def _verdict(file: str, found: Found) -> SearchVerdict:
             value=first.step.mfu,
             unit="share",
             text=percent(first.step.mfu),
-            of=f"{tokens:,.0f} tokens/s a device",
+            of=f"of {first.step.peak} a device; {tokens:,.0f} tokens/s",
         ),
         Number(
             name="Layouts decided",
@@ -191,11 +191,12 @@ def _verdict(file: str, found: Found) -> SearchVerdict:
             of=f"{found.fully_costed:,} costed in {seconds(found.seconds)}",
         ),
     )
+    of_peak = f"{percent(first.step.mfu)} of {first.step.peak}"
     sentence = (
         f"The fastest layout that fits: {first.label or 'the plan itself'}. A step takes {seconds(first.time_s)} at"
-        f" {percent(first.step.mfu)} of the peak, with {gib(first.memory_gib)} of {gib(found.room_gib)} GiB; {decided}."
+        f" {of_peak}, with {gib(first.memory_gib)} of {gib(found.room_gib)} GiB; {decided}."
     )
-    headline = f"{seconds(first.time_s)} a step, {gib(first.memory_gib)} GiB, MFU {percent(first.step.mfu)}"
+    headline = f"{seconds(first.time_s)} a step, {gib(first.memory_gib)} GiB, MFU {of_peak}"
     return SearchVerdict(
         sentence=sentence + run_sentence(first.run), numbers=(*numbers, *run_numbers(first.run)), headline=headline
     )

@@ -112,6 +112,8 @@ class Candidate:
             "time_s": self.time_s,
             "memory_gib": self.memory_gib,
             "mfu": step.mfu,
+            "peak_tflops": step.peak_tflops,
+            "peak_dtype": step.peak_dtype,
             "tokens_per_s_per_device": step.tokens_per_s_per_device,
             "why": self.why,
             "run": None if self.run is None else asdict(self.run),

@@ -26,6 +26,7 @@ def found_shown(found: Found) -> Shown:
     if not rows:
         return Shown(title="search", summary=f"no layout fits {gib(found.room_gib)} GiB")
     bars = [Bar(str(i), [getattr(c.step, p) for p in PARTS], seconds(c.time_s)) for i, c in enumerate(found, 1)]
+    summary += f"; MFU is of {found.best[0].step.peak}"
     title = "Steps of the best layouts"
     picture = stacked_bars(bars, STEP_PARTS, title=title, summary=summary, unit="seconds", width=WIDE)
     return Shown(title="search", summary=summary, pictures=((title, picture),), heads=heads, rows=rows)

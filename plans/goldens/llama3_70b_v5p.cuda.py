@@ -197,4 +197,5 @@ def clip_grad_norm(model: nn.Module, mesh: DeviceMesh, max_norm: float) -> torch
 def data_rank(mesh: DeviceMesh) -> tuple[int, int]:
     """(index, count) of the slice of the global batch that this rank trains on."""
     # Ranks lie as fsdp 64 > tp 4.
-    return mesh.get_rank() // 4, 64
+    rank = mesh.get_rank()
+    return rank // 4, 64

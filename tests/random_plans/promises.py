@@ -9,13 +9,14 @@ import re
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
 from planc.checks import rules
+from planc.cli import main
 from planc.cli.views.report_text import gib, print_report
 from planc.cost.machine.axis_orders import moving_axes
 from planc.diag.errors import PlanError
@@ -114,6 +115,7 @@ def prove(drawn: Drawn, folder: Path, *, thorough: bool = True) -> Outcome:
         assert _words(formatted) == _words(drawn.text), "the formatted plan says another thing"
         if thorough and examined.plan is not None:
             one_meaning(path, drawn, formatted)
+            said_in_full(path, report)
         for target in TARGETS:
             answer(path, target, examined, outcome, thorough=thorough)
         if thorough and report.step is not None and 1 < len(moving_axes(examined.plan.mesh)) <= SEARCHED_AXES:
@@ -154,6 +156,17 @@ def one_meaning(path: Path, drawn: Drawn, formatted: str) -> None:
     assert again is not None and again.sha256 == plan.sha256, "the formatted plan means another thing"
     text = plan.canonical()
     assert read_compiled(json.loads(text)).canonical() == text, "the compiled plan is read as another one"
+
+
+def said_in_full(path: Path, report: Report) -> None:
+    """A plan with its shorthands and defaults written out has the figures of the plan."""
+    with redirect_stdout(io.StringIO()) as shown, redirect_stderr(io.StringIO()):
+        main(["expand", str(path)])
+    other = path.with_name("said_in_full.plan")
+    other.write_text(shown.getvalue())
+    again = examine(other, targets=()).report
+    assert (again.step, again.memory) == (report.step, report.memory), "its defaults, written out, cost another thing"
+    assert again.defaults == (), again.defaults
 
 
 def consistent(examined: Examined) -> None:

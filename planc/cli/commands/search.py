@@ -100,6 +100,7 @@ def run(options: argparse.Namespace) -> int:
     if not found.best:
         print(_none(found), file=sys.stderr)
         return _status(found)
+    print(f"MFU is of {found.best[0].step.peak}")
     long = found.best[0].run is not None
     rows = [
         (str(i), c.label, seconds(c.time_s), f"{c.step.mfu:.1%}", f"{c.memory_gib:.1f}", *_run(c.run), c.why)

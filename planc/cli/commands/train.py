@@ -214,12 +214,20 @@ def _announce(ready: Prepared, options: argparse.Namespace, traced: dict[str, An
     mesh = "one process" if options.single else " > ".join(f"{n} {s}" for n, s in plan.mesh.sizes.items())
     processes = f"{ready.processes} process{'es' if ready.processes > 1 else ''}"
     print(
-        f"{plan.name} on {ready.target}: {mesh}, {processes}, {_steps_of(ready)}",
+        f"{plan.name} on {ready.target}: {mesh}, {processes}, {_steps_of(ready)}; MFU is of {_peak(plan)} a device",
         file=stream,
         flush=True,
     )
     for note in ready.notes:
         print(f"{note.severity}[{note.code}]: {printable(note.message)}", file=stream, flush=True)
+
+
+def _peak(plan: Plan) -> str:
+    from planc.cost.machine.rates import peak_flops_per_s, rated_dtype
+    from planc.ir.report import peak_text
+
+    chip, dtype = plan.cluster.chip, plan.precision.compute
+    return peak_text(peak_flops_per_s(chip, dtype) / chip.devices / 1e12, rated_dtype(chip, dtype))
 
 
 def _steps_of(ready: Prepared) -> str:

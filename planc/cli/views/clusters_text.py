@@ -32,7 +32,7 @@ def _row(row: OnCluster, star: str, currency: str) -> tuple[str, ...]:
         return (star, row.cluster, *("-",) * 7, row.why)
     price = money(row.price, run.currency) if run.price is not None and run.currency else "-"
     of = row.target or NO_TARGET
-    figures = (f"{row.devices:,}", of, seconds(best.time_s), f"{best.step.mfu:.1%}", days(row.days))
+    figures = (f"{row.devices:,}", of, seconds(best.time_s), f"{best.step.mfu:.1%} of {best.step.peak}", days(row.days))
     return (star, row.cluster, *figures, count(run.device_hours), price, best.label or "the plan's own")
 
 

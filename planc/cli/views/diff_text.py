@@ -21,7 +21,6 @@ TITLES: dict[Part, str] = {
 }
 LABELS = {
     "time_s": "step",
-    "mfu": "MFU",
     "tokens_per_s_per_device": "tokens/s on a device",
     "exposed_comm_s": "exposed communication",
     "comm_buffers": "comm buffers",
@@ -137,6 +136,10 @@ def _checkpoint(bold: Bold, found: Diff) -> Iterator[str]:
 
 
 def label(change: Change) -> str:
+    """What `change` is called; of MFU with the peak that it is a share of, or both where they differ."""
+    if change.name == "mfu":
+        a, b = change.names
+        return f"MFU of {a}" if a == b else f"MFU of {a}, in B of {b}"
     return LABELS.get(change.name, change.name.removesuffix("_s"))
 
 

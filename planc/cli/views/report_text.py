@@ -38,8 +38,13 @@ def brief_line(report: Report) -> str:
     used = report.memory.per_device_gib.total
     return (
         f"{report.plan}: {used:.1f} of {report.memory.capacity_gib:.0f} GiB, step {seconds(report.step.time_s)},"
-        f" MFU {report.step.mfu:.1%}, {named(report.target)}"
+        f" MFU {report.step.mfu:.1%} of {report.step.peak}, {named(report.target)}{_defaults(report)}"
     )
+
+
+def _defaults(report: Report) -> str:
+    """The clause on what holds because the plan does not say it."""
+    return f"; by default {', '.join(report.defaults)}" if report.defaults else ""
 
 
 def _trained(report: Report) -> str:
@@ -57,7 +62,7 @@ def _headline(report: Report) -> list[str]:
     return [
         f"{title}: {report.model.name} on {devices}, mesh {mesh}",
         f"{count(report.model.params)} parameters{_trained(report)}, {count(report.tokens_per_step)} tokens a step"
-        f" ({report.global_batch} sequences, {report.microbatches} microbatches a rank)",
+        f" ({report.global_batch} sequences, {report.microbatches} microbatches a rank){_defaults(report)}",
         f"target {report.target}: attention, collectives and memory of its program"
         if report.target
         else f"as {framework(report.framework).title} realises it"
@@ -126,8 +131,8 @@ def _step(report: Report) -> list[str]:
         if value > 0
     ]
     return [
-        f"{strong('step')} {seconds(step.time_s)}   MFU {step.mfu:.1%}   {step.tflops_per_device:.3g} TFLOP/s"
-        f" and {step.tokens_per_s_per_device:,.0f} tokens/s on each device",
+        f"{strong('step')} {seconds(step.time_s)}   MFU {step.mfu:.1%} of {step.peak}  "
+        f" {step.tflops_per_device:.3g} TFLOP/s and {step.tokens_per_s_per_device:,.0f} tokens/s on each device",
         *table(("", "time", "share", ""), rows, left=1, left_last=True),
         f"bound by {limits.bound_by}: {limits.what}",
         *_interval(report),

@@ -11,6 +11,7 @@ from textwrap import shorten
 from planc.cli.views.report_text import seconds, strong
 from planc.cli.views.table import table
 from planc.compare.sweep import NAMES, Costs, Row, Sweep
+from planc.ir.report import peak_text
 from planc.ir.target import NO_TARGET, named
 from planc.trainer.telemetry.chart import Across, Curve, plot, svg
 
@@ -25,7 +26,9 @@ SHARES: dict[str, Callable[[Costs], float]] = {
 
 def lines(found: Sweep, width: int) -> Iterator[str]:
     """The table, then the plot if two values or more could be costed."""
-    yield f"{strong(found.file)} over {found.over.name}{_one_target(found)}"
+    peaks = dict.fromkeys(peak_text(r.costs.peak_tflops, r.costs.peak_dtype) for r in found.rows if r.costs)
+    of = "".join(f"; MFU is of {peak}" for peak in peaks)
+    yield f"{strong(found.file)} over {found.over.name}{_one_target(found)}{of}"
     heads = (found.over.name, "devices", "target", "step", "MFU", "GiB", "tokens/s/device", "exposed", "bubble", "")
     rows = [_cells(row, width) for row in found.rows]
     kept = [i for i, head in enumerate(heads) if i == 0 or head not in _idle(found)]
@@ -95,7 +98,7 @@ def csv(found: Sweep) -> str:
     writer = comma.writer(text, lineterminator="\n")
     writer.writerow(["value", "devices", *NAMES, "target", "errors"])
     for row in found.rows:
-        numbers = [""] * len(NAMES) if row.costs is None else [repr(getattr(row.costs, n)) for n in NAMES]
+        numbers = [""] * len(NAMES) if row.costs is None else [str(getattr(row.costs, n)) for n in NAMES]
         codes = row.why or " ".join(d.code for d in row.errors)
         of = "" if row.costs is None else row.target or NO_TARGET
         writer.writerow([row.value, "" if row.devices is None else row.devices, *numbers, of, codes])

@@ -13,7 +13,7 @@ from operator import add
 from planc.cost.compute.flops import model_flops_per_token
 from planc.cost.compute.section import section_time
 from planc.cost.machine.collective_time import algorithm
-from planc.cost.machine.rates import peak_flops_per_s
+from planc.cost.machine.rates import peak_flops_per_s, rated_dtype
 from planc.cost.machine.topology import DeviceGroup, device_group
 from planc.cost.step.lockstep_cost import LockstepCost
 from planc.cost.step.offload import offload_s
@@ -430,11 +430,14 @@ def step_of(plan: Plan, work: RankWork, makespan_s: float) -> Step:
     flops = model_flops_per_token(plan.model, plan.batch.sequence_tokens) * plan.batch.tokens
     chip = plan.cluster.chip
     per_device = flops / total / plan.mesh.devices
+    peak = peak_flops_per_s(chip, plan.precision.compute) / chip.devices
     return Step(
         time_s=total,
         tokens_per_s_per_device=plan.batch.tokens / total / plan.mesh.devices,
         tflops_per_device=per_device / 1e12,
-        mfu=per_device / (peak_flops_per_s(chip, plan.precision.compute) / chip.devices),
+        mfu=per_device / peak,
+        peak_tflops=peak / 1e12,
+        peak_dtype=rated_dtype(chip, plan.precision.compute),
         compute_s=work.compute_s,
         recompute_s=work.recompute_s,
         exposed_comm_s=work.exposed_s,

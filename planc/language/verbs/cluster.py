@@ -41,6 +41,9 @@ def read(sentence: Sentence, draft: Draft) -> None:
     if _stray_parts(draft):
         return
     own = Declared(tuple(draft.hardware)).names("node", "torus", "graph")
+    if word.text not in own and (advice := _part_of_node(word.text, count)):
+        draft.report("E0108", word.span, f"`{word.text}` is a chip, and a cluster has nodes", help=advice)
+        return
     name = draft.one_of(word, [*own, *library.machines()], "a node or torus of any hardware file")
     if name is None:
         return
@@ -84,6 +87,15 @@ def read(sentence: Sentence, draft: Draft) -> None:
         sources=(machine.span.file,),
         cause=draft.cause(sentence),
     )
+
+
+def _part_of_node(chip: str, used: int | None) -> str:
+    """How `used` chips of the bundled `chip` are said as a cluster; empty where no bundled node has them."""
+    for node, whole in library.nodes_of(chip).items():
+        if used and (used <= whole or used % whole == 0):
+            said = f"{ceil(used / whole)} x {node}" + (f"({used})" if used < whole else "")
+            return f"write `cluster {said}`: `{node}` has {whole} of them, and `{node}(N)` uses N"
+    return ""
 
 
 def _stray_parts(draft: Draft) -> bool:
@@ -164,6 +176,12 @@ def _machine_parts(machine: Sentence, declared: Declared, draft: Draft) -> tuple
         declared.find("chip", chip_word.text),
         declared.find("link", link_word.text),
     )
+    asked = chip_sentence is None and machine.verb == "node"
+    advice = _part_of_node(chip_word.text, draft.integer(machine.node.parts[1])) if asked else ""
+    if advice:
+        what = f"`{chip_word.text}` is a chip of a bundled file, which a file of your own does not see"
+        draft.report("E0108", chip_word.span, what, help=advice)
+        return None
     if chip_sentence is None:
         draft.unknown(chip_word, declared.names("chip"), "a chip of the hardware files")
     if link_sentence is None:

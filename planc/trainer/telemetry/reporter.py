@@ -41,6 +41,7 @@ class Watching:
         plan = self._preset.plan
         self._metrics = Metrics(self._path, goes_on=done > 0)
         said: dict[str, Any] = {"plan_sha256": plan.sha256, "target": self._target, "devices": plan.mesh.devices}
+        said["dtype"] = plan.precision.compute
         predicted = json.loads(os.environ.get(PREDICTED, "null"))
         self._metrics.write(
             "start", time=began, **said, tokens_per_step=plan.batch.tokens, done=done, predicted=predicted

@@ -1,0 +1,62 @@
+"""W0214: the two numbers of the batch look swapped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.edits import replace, sentence
+from planc.diag.diagnostic import Diagnostic
+from planc.diag.registry import Rule
+from planc.ir.plan import Plan
+
+SHORT, MANY = 512, 2048
+"""Tokens of a sequence up to which no bundled language model is trained, and sequences from which a step has as many as
+a usual sequence has tokens."""
+
+
+def check(plan: Plan) -> Iterator[Diagnostic]:
+    batch = plan.batch
+    sequences, tokens = batch.sequences, batch.sequence_tokens
+    if not (tokens <= SHORT and sequences >= MANY):
+        return
+    text = sentence("batch", f"{tokens} x {sequences} tokens microbatch {batch.microbatch_sequences}")
+    yield Diagnostic(
+        "W0214",
+        f"{sequences:,} sequences of {tokens:,} tokens: these two look swapped",
+        batch.cause.span,
+        label="sequences x tokens of a sequence",
+        help=f"{tokens:,} sequences of {sequences:,} tokens are as many tokens a step, and another step",
+        fix=replace(batch.cause, text) if tokens % (plan.data_parallel * batch.microbatch_sequences) == 0 else None,
+    )
+
+
+RULE = Rule(
+    code="W0214",
+    title="the batch looks swapped",
+    reads="plan",
+    why="""`batch 128 x 8192 tokens` is 128 sequences of 8192 tokens. The other way round a step has as many tokens, but
+attention meets 64 times fewer keys and each device gets other work: time, memory and MFU are those of another run.
+Language models are trained on sequences of more than 512 tokens; a step of 2048 sequences or more that are shorter than
+that was most likely meant the other way.""",
+    bad="""plan example
+model     llama3_8b
+batch     8192 x 128 tokens microbatch 1
+cluster   1 x h100_node
+mesh      fsdp 8
+use       fsdp over fsdp
+gather    params per step
+compute   bf16 reduce fp32
+recompute blocks
+""",
+    good="""plan example
+model     llama3_8b
+batch     128 x 8192 tokens microbatch 1
+cluster   1 x h100_node
+mesh      fsdp 8
+use       fsdp over fsdp
+compute   bf16 reduce fp32
+recompute blocks
+""",
+    check=check,
+    about=("batch",),
+)
