@@ -208,11 +208,3 @@ def test_programs_take_their_first_step_as_predicted(stack: Target, tmp_path: Pa
     train.launch(stack, files, found, work="first step")
     assert {name: row for name, row in rows.items() if row[0] != "equal"} == {}
     assert len(rows) == len(files) == 12
-
-
-@pytest.mark.long
-def test_mypy_has_nothing_to_say_of_programs(tmp_path: Path) -> None:
-    programs = tmp_path / "programs"
-    for seed in range(40):
-        keep(prove(drawn_of(seed), tmp_path, thorough=False).texts, seed, programs)
-    assert linted(programs, typed=True) == []
