@@ -35,3 +35,16 @@ def test_a_finding_has_tests_that_exist_or_says_what_is_open(name: str) -> None:
     for test in finding["tests"]:
         file, _, function = test.partition("::")
         assert function in functions_of(file), test
+
+
+ANSWERS: dict[str, dict[str, Any]] = tomllib.loads((ROOT / "tests" / "house" / "answers.toml").read_text())
+
+
+@pytest.mark.parametrize("number", range(14))
+def test_a_kind_of_wrong_answer_has_a_law_and_tests_or_says_what_is_open(number: int) -> None:
+    answer = ANSWERS[str(number)]
+    assert set(answer) == {"kind", "law", "tests", "red", "open"} and answer["law"] and answer["red"]
+    assert answer["tests"] or answer["open"]
+    for test in answer["tests"]:
+        file, _, function = test.partition("::")
+        assert function in functions_of(file), test
