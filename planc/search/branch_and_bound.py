@@ -28,7 +28,6 @@ from planc.calibration.intervals import order_margin, step_ratios
 from planc.cost.costed import cost_plan
 from planc.cost.memory.peak import GIB, memory
 from planc.cost.step.layout_cost import LayoutCost
-from planc.cost.step.step_time import step_lower_bound_s
 from planc.cost.step.whole_run import run_of
 from planc.diag.diagnostic import Diagnostic
 from planc.diag.errors import PlanError
@@ -39,6 +38,7 @@ from planc.ir.realised import Realise
 from planc.ir.report import Interval, RunCost, Step
 from planc.ir.target import Target
 from planc.picture.notebook import InNotebook, Shown
+from planc.pipeline.lower_bound import makespan_lower_bound_s
 from planc.search.constraints import Constraints
 from planc.search.explain import reasons
 from planc.search.lower_bounds import Bounds, Family, Shape
@@ -472,7 +472,10 @@ class _Run:
                     self._wait(max(bound_s, nearer_s / point.sequences), gib, LeafNode(point, layout, exact))
         elif not node.simulated_bound:
             point, layout = node.point, node.layout
-            nearer_s = step_lower_bound_s(layout.plan, layout.division.held, layout.work) / point.sequences
+            makespan_s = makespan_lower_bound_s(
+                layout.plan.split, layout.division.held, layout.plan.microbatches, layout.work.times
+            )
+            nearer_s = self.bounds.total_s(layout, makespan_s) / point.sequences
             self._wait(max(bound_s, nearer_s), bound_gib, LeafNode(point, layout, simulated_bound=True))
         else:
             candidate = self._cost(node)

@@ -268,7 +268,18 @@ class Bounds:
         if self.in_lockstep(shape):
             return self.critical_path_s(shape)
         times = shape.paths.kind_times(layout.work.times)
-        return layout.work.total_s(shape.paths.critical.lower_bound_s(times, layout.plan.microbatches)) * SHAVED
+        makespan_s = shape.paths.critical.lower_bound_s(times, layout.plan.microbatches)
+        return self.total_s(layout, makespan_s) * SHAVED
+
+    def total_s(self, layout: LayoutCost, makespan_s: float) -> float:
+        """Seconds of the step of a `layout`, at least, when its pipeline takes at least `makespan_s`. A program may
+        move all state within its microbatches, beside which the rank that is busy the longest need not be the one that
+        the others wait for."""
+        work = layout.work
+        if self._programs:
+            after_s = work.after_s[work.slowest]
+            makespan_s = max(makespan_s - after_s, work.busy_s[work.slowest])
+        return work.total_s(makespan_s)
 
     def in_lockstep(self, shape: Shape) -> bool:
         """True if the ranks of the pipeline of a `shape` run one program."""

@@ -163,7 +163,7 @@ def again(costed: CostedPlan, target: AnyTarget) -> Iterator[str]:
     plan = costed.sharded.plan
     kept = _costed(replace(plan, recompute=Recompute()), target)
     run = _costed(replace(plan, recompute=Recompute(ops=("blocks",))), target)
-    if kept is None or run is None:
+    if kept is None or run is None or plan.offloads:  # a block that runs again has less to bring back from the host
         return
     if run.step.time_s * EXACT < kept.step.time_s:
         yield f"recompute time: {kept.step.time_s:.6g} s becomes {run.step.time_s:.6g} s"

@@ -8,10 +8,12 @@ import pytest
 
 from planc.cli import COMMANDS
 from planc.driver import examine
+from planc.ir.target import NO_TARGET
 from planc.report.data import Subject
 from planc.report.views.roofline import roofline
 from tests.plans import ROOT
 from tests.random_plans import extremes, physics
+from tests.random_plans.pieces import Drawn
 from tests.random_plans.promises import write
 from tests.random_plans.run import drawn_of
 
@@ -24,6 +26,31 @@ def test_no_op_beats_the_machine_and_stored_state_is_less(seed: int, tmp_path: P
     costed = examine(write(drawn_of(seed), tmp_path), targets=()).costed
     assert costed is not None
     assert [*physics.floors(costed), *physics.less_state(costed)] == []
+
+
+CASES = {
+    "state once a step": (
+        "model llama3_70b(layers = 4)\nbatch 64 x 64 tokens microbatch 4\ncluster 16 x h100_node\n"
+        "mesh pp 4 > dp 4 > cp 8\nuse zero2 over dp\nuse cp over cp\nsplit layers over pp as gpipe\ncompute bf16"
+    ),
+    "a host that launches a split backward": (
+        "model llama3_8b(layers = 12)\nbatch 3 x 512 tokens\ncluster 3 x b200_node(4)\nmesh stage 3 > tp 4\n"
+        "use tp over tp\nsplit layers over stage as interleaved_zero_bubble(chunks = 1)\ncompute bf16"
+    ),
+    "a ring and gathers beside the same compute": (
+        "model llama_micro(layers = 4)\nbatch 8 x 32 tokens\ncluster 4 x cpu_local\nmesh cp 2 > data 2\n"
+        "use fsdp over data\nuse cp over cp as ring\ncompute fp32"
+    ),
+}
+
+
+@pytest.mark.parametrize("case", [*CASES, 0, 1, 3], ids=str)
+def test_more_machine_or_less_to_do_is_never_slower(case: str | int, tmp_path: Path) -> None:
+    drawn = drawn_of(case) if isinstance(case, int) else Drawn("p", tuple(CASES[case].splitlines()))
+    examined = examine(write(drawn, tmp_path))
+    costed, target = examined.costed, examined.report.target or NO_TARGET
+    assert costed is not None
+    assert [*physics.more_machine(costed, target), *physics.more_work(costed, target)] == []
 
 
 @pytest.mark.parametrize("seed", [pytest.param(n, marks=pytest.mark.long if n > 5 else ()) for n in range(40)])

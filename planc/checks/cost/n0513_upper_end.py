@@ -40,7 +40,7 @@ interval in which four of five of them lay. Where its upper end is more than the
 prediction, and a run like one of those would not have fitted.""",
     bad="""plan example
 model     mixtral_8x7b(layers = 4)
-batch     64 x 16384 tokens microbatch 1
+batch     64 x 35072 tokens microbatch 1
 cluster   1 x h100_node
 mesh      fsdp 8
 use       fsdp over fsdp
@@ -48,7 +48,7 @@ compute   bf16 reduce fp32
 """,
     good="""plan example
 model     mixtral_8x7b(layers = 4)
-batch     64 x 16384 tokens microbatch 1
+batch     64 x 35072 tokens microbatch 1
 cluster   1 x h100_node
 mesh      fsdp 8
 use       fsdp over fsdp

@@ -34,7 +34,7 @@ class SectionTime:
     backward_s: float = 0.0
     recompute_s: float = 0.0
     weight_s: float = 0.0
-    """The part of `backward_s` that only the weights' gradients take: half of a matmul's."""
+    """The part of `backward_s` that only the weights' gradients take: half of a matmul's, and of its launch."""
 
 
 def section_time(sharded: Sharded, section: Section, chip: Chip) -> SectionTime:
@@ -62,11 +62,23 @@ def _rerun(sharded: Sharded, section: Section, chip: Chip, forward: dict[str, fl
 @cached_on(lambda sharded, section, chip: (cache_of(sharded, chip), section))
 def _once_each(sharded: Sharded, section: Section, chip: Chip) -> SectionTime:
     """All ops of a section, without recompute."""
+    backward = ops_s(sharded, section, chip, backward=True).values()
+    backward_s = dispatched_s(backward, chip)
     return SectionTime(
         forward_s=dispatched_s(ops_s(sharded, section, chip).values(), chip),
-        backward_s=dispatched_s(ops_s(sharded, section, chip, backward=True).values(), chip),
-        weight_s=sum(weights_s(sharded, o, chip) for o in sharded.ops[section] if o.op.kind == "matmul"),
+        backward_s=backward_s,
+        weight_s=_weight_s(sharded, section, chip, backward_s, len(backward)),
     )
+
+
+def _weight_s(sharded: Sharded, section: Section, chip: Chip, backward_s: float, launches: int) -> float:
+    """The part of `backward_s` for weights. It and the rest take at least their shares of the host's `launches`, so
+    that neither gets longer where kernels get shorter."""
+    kernels = [weights_s(sharded, o, chip) for o in sharded.ops[section] if o.op.kind == "matmul"]
+    host_s = chip.dispatch_s * sum(s > 0 for s in kernels) / 2
+    if chip.hosts_itself:
+        return sum(kernels) + host_s
+    return min(max(sum(kernels), host_s), backward_s - (chip.dispatch_s * launches - host_s))
 
 
 def host_s(sharded: Sharded, section: Section, chip: Chip) -> tuple[float, float]:

@@ -1,8 +1,9 @@
 """Overlap: the seconds of a transfer that compute does not hide.
 
 Collectives of activations wait for their data and are exposed whole, but for the few that run beside compute.
-Gathers of parameters hide behind the forward. Reductions of gradients hide behind the part of the backward that its own
-gathers leave free. What does not fit there is exposed. Transfers once a step hide behind one microbatch.
+Gathers of parameters hide behind the part of the forward that those leave free, reductions of gradients behind the part
+of the backward that its own gathers leave free too: a second of compute hides one second. What does not fit there is
+exposed. Transfers once a step hide behind one microbatch.
 """
 
 from __future__ import annotations
@@ -10,19 +11,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from planc.cost.compute.gemm import weights_s
-from planc.cost.compute.section import ops_s
+from planc.cost.compute.section import dispatched_s, ops_s
 from planc.cost.step.shared_links import LinkSeconds, summed
 from planc.cost.step.transfers import Transfer
-from planc.ir.cache import cached_on
 from planc.ir.model import Section
 from planc.ir.sharding import Sharded
 from planc.sharding.activation_collectives import ActivationPhase
+from planc.sharding.recompute import replay
 
 
 def exposed_activations(
     sharded: Sharded, section: Section, phase: ActivationPhase, transfers: Sequence[Transfer]
-) -> list[float]:
-    """Exposed seconds of each of these transfers, launches included, of one copy of a section and one microbatch.
+) -> tuple[list[float], float]:
+    """Exposed seconds of each of these transfers, launches included, of one copy of a section and one microbatch; and
+    the seconds of compute that hide the rest.
 
     Most are waited for. Some run beside compute: the rings of context parallelism beside attention, and what an
     `overlap` sentence names. `dual_batch` runs one microbatch's transfers beside another's compute (DeepSeek-V3 report,
@@ -38,19 +40,25 @@ def exposed_activations(
     >>> from planc.cost.step.transfers import LinkTimes, transfers_of_calls
     >>> from planc.sharding.activation_collectives import activation_calls
     >>> sent = transfers_of_calls(sharded, "block", activation_calls(sharded, "block", "forward"), LinkTimes())
-    >>> [f"{s * 1e6:.0f} us" for s in exposed_activations(sharded, "block", "forward", sent)]  # 117 MB at 450 GB/s
-    ['261 us', '261 us', '261 us', '261 us']
+    >>> exposed_s, hidden_s = exposed_activations(sharded, "block", "forward", sent)
+    >>> [f"{s * 1e6:.0f} us" for s in exposed_s], hidden_s  # 117 MB at 450 GB/s, none beside compute
+    (['261 us', '261 us', '261 us', '261 us'], 0.0)
     """
     wire_s = [t.calls * t.transfer_s for t in transfers]
-    full_s = list(wire_s)
-    for members, kinds, contention in _windows(sharded, phase, transfers):
-        total_s = sum(full_s[i] for i in members)
+    waiting, free, hidden_s = set(range(len(wire_s))), dict[str, float](), 0.0
+    windows = sorted(_windows(sharded, phase, transfers), key=lambda window: NARROW_FIRST.index(window[1]))
+    for members, kinds, contention in windows:
+        mine = waiting.intersection(members)
+        total_s = sum(wire_s[i] for i in mine)
         if total_s:
-            cover_s = _cover_s(sharded, section, phase, kinds)
-            share = slowed_share(max(0.0, 1 - cover_s / total_s), contention)
-            for i in members:
-                wire_s[i] = full_s[i] * share
-    return [s + t.calls * t.launch_s for s, t in zip(wire_s, transfers, strict=True)]
+            free = free or _free(sharded, section, phase)
+            beside_s = _take(free, kinds, total_s)
+            share = slowed_share(1 - beside_s / total_s, contention)
+            for i in mine:
+                wire_s[i] *= share
+            hidden_s += beside_s
+            waiting -= mine
+    return [s + t.calls * t.launch_s for s, t in zip(wire_s, transfers, strict=True)], hidden_s
 
 
 def waited(transfers: Sequence[Transfer], exposed: Sequence[float]) -> LinkSeconds:
@@ -63,8 +71,12 @@ def waited(transfers: Sequence[Transfer], exposed: Sequence[float]) -> LinkSecon
     return summed(found)
 
 
-WEIGHTS = ("weights",)
+WEIGHTS = "weights"
 """Compute of the products that make the weights' gradients, beside kinds of op."""
+HOST = "host"
+"""Seconds in which a device waits for its host: everything runs beside them."""
+NARROW_FIRST = (("attention",), (WEIGHTS,), ("matmul", WEIGHTS), ())
+"""Kinds of compute beside which some transfers run; () is all. Those that have few take theirs first."""
 
 
 def _windows(
@@ -79,21 +91,41 @@ def _windows(
         over = [i for i, t in enumerate(transfers) if overlap.axis in t.axes and t.op != "send_recv"]
         if overlap.method == "weight_gradients":
             sums = [i for i in over if phase == "backward" and transfers[i].op in ("all_reduce", "reduce_scatter")]
-            yield sums, WEIGHTS, chip.contention
+            yield sums, (WEIGHTS,), chip.contention
         elif overlap.method == "dual_batch":
             yield over, (), min(1.0, DUAL_BATCH_CORES / chip.cores) if chip.cores else chip.contention
         elif overlap.method != "none":
-            yield over, ("matmul",), chip.contention
+            yield over, ("matmul", WEIGHTS), chip.contention
 
 
-@cached_on(lambda sharded, section, phase, kinds: (sharded.cache, (section, phase == "backward", kinds)))
-def _cover_s(sharded: Sharded, section: Section, phase: ActivationPhase, kinds: tuple[str, ...]) -> float:
-    """Seconds of one copy's compute of these kinds of op, in the forward or the backward."""
-    ops, chip = sharded.ops[section], sharded.plan.cluster.chip
-    if kinds == WEIGHTS:
-        return sum(weights_s(sharded, o, chip) for o in ops if o.op.kind == "matmul")
+def _free(sharded: Sharded, section: Section, phase: ActivationPhase) -> dict[str, float]:
+    """Seconds of one copy's compute by kind of op, in one phase: of the ops that run in it."""
+    chip, free = sharded.plan.cluster.chip, dict[str, float]()
     seconds = ops_s(sharded, section, chip, backward=phase == "backward")
-    return sum(seconds.get(o.op.name, 0.0) for o in ops if o.op.kind in kinds or not kinds)
+    if phase == "recompute":
+        again = replay(sharded.plan, section).ops
+        seconds = {name: s for name, s in seconds.items() if name in again}
+    for o in sharded.ops[section]:
+        own_s = seconds.get(o.op.name, 0.0)
+        if own_s and phase == "backward" and o.op.kind == "matmul":
+            of_weights_s = weights_s(sharded, o, chip)
+            free[WEIGHTS] = free.get(WEIGHTS, 0.0) + of_weights_s
+            own_s -= of_weights_s
+        free[o.op.kind] = free.get(o.op.kind, 0.0) + own_s
+    if not chip.hosts_itself:
+        free[HOST] = dispatched_s(seconds.values(), chip) - sum(seconds.values())
+    return free
+
+
+def _take(free: dict[str, float], kinds: tuple[str, ...], wanted_s: float) -> float:
+    """Take up to so many seconds of these kinds of compute from those that are `free`; returns how many."""
+    left_s = wanted_s
+    for kind in free:
+        if not kinds or kind in kinds or kind == HOST:
+            taken_s = min(free[kind], left_s)
+            free[kind] -= taken_s
+            left_s -= taken_s
+    return wanted_s - left_s
 
 
 DUAL_BATCH_CORES = 20

@@ -28,7 +28,7 @@ class RankCost:
         self.exposed: dict[Section, list[float]] = {s: [0.0, 0.0] for s in load}
         """Exposed seconds of one copy of a section and one microbatch: forward, and all the rest."""
         self.after_s = 0.0
-        """Exposed seconds after the last microbatch."""
+        """Exposed seconds once a step, beside the microbatches."""
         self.shares: dict[tuple[Per, bool], float] = {}
         """Share of its transfers that each overlap window exposes: per microbatch or step, forward or not."""
 
@@ -69,10 +69,11 @@ class RankCost:
         self.shares[per, backward] = share
         for g, n in mine:
             one_s = g.launch_s + (g.transfer_s if g.waits else share * g.transfer_s)
-            if g.phase == "optimizer" or g.section == STEP:
+            # Once, however many microbatches there are, or of no section: no other stage waits for it.
+            if per == "step" or g.phase == "optimizer" or g.section == STEP:
                 self.after_s += n * one_s
             else:
-                self.exposed[g.section][backward] += each * one_s / self.times
+                self.exposed[g.section][backward] += one_s
         return left_s, waits
 
     def exposed_s(self, transfer: Transfer, waits: bool) -> float:
@@ -123,15 +124,20 @@ def rank_cost(
     cost = RankCost(load, times, contention)
     cost.after_s = transfers.after_s
     often, once = transfers.per_microbatch, transfers.per_step
-    forward_s = sum([n * compute[s].time.forward_s for s, n in load.items()])
+    forward_s = sum([n * (compute[s].time.forward_s - compute[s].hidden[0]) for s, n in load.items()])
     forward, again, backward = (
         summed(compute[s].waits[i].times(n * times) for s, n in held.items() if compute[s].waits[i].total_s)
         for i, held in enumerate((load, replayed, load))
     )
     left_s, waits = cost.hide("microbatch", False, often[0], forward_s * times, forward)
     cost.hide("step", False, once[0], left_s / times, waits.times(1 / times))
-    backward_s = sum([n * compute[s].backward_compute_s for s, n in load.items()])
-    left_s, waits = cost.hide("microbatch", True, often[1], backward_s * times, summed((again, backward)))
+    backward_s = sum(
+        [
+            n * (compute[s].backward_compute_s - compute[s].hidden[2]) - replayed[s] * compute[s].hidden[1]
+            for s, n in load.items()
+        ]
+    )
+    left_s, waits = cost.hide("microbatch", True, often[1], max(0.0, backward_s) * times, summed((again, backward)))
     cost.hide("step", True, once[1], left_s / times, waits.times(1 / times), shared)
     return cost
 

@@ -39,20 +39,24 @@ class SectionSeconds:
     exposed_recompute_s: float
     backward_compute_s: float
     """Compute of the backward, with what it runs again: transfers of state hide behind it."""
+    hidden: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """Compute of forward, recompute and backward that hides transfers of activations, and no others."""
     waits: tuple[LinkSeconds, LinkSeconds, LinkSeconds] = (NOTHING, NOTHING, NOTHING)
     """Transfers that forward, recompute and backward wait for, without launches, on machines that are graphs."""
 
 
 def section_seconds(
     time: SectionTime,
-    exposed: Mapping[ActivationPhase, Iterable[float]],
+    exposed: Mapping[ActivationPhase, tuple[Iterable[float], float]],
     waits: Mapping[ActivationPhase, LinkSeconds],
 ) -> SectionSeconds:
-    """Compute seconds of a section (`time`) with the exposed seconds of its transfers of activations, by phase
-    (`exposed`), and the links of those that it waits for (`waits`)."""
-    forward_s, recompute_s, backward_s = (sum(exposed[phase]) for phase in PHASES)
+    """Compute seconds of a section (`time`) with the exposed seconds of its transfers of activations, by phase, and
+    those that hide the rest (`exposed`), and the links of those that it waits for (`waits`)."""
+    forward_s, recompute_s, backward_s = (sum(exposed[phase][0]) for phase in PHASES)
+    hidden = exposed["forward"][1], exposed["recompute"][1], exposed["backward"][1]
     on_links = waits["forward"], waits["recompute"], waits["backward"]
-    return SectionSeconds(time, forward_s, backward_s, recompute_s, time.backward_s + time.recompute_s, on_links)
+    compute_s = time.backward_s + time.recompute_s
+    return SectionSeconds(time, forward_s, backward_s, recompute_s, compute_s, hidden, on_links)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +118,10 @@ def _store(sharded: Sharded, section: Section, phase: ActivationPhase, _links: L
 @cached_on(_store)
 def _exposed(
     sharded: Sharded, section: Section, phase: ActivationPhase, links: LinkTimes
-) -> tuple[list[float], LinkSeconds]:
+) -> tuple[tuple[list[float], float], LinkSeconds]:
     transfers = transfers_of_calls(sharded, section, activation_calls(sharded, section, phase), links)
     exposed = exposed_activations(sharded, section, phase, transfers)
-    return exposed, waited(transfers, exposed)
+    return exposed, waited(transfers, exposed[0])
 
 
 @dataclass(frozen=True, slots=True)

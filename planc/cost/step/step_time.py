@@ -168,8 +168,9 @@ class _Rank:
     """A rank's cost, with what it is made of; ranks with the same load and transfers share it."""
 
     transfers: list[Transfer]
-    activations: dict[Section, dict[ActivationPhase, list[float]]]
-    """Exposed seconds of each transfer of activations, of one copy and microbatch, in the order of `transfers`."""
+    activations: dict[Section, dict[ActivationPhase, tuple[list[float], float]]]
+    """Exposed seconds of each transfer of activations, of one copy and microbatch, in the order of `transfers`, and
+    those that hide the rest."""
     compute: dict[Section, SectionSeconds]
     replayed: dict[Section, int]
     cost: RankCost
@@ -209,18 +210,20 @@ class _StepCost:
             if t.carries == "activation":
                 moving.setdefault((t.section, t.phase), []).append(t)
         exposed = {s: {phase: self._exposed(s, phase, moving.get((s, phase), ())) for phase in PHASES} for s in load}
-        waits = {s: {phase: waited(moving.get((s, phase), ()), exposed[s][phase]) for phase in PHASES} for s in load}
+        waits = {s: {phase: waited(moving.get((s, phase), ()), exposed[s][phase][0]) for phase in PHASES} for s in load}
         compute = {s: section_seconds(self._times[s], exposed[s], waits[s]) for s in load}
         state = state_transfers(plan, transfers)
         cost = rank_cost(load, replayed, microbatches_each(plan), compute, state, plan.cluster.chip.contention)
         return _Rank(transfers, exposed, compute, replayed, cost)
 
-    def _exposed(self, section: Section, phase: ActivationPhase, transfers: Sequence[Transfer]) -> list[float]:
-        """Exposed seconds of each transfer of activations for one microbatch: a transfer of the whole step is spread
-        over its microbatches."""
-        each = exposed_activations(self.sharded, section, phase, transfers)
+    def _exposed(
+        self, section: Section, phase: ActivationPhase, transfers: Sequence[Transfer]
+    ) -> tuple[list[float], float]:
+        """Exposed seconds of each transfer of activations for one microbatch, and those that hide the rest: a transfer
+        of the whole step is spread over its microbatches."""
+        each, hidden_s = exposed_activations(self.sharded, section, phase, transfers)
         times = microbatches_each(self.plan)
-        return [s / times if t.per == "step" else s for s, t in zip(each, transfers, strict=True)]
+        return [s / times if t.per == "step" else s for s, t in zip(each, transfers, strict=True)], hidden_s
 
     def stage_costs(self, homes: dict[int, int]) -> list[StageCost]:
         """Seconds of each virtual stage; `homes` names the rank that stands for its own. Alike stages share one."""
@@ -255,7 +258,7 @@ class _StepCost:
     def exposed(self, rank: int) -> Iterator[tuple[int, float]]:
         """Exposed seconds a step of each row of a rank, by `id`."""
         one, waiting = self.rank(rank), axes_that_wait(self.plan)
-        activations = {s: {phase: iter(each) for phase, each in of.items()} for s, of in one.activations.items()}
+        activations = {s: {phase: iter(each) for phase, (each, _) in of.items()} for s, of in one.activations.items()}
         for r, t in zip(self.rows.get(rank, ()), one.transfers, strict=True):
             if between_stages(r):
                 yield id(r), self._exposed_send_s(r)
@@ -380,25 +383,6 @@ def rank_work(
         offload_s=offload_s(rank, compute + recompute),
         overhead_s=overhead_s(plan, len(held[rank])),
     )
-
-
-def step_lower_bound_s(plan: Plan, held: Sequence[Sequence[int]], work: RankWork) -> float:
-    """Lower bound on the step time (s) with the pipeline's own order: nearer than that of its critical paths
-    (`planc.pipeline.lower_bound`), and slower to compute.
-
-    Args:
-        plan: the plan, for its schedule and microbatches.
-        held: the virtual stages of each pipeline rank.
-        work: seconds of the step before its pipeline is simulated.
-
-    >>> held, times = [[0], [1], [2], [3]], stage_times([1.0] * 4, [2.0] * 4)
-    >>> work = RankWork(times, busy_s(held, 32, times), (0.0,) * 4, 0, 96.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-    >>> round(step_lower_bound_s(plan, held, work), 3)  # 1F1B: (32 + 4 - 1) x 3 s
-    105.0
-    """
-    from planc.pipeline.lower_bound import makespan_lower_bound_s
-
-    return work.total_s(makespan_lower_bound_s(plan.split, held, plan.microbatches, work.times))
 
 
 def overhead_s(plan: Plan, stages: int) -> float:

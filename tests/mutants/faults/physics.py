@@ -14,6 +14,27 @@ FAULTS: tuple[Fault, ...] = (
         test=f"{LAWS}::test_no_op_beats_the_machine_and_stored_state_is_less",
     ),
     Fault(
+        name="what is sent once a step is in every stage's time",
+        file="planc/cost/step/rank_cost.py",
+        text='if per == "step":  # once, however many microbatches there are: no other stage waits for it',
+        planted='if g.phase == "optimizer" or g.section == STEP:',
+        test=f"{LAWS}::test_more_machine_or_less_to_do_is_never_slower",
+    ),
+    Fault(
+        name="the part for weights of a backward that the host launches is its kernels'",
+        file="planc/cost/compute/section.py",
+        text="return min(max(sum(kernels), host_s), backward_s - (chip.dispatch_s * launches - host_s))",
+        planted="return sum(kernels)",
+        test=f"{LAWS}::test_more_machine_or_less_to_do_is_never_slower",
+    ),
+    Fault(
+        name="compute that hides a ring hides the gathers of parameters too",
+        file="planc/cost/step/section_cost.py",
+        text='hidden = exposed["forward"][1], exposed["recompute"][1], exposed["backward"][1]',
+        planted="hidden = 0.0, 0.0, 0.0",
+        test=f"{LAWS}::test_more_machine_or_less_to_do_is_never_slower",
+    ),
+    Fault(
         name="a stream is read at twice the memory's bandwidth",
         file="planc/cost/compute/section.py",
         text="return sizes[0] / memory_bytes_per_s(chip) + chip.launch_s",
