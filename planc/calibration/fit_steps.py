@@ -61,7 +61,7 @@ class FromSteps:
         pairs = zip(self.found.steps, self.before_s, strict=True)
         return tuple((s / one.seconds - 1, one.predicted_s(self.found.cluster) / one.seconds - 1) for one, s in pairs)
 
-    def moved(self) -> Calibrated:
+    def changed(self) -> Calibrated:
         """The machine with those numbers alone that are others than before, as a hardware file writes them."""
         pairs = zip(self.found.parameters, self.found.values, strict=True)
         kept = [(p, v) for p, v in pairs if shown(p, rounded(v)) != shown(p, rounded(p.prior))]

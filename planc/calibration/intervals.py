@@ -60,15 +60,15 @@ class Ratios:
     chips: tuple[str, ...]
     frameworks: tuple[str, ...]
 
-    def around(self, value: float, plan: Plan, least: float = inf) -> Interval:
-        """The interval of a `value` predicted for `plan`, in its unit; it holds the value, and `least` where that is
+    def around(self, value: float, plan: Plan, lowest: float = inf) -> Interval:
+        """The interval of a `value` predicted for `plan`, in its unit; it holds the value, and `lowest` where that is
         below it."""
         chip, named = plan.cluster.chip.name, is_foreign(plan)
         unlike = [chip] * (chip not in self.chips) + [plan.framework] * (
             named and plan.framework not in self.frameworks
         )
         return Interval(
-            low=min(value, value * self.low, least),
+            low=min(value, value * self.low, lowest),
             estimate=value,
             high=max(value, value * self.high),
             runs=self.runs,
@@ -98,7 +98,7 @@ def allocated_gib(plan: Plan, memory: Memory) -> Interval:
 
 
 def held_gib(plan: Plan, memory: Memory) -> Reserved:
-    """What the fullest device holds of its memory, in GiB: at both ends at least what is allocated in `memory` of
+    """Memory that the fullest device holds, in GiB: at both ends at least what is allocated in `memory` of
     `plan`."""
     allocated, outside = allocated_gib(plan, memory), outside_gib(plan, memory.per_device_gib)
     return Reserved(low=allocated.low + outside, high=max(memory.reserved_gib.high, allocated.high + outside))

@@ -165,11 +165,11 @@ class Fields:
             f"{section}.{key}"
             for section, table in tables.items()
             for key, value in table.items()
-            if (section, key) not in self._read and not _says_nothing(section, key, value)
+            if (section, key) not in self._read and not _without_effect(section, key, value)
         ]
 
 
-def _says_nothing(section: str, key: str, value: Any) -> bool:
+def _without_effect(section: str, key: str, value: Any) -> bool:
     """True for no value, for an axis of one rank, and for what `NO_SENTENCE` and `FLAGS` list."""
     if value is None or value in ("", [], {}) or (section == "flags" and (key in FLAGS or value is False)):
         return True

@@ -55,7 +55,7 @@ class Document:
     launcher: dict[str, Given] | None = None
     """Flags of torchrun or of another launcher that stand before the program."""
     left: tuple[Left, ...] = ()
-    """What the fields are not read from."""
+    """Words that the fields are not read from."""
     others: tuple[dict[str, Given], ...] = ()
     """Flags of the other commands of a script."""
     taken: frozenset[str] = frozenset()

@@ -324,7 +324,7 @@ def _unknown(system: System, spelling: str, given: Given) -> Diagnostic:
 
 
 def _wrong_count(value: object, default: object) -> str:
-    """What is wrong with the number of values of a flag that is only noted; its default tells how many it takes: False
+    """Mistake in the number of values of a flag that is only noted; its default tells how many it takes: False
     for none, a tuple for several."""
     if default is False and value is not True:
         return f"no value, and has {printable(str(value))[:60]}"
@@ -333,7 +333,7 @@ def _wrong_count(value: object, default: object) -> str:
 
 
 def _left_findings(system: System, values: Values) -> Iterator[Diagnostic]:
-    """What the fields of the documents are not read from: each word of a script is in one of these, or was read."""
+    """Words that no field of the documents is read from: each word of a script is in one of these, or was read."""
     for document in values.documents:
         if document.format in ("flags", "assignments") and not document.fields:
             yield Diagnostic("E1306", "no command of the script has settings", document.whole())

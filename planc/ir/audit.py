@@ -103,7 +103,7 @@ class Placed:
     ranks: int = 0
     """Ranks that were asked."""
     otherwise: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """What ranks get otherwise, and which ranks: `sequences`, `tokens of sequences`, or `shard over DIMENSION`."""
+    """Things that ranks get otherwise, and the ranks: `sequences`, `tokens of sequences`, or `shard over DIMENSION`."""
 
     def to_json(self) -> dict[str, Any]:
         return {"ranks": self.ranks, "otherwise": {what: list(ranks) for what, ranks in self.otherwise.items()}}

@@ -158,7 +158,7 @@ class Step:
 
     @property
     def peak(self) -> str:
-        """What `mfu` is a share of: `989 TFLOP/s (bf16)`."""
+        """Peak that `mfu` is a share of: `989 TFLOP/s (bf16)`."""
         return peak_text(self.peak_tflops, self.peak_dtype)
 
 
@@ -285,7 +285,7 @@ class Report(Value, InNotebook):
     devices: int | None = None
     mesh: dict[str, int] | None = None
     defaults: tuple[str, ...] = ()
-    """What the plan leaves open that changes seconds or GiB by much: `recompute none`, `microbatch 1`."""
+    """Defaults that the plan leaves open and that changes seconds or GiB by much: `recompute none`, `microbatch 1`."""
     axes: tuple[AxisFacts, ...] | None = None
     limits: Limits | None = None
     diagnostics: tuple[Diagnostic, ...] = ()

@@ -49,7 +49,7 @@ NEEDED = {
     "compute": "compute bf16 reduce fp32",
 }
 MENDED = Precision(compute="bf16", reduce="fp32")
-"""What the edit of a plan without `compute` says."""
+"""Title of the edit of a plan without `compute` says."""
 
 
 @dataclass(frozen=True)
@@ -231,7 +231,7 @@ def _added(example: str, header: Sentence, draft: Draft) -> Edit:
 
 
 def _in_fp32(draft: Draft) -> str:
-    """What the other choice is: a plan that says nothing is not to be ten times slower for it."""
+    """Help on the other choice: a plan that says nothing is not to be ten times slower for it."""
     peaks = draft.cluster.chip.flops_per_s if draft.cluster else {}
     slower = f", at {100 * peaks['fp32'] / peaks['bf16']:.0f} % of the rate" if peaks.keys() >= {"fp32", "bf16"} else ""
     return f"; `compute fp32` has activations of twice the bytes, and runs matmuls in fp32{slower}"

@@ -1,4 +1,4 @@
-"""What holds where a plan says nothing: the sentences that it leaves out, as they would be written."""
+"""Defaults that hold where a plan says nothing: the sentences that it leaves out, as they would be written."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ DECISIVE = ("recompute", "microbatch")
 def defaults(plan: Plan) -> Iterator[str]:
     """The sentences that `plan` leaves out, in the order of a plan. Written into it they change no figure.
 
-    >>> list(defaults(plan))  # it says how parameters are stored and gathered, and what runs again
-    ['optimizer adamw', 'realise as planc']
+    >>> list(defaults(plan))  # it says what runs again, its optimizer, and how all but gradients are stored
+    ['store grads as fp32', 'realise as planc']
     """
     whole = [noun for noun in NOUNS if not any(s.noun == noun and not s.region for s in plan.stores)]
     if whole:

@@ -25,7 +25,7 @@ def machines() -> dict[str, str]:
 
 @cache
 def nodes_of(chip: str) -> dict[str, int]:
-    """The bundled nodes of the bundled `chip`: their chips, by name. {} where no file declares such a chip."""
+    """The bundled nodes of the bundled `chip`: the number of their chips, by name. {} without such a chip."""
     declared = {m[1]: (int(m[2]), m[3]) for f in _folder("hardware") for m in _NODE.finditer(f.read_text())}
     return {name: chips for name, (chips, of) in declared.items() if of == chip}
 

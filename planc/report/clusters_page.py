@@ -37,7 +37,7 @@ class Row(Data):
     time_s: float | None
     mfu: float | None
     peak: str
-    """What `mfu` is a share of; empty without a layout."""
+    """Peak that `mfu` is a share of; empty without a layout."""
     memory_gib: float | None
     step: StepParts | None
     layout: str

@@ -169,13 +169,13 @@ ELSEWHERE = {
 
 @cache
 def checked(path: Path) -> Told:
-    """What `planc check` says."""
+    """Figures of `planc check`."""
     report = check(path)
     return Told("check", report.target, report.step.time_s, report.memory.per_device_gib.total)
 
 
 def told(path: Path, folder: Path, commands: tuple[str, ...] = tuple(ASKED)) -> Iterator[Told]:
-    """What each of these commands says of the plan at `path`; `folder` takes what they write."""
+    """Figures that each of these commands says of the plan at `path`; `folder` takes what they write."""
     for command in commands:
         yield from ASKED[command](path, folder)
 

@@ -195,7 +195,7 @@ network   lab_ib = leaf 32 at 50 GB/s (latency = 8 us)
 def test_peaks_stay_as_they_are_written_and_a_run_far_off_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of a chip without a data sheet, whose peaks a measurement would set. The runs contradict each other."""
+    """Runs of a chip without a data sheet, whose peaks a measurement would set. The runs contradict each other."""
     monkeypatch.chdir(tmp_path)
     Path("lab.plan").write_text(OWN)
     text = LAYOUTS["sp"].replace("h100_node", "lab_node").replace("model ", 'import "lab.plan"\nmodel ', 1)

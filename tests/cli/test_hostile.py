@@ -121,7 +121,7 @@ def test_a_wrong_header_is_one_mistake(tmp_path: Path, header: str) -> None:
 
 def test_a_wrong_axis_of_a_layout_is_shown_where_the_user_wrote_it(tmp_path: Path) -> None:
     (d,) = {d.code: d for d in found(tmp_path, HEAD + BODY.replace("tp   over tp", "tp   over tpp"))}.values()
-    assert (d.code, Path(d.span.file).name, d.span.line) == ("E0108", "example.plan", 7)
+    assert (d.code, Path(d.span.file).name, d.span.line) == ("E0108", "example.plan", 8)
     assert d.fix is not None
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from planc.backends.cuda.analysis.roles import Roles
-from planc.backends.cuda.audit.places import asked, misplaced
+from planc.backends.cuda.audit.places import misplaced, sampled_ranks
 from planc.backends.cuda.emit.ranks import place
 from planc.checks import check_plan
 from planc.ir.plan import Plan
@@ -70,9 +70,9 @@ JOINED = ("cp 2 > d 2", *(s.format("d, cp") for s in (SENTENCES[0].replace(", e"
 def test_the_audit_asks_every_rank() -> None:
     """Where there are not too many; what each gets is what its place says."""
     program = lower_plan(check_plan(plan_of("joined", *JOINED)), "cuda", version="installed")
-    assert misplaced(program, asked(4)) == []
-    assert asked(3) == [0, 1, 2] and asked(1) == [0]
-    assert (len(asked(1000)), asked(1000)[0], asked(1000)[-1]) == (64, 0, 999)
+    assert misplaced(program, sampled_ranks(4)) == []
+    assert sampled_ranks(3) == [0, 1, 2] and sampled_ranks(1) == [0]
+    assert (len(sampled_ranks(1000)), sampled_ranks(1000)[0], sampled_ranks(1000)[-1]) == (64, 0, 999)
 
 
 @pytest.mark.parametrize(

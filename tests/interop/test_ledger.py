@@ -196,7 +196,7 @@ def test_a_word_that_a_script_loses_is_told(old: str, new: str, code: str, tmp_p
 
 
 def test_words_of_a_document_are_counted(tmp_path: Path) -> None:
-    """What is left and what is read make all words of the script."""
+    """Words left and words read make all words of the script."""
     document = read_document("run.sh", MADE, "flags")
     left = sum(one.words for one in document.left if one.kind == "unread")
     names = [one.text for one in document.left]

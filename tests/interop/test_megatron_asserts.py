@@ -1,4 +1,4 @@
-"""What Megatron-LM stops at before it trains is a finding here too; only plans that the language reads are written."""
+"""A setting that Megatron-LM stops at is a finding here too; only plans that the language reads are written."""
 
 import json
 from pathlib import Path

@@ -27,7 +27,7 @@ def in_two(actions: list[list[Action]]) -> bool:
 
 @pytest.mark.parametrize("schedule", BUNDLED, ids=lambda s: s.name)
 def test_the_answer_by_name_is_the_answer_by_actions(schedule: Schedule) -> None:
-    """Of a bundled schedule, in lockstep too, and of the same actions in a file of one's own."""
+    """Each bundled schedule, in lockstep too, and of the same actions in a file of one's own."""
     split = split_as(schedule.name, schedule.chunks)
     actions = action_lists(split, RANKS, MICROBATCHES)
     rows = tuple(",".join(a.text for a in row) for row in actions)

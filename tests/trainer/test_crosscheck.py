@@ -312,7 +312,7 @@ def test_json_is_plain() -> None:
 
 
 def test_a_first_loss_beside_another_stack_s_is_told(tmp_path: Path) -> None:
-    """Of the same training alone, whatever else lies there."""
+    """Receipts of the same training alone, whatever else lies there."""
     first, *rest = LOSSES
     mine, path = receipt((first, *rest)), tmp_path / "cuda.json"
     mine.write(path)

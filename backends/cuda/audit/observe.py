@@ -57,7 +57,8 @@ def made_meshes(emitted: Any, mesh: Any) -> tuple[Any, ...]:
 
 
 def meshes_of(emitted: Any, mesh: Any) -> tuple[Any, ...]:
-    """`made_meshes`, each of which numbers a rank as its groups do, by which collectives place data."""
+    """The meshes of an `emitted` program over the whole `mesh` (`made_meshes`): each numbers a rank as its groups do,
+    by which collectives place data."""
     meshes = made_meshes(emitted, mesh)
     for m in meshes:
         numbers = tuple(m.get_local_rank(name) for name in m.mesh_dim_names)

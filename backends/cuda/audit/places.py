@@ -18,14 +18,14 @@ MOST = 64
 """Ranks that an audit asks."""
 
 
-def asked(devices: int) -> list[int]:
+def sampled_ranks(devices: int) -> list[int]:
     """The ranks that are asked, of so many `devices`: all, or some all over the mesh, the first and the last of it."""
     count = min(devices, MOST)
     return sorted({i * (devices - 1) // max(1, count - 1) for i in range(count)})
 
 
 def misplaced(program: Program, ranks: Sequence[int]) -> list[tuple[str, int]]:
-    """What a rank gets otherwise than its place says, with the rank, for each of `ranks`. No process group may be
+    """Things that a rank gets otherwise than its place says, with the rank, for each of `ranks`. No process group is
     initialised."""
     emitted, expected = program.load(), _Expected(program)
     found: list[tuple[str, int]] = []
@@ -41,7 +41,7 @@ def misplaced(program: Program, ranks: Sequence[int]) -> list[tuple[str, int]]:
 
 
 def _seen(emitted: ModuleType, expected: _Expected) -> Iterator[tuple[str, Any]]:
-    """What the rank that this process is gets."""
+    """Rows and groups of the rank that this process is."""
     mesh = emitted.build_mesh("cpu")
     yield "sequences", emitted.data_rank(mesh)
     if hasattr(emitted, "sequence_rows"):
@@ -54,7 +54,7 @@ def _seen(emitted: ModuleType, expected: _Expected) -> Iterator[tuple[str, Any]]
 
 
 class _Expected:
-    """What a rank gets by its place in the plan's mesh."""
+    """Rows and groups of a rank by its place in the plan's mesh."""
 
     tokens = "tokens of sequences"
 

@@ -51,7 +51,7 @@ def _placed(traced: list[Traced]) -> Placed:
     wrong: dict[str, list[int]] = {}
     for what, rank in sorted(row for t in traced for row in t.misplaced):
         wrong.setdefault(what, []).append(rank)
-    return Placed(ranks=sum(t.asked for t in traced), otherwise={what: tuple(ranks) for what, ranks in wrong.items()})
+    return Placed(ranks=sum(t.placed for t in traced), otherwise={what: tuple(ranks) for what, ranks in wrong.items()})
 
 
 def _counted(traced: list[Traced], microbatches: int) -> tuple[str, ...]:

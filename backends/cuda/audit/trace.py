@@ -29,7 +29,7 @@ from planc.backends.cuda.audit.memory import MemoryTracker
 from planc.backends.cuda.audit.norms import one_kernel_norms
 from planc.backends.cuda.audit.observe import Observer, made_meshes
 from planc.backends.cuda.audit.own_code import one_sequence_a_row
-from planc.backends.cuda.audit.places import asked, misplaced
+from planc.backends.cuda.audit.places import misplaced, sampled_ranks
 from planc.backends.cuda.audit.repeats import Repeats
 from planc.backends.cuda.audit.traced import Traced, UnlikeError
 from planc.backends.cuda.models import family
@@ -58,7 +58,7 @@ def trace(program: Program, stage: int, *, whole: bool = False, source: Source =
     sharded = program.sharded
     emitted = program.load()
     model = _on_meta(program) if source is None else _own(program, source)
-    ranks = asked(program.plan.mesh.devices)[stage :: program.plan.pipeline]
+    ranks = sampled_ranks(program.plan.mesh.devices)[stage :: program.plan.pipeline]
     wrong = misplaced(program, ranks)
     with _fake_group(sharded, stage), _static_stages(emitted, sharded), balanced(emitted, sharded):
         mesh = emitted.build_mesh("cpu")
@@ -89,7 +89,7 @@ def trace(program: Program, stage: int, *, whole: bool = False, source: Source =
             peak_at=tracker.peak_at,
             counted=tuple(sorted(repeats.counted)),
             counted_blocks=blocks.counted,
-            asked=len(ranks),
+            placed=len(ranks),
             misplaced=tuple(wrong),
         )
 

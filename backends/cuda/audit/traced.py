@@ -22,10 +22,10 @@ class Traced:
     """Microbatches that were counted like others, on one virtual stage at least."""
     counted_blocks: int = 0
     """Blocks that were counted like others of the stage."""
-    asked: int = 0
+    placed: int = 0
     """Ranks whose rows and shards were looked at with this stage."""
     misplaced: tuple[tuple[str, int], ...] = ()
-    """What a rank of them gets otherwise than its place in the mesh says, and the rank."""
+    """Things that a rank of them gets otherwise than its place in the mesh says, and the rank."""
 
     def to_json(self) -> dict[str, Any]:
         totals = [[*key, total.count, total.bytes] for key, total in self.totals.items()]
@@ -37,7 +37,7 @@ class Traced:
             "peak_at": self.peak_at,
             "counted": list(self.counted),
             "counted_blocks": self.counted_blocks,
-            "asked": self.asked,
+            "placed": self.placed,
             "misplaced": [list(row) for row in self.misplaced],
         }
 
@@ -52,7 +52,7 @@ class Traced:
             peak_at=data["peak_at"],
             counted=tuple(data["counted"]),
             counted_blocks=data["counted_blocks"],
-            asked=data["asked"],
+            placed=data["placed"],
             misplaced=tuple((what, rank) for what, rank in data["misplaced"]),
         )
 

@@ -23,7 +23,7 @@ def apply(roles: Roles, rows: Rows) -> Rows:
     selective = is_selective(roles.sharded)
     if not (roles.plan.recompute.kept or selective):
         return rows
-    moved = _gathered_again if selective else _moved_as_in_blocks
+    moved = _gathered_again if selective else _redistributed_as_in_blocks
     again = {section: moved(roles, section) for section in roles.plan.model.blocks}
     return (*rows, *(new for row in rows for new in _again(roles, row, again.get(row.section, set()))))
 
@@ -43,14 +43,14 @@ def _gathered_again(roles: Roles, section: str) -> set[str]:
     }
 
 
-def _moved_as_in_blocks(roles: Roles, section: str) -> set[str]:
+def _redistributed_as_in_blocks(roles: Roles, section: str) -> set[str]:
     """Tensors that `recompute blocks` moves again, and that the semantic replay does not: it keeps some ops."""
     ops = roles.sharded.model.ops[section]
     whole = close(roles.sharded.model, ops, {op.name for op in ops}).ops
-    return _moved(roles, section, whole) - _moved(roles, section, replay(roles.plan, section).ops)
+    return _redistributed(roles, section, whole) - _redistributed(roles, section, replay(roles.plan, section).ops)
 
 
-def _moved(roles: Roles, section: str, names: Collection[str]) -> set[str]:
+def _redistributed(roles: Roles, section: str, names: Collection[str]) -> set[str]:
     ops = (o for o in roles.sharded.ops[section] if o.op.name in names)
     return {move.tensor for o in ops for move in (*o.redistributions, o.settle) if move is not None}
 

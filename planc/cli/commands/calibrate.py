@@ -117,7 +117,7 @@ def _run_table(options: argparse.Namespace) -> int:
         return 2
     found = calibrate_from(cluster, steps)
     own = (options.machine or cluster.name) == cluster.name
-    fitted = found.moved() if own else found.found
+    fitted = found.changed() if own else found.found
     write_atomically(Path(options.output), written(text, fitted, _table_note(path, len(steps))))
     if options.format == "json":
         print_json(calibrate_text.facts(found.found, found.before_s))
@@ -165,7 +165,7 @@ def _costed(plan: Path | Plan, target: AnyTarget | None) -> CostedPlan:
 
 
 def _other_machine(cluster: Cluster, first: Cluster) -> str:
-    """What tells the machines of two plans apart, as words; empty where one hardware file's numbers describe both."""
+    """Numbers that tell the machines of two plans apart, as words; empty where one hardware file describes both."""
     if cluster.chip.name != first.chip.name:
         return f"{cluster.chip.name}, other plans on {first.chip.name}"
     same = (cluster.chip, cluster.link, cluster.levels) == (first.chip, first.link, first.levels)

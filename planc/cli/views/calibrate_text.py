@@ -77,7 +77,7 @@ def lines_of_steps(found: FromSteps, peaks: Sequence[tuple[float, float] | None]
     """Lines of a machine fitted to whole steps: its numbers, and each step before and after; `peaks` are measured and
     predicted bytes, where a run has them."""
     machine = found.found
-    changed = found.moved()
+    changed = found.changed()
     moved = [
         [p.name, shown(p, rounded(value)), shown(p, p.prior)]
         for p, value in zip(changed.parameters, changed.values, strict=True)

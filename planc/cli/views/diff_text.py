@@ -136,7 +136,7 @@ def _checkpoint(bold: Bold, found: Diff) -> Iterator[str]:
 
 
 def label(change: Change) -> str:
-    """What `change` is called; of MFU with the peak that it is a share of, or both where they differ."""
+    """The name of `change`; of MFU with the peak that it is a share of, or both where they differ."""
     if change.name == "mfu":
         a, b = change.names
         return f"MFU of {a}" if a == b else f"MFU of {a}, in B of {b}"

@@ -88,7 +88,7 @@ def outside_gib(plan: Plan, worst: MemoryParts) -> float:
     """GiB of the fullest device of `plan` that no tensor is in: communicators and the runtime. `worst` are its parts.
 
     >>> f"{outside_gib(plan, costed.memory.per_device_gib):.1f} GiB"
-    '2.0 GiB'
+    '2.5 GiB'
     """
     return worst.comm_buffers + plan.cluster.chip.runtime_bytes / GIB
 

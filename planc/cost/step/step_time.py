@@ -130,7 +130,7 @@ def step_time(sharded: Sharded, rows: tuple[Collective, ...] | None = None, link
 
     >>> timed = step_time(sharded)
     >>> f"{timed.step.time_s:.2f} s, {timed.step.bubble_s:.2f} s of it bubble"
-    '6.24 s, 0.51 s of it bubble'
+    '6.23 s, 0.50 s of it bubble'
     """
     plan = sharded.plan
     classes = tuple(range(plan.pipeline)) if rows is not None else rank_classes(plan)

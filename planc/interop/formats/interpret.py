@@ -1,4 +1,4 @@
-"""What a shell script's commands would get, as far as the script itself says: variables, branches, loops, functions.
+"""Words that a shell script's commands would get, as far as the script says: variables, branches, loops, functions.
 
 Nothing is run. What needs a shell to be known (`$(...)`, a variable of the environment) stays as it is written. Where
 only the shell knows which way a script goes, all ways are followed: what they do not have in common is not certain.
@@ -494,7 +494,7 @@ class Script:
         return Operand(text, known and all(value.certain for value in used), quoted)
 
     def _put(self, piece: Piece, place: Span, used: list[Value]) -> _Put:
-        """What a shell puts in for `piece`."""
+        """Text that a shell puts in for `piece`."""
         text = piece.text
         left = _Put([ShellWord(text, place)], text, known=False)
         if text.startswith("$(("):

@@ -14,7 +14,7 @@ MAX_EXPANDED = 100_000
 
 
 class Value:
-    """What a variable holds: the value before (`prev`, for `+=`), and more.
+    """Value of a variable: the value before (`prev`, for `+=`), and more.
 
     `own` are its words, `text` what it is in quotes. Not `certain` where only the shell knows whether it is this value.
     `written` are the words of the script that say it, `used` the values that went into it.
@@ -63,12 +63,12 @@ class Value:
         return self._words
 
     def text(self) -> str:
-        """What it is in quotes; the words of an array, with blanks between them."""
+        """Its text in quotes; the words of an array, with blanks between them."""
         return " ".join(w.text for w in self.words()) if self.array else "".join(o.own_text for o in self.chain())
 
 
 UNSET = Value((), known=True)
-"""What a variable is in a branch that does not set it, where nothing set it before."""
+"""Value of a variable in a branch that does not set it, where nothing set it before."""
 
 
 class Variables:

@@ -1,4 +1,4 @@
-"""What Megatron-LM and Megatron-Core assert before they train: settings that contradict each other.
+"""Assertions of Megatron-LM and Megatron-Core before they train: settings that contradict each other.
 
 The conditions are those of validate_args in megatron/training/arguments.py, of TransformerConfig.__post_init__ in
 megatron/core/transformer/transformer_config.py, of megatron/core/parallel_state.py and of the layer of experts.
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from planc.interop.values import RefusedError, Values
 
 Claim = tuple[bool, str, tuple[str, ...]]
-"""Whether it is broken, what Megatron-LM says then, and the fields that it is about."""
+"""True if it is broken, with what Megatron-LM says then, and the fields that it is about."""
 
 
 def check_asserts(v: Values) -> None:

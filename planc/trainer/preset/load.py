@@ -24,6 +24,7 @@ from planc.ir.frozen import first_mistake
 from planc.ir.plan import Plan
 from planc.language.build import build_file
 from planc.language.compiled_plan import read_compiled
+from planc.language.framework_rules import settled
 from planc.syntax.suggest import nearest
 from planc.trainer.preset.compiled import checksum, from_text
 from planc.trainer.preset.outputs import misplaced, without_folder
@@ -255,7 +256,8 @@ def _recompiled(part: PlanPart, plan: Plan, path: Path, span: Span) -> list[Diag
     """E1006 when the source, compiled again, is another plan than the one that stands in the preset."""
     if part.source not in part.sha256:
         return []
-    again = build_file(path.parent / part.source, dict(part.set)).plan
+    built = build_file(path.parent / part.source, dict(part.set)).plan
+    again = built and settled(built)
     if again is not None and again.canonical() == plan.canonical():
         return []
     if again is None:

@@ -38,20 +38,20 @@ compute   fp32 reduce fp32
 """
 OWN: dict[str, tuple[str, dict[str, str]]] = {
     "a schedule from a file": (
-        'cluster 4 x cpu_local\nmesh pp 4\ncompute fp32\nsplit layers over pp as csv("s.csv")\n'
+        'cluster 4 x cpu_local\nmesh pp 4\nsplit layers over pp as csv("s.csv")\n'
         "price 2 USD per node hour\ntrain for 1 B tokens\n",
         {"s.csv": "".join(",".join([*(f"{s}F{m}" for m in range(8)), *(f"{s}B{m}" for m in range(8))]) + "\n"
                           for s in range(4))},
     ),
     "a graph of its own": (
-        'import "m.plan"\ncluster small\nmesh dp 4\ncompute fp32\nuse zero1 over dp\noverlap dp as none\n',
+        'import "m.plan"\ncluster small\nmesh dp 4\nuse zero1 over dp\noverlap dp as none\n',
         {"m.plan": "hardware m\nchip c(bf16 = 9 TFLOP/s, memory = 8 GiB, memory_bandwidth = 1 TB/s)\n"
                    "link l(bandwidth = 9 GB/s, latency = 2 us, back_bandwidth = 5 GB/s)\ngraph small of c\n"
                    "points a, b as chip in n\npoints c, d as chip in m\npoints s as switch in n\n"
                    "wire a, b, c, d to s over l x 2 at 50 %\n"},
     ),
     "a part of a graph": (
-        'import "m.plan"\ncluster pod\nmesh fsdp 8 > tp 2\ncompute fp32\nuse fsdp over fsdp\nuse tp over tp\n'
+        'import "m.plan"\ncluster pod\nmesh fsdp 8 > tp 2\nuse fsdp over fsdp\nuse tp over tp\n'
         "override output = replicated\nattention.core as flash\n",
         {"m.plan": "hardware m\nchip c(bf16 = 9 TFLOP/s, memory = 8 GiB, memory_bandwidth = 1 TB/s)\n"
                    "link l(bandwidth = 9 GB/s, latency = 2 us)\ngraph pod of c\n"
@@ -59,7 +59,7 @@ OWN: dict[str, tuple[str, dict[str, str]]] = {
     ),
     "an update of low rank": (
         "cluster 1 x h100_node\nmesh fsdp 2 > cp 4\nuse fsdp over fsdp\nuse cp over cp\nattention.core as flash\n"
-        "lora rank 8 on attention.q, ffn.up\nfreeze blocks except norms\ncompute fp32\nrealise as torchtitan\n",
+        "lora rank 8 on attention.q, ffn.up\nfreeze blocks except norms\nrealise as torchtitan\n",
         {},
     ),
 }  # fmt: skip

@@ -22,7 +22,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="cuda: what a replay by kinds of op sends again before an op that it keeps is not counted",
         file="backends/cuda/rules/gather_for_saved.py",
-        text="moved = _gathered_again if selective else _moved_as_in_blocks",
+        text="moved = _gathered_again if selective else _redistributed_as_in_blocks",
         planted="moved = _gathered_again",
         test="tests/cuda/test_replays.py::test_a_replay_that_keeps_kinds_of_op_moves_what_blocks_move",
     ),

@@ -55,8 +55,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="import: a pattern takes what changes nothing",
         file="planc/interop/systems/torchtitan.py",
-        text='        "CUDA graphs",\n',
-        planted='        "CUDA graphs",\n        "optimizer.*",\n',
+        text='*noted("CUDA graphs", ',
+        planted='*noted("CUDA graphs", "optimizer.*", ',
         test=f"{LEDGER}::test_what_changes_nothing_is_known_by_its_name",
     ),
     Fault(

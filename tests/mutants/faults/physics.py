@@ -16,7 +16,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="what is sent once a step is in every stage's time",
         file="planc/cost/step/rank_cost.py",
-        text='if per == "step":  # once, however many microbatches there are: no other stage waits for it',
+        text='if per == "step" or g.phase == "optimizer" or g.section == STEP:',
         planted='if g.phase == "optimizer" or g.section == STEP:',
         test=f"{LAWS}::test_more_machine_or_less_to_do_is_never_slower",
     ),
@@ -51,7 +51,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="an interval does not hold its estimate",
         file="planc/calibration/intervals.py",
-        text="low=min(value, value * self.low, least),",
+        text="low=min(value, value * self.low, lowest),",
         planted="low=value * self.low,",
         test="tests/random_plans/test_random_plans.py::test_plans_break_no_promise",
     ),
