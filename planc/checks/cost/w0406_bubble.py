@@ -88,7 +88,7 @@ batch     8 x 8192 tokens microbatch 1
 cluster   1 x h100_node
 mesh      pp 4 > fsdp 2
 use       fsdp over fsdp
-split     layers over pp as 1f1b
+split     layers over pp as 1f1b stages [embed + 8, 9, 8, 7 + head]
 compute   bf16 reduce fp32
 recompute blocks
 """,
