@@ -21,9 +21,9 @@ class Claim(BaseModel):
 
     theme: str
     claim: str
-    """What planc has to show."""
+    """The thing that planc has to show."""
     bound: str
-    """What the figure must be, or "no bound" where it is reported alone."""
+    """The limit that the figure must keep, or "no bound" where it is reported alone."""
     figure: str
     """The last figure measured."""
     met: bool
