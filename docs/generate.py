@@ -17,21 +17,11 @@ from systems import systems_pages as systems_pages
 from planc.checks import rules
 from planc.cli.man_page import man_page
 from planc.diag.diagnostic import Diagnostic
-from planc.diag.registry import Rule
+from planc.diag.registry import FOUND, Rule
 from planc.diag.span import Source
 
 FOLDER = ROOT / "docs" / "reference" / "diagnostics"
 SCHEMAS = ROOT / "planc" / "cli" / "schemas"
-SEEN_BY = {
-    "text": "while the file is read",
-    "plan": "on the plan, before anything is costed",
-    "cost": "on the costed plan",
-    "target": "while lowering for a target",
-    "preset": "in presets, training and receipts",
-    "module": "in a torch module (`planc audit --portability`, `parallelize`) or a JAX tree (`shardings`)",
-    "foreign": "in other systems' files, by `planc import` and `planc export`",
-    "graph": "in a hardware file's graph of links, and in `--with`",
-}
 
 
 def diagnostics_pages() -> dict[str, str]:
@@ -41,7 +31,7 @@ def diagnostics_pages() -> dict[str, str]:
 
 
 def _index(rules: dict[str, Rule]) -> str:
-    rows = "\n".join(f"| [{r.code}]({r.code}.md) | {r.title} | {SEEN_BY[r.reads]} |" for r in rules.values())
+    rows = "\n".join(f"| [{r.code}]({r.code}.md) | {r.page.title} | {FOUND[r.page.reads]} |" for r in rules.values())
     return f"""# Diagnostics
 
 Every finding has a code, a place, the arithmetic behind it and, where one exists, an edit that works.
@@ -55,11 +45,11 @@ W a warning, N a note. A code is never reused.
 
 
 def _page(rule: Rule) -> str:
-    return f"""# {rule.code}: {rule.title}
+    return f"""# {rule.code}: {rule.page.title}
 
-{rule.why.strip()}
+{rule.page.why}
 
-Found {SEEN_BY[rule.reads]}.
+Found {FOUND[rule.page.reads]}.
 {_examples(rule)}
 [All codes](index.md)
 """
@@ -67,20 +57,20 @@ Found {SEEN_BY[rule.reads]}.
 
 def _examples(rule: Rule) -> str:
     """The bad and the good file, as the tests check them; nothing for a mistake that no text shows."""
-    if not rule.bad:
+    if not rule.page.bad:
         return ""
-    fence = "plan" if rule.severity == "note" or rule.reads == "target" else f"plan bad {rule.code}"
+    fence = "plan" if rule.severity == "note" or rule.page.reads == "target" else f"plan bad {rule.code}"
     return f"""
 A file with this finding:
 
 ```{fence}
-{rule.bad.strip()}
+{rule.page.bad.strip()}
 ```
 {_said(rule)}
 The same file mended:
 
 ```plan
-{rule.good.strip()}
+{rule.page.good.strip()}
 ```
 {_fix(rule)}"""
 
@@ -110,7 +100,7 @@ def _found(rule: Rule) -> tuple[str, list[Diagnostic], dict[str, Source]]:
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "example.plan")
-        path.write_text(rule.bad)
+        path.write_text(rule.page.bad)
         checked = examine(path)
     return folder, [d for d in checked.report.diagnostics if d.code == rule.code], checked.sources
 

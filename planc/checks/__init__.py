@@ -1,8 +1,6 @@
-"""The rules: one file each, holding its code, manual page, examples and check.
+"""The rules: a page for each code, and a file for each rule that looks at a plan (`plan`) or at its cost (`cost`).
 
-The folder says what a rule reads: `text`, `plan`, `cost`, `target`, `preset`, `module`, `foreign`, `graph`. Rules that
-read `plan` take a Plan, those that read `cost` a CostedPlan; the rest are manual pages of what is raised where the
-mistake is met. Only the folders that a check needs are loaded.
+All other codes are raised where the mistake is met. No page is read before somebody asks for one.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from planc.diag.diagnostic import Diagnostic, has_errors, in_order
 from planc.diag.errors import PlanError
-from planc.diag.registry import Rule, scan
+from planc.diag.registry import Rule, codes, scan
 from planc.ir.checked import CheckedPlan
 from planc.ir.plan import Plan
 from planc.language.framework_rules import settled
@@ -21,19 +19,14 @@ from planc.language.framework_rules import settled
 if TYPE_CHECKING:
     from planc.cost import CostedPlan
 
-FOLDERS = ("text", "plan", "cost", "target", "preset", "module", "foreign", "graph")
-
 
 @cache
 def rules() -> dict[str, Rule]:
-    """Every rule by code."""
-    found: dict[str, Rule] = {}
-    for folder in FOLDERS:
-        more = scan(f"{__name__}.{folder}")
-        assert not found.keys() & more.keys(), "a code is used twice"
-        assert all(rule.reads == folder for rule in more.values())
-        found |= more
-    return dict(sorted(found.items(), key=lambda item: (item[0][1:], item[0])))
+    """Every rule by code, in order of its number."""
+    looking = {rule.code: rule for folder in ("plan", "cost") for rule in _rules_of(folder)}
+    found = {code: looking.get(code, Rule(code)) for code in codes()}
+    assert looking.keys() <= found.keys(), f"no page: {sorted(looking.keys() - found.keys())}"
+    return found
 
 
 def check_plan(plan: Plan) -> CheckedPlan:

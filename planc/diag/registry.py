@@ -1,36 +1,69 @@
-"""The rules: one file each, found by scanning a folder; a code is never used twice."""
+"""The rules: each code has a page, and a file of its own where planc looks for the mistake by a function."""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 from collections.abc import Callable, Iterable
+from functools import cache
+from importlib.resources import files
 from typing import Any, Literal
 
 from planc.diag.diagnostic import Diagnostic, Severity
 from planc.diag.fast_dataclass import dataclass
 
 Reads = Literal["text", "plan", "cost", "target", "preset", "module", "foreign", "graph"]
+FOUND: dict[Reads, str] = {
+    "text": "while the file is read",
+    "plan": "on the plan, before anything is costed",
+    "cost": "on the costed plan",
+    "target": "while lowering for a target",
+    "preset": "in presets, training and receipts",
+    "module": "in a torch module (`planc audit --portability`, `parallelize`) or a JAX tree (`shardings`)",
+    "foreign": "in other systems' files, by `planc import` and `planc export`",
+    "graph": "in a hardware file's graph of links, and in `--with`",
+}
+"""When a rule finds its mistake, in the words of its page."""
+
+_PAGE = re.compile(
+    r"# (?P<code>[EWN]\d{4}): (?P<title>.+)\n\n(?P<why>.+?)\n\nFound (?P<found>[^\n]+)\.\n(?P<examples>.*)", re.DOTALL
+)
+_PLAN = re.compile(r"^```plan[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True)
-class Rule:
-    """A rule and its manual page.
+class Page:
+    """The manual page of a code: docs/reference/diagnostics/CODE.md is its source."""
 
-    `reads` says what the rule looks at: `text` (raised while a file is read and built), `plan` (runs on
-    the checked plan), `cost` (runs on the costed plan), `target` (raised while lowering), `preset`
-    (raised by the trainer), `module` (raised by the audit of a torch module), `foreign` (raised while another
-    system's file is read or written) or `graph` (raised while a hardware file's graph is read).
-    `check` is None for the rules that are raised where the mistake is met.
-    `bad` is a whole file whose only finding is this code; `good` is the same file mended.
-    """
-
-    code: str
     title: str
     reads: Reads
     why: str
     bad: str
+    """A whole file whose only finding is this code; empty where no plan shows the mistake."""
     good: str
+    """The same file mended."""
+
+
+@cache
+def page(code: str) -> Page:
+    """The page of `code`. Raises FileNotFoundError where there is none; a page of another form is our mistake."""
+    match = _PAGE.fullmatch(files("planc.diag").joinpath("pages", f"{code}.md").read_text())
+    assert match and match["code"] == code, f"the page of {code} has another form than the others"
+    reads = next(reads for reads, found in FOUND.items() if found == match["found"])
+    bad, good = _PLAN.findall(match["examples"]) or ("", "")
+    return Page(match["title"], reads, match["why"], bad, good)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule: its code, and the function that looks for the mistake.
+
+    Rules that read `plan` take a Plan, those that read `cost` a CostedPlan. `check` is None for the rules that are
+    raised where the mistake is met.
+    """
+
+    code: str
     check: Callable[[Any], Iterable[Diagnostic]] | None = None
     about: tuple[str, ...] = ()
     """Verbs of the sentences that the rule reads; all of them when empty. A rule of a plan is not run while one of
@@ -38,8 +71,20 @@ class Rule:
 
     @property
     def severity(self) -> Severity:
+        """The letter of the code: E is an error, W a warning, N a note."""
         kinds: dict[str, Severity] = {"E": "error", "W": "warning", "N": "note"}
         return kinds[self.code[0]]
+
+    @property
+    def page(self) -> Page:
+        """The manual page, read when somebody asks for it."""
+        return page(self.code)
+
+
+def codes() -> list[str]:
+    """Every code that has a page, in order of its number."""
+    names = (item.name.removesuffix(".md") for item in files("planc.diag").joinpath("pages").iterdir())
+    return sorted((n for n in names if re.fullmatch(r"[EWN]\d{4}", n)), key=lambda code: (code[1:], code[0]))
 
 
 def scan(package: str) -> dict[str, Rule]:

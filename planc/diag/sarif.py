@@ -27,7 +27,8 @@ def sarif(diagnostics: Iterable[Diagnostic], rules: Mapping[str, Rule], version:
         "name": "planc",
         "version": version,
         "rules": [
-            {"id": r.code, "shortDescription": {"text": r.title}, "fullDescription": {"text": r.why}} for r in used
+            {"id": r.code, "shortDescription": {"text": r.page.title}, "fullDescription": {"text": r.page.why}}
+            for r in used
         ],
     }
     run = {

@@ -103,7 +103,7 @@ def _names(
     if place.verb == "on" and place.before.split() == ["on"]:
         yield from (Candidate(t, "name", "a target", place.start) for t in TARGETS)
     elif what.code:
-        yield from (Candidate(c, "code", rule.title, place.start) for c, rule in rules().items())
+        yield from (Candidate(c, "code", rule.page.title, place.start) for c, rule in rules().items())
     else:
         for about, legal in _legal_names(opened, place, what, unsaved, settings).items():
             kind: Kind = "unit" if about.startswith("a unit") else "name"

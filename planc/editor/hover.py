@@ -36,7 +36,7 @@ def _explained_word(opened: Opened, sentence: Sentence, line: int, column: int) 
         return describe(opened.lookups_by_span[word.span], opened), word.span
     if word is not None and word.kind == "CODE" and word.text in rules():
         rule = rules()[word.text]
-        return f"**{rule.code}**: {rule.title}\n\n{' '.join(rule.why.split())}", word.span
+        return f"**{rule.code}**: {rule.page.title}\n\n{' '.join(rule.page.why.split())}", word.span
     return manual(sentence.verb), sentence.span
 
 

@@ -17,7 +17,7 @@ def codes(path: Path) -> list[str]:
     return [d.code for d in check(path).diagnostics]
 
 
-WITH_BAD = [r for r in rules().values() if r.bad]
+WITH_BAD = [r for r in rules().values() if r.page.bad]
 
 
 def fixes(text: str) -> list[Fix]:
@@ -26,27 +26,27 @@ def fixes(text: str) -> list[Fix]:
         return [d.fix for d in check(written(Path(folder), text)).diagnostics if d.fix is not None]
 
 
-WITH_GOOD = [r for r in rules().values() if r.good]
+WITH_GOOD = [r for r in rules().values() if r.page.good]
 
 
 @pytest.mark.parametrize("rule", WITH_BAD, ids=lambda r: r.code)
 def test_bad_plan_yields_exactly_its_code(rule: Rule, tmp_path: Path) -> None:
-    assert set(codes(written(tmp_path, rule.bad))) == {rule.code}
+    assert set(codes(written(tmp_path, rule.page.bad))) == {rule.code}
 
 
 @pytest.mark.parametrize("rule", WITH_GOOD, ids=lambda r: r.code)
 def test_good_plan_yields_nothing(rule: Rule, tmp_path: Path) -> None:
-    assert codes(written(tmp_path, rule.good)) == []
+    assert codes(written(tmp_path, rule.page.good)) == []
 
 
-@pytest.mark.parametrize("rule", [r for r in WITH_BAD if fixes(r.bad)], ids=lambda r: r.code)
+@pytest.mark.parametrize("rule", [r for r in WITH_BAD if fixes(r.page.bad)], ids=lambda r: r.code)
 def test_the_offered_edit_works(rule: Rule, tmp_path: Path) -> None:
-    path = written(tmp_path, apply_edits(rule.bad, fixes(rule.bad)[0].edits))
+    path = written(tmp_path, apply_edits(rule.page.bad, fixes(rule.page.bad)[0].edits))
     assert rule.code not in codes(path), path.read_text()
 
 
 def test_most_rules_offer_an_edit() -> None:
-    assert len([r for r in WITH_BAD if fixes(r.bad)]) >= len(WITH_BAD) / 2
+    assert len([r for r in WITH_BAD if fixes(r.page.bad)]) >= len(WITH_BAD) / 2
 
 
 def test_every_raised_code_has_a_manual_page() -> None:

@@ -186,9 +186,9 @@ def test_layers_are_not_split_over_an_axis_of_a_view(tmp_path: Path) -> None:
 def test_advice_is_not_applied_unasked(tmp_path: Path) -> None:
     (advice,) = [r for r in rules().values() if r.code == "N0512"]
     path = tmp_path / "x.plan"
-    path.write_text(advice.bad)
+    path.write_text(advice.page.bad)
     assert [d.code for d in check(path).diagnostics if d.fix is not None] == ["N0512"]
-    assert fix_file(str(path), {}, None).applied == () and path.read_text() == advice.bad
+    assert fix_file(str(path), {}, None).applied == () and path.read_text() == advice.page.bad
 
 
 def test_an_edit_keeps_what_a_sentence_was_written_for(tmp_path: Path) -> None:

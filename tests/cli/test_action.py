@@ -165,7 +165,7 @@ def test_errors_are_annotations_and_fail_the_job(tmp_path: Path, python: Path, c
 
 def test_warnings_fail_a_strict_job(tmp_path: Path, python: Path, comments: Comments) -> None:
     here = Repository(tmp_path)
-    base = here.commit(first=rules()["W0503"].bad)
+    base = here.commit(first=rules()["W0503"].page.bad)
     _, steps = here.job(base, python, comments.url, strict="true", diff="false")
     assert [s.ran for s in steps] == [True, True, False, False] and steps[1].returncode == 1
     assert steps[1].stdout.startswith("::warning file=first.plan")
@@ -286,7 +286,7 @@ def test_the_matchers_read_what_is_printed(tmp_path: Path, capsys: pytest.Captur
     assert (first["file"], first["line"], first["severity"]) == (str(bad), "5", "error")
     assert first["code"].startswith("E") and first["message"]
     for code in ("W0503", "N0110"):
-        bad.write_text(rules()[code].bad)
+        bad.write_text(rules()[code].page.bad)
         main(["check", "--format", "concise", str(bad)])
         assert code in [m["code"] for m in matched("check", capsys.readouterr().out)]
     bad.write_text(plan().replace("use       tp", "use tp"))

@@ -20,7 +20,7 @@ FOLDER = ROOT / "docs" / "editor"
 GRAMMAR: dict[str, Any] = json.loads((FOLDER / "planc.tmLanguage.json").read_text())
 PACKAGE: dict[str, Any] = json.loads((FOLDER / "package.json").read_text())
 PLANS = {str(p.relative_to(ROOT)): p.read_text() for p in sorted((ROOT / "plans").rglob("*.plan"))}
-EXAMPLES = {f"{code}, mended": rule.good for code, rule in rules().items() if rule.good}
+EXAMPLES = {f"{code}, mended": rule.page.good for code, rule in rules().items() if rule.page.good}
 
 SCOPES: dict[str, str | tuple[str, ...]] = {
     "INT": "constant.numeric",

@@ -67,7 +67,7 @@ def make(seed: int, index: int) -> bytes:
 def good() -> tuple[str, ...]:
     """Plans to start from: those of the repository and the rules' examples."""
     files = [*(ROOT / "plans").rglob("*.plan"), *(ROOT / "tests").rglob("*.plan")]
-    examples = [text for rule in rules().values() for text in (rule.bad, rule.good) if text]
+    examples = [text for rule in rules().values() for text in (rule.page.bad, rule.page.good) if text]
     return (*(f.read_text() for f in sorted(files)), *examples)
 
 

@@ -28,7 +28,7 @@ FILES = ("import", "model from", "csv(", "?")
 def bases() -> tuple[str, ...]:
     """Plans that are right, and need no other file."""
     plans = [f.read_text() for f in sorted((ROOT / "plans").rglob("*.plan")) if f.parent.name != "search"]
-    texts = [*plans, *(rule.good for rule in rules().values() if rule.good)]
+    texts = [*plans, *(rule.page.good for rule in rules().values() if rule.page.good)]
     return tuple(
         t for t in texts if re.search(r"^plan ", t, re.M) and "\nmesh " in t and not any(w in t for w in FILES)
     )

@@ -115,7 +115,9 @@ def test_a_graph_is_a_whole_machine(cluster: str, tmp_path: Path) -> None:
 def test_every_code_of_graphs_is_met_above() -> None:
     what_ifs, topologies = {"E1421", "E1422", "E1423"}, {"E1424", "E1425", "E1426"}  # test_what_if, test_topologies
     elsewhere = {"E1419"} | what_ifs | topologies
-    assert {r.code for r in rules().values() if r.reads == "graph"} == {c for c in WRONG if c[:3] == "E14"} | elsewhere
+    assert {r.code for r in rules().values() if r.page.reads == "graph"} == {
+        c for c in WRONG if c[:3] == "E14"
+    } | elsewhere
 
 
 def test_a_million_links_are_refused_before_they_are_made(tmp_path: Path) -> None:

@@ -19,8 +19,15 @@ import planc
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-TOP = {"planc": "planc", "planc.backends": "backends", "planc.grammar": "grammar", "planc.plans": "plans"}
-KINDS = {".py", ".plan", ".lark", ".toml", ".json", ".j2", ".css", ".js"}
+PAGES = "docs/reference/diagnostics"
+TOP = {
+    "planc": "planc",
+    "planc.backends": "backends",
+    "planc.diag.pages": PAGES,
+    "planc.grammar": "grammar",
+    "planc.plans": "plans",
+}
+KINDS = {".md", ".py", ".plan", ".lark", ".toml", ".json", ".j2", ".css", ".js"}
 
 
 def files_of_tree() -> dict[str, str]:
@@ -31,7 +38,8 @@ def files_of_tree() -> dict[str, str]:
     ).stdout.splitlines()  # fmt: skip
     shipped = [p for p in tracked if "/goldens/" not in p]
     kept = [p for p in shipped if Path(p).suffix in KINDS or Path(p).name == "py.typed"]
-    return {p if p.startswith("planc/") else f"planc/{p}": p for p in kept if (ROOT / p).is_file()}
+    inside = {p: p.replace(f"{PAGES}/", "planc/diag/pages/") for p in kept if (ROOT / p).is_file()}
+    return {i if i.startswith("planc/") else f"planc/{i}": p for p, i in inside.items()}
 
 
 def test_the_package_list_is_the_tree() -> None:

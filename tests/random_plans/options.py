@@ -270,7 +270,9 @@ def _price(draft: Draft) -> str:
 
 
 def _expect_no(draft: Draft) -> None:
-    draft.say(f"expect no {draft.dice.choice(sorted(c for c, r in rules().items() if r.reads in ('plan', 'cost')))}")
+    draft.say(
+        f"expect no {draft.dice.choice(sorted(c for c, r in rules().items() if r.page.reads in ('plan', 'cost')))}"
+    )
 
 
 def _target(draft: Draft) -> None:

@@ -71,34 +71,4 @@ def _diagnostic(
     )
 
 
-RULE = Rule(
-    code="E0305",
-    title="quantized blocks do not divide",
-    reads="cost",
-    why="""A narrow format shares one scale among a block of numbers, and its kernels refuse a matrix
-that is no whole number of blocks. Tensor parallelism makes the matrices narrower: a recipe that works
-on 8 ranks fails on 16, after the weights were loaded.""",
-    bad="""plan example
-model     llama3_8b(ffn = 11008)
-batch     64 x 8192 tokens microbatch 1
-cluster   1 x h100_node
-mesh      tp 8
-use       tp over tp
-use       sp over tp
-compute   bf16 reduce fp32
-quantize  ffn as float8(blockwise)
-recompute blocks
-""",
-    good="""plan example
-model     llama3_8b(ffn = 11264)
-batch     64 x 8192 tokens microbatch 1
-cluster   1 x h100_node
-mesh      tp 8
-use       tp over tp
-use       sp over tp
-compute   bf16 reduce fp32
-quantize  ffn as float8(blockwise)
-recompute blocks
-""",
-    check=check,
-)
+RULE = Rule("E0305", check=check)

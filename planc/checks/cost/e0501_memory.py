@@ -75,31 +75,4 @@ def _line(one: CostedFixes, base: CostedPlan, *, fits: bool) -> str:
     return f"`{one.title}` {verdict} ({saved:+.1f} GiB, step time {slower:+.0%})"
 
 
-RULE = Rule(
-    code="E0501",
-    title="does not fit in memory",
-    reads="cost",
-    why="""The sum of parameters, gradients, optimizer state, activations, buffers and what the
-runtime holds is more than the device has, at the named moment of the fullest stage, even if the allocator
-loses nothing between tensors; a plan that fits so, and not otherwise, is a warning (W0508). The help shows
-the parts and changes that help, each costed like the plan itself: the fastest that fits first, several
-together where one is not enough.""",
-    bad="""plan example
-model     llama3_8b
-batch     64 x 8192 tokens microbatch 1
-cluster   1 x h100_node
-mesh      fsdp 8
-use       fsdp over fsdp
-compute   fp32
-""",
-    good="""plan example
-model     llama3_8b
-batch     64 x 8192 tokens microbatch 1
-cluster   1 x h100_node
-mesh      fsdp 8
-use       fsdp over fsdp
-compute   fp32
-recompute blocks
-""",
-    check=check,
-)
+RULE = Rule("E0501", check=check)

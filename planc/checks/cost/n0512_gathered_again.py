@@ -57,31 +57,4 @@ def _with_gather_per(plan: Plan, per: Period) -> Plan:
     return replaced(plan, gather=Gather(per=per, bucket=plan.bucket_layers, cause=plan.mesh.cause))
 
 
-RULE = Rule(
-    code="N0512",
-    title="parameters gathered more often than needed",
-    reads="cost",
-    why="""Sharded parameters are gathered for each pass, so with several microbatches a step the same bytes are
-transferred many times. Where memory allows, keeping them gathered for the microbatch or the step hides
-the transfers. Tools choose a default for everybody; here both are costed.""",
-    bad="""plan example
-model     llama3_8b
-batch     512 x 2048 tokens microbatch 1
-cluster   8 x h100_node
-mesh      fsdp 64
-use       fsdp over fsdp
-compute   bf16 reduce fp32
-recompute attention.core
-""",
-    good="""plan example
-model     llama3_8b
-batch     512 x 2048 tokens microbatch 1
-cluster   8 x h100_node
-mesh      fsdp 64
-use       fsdp over fsdp
-gather    params per step
-compute   bf16 reduce fp32
-recompute attention.core
-""",
-    check=check,
-)
+RULE = Rule("N0512", check=check)

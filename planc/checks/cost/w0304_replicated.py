@@ -60,34 +60,4 @@ def _fix(sharded: Sharded, p: ParamSharding, axis: str) -> Fix | None:
     return add(plan.mesh, sentence("shard", f"{legal[0]} over {axis}")) if legal else None
 
 
-RULE = Rule(
-    code="W0304",
-    title="parameters left whole over an axis",
-    reads="cost",
-    why="""An axis that divides some matrices leaves the others whole: every rank along it keeps them,
-does the same work with them, and relies on kernels that round alike to keep the copies equal. For
-norms that is nothing; for an embedding or an output layer it is gigabytes.""",
-    bad="""plan example
-model     llama3_8b
-batch     64 x 8192 tokens microbatch 1
-cluster   1 x h100_node
-mesh      fsdp 2 > tp 4
-use       fsdp over fsdp
-use       sp   over tp
-shard     heads, ffn over tp
-compute   bf16 reduce fp32
-recompute blocks
-""",
-    good="""plan example
-model     llama3_8b
-batch     64 x 8192 tokens microbatch 1
-cluster   1 x h100_node
-mesh      fsdp 2 > tp 4
-use       fsdp over fsdp
-use       sp   over tp
-shard     heads, ffn, vocab over tp
-compute   bf16 reduce fp32
-recompute blocks
-""",
-    check=check,
-)
+RULE = Rule("W0304", check=check)

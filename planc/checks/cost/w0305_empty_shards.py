@@ -55,32 +55,4 @@ def _rows(sharded: Sharded, p: ParamSharding) -> tuple[int, int]:
     return ceil(sharded.model.shape(p.param)[at] / sharded.plan.mesh.size(*p.compute[at])), _ranks(sharded, p)
 
 
-RULE = Rule(
-    code="W0305",
-    title="fewer rows than ranks",
-    reads="cost",
-    why="""Sharded parameters are split by rows. Where a matrix has fewer rows than there are ranks, after tensor
-parallelism has taken its part, some ranks keep an empty piece: padding that is gathered every time,
-quantised gathers that fail, checkpoints whose empty pieces load differently than they were saved.""",
-    bad="""plan example
-model     llama3_8b
-batch     256 x 8192 tokens microbatch 1
-cluster   256 x h100_node
-mesh      fsdp 256 > tp 8
-use       fsdp over fsdp
-use       tp   over tp
-use       sp   over tp
-compute   fp32
-""",
-    good="""plan example
-model     llama3_8b
-batch     256 x 8192 tokens microbatch 1
-cluster   256 x h100_node
-mesh      replica 2 > fsdp 128 > tp 8
-use       hsdp over replica, fsdp
-use       tp   over tp
-use       sp   over tp
-compute   fp32
-""",
-    check=check,
-)
+RULE = Rule("W0305", check=check)

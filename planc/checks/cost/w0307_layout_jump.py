@@ -87,35 +87,4 @@ def _layout_text(layout: Layout, partial: tuple[str, ...]) -> str:
     return " and ".join(parts) or "whole"
 
 
-RULE = Rule(
-    code="W0307",
-    title="an expensive layout change",
-    reads="cost",
-    why="""Between two ops an activation may change its layout. One collective is what a plan pays for
-on purpose; several in a row, or a gather of what is cut again at once, come from two sentences that do
-not fit together. XLA answers with an \"involuntary full rematerialization\" and no source line, torch
-with calls that nobody wrote.""",
-    bad="""plan example
-model     llama3_8b
-batch     64 x 8192 tokens microbatch 1
-cluster   2 x h100_node
-mesh      fsdp 2 > a 4 > b 2
-use       fsdp over fsdp
-use       tp over a, b
-shard     sequence over a in residual
-compute   bf16 reduce fp32
-recompute blocks
-""",
-    good="""plan example
-model     llama3_8b
-batch     64 x 8192 tokens microbatch 1
-cluster   2 x h100_node
-mesh      fsdp 2 > tp 8
-use       fsdp over fsdp
-use       tp over tp
-shard     sequence over tp in residual
-compute   bf16 reduce fp32
-recompute blocks
-""",
-    check=check,
-)
+RULE = Rule("W0307", check=check)

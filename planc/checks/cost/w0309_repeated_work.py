@@ -50,33 +50,4 @@ def _fix(plan: Plan, axis: str, size: int) -> Fix | None:
     return None if taken or not even else add(plan.mesh, sentence("use", f"tp over {axis}"))
 
 
-RULE = Rule(
-    code="W0309",
-    title="the same work on every rank of an axis",
-    reads="cost",
-    why="""An axis may divide the sequence between blocks and nothing inside them: then each of its
-ranks gathers everything and computes everything. The devices are paid for and the step is no
-shorter.""",
-    bad="""plan example
-model     llama3_8b
-batch     64 x 8192 tokens microbatch 1
-cluster   1 x h100_node
-mesh      fsdp 4 > tp 2
-use       fsdp over fsdp
-use       sp   over tp
-compute   bf16 reduce fp32
-recompute blocks
-""",
-    good="""plan example
-model     llama3_8b
-batch     64 x 8192 tokens microbatch 1
-cluster   1 x h100_node
-mesh      fsdp 4 > tp 2
-use       fsdp over fsdp
-use       sp   over tp
-use       tp   over tp
-compute   bf16 reduce fp32
-recompute blocks
-""",
-    check=check,
-)
+RULE = Rule("W0309", check=check)

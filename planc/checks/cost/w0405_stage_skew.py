@@ -61,35 +61,4 @@ def _write(plan: Plan, split: Split, text: str) -> Fix | None:
     return Fix(f"write stages {text}", (Edit(split.cause.span, target + sentence("split", f"{rest} stages {text}")),))
 
 
-RULE = Rule(
-    code="W0405",
-    title="uneven pipeline stages",
-    reads="cost",
-    why="""A pipeline goes at the pace of its slowest stage. Layers are divided evenly unless the plan
-says otherwise, but the first stage also has the embedding and the last one the output layer and the
-loss: with a large vocabulary that is worth several layers. The stages in the help are computed from
-each section's time and costed like the plan.""",
-    bad="""plan example
-model     llama3_8b(layers = 16)
-batch     64 x 8192 tokens microbatch 1
-cluster   1 x h100_node
-mesh      pp 4 > tp 2
-use       tp over tp
-use       sp over tp
-split     layers over pp as 1f1b
-compute   bf16 reduce fp32
-recompute blocks
-""",
-    good="""plan example
-model     llama3_8b(layers = 16)
-batch     64 x 8192 tokens microbatch 1
-cluster   1 x h100_node
-mesh      pp 4 > tp 2
-use       tp over tp
-use       sp over tp
-split     layers over pp as 1f1b stages [embed + 5, 5, 4, 2 + head]
-compute   bf16 reduce fp32
-recompute blocks
-""",
-    check=check,
-)
+RULE = Rule("W0405", check=check)

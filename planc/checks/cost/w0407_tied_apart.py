@@ -33,32 +33,4 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
         )
 
 
-RULE = Rule(
-    code="W0407",
-    title="tied weights on two stages",
-    reads="cost",
-    why="""A tied output layer uses the embedding's matrix. In a pipeline the two ends are on different
-ranks, so each keeps a copy, and the copies stay equal only if their gradients are summed every step.
-Frameworks have rejected such models, untied them without a word, or trained two different matrices.
-planc counts both copies and the sum; look for it in the program that runs.""",
-    bad="""plan example
-model     llama3_2_3b
-batch     64 x 8192 tokens microbatch 1
-cluster   1 x h100_node
-mesh      pp 2 > fsdp 4
-use       fsdp over fsdp
-split     layers over pp as 1f1b stages [embed + 15, 13 + head]
-compute   bf16 reduce fp32
-recompute blocks
-""",
-    good="""plan example
-model     llama3_2_3b
-batch     64 x 8192 tokens microbatch 1
-cluster   1 x h100_node
-mesh      fsdp 8
-use       fsdp over fsdp
-compute   bf16 reduce fp32
-recompute blocks
-""",
-    check=check,
-)
+RULE = Rule("W0407", check=check)

@@ -40,34 +40,4 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
     )
 
 
-RULE = Rule(
-    code="W0505",
-    title="the same optimizer state on every rank",
-    reads="cost",
-    why="""Data parallelism without any `store` keeps master parameters, gradients and both moments whole
-on every rank. Dividing the optimizer's part changes no number of the training and costs one gather of
-the parameters a step.""",
-    bad="""plan example
-model     llama3_8b
-batch     64 x 8192 tokens microbatch 1
-cluster   4 x h100_node
-mesh      dp 8 > tp 4
-use       ddp over dp
-use       tp over tp
-use       sp over tp
-compute   bf16 reduce fp32
-recompute blocks
-""",
-    good="""plan example
-model     llama3_8b
-batch     64 x 8192 tokens microbatch 1
-cluster   4 x h100_node
-mesh      dp 8 > tp 4
-use       zero1 over dp
-use       tp over tp
-use       sp over tp
-compute   bf16 reduce fp32
-recompute blocks
-""",
-    check=check,
-)
+RULE = Rule("W0505", check=check)

@@ -57,30 +57,4 @@ def _fix(plan: Plan) -> Fix | None:
     return None
 
 
-RULE = Rule(
-    code="W0511",
-    title="large logits",
-    reads="cost",
-    why="""The last stage holds a number for each token and word of the vocabulary, and what the loss makes of
-them in fp32, op by op: with a large vocabulary these are the largest tensors of the model, on one stage only. It
-is the usual reason why the last stage runs out of memory although its layers fit.""",
-    bad="""plan example
-model     llama3_8b
-batch     64 x 8192 tokens microbatch 4
-cluster   1 x h200_node
-mesh      fsdp 8
-use       fsdp over fsdp
-compute   bf16 reduce fp32
-recompute blocks
-""",
-    good="""plan example
-model     llama3_8b
-batch     64 x 8192 tokens microbatch 1
-cluster   1 x h200_node
-mesh      fsdp 8
-use       fsdp over fsdp
-compute   bf16 reduce fp32
-recompute blocks
-""",
-    check=check,
-)
+RULE = Rule("W0511", check=check)

@@ -41,34 +41,4 @@ def _subsets(count: int) -> list[list[int]]:
     return [[i for i in range(count) if mask >> i & 1] for mask in range(1, 2**count)]
 
 
-RULE = Rule(
-    code="W0602",
-    title="an axis that does not fill a torus dimension",
-    reads="cost",
-    why="""On a torus each dimension is a ring of links, and an axis that fills dimensions exactly has their rings
-for itself. An axis that fills only a part of a dimension is a line without the link that closes the
-ring, or shares links with the neighbouring groups.""",
-    bad="""plan example
-model     llama3_8b
-batch     256 x 8192 tokens microbatch 1
-cluster   tpu_v5p(8x8x8)
-mesh      fsdp 128 > tp 4
-use       fsdp over fsdp
-use       tp over tp
-use       sp over tp
-compute   bf16 reduce fp32
-recompute blocks
-""",
-    good="""plan example
-model     llama3_8b
-batch     256 x 8192 tokens microbatch 1
-cluster   tpu_v5p(8x8x8)
-mesh      fsdp 64 > tp 8
-use       fsdp over fsdp
-use       tp over tp
-use       sp over tp
-compute   bf16 reduce fp32
-recompute blocks
-""",
-    check=check,
-)
+RULE = Rule("W0602", check=check)

@@ -41,30 +41,4 @@ def _batch(axis: str) -> str:
     return sentence("shard", f"batch over {axis}")
 
 
-RULE = Rule(
-    code="E0204",
-    title="an axis divides nothing",
-    reads="plan",
-    why="""Ranks along an axis that no `shard` or `split` sentence names compute the same numbers: the devices only
-repeat the work of others. Storing over an axis without sharding the batch over it saves memory but still
-repeats the work.""",
-    bad="""plan example
-model     llama3_8b
-batch     64 x 8192 tokens microbatch 1
-cluster   2 x h100_node
-mesh      spare 2 > fsdp 8
-use       fsdp over fsdp
-compute   bf16 reduce fp32
-recompute blocks
-""",
-    good="""plan example
-model     llama3_8b
-batch     64 x 8192 tokens microbatch 1
-cluster   2 x h100_node
-mesh      replica 2 > fsdp 8
-use       hsdp over replica, fsdp
-compute   bf16 reduce fp32
-recompute blocks
-""",
-    check=check,
-)
+RULE = Rule("E0204", check=check)

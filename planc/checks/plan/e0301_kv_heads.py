@@ -29,32 +29,4 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
         )
 
 
-RULE = Rule(
-    code="E0301",
-    title="key-value heads do not divide",
-    reads="plan",
-    why="""With grouped-query attention a model has fewer key-value heads than query heads, and
-`shard heads` divides both. torch's parallelize_module does not notice; the view of the keys fails
-in the first forward, after the weights were loaded.""",
-    bad="""plan example
-model     llama3_8b
-batch     64 x 8192 tokens microbatch 1
-cluster   2 x h100_node
-mesh      tp 16
-use       tp over tp
-shard     sequence over tp in residual
-compute   bf16 reduce fp32
-""",
-    good="""plan example
-model     llama3_8b
-batch     64 x 8192 tokens microbatch 1
-cluster   2 x h100_node
-mesh      fsdp 2 > tp 8
-use       fsdp over fsdp
-use       tp   over tp
-use       sp   over tp
-compute   bf16 reduce fp32
-recompute blocks
-""",
-    check=check,
-)
+RULE = Rule("E0301", check=check)

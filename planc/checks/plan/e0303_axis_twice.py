@@ -51,34 +51,4 @@ def _axes_used_twice(layout: dict[str, tuple[str, ...]]) -> Iterator[tuple[str, 
             home.setdefault(axis, dim)
 
 
-RULE = Rule(
-    code="E0303",
-    title="one axis on two dims",
-    reads="plan",
-    why="""The devices along an axis each take a part of one dim. If two dims of an op were cut by
-the same axis, each device would hold only the diagonal blocks. Sequence parallelism is the usual
-case: it belongs in the residual stream, where no other dim is divided over the tensor axis.""",
-    bad="""plan example
-model     llama3_8b
-batch     64 x 8192 tokens microbatch 1
-cluster   1 x h100_node
-mesh      fsdp 2 > tp 4
-use       fsdp over fsdp
-use       tp   over tp
-shard     sequence over tp
-compute   bf16 reduce fp32
-recompute blocks
-""",
-    good="""plan example
-model     llama3_8b
-batch     64 x 8192 tokens microbatch 1
-cluster   1 x h100_node
-mesh      fsdp 2 > tp 4
-use       fsdp over fsdp
-use       tp   over tp
-shard     sequence over tp in residual
-compute   bf16 reduce fp32
-recompute blocks
-""",
-    check=check,
-)
+RULE = Rule("E0303", check=check)

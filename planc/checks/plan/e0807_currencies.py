@@ -23,36 +23,4 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
             )
 
 
-RULE = Rule(
-    code="E0807",
-    title="two currencies",
-    reads="plan",
-    why="""An amount of one currency is compared with an amount of the same one. Exchange rates change from day to
-day, so planc has none.""",
-    bad="""plan example
-model     llama3_8b
-batch     64 x 8192 tokens microbatch 1
-cluster   1 x h100_node
-mesh      fsdp 8
-use       fsdp over fsdp
-compute   bf16 reduce fp32
-recompute blocks
-train     for 15 B tokens
-price     2.50 USD per device hour
-expect    price <= 20 kEUR
-""",
-    good="""plan example
-model     llama3_8b
-batch     64 x 8192 tokens microbatch 1
-cluster   1 x h100_node
-mesh      fsdp 8
-use       fsdp over fsdp
-compute   bf16 reduce fp32
-recompute blocks
-train     for 15 B tokens
-price     2.50 USD per device hour
-expect    price <= 20 kUSD
-""",
-    check=check,
-    about=("expect", "price", "cluster"),
-)
+RULE = Rule("E0807", check=check, about=("expect", "price", "cluster"))

@@ -27,15 +27,4 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
                 )
 
 
-RULE = Rule(
-    code="N0121",
-    title="code stays whole",
-    reads="plan",
-    why="""`model from transformers` and `model from code` find the parts of a module that planc has ops for: norms,
-attention, feed-forward layers, experts. Code that is none of these is run as it is, on whole sequences and with all of
-its parameters: every rank of a tensor axis computes the same. This note says where it stands, how many parameters it
-has and why it is no part that planc knows. Its FLOPs and memory are counted when it is read.""",
-    bad="",
-    good="",
-    check=check,
-)
+RULE = Rule("N0121", check=check)

@@ -30,32 +30,4 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
     )
 
 
-RULE = Rule(
-    code="W0208",
-    title="the optimizer is stored whole",
-    reads="plan",
-    why="""AdamW's moments take twice the bytes of the parameters and are touched once a step, so they are the first
-thing to divide (ZeRO-1), then gradients (ZeRO-2), then parameters (ZeRO-3). Dividing gradients or
-parameters first adds transfers and leaves most of the memory undivided.""",
-    bad="""plan example
-model     llama3_8b
-batch     64 x 8192 tokens microbatch 1
-cluster   1 x b200_node
-mesh      fsdp 8
-shard     batch over fsdp
-store     params, grads over fsdp
-compute   bf16 reduce fp32
-recompute blocks
-""",
-    good="""plan example
-model     llama3_8b
-batch     64 x 8192 tokens microbatch 1
-cluster   1 x b200_node
-mesh      fsdp 8
-shard     batch over fsdp
-store     params, grads, optimizer over fsdp
-compute   bf16 reduce fp32
-recompute blocks
-""",
-    check=check,
-)
+RULE = Rule("W0208", check=check)

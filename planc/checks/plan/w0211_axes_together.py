@@ -36,31 +36,4 @@ def _uses(plan: Plan) -> list[tuple[str, ...]]:
     return groups + ([(plan.split.axis,)] if plan.split else [])
 
 
-RULE = Rule(
-    code="W0211",
-    title="axes that are always used together",
-    reads="plan",
-    why="""Each axis in use has its communicators, and each communicator holds memory on every rank
-(NCCL's channels and rings). Two neighbouring axes that every sentence names together are one axis:
-frameworks that made a group for each axis, layer or role have run out of memory on groups with the
-same ranks.""",
-    bad="""plan example
-model     llama3_8b
-batch     64 x 8192 tokens microbatch 1
-cluster   2 x h100_node
-mesh      outer 2 > inner 8
-use       fsdp over outer, inner
-compute   bf16 reduce fp32
-recompute blocks
-""",
-    good="""plan example
-model     llama3_8b
-batch     64 x 8192 tokens microbatch 1
-cluster   2 x h100_node
-mesh      fsdp 16
-use       fsdp over fsdp
-compute   bf16 reduce fp32
-recompute blocks
-""",
-    check=check,
-)
+RULE = Rule("W0211", check=check)

@@ -25,33 +25,4 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
         )
 
 
-RULE = Rule(
-    code="W0212",
-    title="stored over one rank",
-    reads="plan",
-    why="""State is divided over the ranks of an axis. When tensor or pipeline parallelism takes every
-device, nothing is left to divide it over: launchers that were asked for sharding anyway fail on a
-missing sub-mesh, or train with whole copies.""",
-    bad="""plan example
-model     llama3_8b
-batch     64 x 8192 tokens microbatch 1
-cluster   1 x h100_node
-mesh      fsdp 1 > tp 8
-use       fsdp over fsdp
-use       tp   over tp
-use       sp   over tp
-compute   bf16 reduce fp32
-recompute blocks
-""",
-    good="""plan example
-model     llama3_8b
-batch     64 x 8192 tokens microbatch 1
-cluster   1 x h100_node
-mesh      tp 8
-use       tp   over tp
-use       sp   over tp
-compute   bf16 reduce fp32
-recompute blocks
-""",
-    check=check,
-)
+RULE = Rule("W0212", check=check)

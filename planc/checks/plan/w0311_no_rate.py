@@ -37,33 +37,4 @@ def _requested(plan: Plan) -> Iterator[tuple[str, bool, Cause | None]]:
     yield from ((s.dtype, False, s.cause) for s in plan.stores if s.dtype)
 
 
-RULE = Rule(
-    code="W0311",
-    title="a dtype without a rate",
-    reads="plan",
-    why="""A chip's file gives a rate for each dtype that the chip has units for. A product in another dtype runs all
-the same where the framework or the compiler puts another in its place: bf16 on a chip with fp16 alone as fp32, a narrow
-dtype on a TPU without one as bf16. It is no faster than that, and whoever asked for the speed of a dtype does not get
-it. State in such a dtype is smaller, and is converted each time it is used.""",
-    bad="""plan example
-model     llama3_8b
-batch     64 x 4096 tokens microbatch 1
-cluster   tpu_v5p(2x2x2)
-mesh      fsdp 8
-use       fsdp over fsdp
-compute   bf16 reduce fp32
-quantize  ffn as float8(tensorwise)
-recompute blocks
-""",
-    good="""plan example
-model     llama3_8b
-batch     64 x 4096 tokens microbatch 1
-cluster   tpu_v5p(2x2x2)
-mesh      fsdp 8
-use       fsdp over fsdp
-compute   bf16 reduce fp32
-quantize  ffn as int8
-recompute blocks
-""",
-    check=check,
-)
+RULE = Rule("W0311", check=check)

@@ -31,34 +31,4 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
     )
 
 
-RULE = Rule(
-    code="W0502",
-    title="recompute without effect",
-    reads="plan",
-    why="""Recomputing an op helps when its output is kept for the backward. The output of an addition, or of the
-last projection of a block, is not: the sentence changes neither memory nor time, so the memory that its
-author expected to save is still in use.""",
-    bad="""plan example
-model     llama3_8b
-batch     64 x 8192 tokens microbatch 1
-cluster   2 x h100_node
-mesh      fsdp 2 > tp 8
-use       fsdp over fsdp
-use       tp   over tp
-use       sp   over tp
-compute   bf16 reduce fp32
-recompute attention.core, ffn.down
-""",
-    good="""plan example
-model     llama3_8b
-batch     64 x 8192 tokens microbatch 1
-cluster   2 x h100_node
-mesh      fsdp 2 > tp 8
-use       fsdp over fsdp
-use       tp   over tp
-use       sp   over tp
-compute   bf16 reduce fp32
-recompute attention.core
-""",
-    check=check,
-)
+RULE = Rule("W0502", check=check)

@@ -32,35 +32,4 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
     )
 
 
-RULE = Rule(
-    code="W0503",
-    title="gather without effect",
-    reads="plan",
-    why="""`gather` says how long parameters that are stored divided stay whole. Without a `store params over` there
-is nothing to gather, and with one microbatch a step the two longer periods are the same. A job whose
-framework accepts such an option and ignores it uses another amount of memory than was planned.""",
-    bad="""plan example
-model     llama3_8b
-batch     64 x 8192 tokens microbatch 1
-cluster   2 x h100_node
-mesh      dp 2 > tp 8
-use       zero1 over dp
-use       tp    over tp
-use       sp    over tp
-gather    params per pass
-compute   bf16 reduce fp32
-recompute blocks
-""",
-    good="""plan example
-model     llama3_8b
-batch     64 x 8192 tokens microbatch 1
-cluster   2 x h100_node
-mesh      dp 2 > tp 8
-use       zero1 over dp
-use       tp    over tp
-use       sp    over tp
-compute   bf16 reduce fp32
-recompute blocks
-""",
-    check=check,
-)
+RULE = Rule("W0503", check=check)

@@ -55,34 +55,4 @@ def _param_layout(plan: Plan, op: object, param: Param) -> dict[str, tuple[str, 
     return {d: layout[d] for d in param.dims if layout.get(d)}
 
 
-RULE = Rule(
-    code="W0703",
-    title="an override without effect",
-    reads="plan",
-    why="""An override that says what the rules say anyway, or whose parameters a later override takes over, hides
-the layout: a reader expects the override to have an effect.""",
-    bad="""plan example
-model     llama3_8b
-batch     64 x 8192 tokens microbatch 1
-cluster   1 x h100_node
-mesh      fsdp 2 > tp 4
-use       fsdp over fsdp
-use       tp   over tp
-use       sp   over tp
-compute   bf16 reduce fp32
-override  norm = replicated
-recompute blocks
-""",
-    good="""plan example
-model     llama3_8b
-batch     64 x 8192 tokens microbatch 1
-cluster   1 x h100_node
-mesh      fsdp 2 > tp 4
-use       fsdp over fsdp
-use       tp   over tp
-use       sp   over tp
-compute   bf16 reduce fp32
-recompute blocks
-""",
-    check=check,
-)
+RULE = Rule("W0703", check=check)

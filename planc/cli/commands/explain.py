@@ -87,26 +87,29 @@ def _unknown(word: str, legal: Iterable[str], what: str) -> int:
 
 
 def _of_rule(rule: Rule) -> dict[str, Any]:
-    return {n: getattr(rule, n) for n in ("code", "title", "reads", "why", "bad", "good")}
+    return {"code": rule.code, **{n: getattr(rule.page, n) for n in ("title", "reads", "why", "bad", "good")}}
 
 
 def page(rule: Rule) -> str:
-    """The manual page of `rule` as Markdown: the same text is its page of the documentation."""
-    parts = [f"# {rule.code}: {rule.title}", rule.why]
-    if rule.bad:
-        parts.append(f"## A plan with this mistake\n\n```plan bad={rule.code}\n{rule.bad}```")
-    if rule.good:
-        parts.append(f"## The same plan, mended\n\n```plan\n{rule.good}```")
+    """The manual page of `rule` as Markdown: its page of the documentation without what planc prints for it."""
+    page = rule.page
+    parts = [f"# {rule.code}: {page.title}", page.why]
+    if page.bad:
+        parts.append(f"## A plan with this mistake\n\n```plan bad={rule.code}\n{page.bad}```")
+    if page.good:
+        parts.append(f"## The same plan, mended\n\n```plan\n{page.good}```")
     return "\n\n".join(parts)
 
 
 def _list(format: str) -> int:
     if format == "json":
-        entries = [{"kind": "code", "code": r.code, "severity": r.severity, "title": r.title} for r in rules().values()]
+        entries = [
+            {"kind": "code", "code": r.code, "severity": r.severity, "title": r.page.title} for r in rules().values()
+        ]
         print(json.dumps([{"format": PAGE, **entry} for entry in entries], indent=2))
     else:
         for r in rules().values():
-            print(f"{r.code}  {r.severity:<8} {r.title}")
+            print(f"{r.code}  {r.severity:<8} {r.page.title}")
     return 0
 
 

@@ -1,1 +1,0 @@
-"""Rules on other systems' files: raised while one is imported or exported."""

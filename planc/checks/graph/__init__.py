@@ -1,1 +1,0 @@
-"""Findings about graphs of links in hardware files."""

@@ -1,1 +1,0 @@
-"""Rules of presets, training and receipts: raised by the trainer."""

@@ -1,1 +1,0 @@
-"""Rules of a target: raised while lowering."""

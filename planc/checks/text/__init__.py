@@ -1,1 +1,0 @@
-"""Rules of what is written: raised while a file is read and built into a plan."""
