@@ -17,7 +17,7 @@ VERSIONS := .venv-versions
 ENDS := $(VERSIONS)/torch-2.11/.ready $(VERSIONS)/torch-2.15/.ready $(VERSIONS)/jax-0.11/.ready
 OTHERS := $(VERSIONS)/torch-2.12/.ready $(VERSIONS)/torch-2.14/.ready
 
-.PHONY: help demo test check lint docs goldens long all presets grammar torch-xla ends lock sbom advisories pages playground later-pythons hooks packages docs-site clean
+.PHONY: help demo test check lint docs goldens long all presets grammar torch-xla ends lock sbom advisories pages playground later-pythons hooks changelog packages docs-site clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -87,6 +87,9 @@ later-pythons: $(READY) ## types as Python 3.12, 3.13 and 3.14 have them, and no
 
 hooks: $(READY) $(TOOLS)/.ready ## the hooks by pre-commit itself, and the action with a real environment (2 minutes, fetches packages)
 	@PATH="$(CURDIR)/$(TOOLS)/bin:$$PATH" $(PYTEST) -m slow tests/cli/test_action.py
+
+changelog: $(TOOLS)/.ready ## gather the files of changes/ below the heading of a release (VERSION=0.3.0)
+	@$(TOOLS)/bin/towncrier build --yes --version $(VERSION)
 
 packages: $(READY) ## build the sdist and the wheel, and use the wheel in an empty environment, in build/packages
 	@$(BIN)/python .ci/packages.py build/packages

@@ -2,7 +2,8 @@
 
     python .ci/release.py v0.2.0
 
-Prints the entry; exits with 1 where tag, package, change log and citation do not name one version.
+Prints the entry; exits with 1 where tag, package, change log and citation do not name one version, or a change is in no
+release.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ def problems(tag: str, root: Path = ROOT) -> list[str]:
     found = [] if re.fullmatch(r"v\d+\.\d+\.\d+", tag) else [f"{tag} is not vMAJOR.MINOR.PATCH"]
     found += [f"pyproject.toml has version {said}"] if said != version else []
     found += [] if entry((root / "CHANGELOG.md").read_text(), version) else [f"CHANGELOG.md has no entry {version}"]
+    found += [f"changes/{p.name} is in no release: make changelog" for p in sorted(root.glob("changes/*.*.md"))]
     cited = re.search(r"^version: (\S+)$", (root / "CITATION.cff").read_text(), re.MULTILINE)
     return found + ([] if cited and cited[1] == version else [f"CITATION.cff does not name version {version}"])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 import subprocess
@@ -150,18 +151,25 @@ def test_the_version_is_semantic_and_said_once() -> None:
     version = PROJECT["project"]["version"]
     assert re.fullmatch(r"\d+\.\d+\.\d+", version) and planc.__version__ == version
     headings = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-    released = [h.partition(" ")[0] for h in headings if h != "Unreleased"]
-    assert headings[0] == "Unreleased" and all(re.fullmatch(r"\d+\.\d+\.\d+", h) for h in released)
+    assert all(re.fullmatch(r"\d+\.\d+\.\d+ \(\d{4}-\d\d-\d\d\)", h) for h in headings)
+    assert headings[0].partition(" ")[0] == version
+    assert json.loads((ROOT / "docs" / "editor" / "package.json").read_text())["version"] == version
 
 
 def test_a_release_names_one_version_everywhere(tmp_path: Path) -> None:
     """The notes are the change log's entry; a tag that the tree does not stand for is refused with the reasons."""
     for name in ("pyproject.toml", "CITATION.cff"):
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())
-    log = f"# Changelog\n\n## Unreleased\n\n## {planc.__version__} (2026-11-23)\n\n- first\n\n## 0.0.9\n\n- before\n"
+    log = f"# Changelog\n\n## {planc.__version__} (2026-11-23)\n\n- first\n\n## 0.0.9\n\n- before\n"
     (tmp_path / "CHANGELOG.md").write_text(log)
     release = runpy.run_path(str(ROOT / ".ci" / "release.py"))
     assert release["entry"](log, planc.__version__) == "- first"
     assert release["problems"](f"v{planc.__version__}", tmp_path) == []
     assert len(release["problems"]("v0.0.9", tmp_path)) == 2
     assert len(release["problems"]("0.3", tmp_path)) == 4
+    (tmp_path / "changes").mkdir()
+    (tmp_path / "changes" / "README.md").touch()
+    (tmp_path / "changes" / "it-works.fixed.md").touch()
+    assert release["problems"](f"v{planc.__version__}", tmp_path) == [
+        "changes/it-works.fixed.md is in no release: make changelog"
+    ]
