@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from planc.cost.compute.attention import FLASH_BACKWARD, head_share
-from planc.cost.compute.gemm import Gemm, gemm_s
+from planc.cost.compute.gemm import gemm_s
+from planc.cost.compute.shapes import Gemm
 from planc.cost.machine.collective_time import transfer_s
 from planc.cost.machine.rates import memory_bytes_per_s, peak_flops_per_s
 from planc.cost.machine.topology import DeviceGroup, device_group

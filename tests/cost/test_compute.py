@@ -8,8 +8,9 @@ import pytest
 
 from planc.cost.compute.attention import attention_efficiency, attention_s
 from planc.cost.compute.flops import op_bytes
-from planc.cost.compute.gemm import Gemm, fused_of, gemm_of, gemm_s, products_s
+from planc.cost.compute.gemm import fused_of, gemm_of, gemm_s, products_s
 from planc.cost.compute.section import dispatched_s, host_s, op_s, section_time
+from planc.cost.compute.shapes import Gemm
 from planc.cost.machine.rates import memory_bytes_per_s
 from planc.driver import examine
 from planc.ir.hardware import Chip

@@ -8,7 +8,8 @@ import pytest
 
 from planc.calibration.probes import neighbour_group
 from planc.cost import cost_plan
-from planc.cost.compute.gemm import Gemm, gemm_s, product_table
+from planc.cost.compute.gemm import gemm_s, product_table
+from planc.cost.compute.shapes import Gemm
 from planc.cost.explain import explain
 from planc.cost.machine.collective_time import transfer_s
 from planc.diag.errors import PlanError

@@ -9,7 +9,8 @@ from __future__ import annotations
 from math import prod
 
 from planc.cost.compute.flops import head_widths, local_dim, op_bytes, op_flops
-from planc.cost.compute.gemm import Gemm, gemm_s
+from planc.cost.compute.gemm import gemm_s
+from planc.cost.compute.shapes import Gemm
 from planc.cost.machine.op_tables import table_s
 from planc.cost.machine.rates import dtype_s_per_flop, memory_bytes_per_s, peak_flops_per_s
 from planc.ir.collective import DTYPE_BYTES

@@ -12,9 +12,9 @@ from math import ceil, inf, prod
 
 from planc.cost.compute.flops import cache_of, local_dim, update_products
 from planc.cost.compute.quantize import casts_s, product_dtype, quantized, s_per_flop
+from planc.cost.compute.shapes import Gemm
 from planc.cost.machine.op_tables import table_s
 from planc.cost.machine.rates import memory_bytes_per_s, peak_flops_per_s
-from planc.diag.fast_dataclass import dataclass
 from planc.frameworks import framework
 from planc.ir.cache import cached_on
 from planc.ir.collective import DTYPE_BYTES
@@ -23,34 +23,6 @@ from planc.ir.model import ROUTED, Op
 from planc.ir.op_tables import OpTable, table_of
 from planc.ir.plan import Plan
 from planc.ir.sharding import OpSharding, Sharded
-
-
-@dataclass(frozen=True, slots=True)
-class Gemm:
-    """One matrix product on one device: `groups` of [m, k] x [k, n]."""
-
-    m: float
-    n: float
-    k: float
-    groups: float = 1.0
-
-    @property
-    def flops(self) -> float:
-        """FLOPs of the forward: two for each multiply-add.
-
-        >>> Gemm(2, 3, 4).flops
-        48.0
-        """
-        return 2.0 * self.m * self.n * self.k * self.groups
-
-    @property
-    def elements(self) -> float:
-        """Number of elements of the two inputs and the output.
-
-        >>> Gemm(2, 3, 4).elements  # 8 + 12 + 6
-        26.0
-        """
-        return self.groups * (self.m * self.k + self.k * self.n + self.m * self.n)
 
 
 @cached_on(lambda sharded, o: (sharded.plan.cache, (o.op.name, o.op.output)))

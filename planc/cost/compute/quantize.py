@@ -5,8 +5,7 @@ The casts are those of Transformer Engine (https://docs.nvidia.com/deeplearning/
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from planc.cost.compute.shapes import Gemm
 from planc.cost.machine.rates import dtype_s_per_flop, memory_bytes_per_s
 from planc.frameworks import framework
 from planc.frameworks.framework import BLACKWELL
@@ -18,9 +17,6 @@ from planc.ir.plan import Plan, Quantize
 from planc.ir.sharding import OpSharding, Sharded
 from planc.sharding.recompute import names_op
 from planc.sharding.stage_assignment import microbatches_each
-
-if TYPE_CHECKING:
-    from planc.cost.compute.gemm import Gemm
 
 
 def quantized(plan: Plan, op: Op) -> Quantize | None:
