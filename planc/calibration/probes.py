@@ -13,8 +13,9 @@ from planc.cost.compute.attention import FLASH_BACKWARD, head_share
 from planc.cost.compute.gemm import gemm_s
 from planc.cost.compute.shapes import Gemm
 from planc.cost.machine.collective_time import transfer_s
+from planc.cost.machine.group import device_group
 from planc.cost.machine.rates import memory_bytes_per_s, peak_flops_per_s
-from planc.cost.machine.topology import DeviceGroup, device_group
+from planc.cost.machine.topology import DeviceGroup
 from planc.cost.step.step_time import step_time
 from planc.diag.fast_dataclass import dataclass
 from planc.diag.span import Span as Place

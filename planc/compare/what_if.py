@@ -11,7 +11,7 @@ from typing import Any
 
 from planc.cost import CostedPlan
 from planc.cost.machine.axis_orders import row_seconds
-from planc.cost.machine.topology import device_group
+from planc.cost.machine.group import device_group
 from planc.cost.routes.busy import busy_seconds
 from planc.cost.routes.fabric import NoPathError
 from planc.diag.diagnostic import Diagnostic

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 from planc.cost.costed import CostedPlan, cost_plan
 from planc.cost.machine.collective_time import algorithm, collective_s, limit_s, peers_hit, ragged_all_to_all_s
-from planc.cost.machine.topology import DeviceGroup, at_peak, device_group
+from planc.cost.machine.group import device_group
+from planc.cost.machine.topology import DeviceGroup, at_peak
 
 if TYPE_CHECKING:
     from planc.cost import sizes as sizes

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
+from planc.cost.machine.group import device_group
 from planc.cost.machine.roofline import critical_expert_ffn, critical_tokens, critical_tokens_per_device, largest_tp
-from planc.cost.machine.topology import DeviceGroup, device_group
+from planc.cost.machine.topology import DeviceGroup
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.base import Value
 from planc.ir.model import EXPERTS

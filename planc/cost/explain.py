@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from planc.cost.compute.section import host_s, op_s, table_for
 from planc.cost.costed import CostedPlan
 from planc.cost.machine.collective_time import collective_table
-from planc.cost.machine.topology import device_group
+from planc.cost.machine.group import device_group
 from planc.cost.step.span_names import optimizer_cause, transfer_words
 from planc.cost.step.step_time import copies_run
 from planc.diag.fast_dataclass import dataclass

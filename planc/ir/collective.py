@@ -8,6 +8,8 @@ from planc.diag.fast_dataclass import dataclass
 from planc.ir.base import Cause
 
 CollectiveOp = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "send_recv"]
+NetworkOp = CollectiveOp | Literal["broadcast"]
+"""What a network is asked for: a collective of a plan, or a broadcast."""
 Phase = Literal["forward", "backward", "recompute", "optimizer"]
 Per = Literal["microbatch", "step"]
 """Period of a collective: every microbatch, or once a step."""

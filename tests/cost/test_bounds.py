@@ -7,7 +7,7 @@ import pytest
 
 from planc.cost.bounds import Bound, bounds
 from planc.cost.machine.collective_time import limit_s
-from planc.cost.machine.topology import device_group
+from planc.cost.machine.group import device_group
 from planc.driver import examine
 from planc.ir.plan import Plan
 from tests.plans import FIELD, plan_of

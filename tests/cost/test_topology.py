@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planc.cost.machine.collective_time import Op as NetworkOp
 from planc.cost.machine.collective_time import (
     algorithm,
     algorithm_bytes_per_s,
@@ -19,7 +18,9 @@ from planc.cost.machine.collective_time import (
     ring_share,
     transfer_s,
 )
-from planc.cost.machine.topology import DeviceGroup, GroupLevel, Ring, at_peak, device_group, torus_dims, units_crossed
+from planc.cost.machine.group import device_group
+from planc.cost.machine.topology import DeviceGroup, GroupLevel, Ring, at_peak, torus_dims, units_crossed
+from planc.ir.collective import NetworkOp
 from planc.ir.mesh import Axis, Mesh, View, strided
 from planc.ir.plan import Plan
 from tests.plans import BODY, HEAD, cluster_of, plan_of

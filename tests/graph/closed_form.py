@@ -13,16 +13,18 @@ from pathlib import Path
 from time import perf_counter
 from typing import NamedTuple
 
-from planc.cost.machine.collective_time import Op, transfer_s
-from planc.cost.machine.topology import at_peak, device_group
+from planc.cost.machine.collective_time import transfer_s
+from planc.cost.machine.group import device_group
+from planc.cost.machine.topology import at_peak
 from planc.cost.routes import routed_group
+from planc.ir.collective import NetworkOp
 from planc.ir.hardware import Cluster
 from planc.ir.mesh import Mesh
 from planc.language import library
 from tests.plans import cluster_of
 
 BOUNDS = tomllib.loads((Path(__file__).parent / "bounds.toml").read_text())
-OPS: tuple[Op, ...] = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "send_recv", "broadcast")
+OPS: tuple[NetworkOp, ...] = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "send_recv", "broadcast")
 SIZES = tuple(2**k for k in range(3, 13))
 IN_A_RACK = 64
 """Chips of an NVL72 rack that meshes of powers of two use."""
@@ -36,7 +38,7 @@ class Cell(NamedTuple):
     devices: int
     size: int
     stride: int
-    op: Op
+    op: NetworkOp
     closed_s: float
     routed_s: float
     bound: float

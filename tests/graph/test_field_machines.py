@@ -8,7 +8,7 @@ from shutil import copy
 import pytest
 
 from planc.cost.machine.collective_time import transfer_s
-from planc.cost.machine.topology import device_group
+from planc.cost.machine.group import device_group
 from planc.cost.routes.bound import gather_bound_s
 from planc.driver import check, load
 from planc.graph import machine_links

@@ -11,7 +11,7 @@ import pytest
 
 from planc.checks import rules
 from planc.cost.machine.collective_time import transfer_s
-from planc.cost.machine.topology import device_group
+from planc.cost.machine.group import device_group
 from planc.cost.routes.fabric import Fabric
 from planc.diag.diagnostic import Diagnostic
 from planc.driver import check, load

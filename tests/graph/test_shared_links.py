@@ -41,7 +41,7 @@ class Rings:
         self.routes, self.buffer = Routes(machine, mesh, cluster, (axis,), folding=False), buffer
         way = self.routes.algorithms("all_gather")[0]
         assert way.name == "ring"
-        self.loads, self.seconds = LinkLoads(self.routes, way, ord(axis[0])), way.s_per_byte * buffer
+        self.loads, self.seconds = self.routes.loads_of(way, ord(axis[0])), way.s_per_byte * buffer
 
     def flows(self, vertices: MachineLinks) -> Iterator[tuple[str, str, float]]:
         for a, b, amount in self._flows():
@@ -106,7 +106,7 @@ def test_a_slow_link_that_both_use_is_where_they_wait(tmp_path: Path) -> None:
 
 def _loads(machine: Machine, mesh: Mesh, cluster: Cluster, axes: tuple[str, ...]) -> LinkLoads:
     routes = Routes(machine, mesh, cluster, axes)
-    return LinkLoads(routes, routes.algorithms("all_gather")[0], len(axes))
+    return routes.loads_of(routes.algorithms("all_gather")[0], len(axes))
 
 
 @pytest.mark.parametrize("sizes", [(4, 4, 4), (2, 16, 2), (8, 2, 4)], ids=str)

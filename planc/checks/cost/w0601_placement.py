@@ -80,7 +80,7 @@ def _outside_s(costed: CostedPlan) -> float:
 
 def _leaves(plan: Plan, mesh: Mesh, groups: set[tuple[str, ...]]) -> bool:
     """True if activations, which every layer waits for, would cross more nodes than before."""
-    from planc.cost.machine.topology import device_group
+    from planc.cost.machine.group import device_group
 
     here, there = ({g: device_group(m, plan.cluster, g).outside for g in groups} for m in (plan.mesh, mesh))
     return any(there[g] > here[g] for g in groups)
@@ -89,7 +89,7 @@ def _leaves(plan: Plan, mesh: Mesh, groups: set[tuple[str, ...]]) -> bool:
 def _largest_gain(costed: CostedPlan, best: Mesh) -> str:
     """The exposed transfer that the other order helps most: where it runs now and where it would."""
     from planc.cost.machine.axis_orders import row_seconds
-    from planc.cost.machine.topology import device_group
+    from planc.cost.machine.group import device_group
 
     plan = costed.sharded.plan
     then = row_seconds(plan, best, [r.row for r in costed.collectives])

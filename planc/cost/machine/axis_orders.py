@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import permutations
 
 from planc.cost.machine.collective_time import collective_s
-from planc.cost.machine.topology import device_group
+from planc.cost.machine.group import device_group
 from planc.ir.collective import Collective
 from planc.ir.mesh import Mesh, are_neighbours
 from planc.ir.plan import Plan

@@ -21,17 +21,14 @@ from functools import lru_cache
 from itertools import combinations
 from math import log2, prod
 from operator import itemgetter
-from typing import Literal
 
 from planc.cost.machine.op_tables import table_s
 from planc.cost.machine.topology import DeviceGroup, GroupLevel, Ring
-from planc.ir.collective import CollectiveOp
+from planc.ir.collective import NetworkOp
 from planc.ir.hardware import Cluster
 from planc.ir.op_tables import OpTable
 
-Op = CollectiveOp | Literal["broadcast"]
-
-PASSES: dict[Op, int] = {
+PASSES: dict[NetworkOp, int] = {
     "all_gather": 1,
     "reduce_scatter": 1,
     "all_reduce": 2,
@@ -47,7 +44,7 @@ SLOWEST_SHARE = 0.25
 LARGE_BYTES = 2.0**30
 
 
-def collective_s(op: Op, buffer_bytes: float, group: DeviceGroup) -> float:
+def collective_s(op: NetworkOp, buffer_bytes: float, group: DeviceGroup) -> float:
     """Seconds of one call, with the framework's own time for it.
 
     Args:
@@ -61,7 +58,7 @@ def collective_s(op: Op, buffer_bytes: float, group: DeviceGroup) -> float:
     return transfer_s(op, buffer_bytes, group) + group.call_s
 
 
-def transfer_s(op: Op, buffer_bytes: float, group: DeviceGroup) -> float:
+def transfer_s(op: NetworkOp, buffer_bytes: float, group: DeviceGroup) -> float:
     """Seconds of one call on the links, without the framework's launch; as it was measured, where the hardware file
     has a table of it.
 
@@ -83,7 +80,7 @@ def transfer_s(op: Op, buffer_bytes: float, group: DeviceGroup) -> float:
     )
 
 
-def collective_table(op: Op, group: DeviceGroup) -> OpTable | None:
+def collective_table(op: NetworkOp, group: DeviceGroup) -> OpTable | None:
     """The table of measured rates that the seconds of `op` over `group` are from: that of the one level which it
     crosses, for groups of as many members. None: they are a curve's.
 
@@ -100,12 +97,12 @@ def collective_table(op: Op, group: DeviceGroup) -> OpTable | None:
     return next((t for t in level.tables if t.op == op and t.members == group.size), None)
 
 
-def _curve_s(op: Op, buffer_bytes: float, group: DeviceGroup) -> float:
+def _curve_s(op: NetworkOp, buffer_bytes: float, group: DeviceGroup) -> float:
     """Seconds of one call without a table."""
     return _fastest(op, buffer_bytes, group)[1] / group.efficiency(op)
 
 
-def algorithm(op: Op, group: DeviceGroup, buffer_bytes: float = LARGE_BYTES) -> str:
+def algorithm(op: NetworkOp, group: DeviceGroup, buffer_bytes: float = LARGE_BYTES) -> str:
     """Name of the algorithm that a collective is assumed to run: the fastest for this size, as libraries choose.
 
     `op` is the collective, `buffer_bytes` the larger of its input and output on one device, `group` the group. A group
@@ -117,12 +114,12 @@ def algorithm(op: Op, group: DeviceGroup, buffer_bytes: float = LARGE_BYTES) -> 
     return _fastest(op, buffer_bytes, group)[0]
 
 
-def _fastest(op: Op, buffer_bytes: float, group: DeviceGroup) -> tuple[str, float]:
+def _fastest(op: NetworkOp, buffer_bytes: float, group: DeviceGroup) -> tuple[str, float]:
     """The fastest algorithm and its seconds; the first of equal ones. A group of one device has none."""
     return min(_algorithms(op, buffer_bytes, group), key=itemgetter(1), default=("none", 0.0))
 
 
-def limit_s(op: Op, buffer_bytes: float, group: DeviceGroup) -> float:
+def limit_s(op: NetworkOp, buffer_bytes: float, group: DeviceGroup) -> float:
     """Seconds of an `op` without latency, as if the group had many members at every level: (n - 1) / n is 1.
 
     `buffer_bytes` is the larger of input and output on one device; the slowest level of `group` alone counts. Source:
@@ -162,7 +159,7 @@ def gather_bytes_per_s(level: GroupLevel) -> float:
     return level.unit_bytes_per_s * level.members / (level.members - 1)
 
 
-def algorithm_bytes_per_s(op: Op, buffer_bytes: float, group: DeviceGroup) -> float:
+def algorithm_bytes_per_s(op: NetworkOp, buffer_bytes: float, group: DeviceGroup) -> float:
     """Bytes of the buffer done per second of one call: what NCCL's tests print as "algbw".
 
     `op`, `buffer_bytes` and `group` are those of `collective_s`.
@@ -173,7 +170,7 @@ def algorithm_bytes_per_s(op: Op, buffer_bytes: float, group: DeviceGroup) -> fl
     return buffer_bytes / collective_s(op, buffer_bytes, group)
 
 
-def group_bytes_per_s(op: Op, buffer_bytes: float, group: DeviceGroup) -> float:
+def group_bytes_per_s(op: NetworkOp, buffer_bytes: float, group: DeviceGroup) -> float:
     """Bytes of all members' buffers together done per second: `algorithm_bytes_per_s` times the members of `group`.
 
     >>> group_bytes_per_s("all_to_all", 8e9, ring) / 1e9
@@ -222,7 +219,7 @@ def group_level(group: DeviceGroup, level: str) -> GroupLevel:
     raise ValueError(f"the group does not cross {level}, only {', '.join(p.name for p in group.levels)}")
 
 
-def array_s(op: Op, array_bytes: float, group: DeviceGroup) -> float:
+def array_s(op: NetworkOp, array_bytes: float, group: DeviceGroup) -> float:
     """Seconds of an `op` over `group` for an array of `array_bytes` that the group holds once: an all-to-all moves each
     member's part of it, all others the whole.
 
@@ -232,7 +229,7 @@ def array_s(op: Op, array_bytes: float, group: DeviceGroup) -> float:
     return collective_s(op, array_bytes / group.size if op == "all_to_all" else array_bytes, group)
 
 
-def time_ratio(one: Op, other: Op, array_bytes: float, group: DeviceGroup) -> float:
+def time_ratio(one: NetworkOp, other: NetworkOp, array_bytes: float, group: DeviceGroup) -> float:
     """Ratio of the seconds of `one` collective to those of the `other`, for the same array of `array_bytes` over
     `group`.
 
@@ -244,7 +241,7 @@ def time_ratio(one: Op, other: Op, array_bytes: float, group: DeviceGroup) -> fl
     return array_s(one, array_bytes, group) / array_s(other, array_bytes, group)
 
 
-def ring_share(op: Op, members: int) -> float:
+def ring_share(op: NetworkOp, members: int) -> float:
     """Share of its buffer that each of the `members` of a ring sends in an `op`: (n - 1) / n for each pass.
 
     Source: Thakur, Rabenseifner and Gropp 2005.
@@ -335,7 +332,7 @@ def _hops_between(source: int, target: int, length: int, wrapped: bool) -> int:
 # The ways to run a collective, each with its seconds.
 
 
-def _algorithms(op: Op, buffer_bytes: float, group: DeviceGroup) -> Iterator[tuple[str, float]]:
+def _algorithms(op: NetworkOp, buffer_bytes: float, group: DeviceGroup) -> Iterator[tuple[str, float]]:
     if group.routes is not None:
         yield from ((way.name, way.seconds(buffer_bytes)) for way in group.routes.algorithms(op))
         return
@@ -452,13 +449,13 @@ def _sent_to_all_s(buffer_bytes: float, level: GroupLevel, group: DeviceGroup) -
     return _exchange_s(buffer_bytes, level, group) if level.rings else buffer_bytes / level.bytes_per_s
 
 
-def _once_s(op: Op, buffer_bytes: float, group: DeviceGroup) -> float:
+def _once_s(op: NetworkOp, buffer_bytes: float, group: DeviceGroup) -> float:
     """The buffer once, from each member to the next, as one message; a tree's is divided over the links of a torus."""
     sent_s = max(_move_s(buffer_bytes, p) * p.bytes_per_s / _message_bytes_per_s(op, p) for p in group.levels)
     return sent_s + (latency_s(group) if op == "broadcast" else group.levels[-1].latency_s)
 
 
-def _message_bytes_per_s(op: Op, level: GroupLevel) -> float:
+def _message_bytes_per_s(op: NetworkOp, level: GroupLevel) -> float:
     """Bytes per second of one message at a level: those that leave a unit share the way out of a host, a link each."""
     rate = max(level.bytes_per_s, min(level.unit_bytes_per_s / level.hosts, level.message_bytes_per_s))
     if op == "broadcast" or not level.rings:

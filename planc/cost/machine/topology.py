@@ -12,15 +12,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from math import ceil, gcd, inf, prod
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from planc.diag.fast_dataclass import dataclass
+from planc.ir.collective import NetworkOp
 from planc.ir.hardware import Cluster, Level
 from planc.ir.mesh import Axis, Mesh
 from planc.ir.op_tables import OpTable
-
-if TYPE_CHECKING:
-    from planc.cost.machine.collective_time import Op
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +164,7 @@ class Routes(Protocol):
     def call_s(self) -> float:
         """The framework's own seconds for a call over this group."""
 
-    def algorithms(self, op: Op) -> tuple[RoutedAlgorithm, ...]:
+    def algorithms(self, op: NetworkOp) -> tuple[RoutedAlgorithm, ...]:
         """Every way to run `op` over the group; none for a group of one device."""
 
 
@@ -215,22 +213,19 @@ class DeviceGroup:
         return max(self.levels, key=lambda p: (1 - 1 / p.members) / p.unit_bytes_per_s, default=None)
 
 
-def device_group(mesh: Mesh, cluster: Cluster, axes: tuple[str, ...]) -> DeviceGroup:
-    """Where a group of devices lies on the machine: the levels it crosses, innermost first.
+def tower_group(mesh: Mesh, cluster: Cluster, axes: tuple[str, ...]) -> DeviceGroup:
+    """Where a group of devices lies on a tower of levels or a torus, in closed form: the levels it crosses, innermost
+    first.
 
     Args:
         mesh: the mesh, whose innermost axis fills a node first.
         cluster: the machine.
         axes: axes of the mesh, or of one of its views, that the group runs over.
 
-    >>> group = device_group(plan.mesh, plan.cluster, ("fsdp", "tp"))  # mesh pp 4 > fsdp 16 > tp 8, nodes of 8
+    >>> group = tower_group(plan.mesh, plan.cluster, ("fsdp", "tp"))  # mesh pp 4 > fsdp 16 > tp 8, nodes of 8
     >>> group.size, group.level, [(p.name, p.members) for p in group.levels]
     (128, 'leaf', [('nvlink4', 8.0), ('leaf', 16.0)])
     """
-    if cluster.is_routed:
-        from planc.cost.routes import routed_group
-
-        return routed_group(mesh, cluster, axes)
     used = tuple(mesh.axis(a) for a in axes if mesh.axis(a).size > 1)
     size = prod(a.size for a in used)
     levels, count = [], float(size)

@@ -20,9 +20,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
-from itertools import pairwise, product
+from itertools import count, pairwise, product
 from math import log2, prod
-from typing import TYPE_CHECKING
 
 from planc.cost.machine.topology import DeviceGroup, GroupLevel, RoutedAlgorithm, torus_dims
 from planc.cost.routes.fabric import Fabric, Flow
@@ -39,12 +38,10 @@ from planc.cost.routes.rings import (
 )
 from planc.diag.fast_dataclass import dataclass
 from planc.graph import LinkKind, MachineLinks, machine_links
+from planc.ir.collective import CollectiveOp, NetworkOp
 from planc.ir.garbage import gc_paused
 from planc.ir.hardware import Cluster
 from planc.ir.mesh import Mesh
-
-if TYPE_CHECKING:
-    from planc.cost.machine.collective_time import Op
 
 GATHERS = {"all_gather": 1, "reduce_scatter": 1, "all_reduce": 2}
 """Collectives made of gathers or scatters, and of how many."""
@@ -61,8 +58,8 @@ class Machine:
     """Groups that were asked for, by the devices of the mesh and their axes' sizes and strides."""
     kinds: dict[FoldedDigits, ArcKinds] = field(default_factory=dict)
     """Arcs that symmetry makes alike, by the digits that move."""
-    loads: dict[tuple[int, ...], LinkLoads] = field(default_factory=dict)
-    """The loads that a way leaves on each link, by the identity of its groups and of its phases' loads."""
+    orders: Iterator[int] = field(default_factory=count)
+    """Numbers of the loads that were asked for, in this order."""
     joint: dict[tuple[LinkLoads, ...], list[Shares]] = field(default_factory=dict)
     """The loads of collectives that run at once on the same links."""
 
@@ -142,6 +139,7 @@ class Routes:
         self._mesh, self._cluster, self._axes = mesh, cluster, axes
         self._known: dict[str, tuple[RoutedAlgorithm, ...]] = {}
         self._kinds: dict[str, LinkKind] = {}
+        self._loads: dict[tuple[int, ...], LinkLoads] = {}
 
     @cached_property
     def fold(self) -> Fold | None:
@@ -195,14 +193,34 @@ class Routes:
         """The framework's own seconds for a call over this machine: the longest of its links'."""
         return max(kind.call_s for kind in self.machine.links.kinds)
 
-    def algorithms(self, op: Op) -> tuple[RoutedAlgorithm, ...]:
+    def algorithms(self, op: NetworkOp) -> tuple[RoutedAlgorithm, ...]:
         """The ways of `op`, with the seconds a byte of one device's buffer; none for a group of one."""
         if op not in self._known:
             with gc_paused():
                 self._known[op] = tuple(self._algorithms_of(op)) if self.size > 1 else ()
         return self._known[op]
 
-    def _algorithms_of(self, op: Op) -> Iterator[RoutedAlgorithm]:
+    def sending(self, op: CollectiveOp, buffer_bytes: float) -> tuple[LinkLoads, float] | None:
+        """The loads that the fastest way of `op` for `buffer_bytes` leaves on the links, and its seconds without
+        latency (s). None where no links carry it.
+
+        >>> _, seconds = Routes(machine_of(plan.cluster), plan.mesh, plan.cluster, ("tp",)).sending("all_gather", 8e9)
+        >>> round(seconds, 5)  # 7 GB through each device's link of 450 GB/s
+        0.01556
+        """
+        algorithm = min(self.algorithms(op), key=lambda found: found.seconds(buffer_bytes), default=None)
+        if algorithm is None or not any(totals for _, totals in algorithm.loads):
+            return None
+        key = tuple(id(totals) for _, totals in algorithm.loads)  # which the loads keep alive
+        if key not in self._loads:
+            self._loads[key] = self.loads_of(algorithm, next(self.machine.orders))
+        return self._loads[key], algorithm.seconds(buffer_bytes) - algorithm.latency_s
+
+    def loads_of(self, algorithm: RoutedAlgorithm, order: int) -> LinkLoads:
+        """The loads that one way, `algorithm`, leaves on the links; `order` is theirs among others on this machine."""
+        return LinkLoads(algorithm, self.fabric.paces, self.fold, self.machine.joint, order)
+
+    def _algorithms_of(self, op: NetworkOp) -> Iterator[RoutedAlgorithm]:
         if op == "all_to_all":
             yield self._all_to_all()
         elif op in ("send_recv", "broadcast"):
@@ -438,7 +456,7 @@ class Routes:
             best = max(best, RoutedAlgorithm("all to all", own_s, latency_s, self.fabric.arc_name(out)), key=_s)
         return best
 
-    def _once(self, op: Op) -> RoutedAlgorithm:
+    def _once(self, op: NetworkOp) -> RoutedAlgorithm:
         """The buffer once from every member to the next, as one message: over one link of a bundle."""
         name = "point to point" if op == "send_recv" else "tree"
         inside = max(len(members) for members in self.units[0])
@@ -473,7 +491,7 @@ class Routes:
             return way._replace(s_per_byte=single[0], link=fabric.arc_name(single[1]), half_s=0.0)
         return way
 
-    def _once_on_lines(self, op: Op) -> RoutedAlgorithm:
+    def _once_on_lines(self, op: NetworkOp) -> RoutedAlgorithm:
         name = "point to point" if op == "send_recv" else "tree"
         share = self.machine.dies / self._dies if self._dies else 1.0
         found = []

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
-from planc.cost.machine.topology import RoutedAlgorithm, device_group
+from planc.cost.machine.group import device_group
+from planc.cost.machine.topology import RoutedAlgorithm
 from planc.cost.routes.algorithms import Routes
 from planc.ir.collective import Collective
 from planc.ir.plan import Plan

@@ -6,14 +6,9 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cached_property
 from operator import itemgetter
-from typing import TYPE_CHECKING
 
 from planc.cost.machine.topology import RoutedAlgorithm
-from planc.cost.routes.fold import ArcKinds
-from planc.ir.collective import CollectiveOp
-
-if TYPE_CHECKING:
-    from planc.cost.routes.algorithms import Routes
+from planc.cost.routes.fold import ArcKinds, Fold
 
 Shares = tuple[float, ...]
 """One link's part of the seconds of each of some collectives."""
@@ -25,10 +20,16 @@ class LinkLoads:
     """The part of a collective's sending seconds in which each link sends: 1 on the busiest one, where the collective
     has one phase. Links go by the first arcs of their bundles; one stands for those that symmetry makes alike."""
 
-    def __init__(self, routes: Routes, algorithm: RoutedAlgorithm, order: int) -> None:
-        self.routes, self.algorithm = routes, algorithm
-        self.order = order
-        paces = routes.fabric.paces
+    def __init__(
+        self,
+        algorithm: RoutedAlgorithm,
+        paces: Sequence[float],
+        fold: Fold | None,
+        joint: dict[tuple[LinkLoads, ...], list[Shares]],
+        order: int,
+    ) -> None:
+        self.algorithm, self.order, self.joint = algorithm, order, joint
+        self._fold = fold
         phases = [
             (count, {arc: amount / paces[arc] for arc, amount in totals.items()}) for count, totals in algorithm.loads
         ]
@@ -42,7 +43,7 @@ class LinkLoads:
     @cached_property
     def kinds(self) -> ArcKinds | None:
         """The arcs that symmetry makes alike; None where every group was routed."""
-        return self.routes.fold.kinds if self.routes.fold else None
+        return self._fold.kinds if self._fold else None
 
     def largest(self, kinds: Sequence[ArcKinds]) -> dict[Hashable, float]:
         """The largest part of a transfer's seconds (s/s) on the links that all of `kinds` together make alike."""
@@ -56,31 +57,13 @@ class LinkLoads:
         return found
 
 
-def sending(routes: Routes, op: CollectiveOp, buffer_bytes: float) -> tuple[LinkLoads, float] | None:
-    """The loads that the fastest way of `op` for `buffer_bytes` over `routes` leaves on the links, and its seconds
-    without latency (s). None where no links carry it.
-
-    >>> from planc.cost.routes.algorithms import Routes, machine_of
-    >>> _, seconds = sending(Routes(machine_of(plan.cluster), plan.mesh, plan.cluster, ("tp",)), "all_gather", 8e9)
-    >>> round(seconds, 5)  # 7 GB through each device's link of 450 GB/s
-    0.01556
-    """
-    algorithm = min(routes.algorithms(op), key=lambda found: found.seconds(buffer_bytes), default=None)
-    if algorithm is None or not any(totals for _, totals in algorithm.loads):
-        return None
-    known, key = routes.machine.loads, (id(routes), *(id(totals) for _, totals in algorithm.loads))
-    if key not in known:
-        known[key] = LinkLoads(routes, algorithm, len(known))
-    return known[key], algorithm.seconds(buffer_bytes) - algorithm.latency_s
-
-
 def joint_shares(loads: Sequence[LinkLoads]) -> list[Shares]:
     """The parts that links have in each of `loads`, of all links that may be the busiest of some mix of them.
 
     A link with a smaller part in every one than another has is left out. Where loads are folded by different symmetries
     a link has the largest part of those that are alike by all: never less than it carries.
     """
-    known = loads[0].routes.machine.joint
+    known = loads[0].joint
     key = tuple(loads)
     if key not in known:
         known[key] = [*_largest(_joint(loads))]

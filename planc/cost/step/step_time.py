@@ -13,8 +13,9 @@ from operator import add
 from planc.cost.compute.flops import model_flops_per_token
 from planc.cost.compute.section import section_time
 from planc.cost.machine.collective_time import algorithm
+from planc.cost.machine.group import device_group
 from planc.cost.machine.rates import peak_flops_per_s, rated_dtype
-from planc.cost.machine.topology import DeviceGroup, device_group
+from planc.cost.machine.topology import DeviceGroup
 from planc.cost.step.lockstep_cost import LockstepCost
 from planc.cost.step.offload import offload_s
 from planc.cost.step.optimizer import Sections, optimizer_s, update_seconds

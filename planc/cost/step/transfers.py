@@ -13,7 +13,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from planc.cost.machine.collective_time import transfer_s
-from planc.cost.machine.topology import DeviceGroup, device_group
+from planc.cost.machine.group import device_group
+from planc.cost.machine.topology import DeviceGroup
 from planc.cost.step.shared_links import NOTHING, LinkSeconds, summed
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.cache import Cache, cached_on
@@ -60,12 +61,11 @@ class LinkTimes:
     @cached_on(lambda links, op, buffer_bytes, group: (links.cache, (op, buffer_bytes, id(group))))
     def _links(self, op: CollectiveOp, buffer_bytes: float, group: DeviceGroup) -> LinkSeconds:
         from planc.cost.routes.algorithms import Routes
-        from planc.cost.routes.joint import sending
 
         total_s = self._transfer_s(op, buffer_bytes, group)
         if self._disjoint or not isinstance(group.routes, Routes):
             return LinkSeconds(total_s)
-        found = sending(group.routes, op, buffer_bytes)
+        found = group.routes.sending(op, buffer_bytes)
         if found is None:
             return LinkSeconds(total_s)
         loads, sent_s = found
