@@ -9,7 +9,7 @@ from pathlib import Path as _Path
 from types import ModuleType as _ModuleType
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.2.0"
+from planc.version import __version__ as __version__
 
 _here = _Path(__file__).resolve().parent
 if not (_here / "backends").is_dir() and (_here.parent / "pyproject.toml").is_file():

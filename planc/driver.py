@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from planc import __version__
 from planc.checks import check_plan, judge_plan, plan_findings
 from planc.diag.diagnostic import Diagnostic, Edit, Fix, Related, bounded, in_order
 from planc.diag.errors import PlanError
@@ -32,6 +31,7 @@ from planc.language.target import target_of_cluster
 from planc.language.verbs.model_from import MAX_BYTES, ORIGINS
 from planc.lowering import RUNTIMES, load_backend, lower_plan, lower_sharded, own_program, realise_for, refusals
 from planc.sharding.propagate import propagate
+from planc.version import __version__
 
 if TYPE_CHECKING:
     from planc.cost import CostedPlan

@@ -9,9 +9,9 @@ from pygments.lexer import RegexLexer
 from pygments.token import Comment, Keyword, Name, Number, Operator, String, Text
 from sphinx.application import Sphinx
 
-from planc import __version__
 from planc.cli.commit import commit
 from planc.syntax.lines import OLD_VERBS, VERBS
+from planc.version import __version__
 
 project = "planc"
 author = "the planc developers"

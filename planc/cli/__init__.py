@@ -134,7 +134,7 @@ def whole_parser() -> argparse.ArgumentParser:
 
 def _parser(words: list[str], *, every: bool = False) -> argparse.ArgumentParser:
     """Only the command that is called declares its arguments, or `every` one: the others stay unloaded."""
-    from planc import __version__
+    from planc.version import __version__
 
     parser = argparse.ArgumentParser(prog="planc", description="a compiler for sharding plans")
     parser.add_argument("--version", action=_Version, version=__version__)

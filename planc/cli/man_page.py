@@ -8,8 +8,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 
-from planc import __version__
 from planc.cli import COMMANDS, whole_parser
+from planc.version import __version__
 
 EXITS = (
     ("0", "yes: no errors, equal, within the budget"),

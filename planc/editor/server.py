@@ -19,7 +19,6 @@ from pygls import uris
 from pygls.lsp.server import LanguageServer
 from pygls.workspace.position_codec import PositionCodec
 
-from planc import __version__
 from planc.diag.diagnostic import Diagnostic
 from planc.diag.span import Span
 from planc.editor.completion import Candidate, complete
@@ -35,6 +34,7 @@ from planc.ir.target import NO_TARGET, TARGETS
 from planc.language.imports import MAX_BYTES
 from planc.language.modernize import modernize
 from planc.syntax.fmt import format_text
+from planc.version import __version__
 
 DELAY_S = 0.15
 """A change is checked when none has followed for so long."""

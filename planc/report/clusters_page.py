@@ -5,7 +5,6 @@ from __future__ import annotations
 from math import isinf
 from typing import Literal
 
-from planc import __version__
 from planc.compare.clusters import Clusters, OnCluster
 from planc.ir.notebook import STEP_PARTS
 from planc.picture.charts import Bar, stacked_bars
@@ -17,6 +16,7 @@ from planc.report.data import Data, View
 from planc.report.diff_page import StepParts
 from planc.report.plan_page import Number
 from planc.report.search_page import SearchVerdict
+from planc.version import __version__
 
 UNITS = ((1e9, "billion"), (1e6, "million"), (1e3, "thousand"))
 """Units of the price's axis."""

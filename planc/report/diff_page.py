@@ -5,7 +5,6 @@ from __future__ import annotations
 from difflib import SequenceMatcher
 from typing import Literal
 
-from planc import __version__
 from planc.compare.diff import Diff
 from planc.cost.costed import CostedPlan
 from planc.driver import Examined
@@ -17,6 +16,7 @@ from planc.picture.units import count, gib, percent, seconds, size
 from planc.report.data import Data, View
 from planc.report.plan_page import Number, about, run_numbers
 from planc.report.views.memory import Parts
+from planc.version import __version__
 
 
 class StepParts(Data):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-from planc import __version__
 from planc.cost.costed import CostedPlan
 from planc.driver import Examined
 from planc.ir.report import RunCost
@@ -23,6 +22,7 @@ from planc.report.views.sentences import Sentences, sentences
 from planc.report.views.shards import Shards, shards
 from planc.report.views.timeline import Cause, Timeline, timeline
 from planc.report.views.traffic import Traffic, traffic
+from planc.version import __version__
 
 Outcome = Literal["fits", "does not fit", "wrong"]
 

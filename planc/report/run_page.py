@@ -9,7 +9,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
-from planc import __version__
 from planc.picture.charts import Bar, Curve, Part, curves, stacked_bars
 from planc.picture.marks import Picture
 from planc.picture.units import gib, percent, seconds
@@ -17,6 +16,7 @@ from planc.report.data import Data, View
 from planc.report.plan_page import Number
 from planc.trainer.telemetry.goodput import measured_goodput
 from planc.trainer.telemetry.metrics_file import NAME, Record, read_metrics
+from planc.version import __version__
 
 MOST_POINTS = 500
 """Points of a curve; of more, the least and the most of each stretch."""

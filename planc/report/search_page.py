@@ -6,7 +6,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal
 
-from planc import __version__
 from planc.checks import check_plan
 from planc.cost.costed import cost_plan
 from planc.diag.errors import PlanError
@@ -24,6 +23,7 @@ from planc.search import Candidate, Found
 from planc.search.lower_bounds import Bounds
 from planc.search.space import Point, Space
 from planc.sharding.propagate import propagate
+from planc.version import __version__
 
 MOST_MESHES = 24
 """Rejected meshes that are costed; of more, some spread over the space."""

@@ -167,9 +167,9 @@ def _print(checked: list[Examined], options: argparse.Namespace) -> None:
         reports = [c.report.to_json() for c in checked]
         print_json(reports[0]) if len(reports) == 1 else print_json_list(reports)
     elif options.format == "sarif":
-        from planc import __version__
         from planc.checks import rules
         from planc.diag.sarif import sarif
+        from planc.version import __version__
 
         print_json(sarif(diagnostics, rules(), __version__))
     elif options.format in ("concise", "github"):

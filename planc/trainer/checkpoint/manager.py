@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from planc import __version__
 from planc.diag import Diagnostic, PlanError, Span
 from planc.trainer.checkpoint import directory as folders
 from planc.trainer.checkpoint.compatible import course
@@ -18,6 +17,7 @@ from planc.trainer.checkpoint.writer import Failed, Saver, Where, run_name
 from planc.trainer.preset.load import Preset
 from planc.trainer.run.loop import History, PreemptedError
 from planc.trainer.telemetry.events import Event, SaveDone, SaveFailed
+from planc.version import __version__
 
 if TYPE_CHECKING:
     from planc.ir.session import Session

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from planc import __version__
 from planc.diag.errors import PlanError
 from planc.trainer.experiments.experiment import CPU, Experiment, Machine, SkippedError, key
 from planc.trainer.experiments.records import Record, read
 from planc.trainer.measure.coordinator import MeasuringError
 from planc.trainer.run.devices import cuda_devices
+from planc.version import __version__
 
 TRIES = 2
 """Slices in which an experiment may run out of time; after that it has failed."""

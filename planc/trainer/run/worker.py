@@ -16,7 +16,6 @@ from math import log
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from planc import __version__
 from planc.checks import check_plan
 from planc.diag import Diagnostic, PlanError, Span
 from planc.diag.quoting import printable
@@ -41,6 +40,7 @@ from planc.trainer.run.loop import Facts, History, NotFiniteError, PreemptedErro
 from planc.trainer.telemetry.events import say
 from planc.trainer.telemetry.profiler import Profile
 from planc.trainer.telemetry.reporter import EVENTS, Watching, metrics_path
+from planc.version import __version__
 
 if TYPE_CHECKING:
     from planc.ir.session import Initial, Session, Settings

@@ -1,0 +1,3 @@
+"""The version of planc."""
+
+__version__ = "0.2.0"
