@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from planc.backends.xla.runtime import shards, state
+from planc.backends.xla.runtime.steps import Steps
 from planc.ir.program import Program
 from planc.ir.session import CompileFacts
 
 if TYPE_CHECKING:
     import jax
-    from jax.sharding import Sharding
 
     from planc.backends.xla.analysis.stacked_params import Stacks
     from planc.backends.xla.runtime.named_trace import Name
@@ -24,17 +23,6 @@ if TYPE_CHECKING:
 
 CHECKED_AFTER = 2
 """The step after which state must rest where the plan says: a layout that a step loses is lost by then."""
-
-
-@dataclass(frozen=True)
-class Steps:
-    """Jitted functions over {"params", "optimizer"}, and where their arguments rest."""
-
-    step: Any
-    evaluate: Callable[..., jax.Array]
-    gradients: Callable[..., tuple[jax.Array, Any]]
-    state: Any
-    rows: Sharding
 
 
 class JaxSession:

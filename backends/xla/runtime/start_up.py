@@ -48,8 +48,9 @@ def start(program: Program, settings: Settings, initial: Initial, *, keep_gradie
     from planc.backends.xla.models import family, loss_of
     from planc.backends.xla.runtime import shards
     from planc.backends.xla.runtime.optimizer import optimizer_of
-    from planc.backends.xla.runtime.session import JaxSession, Steps
+    from planc.backends.xla.runtime.session import JaxSession
     from planc.backends.xla.runtime.state import guarded
+    from planc.backends.xla.runtime.steps import Steps
 
     _join()
     emitted, model = program.load(), program.plan.model
@@ -92,7 +93,8 @@ def start_single(program: Program, settings: Settings, initial: Initial, *, keep
     from planc.backends.xla.models import family
     from planc.backends.xla.runtime import shards
     from planc.backends.xla.runtime.reference import Single, hooks_of, rounding_of
-    from planc.backends.xla.runtime.session import JaxSession, Steps
+    from planc.backends.xla.runtime.session import JaxSession
+    from planc.backends.xla.runtime.steps import Steps
 
     model = program.plan.model
     here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])

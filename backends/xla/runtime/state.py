@@ -22,7 +22,7 @@ from planc.ir.session import Piece
 if TYPE_CHECKING:
     from jax.sharding import Sharding
 
-    from planc.backends.xla.runtime.session import Steps
+    from planc.backends.xla.runtime.steps import Steps
     from planc.ir.session import Read, Weights
 
 Index = tuple[slice, ...]
