@@ -143,7 +143,7 @@ sentence that a target cannot do."""
 def versions_page() -> str:
     """The page of versions, from the tables of differences."""
     from planc.backends.cuda.versions import TORCH
-    from planc.backends.torch_xla import TORCH_XLA
+    from planc.backends.torch_xla.versions import TORCH_XLA
     from planc.backends.xla.versions import JAX
     from planc.ir.version import dotted
 

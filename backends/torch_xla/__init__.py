@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from planc.backends.common.version import Framework
+from planc.backends.torch_xla.versions import TORCH_XLA
 from planc.backends.xla import Xla
 
 if TYPE_CHECKING:
@@ -12,10 +12,6 @@ if TYPE_CHECKING:
     from planc.ir.backend import Backend
     from planc.ir.session import Runtime
     from planc.ir.sharding import Sharded
-
-
-TORCH_XLA = Framework(name="torch_xla", module="torch_xla", pinned=(2, 9), versions=((2, 9),), tried=((2, 9),))
-"""The last version of torch_xla so far, for torch 2.9."""
 
 
 class TorchXla(Xla):

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from itertools import chain
 
 from planc.backends.common.source_writer import INDENT, beside, call, causes, comment, file_of, fill
-from planc.backends.torch_xla import TORCH_XLA
 from planc.backends.torch_xla.emit.experts import HOOK, experts_constants, experts_functions, has_experts
 from planc.backends.torch_xla.emit.templates import (
     ANNOTATIONS,
@@ -21,6 +20,7 @@ from planc.backends.torch_xla.emit.templates import (
     REPLAYS,
     STEP,
 )
+from planc.backends.torch_xla.versions import TORCH_XLA
 from planc.backends.xla.analysis.layouts import Spec, activation_spec, spec_of
 from planc.backends.xla.emit.program import NO_PLAN
 from planc.backends.xla.emit.specs import entry, spec_text
