@@ -9,7 +9,7 @@ from planc.ir.base import Cause
 
 CollectiveOp = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "send_recv"]
 NetworkOp = CollectiveOp | Literal["broadcast"]
-"""What a network is asked for: a collective of a plan, or a broadcast."""
+"""A collective of a plan or a broadcast, as a network runs it."""
 Phase = Literal["forward", "backward", "recompute", "optimizer"]
 Per = Literal["microbatch", "step"]
 """Period of a collective: every microbatch, or once a step."""

@@ -20,6 +20,7 @@ from planc.catalog import build_model
 from planc.cost import sizes
 from planc.cost.machine import collective_time as network
 from planc.cost.machine import roofline, topology
+from planc.cost.machine.group import device_group
 from planc.ir.hardware import Chip, Cluster
 from planc.ir.mesh import Mesh
 from planc.ir.model import Model
@@ -44,7 +45,7 @@ class Machine:
 
     @property
     def groups(self) -> list[topology.DeviceGroup]:
-        return [topology.device_group(self.mesh, self.cluster, (a,)) for a in self.axes]
+        return [device_group(self.mesh, self.cluster, (a,)) for a in self.axes]
 
     @property
     def group(self) -> topology.DeviceGroup:

@@ -15,7 +15,7 @@ COLUMNS, WORDS, WORDS_OF_NOTES = 120, 100, 450
 
 
 def mistakes(name: str, text: str) -> list[str]:
-    """What is wrong with a file of changes/, as changes/README.md has it."""
+    """Mistakes of a file of changes/, which changes/README.md describes."""
     found = [] if NAME.fullmatch(name) else ["the name is not <what>.<kind>.md"]
     found += [] if re.match(r"[A-Z`*]", text) and text.endswith((".\n", ".`\n")) else ["no whole sentences"]
     found += ["a heading or a list"] if re.search(r"^(#|- |\* |\d+\. )|\n\n", text, re.MULTILINE) else []
