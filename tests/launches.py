@@ -86,6 +86,11 @@ def tier(name: str, slow: Collection[str], quick: Collection[str]) -> list[pytes
     return [] if name in quick else [pytest.mark.long]
 
 
+def sampled(names: Iterable[str], every: int = 4) -> list[Any]:
+    """Names as parameters of tests that differ little: `make test` takes one in `every`, CI all."""
+    return [pytest.param(name, marks=[pytest.mark.long] if n % every else []) for n, name in enumerate(names)]
+
+
 def case(launch: str, name: str, *marks: pytest.MarkDecorator) -> Any:
     """The name of a layout as a parameter of tests that read its row from a shared launch."""
     return pytest.param(name, id=name, marks=[pytest.mark.launch, pytest.mark.trained(launch, name), *marks])

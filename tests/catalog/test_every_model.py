@@ -26,6 +26,8 @@ LAYOUTS = {
     "context": ("fsdp 4 > cp 2", "use fsdp over fsdp\nuse cp over cp"),
     "head_dim": ("fsdp 4 > tp 2", "use fsdp over fsdp\nshard head_dim over tp in projection"),
 }
+PARTS = 5
+"""Of the catalog, each under another layout: `make test` sees every model once."""
 EXPERTS = ("fsdp 8", "view ep 4 > edp 2 of fsdp for experts\nuse fsdp over fsdp\nuse ep over ep")
 
 
@@ -37,10 +39,11 @@ def _costed_on_every_target(plan: Plan) -> bool:
     return reports[0].step is not None
 
 
+@pytest.mark.parametrize("part", [0, *(pytest.param(n, marks=pytest.mark.long) for n in range(1, PARTS))])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_no_model_crashes_under_a_plain_layout(layout: str, tmp_path: Path) -> None:
+def test_no_model_crashes_under_a_plain_layout(layout: str, part: int, tmp_path: Path) -> None:
     mesh, sentences = LAYOUTS[layout]
-    for model in model_names():
+    for model in model_names()[(part + [*LAYOUTS].index(layout)) % PARTS :: PARTS]:
         text = PLAN.format(model=model, mesh=mesh, sentences=sentences)
         assert _costed_on_every_target(plan_of(tmp_path, text)), model
 

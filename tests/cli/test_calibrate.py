@@ -42,7 +42,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
     return status, capsys.readouterr().out
 
 
-@pytest.mark.parametrize("target", ["cuda", pytest.param("xla", marks=pytest.mark.long)])
+@pytest.mark.parametrize("target", [pytest.param(t, marks=pytest.mark.long) for t in ("cuda", "xla")])
 def test_a_written_file_predicts_other_layouts(capsys: pytest.CaptureFixture[str], tmp_path: Path, target: str) -> None:
     file = str(tmp_path / "mine.plan")
     status, out = run(capsys, "calibrate", "--target", target, "-o", file)

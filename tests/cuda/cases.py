@@ -311,13 +311,18 @@ SELDOM = {
     *("keep_ring_tp", "uneven_tp_sp", "uneven_four", "uneven_tied"),
     *("lora_dp", "lora_zero2", "lora_fsdp_step", "lora_fsdp_tp_sp", "lora_one_matrix", "frozen_attention"),
     *("kernel_unfused", "keep_matmul", "every_other_tp", "offload_tp", "mistral_micro", "qwen3_micro_tp"),
+    *("dp", "zero2", "params_and_optimizer", "fsdp_bf16", "buckets", "buckets_ahead", "dp_tp", "ffn_and_vocab"),
+    *("two_parts", "lora_fsdp", "lora_tp_alone", "frozen_embedding", "frozen_head", "head_alone", "gpipe"),
+    *("interleaved_1f1b", "zero_bubble", "1f1b_uneven", "four_chunks", "cp_fsdp", "cp_end_alone", "ulysses"),
+    *("ring_mistral_micro", "keep_attention", "keep_attention_tp", "offload_inputs", "replay_ffn_tp", "keep_ring"),
+    *("float8_tensorwise", "state_bf16_1f1b", "two_parts_fsdp", "part_of_axes_fsdp", "qwen3_micro", "tied_fsdp"),
+    *("tied_gpipe_four", "tied_zbv", "one_key_qwen3_micro"),
 }
-"""Beside others that are much like them: trained by `make all` and `make parity`, not by every run."""
+"""Beside others that are much like them, or with no pair of features that others lack: trained by `make all` and
+`make parity`, not by every run."""
 
 QUICK = {
-    *("one", "fsdp", "hsdp", "zero1", "fsdp_tp_sp", "eight_microbatches"),
-    *("1f1b", "zbv", "cp_stored", "ring_in_order", "ulysses", "offload", "float8_rowwise", "tied_1f1b"),
-    *("one_key", "lora_fsdp_tp_recompute"),
+    *("one", "zero1", "fsdp_tp_sp", "zbv", "ring_in_order", "lora_fsdp_tp_recompute"),
 }
 """One of each mechanism: trained by `make test`. CI trains the others too, but for those that are seldom trained."""
 

@@ -53,7 +53,7 @@ FAMILY: dict[str, Case] = {
     ),
 }
 
-QUICK = ("own_layout",)
+QUICK = ()
 """Those that `make test` trains; CI trains the others too."""
 
 

@@ -94,7 +94,7 @@ CI = (
     *("deepseek_pipeline", "deepseek_tp_ep", "deepseek_tp_pipeline", "deepseek_ring"),
 )
 """Those that CI trains."""
-QUICK = ("ep_fsdp", "deepseek_tp_ep")
+QUICK = ("ep_fsdp",)
 """Those that `make test` trains."""
 
 BALANCED = ("ep_recomputed", "etp_balanced", "deepseek_pipeline")

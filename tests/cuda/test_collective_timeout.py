@@ -13,6 +13,7 @@ WORKER = Path(__file__).with_name("lost_rank.py")
 LIMIT_S = 5.0
 
 
+@pytest.mark.long
 @pytest.mark.launch
 def test_the_others_stop_and_name_the_rank_the_axis_and_the_collective(tmp_path: Path) -> None:
     command = [sys.executable, str(WORKER), "fsdp_tp_sp", str(tmp_path)]

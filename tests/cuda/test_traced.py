@@ -38,6 +38,7 @@ from tests.cuda.families import FAMILIES, config_of, model_on
 from tests.cuda.foreign import a, b, c
 from tests.cuda.ways_of_writing import WAYS, Attention, Pairs, feed_forward
 from tests.cuda.whole_code import WHOLE_CODE
+from tests.launches import sampled
 
 pytest.importorskip("transformers")
 
@@ -57,7 +58,7 @@ def plan_in(folder: Path, model: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", sampled(FAMILIES))
 def test_a_familys_parameters_are_exact(family: str) -> None:
     module = model_on("meta", config_of(family))
     model = planc.model_of(module).model
@@ -79,7 +80,7 @@ def test_a_family_with_scans_has_the_parameters_of_its_class(experts: dict[str, 
     assert model.parameters == sum(p.numel() for p in model_on("meta", config).parameters())
 
 
-@pytest.mark.parametrize("family", sorted({*config_types()} - {*WITH_SCANS}))
+@pytest.mark.parametrize("family", sampled(sorted({*config_types()} - {*WITH_SCANS})))
 def test_a_family_of_the_catalog_is_read_as_the_catalog_has_it(family: str) -> None:
     """Equal ops, tensors and parameters: every cost, collective and layout of one is that of the other. What the
     class's own code keeps beyond what its ops need is the one difference."""
@@ -277,9 +278,10 @@ def test_code_that_stays_whole_has_its_line_and_its_products() -> None:
         ("diffllama", {"mixer.code"}),  # two attentions, less each other
         ("ernie4_5_moe", {"channels.code"}),  # experts with a bias of their own
         ("flex_olmo", {"channels.code"}),  # experts behind no norm
-        ("laguna", {"mixer.code", "channels.code"}),
-        ("mamba", {"mixer.code"}),
-        ("recurrent_gemma", {"mixer.code"}),  # recurrent blocks between those with attention
+        pytest.param("laguna", {"mixer.code", "channels.code"}, marks=pytest.mark.long),
+        pytest.param("mamba", {"mixer.code"}, marks=pytest.mark.long),
+        # recurrent blocks between those with attention
+        pytest.param("recurrent_gemma", {"mixer.code"}, marks=pytest.mark.long),
     ],
 )
 def test_a_familys_own_code_stays_whole(family: str, names: set[str]) -> None:

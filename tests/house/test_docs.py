@@ -38,11 +38,8 @@ def of(*languages: str) -> list[object]:
 
 
 def tier(snippet: Snippet) -> list[pytest.MarkDecorator]:
-    """The marks of a block that starts processes: `make test` runs programs of one process."""
-    if not snippet.launches:
-        return []
-    quick = snippet.language == "python" and not snippet.option("torchrun")
-    return [pytest.mark.launch] if quick else [pytest.mark.launch, pytest.mark.long]
+    """The marks of a block that starts processes."""
+    return [pytest.mark.launch, pytest.mark.long] if snippet.launches else []
 
 
 def test_every_block_is_of_a_known_kind() -> None:

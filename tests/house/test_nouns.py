@@ -7,6 +7,7 @@ import inspect
 import pickle
 import re
 from collections.abc import Callable
+from functools import cache
 
 import pytest
 
@@ -41,18 +42,15 @@ def nouns() -> dict[str, str]:
     return dict(re.findall(r"^\| `(\w+)` \| `\w+` \| `([\w/.]+)` \|$", text, re.MULTILINE))
 
 
-def calls(text: str, name: str) -> list[int]:
-    """Lines that call a function or class of this name."""
-    return [
-        node.lineno
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.Call)
-        and (getattr(node.func, "id", None) == name or getattr(node.func, "attr", None) == name)
-    ]
+@cache
+def called(text: str) -> frozenset[str]:
+    """Names of the functions and classes that a file calls."""
+    functions = [node.func for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+    return frozenset(getattr(f, "id", getattr(f, "attr", "")) for f in functions)
 
 
 def makers(files: dict[str, str], noun: str) -> set[str]:
-    return {path for path, text in files.items() if calls(text, noun)}
+    return {path for path, text in files.items() if noun in called(text)}
 
 
 def test_the_picture_names_the_nouns_of_the_table() -> None:

@@ -27,8 +27,8 @@ sys.path.insert(0, str(ROOT))
 from tests.mutants.faults import FAULTS, Fault  # noqa: E402
 
 TIMEOUT_S = 600
-QUICK = "not long and not slow and not gpu"
-"""The cases that `make test` runs: a fault that only others see is missed."""
+IN_CI = "not slow and not gpu"
+"""The cases that CI runs: a fault that only others see is missed."""
 JOBS = min(4, os.cpu_count() or 1)
 
 
@@ -59,9 +59,9 @@ def digest() -> str:
 
 
 def pytest(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the quick cases of these tests on the copy: its own planc comes first on the path."""
+    """Run the cases in CI of these tests on the copy: its own planc comes first on the path."""
     environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", "-m", QUICK, *arguments]
+    command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", "-m", IN_CI, *arguments]
     return subprocess.run(
         command, cwd=tree, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )

@@ -78,7 +78,9 @@ def test_what_was_found_until_the_end_is_returned(tmp_path: Path) -> None:
     assert [c.text for c in found] == [c.text for c in all_of_it]
 
 
-@pytest.mark.parametrize("name", ["fsdp_tp", "microbatch_pp", "inner_order"])
+@pytest.mark.parametrize(
+    "name", ["fsdp_tp", *(pytest.param(n, marks=pytest.mark.long) for n in ("microbatch_pp", "inner_order"))]
+)
 def test_a_space_that_is_searched_in_parts_has_the_same_best(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

@@ -136,6 +136,8 @@ SPACES = {
     + "recompute ?\n",
 }
 """Small ones, each with something else free."""
+LARGE = ("everything", "inner_order")
+"""Those whose brute force takes long."""
 FOR_TARGETS = ["layout", "microbatch_pp", "hsdp", "nodes", "experts", "view", "torus", "pp_recompute", "order_alone"]
 """Spaces with layouts that both targets lower."""
 MOST = 40
@@ -233,7 +235,7 @@ def _every(path: Path) -> list[tuple[float, float, str]]:
     return sorted(found)
 
 
-@pytest.mark.parametrize("name", SPACES)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.long) if n in LARGE else n for n in SPACES])
 def test_it_equals_brute_force(tmp_path: Path, name: str) -> None:
     """And no layout takes less than its bound."""
     _, found = searched(tmp_path, SPACES[name])

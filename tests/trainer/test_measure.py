@@ -22,6 +22,7 @@ compute   fp32 reduce fp32
 """
 
 
+@pytest.mark.long
 @pytest.mark.launch
 def test_probes_and_steps_are_measured_in_their_order(tmp_path: Path) -> None:
     path = tmp_path / "small.plan"

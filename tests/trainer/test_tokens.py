@@ -299,6 +299,7 @@ def test_a_token_below_zero_is_found(tmp_path: Path) -> None:
         file.largest()
 
 
+@pytest.mark.long
 @pytest.mark.launch
 def test_both_stacks_are_shown_the_same_tokens(tmp_path: Path) -> None:
     """A token file in its shuffled order: the first losses agree, as they would not on other tokens."""

@@ -279,7 +279,7 @@ def test_weights_and_biases_stay_offline(tmp_path: Path) -> None:
 
 
 @pytest.mark.launch
-@pytest.mark.parametrize("target", ["cuda", pytest.param("xla", marks=pytest.mark.long)])
+@pytest.mark.parametrize("target", [pytest.param(t, marks=pytest.mark.long) for t in ("cuda", "xla")])
 def test_a_whole_run_is_watched(tmp_path: Path, target: str) -> None:
     """One process: metrics, a trace of the second step, and predicted beside measured."""
     from planc.cli import main

@@ -195,6 +195,8 @@ SELDOM = {
     *("uneven_tp_sp", "uneven_tied_gpipe", "uneven_four", "uneven_fsdp_tp", "long_splash_cp_in_order"),
     *("long_splash_cp_mistral", "long_splash_ring_in_order", "long_splash_ulysses_ring"),
     *("state_bf16_step", "state_bf16_gpipe", "params_bf16_zero1", "moments_bf16"),
+    *("dp", "zero2", "fsdp_step", "tp", "tp_sp", "recompute_except", "gpipe", "cp", "splash_kept", "ulysses_splash"),
+    *("offload_hidden", "uneven_fsdp"),
     *("splash_hsdp", "splash_core", "splash_whole_keys", "splash_keys_of_two_ranks", "unfused"),
 }
 """Beside others that are much like them: trained by `make all` and `make parity`, not by every run."""
@@ -240,7 +242,7 @@ FLOAT8: dict[str, tuple[str, ...]] = {
 }
 """Matmuls in float8 and int8, beside one device that rounds to them and back, and multiplies wide."""
 
-QUICK = {"fsdp", "fsdp_tp_sp", "one_f_one_b", "ring_in_order", "splash"}
+QUICK = {"fsdp_tp_sp", "one_f_one_b", "ring_in_order"}
 """One of each mechanism: trained by `make test`. CI trains the others too, but for those that are seldom trained."""
 
 

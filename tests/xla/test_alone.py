@@ -17,7 +17,7 @@ ALONE = Path(__file__).with_name("alone.py")
 
 
 @pytest.mark.launch
-@pytest.mark.parametrize("name", ["fsdp_tp_sp", pytest.param("zero1_tp_sp", marks=pytest.mark.long)])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.long) for n in ("fsdp_tp_sp", "zero1_tp_sp")])
 def test_a_users_own_model_trains_as_on_one_device(name: str, tmp_path: Path) -> None:
     path = tmp_path / "emitted.py"
     path.write_text(emit(sharded(name)))
@@ -36,7 +36,7 @@ COPIES = {
 
 
 @pytest.mark.launch
-@pytest.mark.parametrize("name", ["inside", pytest.param("outside", marks=pytest.mark.long)])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.long) for n in ("inside", "outside")])
 def test_gradients_summed_over_copies_last_are_those_of_one_device(name: str, tmp_path: Path) -> None:
     """The program for TPU 7x, on virtual devices: copies that are the mesh's outer axis, and its inner one."""
     text = emit(propagated(plan_of(name, *COPIES[name], "attention.core as unfused", cluster="tpu_7x(2x1x1)")))

@@ -130,6 +130,7 @@ def test_the_tpu_compiler_makes_of_two_slices_what_was_predicted() -> None:
     assert off.keys() == {"fsdp", "replica", "tp"} and all(abs(share) < 0.002 for share in off.values())
 
 
+@pytest.mark.long
 @pytest.mark.launch
 @WITHOUT_LIBTPU
 def test_the_tpu_compiler_reads_a_step_with_sequence_parallelism() -> None:

@@ -11,6 +11,7 @@ from planc.trainer.run.launch import run
 from tests.rows import rows_of
 
 
+@pytest.mark.long
 @pytest.mark.launch
 def test_more_microbatches_hold_no_more_weights() -> None:
     done = run([sys.executable, str(Path(__file__).with_name("held.py"))], 1, timeout_s=600)
