@@ -16,7 +16,7 @@ from planc.diag.text import SHOWN, render
 from planc.driver import check
 from planc.syntax import parse_text
 from planc.trainer.preset.load import load_preset
-from tests.plans import BODY, HEAD, ROOT, codes, found
+from tests.plans import BODY, HEAD, ROOT, codes, found, written
 
 PLAN = HEAD + BODY
 
@@ -136,6 +136,17 @@ def test_a_preset_describes_what_it_holds(tmp_path: Path, old: str, new: str, wo
 def test_a_number_out_of_range_says_the_range(tmp_path: Path, number: str, message: str) -> None:
     (d,) = found(tmp_path, PLAN.replace("batch     64", f"batch     {number}"))
     assert (d.code, d.message) == ("E0103", message) and "from 1 to" in d.help
+
+
+@pytest.mark.parametrize("verb", ["model", "batch", "cluster", "mesh", "compute"])
+def test_what_decides_the_answer_is_said(tmp_path: Path, verb: str) -> None:
+    """No sentence that every figure depends on has a default; the edit of one that is missing makes a plan."""
+    text = "".join(line for line in PLAN.splitlines(keepends=True) if not line.startswith(f"{verb} "))
+    report = check(written(tmp_path, text))
+    (d,) = [d for d in report.diagnostics if d.code == "E0107"]
+    assert f"`{verb}`" in d.message and report.step is None
+    if d.fix is not None:
+        assert "E0107" not in codes(tmp_path, apply_edits(text, d.fix.edits))
 
 
 HARDWARE = """hardware own

@@ -22,6 +22,7 @@ from planc.cost.machine.axis_orders import moving_axes
 from planc.diag.errors import PlanError
 from planc.diag.text import render
 from planc.driver import Examined, examine, lower, search
+from planc.ir.plan import Plan
 from planc.ir.program import Program
 from planc.ir.program_shape import foreign
 from planc.ir.report import Report, StageMemory
@@ -109,7 +110,7 @@ def prove(drawn: Drawn, folder: Path, *, thorough: bool = True) -> Outcome:
         outcome.errors = sorted({d.code for d in report.diagnostics if d.severity == "error"})
         consistent(examined)
         if report.step is not None:
-            laws(report, narrow=bool(examined.plan.quantize))
+            laws(report, examined.plan)
         formatted = format_text(drawn.text)
         assert format_text(formatted) == formatted, "formatting twice is not formatting once"
         assert _words(formatted) == _words(drawn.text), "the formatted plan says another thing"
@@ -186,6 +187,7 @@ def consistent(examined: Examined) -> None:
     worst = max(s["per_device_gib"]["total"] for s in data["memory"]["stages"])
     assert worst == data["memory"]["per_device_gib"]["total"], "the fullest stage is not the plan's memory"
     words = shown.getvalue().split()
+    assert f"of {report.step.peak}" in " ".join(words), "MFU without its peak"
     for number in (gib(worst), f"{data['step']['mfu']:.1%}", data["plan"] + ":"):
         assert number in words, f"{number} is in the JSON and not in the text"
 
@@ -194,10 +196,10 @@ PARTS = ("params", "grads", "optimizer", "activations", "buffers", "comm_buffers
 SECONDS = ("compute_s", "recompute_s", "exposed_comm_s", "bubble_s", "optimizer_s", "offload_s", "overhead_s")
 
 
-def laws(report: Report, *, narrow: bool) -> None:
+def laws(report: Report, plan: Plan) -> None:
     """Laws of every cost: sums are the sum of their parts, and nothing is below nothing or above the peak.
 
-    The peak of MFU is that of the compute dtype, which matmuls in a `narrow` one exceed.
+    The peak of MFU is that of the compute dtype, which matmuls in a narrow one exceed.
     """
     assert report.memory and report.step and report.cluster and report.collectives is not None
     for stage in report.memory.stages:
@@ -208,7 +210,13 @@ def laws(report: Report, *, narrow: bool) -> None:
     parts = [getattr(step, part) for part in SECONDS]
     assert min(parts) >= 0, "a part of the step is below 0 s"
     assert math.isclose(sum(parts), step.time_s, rel_tol=1e-6), "the step's parts are not its time"
-    assert step.mfu > 0 and (narrow or step.mfu <= 1), f"MFU {step.mfu}"
+    assert step.mfu > 0 and (plan.quantize or step.mfu <= 1), f"MFU {step.mfu}"
+    chip, dtype = plan.cluster.chip, plan.precision.compute
+    assert step.peak_dtype in ({dtype} & {*chip.flops_per_s} or chip.flops_per_s), "MFU is of another dtype's peak"
+    assert step.peak_tflops == chip.flops_per_s[step.peak_dtype] / chip.devices / 1e12, "another peak than the chip's"
+    assert math.isclose(step.mfu * step.peak_tflops, step.tflops_per_device, rel_tol=1e-9), (
+        "MFU is no share of its peak"
+    )
     rate = report.tokens_per_step / step.time_s / report.devices
     assert math.isclose(rate, step.tokens_per_s_per_device, rel_tol=1e-6), "tokens per second"
     for timed in report.collectives:
@@ -261,7 +269,7 @@ def answer(path: Path, target: Target, examined: Examined, outcome: Outcome, *, 
     own = examine(path, target=target, targets=()).report
     outcome.timed(since)
     assert own.memory is not None and own.target == target, f"{target}: lowered, and not costed"
-    laws(own, narrow=bool(examined.plan.quantize))
+    laws(own, examined.plan)
     if report.target == target:
         assert (own.memory, own.step) == (report.memory, report.step), f"{target}: two costs"
     assert lower(path, target).text == program.text, f"{target}: two programs"

@@ -11,6 +11,41 @@ LARGE = "tests/cli/test_large_plans.py"
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
+        name="a plan without compute is costed in fp32",
+        file="planc/language/build.py",
+        text='    "compute": "compute bf16 reduce fp32",\n',
+        planted="",
+        test="tests/checks/test_findings.py::test_what_decides_the_answer_is_said",
+    ),
+    Fault(
+        name="the peak of MFU is that of the dtype of reductions",
+        file="planc/cost/step/step_time.py",
+        text="peak_dtype=rated_dtype(chip, plan.precision.compute),",
+        planted="peak_dtype=rated_dtype(chip, plan.precision.reduce),",
+        test="tests/random_plans/test_random_plans.py::test_plans_break_no_promise",
+    ),
+    Fault(
+        name="MFU is printed without its peak",
+        file="planc/cli/views/report_text.py",
+        text="MFU {step.mfu:.1%} of {step.peak}",
+        planted="MFU {step.mfu:.1%}",
+        test="tests/random_plans/test_random_plans.py::test_plans_break_no_promise",
+    ),
+    Fault(
+        name="expand does not say that nothing runs again",
+        file="planc/language/defaults.py",
+        text='        yield "recompute none"\n',
+        planted="        pass\n",
+        test="tests/cli/test_cli.py::test_the_expansion_is_the_same_plan",
+    ),
+    Fault(
+        name="no batch looks swapped",
+        file="planc/checks/plan/w0214_batch_swapped.py",
+        text="SHORT, MANY = 512, 2048",
+        planted="SHORT, MANY = 0, 2048",
+        test="tests/checks/test_examples.py::test_bad_plan_yields_exactly_its_code[W0214]",
+    ),
+    Fault(
         name="a chip has rates of narrow dtypes alone",
         file="planc/language/verbs/hardware.py",
         text="wide = [rate for rate in WIDE_RATES if rate in values]",
