@@ -363,8 +363,9 @@ def search(
     chosen = named or usual_target(plain.plan)
     if chosen == NO_TARGET:
         return best_of(plain)
+    on = chosen if chosen in plain.on_targets else ""
     try:
-        return best_of(space_on(chosen) if chosen in plain.on_targets else plain, realise=realise_for(chosen))
+        return best_of(space_on(on, own=True) if on or is_foreign(plain.plan) else plain, realise=realise_for(chosen))
     except PlanError:
         if named is not None:
             raise

@@ -7,10 +7,10 @@ every single one would return.
 Bounds are those of any correct program. With a target, the layouts that reach the end of the search are costed as its
 program runs them: one that the target refuses, or whose program does not fit, is left out, and the others are ranked
 by the program's seconds. Programs may move less than the sentences ask for, as torch does where it keeps parameters
-gathered through a pipeline or reduces gradients once: their bounds count state once a step. Where all ranks of a
-pipeline run one program, bounds are of its layers alone, and none comes from a simulation. Nodes stay open up to
-TARGET_SLACK times the time and down to TARGET_MEMORY of the memory, and a layout whose program gains more than that can
-be missed.
+gathered through a pipeline or reduces gradients once: their bounds count each parameter and gradient once a step, those
+of a section in one call. Where all ranks of a pipeline run one program, bounds are of its layers alone, and none comes
+from a simulation. Nodes stay open up to TARGET_SLACK times the time and down to TARGET_MEMORY of the memory, and a
+layout whose program gains more than that can be missed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from planc.search.space import Point, Space
 
 REPORT_EVERY = 64
 """Nodes between two reports of progress."""
-TARGET_SLACK = 1.02
+TARGET_SLACK = 1.005
 """With a target, nodes are opened up to so many times the seconds of the last layout returned: a program may save a
 collective that the plan's sentences ask for."""
 TARGET_MEMORY = 0.5

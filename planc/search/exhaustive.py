@@ -27,7 +27,7 @@ def every(space: Space, most: int | None = None) -> Iterator[tuple[Point, Step, 
         for shape in bounds.shapes(family)
         for variant in family.variants
     ]
-    found = found[:: -(-len(found) // most) if most else 1]
+    found = found[:: (-(-len(found) // most) if most else 0) or 1]
     for shape, point in sorted(found, key=_pipeline):
         if constraints.broken_at(point) is None:
             yield point, *bounds.layout(point, shape).run()

@@ -351,10 +351,8 @@ class Bounds:
     @cached_on(lambda b, point, times: (b.cache, (b._stored(point), times == 1, point.sizes, point.order)))
     def _state_seconds_of(self, point: Point, times: int) -> StateSeconds:
         sharded, links = self.sharded(point), self._links
-        transfers, shared = state_transfers_of(sharded, links), shared_gradients(sharded, links)
-        if self._programs:
-            transfers = transfers.once_a_step()
-        return StateSeconds(transfers, update_seconds(sharded), shared)
+        transfers = state_transfers_of(sharded, links, fewest=self._programs)
+        return StateSeconds(transfers, update_seconds(sharded), shared_gradients(sharded, links))
 
     @cached_on(lambda b, point, shape: (b.cache, (id(shape.paths), b._stored_as[point.variant], point.sizes)))
     def _resting_bytes(self, point: Point, shape: Shape) -> list[tuple[float, tuple[float, float]]]:

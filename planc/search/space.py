@@ -18,7 +18,7 @@ from planc.ir.mesh import Mesh, are_neighbours
 from planc.ir.plan import Batch, Plan, Recompute, Split
 from planc.ir.target import AnyTarget
 from planc.language.build import build_file
-from planc.language.framework_rules import settled
+from planc.language.framework_rules import as_own_program, settled
 from planc.language.imports import Files
 from planc.language.op_names import covering
 from planc.language.verbs.split import MOST_STAGES, even
@@ -80,7 +80,8 @@ class Space:
 
     Raises PlanError when the file has mistakes of its own, or when nothing is free. `most_sequences` is
     needed when the number of sequences is free. `on` is the target whose sentences count, those that are written
-    after `on TARGET:`; empty: none of them. `unsaved` holds texts that count instead of what is on disk.
+    after `on TARGET:`; empty: none of them. `unsaved` holds texts that count instead of what is on disk. Layouts are
+    planc's `own` programs where these are asked for: `realise as` decides nothing then.
     """
 
     target: AnyTarget | None
@@ -95,8 +96,10 @@ class Space:
         most_sequences: int | None = None,
         on: str = "",
         unsaved: Mapping[Path, str] | None = None,
+        *,
+        own: bool = False,
     ) -> None:
-        self.path, self.given, self.most_sequences, self.on = path, given or {}, most_sequences, on
+        self.path, self.given, self.most_sequences, self.on, self._own = path, given or {}, most_sequences, on, own
         files = Files(root=path.parent, unsaved=unsaved or {})
         read = files.read(path, path.name)
         if isinstance(read, Diagnostic):
@@ -191,7 +194,8 @@ class Space:
     @cached_property
     def plan(self) -> Plan:
         """The plan of the first variant, with every free size 1."""
-        return self.variants[0].plan
+        plan = self.variants[0].plan
+        return as_own_program(plan) if self._own else plan
 
     # Numbers.
 
@@ -351,7 +355,8 @@ class Space:
         padded = mesh.size(*base.sharding_axes("vocab")) if base.realise else 1
         of = (point.variant, point.order, padded, *(n > 1 for n in point.sizes))
         if of not in self._first:
-            self._first[of] = settled(base.resized(mesh, batch, split))
+            first = settled(base.resized(mesh, batch, split))
+            self._first[of] = as_own_program(first) if self._own else first
         plan = self._first[of].resized(mesh, batch, split)
         plan.share(self._first[of])
         return plan

@@ -80,6 +80,7 @@ def _options(dice: Dice, sizes: dict[str, str]) -> list[str]:
     """Sentences beside the layouts, some of which a target, a chip or a framework refuses."""
     frameworks = ("megatron", "torchtitan", "maxtext", "deepspeed")
     found = [dice.choice(("recompute ?", "recompute blocks")), f"realise as {dice.choice(frameworks)}"]
+    found += [f"realise as {dice.choice(frameworks)}\ntarget {dice.choice(('cuda', 'xla'))}"]
     found += [f"overlap {dice.choice(sorted(sizes))} as {dice.choice(('none', 'async_matmul'))}"]
     found += ["quantize attention as float8(rowwise)", f"target {dice.choice(('cuda', 'xla', 'none'))}"]
     return found
@@ -106,8 +107,11 @@ class Outcome:
             one = folder / path.name
             one.write_text(text)
             report = examine(one, target=target, targets=()).report
+            left_out = {"W0907"} if report.framework else set()  # planc's own program has what a framework lacks
             wrong = [
-                d.code for d in report.diagnostics if d.code == "W0907" or (d.severity == "error" and d.code != "E0501")
+                d.code
+                for d in report.diagnostics
+                if d.code in left_out or (d.severity == "error" and d.code != "E0501")
             ]
             if wrong or report.step is None or report.memory is None:
                 self.codes[wrong[0]] += 1

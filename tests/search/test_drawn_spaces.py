@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from planc.cli import main
+from planc.cost import cost_plan
 from planc.diag.errors import PlanError
 from planc.driver import search
 from planc.ir.target import NO_TARGET, TARGETS, AnyTarget
+from planc.lowering import realise_for
+from planc.search.branch_and_bound import TARGET_MEMORY, TARGET_SLACK
+from planc.search.exhaustive import every
+from planc.search.lower_bounds import Bounds
+from planc.search.space import Space
 from tests.search.spaces import Outcome, draw, rounded
 
 QUICK = 3
@@ -18,29 +25,66 @@ SAME_RULE = {"E0402": {"E0402", "E0413"}, "E0401": {"E0401", "E0402"}}
 """Codes that a check may have for what a search counts under one: a schedule that does not run on these numbers."""
 
 
-def compare(seed: int, folder: Path) -> str:
-    """Compare the search of the space of a seed with every plan in it; "refused" where no choice mends it."""
+def compare(text: str, folder: Path) -> str:
+    """Compare the search of a space with every plan in it; "refused" where no choice mends it."""
     path = folder / "space.plan"
-    path.write_text(draw(seed))
+    path.write_text(text)
     try:
         found = search(path, top=5)
     except PlanError:
         named: list[AnyTarget] = [t for t in TARGETS if f"target {t}" in path.read_text()]
-        every = Outcome(path, (*named, NO_TARGET)[0], 0.0)
-        assert every.lowered == 0, path.read_text()
+        plans = Outcome(path, (*named, NO_TARGET)[0], 0.0)
+        assert plans.lowered == 0, path.read_text()
         return "refused"
-    every = Outcome(path, found.target or NO_TARGET, found.room_gib)
+    plans = Outcome(path, found.target or NO_TARGET, found.room_gib)
     best = [(rounded(c.s_per_sequence), rounded(c.memory_gib), c.text) for c in found.best]
-    assert best == every.fitting[:5], path.read_text()
-    assert bool(found.nearest_miss) == (not every.fitting and every.lowered > 0), path.read_text()
+    assert best == plans.fitting[:5], path.read_text()
+    assert bool(found.nearest_miss) == (not plans.fitting and plans.lowered > 0), path.read_text()
     for reason in found.refusals:
-        assert every.codes.keys() & SAME_RULE.get(reason.code, {reason.code}), (reason, every.codes, path.read_text())
+        assert plans.codes.keys() & SAME_RULE.get(reason.code, {reason.code}), (reason, plans.codes, path.read_text())
     return "found" if best else "nothing fits"
 
 
 @pytest.mark.parametrize("seed", [*range(QUICK), *(pytest.param(n, marks=pytest.mark.long) for n in range(QUICK, 24))])
 def test_a_drawn_space_equals_brute_force(seed: int, tmp_path: Path) -> None:
-    compare(seed, tmp_path)
+    compare(draw(seed), tmp_path)
+
+
+FOUND_WRONG = {
+    "torch gathers the head once, and a block's parameters in one call": (
+        "llama3_8b(layers = 4)\nbatch 8 x 128 tokens microbatch 1\ncluster 1 x h100_node\n"
+        "mesh tp ? > replica ? > fsdp ? > pp ?\ncompute fp32\nuse hsdp over replica, fsdp\nuse tp over tp\n"
+        "use sp over tp\nsplit layers over pp as dualpipe\n"
+    ),
+    "planc's own program of a plan that a framework realises": (
+        "llama3_8b(layers = 4, vocab = 1000)\nbatch 16 x 2048 tokens microbatch 1\ncluster 1 x h100_node\n"
+        "mesh pp ? > fsdp ? > tp ?\ncompute bf16 reduce bf16\nuse fsdp over fsdp\nuse tp over tp\n"
+        "split layers over pp as zbv\nrecompute blocks\nrealise as megatron\ntarget cuda\n"
+    ),
+}
+"""Spaces that were ranked otherwise than by brute force."""
+
+
+@pytest.mark.parametrize("what", FOUND_WRONG)
+def test_what_was_mended_equals_brute_force(what: str, tmp_path: Path) -> None:
+    assert compare(f"plan space\nmodel {FOUND_WRONG[what]}", tmp_path) == "found"
+
+
+@pytest.mark.parametrize("seed", [8, 16, 33, *(pytest.param(n, marks=pytest.mark.long) for n in range(40, 80))])
+def test_no_program_is_far_below_its_bound(seed: int, tmp_path: Path) -> None:
+    """A layout whose program gains more than a search allows for may be missed."""
+    path = tmp_path / "space.plan"
+    path.write_text("\n".join(line for line in draw(seed).splitlines() if not line.startswith(("realise", "target"))))
+    for target in TARGETS:
+        space, realise = Space(path, on=target), realise_for(target)
+        bounds = Bounds(space, programs=True)
+        for point, _, _ in every(space, 12):
+            with suppress(PlanError):  # refused
+                costed = cost_plan(bounds.sharded(point), realise=realise)
+                bounds.lockstep = costed.sharded.lockstep
+                least = bounds.of(point)
+                assert least.time_s <= costed.step.time_s * TARGET_SLACK, (target, space.text_of(point))
+                assert least.memory_gib * TARGET_MEMORY <= costed.memory.per_device_gib.total, space.text_of(point)
 
 
 SPACE = """plan space

@@ -180,14 +180,6 @@ class StateTransfers:
     after_s: float
     """Seconds a step of what nothing hides and no stage holds: scalars, and sections that a target runs everywhere."""
 
-    def once_a_step(self) -> StateTransfers:
-        """At least what any program transfers: everything once a step, in calls that take the host no time."""
-        forward, rest = (
-            tuple([replace(group, launch_s=0.0) for group in (*often, *once)])
-            for often, once in zip(self.per_microbatch, self.per_step, strict=True)
-        )
-        return StateTransfers(((), ()), (forward, rest), self.after_s)
-
 
 def state_transfers(plan: Plan, transfers: Iterable[Transfer]) -> StateTransfers:
     """Sums of those `transfers` that move parameters, gradients and scalars of `plan`; those of a stage's activations
@@ -225,11 +217,34 @@ def window_of(transfer: Transfer, times: int) -> Per:
     return transfer.per if times > 1 else "step"
 
 
-def state_transfers_of(sharded: Sharded, links: LinkTimes) -> StateTransfers:
+def state_transfers_of(sharded: Sharded, links: LinkTimes, *, fewest: bool = False) -> StateTransfers:
     """State transfers of every section of `sharded`, and of its scalars, without rows; `links` has the seconds of
-    calls."""
-    found = [t for section in sharded.ops for t in transfers_of_calls(sharded, section, state(sharded, section), links)]
+    calls. With `fewest` those that any program needs (`_fewest`), in calls that take the host no time."""
+    calls = {section: list(state(sharded, section)) for section in sharded.ops}
+    if fewest:
+        calls = _fewest(calls)
+    found = [t for section, every in calls.items() for t in transfers_of_calls(sharded, section, every, links)]
+    found = [t._replace(launch_s=0.0) for t in found] if fewest else found
     return state_transfers(sharded.plan, [*found, *transfers_of_calls(sharded, STEP, scalars(sharded), links)])
+
+
+def _fewest(calls: Mapping[Section, Iterable[Call]]) -> dict[Section, list[Call]]:
+    """The `calls` that a program makes at least for one copy of each section: of a parameter before the first forward
+    that uses it, of a gradient after its backward, all of a section that go the same way as one, once a step."""
+    gathered: set[str] = set()
+    fewest = {}
+    for section, every in calls.items():
+        found: dict[object, Call] = {}
+        for c in every:
+            if c.carries == "param" and (c.phase != "forward" or c.tensor in gathered):
+                continue  # it may have stayed
+            key = c.op, c.axes, c.carries, c.dtype
+            more = found[key].elements if key in found else 0.0
+            phase: Phase = "backward" if c.carries == "grad" else c.phase
+            found[key] = replace(c, phase=phase, per="step", elements=c.elements + more)
+        gathered |= {c.tensor for c in every if c.carries == "param"}
+        fewest[section] = [*found.values()]
+    return fewest
 
 
 def axes_that_wait(plan: Plan) -> set[str]:

@@ -106,8 +106,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="bounds of programs count every transfer of state that the sentences ask for",
         file="planc/search/lower_bounds.py",
-        text="        if self._programs:\n            transfers =",
-        planted="        if False:\n            transfers =",
+        text="fewest=self._programs)",
+        planted="fewest=False)",
         test="tests/compare/test_placement.py::test_a_search_over_the_orders_finds_the_same",
     ),
     Fault(

@@ -22,8 +22,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="a search lays out axes of one rank as the file says them",
         file="planc/search/space.py",
-        text="self._first[of] = settled(base.resized(mesh, batch, split))",
-        planted="self._first[of] = base.resized(mesh, batch, split)",
+        text="first = settled(base.resized(mesh, batch, split))",
+        planted="first = base.resized(mesh, batch, split)",
         test="tests/random_plans/test_axis_of_one.py::test_a_free_axis_of_one_rank_is_the_fastest",
     ),
     Fault(

@@ -97,4 +97,18 @@ FAULTS: tuple[Fault, ...] = (
         planted="return memory(sharded, timeline, None, semantic_collectives(sharded)).per_device_gib.tensors",
         test=f"{LAWS}::test_search_counts_the_memory_that_check_counts",
     ),
+    Fault(
+        name="a program is taken to gather its parameters again for the backward",
+        file="planc/cost/step/transfers.py",
+        text='if c.carries == "param" and (c.phase != "forward" or c.tensor in gathered):',
+        planted="if c.tensor in gathered:",
+        test="tests/search/test_drawn_spaces.py::test_no_program_is_far_below_its_bound",
+    ),
+    Fault(
+        name="search costs what a framework makes of a plan for the target that is asked for",
+        file="planc/driver.py",
+        text="space_on(on, own=True) if on or is_foreign(plain.plan) else plain",
+        planted="space_on(on) if on else plain",
+        test="tests/search/test_drawn_spaces.py::test_what_was_mended_equals_brute_force",
+    ),
 )
