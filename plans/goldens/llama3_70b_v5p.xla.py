@@ -48,10 +48,10 @@ BATCH = P("fsdp", None)  # tokens and targets, [sequences, tokens of each]
 COMPUTE = jnp.bfloat16  # llama3_70b_v5p.plan:10  compute bf16 reduce fp32
 
 BLOCK = 512  # rows and keys that attention takes at a time; as MaxText has it
-BLOCK_SIZES = (
-    *("block_q", "block_kv", "block_kv_compute", "block_q_dq", "block_kv_dq"),
-    *("block_q_dkv", "block_kv_dkv", "block_kv_dkv_compute"),
-)
+BLOCK_SIZES: dict[str, Any] = {
+    **dict.fromkeys(("block_q", "block_kv", "block_kv_compute", "block_q_dq", "block_kv_dq"), BLOCK),
+    **dict.fromkeys(("block_q_dkv", "block_kv_dkv", "block_kv_dkv_compute"), BLOCK),
+}
 
 # One layer's layout by parameter name, [out, in] for a weight; `*` stands for its number.
 # Parameters while they are used.
@@ -229,7 +229,7 @@ def _splash(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
     mask = splash_attention.CausalMask((rows, rows))
     kernel = splash_attention.make_splash_mha(
         splash_attention.MultiHeadMask([mask] * heads),
-        block_sizes=splash_attention.BlockSizes(**dict.fromkeys(BLOCK_SIZES, BLOCK)),
+        block_sizes=splash_attention.BlockSizes(**BLOCK_SIZES),
         head_shards=1,
         q_seq_shards=1,
         interpret=jax.sharding.get_abstract_mesh().abstract_device.platform == "cpu",

@@ -13,27 +13,20 @@ ROOT = Path(__file__).parents[2]
 WIDTHS = {"torch": 120, "jax": 110, "torch_xla": 110}
 """Columns that programs of a runtime are written for."""
 RULES = "E,F,I,UP,B,SIM,C4,RET,PIE"
-TYPES = {
-    "jax": ("--strict", "--allow-untyped-calls", "--no-warn-return-any", "--no-warn-unused-ignores"),
-    "torch": tuple(
-        f"--disable-error-code={code}"
-        for code in (
-            *("arg-type", "assignment", "attr-defined", "call-overload", "operator", "union-attr", "var-annotated"),
-            *("import-not-found", "import-untyped"),
-        )
-    ),
-}
-"""Options of mypy. JAX has functions without types. To torch any attribute of a module may be a tensor, which is
-neither called nor has a module's attributes; names, their definitions and the number of arguments are judged."""
-UNCOUNTED = ("_part_gradients", "attend_part_backward")
-"""Functions that are called with two starred tuples, whose lengths mypy does not count."""
+STRICT = ("--strict", "--allow-untyped-calls", "--no-warn-return-any", "--no-warn-unused-ignores")
+"""Options of mypy for JAX, which has functions without types."""
+LOOSE = ("arg-type", "assignment", "attr-defined", "call-overload", "operator", "union-attr", "var-annotated")
+"""Codes that mypy is not asked for of torch, to which any attribute of a module may be a tensor, which is neither called
+nor has a module's attributes. Names, their definitions and the number of arguments are judged."""
+NOT_HERE = ("import-not-found", "import-untyped")
+"""Codes of frameworks that are not installed, or have no types."""
 
 
 def keep(texts: dict[str, str], seed: int, folder: Path) -> None:
-    """Write the programs of a seed, by runtime, into a folder for `linted`."""
+    """Write the programs of a seed, by runtime, into a folder for `linted` and `typed`."""
     for runtime, text in texts.items():
         (folder / runtime).mkdir(parents=True, exist_ok=True)
-        (folder / runtime / f"plan_{seed}.py").write_text(text)
+        (folder / runtime / f"{runtime}_{seed}.py").write_text(text)
 
 
 def defined_twice(text: str) -> list[str]:
@@ -62,21 +55,44 @@ def _defined(scope: ast.Module | ast.FunctionDef | ast.ClassDef) -> Iterator[str
             nodes += ast.iter_child_nodes(node)
 
 
-def linted(folder: Path, *, typed: bool = False) -> list[str]:
-    """Lines of ruff about all programs in a folder, RUNTIME/NAME.py, and of mypy if they are to be `typed`."""
-    commands: list[list[str]] = []
+def linted(folder: Path) -> list[str]:
+    """Lines of ruff about all programs in a folder, RUNTIME/NAME.py."""
+    found: list[str] = []
     for part in sorted(folder.iterdir()):
         width = ["--isolated", "--quiet", f"--line-length={WIDTHS[part.name]}", str(part)]
-        commands += [["ruff", "format", "--diff", *width]]
-        commands += [["ruff", "check", "--output-format=concise", f"--select={RULES}", *width]]
-        if typed:
-            options = ["--config-file=", "--no-error-summary", "--hide-error-context", "--follow-imports=silent"]
-            cache = f"--cache-dir={ROOT / '.mypy_cache' / 'programs'}"
-            commands += [["mypy", *options, cache, *TYPES.get(part.name, TYPES["torch"]), str(part)]]
-    found: list[str] = []
-    for command in commands:
-        done = subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, check=False, cwd=ROOT)
-        said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-        assert bool(said) == bool(done.returncode), (command[:3], done.returncode, said[:3])
-        found += [line for line in said if not any(f'"{name}"' in line for name in UNCOUNTED) and ": note:" not in line]
+        found += _said("ruff", "format", "--diff", *width)
+        found += _said("ruff", "check", "--output-format=concise", f"--select={RULES}", *width)
     return found
+
+
+def typed(folder: Path) -> list[str]:
+    """Lines of mypy about all programs in a folder, each as a user of its framework would ask."""
+    return [
+        line
+        for part in sorted(folder.iterdir())
+        for line in _mypy(part, "silent", *(STRICT if part.name == "jax" else _without(*LOOSE)))
+    ]
+
+
+def typed_alone(folder: Path) -> list[str]:
+    """Lines of mypy about all programs in a folder by themselves: frameworks take long to read, and are left out."""
+    return _mypy(folder, "skip", *_without("var-annotated"))
+
+
+def _mypy(folder: Path, imports: str, *options: str) -> list[str]:
+    common = ["--config-file=", "--no-error-summary", "--hide-error-context", f"--follow-imports={imports}"]
+    cache = f"--cache-dir={ROOT / '.mypy_cache' / f'programs_{imports}'}"
+    said = _said("mypy", *common, cache, *_without(*NOT_HERE), *options, str(folder))
+    return [line for line in said if ": note:" not in line]
+
+
+def _without(*codes: str) -> list[str]:
+    return [f"--disable-error-code={code}" for code in codes]
+
+
+def _said(*command: str) -> list[str]:
+    """The lines that a tool says of what it finds; nothing where it finds nothing."""
+    done = subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, check=False, cwd=ROOT)
+    said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+    assert bool(said) == bool(done.returncode), (command[:3], done.returncode, said[:3])
+    return said

@@ -24,7 +24,7 @@ from tests.random_plans import axis_of_one, coverage, state  # noqa: E402
 from tests.random_plans.draw import draw  # noqa: E402
 from tests.random_plans.pieces import Drawn  # noqa: E402
 from tests.random_plans.programs import keep as write_programs  # noqa: E402
-from tests.random_plans.programs import linted  # noqa: E402
+from tests.random_plans.programs import linted, typed  # noqa: E402
 from tests.random_plans.promises import Outcome, prove, write  # noqa: E402
 from tests.random_plans.shrink import shrink  # noqa: E402
 
@@ -85,8 +85,8 @@ def _codes(outcome: Outcome) -> list[str]:
     return [*outcome.errors, *refused]
 
 
-def check_all(path: Path, count: int, seconds: float, failures: Path, first: int, *, typed: bool) -> int:
-    """Check so many more plans, and all their programs together with ruff, if `typed` with mypy too; returns the number
+def check_all(path: Path, count: int, seconds: float, failures: Path, first: int, *, with_types: bool) -> int:
+    """Check so many more plans, and all their programs together with ruff, and mypy if `with_types`; returns the number
     that broke a promise, and the lines of both."""
     done, seen, broken, checked = state.done(path, "checked"), set[str](), 0, 0
     begin, seed = time.monotonic(), first
@@ -102,7 +102,7 @@ def check_all(path: Path, count: int, seconds: float, failures: Path, first: int
                 broken += 1
                 print(f"seed {seed}: {line['codes'][0]}, kept in {failures}", flush=True)
         seed += 1
-    said = linted(programs, typed=typed)
+    said = linted(programs) + (typed(programs) if with_types else [])
     print(f"{checked:,} plans in {time.monotonic() - begin:.0f} s, {broken} broken promises")
     print(
         f"{len(list(programs.glob('*/*.py'))):,} programs in {programs}, {len(said)} lines of ruff and mypy",
@@ -183,7 +183,7 @@ def main() -> int:
         work: Work = "first step" if options.first_step else "trained"
         broken = train_all(options.state, options.count, options.seconds, options.first, stacks, work)
     else:
-        more = {"typed": options.typed}
+        more = {"with_types": options.typed}
         broken = check_all(options.state, options.count, options.seconds, options.failures, options.first, **more)
     print("\n".join(state.sums(options.state)))
     print(shares(options.state))

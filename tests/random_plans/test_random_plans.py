@@ -16,7 +16,7 @@ from tests.random_plans import coverage, pairs, state, train
 from tests.random_plans.draw import draw
 from tests.random_plans.forks import Row, forked
 from tests.random_plans.pieces import Drawn
-from tests.random_plans.programs import keep, linted
+from tests.random_plans.programs import keep, linted, typed, typed_alone
 from tests.random_plans.promises import prove, write
 from tests.random_plans.run import drawn_of
 from tests.random_plans.shrink import shrink
@@ -33,17 +33,27 @@ def test_a_seed_is_always_the_same_plan() -> None:
 
 
 def test_plans_break_no_promise(tmp_path: Path) -> None:
-    """Two in three are lowered, hardly any has a mistake of its own, and ruff has nothing to say of their programs."""
+    """Two in three are lowered, hardly any has a mistake of its own, and ruff has nothing to say of their programs,
+    nor has mypy of some."""
     kinds, errors = Counter[str](), Counter[str]()
-    programs = tmp_path / "programs"
+    programs, some = tmp_path / "programs", tmp_path / "some"
     for seed in range(40):
         outcome = prove(drawn_of(seed), tmp_path, thorough=seed % 10 == 0)
         kinds[outcome.kind] += 1
         errors.update(outcome.errors)
         keep(outcome.texts, seed, programs)
+        keep(outcome.texts if seed >= 24 else {}, seed, some)
     assert linted(programs) == []
+    assert typed_alone(some) == []
     assert kinds["lowered"] >= 26, kinds
     assert sum(n for code, n in errors.items() if code not in ("E0501", "E0901")) <= 4, errors
+
+
+@pytest.mark.long
+def test_programs_have_the_types_of_their_frameworks(tmp_path: Path) -> None:
+    for seed in range(100, 150):
+        keep(prove(drawn_of(seed), tmp_path / "plan", thorough=False).texts, seed, tmp_path / "programs")
+    assert typed(tmp_path / "programs") == []
 
 
 def test_the_language_is_reached() -> None:

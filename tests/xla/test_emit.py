@@ -180,7 +180,7 @@ def test_activations_on_the_host_are_named_where_they_are_kept() -> None:
 def test_dims_that_ranks_exchange_are_laid_out_before_and_after() -> None:
     text = emit(case("ulysses"))
     rows, heads = 'P("fsdp", "cp", None, None)', 'P("fsdp", None, "cp", None)'
-    table = text.partition("EXCHANGED = {")[2].partition("\n}")[0]
+    table = text.partition("EXCHANGED: ")[2].partition("\n}")[0]
     assert f'"attention.q": (({rows},), ()),' in table and f'"attention.mixed": ((), ({rows},)),' in table
     assert f'"attention.q": {heads},' in text and "EXCHANGED.get(name" in text and "EXCHANGED" not in emit(case("cp"))
 

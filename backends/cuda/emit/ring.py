@@ -191,9 +191,9 @@ log_sum[:, :, rows] = total
 
 
 PART_BACKWARD = """
-of_rows = (x[:, :, rows] for x in (grad, q))
-of_keys = (x[:, :, keys] for x in (k_part, v_part))
-known = (x[:, :, rows] for x in (out, log_sum))
+of_rows = grad[:, :, rows], q[:, :, rows]
+of_keys = k_part[:, :, keys], v_part[:, :, keys]
+known = out[:, :, rows], log_sum[:, :, rows]
 row_grad, *key_grads = attend_part_backward(*of_rows, *of_keys, *known, <which>)
 dq[:, :, rows] += row_grad
 for total, part in zip(sums, key_grads, strict=True):

@@ -12,10 +12,10 @@ def functions(roles: Roles) -> str:
     """head_copies and sum_shared_gradients, and the mesh of the two ends; empty where no stage has a copy."""
     if not roles.modules_of_both_ends:
         return ""
-    weights = tuple_of([f"stage.{m}.weight" for m in roles.modules_of_both_ends])
+    names = [python_string(f"{module}.weight") for module in roles.modules_of_both_ends]
+    weights, firsts = (tuple_of([f"{s}.get_parameter({name})" for name in names]) for s in ("stage", "stages[0]"))
     copies = fill(HEAD_COPIES, weights=weights)
     if in_a_v(roles.plan):
-        firsts = tuple_of([f"stages[0].{m}.weight" for m in roles.modules_of_both_ends])
         return "\n\n\n".join((copies, fill(SUM_ON_ONE_RANK, firsts=firsts)))
     between = roles.plan.pipeline > 2
     group = "ends.get_group()" if between else f"mesh.get_group({python_string(roles.name('pipeline'))})"

@@ -172,8 +172,9 @@ def _gradients_in_turns(
     def turn(carry: Any, step: jax.Array) -> tuple[Any, None]:
         dq, (k, v, dk, dv) = carry[0], _passed(carry[1:])
         for row, key in _meeting(step, size):
-            of_rows = _rows_from(row, size, q, grad, <known>, log_sum)
-            parts = _part_gradients(*of_rows, *_rows_from(key, size, k, v)<visible>)
+            q_part, grad_part, known, sums = _rows_from(row, size, q, grad, <known>, log_sum)
+            k_part, v_part = _rows_from(key, size, k, v)
+            parts = _part_gradients(q_part, grad_part, known, sums, k_part, v_part<visible>)
             <seen>
             (dq,) = _add(row, (dq,), parts[:1])
             dk, dv = _add(key, (dk, dv), parts[1:])

@@ -283,6 +283,7 @@ def stage(self, x: jax.Array<chunk_argument>) -> tuple[jax.Array, Any]:
     """x through the layers of a stage, and what its backward needs but for their weights."""
 
     def one(x: jax.Array, n: jax.Array) -> tuple[jax.Array, Any]:
+        pull: Any  # jax's type of it has no `args_res`
         <made> = jax.vjp(self.body, x, self.layer(<place>)<has_aux>)
         pull.args_res[1] = None  # the weights
         return <y>, <gives>
@@ -315,6 +316,7 @@ def layers(self<chunk_argument>) -> Any:
 
 def stage(self, x: jax.Array<chunk_argument>) -> tuple[jax.Array, Any]:
     """x through the layers of a stage, and what its backward needs but for their weights."""
+    pull: Any  # jax's type of it has no `args_res`
     y, pull = jax.vjp(self.body, x, self.layers(<only_chunk>))
     pull.args_res[1] = None  # the weights
     return y, pull
@@ -425,10 +427,9 @@ def _same(x: Any) -> Any:
 """
 
 TRAIN = """
-def _train(*given: Any) -> Any:
+def _train(block: Any, after: Any, where: Any, stack: Any, ends: Any, x: jax.Array, targets: jax.Array) -> Any:
     \"""A rank's part of a step: sums of (loss, gradients of its layers, of `ends`), of its shares'.\"""
-    *given, x, targets = given
-    rank = _Rank(*given, targets)
+    rank = _Rank(block, after, where, stack, ends, targets)
 
     def steady(t: jax.Array, now: Any) -> Any:
         now, y = rank.forward(now, t)
@@ -454,10 +455,9 @@ class _Evaluation(_Rank):
         return now | {"loss": now["loss"] + <loss>}
 
 
-def _losses(*given: Any) -> jax.Array:
+def _losses(block: Any, after: Any, where: Any, stack: Any, ends: Any, x: jax.Array, targets: jax.Array) -> Any:
     \"""A rank's part of an evaluation, summed.\"""
-    *given, x, targets = given
-    rank = _Evaluation(*given, targets)
+    rank = _Evaluation(block, after, where, stack, ends, targets)
     now = rank.start(x[:, :, 0])
     now = jax.lax.fori_loop(0, FIRST_LOSS, lambda t, now: rank.forward(now, t)[0], now)
     now = jax.lax.fori_loop(FIRST_LOSS, FORWARDS, lambda t, now: rank.loss(*rank.forward(now, t), t), now)

@@ -40,7 +40,7 @@ def _splash(<arguments>) -> jax.Array:
     mask = splash_attention.<mask>
     kernel = splash_attention.make_splash_mha(
         splash_attention.MultiHeadMask([mask] * heads),
-        block_sizes=splash_attention.BlockSizes(**dict.fromkeys(BLOCK_SIZES, BLOCK)),
+        block_sizes=splash_attention.BlockSizes(**BLOCK_SIZES),
         head_shards=1,
         q_seq_shards=1,
         <kept>
@@ -97,10 +97,10 @@ def splash_constants(sharded: Sharded) -> list[str]:
     said = chosen.cause.comment() if chosen is not None and chosen.block else of_chip
     return [
         *beside(f"BLOCK = {splash_block(sharded)}", f"rows and keys that attention takes at a time; {said}"),
-        "BLOCK_SIZES = (",
-        '    *("block_q", "block_kv", "block_kv_compute", "block_q_dq", "block_kv_dq"),',
-        '    *("block_q_dkv", "block_kv_dkv", "block_kv_dkv_compute"),',
-        ")",
+        "BLOCK_SIZES: dict[str, Any] = {",
+        '    **dict.fromkeys(("block_q", "block_kv", "block_kv_compute", "block_q_dq", "block_kv_dq"), BLOCK),',
+        '    **dict.fromkeys(("block_q_dkv", "block_kv_dkv", "block_kv_dkv_compute"), BLOCK),',
+        "}",
     ]
 
 

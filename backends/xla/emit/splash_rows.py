@@ -44,7 +44,7 @@ def _kernel(rows: int, heads: int<window>) -> Any:
     <placed>
     return splash_attention.make_splash_mha(
         splash_attention.MultiHeadMask([mask] * heads),
-        block_sizes=splash_attention.BlockSizes(**dict.fromkeys(BLOCK_SIZES, BLOCK)),
+        block_sizes=splash_attention.BlockSizes(**BLOCK_SIZES),
         head_shards=1,
         q_seq_shards=SEQUENCE_RANKS,
         <kept>
@@ -145,7 +145,7 @@ def _kernel(q: jax.Array, k: jax.Array, own: bool, **more: Any) -> Any:
     mask = masks[own]((q.shape[2], k.shape[2]))
     return splash_attention.make_splash_mha(
         splash_attention.MultiHeadMask([mask] * q.shape[1]),
-        block_sizes=splash_attention.BlockSizes(**dict.fromkeys(BLOCK_SIZES, BLOCK)),
+        block_sizes=splash_attention.BlockSizes(**BLOCK_SIZES),
         head_shards=1,
         q_seq_shards=1,
         interpret=jax.sharding.get_abstract_mesh().abstract_device.platform == "cpu",

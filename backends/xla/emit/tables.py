@@ -166,7 +166,7 @@ def exchange_table(sharded: Sharded) -> list[str]:
             else [f"{INDENT}{python_string(name)}: (", *(f"{INDENT * 2}{text}," for text in texts), f"{INDENT}),"]
         )
     said = "Layouts before an activation rests, and after that, between which ranks exchange parts of two dims."
-    return [*comment(said), "EXCHANGED = {", *rows, "}"]
+    return [*comment(said), "EXCHANGED: dict[str, tuple[tuple[P, ...], tuple[P, ...]]] = {", *rows, "}"]
 
 
 def _activations(sharded: Sharded) -> Iterator[Tensor]:
