@@ -254,7 +254,7 @@ def _opened(found: Imported, path: Path) -> Imported:
     wrong = [d for d in build_file(path, unsaved={path: found.text}).diagnostics if d.severity == "error"]
     if not wrong:
         return found
-    errors = [one for d in wrong for one in in_files(d, path, found)]
+    errors = [one for d in wrong for one in in_files(d, Path(path.name), found)]  # as the language calls it
     return Imported(in_order([*found.diagnostics, *errors]), found.sources, found.system)
 
 

@@ -175,7 +175,7 @@ def test_a_field_that_nothing_looks_at_is_named(tmp_path: Path) -> None:
     [
         ("--swiglu ", "--swiglu stray ", "E1305"),
         ("--lr 1e-4", "--lr 1e-4 1e-5", "E1305"),
-        ("--lr 1e-4", "--lr 1e-4 $MORE", "E1305"),
+        ("--lr 1e-4", "--lr 1e-4 --data-path 1 a $MORE", "E1305"),
         ("--lr 1e-4", "--finetune stray", "E1305"),
         ("--bf16 \\", "--bf16 \\ ", "E1313"),
         ("--bf16 \\", "--bf16 \\\n   # a comment ends the command", "E1313"),

@@ -72,14 +72,23 @@ def test_the_exchange_of_experts_beside_another_microbatch_is_said(tmp_path: Pat
     assert "overlap   ep" in found.text and "dual_batch" in found.text, found.diagnostics
 
 
-def test_a_plan_that_the_language_does_not_read_is_not_written(tmp_path: Path) -> None:
-    """A model's config of a family that the catalog has not."""
+def test_a_config_of_a_family_that_the_catalog_has_not_is_refused(tmp_path: Path) -> None:
     config = {"architectures": ["ArcticForCausalLM"], "model_type": "arctic", "vocab_size": 32000, "hidden_size": 4096}
     (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "ds.json").write_text('{"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1}')
     options = Options(cluster="1 x h100_node", devices=8, given={"sequence_length": "64"}, folder=tmp_path)
     found = import_files([tmp_path / "ds.json", tmp_path / "config.json"], options)
     assert not found.text and any(d.code.startswith("E01") for d in found.diagnostics), found.diagnostics
+
+
+def test_a_plan_that_the_language_does_not_read_is_not_written(tmp_path: Path) -> None:
+    """All flags are read, and make a sentence about layers that the model has not."""
+    flags = "--bf16 --fp8-format hybrid --first-last-layers-bf16 --num-layers-at-start-in-bf16 40"
+    (tmp_path / "run.sh").write_text(SCRIPT.replace("--bf16", flags))
+    found = import_files([tmp_path / "run.sh"], Options(cluster="1 x h100_node", devices=8, folder=tmp_path))
+    errors = [d for d in found.diagnostics if d.severity == "error"]
+    assert not found.text and [d.code for d in errors] == ["E0108"], found.diagnostics
+    assert errors[0].span.file.endswith("run.sh")
 
 
 def test_a_configuration_of_nemo_1_is_said_to_be(tmp_path: Path) -> None:
