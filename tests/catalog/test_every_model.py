@@ -43,7 +43,7 @@ def _costed_on_every_target(plan: Plan) -> bool:
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_no_model_crashes_under_a_plain_layout(layout: str, part: int, tmp_path: Path) -> None:
     mesh, sentences = LAYOUTS[layout]
-    for model in model_names()[(part + [*LAYOUTS].index(layout)) % PARTS :: PARTS]:
+    for model in [*model_names()][(part + [*LAYOUTS].index(layout)) % PARTS :: PARTS]:
         text = PLAN.format(model=model, mesh=mesh, sentences=sentences)
         assert _costed_on_every_target(plan_of(tmp_path, text)), model
 
