@@ -36,6 +36,14 @@ def test_a_fault_that_its_test_does_not_see_is_missed(tree: Path) -> None:
     assert "stays green" in planted(tree, "2 * x", "x + x")
 
 
+def test_a_test_that_only_the_long_tier_runs_sees_a_fault_and_is_green_without(tree: Path) -> None:
+    file = tree / "test_thing.py"
+    file.write_text(f"import pytest\npytestmark = pytest.mark.long\n{file.read_text()}")
+    assert planted(tree, "2 * x", "3 * x") == ""
+    file.write_text(file.read_text().replace("== 4", "== 5"))
+    assert "red without" in planted(tree, "2 * x", "3 * x")
+
+
 def test_a_fault_whose_text_is_gone_is_missed(tree: Path) -> None:
     assert "found 0 times" in planted(tree, "x << 1", "x")
 
