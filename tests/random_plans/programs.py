@@ -16,8 +16,8 @@ RULES = "E,F,I,UP,B,SIM,C4,RET,PIE"
 STRICT = ("--strict", "--allow-untyped-calls", "--no-warn-return-any", "--no-warn-unused-ignores")
 """Options of mypy for JAX, which has functions without types."""
 LOOSE = ("arg-type", "assignment", "attr-defined", "call-overload", "operator", "union-attr", "var-annotated")
-"""Codes that mypy is not asked for of torch, to which any attribute of a module may be a tensor, which is neither called
-nor has a module's attributes. Names, their definitions and the number of arguments are judged."""
+"""Codes that mypy is not asked for of torch, to which any attribute of a module may be a tensor, which is neither
+called nor has a module's attributes. Names, their definitions and the number of arguments are judged."""
 NOT_HERE = ("import-not-found", "import-untyped")
 """Codes of frameworks that are not installed, or have no types."""
 
