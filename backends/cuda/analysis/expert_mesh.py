@@ -6,17 +6,15 @@ experts over a third. Its ranks are those of the plan's mesh, under other names.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from planc.ir.mesh import Mesh
 from planc.ir.model import EXPERTS, ROUTED, SLOTS, Op
-from planc.ir.plan import NOUNS, Noun
-from planc.ir.sharding import OpSharding, ParamSharding
-
-if TYPE_CHECKING:
-    from planc.backends.cuda.analysis.roles import Roles
+from planc.ir.plan import NOUNS, Noun, Plan
+from planc.ir.sharding import OpSharding, ParamSharding, Sharded
 
 WHOLE = "whole"
 """A dimension of size 1: where fully_shard is used, it divides experts over this one (that is, not at all) when no axis
@@ -42,11 +40,29 @@ class Dimension:
         return Dimension("_".join(axes), mesh.size(*axes), axes)
 
 
+class Outside(Protocol):
+    """The axes by their role outside the experts (`planc.backends.cuda.analysis.roles.Roles`), as far as those at the
+    experts are compared with them."""
+
+    @property
+    def plan(self) -> Plan: ...
+    @property
+    def sharded(self) -> Sharded: ...
+    @property
+    def shard(self) -> tuple[str, ...]: ...
+    @property
+    def replicate(self) -> tuple[str, ...]: ...
+    @property
+    def uses_fsdp(self) -> bool: ...
+    @property
+    def factors(self) -> Sequence[Dimension]: ...
+
+
 @dataclass(frozen=True)
 class Experts:
     """The axes of a plan by their role at the experts. Axes of size 1 play none."""
 
-    roles: Roles
+    roles: Outside
 
     @cached_property
     def ops(self) -> tuple[OpSharding, ...]:

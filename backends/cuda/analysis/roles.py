@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Literal
 
 from planc.backends.cuda.analysis.expert_mesh import Dimension, Experts, routed
-from planc.backends.cuda.versions import TORCH
+from planc.backends.cuda.versions.numbers import PINNED
 from planc.ir.plan import NOUNS, Period, Plan
 from planc.ir.sharding import Sharded
 from planc.ir.version import Version
@@ -36,7 +36,7 @@ class Roles:
     """The axes of a plan by role. Axes of size 1 play none."""
 
     sharded: Sharded
-    torch: Version = TORCH.pinned
+    torch: Version = PINNED
     """The version of torch that the program is written for."""
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planc.backends.common.source_writer import fill, lines, tuple_of
 from planc.backends.cuda.analysis.roles import Roles
-from planc.backends.cuda.emit.pipeline import in_a_v
+from planc.backends.cuda.analysis.schedules import in_a_v
 from planc.diag.quoting import python_string
 
 

@@ -11,9 +11,9 @@ from planc.backends.cuda.analysis.expert_mesh import routed
 from planc.backends.cuda.analysis.fsdp_shard_dim import stored_dim, stored_over, used, user_of
 from planc.backends.cuda.analysis.module_placements import Boundary
 from planc.backends.cuda.analysis.roles import FsdpPolicy, Roles
+from planc.backends.cuda.analysis.schedules import SCHEDULES
 from planc.backends.cuda.analysis.styles import Styler
 from planc.backends.cuda.emit import quantize
-from planc.backends.cuda.emit.pipeline import SCHEDULES
 from planc.backends.cuda.refusals import blocks, experts, fine_tuning
 from planc.diag.diagnostic import Diagnostic
 from planc.ir.base import Cause

@@ -13,13 +13,14 @@ from planc.backends.cuda.versions import (
     stages_on_one_rank,
     sums_of_gradients,
 )
+from planc.backends.cuda.versions.numbers import PINNED, VERSIONS
 
 TORCH = Framework(
     name="torch",
     module="torch",
-    pinned=(2, 13),
-    versions=((2, 11), (2, 12), (2, 13), (2, 14), (2, 15)),
-    tried=((2, 11), (2, 12), (2, 13), (2, 14), (2, 15)),
+    pinned=PINNED,
+    versions=VERSIONS,
+    tried=VERSIONS,
     differences=(
         stages_on_one_rank.DIFFERENCE,
         rows_of_linear_layers.DIFFERENCE,

@@ -8,7 +8,7 @@ from planc.ir.sharding import Sharded
 
 def neighbours_on_one_rank(sharded: Sharded) -> bool:
     """True if in `sharded` a rank holds two stages that follow each other: where the stages lie in a V."""
-    from planc.backends.cuda.emit.pipeline import in_a_v
+    from planc.backends.cuda.analysis.schedules import in_a_v
 
     return in_a_v(sharded.plan)
 
