@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from planc.driver import lower as lower
     from planc.driver import model_of as model_of
     from planc.driver import search as search
+    from planc.graph.networks import graph_of as graph_of
     from planc.interop.importing import import_ as import_
     from planc.ir.plan import Plan as Plan
     from planc.ir.program import Program as Program
@@ -35,6 +36,7 @@ _HOMES = {
     "Report": "planc.ir.report",
     "check": "planc.driver",
     "cost": "planc.driver",
+    "graph_of": "planc.graph.networks",
     "import_": "planc.interop.importing",
     "load": "planc.driver",
     "lower": "planc.driver",
@@ -42,7 +44,10 @@ _HOMES = {
     "search": "planc.driver",
 }
 
-__all__ = ["Plan", "PlanError", "Program", "Report", "check", "cost", "import_", "load", "lower", "model_of", "search"]
+__all__ = [
+    "Plan", "PlanError", "Program", "Report",
+    "check", "cost", "graph_of", "import_", "load", "lower", "model_of", "search",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -7,13 +7,28 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from planc.diag.quoting import dot_string, printable
+from planc.graph.from_cluster import machine_links
 from planc.graph.links import MachineLinks
+from planc.ir.hardware import Cluster
 
 if TYPE_CHECKING:
     import networkx as nx
 
 FORMAT = "planc.graph/1"
 SUFFIXES = (".graphml", ".dot", ".json")
+
+
+def graph_of(cluster: Cluster) -> nx.DiGraph[str]:
+    """The machine of a `cluster` as a networkx graph, an edge each way for every link.
+
+    Vertices have a `kind` (chip, die, switch, nic, leaf, spine), their `device` (the rank there, else -1), the
+    `unit` (node or slice) that they are in and, on a torus, their `place`. Edges have the `link` that a hardware
+    file names, `bytes_per_s` with its efficiency, `latency_s`, and the `count` of parallel links.
+
+    >>> graph_of(h100_node)["node0.chip0"]["node0.switch"]["bytes_per_s"]  # 450 GB/s
+    450000000000.0
+    """
+    return network(machine_links(cluster))
 
 
 def network(links: MachineLinks) -> nx.DiGraph[str]:

@@ -32,7 +32,7 @@ from planc.ir.field_types import (
 from planc.ir.op_tables import OpTable
 
 if TYPE_CHECKING:
-    import networkx as nx
+    pass
 
 WIDE_RATES = ("fp32", "bf16", "fp16")
 """Dtypes of which a chip has at least one rate: narrower products run at it where they have none of their own."""
@@ -270,18 +270,3 @@ class Cluster(Value):
     def is_routed(self) -> bool:
         """True if collectives are routed over the links of its graph: closed forms do not hold for it."""
         return self.own_graph is not None or bool(self.changes)
-
-    def graph(self) -> nx.DiGraph[str]:
-        """The machine as a networkx graph, an edge each way for every link.
-
-        Vertices have a `kind` (chip, die, switch, nic, leaf, spine), their `device` (the rank there, else -1), the
-        `unit` (node or slice) that they are in and, on a torus, their `place`. Edges have the `link` that a hardware
-        file names, `bytes_per_s` with its efficiency, `latency_s`, and the `count` of parallel links.
-
-        >>> h100_node.graph()["node0.chip0"]["node0.switch"]["bytes_per_s"]  # 450 GB/s
-        450000000000.0
-        """
-        from planc.graph import machine_links
-        from planc.graph.networks import network
-
-        return network(machine_links(self))

@@ -12,7 +12,7 @@ import pytest
 
 from planc.cli import main
 from planc.graph import machine_links
-from planc.graph.networks import exported
+from planc.graph.networks import exported, graph_of
 from planc.ir.hardware import Cluster
 from planc.language import library
 from tests.plans import BODY, HEAD, cluster_of, written
@@ -29,7 +29,7 @@ def bundled() -> dict[str, Cluster]:
 @pytest.mark.parametrize("name", sorted(library.machines()))
 def test_every_machine_is_a_connected_graph_of_its_devices(name: str) -> None:
     cluster = bundled()[name]
-    graph = cluster.graph()
+    graph = graph_of(cluster)
     devices = [v for v, at in graph.nodes(data=True) if at["device"] >= 0]
     assert sorted(graph.nodes[v]["device"] for v in devices) == [*range(cluster.devices)]
     assert nx.is_strongly_connected(graph)
@@ -40,7 +40,7 @@ def test_every_machine_is_a_connected_graph_of_its_devices(name: str) -> None:
 def test_a_tower_carries_out_of_a_node_what_its_cards_do(name: str) -> None:
     """And the path between chips waits what the level says."""
     cluster = bundled()[name]
-    graph, level = cluster.graph(), cluster.levels[0]
+    graph, level = graph_of(cluster), cluster.levels[0]
     out = sum(at["bytes_per_s"] for u, v, at in graph.edges(data=True) if graph.nodes[u]["unit"] == 0 and "nic" in u)
     back = sum(at["bytes_per_s"] for _, v, at in graph.out_edges("node0.nic0", data=True) if "switch" in v)
     assert out - back == pytest.approx(level.bandwidth_bytes_per_s * level.efficiency)
@@ -51,7 +51,7 @@ def test_a_tower_carries_out_of_a_node_what_its_cards_do(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(TORI))
 def test_a_torus_has_a_link_a_dimension_and_chip(name: str) -> None:
     cluster = bundled()[name]
-    graph = cluster.graph()
+    graph = graph_of(cluster)
     ici = [(u, v) for u, v, at in graph.edges(data=True) if at["link"] == cluster.link.name]
     closed = sum(prod(cluster.shape) if w else prod(cluster.shape) // n * (n - 1)
                  for n, w in zip(cluster.shape, cluster.wrap, strict=True))  # fmt: skip
@@ -59,13 +59,13 @@ def test_a_torus_has_a_link_a_dimension_and_chip(name: str) -> None:
 
 
 def test_a_leaf_sends_up_what_its_nodes_could() -> None:
-    graph = cluster_of("64 x h100_node").graph()
+    graph = graph_of(cluster_of("64 x h100_node"))
     assert graph["leaf0"]["spine0"]["bytes_per_s"] == pytest.approx(32 * 400e9 * 0.95)
 
 
 def test_other_tools_read_what_is_written() -> None:
     links = machine_links(cluster_of("tpu_v5p(2x2x4)"))
-    graph = cluster_of("tpu_v5p(2x2x4)").graph()
+    graph = graph_of(cluster_of("tpu_v5p(2x2x4)"))
     read = nx.parse_graphml(exported(links, ".graphml"))
     assert nx.utils.graphs_equal(nx.DiGraph(read.edges), nx.DiGraph(graph.edges))
     assert read.nodes["slice0.chip0_0_1"]["place"] == "0,0,1"

@@ -16,6 +16,7 @@ from planc.cost.routes.fabric import Fabric
 from planc.diag.diagnostic import Diagnostic
 from planc.driver import check, load
 from planc.graph import MachineLinks, machine_links
+from planc.graph.networks import graph_of
 from planc.graph.soundness import mistakes_of_cluster
 from planc.ir.hardware import Cluster, Part
 from planc.ir.mesh import Mesh
@@ -202,7 +203,7 @@ def test_the_two_ways_of_a_link_may_differ(tmp_path: Path) -> None:
     text = TWO.replace("over nvlink", "over odd")
     head = f"{HARDWARE}link odd(bandwidth = 40 GB/s, back_bandwidth = 10 GB/s, latency = 1 us)\n"
     cluster = load(plan_on(tmp_path, text, head=head)).cluster
-    graph = cluster.graph()
+    graph = graph_of(cluster)
     assert (graph["gpu0"]["switch0"]["bytes_per_s"], graph["switch0"]["gpu0"]["bytes_per_s"]) == (40e9, 10e9)
 
 

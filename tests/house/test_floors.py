@@ -23,7 +23,7 @@ ROOMS: dict[str, tuple[int, set[str]]] = {
     "planc.version": (0, set()),
     "planc.syntax": (1, {"lark"}),
     "planc.picture": (1, {"jinja2"}),  # inside the functions that write
-    "planc.ir": (2, {"pydantic", "numpy", "networkx"}),  # numpy in the types of a session alone, networkx as a type
+    "planc.ir": (2, {"pydantic", "numpy"}),  # numpy in the types of a session alone
     "planc.catalog": (2, set()),
     "planc.frameworks": (2, set()),
     "planc.graph": (2, {"networkx"}),  # inside the functions that make a networkx graph
