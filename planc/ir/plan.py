@@ -591,24 +591,6 @@ class Plan(Value):
         """sha256 of the plan's meaning, without places and file names."""
         return hashlib.sha256(json.dumps(_without_places(self.to_json()), sort_keys=True).encode()).hexdigest()
 
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Plan:
-        """Read the compiled form, the dictionary that `to_json` gives.
-
-        Every text in `data` matches its field's type (`planc.ir.field_types`), every number is bounded, and every name
-        that is used is declared; raises ValueError for anything else. A plan that comes from a stranger is read by
-        `planc.language.compiled_plan`, which asks every verb as well.
-        """
-        from planc.ir.frozen import read
-        from planc.ir.references import inconsistencies
-
-        if data.get("format") != FORMAT:
-            raise ValueError(f"its format is not {FORMAT}")
-        plan = read(cls, {k: v for k, v in data.items() if k != "format"})
-        for mistake in inconsistencies(plan):
-            raise ValueError(mistake)
-        return plan
-
 
 _PLACES = {"cause", "span", "file", "sources", "text", "set"}
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import planc
+from planc.ir.read_plan import read_plan
 from planc.ir.report import Report, RunCost
 from tests.plans import BODY, HEAD, codes, plan_of, written
 
@@ -77,7 +78,7 @@ def test_a_plan_without_the_sentences_is_as_before(tmp_path: Path) -> None:
 
 def test_the_compiled_form_reads_back(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, HEAD + BODY + RUN + "expect price <= 2 MUSD\n")
-    again = planc.Plan.from_json(plan.to_json())
+    again = read_plan(plan.to_json())
     assert again == plan and again.expects[0].currency == "USD"
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from planc.driver import load
-from planc.ir.plan import Plan
+from planc.ir.read_plan import read_plan
 from tests.plans import BODY, BUNDLED, HEAD, codes, found, plan_of
 
 WRITTEN_OUT = """shard     batch over fsdp
@@ -101,7 +101,7 @@ def test_a_layout_that_uses_itself_ends(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", BUNDLED, ids=lambda p: p.stem)
 def test_the_compiled_form_is_canonical_and_comes_back(path: Path) -> None:
     plan = load(path)
-    again = Plan.from_json(json.loads(plan.canonical()))
+    again = read_plan(json.loads(plan.canonical()))
     assert again == plan and again.canonical() == plan.canonical() and again.sha256 == plan.sha256
 
 

@@ -8,6 +8,7 @@ import pytest
 import planc
 from planc.frameworks import NAMES, framework
 from planc.ir.plan import Plan
+from planc.ir.read_plan import read_plan
 from planc.language.framework_rules import as_own_program
 from planc.syntax.fmt import format_text
 
@@ -76,7 +77,7 @@ def test_planc_s_program_is_without_the_framework(name: str, plain: Plan, tmp_pa
     """Nothing of its rules is left but the padding."""
     plan = plan_with(tmp_path, f"realise as {name}\n")
     own = as_own_program(plan)
-    again = Plan.from_json(plan.to_json())
+    again = read_plan(plan.to_json())
     assert again.canonical() == plan.canonical()
     assert without_vocab(own) == without_vocab(plain)
     assert framework(name).name == name

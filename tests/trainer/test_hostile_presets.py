@@ -22,6 +22,7 @@ from planc.cli import main
 from planc.diag import PlanError
 from planc.ir.field_types import GLOB, METHOD, NAME
 from planc.ir.plan import Plan
+from planc.ir.read_plan import read_plan
 from planc.ir.target import Target
 from planc.language import verbs
 from planc.language.compiled_plan import read_compiled
@@ -347,7 +348,7 @@ def test_what_no_sentence_can_write_is_refused(verb: str, base: str, changes: di
             inner.append(value)
         else:
             inner[last] = value
-    plan = Plan.from_json(data)
+    plan = read_plan(data)
     found = [*importlib.import_module(f"planc.language.verbs.{verb}").mistakes(plan)]
     assert any(says in mistake for mistake in found), found
     with pytest.raises(ValueError, match=re.escape(found[0])):
@@ -381,7 +382,7 @@ def test_every_verb_that_asks_is_in_the_table() -> None:
 )
 def test_a_value_that_no_machine_or_model_has_is_refused(path: tuple[str | int, ...], value: Any, says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        Plan.from_json(changed(*path, to=value))
+        read_plan(changed(*path, to=value))
 
 
 def test_sums_of_files_elsewhere_tell_nothing(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from planc.ir.plan import Plan
     from planc.ir.program import Program
+    from planc.ir.read_plan import read_plan
 
 LOG_LEVELS = {
     "TPU_SKIP_MDS_QUERY": "1",
@@ -45,11 +46,10 @@ OPTIONS = {"xla_jf_spmd_threshold_for_windowed_einsum_mib": "1000000"}
 
 def main(folder: Path) -> None:
     from planc.backends.xla.runtime.start_up import prepare_environment
-    from planc.ir.plan import Plan
 
     os.environ["JAX_TRACEBACK_FILTERING"] = "off"  # so that the last line is the error's own
     request = json.loads((folder / "request.json").read_text())
-    plan = Plan.from_json(json.loads((folder / "plan.json").read_text()))
+    plan = read_plan(json.loads((folder / "plan.json").read_text()))
     if request["topology"]:
         os.environ.update(LOG_LEVELS, JAX_PLATFORMS="cpu")
     else:
