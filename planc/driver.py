@@ -18,8 +18,9 @@ from planc.files import read_json
 from planc.frameworks import framework
 from planc.ir.base import plain_name
 from planc.ir.checked import CheckedPlan
+from planc.ir.installed import framework_needed
 from planc.ir.plan import Plan
-from planc.ir.program import Program, framework_needed
+from planc.ir.program import Program
 from planc.ir.report import Refusal, Report, TargetAnswer
 from planc.ir.saved_model import SavedModel, saved_path
 from planc.ir.target import NO_TARGET, TARGETS, AnyTarget, Target

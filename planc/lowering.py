@@ -94,7 +94,7 @@ def lower_sharded(
         backend = backend.written_for(backend.nearest_installed() if version == "installed" else version)
     if refused := backend.refusals(sharded):
         raise PlanError(in_order(refused))
-    return Program(backend, sharded, text=backend.emit(sharded))
+    return Program(backend=backend, sharded=sharded, text=backend.emit(sharded), target=backend.target)
 
 
 def lower_to_train(checked: CheckedPlan, target: Target, runtime: str = "") -> Program:

@@ -12,13 +12,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from planc.diag.diagnostic import Diagnostic
+    from planc.ir.attention_kernel import AttentionKernel
     from planc.ir.audit import Audit, AuditOptions
     from planc.ir.backend import Backend, StateLayout
     from planc.ir.collective import Collective
     from planc.ir.plan import Noun, Plan
     from planc.ir.probe import Prober, Ranks
-    from planc.ir.program import Program
-    from planc.ir.realised import AttentionKernel, InFlight, Realised, TensorBytes
+    from planc.ir.program_text import ProgramText
+    from planc.ir.realised import InFlight, TensorBytes
     from planc.ir.saved_model import SavedModel
     from planc.ir.session import Runtime
     from planc.ir.sharding import Sharded
@@ -50,10 +51,12 @@ class Cuda(CommonBackend):
 
         return attention_kernel(sharded)
 
-    def peak_memory(self, realised: Realised, in_flight: InFlight) -> tuple[TensorBytes, ...]:
+    def peak_memory(
+        self, sharded: Sharded, collectives: tuple[Collective, ...], in_flight: InFlight
+    ) -> tuple[TensorBytes, ...]:
         from planc.backends.cuda.analysis.peak_memory import peak_memory
 
-        return peak_memory(realised.sharded, in_flight)
+        return peak_memory(sharded, in_flight)
 
     def state_layout(self, sharded: Sharded) -> StateLayout:
         from planc.backends.cuda.analysis.fsdp_shard_dim import state_layout
@@ -70,7 +73,7 @@ class Cuda(CommonBackend):
 
         return launch_file(plan, kind, full)
 
-    def parallelize(self, program: Program, model: Any) -> Any:
+    def parallelize(self, program: ProgramText, model: Any) -> Any:
         from planc.backends.cuda.runtime.compare_module import named
 
         compared = named(model, program)
@@ -84,7 +87,7 @@ class Cuda(CommonBackend):
 
     def shardings(
         self,
-        program: Program,
+        program: ProgramText,
         tree: Any,
         rules: Mapping[str, str] | str | Path | None = None,
         model: Callable[..., Any] | None = None,
@@ -108,7 +111,7 @@ class Cuda(CommonBackend):
         assert isinstance(ranks, TorchRanks)
         return TorchProber(window_s, ranks)
 
-    def dry_run(self, program: Program) -> dict[str, Any]:
+    def dry_run(self, program: ProgramText) -> dict[str, Any]:
         from planc.backends.cuda.runtime.dry_run import dry_run
 
         return dry_run(program)

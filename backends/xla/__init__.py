@@ -12,13 +12,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from planc.diag.diagnostic import Diagnostic
+    from planc.ir.attention_kernel import AttentionKernel
     from planc.ir.audit import Audit, AuditOptions
     from planc.ir.backend import Backend, StateLayout
     from planc.ir.collective import Collective
     from planc.ir.plan import Noun, Plan
     from planc.ir.probe import Prober, Ranks
-    from planc.ir.program import Program
-    from planc.ir.realised import AttentionKernel, InFlight, Realised, TensorBytes
+    from planc.ir.program_text import ProgramText
+    from planc.ir.realised import InFlight, TensorBytes
     from planc.ir.session import Runtime
     from planc.ir.sharding import Sharded
     from planc.ir.target import Target
@@ -55,10 +56,12 @@ class Xla(CommonBackend):
 
         return attention_kernel(sharded)
 
-    def peak_memory(self, realised: Realised, in_flight: InFlight) -> tuple[TensorBytes, ...]:
+    def peak_memory(
+        self, sharded: Sharded, collectives: tuple[Collective, ...], in_flight: InFlight
+    ) -> tuple[TensorBytes, ...]:
         from planc.backends.xla.analysis.peak_memory import peak_memory
 
-        return peak_memory(realised.sharded, realised.collectives)
+        return peak_memory(sharded, collectives)
 
     def state_layout(self, sharded: Sharded) -> StateLayout:
         from planc.backends.xla.analysis.layouts import state_layout
@@ -75,12 +78,12 @@ class Xla(CommonBackend):
 
         return emit(sharded, self.version)
 
-    def parallelize(self, program: Program, model: Any) -> Any:
+    def parallelize(self, program: ProgramText, model: Any) -> Any:
         raise TypeError("a program of the xla target divides pytrees: use shardings")
 
     def shardings(
         self,
-        program: Program,
+        program: ProgramText,
         tree: Any,
         rules: Mapping[str, str] | str | Path | None = None,
         model: Callable[..., Any] | None = None,
@@ -105,7 +108,7 @@ class Xla(CommonBackend):
 
         return JaxProber(window_s, ranks)
 
-    def dry_run(self, program: Program) -> dict[str, Any]:
+    def dry_run(self, program: ProgramText) -> dict[str, Any]:
         from planc.backends.xla.runtime.dry_run import dry_run
 
         return dry_run(program)

@@ -88,7 +88,7 @@ def _not_installed(error: ModuleNotFoundError, options: argparse.Namespace) -> i
     """E1009 where a command needs a framework that is not installed; other modules that are missing are our mistake."""
     from planc.cli.common import refused
     from planc.diag.span import Span
-    from planc.ir.program import FRAMEWORKS, missing_framework
+    from planc.ir.installed import FRAMEWORKS, missing_framework
     from planc.ir.target import Target
 
     if (error.name or "").partition(".")[0] not in FRAMEWORKS:

@@ -10,7 +10,7 @@ from planc.cli.common import print_diagnostics, print_json, refused
 from planc.diag.diagnostic import Diagnostic
 from planc.diag.span import Span
 from planc.files import MAX_TEXT_BYTES, read_text
-from planc.ir.program import missing_framework
+from planc.ir.installed import missing_framework
 
 if TYPE_CHECKING:
     from planc.backends.torch_xla.audit.places import Place

@@ -13,12 +13,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from planc.diag.diagnostic import Diagnostic
+    from planc.ir.attention_kernel import AttentionKernel
     from planc.ir.audit import Audit, AuditOptions
     from planc.ir.collective import Collective
     from planc.ir.plan import Noun, Plan
     from planc.ir.probe import Prober, Ranks
-    from planc.ir.program import Program
-    from planc.ir.realised import AttentionKernel, InFlight, Realised, TensorBytes
+    from planc.ir.program_text import ProgramText
+    from planc.ir.realised import InFlight, TensorBytes
     from planc.ir.saved_model import SavedModel
     from planc.ir.session import Runtime
     from planc.ir.sharding import ParamSharding, Sharded
@@ -97,10 +98,13 @@ class Backend(Protocol):
         """The kernel of attention that the program emitted for `sharded` calls; None: the one that the plan names."""
         ...
 
-    def peak_memory(self, realised: Realised, in_flight: InFlight) -> tuple[TensorBytes, ...]:
+    def peak_memory(
+        self, sharded: Sharded, collectives: tuple[Collective, ...], in_flight: InFlight
+    ) -> tuple[TensorBytes, ...]:
         """Tensors of the emitted program on each pipeline rank at its fullest moment (bytes, by part).
 
-        `in_flight` tells the microbatches in flight on each rank. The runtime's own memory is not counted.
+        `collectives` are those of `realise`; `in_flight` tells the microbatches in flight on each rank. The runtime's
+        own memory is not counted.
         """
         ...
 
@@ -121,7 +125,7 @@ class Backend(Protocol):
 
     # Running. These load the framework.
 
-    def parallelize(self, program: Program, model: Any) -> Any:
+    def parallelize(self, program: ProgramText, model: Any) -> Any:
         """Divide a user's module over the running process group, as `program` says.
 
         `model` is a torch module with the parameter names of the plan's model, or a causal language model of the
@@ -139,7 +143,7 @@ class Backend(Protocol):
 
     def shardings(
         self,
-        program: Program,
+        program: ProgramText,
         tree: Any,
         rules: Mapping[str, str] | str | Path | None = None,
         model: Callable[..., Any] | None = None,
@@ -165,7 +169,7 @@ class Backend(Protocol):
         """Times small pieces of work, in windows of this many seconds; `ranks` are this backend's."""
         ...
 
-    def dry_run(self, program: Program) -> dict[str, Any]:
+    def dry_run(self, program: ProgramText) -> dict[str, Any]:
         """Facts of the first step of `program`, traced or lowered on devices that hold no data: {name: value}."""
         ...
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from planc.ir.program import Program
+    from planc.ir.program_text import ProgramText
 
     Tokens = NDArray[np.int32]
     """Token ids, [sequences, sequence_tokens]: the whole global batch, the same on every rank."""
@@ -198,13 +198,13 @@ class Runtime(Protocol):
         """
         ...
 
-    def start(self, program: Program, settings: Settings, initial: Initial) -> Session:
+    def start(self, program: ProgramText, settings: Settings, initial: Initial) -> Session:
         """Start the plan's program over all its devices; ranks come from RANK, WORLD_SIZE, MASTER_*.
 
         `initial` gives the first values of each parameter, `settings` the optimizer's hyper-parameters.
         """
         ...
 
-    def start_single(self, program: Program, settings: Settings, initial: Initial) -> Session:
+    def start_single(self, program: ProgramText, settings: Settings, initial: Initial) -> Session:
         """The undivided model of `program` in this one process: the reference for parity. Arguments as for `start`."""
         ...

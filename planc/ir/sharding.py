@@ -12,11 +12,11 @@ from functools import cached_property
 from typing import Any, Literal
 
 from planc.diag.fast_dataclass import dataclass
+from planc.ir.attention_kernel import AttentionKernel
 from planc.ir.base import Cause
 from planc.ir.cache import Cache
 from planc.ir.model import Model, Op, Param, Section
 from planc.ir.plan import Noun, Plan
-from planc.ir.realised import AttentionKernel
 
 Layout = dict[str, tuple[str, ...]]
 StepKind = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "slice"]

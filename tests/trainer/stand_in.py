@@ -23,6 +23,6 @@ def lowering_to(runtime: Any) -> Callable[..., Program]:
     """In the place of `planc.lowering.lower_plan`: programs without a text, started by this runtime."""
 
     def lower(checked: CheckedPlan, _target: str, _runtime: str = "", _version: str = "") -> Program:
-        return Program(StandIn(runtime), propagate(checked), text="")
+        return Program(backend=StandIn(runtime), sharded=propagate(checked), text="", target="cuda")
 
     return lower

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from planc.ir.attention_kernel import AttentionKernel
 from planc.ir.model import Model, Op
-from planc.ir.realised import AttentionKernel
 from planc.ir.sharding import Sharded
 
 KERNELS = {

@@ -12,7 +12,7 @@ from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.audit.fake_ranks import fake_rank
 from planc.backends.cuda.audit.observe import MADE, made_meshes, ranks_of
 from planc.ir.plan import Plan
-from planc.ir.program import Program
+from planc.ir.program_text import ProgramText
 
 MOST = 64
 """Ranks that an audit asks."""
@@ -24,7 +24,7 @@ def sampled_ranks(devices: int) -> list[int]:
     return sorted({i * (devices - 1) // max(1, count - 1) for i in range(count)})
 
 
-def misplaced(program: Program, ranks: Sequence[int]) -> list[tuple[str, int]]:
+def misplaced(program: ProgramText, ranks: Sequence[int]) -> list[tuple[str, int]]:
     """Things that a rank gets otherwise than its place says, with the rank, for each of `ranks`. No process group is
     initialised."""
     emitted, expected = program.load(), _Expected(program)
@@ -58,7 +58,7 @@ class _Expected:
 
     tokens = "tokens of sequences"
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: ProgramText) -> None:
         roles = Roles(program.sharded)
         self.plan: Plan = program.plan
         self.context, self.ends = roles.context, roles.ends_name if roles.pipeline else ""

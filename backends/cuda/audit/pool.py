@@ -23,14 +23,14 @@ from typing import Any
 from planc.backends.cuda.audit.traced import Traced, UnlikeError
 from planc.cache import cache_folder
 from planc.files import write_atomically
-from planc.ir.program import Program
+from planc.ir.program_text import ProgramText
 
 SOURCES = Path(__file__).parents[1]
 """All that decides what a trace finds, besides the program and torch."""
 
 
 def traces(
-    program: Program,
+    program: ProgramText,
     stages: list[int],
     show: Callable[[str], None] = lambda text: None,
     source: Mapping[str, Any] | str | None = None,
@@ -60,14 +60,14 @@ def traces(
     return [found[stage] for stage in stages]
 
 
-def _trace(program: Program, stage: int, source: Any = None, whole: bool = False) -> Traced:
+def _trace(program: ProgramText, stage: int, source: Any = None, whole: bool = False) -> Traced:
     from planc.backends.cuda.audit.trace import trace
 
     return trace(program, stage, whole=whole, source=source)
 
 
 def _with_all_run(
-    pool: ProcessPoolExecutor, program: Program, stage: int, future: Future[Traced], source: Any
+    pool: ProcessPoolExecutor, program: ProgramText, stage: int, future: Future[Traced], source: Any
 ) -> Traced:
     """The result of a trace; where microbatches that it counted turned out to differ, that of one which runs all."""
     try:
@@ -76,7 +76,7 @@ def _with_all_run(
         return pool.submit(_trace, program, stage, source, True).result()
 
 
-def _read(program: Program, stage: int) -> Traced | None:
+def _read(program: ProgramText, stage: int) -> Traced | None:
     path = _path(program, stage)
     if path is not None:
         with suppress(OSError, ValueError, KeyError, TypeError):
@@ -84,14 +84,14 @@ def _read(program: Program, stage: int) -> Traced | None:
     return None
 
 
-def _save(program: Program, traced: Traced) -> None:
+def _save(program: ProgramText, traced: Traced) -> None:
     path = _path(program, traced.stage)
     if path is not None:
         path.parent.mkdir(exist_ok=True)
         write_atomically(path, json.dumps(traced.to_json()))
 
 
-def _path(program: Program, stage: int) -> Path | None:
+def _path(program: ProgramText, stage: int) -> Path | None:
     """The file of a trace; None where it cannot be show from its content, for a model of the user's own."""
     try:
         torch = version("torch")

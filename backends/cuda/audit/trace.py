@@ -36,7 +36,7 @@ from planc.backends.cuda.models import family
 from planc.backends.cuda.runtime.compare_module import named
 from planc.backends.cuda.runtime.optimizer import optimizer_of
 from planc.backends.cuda.runtime.traced.read import module_of
-from planc.ir.program import Program
+from planc.ir.program_text import ProgramText
 from planc.ir.session import Settings
 from planc.ir.sharding import Sharded
 from planc.sharding.local import local_length
@@ -46,7 +46,7 @@ Source = Mapping[str, Any] | str | None
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def trace(program: Program, stage: int, *, whole: bool = False, source: Source = None) -> Traced:
+def trace(program: ProgramText, stage: int, *, whole: bool = False, source: Source = None) -> Traced:
     """A step of the first rank of a pipeline stage: its collectives and its peak memory; and what some ranks get.
 
     The program runs the plan's model, or the module of `source` where its op graph was read from code. The
@@ -144,7 +144,7 @@ class _Step:
 
     def __init__(
         self,
-        program: Program,
+        program: ProgramText,
         emitted: ModuleType,
         divided: Any,
         modules: list[nn.Module],
@@ -222,7 +222,7 @@ def _fake_group(sharded: Sharded, stage: int) -> AbstractContextManager[None]:
     return fake_rank(plan.mesh.devices, stage * stride)
 
 
-def _on_meta(program: Program) -> nn.Module:
+def _on_meta(program: ProgramText) -> nn.Module:
     """The model's bundled module, without memory."""
     model = program.plan.model
     with torch.device("meta"):
@@ -230,7 +230,7 @@ def _on_meta(program: Program) -> nn.Module:
     return module
 
 
-def _own(program: Program, source: Mapping[str, Any] | str) -> Any:
+def _own(program: ProgramText, source: Mapping[str, Any] | str) -> Any:
     """The module of a config's fields or of `package.module:function`, under the op graph's names, without memory."""
     return named(module_of(source)[0], program)
 

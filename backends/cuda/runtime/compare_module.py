@@ -25,7 +25,7 @@ from planc.ir.model import LORA_A, LORA_B
 
 if TYPE_CHECKING:
     from planc.ir.model import Model
-    from planc.ir.program import Program
+    from planc.ir.program_text import ProgramText
 
 Shape = tuple[int, ...]
 MOST_SHOWN = 8
@@ -40,7 +40,7 @@ CONFIG_SIZES = {
 """Fields of a config of transformers that no parameter's shape shows alone, and the dims of the plan's model."""
 
 
-def named(model: Any, program: Program) -> Any:
+def named(model: Any, program: ProgramText) -> Any:
     """`model` under the names of the op graph, once it is known to be the model of the program's plan.
 
     A module with these names is returned as it is; of any other the op graph is read from its code.
@@ -88,21 +88,21 @@ def has_our_names(model: Any) -> bool:
     return any(name == "tok_embeddings.weight" for name, _ in model.named_parameters())
 
 
-def _ranks_of_heads(program: Program) -> int:
+def _ranks_of_heads(program: ProgramText) -> int:
     """Number of ranks that share the heads of attention."""
     plan = program.plan
     axes = {axis for s in plan.shards if s.dim == "heads" for axis in s.axes}
     return prod(plan.mesh.every[axis].size for axis in axes)
 
 
-def _keys_whole(program: Program) -> bool:
+def _keys_whole(program: ProgramText) -> bool:
     """True where every rank that has some heads has all keys and values."""
     plan = program.plan
     region = next(op.region for op in plan.model.block_ops if op.kind == "attention")
     return "kv_heads" in plan.model.sizes and not plan.axes_of("kv_heads", region)
 
 
-def _undivided(model: Any, program: Program, roles: Roles) -> Iterator[str]:
+def _undivided(model: Any, program: ProgramText, roles: Roles) -> Iterator[str]:
     """Parts that the plan divides and this module's code does not let be divided."""
     plan = program.plan
     if re.search(r"[.\"]moe\b", program.text) and (wrong := next(_not_experts(model, roles), "")):

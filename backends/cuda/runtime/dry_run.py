@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from planc.ir.program import Program
+from planc.ir.program_text import ProgramText
 
 
-def dry_run(program: Program) -> dict[str, Any]:
+def dry_run(program: ProgramText) -> dict[str, Any]:
     """Collectives and peak memory of a step on the first rank of `program`, traced on fake devices. Loads torch."""
     from planc.backends.cuda.audit.trace import trace
     from planc.backends.cuda.audit.traced import UnlikeError

@@ -23,7 +23,7 @@ from planc.backends.cuda.audit.observe import ELSEWHERE, OPS, ranks_of
 from planc.backends.cuda.audit.predict import dimension_of
 from planc.backends.cuda.rules import realise
 from planc.cost.step.span_names import TransferNames, action_name, optimizer_cause, part_name
-from planc.ir.program import Program
+from planc.ir.program_text import ProgramText
 from planc.pipeline.actions import LETTERS, Kind
 from planc.sharding.collectives import semantic_collectives
 
@@ -45,7 +45,7 @@ FUNCTIONAL = tuple(op for op in OPS if not op.endswith("_") and op != "send")
 
 @contextmanager
 def named_ranges(
-    program: Program, modules: Sequence[nn.Module], meshes: tuple[Any, ...], optimizer: torch.optim.Optimizer
+    program: ProgramText, modules: Sequence[nn.Module], meshes: tuple[Any, ...], optimizer: torch.optim.Optimizer
 ) -> Iterator[None]:
     """A context in which what a step of `program` does is in ranges of the profiler that runs.
 
@@ -65,7 +65,7 @@ def named_ranges(
 class _Ranges:
     """The functions that a step is run with, and the action that it is in."""
 
-    def __init__(self, program: Program, meshes: tuple[Any, ...]) -> None:
+    def __init__(self, program: ProgramText, meshes: tuple[Any, ...]) -> None:
         sharded = program.sharded
         roles = Roles(sharded)
         rows = realise(sharded, semantic_collectives(sharded)) if meshes else ()

@@ -13,7 +13,7 @@ from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.models.balance import Balance, whole
 from planc.backends.cuda.models.moe import MoE
 from planc.ir.plan import Plan
-from planc.ir.program import Program
+from planc.ir.program_text import ProgramText
 from planc.ir.session import Settings
 from planc.ir.sharding import Sharded
 
@@ -22,7 +22,7 @@ class Watched:
     """The routers of a rank. Without experts there are none, and nothing is counted."""
 
     def __init__(
-        self, modules: list[nn.Module], program: Program, settings: Settings, mesh: Any, device: torch.device
+        self, modules: list[nn.Module], program: ProgramText, settings: Settings, mesh: Any, device: torch.device
     ) -> None:
         sharded, plan = program.sharded, program.plan
         self._plan, self._mesh, self._device = plan, mesh, device
@@ -66,7 +66,7 @@ def _slope(sharded: Sharded, settings: Settings, mesh: Any) -> float:
     return settings.balance_loss * plan.mesh.size(*Roles(sharded).context) / each
 
 
-def _total(program: Program, mesh: Any) -> Callable[[Tensor], Tensor]:
+def _total(program: ProgramText, mesh: Any) -> Callable[[Tensor], Tensor]:
     """The sum over the ranks that have other parts of the same sequences."""
     plan = program.plan
     axes = plan.mesh.in_order(plan.axes_of("sequence", "residual"))
@@ -83,7 +83,7 @@ def _total(program: Program, mesh: Any) -> Callable[[Tensor], Tensor]:
     return summed
 
 
-def _groups(program: Program, mesh: Any, axes: tuple[str, ...]) -> list[Any]:
+def _groups(program: ProgramText, mesh: Any, axes: tuple[str, ...]) -> list[Any]:
     """The process groups over `axes`: that of context parallelism, which may have a mesh of its own, and that of
     sequence parallelism."""
     roles, emitted = Roles(program.sharded), program.load()

@@ -26,7 +26,7 @@ from planc.backends.cuda.runtime.routing import Watched
 from planc.backends.cuda.runtime.shards import gathered, norm
 from planc.cost.step.offload import state_on_host
 from planc.ir.model import Model
-from planc.ir.program import Program
+from planc.ir.program_text import ProgramText
 from planc.ir.session import CompileFacts, Piece, Read, Settings
 
 Tokens = NDArray[np.int32]
@@ -53,7 +53,7 @@ class TorchSession:
 
     def __init__(
         self,
-        program: Program,
+        program: ProgramText,
         settings: Settings,
         modules: list[nn.Module],
         device: torch.device,
@@ -223,7 +223,7 @@ def _gradient(parameter: nn.Parameter) -> Tensor:
     return parameter.grad
 
 
-def features_of(program: Program, device: torch.device) -> tuple[str, ...]:
+def features_of(program: ProgramText, device: torch.device) -> tuple[str, ...]:
     """Kernels, compilers and policies that `program` uses on `device`, by name, for the receipt."""
     plan = program.plan
     kernel = f"attention.{plan.attention.method}" if plan.attention else ""
@@ -241,6 +241,6 @@ def _named(settings: Settings) -> tuple[str, ...]:
     return () if settings.optimizer == "adamw" else (f"optimizer.{settings.optimizer}",)
 
 
-def fused(program: Program, device: torch.device) -> bool:
+def fused(program: ProgramText, device: torch.device) -> bool:
     """True if the update is one fused kernel: on a `device` that holds the state."""
     return device.type == "cpu" or not state_on_host(program.plan)

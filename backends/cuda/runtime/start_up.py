@@ -22,7 +22,7 @@ from planc.backends.cuda.runtime.session import TorchSession
 from planc.backends.cuda.runtime.shards import Initial, fill
 from planc.cost.step.offload import state_on_host
 from planc.ir.model import Model
-from planc.ir.program import Program
+from planc.ir.program_text import ProgramText
 from planc.ir.session import Settings
 
 Build = Callable[[Model], nn.Module]
@@ -35,7 +35,7 @@ def prepare_environment(devices: int) -> None:
     collective_timeout.prepare()
 
 
-def start(program: Program, settings: Settings, initial: Initial, build: Build | None = None) -> TorchSession:
+def start(program: ProgramText, settings: Settings, initial: Initial, build: Build | None = None) -> TorchSession:
     """The plan's program over all its ranks, with parameters from `initial`.
 
     `build` makes the module of the plan's model; None: the bundled one of its family.
@@ -72,7 +72,9 @@ def start(program: Program, settings: Settings, initial: Initial, build: Build |
     )
 
 
-def start_single(program: Program, settings: Settings, initial: Initial, build: Build | None = None) -> TorchSession:
+def start_single(
+    program: ProgramText, settings: Settings, initial: Initial, build: Build | None = None
+) -> TorchSession:
     """Start the undivided model of `program` in this one process: for parity. Arguments as for `start`."""
     device = _device()
     _choose_algorithms(settings)
@@ -113,7 +115,7 @@ def _device() -> torch.device:
     return device
 
 
-def _backend(program: Program, device: torch.device) -> str:
+def _backend(program: ProgramText, device: torch.device) -> str:
     """NCCL moves what is on a CUDA device; offloaded state is reduced where it rests."""
     if device.type != "cuda":
         return "gloo"
@@ -133,6 +135,6 @@ def _only_cuda(device: torch.device) -> torch.device | None:
     return device if device.type == "cuda" else None
 
 
-def _pipeline(program: Program) -> str:
+def _pipeline(program: ProgramText) -> str:
     roles = Roles(program.sharded)
     return roles.name("pipeline") if roles.pipeline else ""

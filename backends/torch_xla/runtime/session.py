@@ -18,7 +18,7 @@ from planc.backends.cuda.models import family
 from planc.ir.session import CompileFacts, Piece
 
 if TYPE_CHECKING:
-    from planc.ir.program import Program
+    from planc.ir.program_text import ProgramText
     from planc.ir.session import Initial, Read, Settings, Tokens, Weights
 
 UNCACHED, READS = "UncachedCompile", "aten::_local_scalar_dense"
@@ -28,7 +28,7 @@ CHECKED_AFTER = 2
 """The step after which state must rest where the plan says."""
 
 
-def start(program: Program, settings: Settings, initial: Initial) -> XlaSession:
+def start(program: ProgramText, settings: Settings, initial: Initial) -> XlaSession:
     """The session of `program`, its parameters placed one after the other with the values of `initial`."""
     emitted = program.load()
     mesh = emitted.build_mesh()
@@ -39,7 +39,7 @@ def start(program: Program, settings: Settings, initial: Initial) -> XlaSession:
     return XlaSession(program, emitted, mesh, optimizer, step, emitted.build_evaluate(model, mesh))
 
 
-def filled(program: Program, initial: Initial) -> nn.Module:
+def filled(program: ProgramText, initial: Initial) -> nn.Module:
     """The cuda target's bundled module for the model of `program`, its parameters on the XLA device with `initial`
     values."""
     with torch.device("meta"):
@@ -65,7 +65,7 @@ class XlaSession:
 
     def __init__(
         self,
-        program: Program,
+        program: ProgramText,
         emitted: Any,
         mesh: Any,
         optimizer: Any,

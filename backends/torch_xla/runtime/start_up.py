@@ -13,7 +13,7 @@ from planc.cache import cache_folder
 
 if TYPE_CHECKING:
     from planc.backends.torch_xla.runtime.session import XlaSession
-    from planc.ir.program import Program
+    from planc.ir.program_text import ProgramText
     from planc.ir.session import Initial, Session, Settings
 
 
@@ -37,7 +37,7 @@ def _platform() -> str:
     return "TPU" if has_tpu else "CPU"
 
 
-def start(program: Program, settings: Settings, initial: Initial) -> XlaSession:
+def start(program: ProgramText, settings: Settings, initial: Initial) -> XlaSession:
     """The plan's program over all devices of this host, with parameters from `initial`."""
     assert os.environ.get("WORLD_SIZE", "1") == "1", "one process drives all devices of a host; hosts are not joined"
     from planc.backends.torch_xla.runtime.session import start as begin
@@ -45,6 +45,6 @@ def start(program: Program, settings: Settings, initial: Initial) -> XlaSession:
     return begin(program, settings, initial)
 
 
-def start_single(program: Program, settings: Settings, initial: Initial) -> Session:
+def start_single(program: ProgramText, settings: Settings, initial: Initial) -> Session:
     """There is none: the reference is `--target cuda --single`, the same module. `planc.trainer` refuses it before."""
     raise AssertionError("planc.trainer.preset.runtime_limits refuses --single on torch_xla")

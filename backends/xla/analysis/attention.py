@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from planc.backends.xla.analysis.mesh_factors import atoms, parts
 from planc.backends.xla.analysis.pipeline import pipelined
+from planc.ir.attention_kernel import AttentionKernel
 from planc.ir.plan import PASSES_KEYS
-from planc.ir.realised import AttentionKernel
 from planc.ir.sharding import OpSharding, Sharded
 from planc.sharding.local import dim_length, local_length
 from planc.sharding.recompute import replay

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import jax
 
     from planc.ir.plan import Plan
-    from planc.ir.program import Program
+    from planc.ir.program_text import ProgramText
     from planc.ir.read_plan import read_plan
 
 LOG_LEVELS = {
@@ -138,7 +138,7 @@ def described(topology: str, count: int) -> list[jax.Device]:
     return list(found.devices)
 
 
-def step_of(program: Program, devices: list[jax.Device]) -> tuple[Any, Any, tuple[Any, ...]]:
+def step_of(program: ProgramText, devices: list[jax.Device]) -> tuple[Any, Any, tuple[Any, ...]]:
     """The mesh over `devices`, the jitted training step as emitted, and arguments that have shapes and no data."""
     import jax
     import jax.numpy as jnp

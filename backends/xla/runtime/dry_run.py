@@ -6,10 +6,10 @@ import re
 from math import prod
 from typing import Any
 
-from planc.ir.program import Program
+from planc.ir.program_text import ProgramText
 
 
-def dry_run(program: Program) -> dict[str, Any]:
+def dry_run(program: ProgramText) -> dict[str, Any]:
     """The step of `program` as StableHLO: counts of operations and shardings, and bytes of state on one device. Loads
     jax."""
     plan = program.plan

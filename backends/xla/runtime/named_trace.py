@@ -25,7 +25,7 @@ from planc.backends.xla.rules import realise
 from planc.cost.step.span_names import TransferNames, optimizer_cause, part_name
 from planc.files import read_bounded, write_atomically
 from planc.ir.plan import Plan
-from planc.ir.program import Program
+from planc.ir.program_text import ProgramText
 from planc.sharding.collectives import semantic_collectives
 
 MOST_BYTES = 500_000_000
@@ -39,7 +39,7 @@ class Name(NamedTuple):
     transfer: str = ""
 
 
-def instruction_names(program: Program, text: str) -> dict[str, Name]:
+def instruction_names(program: ProgramText, text: str) -> dict[str, Name]:
     """Names of the instructions of `text`, the optimized HLO of `program`, by their own. None where it is not
     understood."""
     plan = program.plan

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from planc.backends.xla.runtime import shards, state
 from planc.backends.xla.runtime.steps import Steps
-from planc.ir.program import Program
+from planc.ir.program_text import ProgramText
 from planc.ir.session import CompileFacts
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class JaxSession:
 
     def __init__(
         self,
-        program: Program,
+        program: ProgramText,
         steps: Steps,
         first: Any,
         *,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from planc.backends.xla.runtime.session import JaxSession
-    from planc.ir.program import Program
+    from planc.ir.program_text import ProgramText
     from planc.ir.session import Initial, Settings
 
 DEVICE_COUNT = "--xla_force_host_platform_device_count"
@@ -39,7 +39,7 @@ def _platforms() -> str:
     return "cuda,cpu" if os.path.exists("/dev/nvidiactl") else "cpu"
 
 
-def start(program: Program, settings: Settings, initial: Initial, *, keep_gradients: bool = False) -> JaxSession:
+def start(program: ProgramText, settings: Settings, initial: Initial, *, keep_gradients: bool = False) -> JaxSession:
     """The plan's program over all its devices. `keep_gradients` computes them once more, for tests."""
     import jax
 
@@ -82,7 +82,9 @@ def start(program: Program, settings: Settings, initial: Initial, *, keep_gradie
     )
 
 
-def start_single(program: Program, settings: Settings, initial: Initial, *, keep_gradients: bool = False) -> JaxSession:
+def start_single(
+    program: ProgramText, settings: Settings, initial: Initial, *, keep_gradients: bool = False
+) -> JaxSession:
     """Start the undivided model on one device of this process; arguments as `planc.ir.session.Runtime` says.
 
     `keep_gradients` computes each step's gradients a second time and stores them, for parity tests.

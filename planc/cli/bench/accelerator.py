@@ -17,7 +17,7 @@ from planc.cli.views.table import table
 from planc.diag.errors import PlanError
 from planc.diag.span import Span
 from planc.files import write_atomically
-from planc.ir.program import need_framework
+from planc.ir.installed import need_framework
 
 if TYPE_CHECKING:
     from planc.trainer.experiments.experiment import Experiment, Machine

@@ -12,7 +12,7 @@ from planc.cli.views.table import table
 from planc.diag.diagnostic import Diagnostic
 from planc.diag.errors import PlanError
 from planc.ir.audit import AXES_WITHIN, Audit, AuditOptions, CompilerReport, Placed, Total
-from planc.ir.program import missing_framework
+from planc.ir.installed import missing_framework
 
 SHRUNK = 64
 """Ranks that `--world-scale` without a number leaves."""

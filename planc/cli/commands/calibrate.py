@@ -16,7 +16,7 @@ from planc.cli.common import add_costed_target, print_json, refused, width
 from planc.diag.errors import PlanError
 from planc.diag.span import Span
 from planc.files import write_atomically
-from planc.ir.program import need_framework
+from planc.ir.installed import need_framework
 from planc.ir.target import NO_TARGET, TARGETS
 
 if TYPE_CHECKING:

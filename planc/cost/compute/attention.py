@@ -13,11 +13,11 @@ from planc.cost.compute.gemm import gemm_s
 from planc.cost.compute.shapes import Gemm
 from planc.cost.machine.op_tables import table_s
 from planc.cost.machine.rates import dtype_s_per_flop, memory_bytes_per_s, peak_flops_per_s
+from planc.ir.attention_kernel import AttentionKernel
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.hardware import Chip
 from planc.ir.op_tables import OpTable, table_of
 from planc.ir.probe import attention_flops
-from planc.ir.realised import AttentionKernel
 from planc.ir.sharding import OpSharding, Sharded
 from planc.sharding.local import local_elements
 from planc.sharding.recompute import replay

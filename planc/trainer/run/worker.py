@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, get_args
 from planc.checks import check_plan
 from planc.diag import Diagnostic, PlanError, Span
 from planc.diag.quoting import printable
+from planc.ir.installed import missing_framework
 from planc.ir.plan import Plan
-from planc.ir.program import missing_framework
 from planc.ir.session import CollectiveError
 from planc.ir.target import Target
 from planc.lowering import load_backend, lower_plan

@@ -141,7 +141,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="an emitted program without its framework is a traceback",
-        file="planc/ir/program.py",
+        file="planc/ir/installed.py",
         text="raise missing_framework(error, target, span) from None",
         planted="raise",
         test="tests/cli/test_not_installed.py::test_programs_name_what_is_missing",

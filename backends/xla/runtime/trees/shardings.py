@@ -32,7 +32,7 @@ from planc.files import leads_out
 
 if TYPE_CHECKING:
     from planc.ir.plan import Noun
-    from planc.ir.program import Program
+    from planc.ir.program_text import ProgramText
 
 MOST_SHOWN = 8
 """As many leaves are listed; of the others their number is."""
@@ -41,7 +41,7 @@ TABLES: dict[Noun, str] = {"params": "PARAMS", "grads": "GRADS", "optimizer": "O
 
 
 def shardings(
-    program: Program,
+    program: ProgramText,
     tree: Any,
     rules: Mapping[str, str] | str | Path | None,
     model: Callable[[Any, jax.Array], Any] | None,
@@ -64,7 +64,7 @@ def shardings(
 
 
 def leaf_specs(
-    program: Program,
+    program: ProgramText,
     tree: Any,
     rules: Mapping[str, str] | str | Path | None,
     model: Callable[[Any, jax.Array], Any] | None,
@@ -100,7 +100,7 @@ def leaf_specs(
 class _Found:
     """The layouts of a tree's leaves, one by one, and the findings so far."""
 
-    program: Program
+    program: ProgramText
     noun: Noun
     rules: tuple[LeafRule, ...]
     all_own: bool = True

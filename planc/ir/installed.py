@@ -1,0 +1,42 @@
+"""The frameworks that programs need, and the finding where one is not installed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+
+from planc.diag import Diagnostic, PlanError, Span
+from planc.ir.target import Target
+
+FRAMEWORKS = ("torch", "torchao", "torch_xla", "jax", "jaxlib", "optax", "numpy", "safetensors")
+"""Modules that a compiler-only installation lacks."""
+
+
+@contextmanager
+def framework_needed(target: Target, span: Span) -> Iterator[None]:
+    """Raise E1009 (a PlanError) where the body imports a framework that is not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in FRAMEWORKS:
+            raise
+        raise missing_framework(error, target, span) from None
+
+
+def need_framework(target: Target, span: Span) -> None:
+    """Raise E1009 (a PlanError) unless the framework of a target is installed; nothing is imported.
+
+    Args:
+        target: cuda asks for torch, xla for jax.
+        span: the place in the plan at which the error is reported.
+    """
+    name = {"cuda": "torch", "xla": "jax"}[target]
+    if find_spec(name) is None:
+        raise missing_framework(ModuleNotFoundError(name=name), target, span)
+
+
+def missing_framework(error: ModuleNotFoundError, target: Target, span: Span) -> PlanError:
+    """E1009: the package that `error` names, which programs for `target` need, is not installed; reported at `span`."""
+    message = f"the {target} target needs {error.name}, which is not installed"
+    return PlanError([Diagnostic("E1009", message, span, help=f"pip install 'planc[{target}]'")])
