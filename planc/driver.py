@@ -344,8 +344,8 @@ def search(
     1
     """
     _check_arguments(set or {}, target)
-    from planc.search.branch_and_bound import Ends
     from planc.search.branch_and_bound import search as best_first
+    from planc.search.result import Ends
     from planc.search.space import Space
 
     deadline_s = time.monotonic() + (float("inf") if seconds is None else seconds)

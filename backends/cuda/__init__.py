@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from planc.ir.plan import Noun, Plan
     from planc.ir.probe import Prober, Ranks
     from planc.ir.program_text import ProgramText
-    from planc.ir.realised import InFlight, TensorBytes
     from planc.ir.saved_model import SavedModel
     from planc.ir.session import Runtime
     from planc.ir.sharding import Sharded
     from planc.ir.target import Target
+    from planc.ir.tensor_bytes import InFlight, TensorBytes
 
 
 class Cuda(CommonBackend):

@@ -16,7 +16,7 @@ from planc.ir.plan import NOUNS, Plan
 from planc.ir.sharding import ParamSharding, Sharded
 from planc.ir.target import NO_TARGET, Target
 from planc.lowering import load_backend
-from planc.picture.notebook import InNotebook, Shown
+from planc.picture.notebook import InNotebook
 
 if TYPE_CHECKING:
     from planc.cost import CostedPlan
@@ -55,11 +55,6 @@ class Diff(InNotebook):
     changes: tuple[Change, ...]
     apart: tuple[Apart, ...]
     checkpoint: ReshardingBytes | None
-
-    def _shown(self) -> Shown:
-        from planc.compare.notebook import diff_shown
-
-        return diff_shown(self)
 
     @property
     def target(self) -> Target | None:

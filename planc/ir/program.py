@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.installed import framework_needed
 from planc.ir.program_text import ProgramText
-from planc.picture.notebook import InNotebook, Shown
+from planc.picture.notebook import InNotebook
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,11 +28,6 @@ class Program(ProgramText, InNotebook):
     """
 
     backend: Backend
-
-    def _shown(self) -> Shown:
-        from planc.ir.notebook import program_shown
-
-        return program_shown(self)
 
     def parallelize(self, model: Any) -> Any:
         """Torch: divide a user's own module over the running process group, as the plan says.

@@ -2,50 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.collective import Collective
 from planc.ir.target import Target
+from planc.ir.tensor_bytes import InFlight, TensorBytes
 
 if TYPE_CHECKING:
     from planc.ir.backend import Backend
     from planc.ir.sharding import Sharded
-
-InFlight = Sequence[Mapping[int, int]]
-"""For each pipeline rank the microbatches held at its fullest moment, by virtual stage."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TensorBytes:
-    """Bytes of the tensors on one device at the fullest moment of the step, by part, for one pipeline rank.
-
-    The communicators, the runtime and fragmentation are not among them.
-    """
-
-    params: float
-    grads: float
-    optimizer: float
-    activations: float
-    buffers: float
-    moment: str
-    """The moment in words, as in `backward of the loss`."""
-
-    @property
-    def total(self) -> float:
-        """All parts (bytes)."""
-        return self.params + self.grads + self.optimizer + self.activations + self.buffers
-
-
-def during(moment: str, microbatches: int) -> str:
-    """A moment of the step and the number of microbatches in flight then, as text.
-
-    >>> during("backward of the loss", 2)
-    'backward of the loss, 2 microbatches in flight'
-    """
-    return f"{moment}, {microbatches} microbatch{'es' if microbatches != 1 else ''} in flight"
 
 
 @dataclass(frozen=True, kw_only=True)

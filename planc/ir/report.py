@@ -10,7 +10,7 @@ from planc.diag.fast_dataclass import dataclass
 from planc.ir.base import Value
 from planc.ir.collective import Collective
 from planc.ir.target import Target
-from planc.picture.notebook import InNotebook, Shown
+from planc.picture.notebook import InNotebook
 
 FLOPS_CONVENTION = "6N + causal attention, no recompute, against the dense peak of the compute dtype"
 
@@ -296,11 +296,6 @@ class Report(Value, InNotebook):
     run: RunCost | None = None
     """The whole run, where the plan says how long it trains or what an hour costs."""
     uncertainty: Uncertainty | None = None
-
-    def _shown(self) -> Shown:
-        from planc.ir.notebook import report_shown
-
-        return report_shown(self)
 
     @property
     def ok(self) -> bool:

@@ -6,6 +6,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Collection
 from functools import cached_property
+from importlib import import_module
 from typing import Any
 
 from planc.diag.fast_dataclass import dataclass
@@ -27,12 +28,12 @@ class Shown:
     code: str = ""
 
 
-class InNotebook:
-    """Base of values that notebooks show. A subclass says what with `_shown`, and has `to_json`."""
+VIEWS = "planc.report.notebook"
+"""The module that says what is shown of a value, by the name of its type; nothing loads it before a value is shown."""
 
-    @abstractmethod
-    def _shown(self) -> Shown:
-        """The value's title, summary, pictures and table."""
+
+class InNotebook:
+    """Base of values that notebooks show, each by a function of `VIEWS`. A subclass has `to_json`."""
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
@@ -40,7 +41,8 @@ class InNotebook:
 
     @cached_property
     def _bundle(self) -> dict[str, Any]:
-        return bundle(self._shown(), self.to_json())
+        shown: Shown = import_module(VIEWS).SHOWN[type(self).__name__](self)
+        return bundle(shown, self.to_json())
 
     def _repr_mimebundle_(
         self, include: Collection[str] | None = None, exclude: Collection[str] | None = None

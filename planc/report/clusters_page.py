@@ -6,7 +6,6 @@ from math import isinf
 from typing import Literal
 
 from planc.compare.clusters import Clusters, OnCluster
-from planc.ir.notebook import STEP_PARTS
 from planc.picture.charts import Bar, stacked_bars
 from planc.picture.marks import Circle, Line, Mark, Picture, Text, clipped, text_px
 from planc.picture.marks import Path as Curve
@@ -14,6 +13,7 @@ from planc.picture.scales import Scale, tick_text
 from planc.picture.units import count, days, gib, money, percent, seconds
 from planc.report.data import Data, View
 from planc.report.diff_page import StepParts
+from planc.report.parts import STEP_PARTS
 from planc.report.plan_page import Number
 from planc.report.search_page import SearchVerdict
 from planc.version import __version__

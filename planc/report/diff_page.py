@@ -8,12 +8,12 @@ from typing import Literal
 from planc.compare.diff import Diff
 from planc.cost.costed import CostedPlan
 from planc.driver import Examined
-from planc.ir.notebook import MEMORY_PARTS, STEP_PARTS
 from planc.ir.report import RunCost, Step
 from planc.picture.charts import Bar, Limit, stacked_bars
 from planc.picture.marks import Picture
 from planc.picture.units import count, gib, percent, seconds, size
 from planc.report.data import Data, View
+from planc.report.parts import MEMORY_PARTS, STEP_PARTS
 from planc.report.plan_page import Number, about, run_numbers
 from planc.report.views.memory import Parts
 from planc.version import __version__

@@ -12,12 +12,12 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from planc.ir.notebook import MEMORY_PARTS, STEP_PARTS
 from planc.picture.charts import Part
 from planc.picture.marks import NARROW, WIDE
 from planc.picture.render import clean, environment, sheet, svg
 from planc.picture.units import count, gib, percent, rate, seconds, size
 from planc.report.data import Data, View
+from planc.report.parts import MEMORY_PARTS, STEP_PARTS
 from planc.report.plan_page import PlanPage
 from planc.report.views import links, machine, memory, neighbours, over_step, roofline, shards, timeline, traffic
 

@@ -9,7 +9,6 @@ from typing import Literal
 from planc.checks import check_plan
 from planc.cost.costed import cost_plan
 from planc.diag.errors import PlanError
-from planc.ir.notebook import STEP_PARTS
 from planc.lowering import realise_for
 from planc.picture.charts import Bar, stacked_bars
 from planc.picture.marks import Circle, Line, Mark, Picture, Text
@@ -18,6 +17,7 @@ from planc.picture.scales import Scale, tick_text
 from planc.picture.units import gib, percent, seconds
 from planc.report.data import Data, View
 from planc.report.diff_page import StepParts
+from planc.report.parts import STEP_PARTS
 from planc.report.plan_page import Number, run_numbers, run_sentence
 from planc.search import Candidate, Found
 from planc.search.lower_bounds import Bounds

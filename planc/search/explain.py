@@ -5,10 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from planc.search.branch_and_bound import Candidate
+from planc.search.result import Candidate
 
 PARTS = {
     "compute_s": "compute",

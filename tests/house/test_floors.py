@@ -56,6 +56,7 @@ ROOMS: dict[str, tuple[int, set[str]]] = {
 IMPORTED_BY_NAME = {
     "planc/lowering.py": "load_backend: the one import of a backend by name",
     "planc/__init__.py": "the library's names, from a table of constants in the same file",
+    "planc/picture/notebook.py": "what shows a value in a notebook, when one asks for it: always the same module",
     "planc/diag/registry.py": "one file a rule: the folder that it is given",
     "backends/cuda/runtime/traced/read.py": "the user's own module, by the name that `--allow-code` lets in",
     "backends/torch_xla/audit/modules.py": "the user's own module, by the name on the command line",

@@ -23,8 +23,8 @@ from planc.ir.cache import Computed, cached_on
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.model import EXPERTS, Section
 from planc.ir.plan import Plan
-from planc.ir.realised import InFlight, TensorBytes, during
 from planc.ir.sharding import ParamSharding, Sharded
+from planc.ir.tensor_bytes import InFlight, TensorBytes, during
 from planc.ir.updates import moments_of
 from planc.pipeline.in_flight import Begins, before_backwards
 from planc.pipeline.split import repeats_of_rank

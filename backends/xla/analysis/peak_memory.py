@@ -25,8 +25,8 @@ from planc.diag.fast_dataclass import dataclass
 from planc.ir.collective import DTYPE_BYTES, Collective
 from planc.ir.model import EXPERTS, SLOTS, Section
 from planc.ir.plan import Noun
-from planc.ir.realised import TensorBytes
 from planc.ir.sharding import OpSharding, ParamSharding, Sharded
+from planc.ir.tensor_bytes import TensorBytes
 from planc.ir.updates import moments_of
 from planc.sharding.local import local_elements, local_length, param_elements, tensor_bytes
 from planc.sharding.recompute import replay, saved_without_recompute

@@ -19,9 +19,10 @@ from planc.ir.collective import Collective
 from planc.ir.hardware import Chip
 from planc.ir.model import Section
 from planc.ir.plan import Plan
-from planc.ir.realised import Realised, TensorBytes, during
+from planc.ir.realised import Realised
 from planc.ir.report import Memory, MemoryParts, Reserved, StageMemory
 from planc.ir.sharding import Sharded
+from planc.ir.tensor_bytes import TensorBytes, during
 from planc.pipeline.timeline import Timeline
 from planc.sharding.stage_assignment import copies_on, sections_of, sections_on
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from planc.ir.notebook import MEMORY_PARTS as PARTS
 from planc.picture.charts import Bar, Limit, Part, stacked_bars
 from planc.picture.marks import Picture
 from planc.picture.units import gib
 from planc.report.data import Data, Subject
+from planc.report.parts import MEMORY_PARTS as PARTS
 
 
 class Parts(Data):

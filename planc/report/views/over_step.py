@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from planc.cost.memory.peak import GIB
 from planc.cost.step.memory_over_step import held_by_rank, sizes_over_time
-from planc.ir.notebook import MEMORY_PARTS as PARTS
 from planc.picture.charts import legend
 from planc.picture.marks import Circle, Line, Mark, Path, Picture, Text, text_px
 from planc.picture.scales import Scale, tick_text
@@ -12,6 +11,7 @@ from planc.picture.units import gib, seconds
 from planc.pipeline.actions import KINDS, Action
 from planc.pipeline.simulate import ActionSpan
 from planc.report.data import Data, Subject
+from planc.report.parts import MEMORY_PARTS as PARTS
 from planc.report.views.memory import Memory, Parts
 from planc.report.views.timeline import US, Timeline
 

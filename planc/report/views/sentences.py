@@ -7,9 +7,9 @@ from math import isnan
 from planc.checks.cost.e0801_expect import COMPARE, measure, shown
 from planc.cost.costed import CostedPlan
 from planc.cost.explain import explain
-from planc.ir.notebook import MEMORY_PARTS as PARTS
 from planc.picture.units import percent
 from planc.report.data import Data, Subject
+from planc.report.parts import MEMORY_PARTS as PARTS
 
 
 class Item(Data):
