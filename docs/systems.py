@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from planc.frameworks.runs import ROWS
-from planc.interop.fields import System
+from planc.interop.system import System
 from planc.interop.systems import systems
 from planc.interop.table import Row, rows
 

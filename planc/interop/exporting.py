@@ -15,11 +15,11 @@ from planc.frameworks import OWN
 from planc.frameworks.runs import lacks
 from planc.interop.document import Document, FieldValue, Given
 from planc.interop.effective import differing, effective
-from planc.interop.fields import OMIT, System
 from planc.interop.importing import imported
 from planc.interop.plan_setup import setup_of
 from planc.interop.plan_text import plan_text
 from planc.interop.setup import CannotSayError, TrainingSetup
+from planc.interop.system import OMIT, System
 from planc.interop.systems import systems
 from planc.interop.values import Options
 from planc.ir.base import Cause, sentence_of

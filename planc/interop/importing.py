@@ -15,11 +15,12 @@ from planc.diag.quoting import printable
 from planc.diag.span import Source, Span
 from planc.files import read_text
 from planc.interop.document import Document, Format, Given, UnreadableError
-from planc.interop.fields import Field, System
+from planc.interop.fields import Field
 from planc.interop.formats import format_of, read_document
 from planc.interop.launcher import NODES, RANKS
 from planc.interop.plan_text import PlanSentence, plan_text, sentences
 from planc.interop.setup import TrainingSetup
+from planc.interop.system import System
 from planc.interop.systems import systems
 from planc.interop.values import Options, Origin, RefusedError, Values
 from planc.ir.model import Model

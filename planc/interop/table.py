@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 from planc.diag.fast_dataclass import dataclass
 from planc.interop.document import FieldValue
-from planc.interop.fields import Field, System
+from planc.interop.fields import Field
+from planc.interop.system import System
 
 VERBS = {
     "framework": "realise",

@@ -14,7 +14,7 @@ from planc.diag.fast_dataclass import dataclass
 from planc.diag.quoting import printable
 from planc.diag.span import Span
 from planc.interop.document import Document, FieldValue, Given
-from planc.interop.fields import Field, System
+from planc.interop.fields import Field, FieldTable
 from planc.interop.launcher import world_size
 from planc.ir.model import Model
 
@@ -59,7 +59,7 @@ class Values:
     """The values of a system's fields, read one by one. What is looked at is recorded as the origin of the setting that
     is being read; a value that is wrong or has no sentence becomes a finding at its place."""
 
-    def __init__(self, system: System, documents: Iterable[Document], options: Options) -> None:
+    def __init__(self, system: FieldTable, documents: Iterable[Document], options: Options) -> None:
         self.system, self.options = system, options
         self.documents = tuple(system.prepared(d) if system.prepared else d for d in documents)
         self.diagnostics: list[Diagnostic] = []

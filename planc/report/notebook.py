@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from planc.compare.diff import Change, Diff
+from planc.ir.program_text import ProgramText
 from planc.ir.report import Report
 from planc.ir.target import named
 from planc.picture.charts import Bar, Limit, stacked_bars

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from planc.interop.document import FieldValue
-from planc.interop.fields import System
+from planc.interop.system import System
 from planc.interop.systems import systems
 from planc.interop.table import VERBS, rows
 

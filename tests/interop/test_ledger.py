@@ -18,9 +18,9 @@ import pytest
 from planc.driver import load
 from planc.interop.document import Document
 from planc.interop.exporting import export_plan
-from planc.interop.fields import System
 from planc.interop.formats import read_document
 from planc.interop.importing import Imported, import_files
+from planc.interop.system import System
 from planc.interop.systems import systems
 from planc.interop.values import Options
 from planc.ir.plan import Plan

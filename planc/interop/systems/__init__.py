@@ -8,7 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from planc.interop.fields import System
+    from planc.interop.system import System
 
 ORDER = (
     "megatron",

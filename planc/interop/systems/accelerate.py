@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from planc.interop.document import Document
-from planc.interop.fields import OMIT, Field, System, noted, refused
+from planc.interop.fields import Field, noted, refused
 from planc.interop.setup import CannotSayError, TrainingSetup
+from planc.interop.system import OMIT, System
 from planc.interop.systems import deepspeed, trainer
 from planc.interop.systems.deepspeed import merged, model_words, nested
 from planc.interop.systems.trainer import BATCH

@@ -11,9 +11,10 @@ from typing import Any, Literal
 
 from planc.diag.quoting import python_comment, yaml_string
 from planc.interop.document import Document
-from planc.interop.fields import OMIT, Field, System, Writer, noted, refused
+from planc.interop.fields import Field, noted, refused
 from planc.interop.ops import run_again_by_list
 from planc.interop.setup import CannotSayError, Role, TrainingSetup
+from planc.interop.system import OMIT, System, Writer
 from planc.interop.systems.deepspeed import nested
 from planc.interop.systems.torchtitan import CLASSES, LOOPED, SCHEDULES
 from planc.interop.values import Values

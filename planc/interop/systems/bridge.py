@@ -12,8 +12,9 @@ from typing import Any, Literal
 
 from planc.diag.quoting import python_comment, shell_word
 from planc.interop.document import Document, FieldValue, Given
-from planc.interop.fields import OMIT, Field, System, noted, refused
+from planc.interop.fields import Field, noted, refused
 from planc.interop.setup import Role, TrainingSetup
+from planc.interop.system import OMIT, System
 from planc.interop.systems import megatron
 from planc.interop.systems.megatron_asserts import check_asserts
 from planc.interop.systems.megatron_fields import EXPERTS, MODEL, STEP

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from planc.interop.document import Document
-from planc.interop.fields import OMIT, Field, System, noted, refused
+from planc.interop.fields import Field, noted, refused
 from planc.interop.setup import Role, TrainingSetup
+from planc.interop.system import OMIT, System
 from planc.interop.systems import trainer
 from planc.interop.systems.trainer import BATCH
 from planc.interop.values import AUTO, Values

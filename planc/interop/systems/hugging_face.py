@@ -8,7 +8,8 @@ in `tp_plans.py`.
 from __future__ import annotations
 
 from planc.interop.document import Document
-from planc.interop.fields import Field, System, noted, refused
+from planc.interop.fields import Field, noted, refused
+from planc.interop.system import System
 from planc.interop.systems import trainer
 from planc.interop.systems.deepspeed import merged, model_words
 from planc.interop.systems.tp_plans import PLANS

@@ -14,10 +14,11 @@ from typing import Any, Literal
 from planc.diag.quoting import python_comment, shell_word
 from planc.frameworks.maxtext import CUSTOM, POLICIES
 from planc.interop.document import Document
-from planc.interop.fields import OMIT, Field, System, Writer, noted, refused
+from planc.interop.fields import Field, noted, refused
 from planc.interop.ops import block_ops, existing, linear_layers, of_kind_saved
 from planc.interop.setup import CannotSayError, Quantized, Role, Shape, TrainingSetup
 from planc.interop.shape import model_words
+from planc.interop.system import OMIT, System, Writer
 from planc.interop.values import Values
 from planc.ir.plan import Noun, Precision, Recompute, Route
 

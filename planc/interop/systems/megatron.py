@@ -15,11 +15,11 @@ from planc.diag.quoting import python_comment, shell_word
 from planc.frameworks import OWN
 from planc.frameworks.megatron import MODULES, VOCAB
 from planc.interop.document import Document, FieldValue
-from planc.interop.fields import OMIT, System
 from planc.interop.layer_patterns import even, layers_of_pattern, layout_of_stages, stages_of_layout
 from planc.interop.ops import existing, linear_layers
 from planc.interop.setup import ROLES, CannotSayError, Quantized, Role, Shape, TrainingSetup
 from planc.interop.shape import model_words
+from planc.interop.system import OMIT, System
 from planc.interop.systems.megatron_asserts import check_asserts
 from planc.interop.systems.megatron_fields import FIELDS
 from planc.interop.values import Values

@@ -13,9 +13,10 @@ from typing import Any
 
 from planc.diag.quoting import python_comment, python_string
 from planc.interop.document import Document
-from planc.interop.fields import OMIT, Field, System, noted, refused
+from planc.interop.fields import Field, noted, refused
 from planc.interop.ops import linear_layers, run_again_by_list
 from planc.interop.setup import CannotSayError, Quantized, Role, TrainingSetup
+from planc.interop.system import OMIT, System
 from planc.interop.values import Values
 from planc.ir.plan import Period, Precision, Recompute
 
