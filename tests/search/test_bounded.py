@@ -13,6 +13,7 @@ import planc
 from planc import driver
 from planc.cli import main
 from planc.search import branch_and_bound, search
+from planc.search.result import Ends
 from planc.search.space import Space
 from tests.search.test_search import MOST, SPACES
 
@@ -28,7 +29,7 @@ recompute blocks
 """
 
 
-def after(asked: int) -> Callable[[], branch_and_bound.Ends]:
+def after(asked: int) -> Callable[[], Ends]:
     """Ends a search when it asks for so many times."""
     number = itertools.count(1)
     return lambda: "time" if next(number) >= asked else ""

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Literal
 
 from planc.backends.cuda.analysis.expert_mesh import Dimension, Experts, routed
-from planc.backends.cuda.versions.numbers import PINNED
+from planc.backends.cuda.torch_versions import PINNED
 from planc.ir.plan import NOUNS, Period, Plan
 from planc.ir.sharding import Sharded
 from planc.ir.version import Version

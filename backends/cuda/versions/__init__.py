@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from planc.backends.common.version import Framework
+from planc.backends.cuda.torch_versions import PINNED, VERSIONS
 from planc.backends.cuda.versions import (
     bf16_rounding,
     division_inside_a_dimension,
@@ -13,7 +14,6 @@ from planc.backends.cuda.versions import (
     stages_on_one_rank,
     sums_of_gradients,
 )
-from planc.backends.cuda.versions.numbers import PINNED, VERSIONS
 
 TORCH = Framework(
     name="torch",
