@@ -29,6 +29,7 @@ from planc.lowering import lower_plan
 from tests.plans import propagated
 from tests.random_plans.forks import Row, forked
 from tests.seeded import EPS
+from tests.xla_flags import QUICKLY_COMPILED
 
 LATE_S = float(os.environ.get("RANDOM_LATE_S", "900"))
 """Longest wall time of a case: a rank that takes longer hangs."""
@@ -136,7 +137,7 @@ def load(stack: str) -> None:
     if stack == "xla":
         from planc.backends.xla.runtime.start_up import prepare_environment
 
-        os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0"  # halves what a compile takes
+        os.environ["XLA_FLAGS"] = QUICKLY_COMPILED
         prepare_environment(8)
     for name in IMPORTED[stack]:
         importlib.import_module(name)

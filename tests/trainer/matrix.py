@@ -31,6 +31,7 @@ from planc.trainer.run.launch import leave
 from tests.cuda.cases import plan_of
 from tests.seeded import batches, initial
 from tests.trainer.test_checkpoint import history
+from tests.xla_flags import QUICKLY_COMPILED
 
 MODEL = "llama_micro_tied"
 """The head uses the embedding's weight: one tensor of a checkpoint, of which a pipeline on cuda has two copies."""
@@ -130,7 +131,7 @@ def main(stack: Target, root: Path) -> None:
     faulthandler.dump_traceback_later(LONGEST_S, exit=True)  # a rank that waits for ever says where
     rank = int(os.environ.get("RANK", "0"))
     if stack == "xla":
-        os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0"  # halves what a compile takes
+        os.environ["XLA_FLAGS"] = QUICKLY_COMPILED
         load_backend(stack).runtime().prepare_environment(8)
     else:
         import torch

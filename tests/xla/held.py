@@ -23,6 +23,7 @@ from planc.checks import check_plan
 from planc.ir.plan import Plan
 from planc.lowering import lower_plan
 from tests.xla.cases import plan_of
+from tests.xla_flags import QUICKLY_COMPILED
 
 MICROBATCHES = (4, 16)
 LAYOUT = ("pp 2", "split layers over pp as circular(chunks = 2)", "recompute blocks")
@@ -50,7 +51,7 @@ def temporary_bytes(plan: Plan) -> int:
 
 
 def main() -> None:
-    os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0"
+    os.environ["XLA_FLAGS"] = QUICKLY_COMPILED
     prepare_environment(2)
     plans = [circular(m) for m in MICROBATCHES]
     model = plans[0].model

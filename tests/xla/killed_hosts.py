@@ -27,10 +27,11 @@ sys.path.insert(0, str(ROOT))
 
 from planc.trainer.run.launch import Finished, run  # noqa: E402
 from tests.faults.forked import children  # noqa: E402
+from tests.xla_flags import QUICKLY_COMPILED  # noqa: E402
 
 PRESET = ROOT / "plans" / "presets" / "tiny.toml"
 WORKER = "planc.trainer.run.worker"
-QUICKLY_COMPILED = {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
+QUICKLY = {"XLA_FLAGS": QUICKLY_COMPILED}
 STEPS, SAVED_EVERY = 8, 2
 HANGS_S = 240.0
 """A launch that lasts longer hangs: a whole run takes some 10 s, on a busy machine several times that."""
@@ -62,10 +63,10 @@ class Hosts:
         struck: list[float] = []
         timer = threading.Timer(kill_after_s, self._kill, [struck, self.dice.randrange(processes)])
         if not kill_after_s:
-            return run(argv, processes, env=QUICKLY_COMPILED, timeout_s=HANGS_S)
+            return run(argv, processes, env=QUICKLY, timeout_s=HANGS_S)
         timer.start()
         try:
-            finished = run(argv, processes, env=QUICKLY_COMPILED, timeout_s=HANGS_S)
+            finished = run(argv, processes, env=QUICKLY, timeout_s=HANGS_S)
         finally:
             timer.cancel()
             timer.join()

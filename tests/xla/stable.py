@@ -24,10 +24,11 @@ from planc.ir.model import Model
 from planc.lowering import lower_plan
 from tests.seeded import batches, initial
 from tests.xla.cases import LAYOUTS, plan_of
+from tests.xla_flags import QUICKLY_COMPILED
 
 
 def main(steps: int, names: list[str]) -> None:
-    os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0"
+    os.environ["XLA_FLAGS"] = QUICKLY_COMPILED
     prepare_environment(4)
     for name in names:
         print("ROW", json.dumps({"name": name, **trained(name, steps)}), flush=True)

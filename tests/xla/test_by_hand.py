@@ -12,6 +12,7 @@ import pytest
 
 from planc.trainer.run.launch import run
 from tests.rows import rows_of
+from tests.xla_flags import QUICKLY_COMPILED
 
 WORKER = Path(__file__).parent / "by_hand" / "worker.py"
 KINDS = {
@@ -26,7 +27,7 @@ KINDS = {
 @cache
 def rows() -> dict[str, dict[str, Any]]:
     """For each layout, what both programs are; one process."""
-    quick = {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
+    quick = {"XLA_FLAGS": QUICKLY_COMPILED}
     done = run([sys.executable, str(WORKER)], 1, env=quick, timeout_s=900)
     assert done.ok, done.outputs[0][-4000:]
     return {row["name"]: row for row in rows_of(done.outputs[0])}

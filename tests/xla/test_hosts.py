@@ -12,9 +12,10 @@ import pytest
 from planc.trainer.run.launch import run
 from tests.plans import ROOT
 from tests.xla.killed_hosts import campaign
+from tests.xla_flags import QUICKLY_COMPILED
 
 PRESET = ROOT / "plans" / "presets" / "tiny.toml"
-QUICKLY_COMPILED = {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
+QUICKLY = {"XLA_FLAGS": QUICKLY_COMPILED}
 
 
 def trained(processes: int, folder: Path, steps: int, *more: str) -> dict[str, Any]:
@@ -22,7 +23,7 @@ def trained(processes: int, folder: Path, steps: int, *more: str) -> dict[str, A
     receipt = folder / f"{processes}.json"
     worker = [sys.executable, "-m", "planc.trainer.run.worker", "--preset", str(PRESET), "--target", "xla"]
     argv = [*worker, "--receipt", str(receipt), "--steps", str(steps), *more]
-    finished = run(argv, processes, env=QUICKLY_COMPILED, timeout_s=600)
+    finished = run(argv, processes, env=QUICKLY, timeout_s=600)
     assert finished.ok, finished.outputs[finished.failed_rank or 0][-2000:]
     return dict(json.loads(receipt.read_text()))
 

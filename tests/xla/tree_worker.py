@@ -24,6 +24,7 @@ from planc.backends.xla.runtime.start_up import prepare_environment
 from planc.driver import lower
 from planc.ir.plan import Plan
 from tests.seeded import batches
+from tests.xla_flags import QUICKLY_COMPILED
 
 STEPS = 3
 LR = 2e-4
@@ -155,7 +156,7 @@ def gap(found: np.ndarray, expected: np.ndarray) -> float:
 
 
 def main(names: list[str]) -> None:
-    os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0"  # halves what a compile takes
+    os.environ["XLA_FLAGS"] = QUICKLY_COMPILED
     prepare_environment(8)
     references: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:

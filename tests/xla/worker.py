@@ -30,6 +30,7 @@ from tests.seeded import EPS, batches, initial
 from tests.xla.cases import FLOAT8, LAYOUTS, NARROW, NARROW_STATE, plan_of
 from tests.xla.in_fp64 import in_fp64
 from tests.xla.moe_cases import BALANCE, BALANCED, MOE, MOE_ROUNDED, moe_plan
+from tests.xla_flags import QUICKLY_COMPILED
 
 STEPS, CHECKED = 3, (1, 3)
 LR = 2e-4
@@ -114,7 +115,7 @@ def _reference(plan: Plan) -> tuple[object, ...]:
 
 
 def main(names: list[str]) -> None:
-    os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0"  # halves what a compile takes
+    os.environ["XLA_FLAGS"] = QUICKLY_COMPILED
     prepare_environment(8)
     import jax
 
