@@ -75,12 +75,12 @@ def read_config(name: str, fields: Mapping[str, Any]) -> tuple[Model, tuple[str,
     config = Config(fields)
     config.must_be(FAMILY, hidden_act="silu", attention_bias=False)
     shared = decoder_size(config, rope_theta=1e4, kv_heads=32, head_dim=128)
-    window, kinds = _windows(config, shared.layers)
+    window, kinds = sliding_layers(config, shared.layers)
     size = replace(shared, ffn=config.whole("intermediate_size"), window=window, kinds=kinds)
     return _build(name, size), config.unused
 
 
-def _windows(config: Config, layers: int) -> tuple[int, tuple[Section, ...]]:
+def sliding_layers(config: Config, layers: int) -> tuple[int, tuple[Section, ...]]:
     """The window, and the layers' kinds: those of `layer_types`, or sliding from `max_window_layers` on."""
     window, begin = config.window(default=4096), config.whole("max_window_layers", default=28, minimum=0)
     slides = config.windows(layers) or tuple(layer >= begin for layer in range(layers))

@@ -304,12 +304,13 @@ def _field_findings(system: System, values: Values) -> Iterator[Diagnostic]:
             elif known.treatment == "noted":
                 noted.setdefault(document.file, []).append(spelling)
                 if document.format == "flags" and (wrong := _wrong_count(given.value, known.default)):
-                    yield Diagnostic("E1305", f"`{spelling}` takes {wrong}", given.span, help=_IGNORE)
+                    yield Diagnostic("E1305", f"`{spelling}` takes {wrong}", given.span, help=_without(spelling))
             elif spelling in values.options.ignored:
                 continue
             elif known.treatment == "refused" and not _is_default(given.value, known.default):
                 shown = printable(str(given.value))[:60]
-                yield Diagnostic("E1304", f"`{spelling}` = {shown}: {known.why}", given.span, help=_IGNORE)
+                message = f"`{spelling}` = {shown}: {known.why}"
+                yield Diagnostic("E1304", message, given.span, help=_without(spelling))
     for file, names in noted.items():
         message = f"fields that change neither layout, memory nor time as planc counts them: {', '.join(names)}"
         yield Diagnostic("N1308", printable(message), Span(file, 1, 1, 1, 1))
@@ -320,7 +321,11 @@ def _field_findings(system: System, values: Values) -> Iterator[Diagnostic]:
 def _unknown(system: System, spelling: str, given: Given) -> Diagnostic:
     near = nearest(spelling, [n for f in system.fields for n in (f.name, *f.aliases)], 1)
     message = f"planc does not know {system.title}'s `{printable(spelling)[:80]}`"
-    help = f"did you mean `{near[0]}`?" if near else "leave it out with --ignore NAME if it changes nothing"
+    help = (
+        f"did you mean `{near[0]}`?"
+        if near
+        else f"leave it out with --ignore {printable(spelling)[:80]} if it changes nothing"
+    )
     return Diagnostic("E1303", message, given.span, help=help)
 
 
@@ -382,7 +387,8 @@ def _is_unused(known: Field | None, spelling: str, given: Given, values: Values)
     return (known.name if "*" not in known.name else spelling) not in values.looked_at
 
 
-_IGNORE = "leave it out with --ignore NAME if the plan shall be without it"
+def _without(spelling: str) -> str:
+    return f"leave it out with --ignore {printable(spelling)} if the plan shall be without it"
 
 
 def _is_default(value: object, default: object) -> bool:

@@ -101,6 +101,11 @@ def test_layers_without_experts_are_dense() -> None:
     assert [(run.section, run.layers) for run in listed.runs] == [("dense", 2), ("block", 46)]
 
 
+def test_qwen2_has_biases_of_queries_keys_and_values_alone() -> None:
+    biased = {param.name for param in build_model("qwen2_5_7b").params if param.name.endswith(".bias")}
+    assert biased == {f"layers.*.attention.{one}.bias" for one in ("wq", "wk", "wv")}
+
+
 def test_qwen3_may_slide() -> None:
     model = read(changed("qwen3_0_6b", use_sliding_window=True, sliding_window=512, max_window_layers=20))[0]
     assert [(run.section, run.layers) for run in model.runs] == [("block", 20), ("sliding", 8)]
@@ -129,6 +134,7 @@ def test_learned_positions_of_mpt() -> None:
         ("mistral_7b", {"layer_types": ["full_attention"] * 32}, "layer_types"),
         ("mixtral_8x7b", {"num_experts_per_tok": 9}, "9 experts, and there are 8"),
         ("mixtral_8x7b", {"num_experts": 4}, "two names"),
+        ("qwen2_5_7b", {"hidden_act": "gelu"}, "hidden_act"),
         ("qwen3_0_6b", {"use_sliding_window": True, "sliding_window": 8, "layer_types": ["x"] * 28}, "layer_types"),
         ("qwen3_30b_a3b", {"use_sliding_window": True}, "use_sliding_window"),
         ("qwen3_30b_a3b", {"mlp_only_layers": [True]}, "mlp_only_layers"),

@@ -17,6 +17,7 @@ def attention(
     rotary: bool = True,
     qk_norm: bool = False,
     biased: bool = False,
+    biased_inputs: bool = False,
     biased_norm: bool = False,
     sinks: bool = False,
     grouped: bool = True,
@@ -26,15 +27,16 @@ def attention(
 
     `window` is how many tokens back a row sees (0: all); `qk_norm` norms each head's queries and keys
     (Qwen3); `sinks` is a learned score per head that takes part in the softmax (gpt-oss); `biased`
-    gives the projections biases, `biased_norm` the norm; without `grouped` there are as many key
-    heads as query heads, and no dim of their own.
+    gives the projections biases, `biased_inputs` those of queries, keys and values alone (Qwen2), `biased_norm` the
+    norm; without `grouped` there are as many key heads as query heads, and no dim of their own.
     """
     query = ("heads", "head_dim")
     key = ("kv_heads", "head_dim") if grouped else query
     kv = KEYS if grouped else QUERIES
     part = norm("attention.norm", "layers.*.attention_norm", "hidden", hidden("attention.in"), biased=biased_norm)
-    part += _projection("q", query, QUERIES, biased) + _projection("k", key, kv, biased)
-    part += _projection("v", key, kv, biased)
+    inputs = biased or biased_inputs
+    part += _projection("q", query, QUERIES, inputs) + _projection("k", key, kv, inputs)
+    part += _projection("v", key, kv, inputs)
     q, k = "attention.q", "attention.k"
     if qk_norm:
         part += _head_norm("q", q, QUERIES) + _head_norm("k", k, kv)

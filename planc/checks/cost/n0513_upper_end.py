@@ -1,4 +1,4 @@
-"""N0513: the plan fits, and not the upper end of what runs like it have taken."""
+"""N0513: the plan fits, and the upper end of what runs like it have taken leaves nothing, or does not fit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
 
     memory, plan = costed.memory, costed.sharded.plan
     high, capacity = held_gib(plan, memory).high, memory.capacity_gib
-    if high <= capacity or memory.worst.per_device_gib.total > capacity * (1 - LEFT):
+    if high <= capacity * (1 - LEFT) or memory.worst.per_device_gib.total > capacity * (1 - LEFT):
         return
     runs = allocated_gib(plan, memory)
     yield Diagnostic(

@@ -64,6 +64,16 @@ PLANS: dict[str, dict[str, str]] = {
         "layers.*.mlp.experts": "moe_tp_experts",
         "lm_head": "colwise_gather_output",
     },
+    "qwen2": {
+        "layers.*.self_attn.q_proj": "colwise",
+        "layers.*.self_attn.k_proj": "colwise",
+        "layers.*.self_attn.v_proj": "colwise",
+        "layers.*.self_attn.o_proj": "rowwise",
+        "layers.*.mlp.gate_proj": "colwise",
+        "layers.*.mlp.up_proj": "colwise",
+        "layers.*.mlp.down_proj": "rowwise",
+        "lm_head": "colwise_gather_output",
+    },
     "qwen3": {
         "layers.*.self_attn.q_proj": "colwise",
         "layers.*.self_attn.k_proj": "colwise",

@@ -65,7 +65,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="an interval above the device's memory has no finding",
         file="planc/checks/cost/n0513_upper_end.py",
-        text="if high <= capacity or",
+        text="if high <= capacity * (1 - LEFT) or",
         planted="if high <= 2 * capacity or",
         test="tests/checks/test_examples.py::test_bad_plan_yields_exactly_its_code",
     ),
