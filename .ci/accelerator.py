@@ -49,9 +49,7 @@ def unpacked(wheels: Path, folder: Path) -> Path:
 
 def chip(environment: dict[str, str]) -> str:
     """The device's name in a file name: `h100`, `cpu`."""
-    code = (
-        "from planc.trainer.experiments.runner import find_machine; m = find_machine(); print(m.node if m else 'other')"
-    )
+    code = "from tests.lab.experiments.runner import find_machine; m = find_machine(); print(m.node if m else 'other')"
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     return re.sub(r"_(node|local|nvl72)$", "", done.stdout.strip())
 

@@ -6,6 +6,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from figures import filled
@@ -197,15 +198,15 @@ none is deprecated, and mypy finds their calls right. Nothing was run on it, so 
 
 def accuracy_files() -> dict[Path, str]:
     """Published runs beside predictions, as a page and as the figures that reports repeat: half a minute."""
-    from planc.calibration.accuracy import accuracy
-    from planc.cli.bench.accuracy import intervals, page, residuals, summary
+    from tests.lab.bench.accuracy import intervals, page, residuals, summary
+    from tests.lab.published.accuracy import accuracy
 
     found = accuracy()
     return {
         ROOT / "docs" / "measured" / "accuracy.md": page(found),
         ROOT / "planc" / "calibration" / "data" / "accuracy.json": summary(found),
         ROOT / "planc" / "calibration" / "data" / "intervals.json": intervals(found),
-        ROOT / "planc" / "calibration" / "data" / "residuals.json": residuals(found),
+        ROOT / "tests" / "lab" / "published" / "data" / "residuals.json": residuals(found),
     }
 
 

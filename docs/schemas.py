@@ -27,11 +27,7 @@ from type_schemas import (
     one_of,
 )
 
-from planc.calibration.accuracy import Accuracy
 from planc.calibration.parameters import Parameter
-from planc.cli.bench.calibrated import Compared
-from planc.cli.bench.large import COMMANDS, MEGABYTE
-from planc.cli.bench.published import Beside
 from planc.cli.schemas import file_name
 from planc.cli.topics import HARDWARE
 from planc.compare.diff import Change, Diff
@@ -59,10 +55,14 @@ from planc.report.plan_page import PlanPage
 from planc.report.run_page import RunPage
 from planc.report.search_page import SearchPage
 from planc.trainer.checkpoint.manifest import Manifest
-from planc.trainer.experiments.records import Record
 from planc.trainer.receipt.crosscheck import CrossCheck
 from planc.trainer.receipt.receipt import Receipt
 from planc.trainer.run.dry_run import DryRun
+from tests.lab.bench.calibrated import Compared
+from tests.lab.bench.large import COMMANDS, MEGABYTE
+from tests.lab.bench.published import Beside
+from tests.lab.experiments.records import Record
+from tests.lab.published.accuracy import Accuracy
 
 
 def _candidate() -> Schema:

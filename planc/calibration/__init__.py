@@ -1,1 +1,1 @@
-"""Published measurements beside predictions: rows as plans, the error table, the fit of hardware numbers."""
+"""Calibration: a machine's numbers from its measurements, and the intervals of predictions."""

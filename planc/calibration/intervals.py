@@ -1,7 +1,7 @@
 """80 % intervals of predictions, from how far published runs of the same class were off.
 
 A plan's class is its chip, dense or with experts, and its framework; with too few published runs of that class, a
-wider one. `data/intervals.json` has the classes, written by `make docs` (`planc.calibration.residuals`).
+wider one. `data/intervals.json` has the classes, written by `make docs` (`tests.lab.published.residuals`).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from functools import cache
 from math import inf
 from typing import Any, Literal
 
+from planc.calibration.bundled import bundled
 from planc.calibration.parameters import family_of
-from planc.calibration.rows import bundled
 from planc.cost.memory.peak import outside_gib
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.hardware import Chip

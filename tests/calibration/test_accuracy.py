@@ -7,8 +7,10 @@ from statistics import fmean, median
 
 import pytest
 
-from planc.calibration import gpt_memory, gpt_plans
-from planc.calibration.accuracy import (
+from planc.calibration.fit import rounded, shown, solved, with_field
+from planc.cli import main
+from tests.lab.published import gpt_memory, gpt_plans
+from tests.lab.published.accuracy import (
     allocated_errors,
     closed_forms,
     errors,
@@ -17,14 +19,12 @@ from planc.calibration.accuracy import (
     not_fitted,
     refused,
 )
-from planc.calibration.allocated import differences, peaks
-from planc.calibration.fit import rounded, shown, solved, with_field
-from planc.calibration.parameters import PARAMETERS, with_values
-from planc.calibration.plans import unusable
-from planc.calibration.predict import Predicted, Prepared, predict, predicted, prepare, timed
-from planc.calibration.ranking import correlation, ranking, ranks
-from planc.calibration.rows import Row, bundled, missing, training_rows, validation_rows
-from planc.cli import main
+from tests.lab.published.allocated import differences, peaks
+from tests.lab.published.parameters import PARAMETERS, with_values
+from tests.lab.published.plans import unusable
+from tests.lab.published.predict import Predicted, Prepared, predict, predicted, prepare, timed
+from tests.lab.published.ranking import correlation, ranking, ranks
+from tests.lab.published.rows import Row, bundled, missing, training_rows, validation_rows
 from tests.plans import ROOT, cluster_of
 
 MACHINES: tuple[str, ...] = (

@@ -12,12 +12,12 @@ import pytest
 from planc.calibration.fit_machine import calibrate, parameters_of, written
 from planc.calibration.machine_tables import table_probes
 from planc.calibration.probes import Measured, MeasuredStep, predicted_s, probes
-from planc.cli.bench.calibrated import BATCH, LAYOUTS, MODEL
 from planc.cli.commands.calibrate import plan_text, stepped
 from planc.driver import load
 from planc.ir.hardware import Cluster
 from planc.ir.probe import Probe
 from planc.sharding.collectives import semantic_collectives
+from tests.lab.bench.calibrated import BATCH, LAYOUTS, MODEL
 from tests.plans import ROOT, cluster_of, propagated
 
 TEXT = (ROOT / "plans/hardware/cpu_local.plan").read_text()

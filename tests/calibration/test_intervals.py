@@ -9,22 +9,22 @@ from pathlib import Path
 import pytest
 
 import planc
-from planc.calibration.accuracy import left_out
 from planc.calibration.intervals import NO_NUMBERS, Subject, order_margin, ratios, step_ratios
-from planc.calibration.plans import unusable
-from planc.calibration.predict import Predicted, prepare, timed
-from planc.calibration.residuals import (
+from planc.cli import main
+from planc.search.branch_and_bound import equivalent, search
+from planc.search.space import Space
+from tests.lab.published.accuracy import left_out
+from tests.lab.published.plans import unusable
+from tests.lab.published.predict import Predicted, prepare, timed
+from tests.lab.published.residuals import (
     MOST_OF_ONE,
     Residual,
     bundled_residuals,
     quantile,
     spread,
 )
-from planc.calibration.residuals import order_margin as measured_apart
-from planc.calibration.rows import Row, bundled, training_rows
-from planc.cli import main
-from planc.search.branch_and_bound import equivalent, search
-from planc.search.space import Space
+from tests.lab.published.residuals import order_margin as measured_apart
+from tests.lab.published.rows import Row, bundled, training_rows
 from tests.plans import ROOT
 from tests.search.test_search import MOST, SPACES
 

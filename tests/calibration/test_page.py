@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from planc.calibration.parameters import PARAMETERS
-from planc.calibration.plans import unusable
-from planc.calibration.rows import training_rows
-from planc.cli.bench.accuracy import markdown, numbers
+from tests.lab.bench.accuracy import markdown, numbers
+from tests.lab.published.parameters import PARAMETERS
+from tests.lab.published.plans import unusable
+from tests.lab.published.rows import training_rows
 from tests.plans import ROOT
 
 HEAD = ("number", "value", "prior", "bounds", "largest change, by leaving out", "why")

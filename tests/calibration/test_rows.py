@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 import planc
-from planc.calibration.plans import layout_of, plan_files, plan_of, plan_text, unusable
-from planc.calibration.predict import prepare
-from planc.calibration.published_clusters import slice_shape
-from planc.calibration.row_fields import ANY, FLAGS, NO_SENTENCE, Fields, UnusedFieldError, framework_of
-from planc.calibration.rows import Row, counted_flops_per_token, measured_s, sweep_rows, training_rows
 from planc.cli import main
 from planc.frameworks import framework
+from tests.lab.published.plans import layout_of, plan_files, plan_of, plan_text, unusable
+from tests.lab.published.predict import prepare
+from tests.lab.published.published_clusters import slice_shape
+from tests.lab.published.row_fields import ANY, FLAGS, NO_SENTENCE, Fields, UnusedFieldError, framework_of
+from tests.lab.published.rows import Row, counted_flops_per_token, measured_s, sweep_rows, training_rows
 
 COUNTED = [row for row in training_rows() if not unusable(row)]
 OF_EACH = list({(row.publisher, row.chip, row.moe): row for row in COUNTED}.values())

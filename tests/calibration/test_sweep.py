@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
-from planc.calibration.predict import Predicted
-from planc.calibration.ranking import rankings
-from planc.calibration.rows import Row, measured_s, sweep_rows
-from planc.calibration.sweep import quadruple_times, ranked, studied
+from tests.lab.published.predict import Predicted
+from tests.lab.published.ranking import rankings
+from tests.lab.published.rows import Row, measured_s, sweep_rows
+from tests.lab.published.sweep import quadruple_times, ranked, studied
 
 
 def as_it_is(row: Row) -> Predicted:

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from planc.checks import rules
+from planc.diag import registry
 from planc.diag.diagnostic import Fix
 from planc.diag.edits import apply_edits
 from planc.diag.registry import Rule
 from planc.driver import check
-from tests.plans import written
+from tests.plans import ROOT, written
 
 
 def codes(path: Path) -> list[str]:
@@ -47,6 +48,17 @@ def test_the_offered_edit_works(rule: Rule, tmp_path: Path) -> None:
 
 def test_most_rules_offer_an_edit() -> None:
     assert len([r for r in WITH_BAD if fixes(r.page.bad)]) >= len(WITH_BAD) / 2
+
+
+def test_a_page_is_of_its_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page that was copied and kept the other's heading, or has lost a part, is no page."""
+    text = (ROOT / "docs" / "reference" / "diagnostics" / "E0203.md").read_text()
+    (tmp_path / "pages").mkdir()
+    monkeypatch.setattr(registry, "files", lambda _package: tmp_path)
+    for code, written_text in (("E0204", text), ("E0203", text.replace("\nFound ", "\nSeen "))):
+        (tmp_path / "pages" / f"{code}.md").write_text(written_text)
+        with pytest.raises(AssertionError, match=f"the page of {code}"):
+            registry.page.__wrapped__(code)
 
 
 def test_every_raised_code_has_a_manual_page() -> None:

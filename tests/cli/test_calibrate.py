@@ -11,7 +11,6 @@ import pytest
 
 from planc.calibration.probes import Measured, predicted_s
 from planc.cli import main
-from planc.cli.bench.calibrated import LAYOUTS
 from planc.cli.commands import calibrate
 from planc.cli.commands.calibrate import step_of
 from planc.driver import check, load
@@ -19,6 +18,7 @@ from planc.ir.probe import Probe
 from planc.ir.target import Target
 from planc.trainer.measure import coordinator as measure
 from tests.calibration.test_fit_machine import machine
+from tests.lab.bench.calibrated import LAYOUTS
 
 TRUTH = machine()
 

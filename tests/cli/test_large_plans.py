@@ -10,8 +10,6 @@ from types import FrameType
 
 import pytest
 
-from planc.cli.bench import large
-from planc.cli.bench.large import largest_read, lines, of_size
 from planc.diag.diagnostic import MAX_MESSAGE, MAX_OF_ONE_CODE
 from planc.diag.span import Source
 from planc.driver import examine
@@ -25,6 +23,8 @@ from planc.syntax.fmt import format_text
 from planc.syntax.lines import MOST_SENTENCES, logical_lines, too_many
 from planc.syntax.suggest import nearest
 from planc.syntax.tree import Sentence
+from tests.lab.bench import large
+from tests.lab.bench.large import largest_read, lines, of_size
 from tests.plans import BODY, HEAD, codes, found
 
 COUNTED = ("one override", "expectations")

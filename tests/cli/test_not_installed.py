@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from planc.cli import main
+from planc.cli.commands import bench
 from tests.plans import ROOT
 
 ABSENT = """
@@ -70,3 +72,15 @@ def test_experiments_need_torch_to_run_and_nothing_to_be_predicted(tmp_path: Pat
     said = answer(f"assert main({words}) == 2\nassert main({[*words, '--dry']}) == 0", "cuda")
     assert said.count("error[E1009]") == 1 and "small_xla" in said
     assert not (tmp_path / "state").exists()
+
+
+def test_benches_without_a_checkout_say_that_they_need_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An installed package has no laboratory, whatever the folder is called that it lies in."""
+    (tmp_path / "tests").mkdir()
+    monkeypatch.setattr(bench, "ROOT", tmp_path)
+    for table in bench.TABLES:
+        assert main(["bench", table]) == 2
+        said = capsys.readouterr()
+        assert said.out == "" and "checkout" in said.err and "Traceback" not in said.err

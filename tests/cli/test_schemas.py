@@ -13,16 +13,9 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator, ValidationError
 
-from planc.calibration.accuracy import Accuracy, Errors, Refused
-from planc.calibration.eight_runs import EightRuns
 from planc.calibration.intervals import Ratios, Subject
 from planc.calibration.probes import Measured, predicted_s
-from planc.calibration.ranking import Ranking
-from planc.calibration.residuals import Coverage, Residual, Spread
-from planc.calibration.sweep import Sweep
 from planc.cli import main, schemas
-from planc.cli.bench import accuracy as accuracy_bench
-from planc.cli.bench import large, published, search
 from planc.cli.commands import bench, calibrate
 from planc.driver import load
 from planc.ir.audit import Audit, AuditRow, AxisWire, CompilerReport, PeakMemory, Total
@@ -36,6 +29,13 @@ from planc.trainer.run.dry_run import DryRun
 from tests.calibration.test_fit_machine import machine
 from tests.cli.schemas import valid, valid_text
 from tests.interop.scripts import SCRIPT
+from tests.lab.bench import accuracy as accuracy_bench
+from tests.lab.bench import large, published, search
+from tests.lab.published.accuracy import Accuracy, Errors, Refused
+from tests.lab.published.eight_runs import EightRuns
+from tests.lab.published.ranking import Ranking
+from tests.lab.published.residuals import Coverage, Residual, Spread
+from tests.lab.published.sweep import Sweep
 from tests.plans import BUNDLED, FIELD, ROOT
 from tests.trainer.test_crosscheck import receipt
 
@@ -210,7 +210,7 @@ def on_paper(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(large, "_cpu_s", lambda *_: 1.0)
     monkeypatch.setattr(large, "KINDS", {"blank lines": lambda _: "\n"})
     monkeypatch.setattr(search, "_rate", lambda *_: 100.0)
-    monkeypatch.setattr("planc.trainer.measure.checkpoint_bench.measure", lambda *_, **__: saves)
+    monkeypatch.setattr("tests.lab.measure.checkpoint_bench.measure", lambda *_, **__: saves)
     monkeypatch.setattr("planc.trainer.run.dry_run.dry_run", lambda *_: (traced, ""))
     monkeypatch.setattr("planc.trainer.checkpoint.export_weights.export", lambda *_, **__: Path("step_2"))
 

@@ -1,6 +1,6 @@
 """Published closed forms, answered by the public functions of `planc.cost` on the machines of the catalog.
 
-`oracles.json`, and for memory `planc/calibration/data/memory.json`, hold each question's inputs, its answer with its
+`oracles.json`, and for memory `tests/lab/published/data/memory.json`, hold each question's inputs, its answer with its
 source, and the function that answers it.
 Machines are those of `plans/hardware` at their data-sheet rates; `given` names the rates that the source
 rounds otherwise. Nothing is computed here.
@@ -14,8 +14,6 @@ from typing import Any
 
 import pytest
 
-from planc.calibration import gpt_memory
-from planc.calibration.rows import bundled
 from planc.catalog import build_model
 from planc.cost import sizes
 from planc.cost.machine import collective_time as network
@@ -24,6 +22,8 @@ from planc.cost.machine.group import device_group
 from planc.ir.hardware import Chip, Cluster
 from planc.ir.mesh import Mesh
 from planc.ir.model import Model
+from tests.lab.published import gpt_memory
+from tests.lab.published.rows import bundled
 from tests.plans import cluster_of
 
 ROWS = [*json.loads((Path(__file__).parent / "oracles.json").read_text()), *bundled("memory.json")]

@@ -17,23 +17,6 @@ CALLS = {
 }  # fmt: skip
 """Functions and methods that read or write a file by its path."""
 PACKAGE = "files of the package itself"
-EXPERIMENTS = [
-    f"planc/trainer/experiments/{name}.py"
-    for name in (
-        "beside_hand_written",
-        "layouts_ranked",
-        "machine_curves",
-        "overlap",
-        "presets",
-        "ranks_agree",
-        "suite",
-        "training_steps",
-    )
-]
-TASKS = [
-    f"planc/trainer/measure/{name}.py"
-    for name in ("beside_by_hand", "parity_worker", "trace", "trace_worker", "worker")
-]
 ALLOWED = {
     "planc/files.py": "the reader and the writer",
     "planc/catalog/__init__.py": PACKAGE,
@@ -43,19 +26,13 @@ ALLOWED = {
     "planc/cli/commit.py": PACKAGE,
     "planc/cli/topics.py": PACKAGE,
     "planc/language/library.py": PACKAGE,
-    "planc/calibration/rows.py": PACKAGE,
-    "planc/calibration/fit.py": "makes the package's own tables, in a checkout",
     "planc/cache.py": "opens the cache folder to look at its owner",
+    "planc/calibration/bundled.py": PACKAGE,
     "planc/calibration/cpu_contention.py": "/proc/stat of the kernel",
     "planc/cli/__init__.py": "/dev/null for a closed output",
-    "planc/cli/commands/bench.py": "plans in a temporary folder of its own",
     "planc/cli/commands/calibrate.py": "plans in a temporary folder of its own",
-    **dict.fromkeys(EXPERIMENTS, "plans in a temporary folder of its own"),
-    "planc/cli/bench/calibrated.py": "plans in a temporary folder of its own",
+    "planc/trainer/measure/worker.py": "the task that the coordinator wrote",
     "planc/trainer/measure/coordinator.py": "tasks in a temporary folder of its own",
-    **dict.fromkeys(TASKS, "the task that the coordinator wrote, or the profile that a worker made"),
-    "planc/trainer/experiments/faults.py": "/proc of the kernel, for the processes of its own launches",
-    "planc/cli/bench/large.py": "plans in a temporary folder of its own",
     "planc/trainer/run/worker.py": "methods of a run and a reporter that are called `open`",
     "planc/trainer/telemetry/metrics_file.py": "a file that a run adds lines to, after a look at what is there",
     "planc/trainer/checkpoint/directory.py": "the lock, without following a link",

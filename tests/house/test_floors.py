@@ -56,6 +56,7 @@ ROOMS: dict[str, tuple[int, set[str]]] = {
 IMPORTED_BY_NAME = {
     "planc/lowering.py": "load_backend: the one import of a backend by name",
     "planc/__init__.py": "the library's names, from a table of constants in the same file",
+    "planc/cli/commands/bench.py": "a table of the laboratory, in a checkout",
     "planc/picture/notebook.py": "what shows a value in a notebook, when one asks for it: always the same module",
     "planc/diag/registry.py": "one file a rule: the folder that it is given",
     "backends/cuda/runtime/traced/read.py": "the user's own module, by the name that `--allow-code` lets in",
@@ -277,7 +278,7 @@ def test_every_file_is_in_a_room() -> None:
         ("planc/trainer/run/worker.py", "importlib.import_module(name)"),
         ("planc/compare/diff.py", "import_module('.roles', package)"),
         ("backends/cuda/runtime/start_up.py", "import_module(f'planc.backends.cuda.models.{family}')"),
-        ("planc/cli/commands/bench.py", "import_module(f'{__name__}.{name}')"),
+        ("planc/cli/commands/check.py", "import_module(f'{__name__}.{name}')"),
         ("planc/catalog/__init__.py", "import_module(f'{__package__}.{name}')"),
         ("planc/cost/memory.py", "__import__('planc.' + name)"),
         ("backends/cuda/emit/program.py", "from torch import nn"),

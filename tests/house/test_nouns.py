@@ -30,8 +30,6 @@ ASSUMED = {
     "backends/cuda/audit/run.py": "a plan that has passed, with fewer data-parallel ranks than its cluster has devices",
     "planc/checks/recost.py": "an edit of a plan that has passed: a fix costs what it proposes",
     "planc/search/lower_bounds.py": "a layout of a space: `Constraints` runs the rules, cached by mesh and by batch",
-    "planc/calibration/predict.py": "published runs: some break a rule of style and were run nevertheless",
-    "planc/cli/commands/bench.py": "copies of a loaded plan, whose propagation alone is timed",
 }
 """The files that call `assume_checked`, and what holds the rules there."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planc.cli.bench.published import PUBLISHED, beside
+from tests.lab.bench.published import PUBLISHED, beside
 
 NEAR = 1.10
 LONG = ("megatron_1t_a100", "deepseek_v3_h800")

@@ -23,18 +23,18 @@ from planc.cli import main
 from planc.diag import Diagnostic, PlanError, Span
 from planc.driver import cost
 from planc.ir.audit import Total
-from planc.trainer.experiments import faults, runner
-from planc.trainer.experiments.experiment import CPU, Experiment, Facts, Machine, SkippedError, key
-from planc.trainer.experiments.layouts_ranked import rank_correlation
-from planc.trainer.experiments.page import page
-from planc.trainer.experiments.ranks_agree import RanksAgree
-from planc.trainer.experiments.records import Record, path_of, read
-from planc.trainer.experiments.runner import MARGIN_S, find_machine, predict, run
-from planc.trainer.experiments.suite import BEYOND, FITTING, LAYERS, experiments, slice_sizes
-from planc.trainer.experiments.training_steps import TrainingSteps
-from planc.trainer.measure import trace
 from planc.trainer.measure.coordinator import MeasuringError
-from planc.trainer.measure.paired_ratios import median_interval
+from tests.lab.experiments import faults, runner
+from tests.lab.experiments.experiment import CPU, Experiment, Facts, Machine, SkippedError, key
+from tests.lab.experiments.layouts_ranked import rank_correlation
+from tests.lab.experiments.page import page
+from tests.lab.experiments.ranks_agree import RanksAgree
+from tests.lab.experiments.records import Record, path_of, read
+from tests.lab.experiments.runner import MARGIN_S, find_machine, predict, run
+from tests.lab.experiments.suite import BEYOND, FITTING, LAYERS, experiments, slice_sizes
+from tests.lab.experiments.training_steps import TrainingSteps
+from tests.lab.measure import trace
+from tests.lab.measure.paired_ratios import median_interval
 from tests.plans import ROOT
 
 H100 = Machine(name="NVIDIA H100 80GB HBM3", node="h100_node", devices=1)
@@ -158,8 +158,8 @@ KILLED = """
 import sys, time
 from pathlib import Path
 from types import SimpleNamespace
-from planc.trainer.experiments.experiment import CPU
-from planc.trainer.experiments.runner import run
+from tests.lab.experiments.experiment import CPU
+from tests.lab.experiments.runner import run
 from tests.trainer.test_experiments import Made
 class Waiting(Made):
     def measure(self, machine, folder, timeout_s):
@@ -279,7 +279,7 @@ def test_a_plan_that_ends_out_of_memory_does_not_fit(tmp_path: Path, monkeypatch
         def measure(*_: object, **__: object) -> None:
             raise MeasuringError(words)
 
-        monkeypatch.setattr("planc.trainer.experiments.training_steps.measure", measure)
+        monkeypatch.setattr("tests.lab.experiments.training_steps.measure", measure)
 
     failing("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB")
     assert large.measure(H100, tmp_path, 10.0) == {"fits": False}

@@ -1,1 +1,1 @@
-"""Published measurements, one row each with its source. Facts only; see `planc.calibration.rows`."""
+"""Published measurements, one row each with its source. Facts only; see `tests.lab.published.rows`."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
+from planc.calibration.bundled import bundled
 from planc.calibration.intervals import uncertainty
-from planc.calibration.rows import bundled
 from planc.picture.units import gib, percent, seconds
 from planc.report.data import Data, Subject
 

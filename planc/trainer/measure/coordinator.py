@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -63,16 +63,18 @@ def rows_of_ranks(
     processes: int,
     timeout_s: float,
     tell: Callable[[int], None] = lambda _rows: None,
+    env: Mapping[str, str] | None = None,
 ) -> list[dict[str, Any]]:
     """The rows that ranks print (`worker.tell`), in the order of their printing.
 
     Args:
-        worker: the module of `planc.trainer.measure` that each rank runs.
+        worker: the module that each rank runs.
         words: its first arguments; the last one is the path of `task` as JSON.
         task: what to measure.
         processes: number of ranks.
         timeout_s: seconds after which all are ended.
         tell: called with the number of rows so far.
+        env: added to the environment of each rank.
 
     Raises MeasuringError, with the end of what a rank wrote, when that rank fails or time is up.
     """
@@ -86,8 +88,8 @@ def rows_of_ranks(
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "task.json")
         path.write_text(json.dumps(task))
-        argv = [sys.executable, "-P", "-m", f"planc.trainer.measure.{worker}", *words, str(path)]
-        done = launch.run(argv, processes, timeout_s=timeout_s, on_line=heard)
+        argv = [sys.executable, "-P", "-m", worker, *words, str(path)]
+        done = launch.run(argv, processes, env=env, timeout_s=timeout_s, on_line=heard)
     if not done.ok:
         raise MeasuringError(f"a process failed\n{done.outputs[done.failed_rank or 0][-2000:]}")
     return rows
@@ -114,7 +116,9 @@ def measure(
     }
     every = len(probes) + len(plans)
     processes = 1 if target == "xla" else devices
-    rows = rows_of_ranks("worker", (target,), task, processes, timeout_s, lambda done: tell(done, every))
+    rows = rows_of_ranks(
+        "planc.trainer.measure.worker", (target,), task, processes, timeout_s, lambda done: tell(done, every)
+    )
     seconds = [row["seconds"] for row in rows if "seconds" in row]
     trained = [row for row in rows if "plan" in row]
     measured = (Measured(probe=p, seconds=s) for p, s in zip(probes, seconds, strict=True))

@@ -15,8 +15,8 @@ SHAPE = "tests/house/test_program_shape.py"
 FAULTS: tuple[Fault, ...] = (
     Fault(
         name="S1: names of a compiled plan need not be declared",
-        file="planc/ir/plan.py",
-        text="        for mistake in inconsistencies(plan):\n            raise ValueError(mistake)\n",
+        file="planc/ir/read_plan.py",
+        text="    for mistake in inconsistencies(plan):\n        raise ValueError(mistake)\n",
         planted="",
         test="tests/trainer/test_hostile_presets.py::test_one_odd_value_anywhere_is_refused_or_gives_a_program",
     ),

@@ -1,0 +1,1 @@
+"""The laboratory: experiments and campaigns on planc itself, in a checkout. The package has none of it."""

@@ -1,0 +1,1 @@
+"""The tables of `planc bench`, one file each with `run(options)`."""

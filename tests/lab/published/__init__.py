@@ -1,0 +1,1 @@
+"""Published measurements beside predictions: rows as plans, the error table, the fit of hardware numbers."""
