@@ -194,7 +194,7 @@ def test_the_fit_finds_what_made_the_data() -> None:
     truth = rng.normal(0.0, 0.02, len(PARAMETERS))
     slopes = rng.normal(0.0, 1.0, (4000, len(PARAMETERS)))
     start = np.log([p.prior for p in PARAMETERS])
-    found = solved(start, -slopes @ truth, slopes, np.ones(4000))
+    found = solved(start, -slopes @ truth, slopes, np.ones(4000), PARAMETERS)
     assert np.abs(found - start - truth).max() < 2e-3
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import planc
+from planc.calibration.bundled import bundled
 from planc.calibration.intervals import NO_NUMBERS, Subject, order_margin, ratios, step_ratios
 from planc.cli import main
 from planc.search.branch_and_bound import equivalent, search
@@ -24,7 +25,7 @@ from tests.lab.published.residuals import (
     spread,
 )
 from tests.lab.published.residuals import order_margin as measured_apart
-from tests.lab.published.rows import Row, bundled, training_rows
+from tests.lab.published.rows import Row, training_rows
 from tests.plans import ROOT
 from tests.search.test_search import MOST, SPACES
 
