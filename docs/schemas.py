@@ -36,10 +36,10 @@ from planc.compare.resharding_bytes import ReshardingBytes
 from planc.compare.same_training import Apart
 from planc.compare.sweep import Costs
 from planc.compare.what_if import WhatIf
-from planc.cost.bounds import Bound
-from planc.cost.elasticity import Elasticity
-from planc.cost.explain import Seconds
-from planc.cost.step.critical_path import CriticalPart
+from planc.costing.bounds import Bound
+from planc.costing.elasticity import Elasticity
+from planc.costing.explain import Seconds
+from planc.costing.step.critical_path import CriticalPart
 from planc.diag.diagnostic import Severity
 from planc.graph.links import VertexKind
 from planc.ir.audit import Audit

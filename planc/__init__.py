@@ -4,9 +4,7 @@
 Importing this package loads neither torch nor jax.
 """
 
-import sys
 from pathlib import Path as _Path
-from types import ModuleType as _ModuleType
 from typing import TYPE_CHECKING, Any
 
 from planc.version import __version__ as __version__
@@ -56,24 +54,3 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     return getattr(import_module(_HOMES[name]), name)
-
-
-class _Function(_ModuleType):
-    """A package below planc that has the name of one of planc's functions: calling it calls the function."""
-
-    def __call__(self, *args: Any, **given: Any) -> Any:
-        from planc import driver
-
-        return getattr(driver, self.__name__.removeprefix("planc."))(*args, **given)
-
-
-class _Library(_ModuleType):
-    """planc itself. Importing `planc.cost` or `planc.search` must not take the function of that name away."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if name in _HOMES and isinstance(value, _ModuleType):
-            value.__class__ = _Function
-        super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Library

@@ -35,9 +35,9 @@ from planc.sharding.propagate import propagate
 from planc.version import __version__
 
 if TYPE_CHECKING:
-    from planc.cost import CostedPlan
+    from planc.costing import CostedPlan
     from planc.ir.sharding import Sharded
-    from planc.search import Found
+    from planc.searching import Found
 
 
 NOWHERE = Span("", 1, 1, 1, 1)
@@ -344,9 +344,9 @@ def search(
     1
     """
     _check_arguments(set or {}, target)
-    from planc.search.branch_and_bound import search as best_first
-    from planc.search.result import Ends
-    from planc.search.space import Space
+    from planc.searching.branch_and_bound import search as best_first
+    from planc.searching.result import Ends
+    from planc.searching.space import Space
 
     deadline_s = time.monotonic() + (float("inf") if seconds is None else seconds)
 
@@ -480,7 +480,7 @@ class Answer:
 
 def _cost(checked: CheckedPlan, request: _Request, reported: tuple[Target, ...] = TARGETS) -> Answer:
     """The cost as the target's program; as any correct program where the target is only the cluster's and refuses."""
-    from planc.cost import cost_plan
+    from planc.costing import cost_plan
 
     sharded = own = propagate(own_program(checked))
     refused = {t: request.refusals(t, own) for t in TARGETS if t in reported or t == request.target}

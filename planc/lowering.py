@@ -56,7 +56,7 @@ def realise(target: Target, sharded: Sharded) -> Realised:
 
 
 def realise_for(target: Target | None) -> Realise | None:
-    """`realise` for a `target`, as `planc.cost.cost_plan` takes it; None for no target."""
+    """`realise` for a `target`, as `planc.costing.cost_plan` takes it; None for no target."""
     return None if target is None else partial(realise, target)
 
 

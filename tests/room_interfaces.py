@@ -26,7 +26,7 @@ class Module:
 
 
 def room(place: str) -> str:
-    """The room of a file: `planc/cost`, `backends/cuda`, or `planc` for its own modules."""
+    """The room of a file: `planc/costing`, `backends/cuda`, or `planc` for its own modules."""
     parts = Path(place).parts
     return "/".join(parts[:2]) if len(parts) > 2 else parts[0]
 

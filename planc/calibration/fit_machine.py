@@ -17,7 +17,7 @@ from planc.calibration.fit import STEP, plain, rounded, shown, solved, with_fiel
 from planc.calibration.machine_tables import table_sentences, with_measured_tables, without_tables
 from planc.calibration.parameters import Parameter, Place
 from planc.calibration.probes import STREAMED, Measured, MeasuredStep, neighbour_group, predicted_s
-from planc.cost.machine.collective_time import ring_share
+from planc.costing.machine.collective_time import ring_share
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.hardware import Cluster
 

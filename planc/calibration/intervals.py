@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from planc.calibration.bundled import bundled
 from planc.calibration.parameters import family_of
-from planc.cost.memory.peak import outside_gib
+from planc.costing.memory.peak import outside_gib
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.hardware import Chip
 from planc.ir.plan import Plan

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import product
 
 from planc.calibration.probes import LARGE, STREAMED, Measured
-from planc.cost.compute.attention import FLASH_BACKWARD
+from planc.costing.compute.attention import FLASH_BACKWARD
 from planc.ir.hardware import Cluster
 from planc.ir.op_tables import BY_DTYPE, COLLECTIVES, OpTable, TableOp
 from planc.ir.probe import Probe

@@ -9,14 +9,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from planc.cost.compute.attention import FLASH_BACKWARD, head_share
-from planc.cost.compute.gemm import gemm_s
-from planc.cost.compute.shapes import Gemm
-from planc.cost.machine.collective_time import transfer_s
-from planc.cost.machine.group import device_group
-from planc.cost.machine.rates import memory_bytes_per_s, peak_flops_per_s
-from planc.cost.machine.topology import DeviceGroup
-from planc.cost.step.step_time import step_time
+from planc.costing.compute.attention import FLASH_BACKWARD, head_share
+from planc.costing.compute.gemm import gemm_s
+from planc.costing.compute.shapes import Gemm
+from planc.costing.machine.collective_time import transfer_s
+from planc.costing.machine.group import device_group
+from planc.costing.machine.rates import memory_bytes_per_s, peak_flops_per_s
+from planc.costing.machine.topology import DeviceGroup
+from planc.costing.step.step_time import step_time
 from planc.diag.fast_dataclass import dataclass
 from planc.diag.span import Span as Place
 from planc.ir.base import Cause
@@ -28,7 +28,7 @@ from planc.ir.sharding import Sharded
 from planc.ir.target import Target
 
 if TYPE_CHECKING:
-    from planc.cost import CostedPlan
+    from planc.costing import CostedPlan
 
 STREAMED = 3
 """Bytes moved for each byte of a sum of two arrays: two are read, one is written."""

@@ -17,7 +17,7 @@ from planc.ir.plan import Plan
 from planc.language.framework_rules import settled
 
 if TYPE_CHECKING:
-    from planc.cost import CostedPlan
+    from planc.costing import CostedPlan
 
 
 @cache

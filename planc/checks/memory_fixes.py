@@ -7,7 +7,7 @@ from dataclasses import replace as replaced
 
 from planc.checks.edits import add, mesh_sentence, replace, sentence
 from planc.checks.recost import gib, recost
-from planc.cost import CostedPlan
+from planc.costing import CostedPlan
 from planc.diag.diagnostic import Fix
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.base import Cause

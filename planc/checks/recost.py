@@ -9,7 +9,7 @@ from planc.diag.errors import PlanError
 from planc.ir.plan import Plan
 
 if TYPE_CHECKING:
-    from planc.cost import CostedPlan
+    from planc.costing import CostedPlan
 
 
 def recost(plan: Plan, costed: CostedPlan) -> CostedPlan | None:
@@ -17,7 +17,7 @@ def recost(plan: Plan, costed: CostedPlan) -> CostedPlan | None:
 
     None when that target refuses the changed plan: an edit that it cannot do helps nobody.
     """
-    from planc.cost import cost_plan
+    from planc.costing import cost_plan
     from planc.sharding.propagate import propagate
 
     try:

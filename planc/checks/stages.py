@@ -16,7 +16,7 @@ def rank_seconds(sharded: Sharded) -> list[float]:
 
 def section_seconds(sharded: Sharded) -> dict[str, float]:
     """Seconds of one copy of each section for one microbatch."""
-    from planc.cost.compute.section import section_time
+    from planc.costing.compute.section import section_time
 
     times = {s: section_time(sharded, s, sharded.plan.cluster.chip) for s in sharded.ops}
     return {s: t.forward_s + t.backward_s + t.recompute_s for s, t in times.items()}

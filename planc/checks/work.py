@@ -14,7 +14,7 @@ def copies(sharded: Sharded, section: str) -> int:
 
 def flops(sharded: Sharded) -> list[tuple[OpSharding, float]]:
     """Each op of `sharded` that multiplies, with its FLOPs on one device over the whole model and one microbatch."""
-    from planc.cost.compute.flops import op_flops
+    from planc.costing.compute.flops import op_flops
 
     return [
         (o, copies(sharded, section) * amount)

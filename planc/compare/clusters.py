@@ -22,7 +22,7 @@ from planc.ir.plan import Expect
 from planc.ir.report import RunCost
 from planc.ir.target import AnyTarget, Target
 from planc.language.build import build_file
-from planc.search.result import Candidate, Found
+from planc.searching.result import Candidate, Found
 
 _PRICED = re.compile(r"(?P<cluster>.*?)[;,]?\s+price\s+(?P<price>.*)", re.DOTALL)
 

@@ -19,7 +19,7 @@ from planc.lowering import load_backend
 from planc.picture.notebook import InNotebook
 
 if TYPE_CHECKING:
-    from planc.cost import CostedPlan
+    from planc.costing import CostedPlan
 
 Part = Literal["plan", "shards", "collectives", "memory", "step", "run"]
 MEMORY = ("total", "params", "grads", "optimizer", "activations", "buffers", "comm_buffers", "reserve")

@@ -15,10 +15,10 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from planc.checks import check_plan
-from planc.cost import CostedPlan, cost_plan, device_group
-from planc.cost.machine.axis_orders import axis_orders, moving_axes, row_seconds
-from planc.cost.step.step_time import step_time
-from planc.cost.step.transfers import LinkTimes
+from planc.costing import CostedPlan, cost_plan, device_group
+from planc.costing.machine.axis_orders import axis_orders, moving_axes, row_seconds
+from planc.costing.step.step_time import step_time
+from planc.costing.step.transfers import LinkTimes
 from planc.diag.errors import PlanError
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.collective import Collective

@@ -12,7 +12,7 @@ from textwrap import wrap
 from planc.backends.common.launch.machines import machine_of
 from planc.backends.common.source_writer import fill
 from planc.compare.placement import mesh_text
-from planc.cost.machine.topology import torus_dims
+from planc.costing.machine.topology import torus_dims
 from planc.diag.quoting import python_comment, python_docstring
 from planc.ir.mesh import Mesh
 from planc.ir.plan import Plan

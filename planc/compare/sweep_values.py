@@ -11,7 +11,7 @@ from planc.compare.plan_edit import NotWrittenError, own_sentence, rewritten
 from planc.diag.fast_dataclass import dataclass
 from planc.diag.span import Span
 from planc.ir.plan import Plan
-from planc.search.holes import filled
+from planc.searching.holes import filled
 from planc.syntax.tree import Sentence
 
 WORDS = ("devices", "batch", "sequence", "microbatch")

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from planc.cost import CostedPlan
-from planc.cost.machine.axis_orders import row_seconds
-from planc.cost.machine.group import device_group
-from planc.cost.routes.busy import busy_seconds
-from planc.cost.routes.fabric import NoPathError
+from planc.costing import CostedPlan
+from planc.costing.machine.axis_orders import row_seconds
+from planc.costing.machine.group import device_group
+from planc.costing.routes.busy import busy_seconds
+from planc.costing.routes.fabric import NoPathError
 from planc.diag.diagnostic import Diagnostic
 from planc.diag.errors import PlanError
 from planc.diag.fast_dataclass import dataclass
@@ -196,7 +196,7 @@ def busiest(costed: CostedPlan) -> tuple[str, float]:
     if not seconds_of:
         return "", 0.0
     if total:
-        from planc.cost.routes.algorithms import machine_of
+        from planc.costing.routes.algorithms import machine_of
 
         fabric = machine_of(plan.cluster).fabric
         arc = max(total, key=lambda one: float(f"{total[one]:.9g}"))  # the first of equal ones

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
-from planc.cost.costed import CostedPlan
+from planc.costing.costed import CostedPlan
 from planc.diag.fast_dataclass import dataclass
 from planc.driver import Examined
 from planc.picture.marks import Picture

@@ -6,7 +6,7 @@ from difflib import SequenceMatcher
 from typing import Literal
 
 from planc.compare.diff import Diff
-from planc.cost.costed import CostedPlan
+from planc.costing.costed import CostedPlan
 from planc.driver import Examined
 from planc.ir.report import RunCost, Step
 from planc.picture.charts import Bar, Limit, stacked_bars

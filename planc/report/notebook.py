@@ -14,7 +14,7 @@ from planc.picture.marks import WIDE, Picture
 from planc.picture.notebook import Shown
 from planc.picture.units import count, gib, percent, seconds, size
 from planc.report.parts import MEMORY_PARTS, STEP_PARTS
-from planc.search.result import Found
+from planc.searching.result import Found
 
 DIFF_PARTS = ("plan", "step", "run", "memory", "collectives", "shards")
 MOST_CHANGES = 60

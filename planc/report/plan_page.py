@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from planc.cost.costed import CostedPlan
+from planc.costing.costed import CostedPlan
 from planc.driver import Examined
 from planc.ir.report import RunCost
 from planc.ir.target import named

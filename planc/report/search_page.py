@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from planc.checks import check_plan
-from planc.cost.costed import cost_plan
+from planc.costing.costed import cost_plan
 from planc.diag.errors import PlanError
 from planc.lowering import realise_for
 from planc.picture.charts import Bar, stacked_bars
@@ -19,9 +19,9 @@ from planc.report.data import Data, View
 from planc.report.diff_page import StepParts
 from planc.report.parts import STEP_PARTS
 from planc.report.plan_page import Number, run_numbers, run_sentence
-from planc.search import Candidate, Found
-from planc.search.lower_bounds import Bounds
-from planc.search.space import Point, Space
+from planc.searching import Candidate, Found
+from planc.searching.lower_bounds import Bounds
+from planc.searching.space import Point, Space
 from planc.sharding.propagate import propagate
 from planc.version import __version__
 

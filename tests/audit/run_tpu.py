@@ -22,7 +22,7 @@ from planc.backends.xla.audit.compile import compiled  # noqa: E402
 from planc.backends.xla.audit.run import audit_of_answer  # noqa: E402
 from planc.backends.xla.audit.topology import topology_of  # noqa: E402
 from planc.checks import check_plan  # noqa: E402
-from planc.cost import cost_plan  # noqa: E402
+from planc.costing import cost_plan  # noqa: E402
 from planc.diag import PlanError  # noqa: E402
 from planc.ir.audit import AXES_WITHIN, Audit, AxisWire, judged  # noqa: E402
 from planc.lowering import lower_plan, realise, realise_for  # noqa: E402

@@ -12,8 +12,8 @@ import planc
 from planc.calibration.bundled import bundled
 from planc.calibration.intervals import NO_NUMBERS, Subject, order_margin, ratios, step_ratios
 from planc.cli import main
-from planc.search.branch_and_bound import equivalent, search
-from planc.search.space import Space
+from planc.searching.branch_and_bound import equivalent, search
+from planc.searching.space import Space
 from tests.lab.published.accuracy import left_out
 from tests.lab.published.plans import unusable
 from tests.lab.published.predict import Predicted, prepare, timed

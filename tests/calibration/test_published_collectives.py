@@ -6,8 +6,8 @@ import json
 from statistics import median
 from typing import Any
 
-from planc.cost.machine.collective_time import transfer_s
-from planc.cost.machine.group import device_group
+from planc.costing.machine.collective_time import transfer_s
+from planc.costing.machine.group import device_group
 from planc.ir.mesh import Mesh
 from tests.plans import ROOT, cluster_of
 

@@ -27,7 +27,7 @@ LAYOUTS = {
     "head_dim": ("fsdp 4 > tp 2", "use fsdp over fsdp\nshard head_dim over tp in projection"),
 }
 PARTS = 5
-"""Of the catalog, each under another layout: `make test` sees every model once."""
+"""Parts of the catalog, each under another layout: `make test` sees every model once."""
 EXPERTS = ("fsdp 8", "view ep 4 > edp 2 of fsdp for experts\nuse fsdp over fsdp\nuse ep over ep")
 
 

@@ -14,7 +14,7 @@ from planc.backends.xla.audit.run import predicted_bytes as predicted_by_xla_aud
 from planc.cli import main
 from planc.cli.commands.train import predicted_figures
 from planc.cli.views.report_text import gib
-from planc.cost.memory.peak import GIB
+from planc.costing.memory.peak import GIB
 from planc.driver import check, cost, examine, load
 from planc.ir.target import AnyTarget
 from planc.trainer.preset.load import load_preset

@@ -21,8 +21,8 @@ from planc.driver import load
 from planc.ir.audit import Audit, AuditRow, AxisWire, CompilerReport, PeakMemory, Total
 from planc.ir.probe import Probe
 from planc.ir.target import Target
-from planc.search import search as found_layouts
-from planc.search.space import Space
+from planc.searching import search as found_layouts
+from planc.searching.space import Space
 from planc.trainer.checkpoint.manifest import Box, File, Manifest, Position, Stored
 from planc.trainer.measure import coordinator
 from planc.trainer.run.dry_run import DryRun

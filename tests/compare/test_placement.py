@@ -18,7 +18,7 @@ import pytest
 from planc.cli import main
 from planc.compare.placement import _Orders, device_order, mesh_text, place
 from planc.compare.rank_files import rank_file
-from planc.cost import CostedPlan, device_group
+from planc.costing import CostedPlan, device_group
 from planc.diag.errors import PlanError
 from planc.driver import examine, lower, search
 from planc.ir.mesh import Mesh

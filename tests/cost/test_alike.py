@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from planc.cost import CostedPlan, cost_plan
+from planc.costing import CostedPlan, cost_plan
 from planc.driver import load
 from planc.ir.plan import Plan
 from planc.sharding.collectives import semantic_collectives

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from planc.cost.bounds import Bound, bounds
-from planc.cost.machine.collective_time import limit_s
-from planc.cost.machine.group import device_group
+from planc.costing.bounds import Bound, bounds
+from planc.costing.machine.collective_time import limit_s
+from planc.costing.machine.group import device_group
 from planc.driver import examine
 from planc.ir.plan import Plan
 from tests.plans import FIELD, plan_of

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from planc.cost.compute.attention import attention_efficiency, attention_s
-from planc.cost.compute.flops import op_bytes
-from planc.cost.compute.gemm import fused_of, gemm_of, gemm_s, products_s
-from planc.cost.compute.section import dispatched_s, host_s, op_s, section_time
-from planc.cost.compute.shapes import Gemm
-from planc.cost.machine.rates import memory_bytes_per_s
+from planc.costing.compute.attention import attention_efficiency, attention_s
+from planc.costing.compute.flops import op_bytes
+from planc.costing.compute.gemm import fused_of, gemm_of, gemm_s, products_s
+from planc.costing.compute.section import dispatched_s, host_s, op_s, section_time
+from planc.costing.compute.shapes import Gemm
+from planc.costing.machine.rates import memory_bytes_per_s
 from planc.driver import examine
 from planc.ir.hardware import Chip
 from planc.ir.sharding import OpSharding, Sharded

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from planc.cost.costed import cost_plan
-from planc.cost.step.critical_path import critical_path, longest_path
+from planc.costing.costed import cost_plan
+from planc.costing.step.critical_path import critical_path, longest_path
 from planc.pipeline.actions import Action
 from planc.pipeline.stage_times import stage_times
 from planc.pipeline.timeline import timeline

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from planc.cost.costed import CostedPlan
-from planc.cost.elasticity import elasticities
+from planc.costing.costed import CostedPlan
+from planc.costing.elasticity import elasticities
 from planc.driver import examine
 from tests.graph.test_own_graphs import plan_on
 from tests.plans import ROOT

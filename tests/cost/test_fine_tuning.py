@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from planc.cost import cost_plan
-from planc.cost.compute.flops import model_flops_per_token, op_flops
-from planc.cost.compute.section import section_time
+from planc.costing import cost_plan
+from planc.costing.compute.flops import model_flops_per_token, op_flops
+from planc.costing.compute.section import section_time
 from planc.driver import check
 from planc.ir.collective import Collective
 from tests.plans import HEAD_BF16 as HEAD

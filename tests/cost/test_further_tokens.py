@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from planc.catalog import build_model
-from planc.cost.compute.flops import model_flops_per_token
-from planc.cost.memory.activations import saved_by_section
+from planc.costing.compute.flops import model_flops_per_token
+from planc.costing.memory.activations import saved_by_section
 from planc.ir.sharding import Sharded
 from planc.sharding.stage_assignment import copies_on, sections_on
 from planc.sharding.state_collectives import state

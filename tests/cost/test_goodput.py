@@ -8,7 +8,7 @@ import pytest
 
 from planc.backends.common.source_writer import fill
 from planc.cli import main
-from planc.cost.step.goodput import (
+from planc.costing.step.goodput import (
     Reliability,
     best_interval_s,
     failures_per_day,

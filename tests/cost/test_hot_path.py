@@ -6,7 +6,7 @@ import sys
 ASK = """
 import sys
 from dataclasses import replace
-from planc.cost import cost_plan
+from planc.costing import cost_plan
 from planc.driver import load
 from planc.sharding.collectives import semantic_collectives
 from tests.plans import propagated

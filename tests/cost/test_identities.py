@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from planc.cost.explain import explain
+from planc.costing.explain import explain
 from planc.driver import check, examine
 from planc.ir.target import AnyTarget, Target
 from tests.plans import BODY, BUNDLED, FIELD, HEAD, ROOT, plan_of

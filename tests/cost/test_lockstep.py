@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from planc.cost.step.step_time import Timed, copies_run, step_time, updated_load
+from planc.costing.step.step_time import Timed, copies_run, step_time, updated_load
 from planc.driver import examine
 from planc.ir.sharding import Sharded
 from tests.plans import sharded_of, written

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from planc.checks.cost import e0501_memory, w0508_margin
-from planc.cost import cost_plan
-from planc.cost.memory.activations import replay_buffers, replays_of, saved_by_section
-from planc.cost.memory.peak import at_the_fullest, with_reserve
-from planc.cost.memory.state import state_buffers
-from planc.cost.step.offload import saved_tensor_bytes
+from planc.costing import cost_plan
+from planc.costing.memory.activations import replay_buffers, replays_of, saved_by_section
+from planc.costing.memory.peak import at_the_fullest, with_reserve
+from planc.costing.memory.state import state_buffers
+from planc.costing.step.offload import saved_tensor_bytes
 from planc.ir.report import MemoryParts
 from planc.ir.sharding import Sharded
 from planc.sharding.collectives import semantic_collectives

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from planc.cost import cost_plan
+from planc.costing import cost_plan
 from planc.driver import check, lower
 from planc.ir.updates import NEWTON_SCHULZ_STEPS, is_orthogonalised, moment_elements, newton_schulz_flops
 from tests.plans import BODY, HEAD, codes, plan_of, propagated

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from planc.calibration.probes import neighbour_group
-from planc.cost import cost_plan
-from planc.cost.compute.gemm import gemm_s, product_table
-from planc.cost.compute.shapes import Gemm
-from planc.cost.explain import explain
-from planc.cost.machine.collective_time import transfer_s
+from planc.costing import cost_plan
+from planc.costing.compute.gemm import gemm_s, product_table
+from planc.costing.compute.shapes import Gemm
+from planc.costing.explain import explain
+from planc.costing.machine.collective_time import transfer_s
 from planc.diag.errors import PlanError
 from planc.driver import load
 from planc.ir.hardware import Cluster

@@ -1,4 +1,4 @@
-"""Published closed forms, answered by the public functions of `planc.cost` on the machines of the catalog.
+"""Published closed forms, answered by the public functions of `planc.costing` on the machines of the catalog.
 
 `oracles.json`, and for memory `tests/lab/published/data/memory.json`, hold each question's inputs, its answer with its
 source, and the function that answers it.
@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from planc.catalog import build_model
-from planc.cost import sizes
-from planc.cost.machine import collective_time as network
-from planc.cost.machine import roofline, topology
-from planc.cost.machine.group import device_group
+from planc.costing import sizes
+from planc.costing.machine import collective_time as network
+from planc.costing.machine import roofline, topology
+from planc.costing.machine.group import device_group
 from planc.ir.hardware import Chip, Cluster
 from planc.ir.mesh import Mesh
 from planc.ir.model import Model

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from planc.cost import cost_plan
-from planc.cost.compute.flops import model_flops_per_token, op_bytes, op_flops
-from planc.cost.compute.scan import BACKWARD, FORWARD, scan_bytes, scan_s
+from planc.costing import cost_plan
+from planc.costing.compute.flops import model_flops_per_token, op_bytes, op_flops
+from planc.costing.compute.scan import BACKWARD, FORWARD, scan_bytes, scan_s
 from planc.ir.sharding import Sharded
 from tests.plans import sharded_of
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planc.cost.machine.collective_time import (
+from planc.costing.machine.collective_time import (
     algorithm,
     algorithm_bytes_per_s,
     bound_s,
@@ -18,8 +18,8 @@ from planc.cost.machine.collective_time import (
     ring_share,
     transfer_s,
 )
-from planc.cost.machine.group import device_group
-from planc.cost.machine.topology import DeviceGroup, GroupLevel, Ring, at_peak, torus_dims, units_crossed
+from planc.costing.machine.group import device_group
+from planc.costing.machine.topology import DeviceGroup, GroupLevel, Ring, at_peak, torus_dims, units_crossed
 from planc.ir.collective import NetworkOp
 from planc.ir.mesh import Axis, Mesh, View, strided
 from planc.ir.plan import Plan

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from planc.cli import main
-from planc.cost.step.trace import trace
+from planc.costing.step.trace import trace
 from planc.driver import examine
 from tests.plans import ROOT
 from tests.schedules.splits import NAMES

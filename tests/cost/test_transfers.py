@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from planc.cost import CostedPlan, cost_plan
-from planc.cost.step.transfers import LinkTimes, transfers_of_calls, transfers_of_rows
+from planc.costing import CostedPlan, cost_plan
+from planc.costing.step.transfers import LinkTimes, transfers_of_calls, transfers_of_rows
 from planc.driver import examine, load
 from planc.ir.target import AnyTarget, Target
 from planc.sharding.activation_collectives import PHASES, activation_calls

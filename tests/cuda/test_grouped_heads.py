@@ -15,8 +15,8 @@ from planc.backends.cuda.analysis.attention import attention_kernel
 from planc.backends.cuda.analysis.peak_memory import peak_memory
 from planc.backends.cuda.models.llama import Core
 from planc.checks import check_plan
-from planc.cost.compute.attention import attention_s
-from planc.cost.machine.rates import memory_bytes_per_s
+from planc.costing.compute.attention import attention_s
+from planc.costing.machine.rates import memory_bytes_per_s
 from planc.ir.sharding import Sharded
 from planc.lowering import lower_plan
 from tests.plans import propagated

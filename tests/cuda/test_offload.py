@@ -14,7 +14,7 @@ from planc.backends.cuda.analysis.peak_memory import peak_memory
 from planc.backends.cuda.audit.memory import MemoryTracker
 from planc.backends.cuda.audit.trace import host_apart
 from planc.backends.cuda.rules import realise
-from planc.cost.step.offload import offload_s
+from planc.costing.step.offload import offload_s
 from planc.ir.sharding import Sharded
 from planc.sharding.collectives import semantic_collectives
 from tests.plans import HEAD, sharded_of

@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from planc.backends.cuda.analysis.attention import attention_kernel
 from planc.checks import check_plan
-from planc.cost.compute.attention import attention_s
+from planc.costing.compute.attention import attention_s
 from planc.lowering import lower_plan
 from tests.plans import propagated
 

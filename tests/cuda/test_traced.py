@@ -25,7 +25,7 @@ from planc.backends.cuda.runtime.traced.roles import ByHeads, Experts, UnknownEr
 from planc.backends.cuda.runtime.traced.same_steps import other_steps
 from planc.backends.cuda.runtime.traced.share import on_a_share, refusal
 from planc.catalog import config_types
-from planc.cost.compute.flops import model_flops_per_token
+from planc.costing.compute.flops import model_flops_per_token
 from planc.driver import save_models
 from planc.ir.frozen import read
 from planc.ir.model import Model

@@ -13,10 +13,10 @@ from pathlib import Path
 from time import perf_counter
 from typing import NamedTuple
 
-from planc.cost.machine.collective_time import transfer_s
-from planc.cost.machine.group import device_group
-from planc.cost.machine.topology import at_peak
-from planc.cost.routes import routed_group
+from planc.costing.machine.collective_time import transfer_s
+from planc.costing.machine.group import device_group
+from planc.costing.machine.topology import at_peak
+from planc.costing.routes import routed_group
 from planc.ir.collective import NetworkOp
 from planc.ir.hardware import Cluster
 from planc.ir.mesh import Mesh

@@ -7,9 +7,9 @@ from shutil import copy
 
 import pytest
 
-from planc.cost.machine.collective_time import transfer_s
-from planc.cost.machine.group import device_group
-from planc.cost.routes.bound import gather_bound_s
+from planc.costing.machine.collective_time import transfer_s
+from planc.costing.machine.group import device_group
+from planc.costing.routes.bound import gather_bound_s
 from planc.driver import check, load
 from planc.graph import machine_links
 from planc.ir.plan import Plan

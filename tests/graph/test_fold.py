@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planc.cost.routes.algorithms import Machine, Routes
-from planc.cost.routes.fabric import Fabric
+from planc.costing.routes.algorithms import Machine, Routes
+from planc.costing.routes.fabric import Fabric
 from planc.driver import load
 from planc.graph import machine_links
 from planc.graph.from_parts import links_of_graph

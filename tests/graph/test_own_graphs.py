@@ -10,9 +10,9 @@ from textwrap import dedent
 import pytest
 
 from planc.checks import rules
-from planc.cost.machine.collective_time import transfer_s
-from planc.cost.machine.group import device_group
-from planc.cost.routes.fabric import Fabric
+from planc.costing.machine.collective_time import transfer_s
+from planc.costing.machine.group import device_group
+from planc.costing.routes.fabric import Fabric
 from planc.diag.diagnostic import Diagnostic
 from planc.driver import check, load
 from planc.graph import MachineLinks, machine_links

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planc.cost.machine.topology import at_peak
-from planc.cost.routes.algorithms import Machine, Routes, double_tree, machine_of
-from planc.cost.routes.bound import gather_bound_s
-from planc.cost.routes.fabric import Fabric
-from planc.cost.routes.rings import exchange_loads, gather_s, groups_on_line, torus_lines
+from planc.costing.machine.topology import at_peak
+from planc.costing.routes.algorithms import Machine, Routes, double_tree, machine_of
+from planc.costing.routes.bound import gather_bound_s
+from planc.costing.routes.fabric import Fabric
+from planc.costing.routes.rings import exchange_loads, gather_s, groups_on_line, torus_lines
 from planc.graph import Cable, LinkKind, MachineLinks, Vertex, machine_links
 from planc.graph.networks import network
 from planc.ir.mesh import Mesh

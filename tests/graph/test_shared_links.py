@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planc.cost.costed import CostedPlan
-from planc.cost.routes.algorithms import Machine, Routes
-from planc.cost.routes.fabric import Flow
-from planc.cost.routes.joint import LinkLoads, joint_shares
-from planc.cost.step.critical_path import critical_path
-from planc.cost.step.shared_links import NOTHING, LinkSeconds, beside, summed
-from planc.cost.step.step_time import step_time
-from planc.cost.step.transfers import LinkTimes
+from planc.costing.costed import CostedPlan
+from planc.costing.routes.algorithms import Machine, Routes
+from planc.costing.routes.fabric import Flow
+from planc.costing.routes.joint import LinkLoads, joint_shares
+from planc.costing.step.critical_path import critical_path
+from planc.costing.step.shared_links import NOTHING, LinkSeconds, beside, summed
+from planc.costing.step.step_time import step_time
+from planc.costing.step.transfers import LinkTimes
 from planc.driver import examine
 from planc.graph import MachineLinks
 from planc.graph.networks import network

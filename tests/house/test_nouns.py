@@ -13,7 +13,7 @@ import pytest
 
 from planc.checks import check_plan, judge_plan
 from planc.compare.diff import diff
-from planc.cost.costed import CostedPlan, cost_plan
+from planc.costing.costed import CostedPlan, cost_plan
 from planc.driver import load
 from planc.ir.checked import CheckedPlan
 from planc.ir.plan import Plan
@@ -29,7 +29,7 @@ MADE_AGAIN = {("Plan", "planc/ir/plan.py"): "`Plan.resized`: a search varies the
 ASSUMED = {
     "backends/cuda/audit/run.py": "a plan that has passed, with fewer data-parallel ranks than its cluster has devices",
     "planc/checks/recost.py": "an edit of a plan that has passed: a fix costs what it proposes",
-    "planc/search/lower_bounds.py": "a layout of a space: `Constraints` runs the rules, cached by mesh and by batch",
+    "planc/searching/lower_bounds.py": "a layout of a space: `Constraints` runs the rules, cached by mesh and by batch",
 }
 """The files that call `assume_checked`, and what holds the rules there."""
 
@@ -67,8 +67,8 @@ def test_a_noun_is_made_in_one_place(noun: str) -> None:
 
 
 def test_a_second_maker_would_be_found() -> None:
-    files = source_files(ROOT) | {"planc/search/space.py": "x = CheckedPlan(plan)"}
-    assert makers(files, "CheckedPlan") == {nouns()["CheckedPlan"], "planc/search/space.py"}
+    files = source_files(ROOT) | {"planc/searching/space.py": "x = CheckedPlan(plan)"}
+    assert makers(files, "CheckedPlan") == {nouns()["CheckedPlan"], "planc/searching/space.py"}
 
 
 def test_plans_are_assumed_checked_in_few_places() -> None:

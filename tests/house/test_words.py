@@ -106,7 +106,7 @@ def test_every_key_of_a_format_is_still_a_name() -> None:
 
 def test_a_planted_name_is_found() -> None:
     text = "class Told:\n    least_s: float\ndef f(kept):\n    self.ways = 1\nTURNS = 2\nfair = outside = 3\n"
-    assert sorted(word for word, _ in private("planc/cost/suits.py", text)) == [
+    assert sorted(word for word, _ in private("planc/costing/suits.py", text)) == [
         "kept",
         "least",
         "suits",
@@ -117,4 +117,4 @@ def test_a_planted_name_is_found() -> None:
     assert list(private("planc/ir/plan.py", "class Recompute:\n    kept: int\n    kept_ops: int\n")) == [
         ("kept", "planc/ir/plan.py:3 kept_ops")
     ]
-    assert list(private("planc/cost/fair.py", "def always_asking(leaston): ...")) == []
+    assert list(private("planc/costing/fair.py", "def always_asking(leaston): ...")) == []

@@ -1,7 +1,7 @@
 """The worked numbers in docstrings are what the functions return: every `>>>` of the package is run.
 
 The examples are read from the text of a module and run among its names, so that a decorator hides none. Some names
-stand for a machine and a plan in all of them, at data-sheet rates, so that a refit changes no example; `planc.cost`
+stand for a machine and a plan in all of them, at data-sheet rates, so that a refit changes no example; `planc.costing`
 lists them.
 """
 
@@ -19,8 +19,8 @@ import pytest
 
 import planc
 from planc.checks import assume_checked
-from planc.cost.costed import cost_plan
-from planc.cost.machine.topology import DeviceGroup, GroupLevel, Ring, at_peak, ring_group
+from planc.costing.costed import cost_plan
+from planc.costing.machine.topology import DeviceGroup, GroupLevel, Ring, at_peak, ring_group
 from planc.driver import load
 from planc.sharding.propagate import propagate
 from tests.docstrings import ROOT, public_functions, source_files
@@ -98,7 +98,7 @@ def without_example(places: dict[str, list[str]]) -> list[tuple[str, str]]:
 def test_every_formula_has_a_worked_number() -> None:
     formulas: dict[str, list[str]] = {}
     for f in public_functions(ROOT):
-        if f.place.startswith("planc/cost/") and f.returns_number:
+        if f.place.startswith("planc/costing/") and f.returns_number:
             formulas.setdefault(f.place, []).append(f.name)
     assert len(formulas) > 10
     assert without_example(formulas) == []

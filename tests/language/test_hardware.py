@@ -5,7 +5,7 @@ from typing import get_args, get_type_hints
 
 import pytest
 
-from planc.cost import device_group
+from planc.costing import device_group
 from planc.ir.base import Value
 from planc.ir.hardware import Chip, Level, Link
 from planc.language import library

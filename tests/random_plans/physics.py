@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from planc.checks import check_plan
-from planc.cost import CostedPlan, cost_plan
-from planc.cost.compute.flops import op_bytes, op_flops
-from planc.cost.compute.gemm import fused_of
-from planc.cost.compute.section import op_s
-from planc.cost.machine.rates import peak_flops_per_s
-from planc.cost.memory.activations import replays_of
+from planc.costing import CostedPlan, cost_plan
+from planc.costing.compute.flops import op_bytes, op_flops
+from planc.costing.compute.gemm import fused_of
+from planc.costing.compute.section import op_s
+from planc.costing.machine.rates import peak_flops_per_s
+from planc.costing.memory.activations import replays_of
 from planc.diag.errors import PlanError
 from planc.driver import Examined, examine
 from planc.ir.collective import DTYPE_BYTES

@@ -18,7 +18,7 @@ from typing import NoReturn
 from planc.checks import rules
 from planc.cli import main
 from planc.cli.views.report_text import gib, print_report
-from planc.cost.machine.axis_orders import moving_axes
+from planc.costing.machine.axis_orders import moving_axes
 from planc.diag.errors import PlanError
 from planc.diag.text import render
 from planc.driver import Examined, examine, lower, search

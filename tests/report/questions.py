@@ -14,7 +14,7 @@ from typing import Any
 from planc.checks.recost import recost
 from planc.compare.diff import rest
 from planc.compare.shard_intervals import stored_layout
-from planc.cost.explain import explain
+from planc.costing.explain import explain
 from planc.driver import examine
 from planc.ir.plan import Recompute
 from tests.plans import ROOT

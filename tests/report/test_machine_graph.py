@@ -10,7 +10,7 @@ import pytest
 
 from planc.cli import main
 from planc.compare.what_if import busiest, routed
-from planc.cost import CostedPlan
+from planc.costing import CostedPlan
 from planc.driver import examine
 from planc.graph import machine_links
 from planc.picture.marks import NARROW, WIDE, Circle, Picture, Rect, Text

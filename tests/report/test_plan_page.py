@@ -16,7 +16,7 @@ from shutil import which
 import pytest
 
 from planc.cli import main
-from planc.cost.step.trace import trace
+from planc.costing.step.trace import trace
 from planc.driver import examine
 from planc.picture.marks import NARROW, WIDE, Text, text_px
 from planc.report.plan_page import PlanPage, plan_page

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from planc.driver import examine
 from planc.ir.target import AnyTarget
-from planc.search.space import DATA_PARALLEL, MOST_MICROBATCH, Space
+from planc.searching.space import DATA_PARALLEL, MOST_MICROBATCH, Space
 from tests.random_plans.pieces import Dice
 
 MODELS = ("llama3_8b(layers = 4)", "llama3_8b(layers = 6)", "gpt3_6_7b(layers = 4)", "mixtral_8x7b(layers = 2)")

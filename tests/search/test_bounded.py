@@ -12,9 +12,9 @@ import pytest
 import planc
 from planc import driver
 from planc.cli import main
-from planc.search import branch_and_bound, search
-from planc.search.result import Ends
-from planc.search.space import Space
+from planc.searching import branch_and_bound, search
+from planc.searching.result import Ends
+from planc.searching.space import Space
 from tests.search.test_search import MOST, SPACES
 
 NINE = """plan nine

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from planc.cli import main
-from planc.cost import cost_plan
+from planc.costing import cost_plan
 from planc.diag.errors import PlanError
 from planc.driver import search
 from planc.ir.target import NO_TARGET, TARGETS, AnyTarget
 from planc.lowering import realise_for
-from planc.search.branch_and_bound import TARGET_MEMORY, TARGET_SLACK
-from planc.search.exhaustive import every
-from planc.search.lower_bounds import Bounds
-from planc.search.space import Space
+from planc.searching.branch_and_bound import TARGET_MEMORY, TARGET_SLACK
+from planc.searching.exhaustive import every
+from planc.searching.lower_bounds import Bounds
+from planc.searching.space import Space
 from tests.search.spaces import Outcome, draw, rounded
 
 QUICK = 3

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from planc.search import search
-from planc.search.space import Space
+from planc.searching import search
+from planc.searching.space import Space
 from tests.graph.test_own_graphs import HARDWARE
 from tests.plans import written
 from tests.search.test_search import LAYOUT, MOST, _every

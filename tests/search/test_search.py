@@ -15,17 +15,17 @@ import pytest
 import planc
 from planc.checks import check_plan
 from planc.cli import main
-from planc.cost.costed import CostedPlan, cost_plan
+from planc.costing.costed import CostedPlan, cost_plan
 from planc.diag.errors import PlanError
 from planc.driver import cost, load
 from planc.ir.report import Step
 from planc.ir.target import TARGETS, Target
 from planc.lowering import realise_for
-from planc.search import Found, search
-from planc.search import every as every_layout
-from planc.search.branch_and_bound import NEAR
-from planc.search.lower_bounds import Bound, Bounds
-from planc.search.space import Point, Space
+from planc.searching import Found, search
+from planc.searching import every as every_layout
+from planc.searching.branch_and_bound import NEAR
+from planc.searching.lower_bounds import Bound, Bounds
+from planc.searching.space import Point, Space
 from planc.sharding.collectives import semantic_collectives
 from planc.sharding.propagate import propagate
 from tests.plans import ROOT

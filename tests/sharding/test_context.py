@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from planc.cost.compute.flops import imbalance, op_flops
+from planc.costing.compute.flops import imbalance, op_flops
 from planc.driver import load
 from planc.ir.collective import Collective
 from planc.sharding.collectives import semantic_collectives

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planc.cost.step.section_cost import stage_boundary_s
-from planc.cost.step.transfers import LinkTimes
+from planc.costing.step.section_cost import stage_boundary_s
+from planc.costing.step.transfers import LinkTimes
 from planc.driver import load
 from planc.ir.plan import Plan
 from planc.sharding.collectives import semantic_collectives

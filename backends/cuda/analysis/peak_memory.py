@@ -1,6 +1,6 @@
 """Tensors that torch holds at the fullest moment of a step, by part, for each pipeline rank.
 
-`planc.cost.memory` counts what any correct program must keep. This module counts what eager torch keeps: it was
+`planc.costing.memory` counts what any correct program must keep. This module counts what eager torch keeps: it was
 compared, tensor by tensor, with traces of emitted programs (`planc audit`). Four moments compete: the backward of
 the loss, of the last block and of the embedding, and the optimizer's update.
 """
@@ -17,7 +17,7 @@ from planc.backends.cuda.analysis.fsdp_shard_dim import stored_dim, stored_over
 from planc.backends.cuda.analysis.roles import FsdpPolicy, Roles
 from planc.backends.cuda.analysis.saved_tensors import SavedTensors
 from planc.backends.cuda.rules.pad_dim0 import padded_elements
-from planc.cost.step.offload import state_on_host
+from planc.costing.step.offload import state_on_host
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.cache import Computed, cached_on
 from planc.ir.collective import DTYPE_BYTES

@@ -11,9 +11,9 @@ from planc.backends.cuda.analysis.own_code import inside_bytes, is_seen, named_b
 from planc.backends.cuda.analysis.replays import named_again, replay
 from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.analysis.styles import Styler
-from planc.cost.compute.attention import repeated_bytes
-from planc.cost.compute.flops import local_dim
-from planc.cost.step.offload import offloaded
+from planc.costing.compute.attention import repeated_bytes
+from planc.costing.compute.flops import local_dim
+from planc.costing.step.offload import offloaded
 from planc.ir.cache import cached_on
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.model import Op, Section

@@ -6,8 +6,8 @@ from planc.backends.common.shrunk import shrunk, size_changes
 from planc.backends.cuda.audit.predict import predicted
 from planc.backends.cuda.audit.traced import Traced
 from planc.checks import assume_checked, check_plan
-from planc.cost import cost_plan
-from planc.cost.memory.peak import GIB
+from planc.costing import cost_plan
+from planc.costing.memory.peak import GIB
 from planc.diag import Diagnostic, PlanError
 from planc.ir.audit import Audit, AuditOptions, PeakMemory, Placed, compared
 from planc.ir.plan import Plan

@@ -9,7 +9,7 @@ from planc.backends.cuda.analysis.module_placements import relative
 from planc.backends.cuda.analysis.roles import Factor, FsdpPolicy, Roles
 from planc.backends.cuda.analysis.styles import DIVIDED, OWN_PART, SHARED, SHARED_KEYS, UPDATED, Style, Styler
 from planc.backends.cuda.emit import blocks, experts, fine_tuning
-from planc.cost.step.offload import state_on_host
+from planc.costing.step.offload import state_on_host
 from planc.diag.quoting import python_docstring, python_string
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded

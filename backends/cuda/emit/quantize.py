@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from planc.backends.common.source_writer import because, call, fill, lines
 from planc.backends.cuda.analysis.module_placements import Boundary, relative
 from planc.backends.cuda.analysis.roles import Roles
-from planc.cost.compute.quantize import quantized
+from planc.costing.compute.quantize import quantized
 from planc.diag.quoting import python_string
 from planc.ir.base import Cause
 from planc.ir.model import EXPERTS, Op

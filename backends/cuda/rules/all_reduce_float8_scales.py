@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from planc.backends.cuda.analysis.module_placements import Boundary
 from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.rules.rule import Rows
-from planc.cost.compute.quantize import quantized
+from planc.costing.compute.quantize import quantized
 from planc.ir.collective import DTYPE_BYTES, Collective, Phase
 from planc.ir.plan import Quantize
 from planc.ir.sharding import Layout

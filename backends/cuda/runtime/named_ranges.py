@@ -22,7 +22,7 @@ from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.audit.observe import ELSEWHERE, OPS, ranks_of
 from planc.backends.cuda.audit.predict import dimension_of
 from planc.backends.cuda.rules import realise
-from planc.cost.step.span_names import TransferNames, action_name, optimizer_cause, part_name
+from planc.costing.step.span_names import TransferNames, action_name, optimizer_cause, part_name
 from planc.ir.program_text import ProgramText
 from planc.pipeline.actions import LETTERS, Kind
 from planc.sharding.collectives import semantic_collectives

@@ -15,7 +15,7 @@ from torch.func import functional_call
 from planc.backends.common.sequence_order import held_order
 from planc.backends.cuda.models.balance import counted
 from planc.backends.cuda.models.moe import picks
-from planc.cost.compute.quantize import quantized
+from planc.costing.compute.quantize import quantized
 from planc.ir.plan import Plan, Quantize
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

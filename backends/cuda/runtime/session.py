@@ -24,7 +24,7 @@ from planc.backends.cuda.runtime.named_ranges import named_ranges
 from planc.backends.cuda.runtime.optimizer import optimizer_of
 from planc.backends.cuda.runtime.routing import Watched
 from planc.backends.cuda.runtime.shards import gathered, norm
-from planc.cost.step.offload import state_on_host
+from planc.costing.step.offload import state_on_host
 from planc.ir.model import Model
 from planc.ir.program_text import ProgramText
 from planc.ir.session import CompileFacts, Piece, Read, Settings

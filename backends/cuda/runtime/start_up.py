@@ -20,7 +20,7 @@ from planc.backends.cuda.runtime.fine_tuning import fine_tune
 from planc.backends.cuda.runtime.reference import SingleStep
 from planc.backends.cuda.runtime.session import TorchSession
 from planc.backends.cuda.runtime.shards import Initial, fill
-from planc.cost.step.offload import state_on_host
+from planc.costing.step.offload import state_on_host
 from planc.ir.model import Model
 from planc.ir.program_text import ProgramText
 from planc.ir.session import Settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain, pairwise
 
-from planc.cost.compute.quantize import quantized
+from planc.costing.compute.quantize import quantized
 from planc.ir.plan import Plan, Quantize
 from planc.ir.sharding import OpSharding, Sharded
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from planc.backends.xla.analysis.layouts import state_layout
 from planc.backends.xla.analysis.saved_by_blocks import by_name, saved_by_replayed_blocks
 from planc.backends.xla.analysis.state_dtypes import number_bytes
-from planc.cost.step.offload import STATE, offloaded
+from planc.costing.step.offload import STATE, offloaded
 from planc.ir.base import Cause
 from planc.ir.plan import Noun, Plan
 from planc.ir.sharding import ParamSharding, Sharded

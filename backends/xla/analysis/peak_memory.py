@@ -1,6 +1,6 @@
 """Tensors of a compiled XLA program at its fullest moment, by part, without running it.
 
-`planc.cost.memory` counts what any correct program must keep. This module adds what XLA makes of plain attention and
+`planc.costing.memory` counts what any correct program must keep. This module adds what XLA makes of plain attention and
 of the loop over microbatches, from programs whose `peak_memory_in_bytes` is known: the scores of all local heads
 twice in fp32 (probabilities and their gradient), the head's gathered copy where it left the loop, gradients of tables
 that are summed whole, experts' weights cast before the loop over the layers. Every rank of a pipeline runs the same
@@ -20,7 +20,7 @@ from planc.backends.xla.analysis.saved_by_blocks import layers_that_save
 from planc.backends.xla.analysis.stacked_params import stacks_of
 from planc.backends.xla.analysis.state_dtypes import number_bytes
 from planc.backends.xla.rules import all_reduce_thin_shards
-from planc.cost.step.offload import offloaded
+from planc.costing.step.offload import offloaded
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.collective import DTYPE_BYTES, Collective
 from planc.ir.model import EXPERTS, SLOTS, Section

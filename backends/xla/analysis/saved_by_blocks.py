@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planc.backends.xla.analysis.attention import KERNEL_OUTPUT, attentions, runs_splash
 from planc.backends.xla.analysis.pipeline import chunks
-from planc.cost.step.offload import offloaded
+from planc.costing.step.offload import offloaded
 from planc.ir.model import Section
 from planc.ir.sharding import Sharded
 from planc.sharding.recompute import replay, saved_without_recompute

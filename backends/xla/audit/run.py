@@ -15,8 +15,8 @@ from planc.backends.xla.audit.live_buffers import Fullest, fullest
 from planc.backends.xla.audit.predict import by_axis, predicted
 from planc.backends.xla.audit.topology import topology_of
 from planc.checks import check_plan
-from planc.cost import cost_plan
-from planc.cost.memory.peak import GIB
+from planc.costing import cost_plan
+from planc.costing.memory.peak import GIB
 from planc.diag import Diagnostic, PlanError
 from planc.ir.audit import (
     Audit,

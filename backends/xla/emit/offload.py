@@ -5,7 +5,7 @@ from __future__ import annotations
 from planc.backends.common.source_writer import beside, fill
 from planc.backends.xla.analysis.offload import cause_of, on_host, state_on_host, updates_where_it_rests
 from planc.backends.xla.analysis.state_dtypes import narrow_state
-from planc.cost.step.offload import STATE
+from planc.costing.step.offload import STATE
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
 

@@ -22,7 +22,7 @@ from planc.backends.xla.audit.groups import axes_of, groups
 from planc.backends.xla.audit.hlo import HloError, Instruction, parse
 from planc.backends.xla.audit.inventory import FUSED_SCATTER, OPS
 from planc.backends.xla.rules import realise
-from planc.cost.step.span_names import TransferNames, optimizer_cause, part_name
+from planc.costing.step.span_names import TransferNames, optimizer_cause, part_name
 from planc.files import read_bounded, write_atomically
 from planc.ir.plan import Plan
 from planc.ir.program_text import ProgramText

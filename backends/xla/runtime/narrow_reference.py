@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from planc.backends.xla.models.hooks import Undivided
-from planc.cost.compute.quantize import quantized
+from planc.costing.compute.quantize import quantized
 from planc.ir.plan import Plan, Quantize
 
 Rounded = Callable[[jax.Array, int], jax.Array]

@@ -14,7 +14,7 @@ from planc.ir.sharding import OpSharding, Sharded
 from planc.sharding.local import local_length
 
 if TYPE_CHECKING:
-    from planc.cost import CostedPlan
+    from planc.costing import CostedPlan
 
 BLOCK = 128
 """Rows and columns that share a scale in a blockwise recipe (DeepSeek-V3, arXiv:2412.19437, section 3.3)."""
@@ -23,7 +23,7 @@ ROW = 16
 
 
 def check(costed: CostedPlan) -> Iterator[Diagnostic]:
-    from planc.cost.compute.quantize import quantized
+    from planc.costing.compute.quantize import quantized
 
     sharded = costed.sharded
     plan = sharded.plan

@@ -11,7 +11,7 @@ from planc.diag.registry import Rule
 
 if TYPE_CHECKING:
     from planc.checks.memory_fixes import CostedFixes
-    from planc.cost import CostedPlan
+    from planc.costing import CostedPlan
 
 SHOWN = 3
 """Changes that the help lists."""

@@ -13,7 +13,7 @@ from planc.ir.plan import Expect
 from planc.picture.units import money
 
 if TYPE_CHECKING:
-    from planc.cost import CostedPlan
+    from planc.costing import CostedPlan
 
 OF_THE_RUN = ("days", "device_hours", "price")
 """Metrics of the whole run. E0806 refuses them where the plan has no length or no price."""

@@ -13,7 +13,7 @@ from planc.diag.registry import Rule
 from planc.ir.plan import Gather, Period, Plan
 
 if TYPE_CHECKING:
-    from planc.cost import CostedPlan
+    from planc.costing import CostedPlan
 
 EXPOSED = 0.1
 """Share of the step that waits for parameters and gradients, which share the links."""

@@ -9,7 +9,7 @@ from planc.diag.diagnostic import Diagnostic, Related
 from planc.diag.registry import Rule
 
 if TYPE_CHECKING:
-    from planc.cost import CostedPlan
+    from planc.costing import CostedPlan
 
 SHARE = 0.5
 """Share of the step's time from which the note is given."""

@@ -14,7 +14,7 @@ from planc.ir.sharding import ParamSharding, Sharded
 from planc.sharding.propagate import override_of
 
 if TYPE_CHECKING:
-    from planc.cost import CostedPlan
+    from planc.costing import CostedPlan
 
 SHARE = 0.05
 """Norms and routers are always whole; what weighs more than this was left out of the rules."""

@@ -11,7 +11,7 @@ from planc.diag.registry import Rule
 from planc.ir.sharding import ParamSharding, Sharded
 
 if TYPE_CHECKING:
-    from planc.cost import CostedPlan
+    from planc.costing import CostedPlan
 
 MATRIX = 1e-4
 """Vectors do not count: a parameter below this share of the model is not worth a word."""

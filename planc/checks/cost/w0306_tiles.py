@@ -14,7 +14,7 @@ from planc.ir.sharding import OpSharding, Sharded
 from planc.sharding.local import local_length
 
 if TYPE_CHECKING:
-    from planc.cost import CostedPlan
+    from planc.costing import CostedPlan
 
 TILE = 128
 """Columns of a matmul's tile: NVIDIA's deep-learning performance guide on tile quantisation, the side of

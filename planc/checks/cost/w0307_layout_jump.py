@@ -14,7 +14,7 @@ from planc.ir.sharding import Layout, Move, Sharded
 from planc.sharding.local import tensor_bytes
 
 if TYPE_CHECKING:
-    from planc.cost import CostedPlan
+    from planc.costing import CostedPlan
 
 
 def check(costed: CostedPlan) -> Iterator[Diagnostic]:

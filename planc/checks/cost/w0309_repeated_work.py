@@ -12,7 +12,7 @@ from planc.diag.registry import Rule
 from planc.ir.plan import Plan
 
 if TYPE_CHECKING:
-    from planc.cost import CostedPlan
+    from planc.costing import CostedPlan
 
 SHARE = 0.5
 

@@ -14,7 +14,7 @@ from planc.diag.registry import Rule
 from planc.ir.plan import Plan, Split
 
 if TYPE_CHECKING:
-    from planc.cost import CostedPlan
+    from planc.costing import CostedPlan
 
 SKEW = 1.1
 """The slowest stage over the mean: below this nothing is tried."""

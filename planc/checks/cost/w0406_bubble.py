@@ -14,7 +14,7 @@ from planc.diag.registry import Rule
 from planc.ir.plan import Split
 
 if TYPE_CHECKING:
-    from planc.cost import CostedPlan
+    from planc.costing import CostedPlan
 
 SHARE = 0.3
 """Share of the step's time from which the bubble is reported."""

@@ -10,7 +10,7 @@ from planc.diag.registry import Rule
 from planc.sharding.local import stored_elements
 
 if TYPE_CHECKING:
-    from planc.cost import CostedPlan
+    from planc.costing import CostedPlan
 
 
 def check(costed: CostedPlan) -> Iterator[Diagnostic]:

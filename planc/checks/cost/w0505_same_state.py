@@ -13,7 +13,7 @@ from planc.diag.registry import Rule
 from planc.ir.plan import NOUNS, Store
 
 if TYPE_CHECKING:
-    from planc.cost import CostedPlan
+    from planc.costing import CostedPlan
 
 SHARE = 0.15
 """Share of a device's memory from which replicated state is reported."""

@@ -9,7 +9,7 @@ from planc.diag.diagnostic import Diagnostic
 from planc.diag.registry import Rule
 
 if TYPE_CHECKING:
-    from planc.cost import CostedPlan
+    from planc.costing import CostedPlan
 
 LEFT = 0.04
 """Share of a device's memory that should stay free."""

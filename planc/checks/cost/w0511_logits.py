@@ -11,16 +11,16 @@ from planc.diag.registry import Rule
 from planc.ir.plan import Plan
 
 if TYPE_CHECKING:
-    from planc.cost import CostedPlan
+    from planc.costing import CostedPlan
 
 SHARE = 0.2
 """Share of a device's memory from which the logits are reported."""
 
 
 def check(costed: CostedPlan) -> Iterator[Diagnostic]:
-    from planc.cost.memory.activations import loss_bytes
-    from planc.cost.memory.peak import GIB
-    from planc.cost.memory.state import by_xla
+    from planc.costing.memory.activations import loss_bytes
+    from planc.costing.memory.peak import GIB
+    from planc.costing.memory.state import by_xla
 
     sharded = costed.sharded
     plan = sharded.plan

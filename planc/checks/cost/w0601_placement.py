@@ -15,7 +15,7 @@ from planc.ir.mesh import Mesh
 from planc.ir.plan import Plan
 
 if TYPE_CHECKING:
-    from planc.cost import CostedPlan
+    from planc.costing import CostedPlan
 
 MOST_AXES = 5
 """120 orders are tried at most."""
@@ -54,7 +54,7 @@ def _candidate_meshes(costed: CostedPlan) -> list[Mesh]:
 
     None takes activations, for which every layer waits, over more nodes than they cross.
     """
-    from planc.cost.machine.axis_orders import axis_orders, row_seconds
+    from planc.costing.machine.axis_orders import axis_orders, row_seconds
 
     plan = costed.sharded.plan
     stages = {plan.split.axis} if plan.split else set()
@@ -80,7 +80,7 @@ def _outside_s(costed: CostedPlan) -> float:
 
 def _leaves(plan: Plan, mesh: Mesh, groups: set[tuple[str, ...]]) -> bool:
     """True if activations, which every layer waits for, would cross more nodes than before."""
-    from planc.cost.machine.group import device_group
+    from planc.costing.machine.group import device_group
 
     here, there = ({g: device_group(m, plan.cluster, g).outside for g in groups} for m in (plan.mesh, mesh))
     return any(there[g] > here[g] for g in groups)
@@ -88,8 +88,8 @@ def _leaves(plan: Plan, mesh: Mesh, groups: set[tuple[str, ...]]) -> bool:
 
 def _largest_gain(costed: CostedPlan, best: Mesh) -> str:
     """The exposed transfer that the other order helps most: where it runs now and where it would."""
-    from planc.cost.machine.axis_orders import row_seconds
-    from planc.cost.machine.group import device_group
+    from planc.costing.machine.axis_orders import row_seconds
+    from planc.costing.machine.group import device_group
 
     plan = costed.sharded.plan
     then = row_seconds(plan, best, [r.row for r in costed.collectives])

@@ -13,7 +13,7 @@ from planc.ir.plan import Plan
 
 def check(plan: Plan) -> Iterator[Diagnostic]:
     """A finding for each sentence of `plan` with a dtype that its chip has no rate for, unless that is an error."""
-    from planc.cost.machine.rates import rated_dtype
+    from planc.costing.machine.rates import rated_dtype
 
     chip, reported = plan.cluster.chip, set()
     for dtype, runs, cause in _requested(plan):

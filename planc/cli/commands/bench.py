@@ -20,7 +20,7 @@ TABLES = {
     "accelerator": "accelerator",
     "large": "large",
 }
-"""What is measured, and the module of tests/lab/bench that does it."""
+"""Names of measurements, and the module of tests/lab/bench that makes each."""
 NO_LAB = """planc bench: the benches are in a checkout of planc (tests/lab), and this is an installed package.
 In a checkout: `make test`, then `.venv/bin/planc bench`."""
 

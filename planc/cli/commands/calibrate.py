@@ -22,7 +22,7 @@ from planc.ir.target import NO_TARGET, TARGETS
 if TYPE_CHECKING:
     from planc.calibration.fit_machine import Calibrated
     from planc.calibration.probes import MeasuredStep
-    from planc.cost import CostedPlan
+    from planc.costing import CostedPlan
     from planc.ir.hardware import Cluster
     from planc.ir.plan import Plan
     from planc.ir.target import AnyTarget, Target

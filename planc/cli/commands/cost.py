@@ -13,8 +13,8 @@ from planc.driver import Examined, examine
 from planc.ir.target import named
 
 if TYPE_CHECKING:
-    from planc.cost.bounds import Bound
-    from planc.cost.step.critical_path import CriticalPart
+    from planc.costing.bounds import Bound
+    from planc.costing.step.critical_path import CriticalPart
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,10 +41,10 @@ def run(options: argparse.Namespace) -> int:
 def _explain(checked: Examined, format: str) -> None:
     from planc.cli.views.report_text import parts_of, seconds, strong
     from planc.cli.views.table import fitted, table
-    from planc.cost.bounds import bounds
-    from planc.cost.elasticity import elasticities
-    from planc.cost.explain import explain
-    from planc.cost.step.critical_path import critical_path
+    from planc.costing.bounds import bounds
+    from planc.costing.elasticity import elasticities
+    from planc.costing.explain import explain
+    from planc.costing.step.critical_path import critical_path
 
     assert checked.costed is not None
     step, found = checked.costed.step, explain(checked.costed)

@@ -18,7 +18,7 @@ from planc.files import write_atomically
 from planc.ir.target import named
 
 if TYPE_CHECKING:
-    from planc.cost import CostedPlan
+    from planc.costing import CostedPlan
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -111,7 +111,7 @@ def _trace(options: argparse.Namespace) -> int:
     checked = examine(options.files[0], set=dict(options.set), target=options.target)
     if checked.costed is None:
         return refused(checked.report.diagnostics, options.format, checked.sources)
-    from planc.cost.step.trace import MOST_ACTIONS, actions, trace
+    from planc.costing.step.trace import MOST_ACTIONS, actions, trace
 
     if (count := actions(checked.costed)) > MOST_ACTIONS:
         plan = checked.costed.sharded.plan
@@ -137,7 +137,7 @@ def _trace(options: argparse.Namespace) -> int:
 
 def _snapshot(options: argparse.Namespace, costed: CostedPlan) -> int:
     """Write the predicted snapshot; it is no text, so that it needs a file."""
-    from planc.cost.step.memory_snapshot import memory_snapshot, pickled
+    from planc.costing.step.memory_snapshot import memory_snapshot, pickled
     from planc.picture.units import gib
 
     if not options.output:

@@ -23,7 +23,7 @@ from planc.language.build import build_file
 
 if TYPE_CHECKING:
     from planc.ir.report import RunCost
-    from planc.search import Found
+    from planc.searching import Found
 
 ANNOUNCED = 100_000
 """Layouts of a space that is announced."""

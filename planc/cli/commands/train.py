@@ -223,7 +223,7 @@ def _announce(ready: Prepared, options: argparse.Namespace, traced: dict[str, An
 
 
 def _peak(plan: Plan) -> str:
-    from planc.cost.machine.rates import peak_flops_per_s, rated_dtype
+    from planc.costing.machine.rates import peak_flops_per_s, rated_dtype
     from planc.ir.report import peak_text
 
     chip, dtype = plan.cluster.chip, plan.precision.compute

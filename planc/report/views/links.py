@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from math import hypot
 
-from planc.cost import CostedPlan
-from planc.cost.routes.busy import seconds_of_arcs
+from planc.costing import CostedPlan
+from planc.costing.routes.busy import seconds_of_arcs
 from planc.graph import MachineLinks, machine_links
 from planc.picture.charts import Part, legend
 from planc.picture.marks import Circle, Mark, Path, Picture, Rect, Text, clipped

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from math import log2, prod
 
-from planc.cost.machine.collective_time import transfer_s
-from planc.cost.machine.group import device_group
-from planc.cost.machine.topology import torus_dims
+from planc.costing.machine.collective_time import transfer_s
+from planc.costing.machine.group import device_group
+from planc.costing.machine.topology import torus_dims
 from planc.ir.plan import Plan
 from planc.picture.marks import Line, Mark, Picture, Rect, Text, clipped, text_px
 from planc.picture.units import rate, seconds

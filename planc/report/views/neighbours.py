@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from planc.checks import check_plan
-from planc.cost.costed import CostedPlan, cost_plan
+from planc.costing.costed import CostedPlan, cost_plan
 from planc.diag.errors import PlanError
 from planc.ir.plan import NOUNS, Gather, Noun, Plan, Recompute, Split, Store
 from planc.language.verbs.split import even

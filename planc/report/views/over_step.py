@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from planc.cost.memory.peak import GIB
-from planc.cost.step.memory_over_step import held_by_rank, sizes_over_time
+from planc.costing.memory.peak import GIB
+from planc.costing.step.memory_over_step import held_by_rank, sizes_over_time
 from planc.picture.charts import legend
 from planc.picture.marks import Circle, Line, Mark, Path, Picture, Text, text_px
 from planc.picture.scales import Scale, tick_text

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from planc.cost.bounds import bounds
-from planc.cost.compute.flops import op_bytes, op_flops
-from planc.cost.compute.gemm import matmul_bytes
-from planc.cost.compute.section import op_s
-from planc.cost.machine.rates import memory_bytes_per_s, peak_flops_per_s
+from planc.costing.bounds import bounds
+from planc.costing.compute.flops import op_bytes, op_flops
+from planc.costing.compute.gemm import matmul_bytes
+from planc.costing.compute.section import op_s
+from planc.costing.machine.rates import memory_bytes_per_s, peak_flops_per_s
 from planc.ir.hardware import Chip
 from planc.ir.plan import Plan
 from planc.picture.marks import Circle, Line, Mark, Path, Picture, Text, text_px

@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import isnan
 
 from planc.checks.cost.e0801_expect import COMPARE, measure, shown
-from planc.cost.costed import CostedPlan
-from planc.cost.explain import explain
+from planc.costing.costed import CostedPlan
+from planc.costing.explain import explain
 from planc.picture.units import percent
 from planc.report.data import Data, Subject
 from planc.report.parts import MEMORY_PARTS as PARTS

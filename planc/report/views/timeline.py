@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from planc.cost.costed import CostedPlan
-from planc.cost.step.offload import offload_s
-from planc.cost.step.optimizer import optimizer_s
-from planc.cost.step.step_time import overhead_s, updated_load
+from planc.costing.costed import CostedPlan
+from planc.costing.step.offload import offload_s
+from planc.costing.step.optimizer import optimizer_s
+from planc.costing.step.step_time import overhead_s, updated_load
 from planc.picture.charts import Part, legend
 from planc.picture.marks import Line, Mark, Path, Picture, Rect, Text, text_px
 from planc.picture.scales import Scale, tick_text

@@ -323,8 +323,8 @@ def _settings(preset: Preset) -> Settings:
 
 
 def _facts(plan: Plan, devices: int) -> Facts:
-    from planc.cost.compute.flops import model_flops_per_token
-    from planc.cost.machine.rates import peak_flops_per_s
+    from planc.costing.compute.flops import model_flops_per_token
+    from planc.costing.machine.rates import peak_flops_per_s
 
     chip, tokens = plan.cluster.chip, plan.batch.tokens
     peak = peak_flops_per_s(chip, plan.precision.compute) / chip.devices * devices

@@ -258,7 +258,7 @@ What sources say of their own runs, read again on 2026-11-25; with these and a f
 What came on 2026-11-27, with 26 runs more (Nemotron 3 Nano and Super), in turn; medians and 90th percentiles of all
 runs and of those with experts, their publisher left out, nothing fitted again:
 
-- Nemotron's scans at the rate that their kernels reach, by measurements of others (`planc/cost/compute/scan.py`; at
+- Nemotron's scans at the rate that their kernels reach, by measurements of others (`planc/costing/compute/scan.py`; at
   the rate of streams Nano's ten runs are 14 to 26 % too fast, in the end 9 % at most), and modules for multi-token
   prediction with their heads, DeepSeek-V3's on the stages of its recipe: 5.2 and 16.8 %, 8.7 and 24.9 %;
 - one copy of a token a node, where the recipe of a run's own release says HybridEP (62 runs; none was known to say so

@@ -11,8 +11,8 @@ from planc.cli.views.report_text import seconds
 from planc.cli.views.table import table
 from planc.diag.fast_dataclass import dataclass
 from planc.driver import examine
-from planc.search import search
-from planc.search.space import Space
+from planc.searching import search
+from planc.searching.space import Space
 
 PUBLISHED = {
     "gpt3_175b_a100": "gpt3_175b_a100",

@@ -13,8 +13,8 @@ from planc.cli.views.report_text import seconds
 from planc.cli.views.table import table
 from planc.ir.garbage import gc_paused
 from planc.pipeline.timeline import clear_caches
-from planc.search import Found, every, search
-from planc.search.space import Space
+from planc.searching import Found, every, search
+from planc.searching.space import Space
 
 SPACES: dict[str, int | None] = {
     "gpt3_175b_a100": None,

@@ -97,7 +97,7 @@ def _write_plan(folder: str, name: str, text: str) -> str:
 def _costing(path: str, runs: int, **given: int) -> float:
     """Median seconds of propagation, collectives and cost of a loaded plan; nothing is kept between runs."""
     from planc.checks import assume_checked
-    from planc.cost import cost_plan
+    from planc.costing import cost_plan
     from planc.sharding.propagate import propagate
 
     plan = load(path, set=given)

@@ -1,4 +1,4 @@
-"""Activation memory of a GPT block as published, tensor by tensor: a yardstick for `planc.cost.memory`.
+"""Activation memory of a GPT block as published, tensor by tensor: a yardstick for `planc.costing.memory`.
 
 The model of Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models"
 (arXiv 2205.05198): 16-bit activations, dropout with stored masks, GeLU, and attention whose scores are

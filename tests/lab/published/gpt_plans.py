@@ -12,9 +12,9 @@ from typing import Any
 
 from planc.catalog.parts.part import BLOCK
 from planc.checks import check_plan
-from planc.cost import cost_plan
-from planc.cost.memory.activations import saved_by_section
-from planc.cost.memory.state import resting
+from planc.costing import cost_plan
+from planc.costing.memory.activations import saved_by_section
+from planc.costing.memory.state import resting
 from planc.ir.sharding import Sharded
 from planc.language.build import build_file
 from planc.sharding.propagate import propagate

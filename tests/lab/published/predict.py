@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from planc.checks import assume_checked, broken_rule
-from planc.cost import CostedPlan, cost_plan
-from planc.cost.step.step_time import step_time
+from planc.costing import CostedPlan, cost_plan
+from planc.costing.step.step_time import step_time
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.collective import Collective
 from planc.ir.hardware import Cluster

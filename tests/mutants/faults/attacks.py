@@ -330,7 +330,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="S20: the meshes of a space that is searched in parts are all kept",
-        file="planc/search/branch_and_bound.py",
+        file="planc/searching/branch_and_bound.py",
         text="        self.space.forget_meshes()\n",
         planted="        pass\n",
         test=f"{BOUNDED}::test_a_space_that_is_searched_in_parts_has_the_same_best",
@@ -344,7 +344,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="S20: any number of choices of words is searched",
-        file="planc/search/space.py",
+        file="planc/searching/space.py",
         text="MOST_VARIANTS = ",
         planted="MOST_VARIANTS = 10**6 * ",
         test=f"{BOUNDED}::test_too_many_choices_of_words_are_refused",

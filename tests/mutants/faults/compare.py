@@ -98,7 +98,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="the framework's time around a call hides beside compute",
-        file="planc/cost/step/rank_cost.py",
+        file="planc/costing/step/rank_cost.py",
         text="one_s = g.launch_s + (g.transfer_s if g.waits else share * g.transfer_s)",
         planted="one_s = share * g.launch_s + (g.transfer_s if g.waits else share * g.transfer_s)",
         test="tests/cost/test_compute.py::test_a_call_costs_the_host_whatever_hides",

@@ -445,7 +445,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="cuda: values that a ring pads are multiplied for nothing",
-        file="planc/cost/compute/attention.py",
+        file="planc/costing/compute/attention.py",
         text="flops *= 2 * max(query, value) / (query + value)",
         planted="flops *= 1",
         test="tests/cuda/test_grouped_heads.py::test_padded_values_take_time",
@@ -740,7 +740,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="layers ahead are gathered and not counted",
-        file="planc/cost/memory/state.py",
+        file="planc/costing/memory/state.py",
         text="ahead = plan.buckets_ahead(framework(plan.framework).prefetched - 1)",
         planted="ahead = framework(plan.framework).prefetched - 1",
         test="tests/cost/test_memory.py::test_buckets_and_layers_ahead_are_held[prefetch 3 layers-5-1]",
@@ -769,7 +769,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="a profiler's ranges call a collective of a backward one of a forward",
-        file="planc/cost/step/span_names.py",
+        file="planc/costing/step/span_names.py",
         text="if row.phase in PHASES.get(letter, ())] or rows",
         planted="if row.phase in PHASES.get('F', ())] or rows",
         test="tests/cuda/test_named_ranges.py::test_every_collective_is_named_by_its_sentence",

@@ -19,7 +19,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="the peak of MFU is that of the dtype of reductions",
-        file="planc/cost/step/step_time.py",
+        file="planc/costing/step/step_time.py",
         text="peak_dtype=rated_dtype(chip, plan.precision.compute),",
         planted="peak_dtype=rated_dtype(chip, plan.precision.reduce),",
         test="tests/random_plans/test_random_plans.py::test_plans_break_no_promise",

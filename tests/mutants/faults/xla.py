@@ -259,14 +259,14 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="a pipeline in lockstep is as fast as its shorter stages",
-        file="planc/cost/step/lockstep_cost.py",
+        file="planc/costing/step/lockstep_cost.py",
         text="max(stages, key=lambda v: plan.stages[v][1] - plan.stages[v][0])",
         planted="min(stages, key=lambda v: plan.stages[v][1] - plan.stages[v][0])",
         test="tests/cost/test_lockstep.py::test_every_stage_takes_as_long_as_the_longest",
     ),
     Fault(
         name="search: ranks that share both ends of a model are bounded as if one had them",
-        file="planc/search/lower_bounds.py",
+        file="planc/searching/lower_bounds.py",
         text="within = self.space.plan.model.blocks if self.in_lockstep(shape) else None",
         planted="within = None",
         test="tests/search/test_search.py::test_with_a_target_it_equals_costing_every_program[pp_recompute-xla]",

@@ -1,0 +1,118 @@
+"""How far a plan is from where communication binds: the rooflines of `planc.costing.machine.roofline` for its own axes.
+
+Closed forms for one layer's matmuls on a cluster's links, with efficiencies but without latencies. They say
+which way to move; how long the step takes says `planc.costing.step.step_time`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from planc.costing.machine.group import device_group
+from planc.costing.machine.roofline import critical_expert_ffn, critical_tokens, critical_tokens_per_device, largest_tp
+from planc.costing.machine.topology import DeviceGroup
+from planc.diag.fast_dataclass import dataclass
+from planc.ir.base import Value
+from planc.ir.model import EXPERTS
+from planc.ir.plan import Plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bound(Value):
+    """A figure of the plan beside the limit at which transfers or memory take as long as the matmuls."""
+
+    what: str
+    axis: str
+    """The mesh axes joined by `+`; empty for a single chip."""
+    has: float
+    limit: float
+    side: Literal["least", "most"]
+    """The side of `limit` on which compute binds: values of at `least` or at `most` the limit."""
+
+    @property
+    def by_compute(self) -> bool:
+        """True if the plan is on the side of the limit where compute binds."""
+        return self.has >= self.limit if self.side == "least" else self.has <= self.limit
+
+
+def bounds(plan: Plan) -> tuple[Bound, ...]:
+    """The rooflines that concern `plan`: its matmuls, and each kind of parallelism that it uses.
+
+    >>> [(b.axis, f"{b.has:.0f} of {b.limit:.0f}", b.by_compute) for b in bounds(plan)]
+    [('', '8192 of 295', True), ('fsdp', '32768 of 2472', True), ('tp', '8 of 13', True)]
+    """
+    return (_chip(plan), *_data(plan), *_tensor(plan), *_experts(plan))
+
+
+def _chip(plan: Plan) -> Bound:
+    """A matmul of T tokens does 2 T FLOPs for each of its weights, which have the dtype of the products."""
+    narrow = {q.dtype for q in plan.quantize}
+    dtype = narrow.pop() if len(narrow) == 1 and narrow <= plan.cluster.chip.flops_per_s.keys() else "bf16"
+    return Bound(
+        what="tokens in a matmul, for weights to stream from memory in time",
+        axis="",
+        has=_tokens_at_once(plan),
+        limit=critical_tokens(plan.cluster.chip, dtype),
+        side="least",
+    )
+
+
+def _tokens_at_once(plan: Plan) -> float:
+    """Tokens of one microbatch in a device's matmuls."""
+    inside = plan.mesh.size(*(a for a in plan.axes_of("sequence") if a not in plan.data_axes))
+    return plan.batch.microbatch_sequences * plan.batch.sequence_tokens / inside
+
+
+def _data(plan: Plan) -> Iterator[Bound]:
+    """Weights gathered and gradients reduced, each time beside the matmuls of the tokens between two times."""
+    axes = plan.mesh.in_order({*plan.data_axes, *plan.store("params"), *plan.axes_of("sequence")})
+    group = _group_over(plan, axes)
+    if group is None:
+        return
+    divided = plan.mesh.size(*_tensor_axes(plan))
+    often = plan.gather_per_in("") == "pass"
+    tokens = _tokens_at_once(plan) * (1 if often else plan.microbatches)
+    yield Bound(
+        what=f"tokens a device for each time that weights move ({'microbatch' if often else 'step'})",
+        axis="+".join(axes),
+        has=tokens / divided,
+        limit=critical_tokens_per_device(plan.cluster, group, divided=divided),
+        side="least",
+    )
+
+
+def _tensor_axes(plan: Plan) -> tuple[str, ...]:
+    return plan.axes_of("ffn") if "ffn" in plan.model.sizes else ()
+
+
+def _tensor(plan: Plan) -> Iterator[Bound]:
+    axes = _tensor_axes(plan)
+    group = _group_over(plan, axes)
+    if group is not None:
+        yield Bound(
+            what="ways of tensor parallelism",
+            axis="+".join(axes),
+            has=group.size,
+            limit=largest_tp(plan.cluster, group, plan.model.sizes["ffn"]),
+            side="most",
+        )
+
+
+def _experts(plan: Plan) -> Iterator[Bound]:
+    axes = plan.axes_of("experts", EXPERTS) if "experts" in plan.model.sizes else ()
+    group = _group_over(plan, axes)
+    if group is not None:
+        yield Bound(
+            what="width of an expert, for tokens to be sent in time",
+            axis="+".join(axes),
+            has=plan.model.sizes["expert_ffn"],
+            limit=critical_expert_ffn(plan.cluster, group, plan.model.sizes["experts"], plan.model.top_k),
+            side="least",
+        )
+
+
+def _group_over(plan: Plan, axes: tuple[str, ...]) -> DeviceGroup | None:
+    """Where a group over these axes lies; None for a group of one."""
+    group = device_group(plan.mesh, plan.cluster, axes)
+    return group if group.size > 1 and group.levels else None

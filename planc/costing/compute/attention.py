@@ -1,0 +1,226 @@
+"""Seconds of attention's core on one device: a fused kernel, or products with stored scores.
+
+Sources: Dao 2023, FlashAttention-2 (arXiv:2307.08691), for the fused kernel; efficiencies are fitted
+(`docs/measured/accuracy.md`).
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from planc.costing.compute.flops import head_widths, local_dim, op_bytes, op_flops
+from planc.costing.compute.gemm import gemm_s
+from planc.costing.compute.shapes import Gemm
+from planc.costing.machine.op_tables import table_s
+from planc.costing.machine.rates import dtype_s_per_flop, memory_bytes_per_s, peak_flops_per_s
+from planc.ir.attention_kernel import AttentionKernel
+from planc.ir.collective import DTYPE_BYTES
+from planc.ir.hardware import Chip
+from planc.ir.op_tables import OpTable, table_of
+from planc.ir.probe import attention_flops
+from planc.ir.sharding import OpSharding, Sharded
+from planc.sharding.local import local_elements
+from planc.sharding.recompute import replay
+
+FLASH_BACKWARD = 2.5
+"""Work of flash attention's backward in units of its forward: it makes the scores again (Dao 2023)."""
+UNFUSED_BYTES = {False: 9.0, True: 11.0}
+"""Bytes moved for each score of unfused attention in 16 bits between its products, forward and backward: read and
+written by the softmax and by the dropout (with a byte of mask); then back: dropout, softmax. A product writes or
+reads each score once more, beside its arithmetic."""
+
+
+def attention_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool) -> float:
+    """Seconds of attention's core for one microbatch on one device.
+
+    It is one fused kernel that stores no score, or products with the scores between them in memory: as the program of a
+    target has it (`Sharded.attention`), or else as the plan's `attention core` says.
+
+    Args:
+        sharded: the plan with its layouts.
+        o: the attention op, with the layout of its index space.
+        chip: the device; its efficiency of attention is that of FlashAttention-2 with heads of `USUAL_WIDTH`.
+        backward: true for the backward, which does `FLASH_BACKWARD` times the work of the forward.
+
+    >>> seconds = attention_s(sharded, ops["attention.core"], h100, backward=False)
+    >>> f"{seconds * 1e6:.0f} us"  # 137 GFLOP at 0.9 of the peak
+    '154 us'
+    """
+    plan, kernel = sharded.plan, sharded.attention
+    if kernel is not None and kernel.stores_scores and attention_table(sharded, o, chip, backward=backward) is None:
+        return _stored_scores_s(sharded, o, chip, kernel, backward=backward)
+    if kernel is None and plan.attention is not None and plan.attention.runs == "unfused":
+        return _unfused_s(sharded, o, chip, backward=backward)
+    if (table := attention_table(sharded, o, chip, backward=backward)) is not None:
+        return _measured_s(sharded, o, chip, table, backward=backward)
+    times = FLASH_BACKWARD if backward else 1.0
+    peak = peak_flops_per_s(chip, plan.precision.compute) / chip.devices
+    masked = kernel is not None and kernel.windows_by_mask and o.op.window
+    flops = _product_flops(sharded, o, scores_of(sharded, o)) if masked else op_flops(sharded, o)
+    if kernel is not None and kernel.pads_values:
+        query, value = (sharded.model.sizes[sharded.model.tensor[t].dims[-1]] for t in (o.op.inputs[0], o.op.output))
+        flops *= 2 * max(query, value) / (query + value)
+    arithmetic = times * flops / (peak * attention_efficiency(sharded, o, chip))
+    traffic_s = times * op_bytes(sharded, o) / memory_bytes_per_s(chip)
+    repeated_s = repeated_bytes(sharded, o) / memory_bytes_per_s(chip)
+    return max(arithmetic, traffic_s) + repeated_s + chip.launch_s * (2 if backward else 1)
+
+
+def attention_table(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool) -> OpTable | None:
+    """The table of measured rates of `chip` that the seconds of attention op `o` are from, or of its `backward`; None:
+    they are the curve's.
+
+    What was measured is the stack's own kernel on whole causal sequences, all heads as wide for values as for keys. A
+    plan of `sharded` that names a kernel, divides the sequence or has a window has no table, nor has a program that
+    stores its scores on an accelerator: its kernel is another one.
+
+    >>> attention_table(sharded, ops["attention.core"], h100, backward=False) is None  # no file has one
+    True
+    """
+    plan, kernel = sharded.plan, sharded.attention
+    if not chip.tables or o.op.window or o.layout.get("sequence") or (plan.attention and plan.attention.runs):
+        return None
+    query, value = (sharded.model.sizes[sharded.model.tensor[t].dims[-1]] for t in (o.op.inputs[0], o.op.output))
+    if query != value or (kernel is not None and kernel.stores_scores and not chip.hosts_itself):
+        return None
+    return table_of(chip.tables, "attention_backward" if backward else "attention", plan.precision.compute)
+
+
+def _measured_s(sharded: Sharded, o: OpSharding, chip: Chip, table: OpTable, *, backward: bool) -> float:
+    """Seconds of attention by its table, and of keys and values that are repeated for it."""
+    plan, model = sharded.plan, sharded.model
+    times = FLASH_BACKWARD if backward else 1.0
+    peak = peak_flops_per_s(chip, plan.precision.compute) / chip.devices
+
+    def curve_s(sizes: tuple[float, ...]) -> float:
+        reached = min(MOST_EFFICIENT, chip.attention_efficiency * head_share(sizes[3], chip.name))
+        return times * attention_flops(sizes) / (peak * reached) + chip.launch_s * (2 if backward else 1)
+
+    sizes = (
+        *(local_dim(sharded, o, d) for d in ("batch", "heads")),
+        float(plan.batch.sequence_tokens),
+        float(model.sizes[model.tensor[o.op.output].dims[-1]]),
+    )
+    seconds = table_s(table, sizes, work=lambda s: times * attention_flops(s), curve_s=curve_s, units_per_s=peak)
+    return seconds + repeated_bytes(sharded, o) / memory_bytes_per_s(chip)
+
+
+def repeated_bytes(sharded: Sharded, o: OpSharding) -> float:
+    """Bytes that one device reads and writes to give each query head keys and values of its own; as many again in the
+    backward, which sums their gradients. 0 where the kernel takes grouped heads, or no head is shared.
+
+    8 query heads share one key head on each device: keys and values of 8,192 tokens are read once and written 8 times.
+
+    >>> repeated_bytes(sharded, ops["attention.core"])
+    0.0
+    >>> from dataclasses import replace
+    >>> apart = replace(sharded, attention=AttentionKernel(repeats_keys=True))
+    >>> repeated_bytes(apart, ops["attention.core"]) == 2 * 8192 * 128 * (1 + 8) * 2
+    True
+    """
+    kernel, model = sharded.attention, sharded.model
+    if kernel is None or not kernel.repeats(o.op) or "kv_heads" not in model.tensor[o.op.inputs[1]].dims:
+        return 0.0
+    plan = sharded.plan
+    given = [(t, model.tensor[t].dims) for t in o.op.inputs[1:3]]
+    read = sum(local_elements(plan, dims, o.needs(t, dims)) for t, dims in given)
+    written = read / local_dim(sharded, o, "kv_heads") * local_dim(sharded, o, "heads")
+    return (read + written) * DTYPE_BYTES[plan.precision.compute]
+
+
+KERNELS = {"triton": 0.5, "cudnn": 1.5}
+"""Speed of some kernels of attention beside FlashAttention-2: its predecessor in Triton, and cuDNN's."""
+MOST_EFFICIENT = 0.9
+EXPONENTIALS = 32
+"""Softmax cost per score, as extra head_dim columns: small heads are less efficient."""
+EXPONENTIALS_ON = {"a100": 16, "a100_40": 16, "b200": 64, "gb200": 64}
+"""The same for chips with other ratios of products to exponentials: a multiprocessor makes 16 of them a clock, 32 in
+Blackwell Ultra (CUDA C++ programming guide, arithmetic instructions), beside 2048 FLOPs of an A100's products in 16
+bits, 4096 of an H100's and 8192 of Blackwell's."""
+USUAL_WIDTH = 128
+"""The head_dim at which a chip's `attention_efficiency` is measured."""
+
+
+def attention_efficiency(sharded: Sharded, o: OpSharding, chip: Chip) -> float:
+    """Share of the peak that the plan's kernel reaches with the heads of op `o`, at most `MOST_EFFICIENT`.
+
+    `chip.attention_efficiency` is that of FlashAttention-2 with heads of `USUAL_WIDTH`; `sharded` says which kernel the
+    plan chooses, whose speed relative to it is in `KERNELS`.
+
+    >>> attention_efficiency(sharded, ops["attention.core"], h100)
+    0.9
+    """
+    plan = sharded.plan
+    speed = KERNELS.get(plan.attention.runs, 1.0) if plan.attention else 1.0
+    shape = head_share(head_widths(sharded.model, o.op) / 2, chip.name)
+    return min(MOST_EFFICIENT, chip.attention_efficiency * speed * shape)
+
+
+def head_share(width: float, chip: str = "") -> float:
+    """Efficiency of attention at head_dim `width`, relative to `USUAL_WIDTH`, on the `chip` of that name.
+
+    >>> head_share(128), round(head_share(64), 3), round(head_share(64, "a100"), 3)
+    (1.0, 0.833, 0.9)
+    """
+    columns = EXPONENTIALS_ON.get(chip, EXPONENTIALS)
+    return (1 + columns / USUAL_WIDTH) / (1 + columns / width)
+
+
+def _stored_scores_s(sharded: Sharded, o: OpSharding, chip: Chip, kernel: AttentionKernel, *, backward: bool) -> float:
+    """Seconds of products over scores that a target's program keeps in memory, all of them computed.
+
+    The backward has four products, or five and the softmax once more where the block's replay did not make the
+    probabilities again: a replay keeps tensors that have names, and probabilities have none.
+    """
+    scores = scores_of(sharded, o)
+    times, score_bytes = 1.0, kernel.forward_bytes
+    if backward:
+        again = o.ring or o.op.name not in _replayed(sharded, o)
+        times = 2.5 if again else 2.0
+        score_bytes = kernel.backward_bytes + (kernel.replay_bytes if again else 0.0)
+    arithmetic_s = times * _product_flops(sharded, o, scores) * dtype_s_per_flop(chip, sharded.plan.precision.compute)
+    traffic = score_bytes * scores + times * op_bytes(sharded, o)
+    return arithmetic_s + traffic / memory_bytes_per_s(chip) + 2 * times * chip.launch_s
+
+
+def scores_of(sharded: Sharded, o: OpSharding) -> float:
+    """Number of scores of a microbatch that one device computes in the attention op `o` of `sharded`, masked ones too.
+
+    A ring whose ranks have one piece from each end of a sequence leaves out the half of its later turns.
+
+    >>> scores_of(sharded, ops["attention.core"]) == 8 * 8192 * 8192  # 8 of 64 heads
+    True
+    """
+    plan = sharded.plan
+    rows = prod(local_dim(sharded, o, d) for d in ("batch", "sequence", "heads"))
+    scores = rows * plan.batch.sequence_tokens
+    ranks = plan.mesh.size(*o.layout.get("sequence", ()))
+    if o.ring and plan.attention is not None and plan.attention.balance == "headtail":
+        scores *= (ranks + 1) / (2 * ranks)
+    return scores
+
+
+def _product_flops(sharded: Sharded, o: OpSharding, scores: float) -> float:
+    """FLOPs of the forward's two products over so many scores."""
+    return 2.0 * scores * head_widths(sharded.model, o.op)
+
+
+def _replayed(sharded: Sharded, o: OpSharding) -> tuple[str, ...]:
+    """Names of the ops that run again in the backward of an op's block."""
+    kind = next((kind for kind in sharded.model.blocks if o in sharded.ops[kind]), None)
+    return replay(sharded.plan, kind).ops if kind is not None else ()
+
+
+def _unfused_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool) -> float:
+    """The whole square of scores, masked or not: two products a head each way, and passes over the scores."""
+    plan, model = sharded.plan, sharded.model
+    rows, heads = (prod(local_dim(sharded, o, d) for d in dims) for dims in (("sequence",), ("batch", "heads")))
+    keys = plan.batch.sequence_tokens
+    query, value = (model.sizes[model.tensor[t].dims[-1]] for t in (o.op.inputs[0], o.op.output))
+    products = [Gemm(rows, keys, query, heads), Gemm(rows, value, keys, heads)]
+    if backward:
+        products += [Gemm(rows, query, keys, heads), Gemm(keys, query, rows, heads)]
+        products[:2] = [Gemm(rows, keys, value, heads), Gemm(keys, value, rows, heads)]
+    one = dtype_s_per_flop(chip, plan.precision.compute)
+    products_s = sum(gemm_s(g, chip, one, DTYPE_BYTES[plan.precision.compute]) for g in products)
+    return products_s + UNFUSED_BYTES[backward] * heads * rows * keys / memory_bytes_per_s(chip) + 2 * chip.launch_s

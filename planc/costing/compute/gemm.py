@@ -1,0 +1,277 @@
+"""Matrix products of one microbatch on one device: shapes, fused products, seconds.
+
+Source: NVIDIA, Matrix Multiplication Background User's Guide
+(https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication), with parameters of each chip
+that are fitted (`docs/measured/accuracy.md`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import ceil, inf, prod
+
+from planc.costing.compute.flops import cache_of, local_dim, update_products
+from planc.costing.compute.quantize import casts_s, product_dtype, quantized, s_per_flop
+from planc.costing.compute.shapes import Gemm
+from planc.costing.machine.op_tables import table_s
+from planc.costing.machine.rates import memory_bytes_per_s, peak_flops_per_s
+from planc.frameworks import framework
+from planc.ir.cache import cached_on
+from planc.ir.collective import DTYPE_BYTES
+from planc.ir.hardware import Chip
+from planc.ir.model import ROUTED, Op
+from planc.ir.op_tables import OpTable, table_of
+from planc.ir.plan import Plan
+from planc.ir.sharding import OpSharding, Sharded
+
+
+@cached_on(lambda sharded, o: (sharded.plan.cache, (o.op.name, o.op.output)))
+def gemm_of(sharded: Sharded, o: OpSharding) -> Gemm:
+    """The product that the forward of matmul op `o` is on one device: rows of its input by columns of its weight.
+
+    Dims that input, weight and output share (experts) count the products. `sharded` has the local sizes.
+
+    >>> gemm_of(sharded, ops["ffn.gate"])
+    Gemm(m=8192, n=3584, k=8192, groups=1)
+    """
+    model = sharded.model
+    taken = model.tensor[o.op.inputs[0]].dims
+    made = model.tensor[o.op.output].dims
+    weight = tuple(dict.fromkeys(d for p in o.op.weights for d in model.param[p].dims))
+    sizes = {d: local_dim(sharded, o, d) for d in dict.fromkeys((*taken, *weight))}
+    return Gemm(
+        m=prod(sizes[d] for d in taken if d not in weight),
+        n=prod(sizes[d] for d in weight if d not in taken),
+        k=prod(sizes[d] for d in weight if d in taken and d not in made),
+        groups=prod(sizes[d] for d in weight if d in taken and d in made),
+    )
+
+
+def gemm_s(
+    gemm: Gemm, chip: Chip, s_per_flop: float, element_bytes: float, at_once: float = inf, dtype: str = ""
+) -> float:
+    """Seconds of one product: the slower of arithmetic and memory traffic, and a launch; or what the hardware file's
+    table says that was measured, launch included.
+
+    Starting and ending a tile takes as long as `matmul_depth` more steps of the contraction, less what runs beside
+    another tile's steps: at most half of the time. The last wave of tiles leaves `matmul_tail` of the cores' time
+    unused (NVIDIA, "Matrix Multiplication Background User's Guide": tile and wave quantization).
+
+    Args:
+        gemm: the product.
+        chip: the device: its memory rate, cores, launch and the two parameters above, which are fitted.
+        s_per_flop: seconds of one FLOP at the reached rate.
+        element_bytes: bytes of an element of the inputs and the output.
+        at_once: groups whose tiles run beside each other, where each group is a kernel of its own.
+        dtype: of the product, for the table; "": the curve alone. Several groups have no table.
+
+    >>> f"{gemm_s(Gemm(8192, 8192, 8192), h100, 1 / 989e12, 2) * 1e3:.2f} ms"  # 1.1 PFLOP
+    '1.11 ms'
+    """
+    table = product_table(gemm, chip, dtype)
+    if table is None:
+        return _curve_s(gemm, chip, s_per_flop, element_bytes, at_once)
+    return table_s(
+        table,
+        (gemm.m, gemm.n, gemm.k),
+        work=lambda sizes: Gemm(*sizes).flops,
+        curve_s=lambda sizes: _curve_s(Gemm(*sizes), chip, s_per_flop, element_bytes, at_once),
+        units_per_s=peak_flops_per_s(chip, dtype) / chip.devices,
+    )
+
+
+def product_table(gemm: Gemm, chip: Chip, dtype: str) -> OpTable | None:
+    """The table of measured rates of `chip` that the seconds of a product in `dtype` are from; None: the curve's.
+
+    >>> product_table(Gemm(8192, 8192, 8192), h100, "bf16") is None  # no file has one
+    True
+    """
+    if not chip.tables or gemm.groups != 1 or dtype not in chip.flops_per_s:
+        return None
+    return table_of(chip.tables, "matmul", dtype)
+
+
+def _curve_s(gemm: Gemm, chip: Chip, s_per_flop: float, element_bytes: float, at_once: float) -> float:
+    """Seconds of one product without a table."""
+    depth = 1 + chip.matmul_depth / (chip.matmul_depth + gemm.k)
+    tail = 1.0
+    if chip.matmul_tail:
+        tiles = min(gemm.groups, at_once) * ceil(gemm.m / TILE_ROWS) * ceil(gemm.n / TILE_COLUMNS)
+        tail += chip.matmul_tail * max(1, chip.cores) / tiles
+    arithmetic = gemm.flops * s_per_flop * depth * tail
+    traffic = gemm.elements * element_bytes / memory_bytes_per_s(chip)
+    return max(arithmetic, traffic) + chip.launch_s
+
+
+TILE_ROWS, TILE_COLUMNS = 128, 256
+"""Tile of a matmul's output that one core computes: the usual one of large matmuls."""
+
+
+def fused_of(sharded: Sharded, o: OpSharding) -> tuple[Gemm, float]:
+    """The product that matmul op `o` of `sharded` is part of, and its share of it by columns.
+
+    Products of one input are run as one, with their columns side by side, where they belong to one module: query, key
+    and value; gate and up (Megatron-Core's `linear_qkv` and `linear_fc1`). One launch, one wave of tiles, one cast of
+    the input, and the input's gradient contracts over all columns.
+
+    >>> fused_of(sharded, ops["ffn.gate"])
+    (Gemm(m=8192, n=7168, k=8192, groups=1), 0.5)
+    """
+    return _fused_products(sharded)[o.op.name, o.op.output]
+
+
+@cached_on(lambda sharded: (sharded.plan.cache, ()))
+def _fused_products(sharded: Sharded) -> dict[tuple[str, str], tuple[Gemm, float]]:
+    """The fused product of every matmul, by the names of op and output."""
+    found = {}
+    for ops in sharded.ops.values():
+        for parts in _fused_groups(sharded, [o for o in ops if o.op.kind == "matmul"]):
+            columns = sum(gemm.n for _, gemm in parts)
+            for op, gemm in parts:
+                whole = Gemm(gemm.m, columns, gemm.k, gemm.groups)
+                found[op.name, op.output] = whole, gemm.n / columns if columns else 1.0
+    return found
+
+
+def _fused_groups(sharded: Sharded, matmuls: list[OpSharding]) -> Iterable[list[tuple[Op, Gemm]]]:
+    """Matmuls of a section with the same input, module, dtype and size, together."""
+    groups: dict[object, list[tuple[Op, Gemm]]] = {}
+    for o in matmuls:
+        gemm = gemm_of(sharded, o)
+        same = (o.op.inputs, _parent(o.op), id(quantized(sharded.plan, o.op)), gemm.m, gemm.k, gemm.groups)
+        groups.setdefault(same, []).append((o.op, gemm))
+    return groups.values()
+
+
+def _parent(op: Op) -> str:
+    return op.module.rpartition(".")[0]
+
+
+def matmul_bytes(sharded: Sharded, o: OpSharding) -> float:
+    """Bytes of the two inputs and the output of matmul op `o` on one device, for one microbatch: its share, where it
+    runs fused with others, whose input is read once. `sharded` has the local sizes.
+
+    >>> matmul_bytes(sharded, ops["ffn.gate"]) == 2 * (8192 * 8192 / 2 + 8192 * 3584 + 8192 * 3584)  # and ffn.up
+    True
+    """
+    gemm, share = fused_of(sharded, o)
+    return share * gemm.elements * DTYPE_BYTES[sharded.plan.precision.compute]
+
+
+@cached_on(lambda sharded, o, chip, backward: (cache_of(sharded, chip), (o.op.name, o.op.output, o.op.fixed, backward)))
+def products_s(sharded: Sharded, o: OpSharding, chip: Chip, backward: bool) -> tuple[float, ...]:
+    """Seconds of the product of matmul op `o` in the forward, or of the two in the `backward`: the input's gradient and
+    the weight's. A gradient that is not made takes none; the products of a low-rank update are added to each.
+
+    An op that runs fused with others is charged its share of the columns. `sharded` has the local sizes and `chip` the
+    rates.
+
+    >>> [f"{s * 1e3:.2f} ms" for s in products_s(sharded, ops["ffn.gate"], h100, True)]
+    ['0.49 ms', '0.49 ms']
+    """
+    gemm, share = fused_of(sharded, o)
+    gemm = _with_shared_tiles(sharded.plan, gemm)
+    one = s_per_flop(sharded.plan, o.op, chip)
+    size, dtype = DTYPE_BYTES[sharded.plan.precision.compute], product_dtype(sharded.plan, o.op)
+    at_once = framework(sharded.plan.framework).expert_streams or inf
+    host_s = _started_s(sharded.plan, gemm)
+    to_input = Gemm(gemm.m, gemm.k, gemm.n, gemm.groups)
+    to_weight = Gemm(gemm.k, gemm.n, gemm.m, gemm.groups)
+    if not o.op.fixed:
+        products = (to_input, to_weight) if backward else (gemm,)
+        return tuple(share * max(gemm_s(g, chip, one, size, at_once, dtype), host_s) for g in products)
+    updates = [Gemm(*sides) for sides in update_products(sharded, o)]
+    made: tuple[list[tuple[float, Gemm]], list[tuple[float, Gemm]]] = ([(share, gemm)], [])
+    if backward:
+        goes_on, trained = o.op.inputs[0] not in o.op.fixed, any(p not in o.op.fixed for p in o.op.weights)
+        made = [(share, to_input)] * goes_on, [(share, to_weight)] * trained
+        made[0].extend((1.0, Gemm(g.m, g.k, g.n)) for g in (updates if goes_on else updates[1:]))
+        made[1].extend((1.0, Gemm(g.k, g.n, g.m)) for g in updates)
+    else:
+        made[0].extend((1.0, g) for g in updates)
+    found = tuple(sum(part * gemm_s(g, chip, one, size, at_once, dtype) for part, g in some) for some in made)
+    return found if backward else found[:1]
+
+
+def _started_s(plan: Plan, gemm: Gemm) -> float:
+    """Seconds of the host to start the products of several experts; 0 where another microbatch runs beside."""
+    return 0.0 if gemm.groups == 1 or runs_beside(plan) else gemm.groups * framework(plan.framework).expert_call_s
+
+
+def runs_beside(plan: Plan) -> bool:
+    """True if another microbatch runs beside each, so that the device has work while the host waits or starts ops.
+
+    >>> runs_beside(plan)
+    False
+    """
+    return any(o.method == "dual_batch" for o in plan.overlaps)
+
+
+def _with_shared_tiles(plan: Plan, gemm: Gemm) -> Gemm:
+    """The product `gemm` with the rows that are computed twice: those of a tile that two experts share, one at each
+    boundary of two experts (JAX, pallas/ops/tpu/megablox/gmm.py: at most `tiles_m + num_groups - 1` tiles)."""
+    rows = framework(plan.framework).expert_tile_rows if plan.cluster.kind == "torus" else 0
+    if not rows or gemm.groups == 1 or plan.route is None or plan.route.method != "dropless":
+        return gemm
+    return Gemm(gemm.m + rows * (1 - 1 / gemm.groups), gemm.n, gemm.k, gemm.groups)
+
+
+def matmul_op_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool) -> float:
+    """Seconds of matmul op `o` for one microbatch on one device: its products, the casts of a quantized one, the biases
+    of experts.
+
+    `backward` asks for the backward's; `sharded` has the local sizes and the plan's `quantize` sentences, `chip` the
+    rates.
+
+    >>> f"{matmul_op_s(sharded, ops['ffn.gate'], h100, backward=False) * 1e3:.2f} ms"  # 481 GFLOP
+    '0.49 ms'
+    """
+    seconds = sum(products_s(sharded, o, chip, backward))
+    if sharded.plan.quantize:
+        seconds += casts_s(sharded, o, gemm_of(sharded, o), fused_of(sharded, o)[1], chip, backward=backward)
+    return seconds + _biases_s(sharded, o, chip, backward=backward)
+
+
+def weights_s(sharded: Sharded, o: OpSharding, chip: Chip) -> float:
+    """Seconds of the part of matmul op `o`'s backward that only its weights' gradient takes, on one device (`chip`).
+
+    >>> f"{weights_s(sharded, ops['ffn.gate'], h100) * 1e3:.2f} ms"
+    '0.49 ms'
+    """
+    return products_s(sharded, o, chip, True)[1]
+
+
+def update_s(sharded: Sharded, o: OpSharding, chip: Chip) -> float:
+    """Seconds of the first product of the low-rank update of matmul op `o`, its input by A, on one device (`chip`);
+    `sharded` has the local sizes.
+
+    >>> update_s(sharded, ops["ffn.gate"], h100)  # it has no update
+    0.0
+    """
+    one, size = s_per_flop(sharded.plan, o.op, chip), DTYPE_BYTES[sharded.plan.precision.compute]
+    dtype = product_dtype(sharded.plan, o.op)
+    return sum((gemm_s(Gemm(*g), chip, one, size, dtype=dtype) for g in update_products(sharded, o)[:1]), 0.0)
+
+
+BIAS_PASSES = {False: 4, True: 2}
+"""Passes over the output of several products that have biases, forward and backward: each expert's part is read and
+written with its bias added, then again to join the parts; back, the gradient is split and summed."""
+WEIGHTED_BIAS_BYTES = {False: 28, True: 40}
+"""Bytes moved for each element where the last bias of an expert, times a token's weight, is added in fp32: the product
+of both is written (4), added to the output (6 read, 4 written), the parts are joined (8) and cast (6). Back: the cast
+(6), the output's gradient cast and joined (10), and for the gradients of bias and weight a product of two (8) and its
+sum (4) each (Megatron-Core, `TEGroupedMLP._apply_bias`). The first bias is added by the product itself."""
+
+
+def _biases_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool) -> float:
+    """Seconds of the biases of experts, one a group of rows."""
+    if len(o.op.params) == 1 or (gemm := gemm_of(sharded, o)).groups == 1:
+        return 0.0
+    plan = sharded.plan
+    if not framework(plan.framework).expert_bias_in_fp32:
+        each = float(BIAS_PASSES[backward] * DTYPE_BYTES[plan.precision.compute])
+    elif sharded.model.tensor[o.op.output].region == ROUTED:
+        each = float(WEIGHTED_BIAS_BYTES[backward])
+    else:
+        return 0.0
+    return each * gemm.groups * gemm.m * gemm.n / memory_bytes_per_s(chip) + chip.launch_s

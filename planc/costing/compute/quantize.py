@@ -1,0 +1,119 @@
+"""Matmuls in a narrower dtype: which ops a `quantize` sentence names, their rate, and the casts of their inputs.
+
+The casts are those of Transformer Engine (https://docs.nvidia.com/deeplearning/transformer-engine).
+"""
+
+from __future__ import annotations
+
+from planc.costing.compute.shapes import Gemm
+from planc.costing.machine.rates import dtype_s_per_flop, memory_bytes_per_s
+from planc.frameworks import framework
+from planc.frameworks.framework import BLACKWELL
+from planc.ir.cache import cached_on
+from planc.ir.collective import DTYPE_BYTES
+from planc.ir.hardware import Chip
+from planc.ir.model import Op
+from planc.ir.plan import Plan, Quantize
+from planc.ir.sharding import OpSharding, Sharded
+from planc.sharding.recompute import names_op
+from planc.sharding.stage_assignment import microbatches_each
+
+
+def quantized(plan: Plan, op: Op) -> Quantize | None:
+    """The `quantize` sentence of `plan` that op `op` falls under; None for an op in the compute dtype."""
+    return _quantized(plan, op) if op.kind == "matmul" and plan.quantize else None
+
+
+@cached_on(lambda plan, op: (plan.cache, (op.name, op.region)))
+def _quantized(plan: Plan, op: Op) -> Quantize | None:
+    for q in plan.quantize:
+        if any(names_op(w, op) for w in q.ops) and not any(names_op(w, op) for w in q.kept):
+            return q
+    return None
+
+
+def s_per_flop(plan: Plan, op: Op, chip: Chip) -> float:
+    """Seconds of one FLOP of op `op` at the reached rate of the dtype it is done in; a mean over layers when `plan`
+    quantizes some of them.
+
+    >>> f"{1 / s_per_flop(plan, ops['ffn.gate'].op, h100) / 1e12:.0f} TFLOP/s"  # nothing is quantized: bf16
+    '989 TFLOP/s'
+    """
+    wide = dtype_s_per_flop(chip, plan.precision.compute)
+    chosen = quantized(plan, op)
+    if chosen is None:
+        return wide
+    kept = sum(end - begin for begin, end in chosen.kept_layers) / plan.model.layers
+    return kept * wide + (1 - kept) * dtype_s_per_flop(chip, chosen.dtype)
+
+
+def product_dtype(plan: Plan, op: Op) -> str:
+    """The dtype that all products of op `op` in `plan` are done in; "" where some layers' are done in another.
+
+    >>> product_dtype(plan, ops["ffn.gate"].op)
+    'bf16'
+    """
+    chosen = quantized(plan, op)
+    if chosen is None:
+        return plan.precision.compute
+    return "" if chosen.kept_layers else chosen.dtype
+
+
+HALF_A_BYTE = 0.5
+"""Bytes of a float4."""
+TILED = ("blockwise",)
+"""Recipes with scales of their own for tiles, without saying the tile's size."""
+
+
+def casts_s(sharded: Sharded, o: OpSharding, gemm: Gemm, input_share: float, chip: Chip, *, backward: bool) -> float:
+    """Seconds of casting the inputs of one quantized matmul: read, and written twice.
+
+    Transformer Engine writes each tensor as it is and transposed, since narrow matmuls take one layout alone. A scale
+    for a whole tensor is found by reading all of it first. The forward casts the input, once for all products of it,
+    and the weight: once a step, or as often as it is gathered. The backward casts the gradient of the output.
+
+    Where a framework fuses it, a norm finds the largest value of what it writes (Transformer Engine, pull request
+    2013; Megatron's gated activation is a kernel of its own, which does not). Blackwell's float8 products of whole
+    scales take any layout, so that one copy is written (its `is_non_tn_fp8_gemm_supported`).
+
+    Args:
+        sharded: the plan with its layouts.
+        o: the matmul op.
+        gemm: the op's product on one device.
+        input_share: share of the cast of its input that the op is charged for, where several products take one input.
+        chip: the device: its memory rate and launch.
+        backward: true for the casts of the backward.
+
+    >>> from planc.costing.compute.gemm import gemm_of
+    >>> o = ops["ffn.gate"]
+    >>> casts_s(sharded, o, gemm_of(sharded, o), 0.5, h100, backward=False)  # the plan quantizes nothing
+    0.0
+    """
+    chosen = quantized(sharded.plan, o.op)
+    if chosen is None:
+        return 0.0
+    wide, narrow = DTYPE_BYTES[sharded.plan.precision.compute], DTYPE_BYTES.get(chosen.dtype, HALF_A_BYTE)
+    tiled = bool(chosen.tile) or chosen.recipe in TILED
+    fuses = not tiled and chosen.dtype == "float8" and framework(sharded.plan.framework).fuses_amax
+    written = (1 if fuses and chip.name in BLACKWELL else 2) * narrow
+    reads = 1 if tiled or (fuses and not backward and _follows_norm(sharded, o.op)) else 2
+    if backward:
+        moved = gemm.m * gemm.n * (reads * wide + written)
+    else:
+        weight = gemm.k * gemm.n / _microbatches_a_weight(sharded, o)
+        moved = input_share * gemm.m * gemm.k * (reads * wide + written)
+        moved += weight * ((1 if tiled else 2) * wide + written)
+    kept = sum(end - begin for begin, end in chosen.kept_layers) / sharded.plan.model.layers
+    return (1 - kept) * (gemm.groups * moved / memory_bytes_per_s(chip) + chip.launch_s)
+
+
+def _follows_norm(sharded: Sharded, op: Op) -> bool:
+    """True where the input of matmul `op` is the output of a norm."""
+    return any(o.kind == "norm" and o.output == op.inputs[0] for ops in sharded.model.ops.values() for o in ops)
+
+
+def _microbatches_a_weight(sharded: Sharded, o: OpSharding) -> float:
+    """Microbatches that compute with one copy of a matmul's weight."""
+    plan = sharded.plan
+    again = plan.gather_per != "step" and any(sharded.param[p].stored["params"] for p in o.op.params)
+    return 1.0 if again else float(microbatches_each(plan))

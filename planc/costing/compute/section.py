@@ -1,0 +1,209 @@
+"""Seconds of the ops of one section (a layer, or an end of the model) for one microbatch on one device.
+
+Formulas are described in `docs/reference/cost-model.md`, under "Compute"; launch times are fitted
+(`docs/measured/accuracy.md`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from planc.costing.compute.attention import attention_s, attention_table
+from planc.costing.compute.flops import backward_of_code, cache_of, op_bytes, op_flops
+from planc.costing.compute.gemm import fused_of, matmul_op_s, product_table, runs_beside, update_s, weights_s
+from planc.costing.compute.quantize import product_dtype
+from planc.costing.compute.scan import scan_s
+from planc.costing.machine.op_tables import table_s
+from planc.costing.machine.rates import dtype_s_per_flop, memory_bytes_per_s
+from planc.diag.fast_dataclass import dataclass
+from planc.frameworks import framework
+from planc.ir.cache import cached_on
+from planc.ir.hardware import Chip
+from planc.ir.model import EXPERTS, Section
+from planc.ir.op_tables import table_of
+from planc.ir.sharding import OpSharding, Sharded
+from planc.sharding.recompute import replay
+
+
+@dataclass(frozen=True, slots=True)
+class SectionTime:
+    """Seconds of one copy of a section for one microbatch."""
+
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+    recompute_s: float = 0.0
+    weight_s: float = 0.0
+    """The part of `backward_s` that only the weights' gradients take: half of a matmul's, and of its launch."""
+
+
+def section_time(sharded: Sharded, section: Section, chip: Chip) -> SectionTime:
+    """Seconds of one copy of a `section` for one microbatch on one device (`chip`): all ops, forward, backward and
+    recompute.
+
+    >>> time = section_time(sharded, "block", h100)
+    >>> [f"{s * 1e3:.1f} ms" for s in (time.forward_s, time.backward_s, time.recompute_s, time.weight_s)]
+    ['2.0 ms', '4.1 ms', '0.2 ms', '1.8 ms']
+    """
+    plan, forward = sharded.plan, ops_s(sharded, section, chip)
+    rerun = dispatched_s(_rerun(sharded, section, chip, forward), chip)
+    return replace(_once_each(sharded, section, chip), recompute_s=rerun / plan.recompute.every)
+
+
+def _rerun(sharded: Sharded, section: Section, chip: Chip, forward: dict[str, float]) -> list[float]:
+    """Seconds of each op that the backward of a section runs again; of some that of their update's first product."""
+    if section not in sharded.model.blocks:
+        return []
+    again = replay(sharded.plan, section)
+    updates = [update_s(sharded, o, chip) for o in sharded.ops[section] if o.op.name in again.updates]
+    return [*(forward[name] for name in again.ops), *updates]
+
+
+@cached_on(lambda sharded, section, chip: (cache_of(sharded, chip), section))
+def _once_each(sharded: Sharded, section: Section, chip: Chip) -> SectionTime:
+    """All ops of a section, without recompute."""
+    backward = ops_s(sharded, section, chip, backward=True).values()
+    backward_s = dispatched_s(backward, chip)
+    return SectionTime(
+        forward_s=dispatched_s(ops_s(sharded, section, chip).values(), chip),
+        backward_s=backward_s,
+        weight_s=_weight_s(sharded, section, chip, backward_s, len(backward)),
+    )
+
+
+def _weight_s(sharded: Sharded, section: Section, chip: Chip, backward_s: float, launches: int) -> float:
+    """The part of `backward_s` for weights. It and the rest take at least their shares of the host's `launches`, so
+    that neither gets longer where kernels get shorter."""
+    kernels = [weights_s(sharded, o, chip) for o in sharded.ops[section] if o.op.kind == "matmul"]
+    host_s = chip.dispatch_s * sum(s > 0 for s in kernels) / 2
+    if chip.hosts_itself:
+        return sum(kernels) + host_s
+    return min(max(sum(kernels), host_s), backward_s - (chip.dispatch_s * launches - host_s))
+
+
+def host_s(sharded: Sharded, section: Section, chip: Chip) -> tuple[float, float]:
+    """Seconds of one copy of a `section` in which the device waits for the host: (forward and backward, recompute).
+
+    `chip.dispatch_s` is the host's time to launch one op of the plan's layouts, `sharded`.
+
+    >>> host_s(sharded, "block", h100)  # at data-sheet rates a launch takes no time
+    (0.0, 0.0)
+    """
+    plan = sharded.plan
+    forward, backward = ops_s(sharded, section, chip), ops_s(sharded, section, chip, backward=True).values()
+    rerun = _rerun(sharded, section, chip, forward)
+    wait = dispatched_s(forward.values(), chip) - sum(forward.values()) + dispatched_s(backward, chip) - sum(backward)
+    return wait, (dispatched_s(rerun, chip) - sum(rerun)) / plan.recompute.every
+
+
+@cached_on(lambda sharded, section, chip, backward=False: (cache_of(sharded, chip), (section, backward)))
+def ops_s(sharded: Sharded, section: Section, chip: Chip, *, backward: bool = False) -> dict[str, float]:
+    """Seconds of each op of a `section` for one microbatch, by name, in order of execution.
+
+    `backward` asks for the backward's, of the ops that have one; `sharded` has the layouts and `chip` the rates of the
+    device.
+
+    >>> f"{ops_s(sharded, 'block', h100)['ffn.down'] * 1e3:.2f} ms"
+    '0.49 ms'
+    """
+    ops = [o for o in sharded.ops[section] if o.op.has_backward or not backward]
+    return {o.op.name: op_s(sharded, o, chip, backward=backward) for o in ops}
+
+
+def dispatched_s(ops: Iterable[float], chip: Chip) -> float:
+    """Seconds of ops in sequence: the longer of their kernels and the host's launches; the sum of both where the host
+    computes the ops itself.
+
+    `ops` are seconds of each op's kernels; the host takes `chip.dispatch_s` to launch one.
+
+    >>> from dataclasses import replace
+    >>> dispatched_s([3e-6, 1e-6], replace(h100, dispatch_s=5e-6))  # the device waits for the host
+    1e-05
+    """
+    seconds = tuple(ops)
+    if chip.hosts_itself:
+        return sum(seconds) + len(seconds) * chip.dispatch_s
+    return max(sum(seconds), len(seconds) * chip.dispatch_s)
+
+
+@cached_on(
+    lambda sharded, o, chip, backward=False: (
+        cache_of(sharded, chip),
+        (o.op.name, o.op.output, o.op.window, o.op.fixed, backward),
+    )
+)
+def op_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool = False) -> float:
+    """Seconds of op `o` for one microbatch on one device: its kernels one after the other, each with its launch.
+
+    Ops other than matmuls and attention take their bytes over the memory rate; the `backward` moves more of them. Code
+    that stays whole takes as long as its products at the rate of matmuls, where that is longer.
+    `sharded` has the layouts and `chip` the rates.
+
+    >>> f"{op_s(sharded, ops['ffn.norm'], h100) * 1e6:.0f} us"  # 17 MB read and as many written
+    '10 us'
+    """
+    if o.op.kind == "matmul":
+        return matmul_op_s(sharded, o, chip, backward=backward)
+    if o.op.kind == "attention":
+        return attention_s(sharded, o, chip, backward=backward)
+    if o.op.kind == "scan":
+        return scan_s(sharded, o, chip, backward=backward)
+    traffic = op_bytes(sharded, o) * BACKWARD_BYTES.get(o.op.kind, 1.0) if backward else op_bytes(sharded, o)
+    flops = op_flops(sharded, o) * (backward_of_code(o.op) if backward else 1.0)
+    arithmetic = flops * dtype_s_per_flop(chip, sharded.plan.precision.compute)
+    waits = 0.0 if backward or o.op.kind != "route" else _waits_for_counts(sharded) * chip.dispatch_s
+    return max(arithmetic + chip.launch_s, stream_s(traffic, chip)) + waits
+
+
+def _waits_for_counts(sharded: Sharded) -> int:
+    """Times that the device waits for the host to start an op, as the host waits for numbers of tokens that the device
+    alone knows: for the exchange of tokens, whose sizes torch takes from the host, and for the products of experts
+    where each is a kernel of its own. None with a capacity, where the numbers are known, and none where another
+    microbatch runs beside."""
+    plan = sharded.plan
+    if plan.cluster.kind == "torus" or plan.route.method != "dropless" or runs_beside(plan):
+        return 0
+    divided = any(plan.axes_of("experts", EXPERTS))
+    return int(divided) + int(framework(plan.framework).expert_call_s > 0)
+
+
+def stream_s(transferred_bytes: float, chip: Chip) -> float:
+    """Seconds of one kernel that reads and writes so many bytes, launch included: by the hardware file's table of
+    streams, or else at the reached rate of the memory of `chip`.
+
+    >>> f"{stream_s(33.5e6, h100) * 1e6:.0f} us"
+    '10 us'
+    """
+
+    def curve_s(sizes: tuple[float, ...]) -> float:
+        return sizes[0] / memory_bytes_per_s(chip) + chip.launch_s
+
+    table = table_of(chip.tables, "stream") if chip.tables and transferred_bytes > 0 else None
+    if table is None:
+        return curve_s((transferred_bytes,))
+    rate = chip.memory_bandwidth_bytes_per_s / chip.devices
+    return table_s(table, (transferred_bytes,), work=lambda sizes: sizes[0], curve_s=curve_s, units_per_s=rate)
+
+
+def table_for(sharded: Sharded, o: OpSharding, chip: Chip) -> str:
+    """The table of measured rates of `chip` that the forward of op `o` takes its seconds from, by its op and dtype; ""
+    where it takes none. `sharded` has the local sizes.
+
+    >>> table_for(sharded, ops["ffn.gate"], h100)  # no file has one
+    ''
+    """
+    if not chip.tables:
+        return ""
+    if o.op.kind == "matmul":
+        table = product_table(fused_of(sharded, o)[0], chip, product_dtype(sharded.plan, o.op))
+    elif o.op.kind == "attention":
+        table = attention_table(sharded, o, chip, backward=False)
+    else:
+        table = table_of(chip.tables, "stream")
+    return f"{table.op} in {table.dtype}" if table and table.dtype else table.op if table else ""
+
+
+BACKWARD_BYTES = {"code": 2.0, "norm": 1.5, "elementwise": 5 / 3, "embedding": 2.0, "loss": 0.0}
+"""Bytes that the backward of an op moves, in units of its forward; 1 for other ops. A norm reads its input and a
+gradient and writes one; a gated product reads three and writes two where the forward reads two and writes
+one. The loss makes its gradient in the forward (`LOSS_PASSES`)."""

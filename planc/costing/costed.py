@@ -1,0 +1,144 @@
+"""A plan with its cost: the noun between checking and judging."""
+
+from __future__ import annotations
+
+from planc.costing.compute.flops import model_flops_per_token
+from planc.costing.machine.topology import DeviceGroup
+from planc.costing.memory.peak import memory
+from planc.costing.step.goodput import goodput
+from planc.costing.step.step_time import Timed, axis_groups, step_time
+from planc.costing.step.whole_run import whole_run
+from planc.diag.fast_dataclass import dataclass
+from planc.ir.collective import Collective
+from planc.ir.plan import Plan
+from planc.ir.realised import Realise
+from planc.ir.report import (
+    AxisFacts,
+    ClusterFacts,
+    Goodput,
+    Limits,
+    Memory,
+    ModelFacts,
+    RunCost,
+    Step,
+    TimedCollective,
+)
+from planc.ir.sharding import Sharded
+from planc.ir.target import Target
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostedPlan:
+    """A plan with its cost: the content of the report, from a propagated plan and its realised collectives."""
+
+    sharded: Sharded
+    memory: Memory
+    step: Step
+    slowest: int
+    """The pipeline rank whose seconds `step` holds."""
+    timed: Timed
+    axes: tuple[AxisFacts, ...]
+    limits: Limits
+    goodput: Goodput
+    run: RunCost | None
+    """The whole run, where the plan says how long it trains or what an hour costs."""
+    model: ModelFacts
+    cluster: ClusterFacts
+    realise: Realise | None = None
+    """The target's realisation that the plan was costed with; None for the plan's semantic collectives."""
+    target: Target | None = None
+    """The target of `realise`."""
+
+    @property
+    def collectives(self) -> tuple[TimedCollective, ...]:
+        """Every collective with its time and what it adds to the step."""
+        return self.timed.collectives
+
+
+def cost_plan(
+    sharded: Sharded, collectives: tuple[Collective, ...] | None = None, *, realise: Realise | None = None
+) -> CostedPlan:
+    """Time, memory and limits of a plan that passed its checks.
+
+    Args:
+        sharded: the plan with its layouts (`planc.sharding.propagate`).
+        collectives: the plan's semantic collectives, where the caller has them already.
+        realise: a target's realisation. Collectives, attention and memory are then those of its program; without it
+            they are those of any correct program.
+
+    Raises:
+        PlanError: the target refuses the plan.
+
+    >>> step = cost_plan(sharded).step  # at data-sheet rates
+    >>> f"{step.time_s:.1f} s, of which {step.compute_s:.1f} s compute"
+    '6.2 s, of which 4.2 s compute'
+    """
+    plan, realised = sharded.plan, None
+    if realise is not None:
+        realised = realise(sharded)
+        sharded, collectives = realised.sharded, realised.collectives
+    timed = step_time(sharded, collectives)
+    groups = axis_groups(sharded)
+    used = memory(sharded, timed.timeline, realised, timed.rows)
+    good = goodput(plan, timed.step.mfu)
+    return CostedPlan(
+        sharded=sharded,
+        memory=used,
+        step=timed.step,
+        slowest=timed.slowest,
+        timed=timed,
+        axes=_axes(sharded, groups),
+        limits=_limits(plan, timed, used),
+        goodput=good,
+        run=whole_run(plan, timed.step.time_s, good.runtime),
+        model=ModelFacts(
+            name=plan.model.name,
+            params=plan.model.parameters,
+            active_params=plan.model.active_parameters,
+            trained_params=plan.model.trained_parameters,
+            model_flops_per_token=model_flops_per_token(plan.model, plan.batch.sequence_tokens),
+        ),
+        cluster=ClusterFacts(
+            nodes=plan.cluster.count,
+            chips=plan.cluster.chips,
+            devices=plan.cluster.devices,
+            chip=plan.cluster.chip.name,
+        ),
+        realise=realise,
+        target=realised.target if realised else None,
+    )
+
+
+def _axes(sharded: Sharded, groups: dict[str, DeviceGroup]) -> tuple[AxisFacts, ...]:
+    """The mesh's axes, outermost first, then each view's."""
+    mesh = sharded.plan.mesh
+    meshes = [(None, mesh.axes), *((f"of {', '.join(v.of)} for {', '.join(v.regions)}", v.axes) for v in mesh.views)]
+    return tuple(
+        AxisFacts(name=a.name, size=a.size, stride=a.stride, level=groups[a.name].level, view=view)
+        for view, axes in meshes
+        for a in axes
+    )
+
+
+def _limits(plan: Plan, timed: Timed, used: Memory) -> Limits:
+    """The largest part of the step; memory when the plan does not fit."""
+    step = timed.step
+    worst = used.worst
+    if worst.per_device_gib.total > used.capacity_gib:
+        return Limits(bound_by="memory", what=f"stage {worst.stage} needs {worst.per_device_gib.total:.1f} GiB")
+    parts = {
+        "compute": step.compute_s + step.recompute_s,
+        "communication": step.exposed_comm_s,
+        "bubble": step.bubble_s,
+        "optimizer": step.optimizer_s,
+    }
+    bound = max(parts, key=lambda name: parts[name])
+    share = parts[bound] / step.time_s
+    what = f"{share:.0%} of the step"
+    if bound != "communication" and step.exposed_comm_s > 0:
+        row = max(timed.mine, key=lambda r: timed.exposed[id(r)])
+        group = timed.groups[row.axes]
+        what += f"; the largest exposed transfer is {row.op} over {row.axis} on {group.level}"
+        full = group.slowest
+        what += f", which saturates {full.name}" if full is not None and full.name != group.level else ""
+    return Limits(bound_by=bound, what=what)

@@ -1,0 +1,104 @@
+"""Elasticities of a step: by how many percent it is shorter when one figure of the machine is one percent better.
+
+Each bandwidth, latency and rate is made better by itself, and the step is timed again with the same collectives. The
+figure with the largest saving is the upgrade that buys most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from planc.costing.costed import CostedPlan
+from planc.costing.step.step_time import step_time
+from planc.diag.fast_dataclass import dataclass
+from planc.ir.base import Value
+from planc.ir.hardware import Cluster, Link
+
+BETTER = 0.01
+"""The part by which a figure is better."""
+Figure = Callable[[float], Cluster]
+"""The cluster with a figure that is so many times better."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Elasticity(Value):
+    """One figure of the machine."""
+
+    figure: str
+    elasticity: float
+    """Percent of the step for each percent of the figure."""
+    twice_s: float
+    """Seconds that the step is shorter when the figure is twice as good."""
+
+
+def elasticities(costed: CostedPlan) -> tuple[Elasticity, ...]:
+    """The elasticities of the step of `costed`, the largest saving first; figures without effect are left out.
+
+    >>> first = elasticities(costed)[0]
+    >>> first.figure, f"{first.elasticity:.2f}"  # most of the step is matmuls
+    ('matmul rate', '0.68')
+    """
+    found, before = [], costed.step.time_s
+    for name, figure in _figures(costed.sharded.plan.cluster):
+        little_s, twice_s = (_step_s(costed, figure(times)) for times in (1 + BETTER, 2.0))
+        if abs(twice_s - before) > 1e-9 * before:
+            elasticity = (before - little_s) / before / BETTER
+            found.append(Elasticity(figure=name, elasticity=elasticity, twice_s=before - twice_s))
+    return tuple(sorted(found, key=lambda one: (-one.twice_s, one.figure)))
+
+
+def _step_s(costed: CostedPlan, cluster: Cluster) -> float:
+    sharded = costed.sharded
+    rows = costed.timed.rows if costed.realise is not None else None
+    return step_time(replace(sharded, plan=replace(sharded.plan, cluster=cluster)), rows).step.time_s
+
+
+def _figures(cluster: Cluster) -> Iterator[tuple[str, Figure]]:
+    """Every figure of a machine, by name."""
+    chip = cluster.chip
+
+    def rate(times: float) -> Cluster:
+        return replace(cluster, chip=replace(chip, flops_per_s={d: f * times for d, f in chip.flops_per_s.items()}))
+
+    def memory(times: float) -> Cluster:
+        faster = chip.memory_bandwidth_bytes_per_s * times
+        return replace(cluster, chip=replace(chip, memory_bandwidth_bytes_per_s=faster))
+
+    yield "matmul rate", rate
+    yield "memory bandwidth", memory
+    if cluster.own_graph is not None:
+        for at, link in enumerate(cluster.own_graph.links):
+            yield f"{link.name} bandwidth", lambda times, at=at: _own(cluster, at, times, 1)  # type: ignore[misc]
+            yield f"{link.name} latency", lambda times, at=at: _own(cluster, at, 1, times)  # type: ignore[misc]
+        return
+    yield f"{cluster.link.name} bandwidth", lambda times: replace(cluster, link=_better(cluster.link, times, 1))
+    yield f"{cluster.link.name} latency", lambda times: replace(cluster, link=_better(cluster.link, 1, times))
+    for at, level in enumerate(cluster.levels):
+        yield f"{level.name} bandwidth", lambda times, at=at: _level(cluster, at, times, 1)  # type: ignore[misc]
+        yield f"{level.name} latency", lambda times, at=at: _level(cluster, at, 1, times)  # type: ignore[misc]
+
+
+def _better(link: Link, bandwidth: float, latency: float) -> Link:
+    return replace(
+        link,
+        bandwidth_bytes_per_s=link.bandwidth_bytes_per_s * bandwidth,
+        back_bandwidth_bytes_per_s=link.back_bandwidth_bytes_per_s * bandwidth,
+        latency_s=link.latency_s / latency,
+    )
+
+
+def _own(cluster: Cluster, at: int, bandwidth: float, latency: float) -> Cluster:
+    assert cluster.own_graph is not None
+    links = [*cluster.own_graph.links]
+    links[at] = _better(links[at], bandwidth, latency)
+    return replace(cluster, own_graph=replace(cluster.own_graph, links=(*links,)))
+
+
+def _level(cluster: Cluster, at: int, bandwidth: float, latency: float) -> Cluster:
+    levels = [*cluster.levels]
+    level = levels[at]
+    levels[at] = replace(
+        level, bandwidth_bytes_per_s=level.bandwidth_bytes_per_s * bandwidth, latency_s=level.latency_s / latency
+    )  # fmt: skip
+    return replace(cluster, levels=(*levels,))

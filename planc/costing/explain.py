@@ -1,0 +1,140 @@
+"""Where a step's seconds go: every one with a name, a reason, and the sentence that it comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from planc.costing.compute.section import host_s, op_s, table_for
+from planc.costing.costed import CostedPlan
+from planc.costing.machine.collective_time import collective_table
+from planc.costing.machine.group import device_group
+from planc.costing.step.span_names import optimizer_cause, transfer_words
+from planc.costing.step.step_time import copies_run
+from planc.diag.fast_dataclass import dataclass
+from planc.ir.base import Cause, Value
+from planc.ir.report import TimedCollective
+from planc.sharding.recompute import replay
+from planc.sharding.stage_assignment import microbatches_each
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seconds(Value):
+    """Some seconds of the slowest rank class's step. `part` is the report's part that they are in."""
+
+    part: str
+    name: str
+    seconds: float
+    why: str
+    cause: Cause | None = None
+
+
+def explain(costed: CostedPlan) -> tuple[Seconds, ...]:
+    """The seconds of `costed` by part, the largest of each part first; they sum to the step's time.
+
+    >>> [(s.part, s.name, f"{s.seconds:.2f} s") for s in explain(costed)][:2]
+    [('compute', 'matmul of ffn', '2.80 s'), ('compute', 'matmul of projection', '0.60 s')]
+    """
+    found = [*_compute(costed), *_exposed(costed), *_seconds_beside_ops(costed)]
+    order = list(dict.fromkeys(s.part for s in found))
+    shown = [s for s in found if s.seconds > 0]
+    return tuple(sorted(shown, key=lambda s: (order.index(s.part), -s.seconds)))
+
+
+def _compute(costed: CostedPlan) -> Iterator[Seconds]:
+    """Ops of one kind and region together, forward and backward; what is run again apart."""
+    sharded, plan = costed.sharded, costed.sharded.plan
+    chip = plan.cluster.chip
+    done: dict[str, float] = {}
+    again: dict[str, float] = {}
+    tables: dict[str, dict[str, None]] = {}
+    for section, copies in copies_run(sharded, costed.slowest).items():
+        ops = sharded.ops.get(section, ())
+        names = set(replay(plan, section).ops) if section in plan.model.blocks else set()
+        times = microbatches_each(plan) * copies
+        for o in ops:
+            what = f"{o.op.kind} of {o.op.region}" if o.op.kind == "matmul" else o.op.kind
+            tables.setdefault(what, {})[table_for(sharded, o, chip)] = None
+            forward, backward = op_s(sharded, o, chip), op_s(sharded, o, chip, backward=True)
+            done[what] = done.get(what, 0.0) + times * (forward + backward)
+            if o.op.name in names:
+                again[what] = again.get(what, 0.0) + times / plan.recompute.every * forward
+        if ops:
+            waits, waits_again = host_s(sharded, section, chip)
+            done[HOST] = done.get(HOST, 0.0) + times * waits
+            again[HOST] = again.get(HOST, 0.0) + times * waits_again
+    for what, spent in done.items():
+        why = WAITS if what == HOST else f"forward and backward of every microbatch{_measured(tables[what])}"
+        yield Seconds(part="compute", name=what, seconds=spent, why=why)
+    for what, spent in again.items():
+        why = WAITS if what == HOST else f"run again in the backward instead of kept{_measured(tables[what])}"
+        yield Seconds(part="recompute", name=what, seconds=spent, why=why, cause=plan.recompute.cause)
+
+
+def _measured(tables: Iterable[str]) -> str:
+    """The tables of measured rates that seconds are from, in words; "" for none."""
+    named = [table for table in tables if table]
+    return f", by the table of {' and '.join(named)}" if named else ""
+
+
+HOST = "the host"
+WAITS = "kernels are done before the host asks for the next"
+
+
+def _exposed(costed: CostedPlan) -> Iterator[Seconds]:
+    """Transfers of one kind, axis, phase and sentence together."""
+    groups: dict[tuple[str, str, str, str, Cause | None], list[TimedCollective]] = {}
+    for r in costed.collectives:
+        if r.row.stage == costed.slowest and r.exposed_s > 0:
+            key = (r.row.op, r.row.axis, r.row.carries, r.row.phase, r.row.cause)
+            groups.setdefault(key, []).append(r)
+    for (_, _, carries, _, cause), rows in groups.items():
+        total, exposed = sum(r.time_s for r in rows), sum(r.exposed_s for r in rows)
+        yield Seconds(
+            part="exposed communication",
+            name=transfer_words(r.row for r in rows),
+            seconds=exposed,
+            why=_exposure_text(carries, rows[0].level, total, exposed) + _measured(_tables_of(costed, rows)),
+            cause=cause,
+        )
+
+
+def _tables_of(costed: CostedPlan, rows: Iterable[TimedCollective]) -> dict[str, None]:
+    """The tables that the seconds of collectives are from; "" among them where there is none."""
+    plan = costed.sharded.plan
+    found: dict[str, None] = {}
+    for r in rows:
+        table = collective_table(r.row.op, device_group(plan.mesh, plan.cluster, r.row.axes)) if r.row.axes else None
+        found[f"{table.op} over {table.members}" if table else ""] = None
+    return found
+
+
+def _exposure_text(carries: str, level: str, total: float, exposed: float) -> str:
+    if exposed >= 0.999 * total:
+        waits = "the next op waits for it" if carries == "activation" else "nothing runs beside it"
+        return f"{waits}, over {level}"
+    return f"{1 - exposed / total:.0%} of it runs beside compute, over {level}"
+
+
+def _seconds_beside_ops(costed: CostedPlan) -> Iterator[Seconds]:
+    step, plan = costed.step, costed.sharded.plan
+    if plan.split is not None:
+        ranks, microbatches = plan.pipeline, plan.microbatches
+        yield Seconds(
+            part="bubble",
+            name=f"waiting for other stages ({plan.split.schedule})",
+            seconds=step.bubble_s,
+            why=f"{ranks} ranks, {microbatches} microbatches, {plan.split.chunks} stages a rank",
+            cause=plan.split.cause,
+        )
+    muon = plan.optimizer.name == "muon"
+    why = "makes every matrix of the blocks orthogonal" if muon else "reads and writes every byte of its state once"
+    yield Seconds(
+        part="optimizer", name=plan.optimizer.name, seconds=step.optimizer_s, why=why, cause=optimizer_cause(plan)
+    )
+    for offload in plan.offloads[:1]:
+        why = "the way to the host is slower than what runs beside it"
+        yield Seconds(
+            part="offload", name="state and activations", seconds=step.offload_s, why=why, cause=offload.cause
+        )
+    why = "starting each microbatch's stages"
+    yield Seconds(part="overhead", name="launches", seconds=step.overhead_s, why=why)

@@ -1,0 +1,48 @@
+"""The orders in which a mesh's axes can be laid on the machine, and what collectives take in each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import permutations
+
+from planc.costing.machine.collective_time import collective_s
+from planc.costing.machine.group import device_group
+from planc.ir.collective import Collective
+from planc.ir.mesh import Mesh, are_neighbours
+from planc.ir.plan import Plan
+
+
+def axis_orders(mesh: Mesh) -> Iterator[Mesh]:
+    """Every order of the axes of `mesh`, its own first. Axes that a view covers stay neighbours; an axis of one rank
+    stays at its place, since it makes no difference where it is.
+
+    >>> [list(order.sizes) for order in axis_orders(plan.mesh)][:2]
+    [['pp', 'fsdp', 'tp'], ['pp', 'tp', 'fsdp']]
+    """
+    moving = moving_axes(mesh)
+    for chosen in permutations(moving):
+        after = iter(chosen)
+        names = tuple(next(after) if name in moving else name for name in mesh.sizes)
+        sizes = {name: mesh.sizes[name] for name in names}
+        if all(are_neighbours(sizes, view.of) for view in mesh.views):
+            yield mesh.reordered((*names, *(name for view in mesh.views for name in view.names)))
+
+
+def moving_axes(mesh: Mesh) -> list[str]:
+    """The axes of `mesh` whose place makes a difference: of several ranks, or covered by a view.
+
+    >>> moving_axes(plan.mesh)
+    ['pp', 'fsdp', 'tp']
+    """
+    covered = {name for view in mesh.views for name in view.of}
+    return [name for name, size in mesh.sizes.items() if size > 1 or name in covered]
+
+
+def row_seconds(plan: Plan, mesh: Mesh, rows: Sequence[Collective]) -> list[float]:
+    """Seconds of all calls of each of the `rows` of `plan`, with its axes in the order of `mesh`.
+
+    >>> row_seconds(plan, plan.mesh, [])
+    []
+    """
+    groups = {axes: device_group(mesh, plan.cluster, axes) for axes in {r.axes for r in rows}}
+    return [r.count * collective_s(r.op, r.buffer_bytes, groups[r.axes]) for r in rows]

@@ -1,0 +1,484 @@
+"""Seconds of one collective over a group, from its bytes and the levels that the group crosses.
+
+A buffer of B bytes over n members, of which D meet at a level, m in each unit below it:
+
+    gather, scatter   a ring carries B (n - 1) / n through the m ways out of a unit, at every level at once;
+                      hierarchical: a ring in each node, then one over the nodes: fewer messages, two phases;
+                      a tree: log2 of the nodes, but at a small message's share of the bandwidth
+    all-reduce        twice that; or B each way up a tree; or once through switches that add
+    all to all        each member sends B (n - m) / n out of its unit; on a torus what crosses the middle
+    send, broadcast   B once
+
+The best of these counts, as the libraries choose by size. Sources: Thakur, Rabenseifner and Gropp 2005;
+Chan et al. 2007 for tori and hierarchies; the public scaling book, gpus.md and sharding.md, for the tree of
+levels; NCCL's own model (src/graph/tuning.cc) for the latencies of rings and trees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import combinations
+from math import log2, prod
+from operator import itemgetter
+
+from planc.costing.machine.op_tables import table_s
+from planc.costing.machine.topology import DeviceGroup, GroupLevel, Ring
+from planc.ir.collective import NetworkOp
+from planc.ir.hardware import Cluster
+from planc.ir.op_tables import OpTable
+
+PASSES: dict[NetworkOp, int] = {
+    "all_gather": 1,
+    "reduce_scatter": 1,
+    "all_reduce": 2,
+    "all_to_all": 1,
+    "send_recv": 1,
+    "broadcast": 1,
+}
+"""How often the buffer crosses the slowest cut: an all-reduce scatters and gathers."""
+
+SLOWEST_SHARE = 0.25
+"""Small messages go by a protocol with a flag in every word, at a quarter of the bandwidth (NCCL's LL)."""
+
+LARGE_BYTES = 2.0**30
+
+
+def collective_s(op: NetworkOp, buffer_bytes: float, group: DeviceGroup) -> float:
+    """Seconds of one call, with the framework's own time for it.
+
+    Args:
+        op: the collective, such as `all_gather`.
+        buffer_bytes: the larger of a call's input and output on one device.
+        group: the levels of the machine that the group crosses (`device_group`).
+
+    >>> collective_s("all_gather", 3.6e9, node)  # 7 ms of bytes and 7 hops
+    0.007007
+    """
+    return transfer_s(op, buffer_bytes, group) + group.call_s
+
+
+def transfer_s(op: NetworkOp, buffer_bytes: float, group: DeviceGroup) -> float:
+    """Seconds of one call on the links, without the framework's launch; as it was measured, where the hardware file
+    has a table of it.
+
+    `buffer_bytes` is the larger of input and output on one device; `group` says where the group lies.
+
+    >>> transfer_s("all_gather", 4e9, ring), transfer_s("all_reduce", 4e9, ring)  # 4 devices, 100 GB/s each
+    (0.03, 0.06)
+    """
+    table = collective_table(op, group)
+    if table is None or buffer_bytes <= 0:
+        return _curve_s(op, buffer_bytes, group)
+    return table_s(
+        table,
+        (buffer_bytes,),
+        work=lambda sizes: sizes[0],
+        curve_s=lambda sizes: _curve_s(op, sizes[0], group),
+        units_per_s=group.levels[0].declared_bytes_per_s,
+        capped=False,
+    )
+
+
+def collective_table(op: NetworkOp, group: DeviceGroup) -> OpTable | None:
+    """The table of measured rates that the seconds of `op` over `group` are from: that of the one level which it
+    crosses, for groups of as many members. None: they are a curve's.
+
+    Groups of neighbours were measured, all at once. Others of a torus, whose rings share links, have no table.
+
+    >>> collective_table("all_reduce", node) is None  # no file has one
+    True
+    """
+    if len(group.levels) != 1 or not group.levels[0].tables:
+        return None
+    (level,) = group.levels
+    if group.routes is not None or any(ring.stride > 1 for ring in level.rings):
+        return None
+    return next((t for t in level.tables if t.op == op and t.members == group.size), None)
+
+
+def _curve_s(op: NetworkOp, buffer_bytes: float, group: DeviceGroup) -> float:
+    """Seconds of one call without a table."""
+    return _fastest(op, buffer_bytes, group)[1] / group.efficiency(op)
+
+
+def algorithm(op: NetworkOp, group: DeviceGroup, buffer_bytes: float = LARGE_BYTES) -> str:
+    """Name of the algorithm that a collective is assumed to run: the fastest for this size, as libraries choose.
+
+    `op` is the collective, `buffer_bytes` the larger of its input and output on one device, `group` the group. A group
+    of one device runs `none`.
+
+    >>> [algorithm("all_reduce", nodes, size) for size in (1e3, 1e9)]
+    ['tree', 'ring']
+    """
+    return _fastest(op, buffer_bytes, group)[0]
+
+
+def _fastest(op: NetworkOp, buffer_bytes: float, group: DeviceGroup) -> tuple[str, float]:
+    """The fastest algorithm and its seconds; the first of equal ones. A group of one device has none."""
+    return min(_algorithms(op, buffer_bytes, group), key=itemgetter(1), default=("none", 0.0))
+
+
+def limit_s(op: NetworkOp, buffer_bytes: float, group: DeviceGroup) -> float:
+    """Seconds of an `op` without latency, as if the group had many members at every level: (n - 1) / n is 1.
+
+    `buffer_bytes` is the larger of input and output on one device; the slowest level of `group` alone counts. Source:
+    public scaling book, gpus.md, takeaway "2 B / W". What each member sends in an all-to-all is another part of the
+    data, so that the members of a unit share its way out; on a torus it goes several hops.
+
+    >>> limit_s("all_reduce", 4e9, ring)
+    0.08
+    """
+    if op == "all_to_all":
+        return max((_sent_to_all_s(buffer_bytes, p, group) for p in group.levels), default=0.0)
+    slowest = min((p.unit_bytes_per_s for p in group.levels), default=float("inf"))
+    return PASSES[op] * buffer_bytes / slowest
+
+
+def bound_s(buffer_bytes: float, group: DeviceGroup) -> float:
+    """Lower bound on the seconds of a gather of `buffer_bytes` over `group`: no algorithm takes less.
+
+    Every one of a level's D units receives what it lacks, (D - 1) / D of the buffer, at all levels at once. Source:
+    public scaling book, gpus.md, for a tree of switches.
+
+    >>> f"{bound_s(4e9, ring) * 1e3:.0f} ms"
+    '30 ms'
+    """
+    return max((buffer_bytes / gather_bytes_per_s(p) for p in group.levels), default=0.0)
+
+
+def gather_bytes_per_s(level: GroupLevel) -> float:
+    """Bytes of a buffer that one level, `level`, lets its units gather per second: D / (D - 1) of a unit's bandwidth.
+
+    Source: public scaling book, gpus.md, quiz 4 question 5, whose answer this is:
+
+    >>> from planc.costing.machine.topology import GroupLevel
+    >>> gather_bytes_per_s(GroupLevel("leaf", members=2, below=8, bytes_per_s=50e9, latency_s=0.0))
+    800000000000.0
+    """
+    return level.unit_bytes_per_s * level.members / (level.members - 1)
+
+
+def algorithm_bytes_per_s(op: NetworkOp, buffer_bytes: float, group: DeviceGroup) -> float:
+    """Bytes of the buffer done per second of one call: what NCCL's tests print as "algbw".
+
+    `op`, `buffer_bytes` and `group` are those of `collective_s`.
+
+    >>> f"{algorithm_bytes_per_s('all_gather', 3e9, ring) / 1e9:.0f} GB/s"  # 100 GB/s x 4 / 3
+    '133 GB/s'
+    """
+    return buffer_bytes / collective_s(op, buffer_bytes, group)
+
+
+def group_bytes_per_s(op: NetworkOp, buffer_bytes: float, group: DeviceGroup) -> float:
+    """Bytes of all members' buffers together done per second: `algorithm_bytes_per_s` times the members of `group`.
+
+    >>> group_bytes_per_s("all_to_all", 8e9, ring) / 1e9
+    400.0
+    """
+    return group.size * algorithm_bytes_per_s(op, buffer_bytes, group)
+
+
+def tree_gather_bytes_per_s(group: DeviceGroup) -> float:
+    """Bytes of a buffer that the slowest level of `group` lets a group gather per second.
+
+    Source: public scaling book, gpus.md, cross-node collectives. A group of one device has no limit (infinity).
+
+    >>> round(tree_gather_bytes_per_s(nodes) / 1e9)
+    514
+    """
+    return min((gather_bytes_per_s(p) for p in group.levels), default=float("inf"))
+
+
+def multicast_ingress_bytes(buffer_bytes: float, group: DeviceGroup, level: str) -> tuple[float, float]:
+    """Bytes that come into one switch of a level in an all-gather through switches that copy: from below, from above.
+
+    What the units below hold of `buffer_bytes` comes up once, the rest of the buffer comes down once; the sum is the
+    buffer, however many devices `group` has. Source: public scaling book, gpus.md, quiz 4 question 1. Raises ValueError
+    where the group does not cross `level`.
+
+    >>> multicast_ingress_bytes(1e9, nodes, "nvlink")  # 8 of 32 devices
+    (250000000.0, 750000000.0)
+    """
+    crossed = group_level(group, level)
+    share = crossed.below * crossed.members / group.size
+    return buffer_bytes * share, buffer_bytes * (1 - share)
+
+
+def group_level(group: DeviceGroup, level: str) -> GroupLevel:
+    """The level called `level` that `group` crosses.
+
+    Raises ValueError when it crosses no such `level`.
+
+    >>> group_level(nodes, "leaf").members
+    4
+    """
+    for crossed in group.levels:
+        if crossed.name == level:
+            return crossed
+    raise ValueError(f"the group does not cross {level}, only {', '.join(p.name for p in group.levels)}")
+
+
+def array_s(op: NetworkOp, array_bytes: float, group: DeviceGroup) -> float:
+    """Seconds of an `op` over `group` for an array of `array_bytes` that the group holds once: an all-to-all moves each
+    member's part of it, all others the whole.
+
+    >>> array_s("all_gather", 4e9, ring)
+    0.03
+    """
+    return collective_s(op, array_bytes / group.size if op == "all_to_all" else array_bytes, group)
+
+
+def time_ratio(one: NetworkOp, other: NetworkOp, array_bytes: float, group: DeviceGroup) -> float:
+    """Ratio of the seconds of `one` collective to those of the `other`, for the same array of `array_bytes` over
+    `group`.
+
+    Source: public scaling book, sharding.md.
+
+    >>> time_ratio("all_reduce", "all_gather", 4e9, ring)
+    2.0
+    """
+    return array_s(one, array_bytes, group) / array_s(other, array_bytes, group)
+
+
+def ring_share(op: NetworkOp, members: int) -> float:
+    """Share of its buffer that each of the `members` of a ring sends in an `op`: (n - 1) / n for each pass.
+
+    Source: Thakur, Rabenseifner and Gropp 2005.
+
+    >>> ring_share("all_reduce", 8), ring_share("all_gather", 8)
+    (1.75, 0.875)
+    """
+    return 1.0 if op in ("send_recv", "broadcast") else PASSES[op] * (members - 1) / members
+
+
+def peers_hit(members: int, choices: int) -> float:
+    """Expected share of a group's `members` that one token's `choices` of experts fall on, the member itself left out.
+
+    A token goes once to each member that holds at least one of its experts; with choices at random a member is missed
+    with probability ((n - 1) / n) ** choices. Source: public scaling book, gpus.md, appendix B.
+
+    >>> peers_hit(members=4, choices=2)  # (1 - (3/4)^2) x 3/4
+    0.328125
+    """
+    away = (members - 1) / members
+    return (1 - away**choices) * away
+
+
+def ragged_all_to_all_s(token_bytes: float, choices: int, group: DeviceGroup) -> float:
+    """Seconds to send each token once to every member of `group` that it chose.
+
+    `token_bytes` are one device's tokens, `choices` the experts of a token; a member gets the share that `peers_hit`
+    expects. A group of one device sends nothing.
+
+    >>> ragged_all_to_all_s(1e9, 2, ring)
+    0.0175
+    """
+    n = group.size
+    return collective_s("all_to_all", token_bytes * n * peers_hit(n, choices) / (1 - 1 / n), group) if n > 1 else 0.0
+
+
+def latency_s(group: DeviceGroup) -> float:
+    """Seconds that the shortest collective over `group` waits: every hop inside a node or slice, a tree of nodes
+    outside.
+
+    >>> f"{latency_s(nodes) * 1e6:.0f} us"  # 7 hops of 1 us inside, log2(4) of 5 us outside
+    '17 us'
+    """
+    near = sum(_hops(p) * p.latency_s for p in group.levels if not p.network)
+    return near + _tree_latency_s([p for p in group.levels if p.network])
+
+
+def latency_bound_bytes(level: GroupLevel) -> float:
+    """Size below which a hop of `level` waits longer than it sends: latency times the bandwidth of one link.
+
+    Source: public scaling book, sharding.md, whose number for a TPU v5e link this is:
+
+    >>> from planc.costing.machine.topology import GroupLevel
+    >>> latency_bound_bytes(GroupLevel("ici", members=8, below=1, bytes_per_s=45e9, latency_s=1e-6))
+    45000.0
+    """
+    links = sum(r.links for r in level.rings) or 1
+    return level.latency_s * level.bytes_per_s / links
+
+
+def torus_send_s(buffer_bytes: float, cluster: Cluster, source: tuple[int, ...], target: tuple[int, ...]) -> float:
+    """Seconds from one chip of a torus to another: over one link of every dimension in which they differ.
+
+    Args:
+        buffer_bytes: bytes sent.
+        cluster: the machine: the torus's shape, which dimensions wrap, and its links.
+        source: coordinates of the sending chip, one a dimension.
+        target: coordinates of the receiving chip.
+
+    Source: public scaling book, tpus.md, question 5.
+
+    >>> f"{torus_send_s(17e6, torus, (0, 0), (3, 3)) * 1e6:.0f} us"  # two links of 45 GB/s
+    '189 us'
+    """
+    link = cluster.link
+    ways = [_hops_between(*at) for at in zip(source, target, cluster.shape, cluster.wrap, strict=True)]
+    ports = sum(1 for hops in ways if hops)
+    if not ports:
+        return 0.0
+    return buffer_bytes / (ports * link.bandwidth_bytes_per_s * link.efficiency) + sum(ways) * link.latency_s
+
+
+def _hops_between(source: int, target: int, length: int, wrapped: bool) -> int:
+    straight = abs(source - target)
+    return min(straight, length - straight) if wrapped else straight
+
+
+# The ways to run a collective, each with its seconds.
+
+
+def _algorithms(op: NetworkOp, buffer_bytes: float, group: DeviceGroup) -> Iterator[tuple[str, float]]:
+    if group.routes is not None:
+        yield from ((way.name, way.seconds(buffer_bytes)) for way in group.routes.algorithms(op))
+        return
+    if not group.levels:
+        return
+    if op in ("send_recv", "broadcast"):
+        name = "point to point" if op == "send_recv" else "tree"
+        yield name, _once_s(op, buffer_bytes, group)
+    elif op == "all_to_all":
+        yield "all to all", max(_exchange_s(buffer_bytes, p, group) for p in group.levels) + latency_s(group)
+    else:
+        yield from ((name, PASSES[op] * once_s) for name, once_s in _rings(buffer_bytes, group))
+        yield from _all_reduces(buffer_bytes, group) if op == "all_reduce" else _gather_trees(buffer_bytes, group)
+
+
+def _rings(buffer_bytes: float, group: DeviceGroup) -> Iterator[tuple[str, float]]:
+    """Rings, and rings node by node: seconds of one pass of a gather, a scatter or either half of an all-reduce."""
+    far = _far(group)
+    if len(group.levels) == 1 or not any(p.rings for p in _near(group)):
+        ring_s = max(_part_s(buffer_bytes, p, group.size) for p in group.levels)
+        yield _ring_name(group), ring_s + _ring_latency_s(group.levels)
+    if _near(group) and len(group.levels) > 1:
+        nodes_s = max((_part_s(buffer_bytes, p, group.outside) for p in far), default=0.0)
+        yield "hierarchical", _inside_s(buffer_bytes, group) + nodes_s + _ring_latency_s(far)
+
+
+def _gather_trees(buffer_bytes: float, group: DeviceGroup) -> Iterator[tuple[str, float]]:
+    """A gather or scatter along a tree of nodes, which only small messages use."""
+    if far := _far(group):
+        slow_s = max(_part_s(buffer_bytes, p, group.outside) for p in far) / SLOWEST_SHARE
+        yield "tree", _inside_s(buffer_bytes, group) + slow_s + _tree_latency_s(far)
+
+
+def _all_reduces(buffer_bytes: float, group: DeviceGroup) -> Iterator[tuple[str, float]]:
+    """An all-reduce up a tree of nodes and down again, or through switches that add."""
+    if _far(group):
+        far = 0.5 if group.outside == 2 else 1.0  # of two nodes each is the root of one of the two trees
+        near = 1 - (1 - far) / group.inside
+        up = (_move_s(buffer_bytes * (far if p.network else near) / p.below, p) for p in group.levels)
+        up_s = max(up) + latency_s(group)
+        yield "tree", PASSES["all_reduce"] * up_s
+    if any(p.reduction for p in group.levels):
+        yield "in-network reduction", _reduced_s(buffer_bytes, group)
+
+
+def _near(group: DeviceGroup) -> list[GroupLevel]:
+    """The levels inside a node or slice."""
+    return [p for p in group.levels if not p.network]
+
+
+def _far(group: DeviceGroup) -> list[GroupLevel]:
+    """The levels of the network."""
+    return [p for p in group.levels if p.network]
+
+
+def _inside_s(buffer_bytes: float, group: DeviceGroup) -> float:
+    """Seconds of one pass inside each node, one level after the other."""
+    return sum(_part_s(buffer_bytes, p, p.members) + _hops(p) * p.latency_s for p in _near(group))
+
+
+def _part_s(buffer_bytes: float, level: GroupLevel, members: float) -> float:
+    """One pass of a ring of `members` at one level: all of the buffer but the member's own part."""
+    moved = buffer_bytes * (1 - 1 / members) / level.below
+    return _move_s(moved * imbalance(level.rings) if len(level.rings) > 1 else moved, level)
+
+
+@lru_cache(maxsize=1024)
+def imbalance(rings: tuple[Ring, ...]) -> float:
+    """Seconds of a gather over several `rings` of a torus at once, as a multiple of those in which all are always busy.
+
+    Parts of the buffer go along the dimensions in different orders. Whatever the orders, some dimensions together move
+    what is left when they are first, (their members - 1) of all members' parts: a short ring of fast links beside a
+    long one of slow links cannot take enough off it.
+
+    >>> from planc.costing.machine.topology import Ring
+    >>> imbalance((Ring(4, wrapped=True), Ring(8, wrapped=True)))
+    1.0
+    >>> imbalance((Ring(2, wrapped=False), Ring(2, wrapped=False, stride=8)))  # 1/4 of the buffer at 1/8 of a link
+    3.0
+    """
+    whole = prod(r.size for r in rings)
+    subsets = (part for count in range(1, len(rings) + 1) for part in combinations(rings, count))
+    slowest = max((prod(r.size for r in part) - 1) / sum(r.links for r in part) for part in subsets)
+    return slowest * sum(r.links for r in rings) / (whole - 1)
+
+
+def _ring_name(group: DeviceGroup) -> str:
+    rings = len(group.levels[-1].rings)
+    return f"{rings} rings" if rings > 1 else "ring"
+
+
+def _move_s(device_bytes: float, level: GroupLevel) -> float:
+    """Seconds for one device to send `device_bytes`: size / (size + half) of the peak, or the slow protocol."""
+    return (device_bytes + min(level.half_bytes, (1 / SLOWEST_SHARE - 1) * device_bytes)) / level.bytes_per_s
+
+
+def _reduced_s(buffer_bytes: float, group: DeviceGroup) -> float:
+    """Up a tree and down again, all levels at once; switches that add take the buffer once."""
+    each = [_move_s(buffer_bytes / p.below, p) * (1 / p.reduction if p.reduction else 2) for p in group.levels]
+    return max(each) + 2 * latency_s(group)
+
+
+def _exchange_s(buffer_bytes: float, level: GroupLevel, group: DeviceGroup) -> float:
+    """All to all at one level: what leaves a unit, or what the busiest torus link carries."""
+    if not level.rings:
+        return _move_s(buffer_bytes * (1 - level.below / group.size), level)
+    inside = buffer_bytes * level.below * level.members / group.size
+    link = level.bytes_per_s / sum(r.links for r in level.rings)
+    return max(r.crossing for r in level.rings) * inside / link
+
+
+def _sent_to_all_s(buffer_bytes: float, level: GroupLevel, group: DeviceGroup) -> float:
+    """An all-to-all of many members at one level."""
+    return _exchange_s(buffer_bytes, level, group) if level.rings else buffer_bytes / level.bytes_per_s
+
+
+def _once_s(op: NetworkOp, buffer_bytes: float, group: DeviceGroup) -> float:
+    """The buffer once, from each member to the next, as one message; a tree's is divided over the links of a torus."""
+    sent_s = max(_move_s(buffer_bytes, p) * p.bytes_per_s / _message_bytes_per_s(op, p) for p in group.levels)
+    return sent_s + (latency_s(group) if op == "broadcast" else group.levels[-1].latency_s)
+
+
+def _message_bytes_per_s(op: NetworkOp, level: GroupLevel) -> float:
+    """Bytes per second of one message at a level: those that leave a unit share the way out of a host, a link each."""
+    rate = max(level.bytes_per_s, min(level.unit_bytes_per_s / level.hosts, level.message_bytes_per_s))
+    if op == "broadcast" or not level.rings:
+        return rate
+    return rate / (sum(r.links for r in level.rings) * max(r.stride for r in level.rings))
+
+
+# Latency.
+
+
+def _hops(level: GroupLevel) -> float:
+    """Messages one after the other in a ring at one level."""
+    return sum(r.hops for r in level.rings) if level.rings else level.members - 1
+
+
+def _ring_latency_s(levels: Sequence[GroupLevel]) -> float:
+    """One ring through all members: n - 1 steps, of which a level has as many as it joins units."""
+    total, outside = 0.0, 1.0
+    for p in reversed(levels):
+        total += _hops(p) * outside * p.latency_s
+        outside *= p.members
+    return total
+
+
+def _tree_latency_s(levels: Sequence[GroupLevel]) -> float:
+    return sum(log2(p.members) * p.latency_s for p in levels)

@@ -1,0 +1,26 @@
+"""Where a group of devices lies: in closed form, or over the links of a machine that is written as a graph."""
+
+from __future__ import annotations
+
+from planc.costing.machine.topology import DeviceGroup, tower_group
+from planc.ir.hardware import Cluster
+from planc.ir.mesh import Mesh
+
+
+def device_group(mesh: Mesh, cluster: Cluster, axes: tuple[str, ...]) -> DeviceGroup:
+    """Where a group of devices lies on the machine: the levels it crosses, innermost first.
+
+    Args:
+        mesh: the mesh, whose innermost axis fills a node first.
+        cluster: the machine.
+        axes: axes of the mesh, or of one of its views, that the group runs over.
+
+    >>> group = device_group(plan.mesh, plan.cluster, ("fsdp", "tp"))  # mesh pp 4 > fsdp 16 > tp 8, nodes of 8
+    >>> group.size, group.level, [(p.name, p.members) for p in group.levels]
+    (128, 'leaf', [('nvlink4', 8.0), ('leaf', 16.0)])
+    """
+    if cluster.is_routed:
+        from planc.costing.routes import routed_group
+
+        return routed_group(mesh, cluster, axes)
+    return tower_group(mesh, cluster, axes)

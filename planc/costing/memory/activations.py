@@ -1,0 +1,225 @@
+"""Bytes that the backward needs of one microbatch: saved tensors, recomputed ones, and those of the loss."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+from planc.costing.compute.attention import scores_of
+from planc.costing.compute.quantize import quantized
+from planc.costing.memory.state import by_xla
+from planc.costing.step.offload import offloaded, saved_tensor_bytes
+from planc.diag.fast_dataclass import dataclass
+from planc.frameworks import OWN, framework
+from planc.ir.cache import cached_on
+from planc.ir.collective import DTYPE_BYTES
+from planc.ir.model import Op, Section
+from planc.ir.plan import Plan
+from planc.ir.sharding import Sharded
+from planc.sharding.local import tensor_bytes
+from planc.sharding.recompute import replay, saved_without_recompute
+from planc.sharding.redistribute import restrict
+
+FLOAT4_BYTES = 0.5
+LOSS_COPIES = {"eager": 3, "divided": 4, "xla": 2}
+"""fp32 tensors like the logits in the backward of an eager loss: log-probabilities, their gradient and that of the
+logits; with a divided vocab the backward is several ops (`torch.distributed.tensor.parallel.loss`). XLA takes
+near two, for it keeps the head's whole gradient until all is summed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replays:
+    """Transient bytes of a backward, besides the saved activations: by block those that it recomputes, and the loss's.
+
+    XLA compiles all into one program and may keep all of it live at once: these are then added up (`together`).
+    """
+
+    blocks: dict[Section, float]
+    logits: float
+    loss: float
+    together: bool
+
+
+def replays_of(sharded: Sharded) -> Replays:
+    """Workspace of the blocks' and the loss's backward (bytes), under the recomputation that the plan of `sharded`
+    chooses.
+
+    >>> replays = replays_of(sharded)
+    >>> replays.blocks["block"] / 2**20, replays.loss / 2**20  # MiB
+    (16.0, 2004.0)
+    """
+    blocks = {kind: _replayed(sharded, kind) for kind in sharded.plan.model.blocks}
+    together = by_xla(sharded.plan) and framework(sharded.plan.framework).sums_live_sets
+    return Replays(blocks, _logits(sharded), loss_bytes(sharded), together)
+
+
+def replay_buffers(replays: Replays, sections: Container[Section]) -> tuple[float, float]:
+    """Bytes that come in the backward of the last block and in that of the loss, on a rank with these `sections`.
+
+    The first brings back what a block runs again, when the logits and all else of the loss are gone. `replays` are
+    those of `replays_of`.
+
+    >>> replay_buffers(Replays({"block": 6.0}, logits=2.0, loss=8.0, together=False), {"block", "last"})
+    (4.0, 8.0)
+    """
+    back = max((size for kind, size in replays.blocks.items() if kind in sections), default=0.0)
+    if "last" not in sections:
+        return back, 0.0
+    if replays.together:
+        return back + replays.loss, 0.0
+    return max(0.0, back - replays.logits), replays.loss
+
+
+def _replayed(sharded: Sharded, kind: Section) -> float:
+    """Recomputed activations of one block during its backward (bytes)."""
+    if not replay(sharded.plan, kind).ops:
+        return 0.0
+    return max(0.0, _block_saved(sharded, kind, everything=True) - _block_saved(sharded, kind))
+
+
+def _logits(sharded: Sharded) -> float:
+    """Bytes of the saved logits, in the compute dtype."""
+    loss = sharded.ops["last"][-1]
+    name = loss.op.inputs[0]
+    layout = restrict(loss.layout, sharded.model.tensor[name].dims)
+    if framework(sharded.plan.framework).whole_logits:
+        layout = {dim: axes for dim, axes in layout.items() if dim != "vocab"}
+    return tensor_bytes(sharded.plan, name, layout)
+
+
+def loss_bytes(sharded: Sharded) -> float:
+    """Workspace of the loss's backward beside the saved logits (bytes): their gradient alone where the loss is compiled
+    as one region, else fp32 tensors, op by op (`LOSS_COPIES`); a framework's table may say otherwise.
+
+    >>> loss_bytes(sharded) == 4 * 4 * 8192 * 128256 / 8  # four fp32 tensors of a sequence's logits, over tp 8
+    True
+    """
+    plan, one = sharded.plan, _logits(sharded)
+    kept = framework(plan.framework).loss
+    if plan.compiled("loss"):
+        return framework(plan.framework).fused_loss_copies * one
+    if kept == "gradient":
+        return one
+    if kept == "narrow":
+        return LOSS_COPIES["eager"] * one
+    if kept != "ops":
+        return 0.0 if kept == "in_place" else one * 4 / DTYPE_BYTES[plan.precision.compute]
+    divided = bool(sharded.ops["last"][-1].layout.get("vocab")) and not framework(plan.framework).whole_logits
+    made_by = "xla" if by_xla(plan) else "divided" if divided else "eager"
+    return LOSS_COPIES[made_by] * one * 4 / DTYPE_BYTES[plan.precision.compute]
+
+
+def saved_by_section(sharded: Sharded) -> dict[Section, float]:
+    """Bytes that one microbatch leaves behind on a device for its backward, by section of `sharded`'s model: one copy
+    of each.
+
+    >>> {section: size / 2**20 for section, size in saved_by_section(sharded).items()}  # MiB
+    {'block': 476.0, 'first': 0.0625, 'last': 394.5625}
+    """
+    saved = {kind: _saved_of_block(sharded, kind) for kind in sharded.model.blocks}
+    return saved | {section: _section_saved(sharded, section) for section in ("first", "last")}
+
+
+def _saved_of_block(sharded: Sharded, kind: Section) -> float:
+    """The mean over layers when only every so many of them are run again."""
+    every = sharded.plan.recompute.every
+    some = _block_saved(sharded, kind)
+    return some if every == 1 else (some + (every - 1) * _block_saved(sharded, kind, everything=True)) / every
+
+
+def _block_saved(sharded: Sharded, kind: Section, *, everything: bool = False) -> float:
+    """Bytes kept of one block for one microbatch; `everything` as if nothing were recomputed."""
+    kept = saved_without_recompute(sharded.model, kind) if everything else replay(sharded.plan, kind).saved
+    saved, away = _saved_bytes(sharded, kind), offloaded(sharded.plan)
+    again: Container[str] = () if everything else replay(sharded.plan, kind).ops
+    beside = _beside_losses(sharded, kind)
+    if sharded.plan.framework != OWN:
+        kept = (*kept, *(t for t in _saved_outputs(sharded, kind, again) if t not in kept))
+        beside += _saved_beside(sharded, kind, again)
+    return sum([saved[name] for name in kept if name not in away]) + beside
+
+
+def _beside_losses(sharded: Sharded, kind: Section) -> float:
+    """Bytes that the loss of a module for further tokens keeps beside its logits until its backward: one fp32 tensor
+    like them, where the loss is not one kernel that leaves its gradient; compiled, what the framework says."""
+    losses = [o for o in sharded.ops[kind] if o.op.kind == "loss"]
+    if not losses:
+        return 0.0
+    plan, rules = sharded.plan, framework(sharded.plan.framework)
+    fp32 = 4 / DTYPE_BYTES[plan.precision.compute]
+    each = {"gradient": 0.0, "in_place": 0.0, "narrow": 1.0}.get(rules.loss, fp32)
+    if plan.compiled("loss"):
+        each = rules.fused_loss_keeps
+    return each * sum(_saved_bytes(sharded, kind)[o.op.inputs[0]] for o in losses)
+
+
+def _saved_outputs(sharded: Sharded, kind: Section, again: Container[str]) -> tuple[str, ...]:
+    """Outputs of ops in `again` that other ops of the block save, where the framework's checkpoint keeps them."""
+    keeping = framework(sharded.plan.framework).keeps_outputs
+    ops = [o.op for o in sharded.ops[kind]]
+    made = {op.output for op in ops if op.name in again and op.name in keeping}
+    return tuple(dict.fromkeys(t for op in ops if op.name not in again for t in op.saves if t in made))
+
+
+def _saved_beside(sharded: Sharded, kind: Section, again: Container[str]) -> float:
+    """Bytes that a framework keeps of one block beside the tensors of any correct program: masks of dropout after the
+    two sums, and the scores of unfused attention (Korthikanti et al. 2022, section 4).
+
+    Ops in `again` run again and keep nothing.
+    """
+    plan = sharded.plan
+    dropout = plan.model.family in framework(plan.framework).dropout
+    size = DTYPE_BYTES[plan.precision.compute]
+    total = 0.0
+    for o in sharded.ops[kind]:
+        if o.op.name in again or (plan.recompute.blocks and again):
+            continue
+        if o.op.kind == "add" and dropout:
+            total += tensor_bytes(plan, o.op.output, restrict(o.layout, sharded.model.tensor[o.op.output].dims)) / size
+        if o.op.kind == "attention" and plan.attention is not None and plan.attention.runs == "unfused":
+            total += scores_of(sharded, o) * (2 * size + 1 if dropout else size)
+    return total
+
+
+def _section_saved(sharded: Sharded, section: str) -> float:
+    names = dict.fromkeys(t for o in sharded.ops.get(section, ()) for t in o.op.saves)
+    saved = _saved_bytes(sharded, section)
+    whole = _logits(sharded) - saved["logits"] if section == "last" and sharded.plan.framework != OWN else 0.0
+    return sum([saved[name] for name in names]) + whole
+
+
+@cached_on(lambda sharded, section: (sharded.plan.cache, section))
+def _saved_bytes(sharded: Sharded, section: str) -> dict[str, float]:
+    """Bytes of each tensor of a section when it is saved, in the layout its consumer asked for: gathered, if it was."""
+    names = dict.fromkeys(name for o in sharded.ops[section] for name in (*o.op.inputs, o.op.output, *o.op.saves))
+    return {name: saved_tensor_bytes(sharded, name, section) * _narrow_factor(sharded, section, name) for name in names}
+
+
+@cached_on(lambda sharded, section, name: (sharded.layout_cache, (name, section)))
+def _narrow_factor(sharded: Sharded, section: str, name: str) -> float:
+    """Bytes of a tensor saved only for matmuls with scales by tile, or to recompute their inputs: it has their dtype.
+
+    DeepSeek-AI 2024, "DeepSeek-V3" (arXiv 2412.19437), section 3.3.3. Other recipes cast again in the backward and save
+    their input as it is.
+    """
+    savers = [o.op for o in sharded.ops[section] if name in o.op.saves]
+    dtypes = {_tiled(sharded.plan, op) or _before_tiled(sharded, section, op) for op in savers}
+    if len(dtypes) != 1 or "" in dtypes:
+        return 1.0
+    return {**DTYPE_BYTES, "float4": FLOAT4_BYTES}[dtypes.pop()] / DTYPE_BYTES[sharded.plan.precision.compute]
+
+
+def _tiled(plan: Plan, op: Op) -> str:
+    """The dtype of a matmul whose inputs are scaled by tile, or that keeps them narrow all the same; an empty string
+    for another op."""
+    chosen = quantized(plan, op)
+    if chosen is None:
+        return ""
+    narrow = chosen.tile or chosen.recipe == "blockwise" or framework(plan.framework).saves_narrow
+    return chosen.dtype if narrow else ""
+
+
+def _before_tiled(sharded: Sharded, section: str, op: Op) -> str:
+    """The same for an elementwise op whose result only such matmuls take."""
+    takers = [o.op for o in sharded.ops[section] if op.output in o.op.inputs]
+    dtypes = {_tiled(sharded.plan, taker) for taker in takers} if op.kind == "elementwise" else set()
+    return dtypes.pop() if len(dtypes) == 1 else ""

@@ -1,0 +1,228 @@
+"""Bytes on one device at its fullest moment, by part and pipeline stage.
+
+State: master parameters, gradients and two AdamW moments where the plan stores them, and the compute
+copy of gathered parameters. Activations: what the backward needs of each microbatch in flight. Two moments
+compete for what comes and goes: the backward of the loss, and that of the last block, when the logits are gone.
+A framework whose update copies gradients has a third, when no activations are left.
+
+The reserve is what no tensor of the program is in: the runtime, and memory that the allocator cannot give again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from planc.costing.memory.activations import Replays, replay_buffers, replays_of, saved_by_section
+from planc.costing.memory.state import communicators, resting, state_buffers, update_bytes
+from planc.frameworks import framework
+from planc.ir.collective import Collective
+from planc.ir.hardware import Chip
+from planc.ir.model import Section
+from planc.ir.plan import Plan
+from planc.ir.realised import Realised
+from planc.ir.report import Memory, MemoryParts, Reserved, StageMemory
+from planc.ir.sharding import Sharded
+from planc.ir.tensor_bytes import TensorBytes, during
+from planc.pipeline.timeline import Timeline
+from planc.sharding.stage_assignment import copies_on, sections_of, sections_on
+
+GIB = 2.0**30
+TENSORS = ("params", "grads", "optimizer", "activations", "buffers")
+"""The parts of a report's memory that are tensors of the program."""
+UPDATE = "update"
+
+
+def memory(sharded: Sharded, timeline: Timeline, realised: Realised | None, rows: tuple[Collective, ...]) -> Memory:
+    """The memory of every pipeline stage; the fullest one speaks for the plan.
+
+    Args:
+        sharded: the plan with its layouts.
+        timeline: the simulated step, for the microbatches in flight.
+        realised: a target's program, whose tensors count; None for those that any correct program must keep.
+        rows: the plan's collectives. Gradients that they reduce once a step are held whole until the reduction,
+            whatever the plan stores, where `realised` is None.
+
+    >>> costed.memory.stages == memory(sharded, costed.timed.timeline, None, costed.timed.rows).stages
+    True
+    >>> f"{costed.memory.per_device_gib.total:.1f} GiB of {costed.memory.capacity_gib:.0f}"
+    '56.1 GiB of 80'
+    """
+    chip = sharded.plan.cluster.chip
+    capacity = chip.memory_bytes / chip.devices
+    tensors = realised.peak_memory(timeline.in_flight) if realised else required_tensor_bytes(sharded, timeline, rows)
+    stages = tuple(_stage(sharded, rank, held) for rank, held in enumerate(tensors))
+    worst = max(stages, key=lambda s: s.per_device_gib.total).per_device_gib
+    return Memory(
+        capacity_gib=capacity / GIB,
+        usable_gib=(capacity - chip.runtime_bytes) / (1 + chip.runtime_fraction) / GIB,
+        per_device_gib=worst,
+        stages=stages,
+        allocated_gib=worst.tensors,
+        reserved_gib=reserved(sharded.plan, worst, foreign=realised is None),
+    )
+
+
+MOST_LOST = 0.1
+"""Share beyond the tensors' bytes that torch's allocator held at most in published runs, where its segments cannot
+grow."""
+
+
+def reserved(plan: Plan, worst: MemoryParts, *, foreign: bool) -> Reserved:
+    """GiB that the fullest device holds of its memory, from least to most.
+
+    `worst` are its parts. The spread is that of the framework of `plan` where the plan is costed as it realises it
+    (`foreign`), none for a target's program.
+
+    >>> held = reserved(plan, costed.memory.per_device_gib, foreign=True)
+    >>> f"{held.low:.1f} to {held.high:.1f} GiB"
+    '54.0 to 59.1 GiB'
+    """
+    chip, outside = plan.cluster.chip, outside_gib(plan, worst)
+    spread = framework(plan.framework).spread if foreign else 0.0
+    lost = max(MOST_LOST, chip.runtime_fraction) if plan.cluster.kind == "node" else chip.runtime_fraction
+    return Reserved(
+        low=worst.tensors * (1 - spread) + outside, high=max(worst.total, worst.tensors * (1 + lost) + outside)
+    )
+
+
+def outside_gib(plan: Plan, worst: MemoryParts) -> float:
+    """GiB of the fullest device of `plan` that no tensor is in: communicators and the runtime. `worst` are its parts.
+
+    >>> f"{outside_gib(plan, costed.memory.per_device_gib):.1f} GiB"
+    '2.5 GiB'
+    """
+    return worst.comm_buffers + plan.cluster.chip.runtime_bytes / GIB
+
+
+def _stage(sharded: Sharded, rank: int, tensors: TensorBytes) -> StageMemory:
+    """A rank's tensors with the communicators and the reserve, which no tensor is in."""
+    plan = sharded.plan
+    parts = {name: getattr(tensors, name) for name in TENSORS}
+    parts["comm_buffers"] = communicators(sharded) * plan.cluster.chip.communicator_bytes
+    allocated = sum(parts.values())
+    parts["reserve"] = with_reserve(allocator_of(plan), allocated) - allocated
+    gib = {name: amount / GIB for name, amount in parts.items()}
+    return StageMemory(
+        stage=rank,
+        layers=sum(sections_on(plan, rank).get(kind, 0) for kind in plan.model.blocks),
+        ranks=plan.mesh.devices // plan.pipeline,
+        per_device_gib=MemoryParts(total=sum(gib.values()), **gib),
+        peak_at=tensors.moment,
+    )
+
+
+def required_tensor_bytes(
+    sharded: Sharded, timeline: Timeline, rows: tuple[Collective, ...]
+) -> tuple[TensorBytes, ...]:
+    """Bytes of the tensors that any correct program keeps, on each pipeline rank; ranks that hold the same sections
+    share them.
+
+    `timeline` has the microbatches in flight on each rank of `sharded`'s pipeline, `rows` the collectives, which say
+    whether gradients are reduced once a step.
+
+    >>> held = required_tensor_bytes(sharded, costed.timed.timeline, costed.timed.rows)
+    >>> [f"{tensors.activations / 2**30:.1f}" for tensors in held]  # GiB by rank: 4 to 1 microbatches in flight
+    ['37.2', '27.9', '18.6', '9.7']
+    """
+    whole = _whole_until_the_end(sharded, rows)
+    saved, replays = saved_by_section(sharded), replays_of(sharded)
+    states: dict[tuple[tuple[Section, int], ...], tuple[dict[str, float], bool, float]] = {}
+    found = []
+    for rank in range(sharded.plan.pipeline):
+        held = tuple(sections_on(sharded.plan, rank).items())
+        if held not in states:
+            states[held] = _state(sharded, rank, whole, replays)
+        state, in_loss, updated = states[held]
+        activations, moment = _activations(sharded, timeline, rank, in_loss, saved)
+        backward = TensorBytes(**state, activations=activations, moment=moment)
+        update = TensorBytes(**{**state, "buffers": updated}, activations=0.0, moment=UPDATE)
+        found.append(max(backward, update, key=lambda tensors: tensors.total))
+    return tuple(found)
+
+
+def _whole_until_the_end(sharded: Sharded, rows: tuple[Collective, ...]) -> bool:
+    """True if several microbatches' gradients add up before they are reduced."""
+    reduced = [r for r in rows if r.carries == "grad" and r.op == "reduce_scatter"]
+    return bool(reduced) and sharded.plan.microbatches > 1 and all(r.per == "step" for r in reduced)
+
+
+def _state(sharded: Sharded, rank: int, whole: bool, replays: Replays) -> tuple[dict[str, float], bool, float]:
+    """Bytes of all that does not depend on the schedule, True if they are the most in the backward of the loss, and the
+    buffers of the update."""
+    plan = sharded.plan
+    sections = sections_on(plan, rank)
+    held = [(p, n) for p in sharded.params if (n := copies_on(plan, p.param, sections))]
+    moments = state_buffers(sharded, held), replay_buffers(replays, sections)
+    rules, workspaces = framework(plan.framework), _workspaces(plan)
+    buffers = at_the_fullest(*moments, rules.gathered_in_loss) + workspaces
+    parts = {**resting(sharded, held, whole=whole), "buffers": buffers}
+    in_loss = loss_is_fullest(*moments, rules.gathered_in_loss)
+    return parts, in_loss, update_bytes(sharded, held) + workspaces
+
+
+def _workspaces(plan: Plan) -> float:
+    """Bytes of the workspaces that the libraries of the framework of `plan` keep."""
+    hides = any(o.method == "async_matmul" for o in plan.overlaps)
+    rules = framework(plan.framework)
+    return rules.workspaces(plan.cluster.chip.name, experts=bool(plan.model.top_k), overlaps=hides)
+
+
+def _activations(
+    sharded: Sharded, timeline: Timeline, rank: int, in_loss: bool, saved: dict[Section, float]
+) -> tuple[float, str]:
+    """Saved tensors of every microbatch in flight at the fullest moment."""
+    plan = sharded.plan
+    flying = timeline.in_flight[rank]
+    total = sum(
+        microbatches * sum(n * saved[section] for section, n in sections_of(plan, stage).items())
+        for stage, microbatches in flying.items()
+    )
+    where = "loss" if in_loss else "last layer"
+    if len(plan.stages) > 1 and not in_loss:
+        where = f"last layer of virtual stage {max(flying, default=0)}"
+    return total, during(f"backward of the {where}", sum(flying.values()))
+
+
+def at_the_fullest(state: tuple[float, float], replayed: tuple[float, float], gathered_in_loss: bool = True) -> float:
+    """Peak transient bytes: gathered parameters, whole gradients, recompute workspace.
+
+    `state` are gathered and reduced bytes (`state_buffers`), `replayed` those of a block's and of the loss's backward
+    (`replay_buffers`). Gathered parameters are there in both, or only in a block's, if not `gathered_in_loss`.
+
+    >>> at_the_fullest((10.0, 4.0), (6.0, 8.0))  # the last block's backward reduces beside its recompute
+    20.0
+    """
+    return max(_in_both(state, replayed, gathered_in_loss))
+
+
+def loss_is_fullest(state: tuple[float, float], replayed: tuple[float, float], gathered_in_loss: bool = True) -> bool:
+    """True if the peak is in the backward of the loss, not in the last block's; `state`, `replayed` and
+    `gathered_in_loss` as for `at_the_fullest`.
+
+    >>> loss_is_fullest((10.0, 4.0), (6.0, 8.0)), loss_is_fullest((10.0, 4.0), (6.0, 12.0))
+    (False, True)
+    """
+    block, loss = _in_both(state, replayed, gathered_in_loss)
+    return loss > block
+
+
+def _in_both(state: tuple[float, float], replayed: tuple[float, float], gathered_in_loss: bool) -> tuple[float, float]:
+    """Transient bytes in the backward of the last block and in that of the loss."""
+    (gathered, reduced), (block, loss) = state, replayed
+    return gathered + block + reduced, gathered * gathered_in_loss + loss
+
+
+def allocator_of(plan: Plan) -> Chip:
+    """The chip of `plan`, with the share that its framework's allocator loses."""
+    chip, lost = plan.cluster.chip, framework(plan.framework).lost_across_nodes
+    return replace(chip, runtime_fraction=lost) if lost and plan.cluster.count > 1 else chip
+
+
+def with_reserve(chip: Chip, allocated_bytes: float) -> float:
+    """Bytes that are taken from a device for `allocated_bytes` of tensors: those that the runtime of `chip` holds, and
+    what the allocator loses between tensors, a share of what it gives out.
+
+    >>> with_reserve(h100, 10e9) == h100.runtime_bytes + (1 + h100.runtime_fraction) * 10e9
+    True
+    """
+    return chip.runtime_bytes + (1 + chip.runtime_fraction) * allocated_bytes

@@ -1,0 +1,184 @@
+"""Bytes of parameters, gradients and optimizer state on one device, resting and in transit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from planc.costing.step.offload import offloaded
+from planc.frameworks import framework
+from planc.ir.collective import DTYPE_BYTES
+from planc.ir.model import Section
+from planc.ir.plan import Noun, Plan
+from planc.ir.sharding import ParamSharding, Sharded
+from planc.ir.updates import moments_of
+from planc.sharding.local import param_elements, stored_elements
+
+LANDING = 1
+"""Buffers of the size of a gathered block that torch keeps beside: a gather lands in one that belongs to the stream of
+transfers, and is copied out (`torch.distributed.fsdp`, `_fsdp_collectives.py`). XLA gathers in place."""
+Held = list[tuple[ParamSharding, int]]
+"""Parameters with their copies on a device."""
+
+
+def resting(sharded: Sharded, held: Held, *, whole: bool = False) -> dict[str, float]:
+    """Bytes of masters, gradients and moments on a device between steps: `params`, `grads` and `optimizer`.
+
+    Args:
+        sharded: the plan with its layouts.
+        held: parameters, each with its number of copies on the device.
+        whole: true if several microbatches' gradients add up before they are reduced, and are held whole.
+
+    >>> resting(sharded, [(params["layers.*.feed_forward.w1.weight"], 1)])  # a bf16 copy; fp32 over 16 x 8 devices
+    {'params': 66060288.0, 'grads': 117440512.0, 'optimizer': 14680064.0}
+    """
+    kept = "optimizer" not in offloaded(sharded.plan)
+    return {
+        "params": _params(sharded, held),
+        "grads": _grads(sharded, held, whole=whole),
+        "optimizer": _moments(sharded, held) if kept else 0.0,
+    }
+
+
+def _params(sharded: Sharded, held: Held) -> float:
+    """Masters where they rest, and a whole compute copy when it outlives a pass.
+
+    The masters of ZeRO-1 and ZeRO-2 rest with the optimizer; the copy is what is computed with.
+    """
+    plan = sharded.plan
+    total = 0.0
+    for p, n in held:
+        size = DTYPE_BYTES[plan.store_dtype("params", p.param.region)]
+        if "params" not in offloaded(plan) and not _copy_is_master(plan, p):
+            total += n * stored_elements(plan, p, p.stored["params"] or p.stored["optimizer"]) * size
+        if _copy_stays(plan, p):
+            total += n * param_elements(plan, p) * DTYPE_BYTES[plan.precision.compute]
+    return total
+
+
+def _grads(sharded: Sharded, held: Held, *, whole: bool) -> float:
+    """Gradients where they rest; `whole` when several microbatches add up before they are reduced."""
+    plan = sharded.plan
+    if not whole:
+        return _noun(sharded, held, "grads")
+    return sum(
+        n * param_elements(plan, p) * DTYPE_BYTES[plan.store_dtype("grads", p.param.region)]
+        for p, n in held
+        if not p.param.frozen
+    )
+
+
+def _copy_stays(plan: Plan, p: ParamSharding) -> bool:
+    """True if the whole compute copy of a parameter exists at the peak."""
+    if p.stored["params"]:
+        return plan.gather_per in ("microbatch", "step")
+    return bool(p.stored["optimizer"]) or plan.precision.compute != plan.store_dtype("params", p.param.region)
+
+
+def _copy_is_master(plan: Plan, p: ParamSharding) -> bool:
+    """True if no update makes the whole copy of a parameter anew, and a shard in the same dtype adds nothing to it."""
+    same = plan.precision.compute == plan.store_dtype("params", p.param.region)
+    return p.param.frozen and same and bool(p.stored["optimizer"]) and not p.stored["params"]
+
+
+def _moments(sharded: Sharded, held: Held) -> float:
+    """The optimizer's moments: two of a parameter, one of those that Muon updates."""
+    moments = [(p, n * moments_of(sharded.plan, p.param.name)) for p, n in held]
+    return _noun(sharded, moments, "optimizer")
+
+
+def _noun(sharded: Sharded, held: Held, noun: Noun) -> float:
+    plan = sharded.plan
+    return sum(
+        n * stored_elements(plan, p, p.stored[noun]) * DTYPE_BYTES[plan.store_dtype(noun, p.param.region)]
+        for p, n in held
+        if not p.param.frozen
+    )
+
+
+def update_bytes(sharded: Sharded, held: Held) -> float:
+    """Bytes of the fp32 copies of narrower gradients that the framework's update makes, of the part that the device
+    updates: 0 where it takes them as they are, as one does whose moments are narrow.
+
+    `held` are the parameters of a device of `sharded`, each with its number of copies.
+
+    >>> update_bytes(sharded, [(p, 1) for p in sharded.params])  # planc's own update takes fp32 gradients
+    0.0
+    """
+    plan = sharded.plan
+    if not framework(plan.framework).updates_in_fp32:
+        return 0.0
+
+    def copied(p: ParamSharding) -> bool:
+        region = p.param.region
+        narrow = plan.store_dtype("grads", region) != "fp32" and plan.store_dtype("optimizer", region) == "fp32"
+        return narrow and not p.param.frozen
+
+    return sum(n * stored_elements(plan, p, p.stored["optimizer"]) * DTYPE_BYTES["fp32"] for p, n in held if copied(p))
+
+
+def state_buffers(sharded: Sharded, held: Held) -> tuple[float, float]:
+    """Bytes of gathered blocks, which are always there, and of a block's whole gradient, in its backward.
+
+    `held` are the parameters of a device of `sharded`, each with its number of copies.
+
+    >>> state_buffers(sharded, [(p, 1) for p in sharded.params])  # `gather params per step`: no gathered blocks
+    (0.0, 0.0)
+    """
+    return largest(passing_bytes(sharded, (p for p, _ in held)).values())
+
+
+PassingBytes = tuple[float, float]
+"""For a section: bytes of its gathered copies, as many as exist at once, and of its whole gradient."""
+
+
+def passing_bytes(sharded: Sharded, params: Iterable[ParamSharding]) -> dict[Section, PassingBytes]:
+    """Transient bytes of `params` by the section that uses them: gathered copies, and the whole gradient.
+
+    A plan that gathers parameters in each pass holds the blocks that it or its framework prefetches and, with torch,
+    `LANDING` more. A bucket of several layers is gathered and reduced as one.
+    """
+    plan = sharded.plan
+    ahead = plan.buckets_ahead(framework(plan.framework).prefetched - 1)
+    blocks = (1 + ahead + LANDING * (not by_xla(plan))) if plan.gather_per == "pass" else 0
+    gathered, reduced = blocks * DTYPE_BYTES[plan.precision.compute], DTYPE_BYTES[plan.precision.reduce]
+    found: dict[Section, PassingBytes] = {}
+    for p in params:
+        together = plan.bucket_layers if set(p.param.sections) & set(plan.model.blocks) else 1
+        elements = together * param_elements(plan, p)
+        whole_gradient = reduced * elements * bool(p.stored["grads"] and not p.param.frozen)
+        mine = gathered * elements * bool(p.stored["params"]), whole_gradient
+        for section in p.param.sections:
+            others = found.get(section, (0.0, 0.0))
+            found[section] = others[0] + mine[0], others[1] + mine[1]
+    return found
+
+
+def largest(sections: Iterable[PassingBytes]) -> PassingBytes:
+    """The most of each of the two over some `sections`: one after the other is there.
+
+    >>> largest([(3.0, 1.0), (2.0, 4.0)])
+    (3.0, 4.0)
+    """
+    gathered = reduced = 0.0
+    for one, other in sections:
+        gathered, reduced = max(gathered, one), max(reduced, other)
+    return gathered, reduced
+
+
+def by_xla(plan: Plan) -> bool:
+    """True if XLA runs `plan`, and compiles a step into one program: on TPUs it does.
+
+    >>> by_xla(plan)
+    False
+    """
+    return plan.cluster.kind == "torus"
+
+
+def communicators(sharded: Sharded) -> int:
+    """Number of distinct groups of ranks that a device of `sharded` belongs to: one for each axis in use, and the
+    whole.
+
+    >>> communicators(sharded)  # pp, fsdp, tp and all
+    4
+    """
+    return len([a for a in sharded.plan.mesh.every.values() if a.size > 1]) + 1

@@ -1,0 +1,562 @@
+"""The ways to run a collective over the groups of some axes, routed over the links of a machine.
+
+All groups send at once. A way is phases one after the other, each with the seconds a byte of one device's buffer that
+its busiest link takes:
+
+    ring           each member passes all of the buffer but its own part on to the next; as many rings as a unit (a
+                   node) has members, which leave it by another one each, so that every card carries its share
+    hierarchical   rings in every unit, then over the units; on a torus a gather along its dimensions
+    tree           two binary trees over the units, each with half of the buffer (all-reduce alone)
+    in-network     the buffer once to a switch that adds, and back
+    all to all     each member's part for every other, by the shortest ways
+    send, broadcast   the buffer once to the next member
+
+Sources: as `planc.costing.machine.collective_time`, and for the trees Sanders et al. 2009, NCCL's src/graph/trees.cc.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import field
+from functools import cached_property
+from itertools import count, pairwise, product
+from math import log2, prod
+
+from planc.costing.machine.topology import DeviceGroup, GroupLevel, RoutedAlgorithm, torus_dims
+from planc.costing.routes.fabric import Fabric, Flow
+from planc.costing.routes.fold import ArcKinds, Fold, FoldedDigits, fold_of
+from planc.costing.routes.joint import LinkLoads, Shares
+from planc.costing.routes.rings import (
+    TorusLine,
+    exchange_loads,
+    gather_loads,
+    gather_s,
+    groups_on_line,
+    send_loads,
+    torus_lines,
+)
+from planc.diag.fast_dataclass import dataclass
+from planc.graph import LinkKind, MachineLinks, machine_links
+from planc.ir.collective import CollectiveOp, NetworkOp
+from planc.ir.garbage import gc_paused
+from planc.ir.hardware import Cluster
+from planc.ir.mesh import Mesh
+
+GATHERS = {"all_gather": 1, "reduce_scatter": 1, "all_reduce": 2}
+"""Collectives made of gathers or scatters, and of how many."""
+LL_SHARE = 0.25
+"""Bandwidth that is left to a small message, which has a flag in every word."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine's links, with what routing over them needs once."""
+
+    links: MachineLinks
+    groups: dict[tuple[int, tuple[tuple[int, int], ...]], DeviceGroup] = field(default_factory=dict)
+    """Groups that were asked for, by the devices of the mesh and their axes' sizes and strides."""
+    kinds: dict[FoldedDigits, ArcKinds] = field(default_factory=dict)
+    """Arcs that symmetry makes alike, by the digits that move."""
+    orders: Iterator[int] = field(default_factory=count)
+    """Numbers of the loads that were asked for, in this order."""
+    joint: dict[tuple[LinkLoads, ...], list[Shares]] = field(default_factory=dict)
+    """The loads of collectives that run at once on the same links."""
+
+    @cached_property
+    def fabric(self) -> Fabric:
+        """Its switches and cards."""
+        with gc_paused():
+            return Fabric(self.links)
+
+    @cached_property
+    def lines(self) -> tuple[TorusLine, ...]:
+        """The dimensions of its torus; none elsewhere."""
+        return torus_lines(self.links) if self.links.shape else ()
+
+    @cached_property
+    def dies(self) -> int:
+        """Devices of one chip of a torus."""
+        return max(1, len(self.links.devices) // max(1, sum(bool(v.place) for v in self.links.vertices)))
+
+
+_MACHINES: dict[int, tuple[Cluster, Machine]] = {}
+"""The last few clusters with their graphs, by the cluster's identity."""
+
+
+def machine_of(cluster: Cluster) -> Machine:
+    """The graph of `cluster` for routing, kept for the last few clusters."""
+    known = _MACHINES.get(id(cluster))
+    if known is None:
+        while len(_MACHINES) >= 4:
+            del _MACHINES[next(iter(_MACHINES))]
+        known = _MACHINES[id(cluster)] = cluster, Machine(machine_links(cluster))
+    return known[1]
+
+
+def routed_group(mesh: Mesh, cluster: Cluster, axes: tuple[str, ...], machine: Machine | None = None) -> DeviceGroup:
+    """Where a group over `axes` of `mesh` lies on the graph of `cluster`, with the ways of its collectives.
+
+    Its one level is the busiest link of a gather. `machine` is another graph of as many devices.
+
+    >>> routed_group(plan.mesh, plan.cluster, ("tp",)).level
+    'node0.chip0-node0.switch'
+    """
+    machine, axes = machine or machine_of(cluster), mesh.in_order(axes)
+    if not axes:
+        return DeviceGroup(1, (), cluster.link.name)
+    key = mesh.devices, tuple((mesh.axis(a).size, mesh.axis(a).stride) for a in axes)
+    if machine.lines:  # where an axis lies on a torus depends on the others
+        return _routed_group(machine, mesh, cluster, axes)
+    if key not in machine.groups:
+        machine.groups[key] = _routed_group(machine, mesh, cluster, axes)
+    return machine.groups[key]
+
+
+def _routed_group(machine: Machine, mesh: Mesh, cluster: Cluster, axes: tuple[str, ...]) -> DeviceGroup:
+    size, routes = mesh.size(*axes), Routes(machine, mesh, cluster, axes)
+    gather = min(routes.algorithms("all_gather"), key=lambda found: found.s_per_byte)
+    rate = (1 - 1 / size) / gather.s_per_byte if gather.s_per_byte else 0.0
+    kind = routes.kind_of(gather.link)
+    level = GroupLevel(
+        gather.link, size, 1, rate, gather.latency_s / (size - 1), call_s=routes.call_s,
+        op_efficiency=kind.op_efficiency if kind else (), network=routes.outside > 1,
+    )  # fmt: skip
+    return DeviceGroup(size, (level,), gather.link, routes=routes)
+
+
+class Routes:
+    """The ways of every collective over the groups of some axes, each routed when it is asked for.
+
+    With `folding` one group stands for those that symmetry makes alike.
+    """
+
+    def __init__(
+        self, machine: Machine, mesh: Mesh, cluster: Cluster, axes: tuple[str, ...], *, folding: bool = True
+    ) -> None:
+        self.folding = folding
+        self.machine, self.fabric = machine, machine.fabric
+        self._mesh, self._cluster, self._axes = mesh, cluster, axes
+        self._known: dict[str, tuple[RoutedAlgorithm, ...]] = {}
+        self._kinds: dict[str, LinkKind] = {}
+        self._loads: dict[tuple[int, ...], LinkLoads] = {}
+
+    @cached_property
+    def fold(self) -> Fold | None:
+        """The symmetry by which one group of each kind is enough; None where every group is routed."""
+        used = [self._mesh.axis(a) for a in self._axes if self._mesh.axis(a).size > 1]
+        return fold_of(self.machine.links, used, self._mesh.devices, self.machine.kinds) if self.folding else None
+
+    @cached_property
+    def groups(self) -> list[list[int]]:
+        """The vertices of every group's members, in the order of their ranks; of groups that are alike one."""
+        used = [self._mesh.axis(a) for a in self._axes]
+        offsets = [sum(at) for at in product(*(range(0, a.size * a.stride, a.stride) for a in used))]
+        starts = self.fold.starts if self.fold else self._starts(offsets)
+        devices = self.machine.links.devices
+        return [[devices[start + o] for o in offsets] for start in starts]
+
+    def _starts(self, offsets: Sequence[int]) -> list[int]:
+        """The first rank of every group."""
+        taken, starts = bytearray(self._mesh.devices), []
+        for start in range(self._mesh.devices):
+            if not taken[start]:
+                starts.append(start)
+                for o in offsets:
+                    taken[start + o] = 1
+        return starts
+
+    @cached_property
+    def units(self) -> list[list[list[int]]]:
+        """Each group's members by unit."""
+        vertices = self.machine.links.vertices
+        found = []
+        for group in self.groups:
+            units: dict[int, list[int]] = defaultdict(list)
+            for v in group:
+                units[vertices[v].unit].append(v)
+            found.append([*units.values()])
+        return found
+
+    @property
+    def size(self) -> int:
+        """Number of members of a group."""
+        return len(self.groups[0])
+
+    @property
+    def outside(self) -> int:
+        """Number of units (nodes or slices) that the group in most of them is in."""
+        return max(len(units) for units in self.units)
+
+    @property
+    def call_s(self) -> float:
+        """The framework's own seconds for a call over this machine: the longest of its links'."""
+        return max(kind.call_s for kind in self.machine.links.kinds)
+
+    def algorithms(self, op: NetworkOp) -> tuple[RoutedAlgorithm, ...]:
+        """The ways of `op`, with the seconds a byte of one device's buffer; none for a group of one."""
+        if op not in self._known:
+            with gc_paused():
+                self._known[op] = tuple(self._algorithms_of(op)) if self.size > 1 else ()
+        return self._known[op]
+
+    def sending(self, op: CollectiveOp, buffer_bytes: float) -> tuple[LinkLoads, float] | None:
+        """The loads that the fastest way of `op` for `buffer_bytes` leaves on the links, and its seconds without
+        latency (s). None where no links carry it.
+
+        >>> _, seconds = Routes(machine_of(plan.cluster), plan.mesh, plan.cluster, ("tp",)).sending("all_gather", 8e9)
+        >>> round(seconds, 5)  # 7 GB through each device's link of 450 GB/s
+        0.01556
+        """
+        algorithm = min(self.algorithms(op), key=lambda found: found.seconds(buffer_bytes), default=None)
+        if algorithm is None or not any(totals for _, totals in algorithm.loads):
+            return None
+        key = tuple(id(totals) for _, totals in algorithm.loads)  # which the loads keep alive
+        if key not in self._loads:
+            self._loads[key] = self.loads_of(algorithm, next(self.machine.orders))
+        return self._loads[key], algorithm.seconds(buffer_bytes) - algorithm.latency_s
+
+    def loads_of(self, algorithm: RoutedAlgorithm, order: int) -> LinkLoads:
+        """The loads that one way, `algorithm`, leaves on the links; `order` is theirs among others on this machine."""
+        return LinkLoads(algorithm, self.fabric.paces, self.fold, self.machine.joint, order)
+
+    def _algorithms_of(self, op: NetworkOp) -> Iterator[RoutedAlgorithm]:
+        if op == "all_to_all":
+            yield self._all_to_all()
+        elif op in ("send_recv", "broadcast"):
+            yield self._once(op)
+        else:
+            yield from (way.times(GATHERS[op]) for way in self._gathers())
+            if op == "all_reduce":
+                yield from self._all_reduces()
+
+    # Gathers.
+
+    def _gathers(self) -> Iterator[RoutedAlgorithm]:
+        if "gathers" not in self._known:
+            self._known["gathers"] = (*self._found_gathers(),)
+        yield from self._known["gathers"]
+
+    def _found_gathers(self) -> Iterator[RoutedAlgorithm]:
+        inside = max(len(members) for units in self.units for members in units)
+        if not self.machine.lines or inside == 1:
+            yield self._ring
+        if inside > 1 and (self.outside > 1 or self.machine.lines):
+            near, far = self._inside, self._peers
+            yield near.then(far, "hierarchical" if self.outside > 1 else near.name)
+        if self.outside > 1:
+            near, far = self._inside, self._peers
+            hops_s = log2(self.outside) * self._unit_hop_s
+            yield near.then(
+                RoutedAlgorithm("tree", far.s_per_byte / LL_SHARE, hops_s, far.link, 0.0, far.loads), "tree"
+            )
+
+    @cached_property
+    def _ring(self) -> RoutedAlgorithm:
+        """Rings through all members; where units have as many members each, one ring leaves them by each member."""
+        part = 1 - 1 / self.size
+        flows: list[Flow] = []
+        for units in self.units:
+            m = len(units[0])
+            if len(units) > 1 and all(len(members) == m for members in units):
+                flows += _rings_by_member(units, part)
+            else:
+                members = [v for unit in units for v in unit]
+                flows += [(a, b, part) for a, b in zip(members, [*members[1:], members[0]], strict=True)]
+        return self._routed("ring", flows, self._ring_latency_s())
+
+    def _ring_latency_s(self) -> float:
+        """A part's way to the last member, along the ring of the first group."""
+        members = [v for unit in self.units[0] for v in unit]
+        vertices = self.machine.links.vertices
+        known: dict[tuple[int, int, bool], float] = {}
+        total = 0.0
+        for a, b in pairwise(members):
+            key = vertices[a].unit, vertices[b].unit, vertices[a].unit == vertices[b].unit
+            if key not in known:
+                known[key] = self.fabric.latency_s(a, b)
+            total += known[key]
+        return total
+
+    @cached_property
+    def _inside(self) -> RoutedAlgorithm:
+        """A gather inside every unit."""
+        if self.machine.lines:
+            return self._along_lines()
+        flows: list[Flow] = []
+        for members in (members for units in self.units for members in units):
+            part = 1 - 1 / len(members)
+            flows += [(a, b, part) for a, b in zip(members, [*members[1:], members[0]], strict=True) if a != b]
+        first = self.units[0][0]
+        latency_s = sum(self.fabric.latency_s(a, b) for a, b in pairwise(first))
+        return self._routed("ring", flows, latency_s)
+
+    @cached_property
+    def _peers(self) -> RoutedAlgorithm:
+        """A gather over the units: each member's part with those of the same position."""
+        if self.outside == 1:
+            return RoutedAlgorithm("none", 0.0, 0.0, "")
+        if all(len(members) == 1 for units in self.units for members in units):
+            return self._ring
+        flows: list[Flow] = []
+        for units in self.units:
+            if len(units) == 1:
+                continue
+            m = max(len(members) for members in units)
+            part = (1 - 1 / len(units)) / m
+            for j in range(m):
+                peers = [members[j % len(members)] for members in units]
+                flows += [(a, b, part) for a, b in zip(peers, [*peers[1:], peers[0]], strict=True)]
+        first = [members[0] for members in self.units[0]]
+        latency_s = sum(self.fabric.latency_s(a, b) for a, b in pairwise(first))
+        return self._routed("ring", flows, latency_s)
+
+    @cached_property
+    def _unit_hop_s(self) -> float:
+        """Latency between the units of the first group that are farthest from each other in its order."""
+        first = [members[0] for members in self.units[0]]
+        return max((self.fabric.latency_s(first[0], v) for v in (first[1], first[-1])), default=0.0)
+
+    # On a torus.
+
+    @cached_property
+    def _offsets(self) -> dict[int, list[int]]:
+        """Positions of the first group's members along each dimension that it uses."""
+        placed = torus_dims(self._mesh, self._cluster, self._axes)
+        parts: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for axis in self._axes:
+            for dim, ring in placed.get(axis, ()):
+                parts[dim].append((ring.size, ring.stride))
+        return {
+            dim: sorted(sum(at) for at in product(*(range(0, n * s, s) for n, s in rings)))
+            for dim, rings in parts.items()
+        }
+
+    @cached_property
+    def _dies(self) -> int:
+        """Members of the group on one chip."""
+        inside = max(len(members) for members in self.units[0])
+        return inside // max(1, prod(len(at) for at in self._offsets.values()))
+
+    def _line_groups(self) -> Iterator[tuple[TorusLine, list[list[int]], int]]:
+        """Each dimension used, with the groups on one of its lines and how many members lie along it."""
+        for dim, offsets in self._offsets.items():
+            line = self.machine.lines[dim]
+            yield line, groups_on_line(line.length, offsets), len(offsets)
+
+    def _along_lines(self) -> RoutedAlgorithm:
+        """A gather over the dies of each chip, then over the dimensions of the torus.
+
+        Devices of one chip share its links: each has a group of its own, or passes on a part.
+        """
+        die = self._over_dies()
+        found = [
+            (n, *line.seconds(gather_loads(line, groups)), line, groups) for line, groups, n in self._line_groups()
+        ]
+        if not found:
+            return die
+        share = self.machine.dies / self._dies
+        seconds = gather_s([n for n, *_ in found], [s for _, s, *_ in found]) * share
+        hops = sum(_farthest(line, groups[0]) * line.latency_s for *_, line, groups in found)
+        name = f"{len(found)} rings" if len(found) > 1 else "ring"
+        _, _, link, *_ = max(found, key=lambda one: one[1])
+        return die.then(RoutedAlgorithm(name, seconds, hops, link), name)
+
+    def _over_dies(self) -> RoutedAlgorithm:
+        if self._dies == 1:
+            return RoutedAlgorithm("none", 0.0, 0.0, "")
+        flows: list[Flow] = []
+        for members in (members for units in self.units for members in units):
+            for i in range(0, len(members), self._dies):
+                chip = members[i : i + self._dies]
+                flows += [(a, b, 1 - 1 / self._dies) for a, b in zip(chip, [*chip[1:], chip[0]], strict=True)]
+        return self._routed("ring", flows, 0.0)
+
+    # Other collectives.
+
+    def _all_reduces(self) -> Iterator[RoutedAlgorithm]:
+        if self.outside > 1:
+            yield self._tree()
+        if (reduced := self._in_network()) is not None:
+            yield reduced
+
+    def _tree(self) -> RoutedAlgorithm:
+        """Up two binary trees over the units and down again; chains inside units."""
+        up: list[Flow] = []
+        for units in self.units:
+            for members in units if not self.machine.lines else ():
+                if (k := len(members)) > 1:  # as many chains, each with a part, that end in another member
+                    up += [(b, a, 1 - 1 / k) for a, b in zip(members, [*members[1:], members[0]], strict=True)]
+            for j in range(m := max(len(members) for members in units)):
+                peers = [members[j % len(members)] for members in units]
+                up += [(peers[a], peers[b], 0.5 / m) for a, b in double_tree(len(units))]
+        latency_s = self._inside.latency_s + log2(self.outside) * self._unit_hop_s
+        down = [(b, a, amount) for a, b, amount in up]
+        both = self._routed("tree", up, latency_s).then(self._routed("tree", down, latency_s), "tree")
+        inside = max(len(members) for units in self.units for members in units)
+        if self.machine.lines and inside > 1:  # along the slice's lines, all but what a root has
+            near = self._along_lines().times(2)
+            share = (1 - (0.5 if self.outside == 2 else 0.0) / inside) / (1 - 1 / inside)
+            both = max(both, RoutedAlgorithm("tree", near.s_per_byte * share, both.latency_s, near.link), key=_s)
+        return both
+
+    def _in_network(self) -> RoutedAlgorithm | None:
+        """The buffer once up to the switches that add, and down, where they do; elsewhere twice."""
+        links, fabric = self.machine.links, self.fabric
+        if not any(v.reduction for v in links.vertices):
+            return None
+        once: dict[int, float] = defaultdict(float)
+        twice: list[Flow] = []
+        for units in self.units:
+            for members in units:
+                for v in members if len(members) > 1 else ():
+                    ports = [p for p in fabric.ports[v] if links.vertices[p[0]].reduction]
+                    if not ports:
+                        return None
+                    for u, out, into in ports:
+                        once[out] += 1 / links.vertices[u].reduction / len(ports)
+                        once[into] += 1 / links.vertices[u].reduction / len(ports)
+            if len(units) > 1:
+                m = max(len(members) for members in units)
+                for j in range(m):
+                    peers = [members[j % len(members)] for members in units]
+                    twice += [(a, b, 2.0 / m) for a, b in zip(peers, [*peers[1:], peers[0]], strict=True)]
+        every_far, every_near = self._of_all_groups(fabric.totals(twice)), self._of_all_groups(once)
+        far_s, far = fabric.busiest(every_far)
+        near_s, near = fabric.busiest(every_near)
+        if not near_s:
+            return None
+        first = self.units[0][0]
+        latency_s = 2 * fabric.latency_s(first[0], first[-1])
+        return RoutedAlgorithm(
+            "in-network reduction", max(near_s, far_s), latency_s, fabric.arc_name(near if near_s >= far_s else far),
+            loads=((1, every_near), (1, every_far)),
+        )  # fmt: skip
+
+    def _all_to_all(self) -> RoutedAlgorithm:
+        each = 1 / self.size
+        if not self.machine.lines:
+            latency_s = self.fabric.latency_s(self.groups[0][0], self.groups[0][-1])
+            return self._routed("all to all", (), latency_s, [(group, each) for group in self.groups])
+        latency_s = sum(_farthest(line, groups[0]) * line.latency_s for line, groups, _ in self._line_groups())
+        latency_s += log2(self.outside) * self._unit_hop_s if self.outside > 1 else 0.0
+        across: list[tuple[Sequence[int], float]] = []
+        if self.outside > 1:  # members of a slice reach each other over its own links
+            across = [(group, each) for group in self.groups]
+            across += [(members, -each) for units in self.units for members in units]
+        best = self._routed("all to all", (), latency_s, across)
+        inside = len(self.units[0][0])
+        for line, groups, n in self._line_groups():
+            amount = inside / n * each * self.machine.dies
+            seconds, link = line.seconds(exchange_loads(line, groups))
+            best = max(best, RoutedAlgorithm("all to all", seconds * amount, latency_s, link), key=_s)
+        if self._dies > 1:
+            out = self.fabric.ports[self.groups[0][0]][0][1]
+            own_s = (1 - each) / self.fabric.rates[out]
+            best = max(best, RoutedAlgorithm("all to all", own_s, latency_s, self.fabric.arc_name(out)), key=_s)
+        return best
+
+    def _once(self, op: NetworkOp) -> RoutedAlgorithm:
+        """The buffer once from every member to the next, as one message: over one link of a bundle."""
+        name = "point to point" if op == "send_recv" else "tree"
+        inside = max(len(members) for members in self.units[0])
+        if self.machine.lines and inside > 1:
+            near = self._once_on_lines(op)
+            if self.outside == 1:
+                return RoutedAlgorithm(name, near.s_per_byte, near.latency_s, near.link)
+            flows = [(a[-1], b[0], 1.0) for units in self.units for a, b in pairwise(units)]
+            far = self._message(name, flows)
+            return max(near, far, key=_s)
+        flows = [(a, b, 1.0) for group in self.groups for a, b in pairwise(group)]
+        return self._message(name, flows)
+
+    def _of_all_groups(self, totals: Mapping[int, float]) -> Mapping[int, float]:
+        """Bytes of all groups on one bundle of each kind, and on those in which a link is slower."""
+        if self.fold is None:
+            return totals
+        folded = self.fold.folded(totals)
+        every = dict(folded.values())
+        for arc in self.fabric.uneven:
+            if (total := self.fold.on_arc(arc, folded)) is not None:
+                every.setdefault(arc, total)
+        return every
+
+    def _message(self, name: str, flows: Sequence[Flow]) -> RoutedAlgorithm:
+        """Whole messages: no link of a bundle carries more than it has, however many others are idle."""
+        fabric, cables = self.fabric, self.machine.links.cables
+        way = self._routed(name, flows, fabric.latency_s(flows[0][0], flows[0][1]))
+        used = (fabric.slowest_of(arc) for _, totals in way.loads for arc in totals)
+        single = max(((cables[arc // 2].links / fabric.rates[arc], arc) for arc in used), default=(0, -1))
+        if single[0] > way.s_per_byte:
+            return way._replace(s_per_byte=single[0], link=fabric.arc_name(single[1]), half_s=0.0)
+        return way
+
+    def _once_on_lines(self, op: NetworkOp) -> RoutedAlgorithm:
+        name = "point to point" if op == "send_recv" else "tree"
+        share = self.machine.dies / self._dies if self._dies else 1.0
+        found = []
+        for line, groups, _ in self._line_groups():
+            loads = send_loads(line, groups) if op == "send_recv" else gather_loads(line, groups)
+            seconds, link = line.seconds(loads)
+            found.append((seconds * share, line.latency_s * (groups[0][1] - groups[0][0]), link))
+        if not found:
+            own = self._over_dies()
+            return RoutedAlgorithm(name, own.s_per_byte * 2, own.latency_s, own.link)
+        if op == "send_recv":
+            seconds, latency_s, link = max(found)
+            return RoutedAlgorithm(name, seconds, latency_s, link)
+        return RoutedAlgorithm(name, 1 / sum(1 / s for s, _, _ in found), sum(s for _, s, _ in found), max(found)[2])
+
+    def _routed(
+        self, name: str, flows: Iterable[Flow], latency_s: float, exchanges: Iterable[tuple[Sequence[int], float]] = ()
+    ) -> RoutedAlgorithm:
+        totals = self._of_all_groups(self.fabric.totals(flows, exchanges))
+        seconds, arc = self.fabric.busiest(totals)
+        if arc < 0:
+            return RoutedAlgorithm(name, 0.0, latency_s, "")
+        kind = self.machine.links.kinds[self.machine.links.cables[arc // 2].kind]
+        link = self.fabric.arc_name(arc)
+        self._kinds[link] = kind
+        return RoutedAlgorithm(name, seconds, latency_s, link, kind.half_bytes * seconds, ((1, totals),))
+
+    def kind_of(self, link: str) -> LinkKind | None:
+        """The kind of a busiest link, by its name."""
+        return self._kinds.get(link)
+
+
+def _s(algorithm: RoutedAlgorithm) -> float:
+    return algorithm.s_per_byte
+
+
+def _rings_by_member(units: Sequence[Sequence[int]], part: float) -> Iterator[Flow]:
+    """As many rings as a unit has members, each with its part, which leave and enter every unit by another member."""
+    m = len(units[0])
+    for a, b in zip(units, [*units[1:], units[0]], strict=True):
+        yield from ((a[j], b[j], part / m) for j in range(m))
+    for members in units if m > 1 else ():
+        yield from ((a, b, part * (m - 1) / m) for a, b in zip(members, [*members[1:], members[0]], strict=True))
+
+
+def double_tree(count: int) -> list[tuple[int, int]]:
+    """(child, parent) in two binary trees over `count` units: an inner unit of one is a leaf of the other.
+
+    >>> double_tree(4)
+    [(1, 2), (2, 0), (3, 2), (2, 1), (1, 3), (0, 1)]
+    """
+    first = [(child, _parent(child, count)) for child in range(1, count)]
+    if count % 2:
+        return [*first, *(((a + 1) % count, (b + 1) % count) for a, b in first)]
+    return [*first, *((count - 1 - a, count - 1 - b) for a, b in first)]
+
+
+def _parent(child: int, count: int) -> int:
+    """The unit above in the tree whose root is 0 and whose odd units are leaves (NCCL, src/graph/trees.cc)."""
+    bit = child & -child
+    above = (child ^ bit) | bit << 1
+    return above if above < count else child ^ bit
+
+
+def _farthest(line: TorusLine, group: Sequence[int]) -> int:
+    """Hops between the two members farthest from each other."""
+    ways = [(b - group[0]) % line.length for b in group]
+    return max(min(w, line.length - w) if line.wrapped else w for w in ways)

@@ -1,0 +1,473 @@
+"""Flows over the switches of a machine: each on its shortest paths, divided equally among them (ECMP).
+
+Chips do not forward: a flow between two of them leaves by a port, crosses switches and cards, and comes in by a port.
+Two steps make a large network small before any path is sought, and both are exact. Switches with the same neighbours
+and no ports of their own are one switch of several (spines of a Clos). A vertex with a single neighbour has a single
+way, so it is taken off, and its flows start at its neighbour. A tower of levels is gone after that; of other networks a
+core is left, whose flows are pushed towards each of their targets in turn. Equal shares at every hop: RFC 2992,
+https://www.rfc-editor.org/rfc/rfc2992.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from itertools import permutations, product
+
+from planc.costing.routes.core import Amounts, Arc, Bundle, Core, Grid, core_of
+from planc.graph.links import MachineLinks
+
+Flow = tuple[int, int, float]
+"""From a vertex to a vertex, so many bytes."""
+
+
+class NoPathError(ValueError):
+    """Two chips of a group that no links join."""
+
+
+class Fabric:
+    """A machine's network of switches and cards, with its chips at the ends."""
+
+    def __init__(self, links: MachineLinks) -> None:
+        self.links = links
+        each = [(kind.there_bytes_per_s(), kind.return_bytes_per_s()) for kind in links.kinds]
+        self.rates = [rate * c.links * c.share for c in links.cables for rate in each[c.kind]]
+        """Bytes per second of each arc."""
+        self.direct: dict[tuple[int, int], Arc] = {}
+        self.ports: dict[int, list[tuple[int, Arc, Arc]]] = defaultdict(list)
+        """For each chip the switches or cards that it is on, with the arc there and the arc back."""
+        self._next: dict[int, dict[int, Bundle]] = defaultdict(dict)
+        self._add_cables()
+        self._neighbours = {v: [*near] for v, near in self._next.items()}
+        self._parent: dict[int, int] = {}
+        self._position: dict[int, int] = {}
+        """Vertices with a known way, in the order in which they were taken off: those behind before those ahead."""
+        self._path_of: dict[tuple[int, int], Bundle] = {}
+        self._bundles: dict[Arc, Bundle] = {}
+        """Bundles of several arcs, by their first arc."""
+        self._reduce()
+        self.paces = self._paced()
+        """Bytes per second of the bundle of which each arc is the first, when its busiest arc is always busy."""
+        self._known: dict[int, list[int]] = {}
+
+    def _add_cables(self) -> None:
+        vertices, ports, after = self.links.vertices, self.ports, self._next
+        ends = [v.device >= 0 for v in vertices]
+        for number, (source, target, _, links, _) in enumerate(self.links.cables):
+            arc = 2 * number
+            if ends[source] and ends[target]:
+                if not vertices[source].place:
+                    self.direct[source, target], self.direct[target, source] = arc, arc + 1
+            elif ends[source]:
+                ports[source].append((target, arc, arc + 1))
+            elif ends[target]:
+                ports[target].append((source, arc + 1, arc))
+            elif not (vertices[source].place and vertices[target].place):
+                for one, other, way in ((source, target, arc), (target, source, arc + 1)):
+                    near = after[one]
+                    if (bundle := near.get(other)) is None:
+                        near[other] = Bundle([way], links)
+                    else:
+                        bundle.arcs.append(way)
+                        bundle.links += links
+
+    def _paced(self) -> list[float]:
+        found = [*self.rates]
+        for bundle in [*self._path_of.values(), *(b for near in self._next.values() for b in near.values())]:
+            if len(bundle.arcs) > 1:
+                self._bundles[bundle.arcs[0]] = bundle
+                found[bundle.arcs[0]] = min(self.rates[arc] * bundle.links / self._links_of(arc) for arc in bundle.arcs)
+        return found
+
+    def _links_of(self, arc: Arc) -> float:
+        return self.links.cables[arc // 2].links
+
+    @cached_property
+    def _first(self) -> dict[Arc, Arc]:
+        """The first arc of the bundle of each arc that has others beside it."""
+        return {arc: start for start, bundle in self._bundles.items() for arc in bundle.arcs}
+
+    def first_of(self, arc: Arc) -> Arc:
+        """The first arc of the bundle that `arc` is in."""
+        return self._first.get(arc, arc)
+
+    def part_of(self, arc: Arc) -> float:
+        """The share of its bundle's bytes that `arc` carries."""
+        bundle = self._bundles.get(self.first_of(arc))
+        return self._links_of(arc) / bundle.links if bundle else 1.0
+
+    @cached_property
+    def uneven(self) -> list[Arc]:
+        """The first arcs of bundles and ports in which a link has lost some of its bandwidth."""
+        arcs = [2 * i + way for i, c in enumerate(self.links.cables) if c.share != 1.0 for way in (0, 1)]
+        return [*dict.fromkeys(map(self.first_of, arcs))]
+
+    # Reduction.
+
+    def _reduce(self) -> None:
+        held = {u for ports in self.ports.values() for u, _, _ in ports}
+        changed = True
+        while changed:
+            changed = self._merge_twins(held) | self._strip(held)
+
+    def _merge_twins(self, held: set[int]) -> bool:
+        """Switches with the same neighbours over the same links, on which nothing hangs, become one."""
+        alike: dict[tuple[tuple[int, float], ...], list[int]] = defaultdict(list)
+        for v, near in self._next.items():
+            if v not in held and near:
+                alike[tuple(sorted((u, b.links) for u, b in near.items()))].append(v)
+        found = False
+        for twins in alike.values():
+            for other in twins[1:]:
+                found = True
+                first = twins[0]
+                for u, bundle in self._next.pop(other).items():
+                    for one, of in ((self._next[first][u], bundle), (self._next[u][first], self._next[u].pop(other))):
+                        one.arcs += of.arcs
+                        one.links += of.links
+        return found
+
+    def _strip(self, held: set[int]) -> bool:
+        """Vertices with one neighbour, whose way is known."""
+        bare = [v for v, near in self._next.items() if len(near) == 1]
+        found = False
+        while bare:
+            v = bare.pop()
+            if len(self._next[v]) != 1:
+                continue
+            (above,) = self._next[v]
+            self._parent[v] = above
+            self._position[v] = len(self._position)
+            self._up(v, above)
+            found = True
+            if v in held:
+                held.add(above)
+            if len(self._next[above]) == 1:
+                bare.append(above)
+        return found
+
+    def _up(self, v: int, above: int) -> None:
+        self._path_of[v, above], self._path_of[above, v] = self._next[v].pop(above), self._next[above].pop(v)
+
+    # Flows.
+
+    def loads(self, flows: Iterable[Flow], exchanges: Iterable[tuple[Sequence[int], float]] = ()) -> dict[Arc, float]:
+        """Bytes on each arc when all `flows` and `exchanges` run at once.
+
+        An exchange is chips of which each sends so many bytes to every other.
+        """
+        return self.divided(self.totals(flows, exchanges))
+
+    def divided(self, totals: Mapping[Arc, float]) -> dict[Arc, float]:
+        """Bytes on each arc, from `totals`: those on each bundle, by its first arc."""
+        loads: dict[Arc, float] = {}
+        for first, total in totals.items():
+            bundle = self._bundles.get(first)
+            for arc in bundle.arcs if bundle else (first,):
+                loads[arc] = total * self._links_of(arc) / bundle.links if bundle else total
+        return loads
+
+    def totals(self, flows: Iterable[Flow], exchanges: Iterable[tuple[Sequence[int], float]] = ()) -> dict[Arc, float]:
+        """Bytes on all arcs of a bundle together, by its first arc, when all `flows` and `exchanges` run at once."""
+        loads: dict[Arc, float] = defaultdict(float)
+        between: Amounts = defaultdict(float)
+        core: Amounts = defaultdict(float)
+        only = self._single_ports
+        for source, target, amount in flows:
+            if amount and (mine := only.get(source)) and (theirs := only.get(target)) and mine[0] != theirs[0]:
+                loads[mine[2]] += amount
+                loads[theirs[3]] += amount
+                if mine[1] != theirs[1]:
+                    between[mine[1], theirs[1]] += amount
+            else:
+                self._send(source, target, amount, loads, between)
+        for members, amount in exchanges:
+            self._exchange(members, amount, loads, between, core)
+        for (u, v), amount in between.items():
+            self._climb(u, v, amount, loads, core)
+        self._core.push(core, loads)
+        return loads
+
+    def _send(self, source: int, target: int, amount: float, loads: dict[Arc, float], between: Amounts) -> None:
+        """One flow: on the links of both chips, and between the switches that they are on."""
+        if source == target or not amount:
+            return
+        if (arc := self.direct.get((source, target))) is not None:
+            loads[arc] += amount
+            return
+        chosen = self.port_pairs(source, target)
+        if not chosen:
+            paths = self.relays(source, target)
+            for path in paths:
+                for one, other in itertools.pairwise((source, *path, target)):
+                    self._send(one, other, amount / len(paths), loads, between)
+            return
+        each = amount / len(chosen)
+        for (u, out, _), (v, _, into) in chosen:
+            loads[out] += each
+            loads[into] += each
+            if u != v:
+                between[u, v] += each
+
+    @cached_property
+    def _whole(self) -> list[float]:
+        """Bytes per second of each arc as its kind has them: software does not see that a link is slower."""
+        return [rate / self.links.cables[arc // 2].share for arc, rate in enumerate(self.rates)]
+
+    def port_pairs(self, source: int, target: int) -> list[tuple[tuple[int, Arc, Arc], tuple[int, Arc, Arc]]]:
+        """The ports by which the shortest paths (in hops) from `source` to `target`, two chips, leave and come in.
+
+        Software picks the port: of equal paths those over the fastest ones, NVLink before PCIe.
+        """
+        mine, theirs, component = self.ports[source], self.ports[target], self._components
+        pairs = [(p, q) for p in mine for q in theirs if component[p[0]] == component[q[0]]]
+        if len(pairs) <= 1:
+            return pairs
+        hops = [self.hops(p[0], q[0]) for p, q in pairs]
+        least = min(hops)
+        near = [pair for pair, far in zip(pairs, hops, strict=True) if far == least]
+        if len(near) == 1:
+            return near
+        rates = [min(self._whole[out], self._whole[into]) for (_, out, _), (_, _, into) in near]
+        return [pair for pair, rate in zip(near, rates, strict=True) if rate >= max(rates) * (1 - 1e-9)]
+
+    def relays(self, source: int, target: int) -> list[tuple[int, ...]]:
+        """The chips that pass data of `source` on to `target`, where no switches join the two: one path or several.
+
+        On rails without spines a GPU reaches other rails over the peer in its node that is on them: NCCL's PXN. A
+        target that has lost its own card is reached over a peer in its node.
+        """
+        mine, theirs = (self._peers(v) for v in (source, target))
+        found: list[tuple[int, ...]] = [(v,) for v in mine if self.joined(v, target)]
+        found = found or [(v,) for v in theirs if self.joined(source, v)]
+        if not found:
+            found = [pair for pair in zip(mine, theirs, strict=False) if self.joined(*pair)]
+        if not found:
+            ends = " and ".join(self.links.vertices[v].name for v in (source, target))
+            raise NoPathError(f"no network joins {ends}")
+        return found
+
+    def _peers(self, chip: int) -> list[int]:
+        """The chips in the unit of `chip` that are joined with it."""
+        unit = self.links.vertices[chip].unit
+        return [v for v in self._chips_of[unit] if self.joined(chip, v)] if unit >= 0 else []
+
+    def joined(self, source: int, target: int) -> bool:
+        """True if a link or a network of switches leads from `source` to `target`, two chips."""
+        if (source, target) in self.direct:
+            return True
+        mine, theirs = ({self._components[p[0]] for p in self.ports[v]} for v in (source, target))
+        return source != target and not mine.isdisjoint(theirs)
+
+    @cached_property
+    def _chips_of(self) -> dict[int, list[int]]:
+        """The chips of each unit."""
+        found: dict[int, list[int]] = defaultdict(list)
+        for v in self.links.devices:
+            found[self.links.vertices[v].unit].append(v)
+        return found
+
+    def _climb(self, u: int, v: int, amount: float, loads: dict[Arc, float], core: Amounts) -> None:
+        """Along the ways of both ends until they meet, or reach the core."""
+        if u == v:
+            return
+        if u not in self._parent and v not in self._parent:
+            core[u, v] += amount
+            return
+        up, down = self._chains(u, v)
+        if up[-1] != down[-1]:
+            core[up[-1], down[-1]] += amount
+        for a, b in itertools.pairwise(up):
+            loads[self._path_of[a, b].arcs[0]] += amount
+        for a, b in itertools.pairwise(down):
+            loads[self._path_of[b, a].arcs[0]] += amount
+
+    def _chains(self, u: int, v: int) -> tuple[list[int], list[int]]:
+        """The known ways of two vertices, up to where they meet or reach the core."""
+        up, down = self._chain(u), self._chain(v)
+        while len(up) > 1 and len(down) > 1 and up[-2] == down[-2]:
+            up, down = up[:-1], down[:-1]
+        return up, down
+
+    def _chain(self, v: int) -> list[int]:
+        if (chain := self._known.get(v)) is None:
+            chain = self._known[v] = [v]
+            while (above := self._parent.get(chain[-1])) is not None:
+                chain.append(above)
+        return chain
+
+    def _exchange(
+        self, members: Sequence[int], amount: float, loads: dict[Arc, float], between: Amounts, core: Amounts
+    ) -> None:
+        """Each of the members to each other: those of a unit pair by pair, the others by how many are behind a link."""
+        if amount < 0 or all(len(self.ports[v]) == 1 for v in members):
+            self._counted(members, amount, loads, core)
+            return
+        units: dict[int, list[int]] = defaultdict(list)
+        for v in members:
+            units[self.links.vertices[v].unit].append(v)
+        for inside in units.values():
+            for a in inside:
+                for b in inside:
+                    self._send(a, b, amount, loads, between)
+        if len(units) == 1:
+            return
+        networks: dict[int, list[int]] = defaultdict(list)
+        for v in members:
+            networks[self._components[self._outer(v)[0][0]]].append(v)
+        if len(networks) > 1:
+            self._over_rails(units, networks, amount, loads, between, core)
+            return
+        self._counted(members, amount, loads, core)
+        for inside in units.values():
+            self._counted(inside, -amount, loads, core)
+
+    def _over_rails(
+        self,
+        units: Mapping[int, Sequence[int]],
+        networks: Mapping[int, Sequence[int]],
+        amount: float,
+        loads: dict[Arc, float],
+        between: Amounts,
+        core: Amounts,
+    ) -> None:
+        """Members of several networks: in every unit what is for another network goes to its chip there first."""
+        alike = len({len(m) for m in units.values()}) == 1
+        one_each = all(
+            len({self.links.vertices[v].unit for v in on}) == len(on) == len(units) for on in networks.values()
+        )
+        if not (alike and one_each):
+            for (u, mine), (w, theirs) in product(units.items(), units.items()):
+                for a, b in product(mine, theirs) if u != w else ():
+                    self._send(a, b, amount, loads, between)
+            return
+        others = len(units) - 1
+        for mine in units.values():
+            for a, relay in permutations(mine, 2):
+                self._send(a, relay, amount * others, loads, between)
+        each = len(next(iter(units.values())))
+        for on in networks.values():
+            self._counted(on, amount * each, loads, core)
+
+    def _counted(self, members: Sequence[int], amount: float, loads: dict[Arc, float], core: Amounts) -> None:
+        """An exchange over the widest network that the chips have a port on."""
+        total = len(members)
+        behind: dict[int, float] = defaultdict(float)
+        for v in members:
+            outer = self._outer(v)
+            for u, out, into in outer:
+                loads[out] += amount * (total - 1) / len(outer)
+                loads[into] += amount * (total - 1) / len(outer)
+                behind[u] += 1 / len(outer)
+        climbed = {u for v in behind for u in self._chain(v) if u in self._parent}
+        for v in sorted(climbed, key=self._position.__getitem__):
+            if (count := behind.pop(v, 0.0)) and count < total:
+                above = self._parent[v]
+                for path in (self._path_of[v, above], self._path_of[above, v]):
+                    loads[path.arcs[0]] += amount * count * (total - count)
+            if count:
+                behind[self._parent[v]] += count
+        for u, m in behind.items():
+            for w, n in behind.items():
+                if u != w:
+                    core[u, w] += amount * m * n
+
+    def _outer(self, v: int) -> list[tuple[int, Arc, Arc]]:
+        """The ports of a chip that lead out of its unit: those on the network with the most vertices."""
+        ports = self.ports[v]
+        if len(ports) == 1:
+            return ports
+        sizes = [self._component_size[self._components[p[0]]] for p in ports]
+        return [p for p, size in zip(ports, sizes, strict=True) if size == max(sizes)]
+
+    @cached_property
+    def _single_ports(self) -> dict[int, tuple[int, int, Arc, Arc]]:
+        """For chips that one port leads out of their unit, all over one network: the unit, its switch, the arcs there
+        and back. Chips of other units are reached over no other port."""
+        units: dict[int, set[int]] = defaultdict(set)
+        for v, ports in self.ports.items():
+            for u, _, _ in ports:
+                units[self._components[u]].add(self.links.vertices[v].unit)
+        found = {}
+        networks: set[int] = set()
+        for v, ports in self.ports.items():
+            out = [port for port in ports if len(units[self._components[port[0]]]) > 1]
+            networks.update(self._components[u] for u, _, _ in out)
+            if len(out) == 1 and self.links.vertices[v].unit >= 0:
+                found[v] = self.links.vertices[v].unit, *out[0]
+        return found if len(networks) == 1 and not self.direct else {}
+
+    @cached_property
+    def _components(self) -> dict[int, int]:
+        """For each vertex of the network one that stands for all that are joined with it."""
+        found: dict[int, int] = {}
+        ends = {u for ports in self.ports.values() for u, _, _ in ports}
+        for start in {*self._neighbours, *ends}:
+            if start in found:
+                continue
+            todo = [start]
+            found[start] = start
+            while todo:
+                for w in self._neighbours.get(todo.pop(), ()):
+                    if w not in found:
+                        found[w] = start
+                        todo.append(w)
+        return found
+
+    @cached_property
+    def _component_size(self) -> dict[int, int]:
+        return Counter(self._components.values())
+
+    # The core.
+
+    @cached_property
+    def _core(self) -> Core | Grid:
+        return core_of({v: near for v, near in self._next.items() if near}, self.links.symmetry)
+
+    def hops(self, u: int, v: int) -> float:
+        """Hops (links) from `u` to `v`, two vertices of the network; infinity where none lead there."""
+        up, down = self._chains(u, v)
+        between = self._core.hops(up[-1], down[-1]) if up[-1] != down[-1] else 0.0
+        return len(up) + len(down) - 2 + between
+
+    def latency_s(self, source: int, target: int) -> float:
+        """Seconds of the latencies along the first of the shortest paths from `source` to `target`, two chips."""
+        cables, kinds = self.links.cables, self.links.kinds
+        if source == target:
+            return 0.0
+        if (arc := self.direct.get((source, target))) is not None:
+            return kinds[cables[arc // 2].kind].latency_s
+        chosen = self.port_pairs(source, target)
+        if not chosen:
+            path = (source, *self.relays(source, target)[0], target)
+            return sum(self.latency_s(one, other) for one, other in itertools.pairwise(path))
+        (u, out, _), (v, _, into) = chosen[0]
+        core: dict[tuple[int, int], float] = defaultdict(float)
+        passed: dict[Arc, float] = {out: 1.0, into: 1.0}
+        along: dict[Arc, float] = defaultdict(float)
+        self._climb(u, v, 1.0, along, core)
+        self._core.push(core, along)
+        passed.update(self.divided(along))
+        return sum(share * kinds[cables[arc // 2].kind].latency_s for arc, share in passed.items())
+
+    def busiest(self, totals: Mapping[Arc, float]) -> tuple[float, Arc]:
+        """Seconds that the busiest arc takes to send, and which it is, the first of equal ones; (0, -1) for none.
+
+        `totals` has the bytes of each bundle, by its first arc.
+        """
+        seconds = ((amount / self.paces[arc], arc) for arc, amount in totals.items())
+        found, first = max(seconds, key=lambda found: found[0], default=(0.0, -1))
+        return found, self.slowest_of(first)
+
+    def slowest_of(self, first: Arc) -> Arc:
+        """The arc that is busiest of the bundle that begins with the arc `first`."""
+        bundle = self._bundles.get(first)
+        return min(bundle.arcs, key=lambda arc: self.rates[arc] / self._links_of(arc)) if bundle else first
+
+    def arc_name(self, arc: Arc) -> str:
+        """The two ends of `arc`, in its direction."""
+        cable = self.links.cables[arc // 2]
+        ends = [self.links.vertices[i].name for i in (cable.source, cable.target)]
+        return "-".join(ends[::-1] if arc % 2 else ends)

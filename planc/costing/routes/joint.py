@@ -1,0 +1,106 @@
+"""Loads that collectives which run at once leave on the same links: each link's part of every collective's seconds."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import cached_property
+from operator import itemgetter
+
+from planc.costing.machine.topology import RoutedAlgorithm
+from planc.costing.routes.fold import ArcKinds, Fold
+
+Shares = tuple[float, ...]
+"""One link's part of the seconds of each of some collectives."""
+ROUNDED = 12
+"""Digits behind the point to which a part is rounded: links that carry as much are one."""
+
+
+class LinkLoads:
+    """The part of a collective's sending seconds in which each link sends: 1 on the busiest one, where the collective
+    has one phase. Links go by the first arcs of their bundles; one stands for those that symmetry makes alike."""
+
+    def __init__(
+        self,
+        algorithm: RoutedAlgorithm,
+        paces: Sequence[float],
+        fold: Fold | None,
+        joint: dict[tuple[LinkLoads, ...], list[Shares]],
+        order: int,
+    ) -> None:
+        self.algorithm, self.order, self.joint = algorithm, order, joint
+        self._fold = fold
+        phases = [
+            (count, {arc: amount / paces[arc] for arc, amount in totals.items()}) for count, totals in algorithm.loads
+        ]
+        longest_s = min(algorithm.s_per_byte, sum(count * max(arcs.values(), default=0.0) for count, arcs in phases))
+        self._largest: dict[tuple[int, ...], dict[Hashable, float]] = {}
+        self.shares: dict[int, float] = defaultdict(float)
+        for count, arcs in phases:
+            for arc, seconds in arcs.items():
+                self.shares[arc] += count * seconds / longest_s
+
+    @cached_property
+    def kinds(self) -> ArcKinds | None:
+        """The arcs that symmetry makes alike; None where every group was routed."""
+        return self._fold.kinds if self._fold else None
+
+    def largest(self, kinds: Sequence[ArcKinds]) -> dict[Hashable, float]:
+        """The largest part of a transfer's seconds (s/s) on the links that all of `kinds` together make alike."""
+        found = self._largest.get(among := tuple(map(id, kinds)))
+        if found is None:
+            key, found = _common_key(kinds), {}
+            for arc, share in self.shares.items():
+                if share > found.get(at := key(arc), 0.0):
+                    found[at] = share
+            self._largest[among] = found
+        return found
+
+
+def joint_shares(loads: Sequence[LinkLoads]) -> list[Shares]:
+    """The parts that links have in each of `loads`, of all links that may be the busiest of some mix of them.
+
+    A link with a smaller part in every one than another has is left out. Where loads are folded by different symmetries
+    a link has the largest part of those that are alike by all: never less than it carries.
+    """
+    known = loads[0].joint
+    key = tuple(loads)
+    if key not in known:
+        known[key] = [*_largest(_joint(loads))]
+    return known[key]
+
+
+def _joint(loads: Sequence[LinkLoads]) -> set[Shares]:
+    kinds = {id(one.kinds): one.kinds for one in loads if one.kinds is not None}
+    found: dict[Hashable, list[float]] = defaultdict(lambda: [0.0] * len(loads))
+    for i, one in enumerate(loads):
+        for link, share in one.largest([kinds[k] for k in sorted(kinds)]).items():
+            found[link][i] = share
+    return {tuple(round(part, ROUNDED) for part in parts) for parts in found.values()}
+
+
+def _largest(every: set[Shares]) -> Iterator[Shares]:
+    """Those of which no other is as large in all."""
+    kept: list[Shares] = []
+    for parts in sorted(every, key=lambda one: (sum(one), one), reverse=True):
+        if not any(all(a <= b for a, b in zip(parts, other, strict=True)) for other in kept):
+            kept.append(parts)
+            yield parts
+
+
+def _common_key(kinds: Sequence[ArcKinds]) -> Callable[[int], Hashable]:
+    """The function that gives arcs one key which all of `kinds` together make alike."""
+    if not kinds:
+        return int
+    if len(kinds) == 1:
+        return lambda arc: kinds[0].kind_of(arc)[0]
+    if not all(one.commutes(other) for i, one in enumerate(kinds) for other in kinds[:i]):
+        return lambda arc: tuple(map(itemgetter(0), kinds[0].key(arc)))
+
+    def key(arc: int) -> Hashable:
+        found = kinds[0].key(arc)
+        for one in kinds[1:]:
+            found = one.folded_key(found)
+        return found
+
+    return key

@@ -1,0 +1,82 @@
+"""The cost of a layout from seconds and bytes of its sections, for a search: the same transfers and ranks as in
+`planc.costing.step.step_time`, without rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+
+from planc.costing.step.optimizer import Sections, optimizer_s
+from planc.costing.step.rank_cost import Load, RankCost, rank_cost, stage_cost
+from planc.costing.step.section_cost import MicrobatchSeconds, SharedGradient, shared_group
+from planc.costing.step.step_time import RankWork, rank_work, step_of
+from planc.costing.step.transfers import StateTransfers
+from planc.diag.fast_dataclass import dataclass
+from planc.ir.plan import Plan
+from planc.ir.report import Step
+from planc.pipeline.timeline import Timeline, run_schedule
+from planc.sharding.stage_assignment import Division, microbatches_each
+
+
+@dataclass(frozen=True, slots=True)
+class StateSeconds:
+    """Seconds of what a step does with the state: its transfers, its update, and sums between pipeline ranks."""
+
+    transfers: StateTransfers
+    updates: dict[Sections, float]
+    shared: tuple[SharedGradient, ...]
+
+
+@dataclass(frozen=True)
+class LayoutCost:
+    """A plan with the seconds of its sections, its division over a pipeline and the seconds of a send.
+
+    `memory_gib` gives the memory of the fullest device over a timeline; `offload_s` a rank's exposed transfers to its
+    host beside so many seconds of compute.
+    """
+
+    plan: Plan
+    division: Division
+    compute: MicrobatchSeconds
+    state: StateSeconds
+    memory_gib: Callable[[Timeline], float]
+    send_s: float
+    offload_s: Callable[[int, float], float]
+
+    @cached_property
+    def work(self) -> RankWork:
+        """Seconds of the step before its pipeline is simulated."""
+        plan, division, sections = self.plan, self.division, self.compute.sections
+        times = microbatches_each(plan)
+        replayed = division.replayed
+        ranks = [self._rank(*held, times) for held in zip(division.loads, replayed, strict=True)]
+        costs = [stage_cost(held, sections, ranks[load], replayed[load]) for load, held in division.kinds]
+        return rank_work(
+            plan,
+            division.held,
+            [costs[kind] for kind in division.kind],
+            self.send_s,
+            tuple([ranks[load].after_s for load in division.load]),
+            self._optimizer_s,
+            self.offload_s,
+        )
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """The pipeline, simulated."""
+        plan = self.plan
+        return run_schedule(plan.split, plan.pipeline, plan.microbatches, self.work.times)
+
+    def run(self) -> tuple[Step, float]:
+        """The step with its pipeline simulated, and the memory of the fullest device (GiB)."""
+        step = step_of(self.plan, self.work, self.timeline.makespan_s)
+        return step, self.memory_gib(self.timeline)
+
+    def _rank(self, load: Load, replayed: Load, times: int) -> RankCost:
+        state, chip = self.state, self.plan.cluster.chip
+        shared = shared_group(self.plan, state.shared, load) if state.shared else None
+        return rank_cost(load, replayed, times, self.compute.sections, state.transfers, chip.contention, shared)
+
+    def _optimizer_s(self, rank: int) -> float:
+        load = self.division.loads[self.division.load[rank]]
+        return optimizer_s(self.state.updates, load, self.plan.model.blocks)

@@ -1,0 +1,123 @@
+"""Bytes of a rank over the simulated step: what stays, what comes with each forward and goes with its backward.
+
+State and communicators stay. Gradients and buffers are there at their largest throughout, or, where the optimizer's
+update is the fullest moment, after the last microbatch. A microbatch's activations come at the end of its forward and
+go at the end of its backward, in such amounts that the fullest moment has the bytes of the report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+from planc.costing.costed import CostedPlan
+from planc.costing.memory.activations import saved_by_section
+from planc.costing.memory.peak import GIB
+from planc.pipeline.simulate import ActionSpan
+from planc.sharding.stage_assignment import sections_of
+
+STEADY = ("params", "optimizer", "comm_buffers")
+"""Parts of the report's memory that are there throughout the step."""
+WORKING = ("grads", "buffers")
+
+
+class Held(NamedTuple):
+    """Bytes that a rank holds from `start_s` to `end_s` (None: beyond the step); activations name their microbatch."""
+
+    rank: int
+    part: str
+    size_bytes: float
+    start_s: float
+    end_s: float | None
+    stage: int | None = None
+    microbatch: int | None = None
+
+
+def held_over_step(costed: CostedPlan, spans: Sequence[ActionSpan]) -> list[Held]:
+    """Everything that ranks hold over the step of `costed`, whose actions are `spans`. The most that a rank holds at a
+    time is its stage's total in the report, less the reserve.
+
+    >>> from planc.pipeline.simulate import action_spans
+    >>> from planc.pipeline.split import action_lists
+    >>> plan = costed.sharded.plan
+    >>> lists = action_lists(costed.timed.split, plan.pipeline, plan.microbatches)
+    >>> held = held_over_step(costed, action_spans(lists, costed.timed.times))
+    >>> f"{sum(h.size_bytes for h in held if h.rank == 0 and h.part == 'params') / 2**30:.1f} GiB of parameters"
+    '4.8 GiB of parameters'
+    """
+    end_s = max(span.end_s for span in spans)
+    found: list[Held] = []
+    for rank in range(costed.sharded.plan.pipeline):
+        mine = [span for span in spans if span.rank == rank]
+        found += held_by_rank(costed, rank, mine, end_s)
+    return found
+
+
+def held_by_rank(costed: CostedPlan, rank: int, spans: Sequence[ActionSpan], end_s: float) -> list[Held]:
+    """Everything that one `rank` holds over the step of `costed`.
+
+    Args:
+        costed: the plan and its memory by stage.
+        rank: a pipeline rank.
+        spans: its actions.
+        end_s: end of the last action of all ranks, in seconds of the step.
+
+    >>> from planc.pipeline.simulate import action_spans
+    >>> from planc.pipeline.split import action_lists
+    >>> plan = costed.sharded.plan
+    >>> spans = action_spans(action_lists(costed.timed.split, plan.pipeline, plan.microbatches), costed.timed.times)
+    >>> mine = [span for span in spans if span.rank == 3]
+    >>> held = held_by_rank(costed, 3, mine, max(span.end_s for span in spans))
+    >>> f"{max(size for _, size in sizes_over_time(h for h in held if h.part == 'activations')) / 2**30:.1f} GiB"
+    '9.7 GiB'
+    """
+    parts = costed.memory.stages[rank].per_device_gib
+    sizes = {name: getattr(parts, name) * GIB for name in (*STEADY, *WORKING)}
+    at_update = parts.activations == 0
+    found = [Held(rank, name, sizes[name], 0.0, None) for name in STEADY if sizes[name]]
+    begin_s = end_s if at_update else 0.0
+    found += [Held(rank, name, sizes[name], begin_s, None) for name in WORKING if sizes[name]]
+    activations = _activations(costed, rank, spans)
+    most = _most(activations)
+    most_allowed = sum(sizes[name] for name in WORKING) if at_update else parts.activations * GIB
+    share = (min(1.0, most_allowed / most) if at_update else most_allowed / most) if most else 0.0
+    return [*found, *(h._replace(size_bytes=h.size_bytes * share) for h in activations)]
+
+
+def _activations(costed: CostedPlan, rank: int, spans: Sequence[ActionSpan]) -> list[Held]:
+    """Activations of every microbatch on every stage of a rank, as its layers save them."""
+    plan, saved = costed.sharded.plan, saved_by_section(costed.sharded)
+    ends = {
+        (s.action.stage, s.action.microbatch): s.end_s
+        for s in spans
+        if s.action.kind in ("backward", "backward_weight")
+    }
+    sizes = {s: sum(n * saved[kind] for kind, n in sections_of(plan, s).items()) for s in {stage for stage, _ in ends}}
+    return [
+        Held(rank, "activations", sizes[s.action.stage], s.end_s, ends[s.action[1:3]], *s.action[1:3])
+        for s in spans
+        if s.action.kind == "forward" and sizes[s.action.stage]
+    ]
+
+
+def _most(held: Sequence[Held]) -> float:
+    return max((size for _, size in sizes_over_time(held)), default=0.0)
+
+
+def sizes_over_time(held: Iterable[Held]) -> list[tuple[float, float]]:
+    """Seconds of each change of what is `held`, with the bytes that there are from then on, in order of time.
+
+    Bytes that go at a moment make room for those that come then.
+
+    >>> sizes_over_time([Held(0, "activations", 10.0, 1.0, 3.0), Held(0, "activations", 5.0, 3.0, None)])
+    [(1.0, 10.0), (3.0, 0.0), (3.0, 5.0)]
+    """
+    changes: list[tuple[float, int, float]] = []
+    for h in held:
+        changes.append((h.start_s, 1, h.size_bytes))
+        if h.end_s is not None:
+            changes.append((h.end_s, 0, -h.size_bytes))
+    changes.sort()
+    sizes = accumulate(change for _, _, change in changes)
+    return [(at_s, max(0.0, size)) for (at_s, _, _), size in zip(changes, sizes, strict=True)]

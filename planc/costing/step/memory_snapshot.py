@@ -1,0 +1,133 @@
+"""A predicted memory snapshot in the form of `torch.cuda.memory._snapshot`, for torch's own memory viewer.
+
+A pickle of plain dictionaries (torch/cuda/_memory_viz.py and torch/utils/viz/MemoryViz.js read it): a device for each
+pipeline rank, an allocation for each part of its memory and for the activations of each microbatch. Where a measured
+snapshot has stack frames there are the part, and the sentence of the plan that it comes from.
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any, NamedTuple
+
+from planc.costing.costed import CostedPlan
+from planc.costing.step.memory_over_step import Held, held_over_step
+from planc.ir.base import Cause
+from planc.ir.plan import Plan
+from planc.pipeline.simulate import action_spans
+from planc.pipeline.split import action_lists
+
+ALIGNED_BYTES = 512
+"""Allocations of torch begin at multiples of it."""
+US_PER_S = 1e6
+BASE = 0x7F0000000000
+"""Address of the first allocation of a device."""
+
+
+def memory_snapshot(costed: CostedPlan) -> dict[str, Any]:
+    """The snapshot of one step of `costed`: what is allocated and freed on each rank, and what is there at the end."""
+    plan = costed.sharded.plan
+    held = held_over_step(
+        costed, action_spans(action_lists(costed.timed.split, plan.pipeline, plan.microbatches), costed.timed.times)
+    )
+    ranks = [[h for h in held if h.rank == rank] for rank in range(plan.pipeline)]
+    blocks = [_blocks(plan, mine) for mine in ranks]
+    return {
+        "segments": [_segment(device, mine) for device, mine in enumerate(blocks)],
+        "device_traces": [_trace(mine) for mine in blocks],
+        "allocator_settings": {"expandable_segments": False, "garbage_collection_threshold": 0.0},
+    }
+
+
+def pickled(snapshot: dict[str, Any]) -> bytes:
+    """The bytes of the file of `snapshot` that the viewer opens."""
+    return pickle.dumps(snapshot, protocol=4)
+
+
+class _Block(NamedTuple):
+    """One allocation with its address."""
+
+    held: Held
+    address: int
+    size: int
+    frames: list[dict[str, Any]]
+
+
+def _blocks(plan: Plan, held: list[Held]) -> list[_Block]:
+    """Allocations in order of time, each behind the one before: addresses are not used again."""
+    found, address = [], BASE
+    for one in sorted(held, key=lambda h: h.start_s):
+        size = max(ALIGNED_BYTES, round(one.size_bytes / ALIGNED_BYTES) * ALIGNED_BYTES)
+        found.append(_Block(one, address, size, _frames(plan, one)))
+        address += size
+    return found
+
+
+def _segment(device: int, blocks: list[_Block]) -> dict[str, Any]:
+    """One segment that holds every block of a device; those that are there at the end are allocated."""
+    total, left = sum(b.size for b in blocks), sum(b.size for b in blocks if b.held.end_s is None)
+    return {
+        "device": device,
+        "address": BASE,
+        "total_size": total,
+        "allocated_size": left,
+        "active_size": left,
+        "requested_size": left,
+        "stream": 0,
+        "segment_type": "large",
+        "segment_pool_id": (0, 0),
+        "is_expandable": False,
+        "frames": [],
+        "blocks": [
+            {
+                "address": b.address,
+                "size": b.size,
+                "requested_size": b.size,
+                "state": "active_allocated" if b.held.end_s is None else "inactive",
+                "frames": b.frames,
+            }
+            for b in blocks
+        ],
+    }
+
+
+def _trace(blocks: list[_Block]) -> list[dict[str, Any]]:
+    """Events in order of time; what goes at a moment goes before what comes then."""
+    events: list[tuple[float, int, dict[str, Any]]] = []
+    for b in blocks:
+        events.append((b.held.start_s, 1, _event("alloc", b, b.held.start_s)))
+        if b.held.end_s is not None:
+            events.append((b.held.end_s, 0, _event("free_requested", b, b.held.end_s)))
+            events.append((b.held.end_s, 0, _event("free_completed", b, b.held.end_s)))
+    return [event for _, _, event in sorted(events, key=lambda e: e[:2])]
+
+
+def _event(action: str, block: _Block, at_s: float) -> dict[str, Any]:
+    return {
+        "action": action,
+        "addr": block.address,
+        "size": block.size,
+        "stream": 0,
+        "time_us": round(at_s * US_PER_S),
+        "frames": block.frames,
+    }
+
+
+def _frames(plan: Plan, held: Held) -> list[dict[str, Any]]:
+    """The part, the sentence that it comes from, and the plan, innermost first."""
+    cause = _cause(plan, held.part)
+    of = f" of microbatch {held.microbatch}, stage {held.stage}" if held.microbatch is not None else ""
+    file = cause.span.file if cause is not None else f"{plan.name}.plan"
+    line = cause.span.line if cause is not None else 0
+    found = [{"name": f"{held.part.replace('_', ' ')}{of}", "filename": file, "line": line}]
+    if cause is not None:
+        found.append({"name": " ".join(cause.sentence.split()), "filename": file, "line": line})
+    return [*found, {"name": f"plan {plan.name}", "filename": file, "line": 1}]
+
+
+def _cause(plan: Plan, part: str) -> Cause | None:
+    """The sentence that decides how much of a part there is."""
+    stored = next((s.cause for s in plan.stores if s.noun == part), None)
+    if part == "activations":
+        return plan.recompute.cause or plan.batch.cause
+    return stored or plan.model.cause

@@ -1,0 +1,279 @@
+"""Seconds and bytes of one copy of each section of a model: what the cost of every layout is put together from.
+
+What a copy computes and saves depends on the axes inside a data-parallel rank; what it stores and transfers for that,
+on where state lies. A search costs thousands of layouts that share most of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Hashable, Iterable, Mapping
+
+from planc.costing.compute.section import SectionTime, section_time
+from planc.costing.memory.activations import Replays, replays_of, saved_by_section
+from planc.costing.memory.state import PassingBytes, communicators, largest, passing_bytes, resting
+from planc.costing.step.optimizer import Sections, by_sections, held_by
+from planc.costing.step.overlap import exposed_activations, waited
+from planc.costing.step.shared_links import NOTHING, LinkSeconds, summed
+from planc.costing.step.transfers import LinkTimes, TransferGroup, axes_that_wait, transfers_of_calls
+from planc.diag.fast_dataclass import dataclass
+from planc.ir.cache import Cache, cached_on
+from planc.ir.model import Section
+from planc.ir.plan import Plan
+from planc.ir.sharding import Sharded
+from planc.pipeline.split import microbatch_copies
+from planc.sharding.activation_collectives import PHASES, ActivationPhase, activation_calls
+from planc.sharding.collectives import handed_over_bytes, scattering_axes, shared_bytes
+from planc.sharding.stage_assignment import copies_in
+
+
+@dataclass(frozen=True, slots=True)
+class SectionSeconds:
+    """Seconds of one copy of a section for one microbatch: compute, and exposed transfers of activations.
+
+    `exposed_recompute_s` is of a copy that the backward runs again.
+    """
+
+    time: SectionTime
+    exposed_forward_s: float
+    exposed_backward_s: float
+    exposed_recompute_s: float
+    backward_compute_s: float
+    """Compute of the backward, with what it runs again: transfers of state hide behind it."""
+    hidden: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """Compute of forward, recompute and backward that hides transfers of activations, and no others."""
+    waits: tuple[LinkSeconds, LinkSeconds, LinkSeconds] = (NOTHING, NOTHING, NOTHING)
+    """Transfers that forward, recompute and backward wait for, without launches, on machines that are graphs."""
+
+
+def section_seconds(
+    time: SectionTime,
+    exposed: Mapping[ActivationPhase, tuple[Iterable[float], float]],
+    waits: Mapping[ActivationPhase, LinkSeconds],
+) -> SectionSeconds:
+    """Compute seconds of a section (`time`) with the exposed seconds of its transfers of activations, by phase, and
+    those that hide the rest (`exposed`), and the links of those that it waits for (`waits`)."""
+    forward_s, recompute_s, backward_s = (sum(exposed[phase][0]) for phase in PHASES)
+    hidden = exposed["forward"][1], exposed["recompute"][1], exposed["backward"][1]
+    on_links = waits["forward"], waits["recompute"], waits["backward"]
+    compute_s = time.backward_s + time.recompute_s
+    return SectionSeconds(time, forward_s, backward_s, recompute_s, compute_s, hidden, on_links)
+
+
+@dataclass(frozen=True, slots=True)
+class MicrobatchSeconds:
+    """Seconds of one microbatch: of one copy of each section, and of what lower bounds need of all together."""
+
+    sections: dict[Section, SectionSeconds]
+    forward_s: dict[Section, float]
+    """One copy's forward, exposed transfers of activations included."""
+    backward_s: dict[Section, float]
+    """One copy's backward and recompute, exposed transfers included; without those of a recompute that only some layers
+    do."""
+    all_layers_s: float
+    all_forwards_s: float
+    fastest_layer_s: float
+    fastest_forward_s: float
+
+
+def microbatch_seconds(sharded: Sharded, links: LinkTimes) -> MicrobatchSeconds:
+    """Seconds of one copy of each section of `sharded`, for one microbatch; `links` has the seconds of calls.
+
+    >>> from planc.costing.step.transfers import LinkTimes
+    >>> seconds = microbatch_seconds(sharded, LinkTimes())
+    >>> [f"{s * 1e3:.1f} ms" for s in (seconds.forward_s["block"], seconds.backward_s["block"])]  # transfers included
+    ['3.1 ms', '5.3 ms']
+    """
+    plan = sharded.plan
+    found = {s: _section_seconds(sharded, s, links) for s in sharded.ops}
+    all_recompute = plan.recompute.every == 1
+    forward = {s: one.time.forward_s + one.exposed_forward_s for s, one in found.items()}
+    backward = {
+        s: one.backward_compute_s + one.exposed_backward_s + (one.exposed_recompute_s if all_recompute else 0.0)
+        for s, one in found.items()
+    }
+    copies = {s: plan.model.layers_of(s) if s in plan.model.blocks else 1 for s in found}
+    return MicrobatchSeconds(
+        sections=found,
+        forward_s=forward,
+        backward_s=backward,
+        all_layers_s=sum(n * (forward[s] + backward[s]) for s, n in copies.items()),
+        all_forwards_s=sum(n * forward[s] for s, n in copies.items()),
+        fastest_layer_s=min(forward[s] + backward[s] for s in plan.model.blocks),
+        fastest_forward_s=min(forward[s] for s in plan.model.blocks),
+    )
+
+
+def _section_seconds(sharded: Sharded, section: Section, links: LinkTimes) -> SectionSeconds:
+    found = {phase: _exposed(sharded, section, phase, links) for phase in PHASES}
+    exposed = {phase: seconds for phase, (seconds, _) in found.items()}
+    waits = {phase: on_links for phase, (_, on_links) in found.items()}
+    return section_seconds(section_time(sharded, section, sharded.plan.cluster.chip), exposed, waits)
+
+
+def _store(sharded: Sharded, section: Section, phase: ActivationPhase, _links: LinkTimes) -> tuple[Cache, Hashable]:
+    """Transfers of forward and backward are the same whatever the backward runs again."""
+    return sharded.cache if phase != "recompute" else Cache(), (section, phase)
+
+
+@cached_on(_store)
+def _exposed(
+    sharded: Sharded, section: Section, phase: ActivationPhase, links: LinkTimes
+) -> tuple[tuple[list[float], float], LinkSeconds]:
+    transfers = transfers_of_calls(sharded, section, activation_calls(sharded, section, phase), links)
+    exposed = exposed_activations(sharded, section, phase, transfers)
+    return exposed, waited(transfers, exposed[0])
+
+
+@dataclass(frozen=True, slots=True)
+class SavedActivations:
+    """Bytes of one microbatch: saved by one copy of each section, brought back by backwards, sent between stages."""
+
+    saved: dict[Section, float]
+    replays: Replays
+    boundary: float
+
+    def times(self, sequences: float) -> SavedActivations:
+        """Bytes with `sequences` times the sequences in a microbatch."""
+        back = self.replays
+        return SavedActivations(
+            {s: n * sequences for s, n in self.saved.items()},
+            Replays(
+                {s: n * sequences for s, n in back.blocks.items()},
+                back.logits * sequences,
+                back.loss * sequences,
+                back.together,
+            ),
+            self.boundary * sequences,
+        )
+
+
+def saved_activations(sharded: Sharded) -> SavedActivations:
+    """Bytes that one microbatch leaves on a device: saved tensors, workspace of the backward, what a stage sends.
+
+    >>> saved_activations(sharded).boundary / 2**20  # MiB: 8192 tokens x 8192 in bf16, over tp 8
+    16.0
+    """
+    return SavedActivations(saved_by_section(sharded), replays_of(sharded), handed_over_bytes(sharded))
+
+
+@dataclass(frozen=True, slots=True)
+class StateBytes:
+    """Bytes of one copy of the state that the same sections use, of what is gathered and reduced for a section, and
+    of every device's communicators."""
+
+    resting: dict[Sections, float]
+    passing: dict[Section, PassingBytes]
+    communicators: float
+
+
+def state_bytes(sharded: Sharded) -> StateBytes:
+    """Bytes of the state of `sharded`'s plan on one device, by the sections that use it.
+
+    >>> f"{state_bytes(sharded).resting[('block',)] / 2**20:.0f} MiB"  # a layer
+    '689 MiB'
+    """
+    return StateBytes(
+        resting={
+            sections: sum(resting(sharded, [(p, 1) for p in params]).values())
+            for sections, params in by_sections(sharded).items()
+        },
+        passing=passing_bytes(sharded, sharded.params),
+        communicators=communicators(sharded) * sharded.plan.cluster.chip.communicator_bytes,
+    )
+
+
+def resting_bytes(state: StateBytes, load: Mapping[Section, int], blocks: Container[Section]) -> float:
+    """Bytes of state that are always on a rank with this load: each copy of it, and the communicators.
+
+    Args:
+        state: bytes of one copy, by the sections that use it.
+        load: copies of each section on the rank.
+        blocks: the sections that are kinds of block.
+
+    >>> resting_bytes(StateBytes({("block",): 5.0, ("last",): 2.0}, {}, communicators=1.0), {"block": 3}, {"block"})
+    16.0
+    """
+    return state.communicators + sum([n * size for n, size in held_by(load, state.resting, blocks)])
+
+
+def passing_on(state: StateBytes, load: Iterable[Section]) -> PassingBytes:
+    """Bytes of `state` that are gathered and reduced on a rank with the sections in `load`: the most of each at once.
+
+    >>> passing_on(StateBytes({}, {"block": (3.0, 1.0), "last": (2.0, 4.0)}, communicators=0.0), ["block", "last"])
+    (3.0, 4.0)
+    """
+    return largest([state.passing[s] for s in load if s in state.passing])
+
+
+@dataclass(frozen=True, slots=True)
+class SharedGradient:
+    """A gradient that ranks of a pipeline sum, once a step: seconds of one copy's transfer, of its launch and of its
+    links."""
+
+    sections: Sections
+    transfer_s: float
+    launch_s: float
+    links: LinkSeconds
+
+
+def shared_gradients(sharded: Sharded, links: LinkTimes) -> tuple[SharedGradient, ...]:
+    """Gradients that two ranks of the pipeline sum, with the seconds of a transfer: see `planc.sharding.collectives`.
+
+    Those of an embedding tied to the head, where both are apart; all, where a schedule keeps two copies of the stages.
+    `sharded` has the parameters, `links` the seconds of calls.
+
+    >>> from planc.costing.step.transfers import LinkTimes
+    >>> shared_gradients(sharded, LinkTimes())  # Llama 3 70B ties nothing
+    ()
+    """
+    plan = sharded.plan
+    if plan.split is None or plan.pipeline == 1:
+        return ()
+    axes = (plan.split.axis,)
+    params = sharded.params if microbatch_copies(plan.split) > 1 else sharded.tied
+    found = []
+    for p in params:
+        if not p.param.frozen:
+            size = shared_bytes(plan, p)
+            seconds, on_links = (
+                links.call_s(plan, "all_reduce", size, axes),
+                links.links_of(plan, "all_reduce", size, axes),
+            )
+            found.append(SharedGradient(p.param.sections, *seconds, on_links))
+    return tuple(found)
+
+
+def shared_group(plan: Plan, shared: Iterable[SharedGradient], load: Mapping[Section, int]) -> TransferGroup | None:
+    """The gradients in `shared` that a rank with this `load` sums, as one group; None where it has none. `plan` has the
+    pipeline."""
+    apart = ("first" in load) != ("last" in load)
+    if not (apart or microbatch_copies(plan.split) > 1):
+        return None
+    transfer_s = launch_s = calls = 0.0
+    on_links = []
+    for one in shared:
+        copies = copies_in(load, one.sections, plan.model.blocks)
+        transfer_s += copies * one.transfer_s
+        launch_s += copies * one.launch_s
+        on_links.append(one.links.times(copies))
+        calls = max(calls, copies)
+    waits = plan.split is not None and plan.split.axis in axes_that_wait(plan)
+    if not calls:
+        return None
+    return TransferGroup("step", "optimizer", waits, transfer_s, launch_s, calls, summed(on_links))
+
+
+def stage_boundary_s(plan: Plan, boundary_bytes: float, links: LinkTimes) -> float:
+    """Seconds in which one pipeline stage of `plan` sends `boundary_bytes` of a microbatch to the next; 0 without a
+    pipeline. Where ranks send parts of it, gathering them again counts (`scattering_axes`).
+
+    >>> from planc.costing.step.transfers import LinkTimes
+    >>> f"{stage_boundary_s(plan, 2 * 8192 * 8192 / 8, LinkTimes()) * 1e6:.0f} us"  # 17 MB at 50 GB/s
+    '336 us'
+    """
+    if plan.split is None or plan.pipeline == 1:
+        return 0.0
+    whole = scattering_axes(plan)
+    parts = plan.mesh.size(*whole)
+    sent_s = sum(links.call_s(plan, "send_recv", boundary_bytes / parts, (plan.split.axis,)))
+    return sent_s + (sum(links.call_s(plan, "all_gather", boundary_bytes, whole)) if parts > 1 else 0.0)

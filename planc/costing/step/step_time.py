@@ -1,0 +1,443 @@
+"""Seconds of one optimizer step, every one with a name.
+
+Rows of collectives become transfers (`planc.costing.step.transfers`), each rank's transfers and compute its exposed
+seconds (`planc.costing.step.rank_cost`), all ranks together a simulated pipeline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property, partial
+from operator import add
+
+from planc.costing.compute.flops import model_flops_per_token
+from planc.costing.compute.section import section_time
+from planc.costing.machine.collective_time import algorithm
+from planc.costing.machine.group import device_group
+from planc.costing.machine.rates import peak_flops_per_s, rated_dtype
+from planc.costing.machine.topology import DeviceGroup
+from planc.costing.step.lockstep_cost import LockstepCost
+from planc.costing.step.offload import offload_s
+from planc.costing.step.optimizer import Sections, optimizer_s, update_seconds
+from planc.costing.step.overlap import exposed_activations, waited
+from planc.costing.step.rank_cost import RankCost, StageCost, rank_cost, stage_cost
+from planc.costing.step.section_cost import SectionSeconds, section_seconds, stage_boundary_s
+from planc.costing.step.transfers import (
+    LinkTimes,
+    Transfer,
+    axes_that_wait,
+    between_stages,
+    state_transfers,
+    transfers_of_rows,
+)
+from planc.diag.fast_dataclass import dataclass
+from planc.ir.collective import Collective
+from planc.ir.model import Section
+from planc.ir.plan import Plan, Split
+from planc.ir.report import Step, TimedCollective
+from planc.ir.sharding import Sharded
+from planc.pipeline.lockstep import in_lockstep
+from planc.pipeline.stage_times import StageTimes, busy_s, stage_times
+from planc.pipeline.timeline import Timeline, run_schedule
+from planc.sharding.activation_collectives import PHASES, ActivationPhase
+from planc.sharding.collectives import scattering_axes, semantic_collectives
+from planc.sharding.stage_assignment import (
+    load_of,
+    microbatches_each,
+    rank_classes,
+    replayed_copies,
+    sections_of,
+    virtual_stages,
+)
+
+
+@dataclass(frozen=True)
+class Timed:
+    """The step with the rows and the timeline it is made of."""
+
+    sharded: Sharded
+    step: Step
+    rows: tuple[Collective, ...]
+    """One rank of each class."""
+    rank_classes: tuple[int, ...]
+    """For each pipeline rank the one whose rows are in `rows`."""
+    seconds: dict[int, float]
+    """Seconds of all calls of each row, by `id`."""
+    exposed: dict[int, float]
+    """Exposed seconds of each row, by `id`."""
+    groups: dict[tuple[str, ...], DeviceGroup]
+    """Where the groups of the rows lie, by axes."""
+    timeline: Timeline
+    split: Split | None
+    """The pipeline as it was timed: the plan's, or that in lockstep of a target's program."""
+    slowest: int
+    times: StageTimes
+    """Seconds of each virtual stage, with which the timeline was simulated."""
+    costs: tuple[StageCost, ...]
+    """Seconds by part for each virtual stage."""
+    after_s: tuple[float, ...]
+    """Exposed transfers after the last microbatch, by rank."""
+    updates: dict[Sections, float]
+    """Seconds of updating one copy of the parameters, by the sections that use them."""
+
+    @property
+    def mine(self) -> list[Collective]:
+        """The rows of a rank like the slowest: the step takes longer by what they expose."""
+        return [r for r in self.rows if r.stage == self.rank_classes[self.slowest]]
+
+    @cached_property
+    def collectives(self) -> tuple[TimedCollective, ...]:
+        """The rows of the report, of all ranks, with their seconds; only the slowest rank's are exposed."""
+        calls = {(r.op, r.axes, r.buffer_bytes) for r in self.rows}
+        chosen = {(op, axes, size): algorithm(op, self.groups[axes], size) for op, axes, size in calls}
+        return tuple(
+            TimedCollective(
+                row=r,
+                time_s=self.seconds[id(known)],
+                exposed_s=self.exposed[id(known)] if r.stage == self.slowest else 0.0,
+                level=self.groups[r.axes].level,
+                algorithm=chosen[r.op, r.axes, r.buffer_bytes],
+            )
+            for r, known in self._rows_by_rank()
+        )
+
+    def _rows_by_rank(self) -> Iterator[tuple[Collective, Collective]]:
+        """Each rank's rows with the rows of its class: in a rank's own order they are the same."""
+        if all(like == rank for rank, like in enumerate(self.rank_classes)):
+            yield from ((r, r) for r in self.rows)
+            return
+        timed = by_stage(self.rows)
+        nexts = {rank: iter(timed.get(like, ())) for rank, like in enumerate(self.rank_classes)}
+        yield from ((r, next(nexts[r.stage])) for r in semantic_collectives(self.sharded))
+
+
+def by_stage(rows: Iterable[Collective]) -> dict[int, list[Collective]]:
+    """The collectives in `rows` by pipeline rank, in their order.
+
+    >>> {rank: len(rows) for rank, rows in by_stage(costed.timed.rows).items()}  # one rank of each class
+    {0: 35, 1: 32, 3: 39}
+    """
+    found: dict[int, list[Collective]] = {}
+    for r in rows:
+        found.setdefault(r.stage, []).append(r)
+    return found
+
+
+def step_time(sharded: Sharded, rows: tuple[Collective, ...] | None = None, links: LinkTimes | None = None) -> Timed:
+    """Cost every rank, simulate the pipeline with each stage's seconds, and add what happens once a step.
+
+    `rows` are what a target makes of the collectives of `sharded`'s plan, rank by rank. Without them the plan's own
+    count, which ranks of one class share. `links` are other seconds of calls than those of the plan's machine.
+
+    >>> timed = step_time(sharded)
+    >>> f"{timed.step.time_s:.2f} s, {timed.step.bubble_s:.2f} s of it bubble"
+    '6.23 s, 0.50 s of it bubble'
+    """
+    plan = sharded.plan
+    classes = tuple(range(plan.pipeline)) if rows is not None else rank_classes(plan)
+    if rows is None:
+        rows = semantic_collectives(sharded, sorted({*classes}))
+    step = _StepCost(sharded, rows, links or LinkTimes())
+    stages = [virtual_stages(plan, rank) for rank in range(plan.pipeline)]
+    costs = step.stage_costs({v: classes[rank] for rank, held in enumerate(stages) for v in held})
+    split, send_s = plan.split, step.send_s()
+    if step.lockstep is not None:
+        split, send_s = in_lockstep(plan.split), 0.0  # its stages wait for what they send
+    after_s = tuple(step.rank(rank).cost.after_s for rank in classes)
+    work = rank_work(plan, stages, costs, send_s, after_s, step.optimizer_s, partial(offload_s, sharded))
+    timeline = run_schedule(split, plan.pipeline, plan.microbatches, work.times)
+    return Timed(
+        sharded=sharded,
+        step=step_of(plan, work, timeline.makespan_s),
+        rows=rows,
+        rank_classes=classes,
+        seconds={id(r): r.count * sum(step.links.call_s(plan, r.op, r.buffer_bytes, r.axes)) for r in rows},
+        exposed={key: s for rank in sorted({*classes}) for key, s in step.exposed(rank)},
+        groups={axes: step.links.group(plan, axes) for axes in {row.axes for row in rows}},
+        timeline=timeline,
+        split=split,
+        slowest=work.slowest,
+        times=work.times,
+        costs=tuple(costs),
+        after_s=after_s,
+        updates=step.updates,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Rank:
+    """A rank's cost, with what it is made of; ranks with the same load and transfers share it."""
+
+    transfers: list[Transfer]
+    activations: dict[Section, dict[ActivationPhase, tuple[list[float], float]]]
+    """Exposed seconds of each transfer of activations, of one copy and microbatch, in the order of `transfers`, and
+    those that hide the rest."""
+    compute: dict[Section, SectionSeconds]
+    replayed: dict[Section, int]
+    cost: RankCost
+
+
+class _StepCost:
+    """The costs of the ranks of one step, from their rows."""
+
+    def __init__(self, sharded: Sharded, rows: Iterable[Collective], links: LinkTimes) -> None:
+        self.sharded, self.plan, self.links = sharded, sharded.plan, links
+        self.rows = by_stage(rows)
+        self._times = {s: section_time(sharded, s, self.plan.cluster.chip) for s in sharded.ops}
+        self.updates = update_seconds(sharded)
+        self.lockstep = LockstepCost(self.plan) if sharded.lockstep and self.plan.split is not None else None
+        self._ranks: dict[int, _Rank] = {}
+        self._known: dict[object, _Rank] = {}
+
+    def rank(self, rank: int) -> _Rank:
+        """A pipeline rank's cost."""
+        if rank not in self._ranks:
+            load, replayed = load_of(self.plan, rank), replayed_copies(self.plan, rank)
+            if self.lockstep is not None:
+                load, replayed = self.lockstep.load(rank), self.lockstep.replayed(rank)
+            transfers = transfers_of_rows(self.plan, self.rows.get(rank, ()), load, replayed, self.links)
+            if self.lockstep is not None:
+                transfers = self.lockstep.useful(transfers)
+            key = (*load.items(), *replayed.items(), *transfers)
+            if key not in self._known:
+                self._known[key] = self._cost(load, replayed, transfers)
+            self._ranks[rank] = self._known[key]
+        return self._ranks[rank]
+
+    def _cost(self, load: dict[Section, int], replayed: dict[Section, int], transfers: list[Transfer]) -> _Rank:
+        plan = self.plan
+        moving: dict[tuple[Section, str], list[Transfer]] = {}
+        for t in transfers:
+            if t.carries == "activation":
+                moving.setdefault((t.section, t.phase), []).append(t)
+        exposed = {s: {phase: self._exposed(s, phase, moving.get((s, phase), ())) for phase in PHASES} for s in load}
+        waits = {s: {phase: waited(moving.get((s, phase), ()), exposed[s][phase][0]) for phase in PHASES} for s in load}
+        compute = {s: section_seconds(self._times[s], exposed[s], waits[s]) for s in load}
+        state = state_transfers(plan, transfers)
+        cost = rank_cost(load, replayed, microbatches_each(plan), compute, state, plan.cluster.chip.contention)
+        return _Rank(transfers, exposed, compute, replayed, cost)
+
+    def _exposed(
+        self, section: Section, phase: ActivationPhase, transfers: Sequence[Transfer]
+    ) -> tuple[list[float], float]:
+        """Exposed seconds of each transfer of activations for one microbatch, and those that hide the rest: a transfer
+        of the whole step is spread over its microbatches."""
+        each, hidden_s = exposed_activations(self.sharded, section, phase, transfers)
+        times = microbatches_each(self.plan)
+        return [s / times if t.per == "step" else s for s, t in zip(each, transfers, strict=True)], hidden_s
+
+    def stage_costs(self, homes: dict[int, int]) -> list[StageCost]:
+        """Seconds of each virtual stage; `homes` names the rank that stands for its own. Alike stages share one."""
+        if self.lockstep is not None:
+            of_stages = {
+                v: stage_cost(self.lockstep.sections(v), rank.compute, rank.cost, rank.replayed)
+                for v in range(len(self.plan.stages))
+                for rank in [self.rank(homes[v])]
+            }
+            return self.lockstep.stage_costs(of_stages, self._times, self.send_s())
+        known: dict[tuple[object, ...], StageCost] = {}
+        costs = []
+        for v in range(len(self.plan.stages)):
+            sections = sections_of(self.plan, v)
+            key = (homes[v], *sections.items())
+            if key not in known:
+                rank = self.rank(homes[v])
+                known[key] = stage_cost(sections, rank.compute, rank.cost, rank.replayed)
+            costs.append(known[key])
+        return costs
+
+    def send_s(self) -> float:
+        """Seconds in which a stage sends a microbatch to the next."""
+        sends = (r for here in self.rows.values() for r in here if between_stages(r))
+        parts = self.plan.mesh.size(*scattering_axes(self.plan))
+        return next((stage_boundary_s(self.plan, r.buffer_bytes * parts, self.links) for r in sends), 0.0)
+
+    def optimizer_s(self, rank: int) -> float:
+        """Seconds of a rank's update."""
+        return optimizer_s(self.updates, updated_load(self.sharded, rank), self.plan.model.blocks)
+
+    def exposed(self, rank: int) -> Iterator[tuple[int, float]]:
+        """Exposed seconds a step of each row of a rank, by `id`."""
+        one, waiting = self.rank(rank), axes_that_wait(self.plan)
+        activations = {s: {phase: iter(each) for phase, (each, _) in of.items()} for s, of in one.activations.items()}
+        for r, t in zip(self.rows.get(rank, ()), one.transfers, strict=True):
+            if between_stages(r):
+                yield id(r), self._exposed_send_s(r)
+            elif t.carries == "activation" and t.section in activations and t.phase != "optimizer":
+                copies = one.replayed if t.phase == "recompute" else one.cost.load
+                each = next(activations[t.section][t.phase])
+                yield id(r), each * copies[t.section] * one.cost.times
+            else:
+                yield id(r), one.cost.exposed_s(t, not waiting.isdisjoint(t.axes))
+
+    def _exposed_send_s(self, row: Collective) -> float:
+        """Exposed seconds of a pipeline's sends, `row`: none but in lockstep, which the simulation lacks."""
+        if self.lockstep is None or row.phase == "forward":
+            return 0.0
+        return self.lockstep.chunks * self.plan.microbatches * self.send_s()
+
+
+def updated_load(sharded: Sharded, rank: int) -> dict[str, int]:
+    """Copies of each section that pipeline rank `rank` of `sharded` updates: in lockstep both ends of the model, too.
+
+    >>> from dataclasses import replace
+    >>> updated_load(sharded, 1), updated_load(replace(sharded, lockstep=True), 1)
+    ({'block': 20}, {'first': 1, 'block': 20, 'last': 1})
+    """
+    if not sharded.lockstep or sharded.plan.split is None:
+        return load_of(sharded.plan, rank)
+    return {"first": 1, **LockstepCost(sharded.plan).load(rank), "last": 1}
+
+
+def copies_run(sharded: Sharded, rank: int) -> dict[str, float]:
+    """Copies of each section that pipeline rank `rank` of `sharded` runs for one microbatch: in lockstep a share of
+    both ends of the model, and as many layers as any rank has.
+
+    >>> from dataclasses import replace
+    >>> copies_run(sharded, 0), copies_run(replace(sharded, lockstep=True), 0)
+    ({'first': 1, 'block': 20}, {'first': 0.25, 'block': 20, 'last': 0.25})
+    """
+    if not sharded.lockstep or sharded.plan.split is None:
+        return dict(load_of(sharded.plan, rank))
+    share = 1 / sharded.plan.pipeline
+    return {"first": share, **LockstepCost(sharded.plan).load(rank), "last": share}
+
+
+@dataclass(frozen=True, slots=True)
+class RankWork:
+    """Seconds of a step before its pipeline is simulated. Fields without a rank are of the critical one."""
+
+    times: StageTimes
+    """Seconds of a microbatch on each virtual stage."""
+    busy_s: tuple[float, ...]
+    """Seconds that each rank works inside the pipeline."""
+    after_s: tuple[float, ...]
+    """Exposed transfers after the last microbatch, by rank."""
+    slowest: int
+    """The critical rank: busy the longest, with what comes after."""
+    compute_s: float
+    recompute_s: float
+    exposed_s: float
+    optimizer_s: float
+    offload_s: float
+    overhead_s: float
+
+    def total_s(self, makespan_s: float) -> float:
+        """Seconds of the step when its pipeline takes `makespan_s`."""
+        bubble_s = makespan_s - self.busy_s[self.slowest]
+        inside_s = self.compute_s + self.recompute_s + self.exposed_s + bubble_s
+        return inside_s + self.optimizer_s + self.offload_s + self.overhead_s
+
+
+def critical_rank(busy_s: Sequence[float], after_s: Sequence[float]) -> int:
+    """The pipeline rank that is busy the longest, with what comes after the pipeline; the first of equal ones.
+
+    `busy_s` and `after_s` are each rank's seconds inside the pipeline and after it.
+
+    >>> critical_rank([3.0, 4.0, 4.0], [1.0, 0.5, 0.0])
+    1
+    """
+    total = list(map(add, busy_s, after_s))
+    return total.index(max(total))
+
+
+def rank_work(
+    plan: Plan,
+    held: Sequence[Sequence[int]],
+    costs: Sequence[StageCost],
+    send_s: float,
+    after_s: tuple[float, ...],
+    optimizer_s: Callable[[int], float],
+    offload_s: Callable[[int, float], float],
+) -> RankWork:
+    """Seconds of a step before its pipeline is simulated.
+
+    Args:
+        held: the virtual stages of each pipeline rank.
+        costs: seconds of one microbatch on each virtual stage.
+        send_s: seconds in which a stage sends a microbatch to the next.
+        after_s: exposed seconds of each rank after the last microbatch.
+        optimizer_s: seconds of a rank's update.
+        offload_s: exposed seconds of a rank's transfers to its host, beside so many seconds of compute.
+    """
+    times = stage_times(
+        [c.forward_s + c.exposed_forward_s for c in costs],
+        [c.backward_s + c.recompute_s + c.exposed_backward_s for c in costs],
+        send_s,
+        [c.weight_s for c in costs],
+    )
+    each = microbatches_each(plan)
+    busy = busy_s(held, each, times)
+    rank = critical_rank(busy, after_s)
+    mine = [costs[v] for v in held[rank]]
+    compute = each * sum(c.forward_s + c.backward_s for c in mine)
+    recompute = each * sum(c.recompute_s for c in mine)
+    return RankWork(
+        times=times,
+        busy_s=busy,
+        after_s=after_s,
+        slowest=rank,
+        compute_s=compute,
+        recompute_s=recompute,
+        exposed_s=each * sum(c.exposed_forward_s + c.exposed_backward_s for c in mine) + after_s[rank],
+        optimizer_s=optimizer_s(rank),
+        offload_s=offload_s(rank, compute + recompute),
+        overhead_s=overhead_s(plan, len(held[rank])),
+    )
+
+
+def overhead_s(plan: Plan, stages: int) -> float:
+    """Seconds of a step on a rank with `stages` virtual stages beside compute and transfers: the host once a step, and
+    a launch for each stage and microbatch of `plan`.
+
+    >>> from dataclasses import replace
+    >>> slow = replace(plan, cluster=replace(plan.cluster, chip=replace(h100, step_s=0.01, launch_s=3e-6)))
+    >>> f"{overhead_s(slow, stages=1) * 1e3:.3f} ms"  # 10 ms, and 32 microbatches x 3 us
+    '10.096 ms'
+    """
+    chip = plan.cluster.chip
+    return chip.step_s + chip.launch_s * microbatches_each(plan) * stages
+
+
+def step_of(plan: Plan, work: RankWork, makespan_s: float) -> Step:
+    """The step of the critical rank of `plan` when its pipeline takes `makespan_s`, with MFU and rates per device.
+
+    `work` has the seconds of every rank. MFU is model FLOPs over the dense peak of the compute dtype (Chowdhery et al.
+    2022, PaLM, appendix B).
+
+    >>> held, times = [[0], [1], [2], [3]], stage_times([0.06] * 4, [0.12] * 4)
+    >>> work = RankWork(times, busy_s(held, 32, times), (0.0,) * 4, 0, 5.76, 0.0, 0.0, 0.0, 0.0, 0.0)
+    >>> step = step_of(plan, work, makespan_s=6.3)
+    >>> f"{step.mfu:.0%}, {step.bubble_s:.2f} s of bubble"  # 449 GFLOP x 4.2 million tokens over 512 x 989e12 x 6.3 s
+    '59%, 0.54 s of bubble'
+    """
+    total = work.total_s(makespan_s)
+    flops = model_flops_per_token(plan.model, plan.batch.sequence_tokens) * plan.batch.tokens
+    chip = plan.cluster.chip
+    per_device = flops / total / plan.mesh.devices
+    peak = peak_flops_per_s(chip, plan.precision.compute) / chip.devices
+    return Step(
+        time_s=total,
+        tokens_per_s_per_device=plan.batch.tokens / total / plan.mesh.devices,
+        tflops_per_device=per_device / 1e12,
+        mfu=per_device / peak,
+        peak_tflops=peak / 1e12,
+        peak_dtype=rated_dtype(chip, plan.precision.compute),
+        compute_s=work.compute_s,
+        recompute_s=work.recompute_s,
+        exposed_comm_s=work.exposed_s,
+        bubble_s=max(0.0, makespan_s - work.busy_s[work.slowest]),
+        optimizer_s=work.optimizer_s,
+        offload_s=work.offload_s,
+        overhead_s=work.overhead_s,
+    )
+
+
+def axis_groups(sharded: Sharded) -> dict[str, DeviceGroup]:
+    """The device group of each mesh axis of `sharded`'s plan, by name.
+
+    >>> {axis: group.level for axis, group in axis_groups(sharded).items()}
+    {'pp': 'spine', 'fsdp': 'leaf', 'tp': 'nvlink4'}
+    """
+    plan = sharded.plan
+    return {name: device_group(plan.mesh, plan.cluster, (name,)) for name in plan.mesh.every}

@@ -1,0 +1,437 @@
+"""The best layouts of a space: bounded from below, costed in the order of their bounds, ranked.
+
+A layout is decided when it is costed, when it breaks a rule of the language, or when its bound says that
+neither its time nor its memory can get it among those that are asked for. What is returned is what costing
+every single one would return.
+
+Bounds are those of any correct program. With a target, the layouts that reach the end of the search are costed as its
+program runs them: one that the target refuses, or whose program does not fit, is left out, and the others are ranked
+by the program's seconds. Programs may move less than the sentences ask for, as torch does where it keeps parameters
+gathered through a pipeline or reduces gradients once: their bounds count each parameter and gradient once a step, those
+of a section in one call. Where all ranks of a pipeline run one program, bounds are of its layers alone, and none comes
+from a simulation. Nodes stay open up to TARGET_SLACK times the time and down to TARGET_MEMORY of the memory, and a
+layout whose program gains more than that can be missed.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from heapq import heapify, heappop, heappush
+from typing import NamedTuple
+
+from planc.calibration.intervals import order_margin, step_ratios
+from planc.costing.costed import cost_plan
+from planc.costing.memory.peak import GIB, memory
+from planc.costing.step.layout_cost import LayoutCost
+from planc.costing.step.whole_run import run_of
+from planc.diag.diagnostic import Diagnostic
+from planc.diag.errors import PlanError
+from planc.ir.garbage import gc_paused
+from planc.ir.plan import Plan
+from planc.ir.realised import Realise
+from planc.ir.target import Target
+from planc.pipeline.lower_bound import makespan_lower_bound_s
+from planc.searching.constraints import Constraints
+from planc.searching.explain import reasons
+from planc.searching.lower_bounds import Bounds, Family, Shape
+from planc.searching.result import Candidate, Ends, Found, Refused
+from planc.searching.space import Point, Space
+
+REPORT_EVERY = 64
+"""Nodes between two reports of progress."""
+TARGET_SLACK = 1.005
+"""With a target, nodes are opened up to so many times the seconds of the last layout returned: a program may save a
+collective that the plan's sentences ask for."""
+TARGET_MEMORY = 0.5
+"""With a target, a program may need as little as this share of the bound on memory: XLA keeps fewer activations than
+the plan's ops save."""
+NEAREST_MISSES = 32
+"""With a target, the nearest miss is the one among so many layouts with the lowest bounds on memory."""
+PROBES = 32
+"""Layouts over the whole space that a target is asked about before the search; it refuses the space if it refuses
+each of them."""
+LARGE = 20_000
+"""Meshes of a space that is searched in parts: layouts are costed before all meshes have been met, and memory is
+bounded."""
+PROBED = 2_000
+"""Meshes of such a space among which the layouts are that a target is asked about."""
+PART = 500
+"""Meshes of a part."""
+PART_NODES = 500
+"""Nodes that are opened between two parts, at least."""
+MOST_WAITING = 100_000
+"""Open nodes of a large space; of more, those with the highest bounds are given up."""
+COMPARED = 5
+"""Layouts of which a search says whether they can be told apart."""
+NEAR = 1.1
+"""The front holds layouts that take up to so many times the best one's time: beyond it memory is cheap."""
+
+
+def search(
+    space: Space,
+    *,
+    top: int = 10,
+    memory_gib: float | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+    realise: Realise | None = None,
+    ends: Callable[[], Ends] | None = None,
+) -> Found:
+    """The `top` fastest layouts that fit, and the front of time against memory near the fastest.
+
+    Args:
+        space: the layouts that a plan file stands for. Where its batch is free, the time of a sequence counts.
+        top: number of layouts returned.
+        memory_gib: memory that a device may hold (GiB); None: the chip's.
+        on_progress: called now and then with the number of layouts costed and of open nodes.
+        realise: a target's answer for a layout. None: layouts cost what they cost any correct program.
+        ends: asked now and then: why the search is to end with the best layouts so far; an empty string: go on.
+
+    Raises PlanError, with the refusals of a layout, when the target refuses all layouts.
+    """
+    started = time.perf_counter()
+    run = _Run(space, top, memory_gib, on_progress, realise, ends)
+    with gc_paused():
+        run.probe()
+        run.go()
+        nearest = None if run.best or run.ended() else run.nearest_miss()
+    best = tuple(sorted(run.best, key=_order))[:top]
+    return Found(
+        best=_with_intervals(reasons(best), space.plan),
+        pareto=_with_intervals(_front(run.fitting), space.plan),
+        decided=run.decided,
+        fully_costed=run.costed,
+        seconds=time.perf_counter() - started,
+        room_gib=run.room_gib,
+        target=run.target,
+        refused=run.refused,
+        refusals=tuple(sorted(run.refusals.values(), key=lambda r: (-r.layouts, r.code, r.message))),
+        nearest_miss=_with_intervals([nearest], space.plan)[0] if nearest else None,
+        cut_short=run.cut_short,
+        most_layouts=space.most_layouts,
+        equivalent=equivalent(best),
+    )
+
+
+def _with_intervals(found: Iterable[Candidate], plan: Plan) -> tuple[Candidate, ...]:
+    ratios = step_ratios(plan)
+    return tuple(replace(c, interval=ratios.around(c.time_s, plan)) for c in found)
+
+
+def equivalent(best: Sequence[Candidate]) -> int:
+    """The number of the first five layouts of `best`, the fastest first, that cannot be told apart from the first."""
+    most = (1 + order_margin()) * best[0].s_per_sequence if best else 0.0
+    return sum(c.s_per_sequence < most for c in best[:COMPARED])
+
+
+def _order(c: Candidate) -> tuple[float, float, str]:
+    """Fastest first; then the least memory, then the text: the same every time. Last digits do not count."""
+    return float(f"{c.s_per_sequence:.12g}"), float(f"{c.memory_gib:.12g}"), c.text
+
+
+def _front(candidates: list[Candidate]) -> Iterator[Candidate]:
+    """Those near the fastest that no other one beats in time and memory, the fastest first."""
+    least = float("inf")
+    ranked = sorted(candidates, key=_order)
+    for c in ranked:
+        s, gib, _ = _order(c)
+        if gib < least and s <= NEAR * ranked[0].s_per_sequence:
+            least = gib
+            yield c
+
+
+Key = tuple[float, float, int]
+"""Lower bounds on seconds a sequence and GiB, and a number: among equal nodes the first one pushed comes first."""
+
+
+class LeafNode(NamedTuple):
+    """A layout costed except for the simulation of its pipeline.
+
+    `simulated_bound` is True once its bound comes from a simulation of a few microbatches, or where none is made.
+    """
+
+    point: Point
+    layout: LayoutCost
+    simulated_bound: bool = False
+
+
+Node = Family | Shape | LeafNode
+"""A node of the search tree, from the coarse to the fine."""
+
+
+class _Run:
+    """One search."""
+
+    def __init__(
+        self,
+        space: Space,
+        top: int,
+        memory_gib: float | None,
+        on_progress: Callable[[int, int], None] | None = None,
+        realise: Realise | None = None,
+        ends: Callable[[], Ends] | None = None,
+    ) -> None:
+        self._ends = ends
+        self.cut_short: Ends = ""
+        self.large = space.meshes > LARGE
+        chip = space.plan.cluster.chip
+        self.realise, self.refused, self.slack = realise, 0, TARGET_SLACK if realise else 1.0
+        self.target: Target | None = None
+        self.space, self.bounds, self.top = space, Bounds(space, programs=realise is not None), top
+        self.constraints = Constraints(space, self.bounds)
+        self.room_gib = memory_gib or chip.memory_bytes / chip.devices / 2**30
+        self.open_gib = self.room_gib / TARGET_MEMORY if realise else self.room_gib
+        """Bound on memory up to which nodes are opened (GiB)."""
+        self.best: list[Candidate] = []
+        self.fitting: list[Candidate] = []
+        self._fitting_bounds: list[tuple[float, float]] = []
+        """Seconds a sequence of each, and the lower bound on its memory (GiB)."""
+        self.waiting: list[tuple[Key, Node]] = []
+        self.refusals: dict[tuple[str, str], Refused] = {}
+        """Layouts refused, by code and reason."""
+        self.decided = self.costed = self.met = self.opened = 0
+        self.on_progress = on_progress
+        self._last_s = self._limit_s = float("inf")
+        """Seconds a sequence of the k-th best layout, and the limit beyond which a node enters neither list."""
+
+    def go(self) -> None:
+        """Best-first search: expand the node with the lowest bound until none can be among the best."""
+        families = self._families()
+        while not self.ended():
+            met = 0
+            for family in itertools.islice(families, PART if self.large else None):
+                met += 1
+                if unfit := self.bounds.unfit(family):
+                    message = f"the schedule runs other numbers of microbatches than {family.microbatches:,}"
+                    self._refuse(self.space.refusal("E0402", message), unfit * len(family.variants))
+                if any(True for _ in self.bounds.shapes(family, self.open_gib)):
+                    self._wait(self.bounds.of_family(family) / family.sequences, 0.0, family)
+            self._expand(PART_NODES if self.large and met else None)
+            if not self.large or not met:
+                return
+            self._free_memory()
+
+    def _expand(self, most: int | None) -> None:
+        """Take open nodes, the lowest bound first: all, or so many."""
+        taken = 0
+        while self.waiting and taken != most and not self.ended():
+            (bound_s, bound_gib, _), node = heappop(self.waiting)
+            if self._open(bound_s, bound_gib):
+                taken += 1
+                self._take(node, bound_s, bound_gib)
+                self._report(len(self.waiting))
+
+    def ended(self) -> bool:
+        """True once the search is to end with what it has found."""
+        if self._ends is not None and self.cut_short in ("", "memory"):
+            self.cut_short = self._ends() or self.cut_short
+        return self.cut_short in ("time", "interrupt")
+
+    def _forget_meshes(self) -> None:
+        """Most meshes of a large space break a rule, so a part of lawful ones may take very many."""
+        self.space.forget_meshes()
+        self.constraints.cache.clear()
+        gc.collect()  # it is paused, and a mesh holds tables that refer to it
+
+    def _free_memory(self) -> None:
+        """Forget what can be made again, nodes that cannot be among the best any more, and the worst beyond a bound."""
+        self._forget_meshes()
+        self.bounds.cache.clear()
+        if len(self.waiting) > MOST_WAITING:
+            self.waiting = [entry for entry in self.waiting if self._open(*entry[0][:2])]
+        if len(self.waiting) > MOST_WAITING:
+            self.cut_short = self.cut_short or "memory"
+            self.waiting = sorted(self.waiting, key=lambda entry: entry[0])[: MOST_WAITING // 2]
+        heapify(self.waiting)
+
+    def probe(self) -> None:
+        """Ask the target about layouts all over the space. Raises PlanError when it refuses each of them."""
+        if self.realise is None:
+            return
+        refusals = None
+        for point in self._probes():
+            try:
+                realised = self.realise(self.bounds.sharded(point))
+            except PlanError as error:
+                refusals = refusals or error
+            else:
+                self.target, self.bounds.lockstep = realised.target, realised.sharded.lockstep
+                return
+        if refusals is not None:
+            raise refusals
+
+    def _probes(self) -> Iterator[Point]:
+        """At most PROBES legal layouts: of meshes all over the space, the plainest first, with each variant, batch and
+        pipeline in turn."""
+        space, bounds = self.space, self.bounds
+        met = itertools.takewhile(lambda _: not self.ended(), space.laid())
+        some = itertools.islice(met, PROBED if self.large else None)
+        meshes = sorted(
+            (laid for laid in some if self.constraints.broken(*laid) is None),
+            key=lambda laid: sum(n > 1 for n in laid[0]),
+        )
+        for i, (sizes, order) in enumerate(meshes[:: -(-len(meshes) // PROBES) or 1]):
+            variant = i % len(space.variants)
+            batches = space.batches(bounds.data_parallel(variant, sizes))
+            pipelines = space.pipelines(bounds.ranks(sizes))
+            points = [
+                Point(variant, sizes, *batches[i % len(batches)], pipelines[(i + j) % len(pipelines)], order)
+                for j in range(len(pipelines))
+                if batches
+            ]
+            yield from itertools.islice((p for p in points if self.constraints.broken_at(p) is None), 1)
+
+    def nearest_miss(self) -> Candidate | None:
+        """The layout that breaks no rule and needs the least memory; None where every layout breaks one.
+
+        Nodes are opened in the order of their lower bounds on memory, until none can need less than the best. With a
+        target, the first NEAREST_MISSES are costed.
+        """
+        best: Candidate | None = None
+        costed = 0
+        waiting: list[tuple[float, int, Shape | tuple[Shape, Point]]] = []
+        families = self._families(count=False)
+        for shape in itertools.chain.from_iterable(self.bounds.shapes(family) for family in families):
+            waiting.append((shape.first_bytes / GIB, len(waiting), shape))
+            if len(waiting) > MOST_WAITING and self.large:
+                self.cut_short = self.cut_short or "memory"
+                break
+        heapify(waiting)
+        number = len(waiting)
+        while not self.ended() and waiting and (best is None or waiting[0][0] < best.memory_gib):
+            node = heappop(waiting)[2]
+            self._report(len(waiting))
+            if isinstance(node, Shape):
+                for gib, point in self.bounds.points(node):
+                    number += 1
+                    heappush(waiting, (gib, number, (node, point)))
+            elif self.constraints.broken_at(node[1]) is None:
+                shape, point = node
+                found = self._costed(point, self.bounds.layout(point, shape))
+                if found is not None and (best is None or found.memory_gib < best.memory_gib):
+                    best = found
+                costed += 1
+                if self.realise is not None and best is not None and costed >= NEAREST_MISSES:
+                    break
+        return best
+
+    def _report(self, waiting: int) -> None:
+        self.opened += 1
+        if self.on_progress is not None and self.opened % REPORT_EVERY == 0:
+            self.on_progress(self.costed, waiting)
+
+    def _open(self, bound_s: float, bound_gib: float) -> bool:
+        """True unless these bounds exclude the node: over the memory limit, slower than the k-th best, or dominated."""
+        in_time = bound_s <= self._limit_s * self.slack
+        return bound_gib <= self.open_gib and in_time and not self._beaten(bound_s, bound_gib)
+
+    def _wait(self, bound_s: float, bound_gib: float, node: Node) -> None:
+        self.met += 1
+        if self._open(bound_s, bound_gib):
+            heappush(self.waiting, ((bound_s, bound_gib, self.met), node))
+
+    def _take(self, node: Node, bound_s: float, bound_gib: float) -> None:
+        """Expand a node into its children, cheapest bound first; cost it if it is a leaf."""
+        if isinstance(node, Family):
+            for shape in self.bounds.shapes(node, self.open_gib):
+                self._wait(self.bounds.critical_path_s(shape) / node.sequences, shape.first_bytes / GIB, shape)
+        elif isinstance(node, Shape):
+            for gib, point in self.bounds.points(node):
+                if self._open(bound_s, gib):
+                    layout = self.bounds.layout(point, node)
+                    nearer_s, exact = self.bounds.time_s(layout, node), self.bounds.in_lockstep(node)
+                    self._wait(max(bound_s, nearer_s / point.sequences), gib, LeafNode(point, layout, exact))
+        elif not node.simulated_bound:
+            point, layout = node.point, node.layout
+            makespan_s = makespan_lower_bound_s(
+                layout.plan.split, layout.division.held, layout.plan.microbatches, layout.work.times
+            )
+            nearer_s = self.bounds.total_s(layout, makespan_s) / point.sequences
+            self._wait(max(bound_s, nearer_s), bound_gib, LeafNode(point, layout, simulated_bound=True))
+        else:
+            candidate = self._cost(node)
+            if candidate is not None:
+                self._keep(candidate, bound_gib if self.realise else candidate.memory_gib)
+
+    def _keep(self, candidate: Candidate, bound_gib: float) -> None:
+        self.fitting.append(candidate)
+        self._fitting_bounds.append((candidate.s_per_sequence, bound_gib))
+        self.best = sorted([*self.best, candidate], key=_order)[: self.top]
+        if len(self.best) == self.top:
+            self._last_s = self.best[-1].s_per_sequence
+            self._limit_s = max(self._last_s, NEAR * self.best[0].s_per_sequence)
+
+    def _families(self, *, count: bool = True) -> Iterator[Family]:
+        """Every family whose mesh is lawful. With `count`, all layouts of the space count as decided."""
+        for number, (sizes, order) in enumerate(self.space.laid()):
+            if self.ended():
+                return
+            if self.large and number % PART == 0:
+                self._forget_meshes()
+            self._report(len(self.waiting))
+            self.decided += self.bounds.count(sizes) if count else 0
+            broken = self.constraints.broken(sizes, order)
+            if count:
+                self._note_refusals(sizes, broken)
+            if broken is None:
+                yield from self.bounds.families(sizes, order)
+
+    def _note_refusals(self, sizes: tuple[int, ...], broken: Diagnostic | None) -> None:
+        """Count the layouts of the mesh with these `sizes`: all where it is `broken`, else those without a batch."""
+        if broken is not None:
+            self._refuse(broken, self.bounds.count(sizes))
+            return
+        for variants in self.bounds.variant_groups:
+            data = self.bounds.data_parallel(variants[0], sizes)
+            if not self.space.batches(data):
+                message = f"no microbatch divides the batch over {data:,} data-parallel ranks"
+                self._refuse(self.space.refusal("E0205", message), len(variants))
+
+    def _refuse(self, found: Diagnostic, layouts: int) -> None:
+        """Count `layouts` that are refused for one reason; reasons that differ in their numbers alone are one."""
+        why = found.code, re.sub(r"[\d,.]+", "#", found.message)
+        known = self.refusals.get(why)
+        before = known.layouts if known else 0
+        first = known.message if known else found.message
+        self.refusals[why] = Refused(code=found.code, message=first, layouts=before + max(layouts, 1))
+
+    def _beaten(self, bound_s: float, bound_gib: float) -> bool:
+        """True if enough layouts are faster, and one of them needs less memory too: the node is dominated."""
+        if bound_s <= self._last_s * self.slack:
+            return False
+        return any(s <= bound_s and gib <= bound_gib for s, gib in self._fitting_bounds)
+
+    def _cost(self, close: LeafNode) -> Candidate | None:
+        """Cost a layout as `planc cost` does; None when it breaks a rule or does not fit."""
+        point, layout = close.point, close.layout
+        if (broken := self.constraints.broken_at(point)) is not None:
+            self._refuse(broken, 1)
+            return None
+        candidate = self._costed(point, layout, self.room_gib)
+        return candidate if candidate is not None and candidate.memory_gib <= self.room_gib else None
+
+    def _costed(self, point: Point, layout: LayoutCost, room_gib: float = float("inf")) -> Candidate | None:
+        """The layout's step and memory; None when the target refuses it, or when its tensors alone need more than
+        `room_gib`."""
+        self.costed += 1
+        if self.realise is None:
+            step, gib = layout.run()
+        else:
+            sharded = self.bounds.sharded(point)
+            try:
+                realised = self.realise(sharded)
+            except PlanError as error:
+                self.refused += 1
+                self._refuse(error.diagnostics[0], 1)
+                return None
+            used = memory(realised.sharded, layout.timeline, realised, ())
+            if used.per_device_gib.total > room_gib:
+                return None
+            costed = cost_plan(sharded, realise=lambda _: realised)
+            step, gib = costed.step, costed.memory.per_device_gib.total
+        run = run_of(self.space.plan_of(point), step)
+        return Candidate(self.space.text_of(point), self.space.label_of(point), step, gib, point, run=run)

@@ -1,0 +1,44 @@
+"""Validity constraints of a space: the rules of the language, cached for each mesh and for each batch."""
+
+from __future__ import annotations
+
+from planc.checks import broken_rule
+from planc.diag.diagnostic import Diagnostic
+from planc.ir.cache import Cache, cached_on
+from planc.searching.lower_bounds import Bounds
+from planc.searching.space import Point, Space
+
+OF_THE_BATCH = {"E0205", "E0402", "E0413", "W0907"}
+"""Rules on the batch, the microbatches and the schedule, which differ from point to point of one mesh; and that of what
+the framework has, which leaves a layout out though it only warns."""
+
+
+class Constraints:
+    """Validity constraints, cached per mesh and per batch."""
+
+    def __init__(self, space: Space, bounds: Bounds) -> None:
+        self.space, self.bounds = space, bounds
+        self.cache = Cache()
+
+    def broken(self, sizes: tuple[int, ...], order: int) -> Diagnostic | None:
+        """The rule that the mesh with these `sizes` in this `order` breaks for every batch and schedule; None if it
+        breaks none."""
+        space, data, ranks = self.space, self.bounds.data_parallel(0, sizes), self.bounds.ranks(sizes)
+        pipelines = space.pipelines(ranks)
+        if not pipelines:
+            return space.refusal("E0401", f"{space.plan.model.layers} layers cannot fill the stages of {ranks} ranks")
+        return self._mesh(Point(0, sizes, data, 1, pipelines[0], order))
+
+    def broken_at(self, point: Point) -> Diagnostic | None:
+        """The rule that `point` breaks; None if it breaks none."""
+        return self._mesh(point) or self._batch(point)
+
+    @cached_on(lambda constraints, point: (constraints.cache, (point.variant, point.sizes, point.order)))
+    def _mesh(self, point: Point) -> Diagnostic | None:
+        return broken_rule(self.space.plan_of(point), besides=OF_THE_BATCH)
+
+    @cached_on(
+        lambda constraints, p: (constraints.cache, (p.variant, p.sizes, p.sequences, p.microbatch, id(p.pipeline)))
+    )
+    def _batch(self, point: Point) -> Diagnostic | None:
+        return broken_rule(self.space.plan_of(point), among=OF_THE_BATCH)

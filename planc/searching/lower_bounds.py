@@ -1,0 +1,415 @@
+"""Lower bounds on a layout's step time (s) and peak memory (GiB), for branch and bound.
+
+Layouts are bounded from the coarse to the fine, each bound at least the one before it:
+
+    family   a mesh, what is recomputed, a batch: the work of all layers, shared by the ranks evenly, and the
+             fill of the pipeline up to the last rank
+    shape    with a pipeline: the critical paths through its ranks, from compute and exposed transfers of
+             activations, and what the first rank saves
+    point    with where state is stored: its cost except for the order in which its pipeline runs, and its memory
+             except for microbatches that are in flight only then
+
+They are made of figures of one copy of a section, which many layouts share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from dataclasses import replace
+from functools import cached_property, partial
+from operator import add
+from typing import NamedTuple
+
+from planc.checks import assume_checked
+from planc.costing.memory.activations import replay_buffers
+from planc.costing.memory.peak import GIB, allocator_of, at_the_fullest, memory, with_reserve
+from planc.costing.step.layout_cost import LayoutCost, StateSeconds
+from planc.costing.step.offload import offload_s
+from planc.costing.step.optimizer import update_seconds
+from planc.costing.step.section_cost import (
+    MicrobatchSeconds,
+    SavedActivations,
+    StateBytes,
+    microbatch_seconds,
+    passing_on,
+    resting_bytes,
+    saved_activations,
+    shared_gradients,
+    stage_boundary_s,
+    state_bytes,
+)
+from planc.costing.step.transfers import LinkTimes, state_transfers_of
+from planc.diag.fast_dataclass import dataclass
+from planc.frameworks import framework
+from planc.ir.cache import Cache, Computed, cached_on
+from planc.ir.model import Section
+from planc.ir.plan import Plan
+from planc.ir.sharding import Sharded
+from planc.pipeline.timeline import Timeline
+from planc.searching.critical_path import PipelinePaths, last_rank_layers
+from planc.searching.space import Pipeline, Point, Space
+from planc.sharding.collectives import semantic_collectives
+from planc.sharding.propagate import propagate
+
+Sections = dict[Section, int]
+"""Copies of sections."""
+SHAVED = 1 - 1e-12
+"""Sums are rounded: in another order they differ in the last digits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Seconds of a step and GiB of the fullest device, at least."""
+
+    time_s: float
+    memory_gib: float
+
+
+class Family(NamedTuple):
+    """Layouts with the same mesh and batch, and variants that differ in what is stored where."""
+
+    variants: tuple[int, ...]
+    sizes: tuple[int, ...]
+    sequences: int
+    microbatch: int
+    ranks: int
+    """Ranks of the pipeline."""
+    microbatches: int
+    inside: tuple[object, ...]
+    """Key of the bytes of one sequence: recompute, and the axes inside a data-parallel rank."""
+    order: int
+    """Place of the order of the axes."""
+    strides: tuple[int, ...]
+    """Strides of the axes inside a data-parallel rank: with `inside` the key of the seconds of one sequence."""
+
+    @property
+    def first(self) -> Point:
+        """A point of the family, without its pipeline."""
+        return Point(self.variants[0], self.sizes, self.sequences, self.microbatch, None, self.order)
+
+    def holds(self, point: Point) -> bool:
+        """True if the family contains `point`, which is of its mesh."""
+        own = self.sequences, self.microbatch, self.order
+        return point.variant in self.variants and (point.sequences, point.microbatch, point.order) == own
+
+
+class Shape(NamedTuple):
+    """A family with a pipeline: what all its points have in common."""
+
+    family: Family
+    pipeline: Pipeline | None
+    paths: PipelinePaths
+    times: int
+    """Microbatches that a rank runs on each stage."""
+    saved: SavedActivations
+    first_bytes: float
+    """Bytes of activations that the first rank saves, wherever state is stored."""
+
+
+class Bounds:
+    """Lower bounds of the points of a space, from figures that many points share. Those of `programs` count transfers
+    of state once a step, which a program may keep and sum up between microbatches."""
+
+    lockstep = False
+    """All ranks of a pipeline run one program (`planc.pipeline.lockstep`): they share what lies before and after the
+    layers, and a microbatch is sent on beside other work."""
+
+    def __init__(self, space: Space, *, programs: bool = False) -> None:
+        self.space, self._programs = space, programs
+        self._names = space.axes
+        again = {f.span for f in space.free if f.kind == "recompute"}
+        self._stored_as = [tuple(v for at, v in one.values.items() if at not in again) for one in space.variants]
+        """The words of each variant that say where state is stored."""
+        self._narrow = bool(space.plan.quantize)
+        """Narrow copies of weights are made as often as these are gathered."""
+        self._linear = not space.plan.model.top_k and all(_one_batch(v.plan) for v in space.variants)
+        """A microbatch of so many sequences keeps so many times the bytes of one."""
+        self.cache = Cache()
+        self._links = LinkTimes()
+        self._at: tuple[Shape, Plan, float] | None = None
+        """The shape that was asked for last, with a plan of it and the seconds of a send between stages."""
+        self._last_ranks: Computed[int, set[tuple[int, int]]] = Computed(self._end_layers)
+        self._data: Computed[int, tuple[str, ...]] = Computed(self._data_axes)
+
+    def sharded(self, point: Point) -> Sharded:
+        """The layouts of a point: those of any plan with the same sentences and the same axes in use."""
+        plan = self.space.plan_of(point)
+        return self._propagated(point, plan).resized(plan)
+
+    @cached_on(lambda b, point, plan: b._propagated_place(point))
+    def _propagated(self, point: Point, plan: Plan) -> Sharded:
+        return propagate(assume_checked(plan))
+
+    def _propagated_place(self, point: Point) -> tuple[Cache, Hashable]:
+        return self.cache, (self._stored_as[point.variant], point.order, *[n > 1 for n in point.sizes])
+
+    # Families.
+
+    @cached_property
+    def variant_groups(self) -> list[tuple[int, ...]]:
+        """Groups of variants, each by its index in `space.variants`, that differ in what is stored where alone."""
+        found: dict[object, list[int]] = {}
+        for i, variant in enumerate(self.space.variants):
+            found.setdefault((variant.recompute, self._data[i], i if self._narrow else -1), []).append(i)
+        return [tuple(variants) for variants in found.values()]
+
+    def count(self, sizes: tuple[int, ...]) -> int:
+        """Number of layouts on the mesh with these `sizes`."""
+        batches = sum([len(v) * len(self.space.batches(self.data_parallel(v[0], sizes))) for v in self.variant_groups])
+        return batches * len(self.space.pipelines(self.ranks(sizes)))
+
+    def families(self, sizes: tuple[int, ...], order: int) -> Iterator[Family]:
+        """The layouts on the mesh with these `sizes` in this `order`, by what is run again and by their batches."""
+        ranks, known = self.ranks(sizes), {}
+        for variants in self.variant_groups:
+            axes = self._data[variants[0]]
+            if axes not in known:
+                known[axes] = self.data_parallel(variants[0], sizes), *self._axes_of_figures(variants[0], sizes, order)
+            data, inside, strides = known[axes]
+            what = (self.space.variants[variants[0]].recompute, inside)
+            for sequences, microbatch in self.space.batches(data):
+                times = sequences // (data * microbatch)
+                yield Family(variants, sizes, sequences, microbatch, ranks, times, what, order, strides)
+
+    def of_family(self, family: Family) -> float:
+        """Lower bound on the step time (s) of a `family`: the mean over ranks, and the last rank with the pipeline's
+        fill."""
+        ranks, times = family.ranks, family.microbatches
+        pipelines = self.space.pipelines(ranks)
+        # Parameters that stay gathered are made narrow the fewest times.
+        copies = self.microbatch_seconds(family, max(pipelines, key=_keeps_gathered) if self._narrow else pipelines[0])
+        forward_s, layer_s = copies.fastest_forward_s, copies.fastest_layer_s
+        last = min(before * forward_s + times * on * layer_s for before, on in self._last_ranks[ranks])
+        return max(times * copies.all_layers_s / ranks, last) * SHAVED
+
+    def _end_layers(self, ranks: int) -> set[tuple[int, int]]:
+        """Layers before the last rank's first stage and on this rank, for each pipeline of so many ranks."""
+        return {last_rank_layers(p.split if p else None, ranks) for p in self.space.pipelines(ranks)}
+
+    # Shapes.
+
+    def shapes(self, family: Family, room_gib: float = float("inf")) -> Iterator[Shape]:
+        """The `family` with each pipeline that takes its microbatches, where the first rank's saved tensors fit
+        `room_gib`."""
+        saved, room = self._saved_of(family), room_gib * GIB
+        for pipeline, paths, held in self._paths_of(family):
+            first_bytes = _bytes(saved, held) * SHAVED
+            if first_bytes <= room:
+                yield Shape(family, pipeline, paths, family.microbatches // paths.copies, saved, first_bytes)
+
+    @cached_on(lambda b, family: (b.cache, (family.ranks, family.microbatches)))
+    def _paths_of(self, family: Family) -> list[tuple[Pipeline | None, PipelinePaths, Sections]]:
+        """The pipelines that take a family's microbatches, and what the first rank holds of those at least."""
+        ranks, microbatches, found = family.ranks, family.microbatches, []
+        for pipeline in self.space.pipelines(ranks):
+            if pipeline is None or self.space.fits_schedule(pipeline, ranks, microbatches):
+                paths = self._pipeline_paths(family.first, pipeline)
+                found.append((pipeline, paths, paths.held_of_class(microbatches, 0)))
+        return found
+
+    def unfit(self, family: Family) -> int:
+        """Pipelines of the space whose schedules do not run the microbatches of a `family` on its ranks."""
+        return len(self.space.pipelines(family.ranks)) - len(self._paths_of(family))
+
+    def _saved_bytes(self, shape: Shape) -> list[float]:
+        """Bytes of the microbatches in flight on the first rank of each class, at least."""
+        return [_bytes(shape.saved, held) for held in shape.paths.held[shape.family.microbatches]]
+
+    def critical_path_s(self, shape: Shape) -> float:
+        """Lower bound on the step time (s) of a `shape`: the critical path of the pipeline, without transfers
+        of state; in lockstep that of the layers alone."""
+        within = self.space.plan.model.blocks if self.in_lockstep(shape) else None
+        times = shape.paths.compute_times(self.microbatch_seconds(shape.family, shape.pipeline), within)
+        return shape.paths.critical.lower_bound_s(times, shape.family.microbatches) * SHAVED
+
+    # Points.
+
+    def points(self, shape: Shape) -> Iterator[tuple[float, Point]]:
+        """The `shape` with everything that may be stored where, each with the GiB of its fullest device."""
+        family, saved, chip = shape.family, self._saved_bytes(shape), allocator_of(self.space.plan)
+        for variant in family.variants:
+            point = Point(variant, family.sizes, family.sequences, family.microbatch, shape.pipeline, family.order)
+            most = max(map(add, saved, self._state_bytes(point, shape)))
+            yield with_reserve(chip, most) / GIB * SHAVED, point
+
+    def _state_bytes(self, point: Point, shape: Shape) -> list[float]:
+        """Bytes besides saved activations, by class of ranks."""
+        stored, replayed = self._resting_bytes(point, shape), self._replayed_bytes(shape)
+        in_loss = framework(self.space.plan.framework).gathered_in_loss
+        return [
+            resting + at_the_fullest(passing, back, in_loss)
+            for (resting, passing), back in zip(stored, replayed, strict=True)
+        ]
+
+    def layout(self, point: Point, shape: Shape) -> LayoutCost:
+        """Cost of a `point` of a `shape`. Its plan stands for all points, which differ in where state is stored."""
+        if self._at is None or self._at[0] is not shape:
+            plan = self.space.plan_of(point)
+            self._at = shape, plan, stage_boundary_s(plan, shape.saved.boundary, self._links)
+        _, plan, handed_over = self._at
+        return LayoutCost(
+            plan=plan,
+            division=shape.paths.division,
+            compute=self.microbatch_seconds(shape.family, shape.pipeline),
+            state=self._state_seconds_of(point, shape.times),
+            memory_gib=partial(self._memory_gib, point),
+            send_s=handed_over,
+            offload_s=partial(offload_s, self.sharded(point)) if plan.offloads else _nothing_s,
+        )
+
+    def _memory_gib(self, point: Point, timeline: Timeline) -> float:
+        """GiB of the fullest device of a `point`, as `planc check` counts them."""
+        sharded = self.sharded(point)
+        return memory(sharded, timeline, None, semantic_collectives(sharded)).per_device_gib.total
+
+    def time_s(self, layout: LayoutCost, shape: Shape) -> float:
+        """Lower bound on the step time (s) of a `layout` of a `shape`, whatever the order in which its
+        pipeline runs."""
+        if self.in_lockstep(shape):
+            return self.critical_path_s(shape)
+        times = shape.paths.kind_times(layout.work.times)
+        makespan_s = shape.paths.critical.lower_bound_s(times, layout.plan.microbatches)
+        return self.total_s(layout, makespan_s) * SHAVED
+
+    def total_s(self, layout: LayoutCost, makespan_s: float) -> float:
+        """Seconds of the step of a `layout`, at least, when its pipeline takes at least `makespan_s`. A program may
+        move all state within its microbatches, beside which the rank that is busy the longest need not be the one that
+        the others wait for."""
+        work = layout.work
+        if self._programs:
+            after_s = work.after_s[work.slowest]
+            makespan_s = max(makespan_s - after_s, work.busy_s[work.slowest])
+        return work.total_s(makespan_s)
+
+    def in_lockstep(self, shape: Shape) -> bool:
+        """True if the ranks of the pipeline of a `shape` run one program."""
+        return self.lockstep and shape.pipeline is not None and shape.pipeline.split is not None
+
+    def of(self, point: Point) -> Bound:
+        """The bound of a `point` whose batch and pipeline fit."""
+        shape = self.shape(point)
+        [(gib, point)] = self.points(shape)
+        return Bound(self.time_s(self.layout(point, shape), shape), gib)
+
+    def shape(self, point: Point) -> Shape:
+        """The shape of a `point`, of this point alone."""
+        family = next(f for f in self.families(point.sizes, point.order) if f.holds(point))
+        family = family._replace(variants=(point.variant,))
+        return next(s for s in self.shapes(family) if s.pipeline is point.pipeline)
+
+    # Figures that points share.
+
+    def _axes_of_figures(
+        self, variant: int, sizes: tuple[int, ...], order: int
+    ) -> tuple[tuple[object, ...], tuple[int, ...]]:
+        """The axes that figures of one copy depend on, and their strides: those inside a data-parallel rank; all, where
+        experts take tokens from everywhere."""
+        plan = self.space.plan
+        outside = set() if plan.model.top_k else {*self._data[variant]}
+        outside |= {plan.split.axis} if plan.split else set()
+        mesh = self.space.mesh(sizes, order).every
+        inside = [mesh[name] for name in self._names if name not in outside]
+        return tuple([(a.name, a.size) for a in inside]), tuple([a.stride for a in inside])
+
+    @cached_on(lambda b, family, pipeline: b._microbatch_place(family, pipeline))
+    def microbatch_seconds(self, family: Family, pipeline: Pipeline | None) -> MicrobatchSeconds:
+        """Seconds of a `family`'s microbatch in a `pipeline`. How state is stored and the schedule play no part, unless
+        narrow copies of weights are made as often as they are gathered."""
+        return microbatch_seconds(self._sharded_as(family, pipeline), self._links)
+
+    def _microbatch_place(self, family: Family, pipeline: Pipeline | None) -> tuple[Cache, Hashable]:
+        stored = self._stored_as[family.variants[0]], _keeps_gathered(pipeline)
+        used = tuple([n > 1 for n in family.sizes])  # of one rank, they divide no parameters to gather
+        narrow = (stored, family.microbatches, used) if self._narrow else None
+        return self.cache, (family.microbatch, narrow, family.inside, family.strides)
+
+    @cached_on(lambda b, family: (b.cache, (family.microbatch, family.inside)))
+    def _saved_of(self, family: Family) -> SavedActivations:
+        """Bytes of a family's microbatch."""
+        if self._linear and family.microbatch > 1:
+            return self._saved_of(family._replace(microbatch=1)).times(family.microbatch)
+        return saved_activations(self._sharded_as(family, self.space.pipelines(family.ranks)[0]))
+
+    def _sharded_as(self, family: Family, pipeline: Pipeline | None) -> Sharded:
+        """The layouts of a family with its first variant and a `pipeline`; an op and a transfer take as long
+        whatever is run again."""
+        point = replace(family.first, pipeline=pipeline)
+        sharded = self.sharded(point)
+        first = self._first_of(point, sharded)
+        sharded.cache.share(first.cache)
+        sharded.plan.cache.share(first.plan.cache)
+        return sharded
+
+    @cached_on(lambda b, p, _: (b.cache, (b._stored(p), p.sizes, p.sequences, p.microbatch, p.order)))
+    def _first_of(self, point: Point, sharded: Sharded) -> Sharded:
+        return sharded
+
+    @cached_on(lambda b, point: (b.cache, (b._stored(point), point.sizes)))
+    def _stored_of(self, point: Point) -> StateBytes:
+        return state_bytes(self.sharded(point))
+
+    @cached_on(lambda b, point, times: (b.cache, (b._stored(point), times == 1, point.sizes, point.order)))
+    def _state_seconds_of(self, point: Point, times: int) -> StateSeconds:
+        sharded, links = self.sharded(point), self._links
+        transfers = state_transfers_of(sharded, links, fewest=self._programs)
+        return StateSeconds(transfers, update_seconds(sharded), shared_gradients(sharded, links))
+
+    @cached_on(lambda b, point, shape: (b.cache, (id(shape.paths), b._stored_as[point.variant], point.sizes)))
+    def _resting_bytes(self, point: Point, shape: Shape) -> list[tuple[float, tuple[float, float]]]:
+        """Bytes of state on a rank of each class, and those of them that are there for a while only."""
+        stored, blocks = self._stored_of(point), self.space.plan.model.blocks
+        return [
+            (resting_bytes(stored, ranks.on, blocks), passing_on(stored, ranks.on)) for ranks in shape.paths.classes
+        ]
+
+    @cached_on(lambda b, shape: (b.cache, (id(shape.paths), id(shape.saved))))
+    def _replayed_bytes(self, shape: Shape) -> list[tuple[float, float]]:
+        """Recompute workspace of the backward on a rank of each class (bytes)."""
+        return [replay_buffers(shape.saved.replays, ranks.on) for ranks in shape.paths.classes]
+
+    def _stored(self, point: Point) -> Hashable:
+        """Key of the figures of a `point`'s state: where it is stored, and whether its schedule keeps it gathered."""
+        return self._stored_as[point.variant], _keeps_gathered(point.pipeline)
+
+    def _data_axes(self, variant: int) -> tuple[str, ...]:
+        """The axes that share the batch."""
+        return tuple(sorted(self.space.variants[variant].plan.sharding_axes("batch")))
+
+    def data_parallel(self, variant: int, sizes: tuple[int, ...]) -> int:
+        """Number of ranks that share the batch of variant `variant` on the mesh with these `sizes`."""
+        data, n = self._data[variant], 1
+        for name, size in zip(self._names, sizes, strict=True):
+            n *= size if name in data else 1
+        return n
+
+    def ranks(self, sizes: tuple[int, ...]) -> int:
+        """Number of ranks of the pipeline on the mesh with these `sizes`."""
+        split = self.space.plan.split
+        return sizes[self._names.index(split.axis)] if split else 1
+
+    @cached_on(lambda b, _, pipeline: (b.cache, id(pipeline)))
+    def _pipeline_paths(self, first: Point, pipeline: Pipeline | None) -> PipelinePaths:
+        return PipelinePaths(self.space.plan_of(replace(first, pipeline=pipeline)))
+
+
+def _one_batch(plan: Plan) -> bool:
+    """True if the batch is divided the same way in every region: a device then has whole sequences of a microbatch."""
+    regions = [s.region for s in plan.shards if s.dim == "batch"] + [
+        r.region for r in plan.replicates if r.dim == "batch"
+    ]
+    return not any(regions)
+
+
+def _nothing_s(rank: int, compute_s: float) -> float:
+    """Where nothing goes to the host."""
+    return 0.0
+
+
+def _bytes(saved: SavedActivations, on: Sections) -> float:
+    """Saved by so many copies of each section."""
+    return sum([n * saved.saved[s] for s, n in on.items()])
+
+
+def _keeps_gathered(pipeline: Pipeline | None) -> bool:
+    """True if gathered parameters stay for the step with the schedule of `pipeline`, unless a sentence says more."""
+    return pipeline is not None and pipeline.split is not None and pipeline.split.splits_backward

@@ -1,0 +1,132 @@
+"""The layouts that a search found: `planc.search/1`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, Literal, overload
+
+from planc.diag.fast_dataclass import dataclass
+from planc.ir.report import Interval, RunCost, Step
+from planc.ir.target import Target
+from planc.picture.notebook import InNotebook
+from planc.searching.space import Point
+
+Ends = Literal["", "time", "interrupt", "memory"]
+"""Why a search has ended before its space was decided; an empty string: it has not."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A layout of the space that was costed: its file's text, and the step and memory that `planc cost` finds."""
+
+    text: str
+    """The plan file with every `?` filled in."""
+    label: str
+    """Values of the free places, on one line."""
+    step: Step
+    memory_gib: float
+    """GiB of the fullest device."""
+    point: Point
+    why: str = ""
+    """Why it beats the next one."""
+    run: RunCost | None = None
+    """The whole run, where the plan says how long it trains or what an hour costs."""
+    interval: Interval | None = None
+    """The 80 % interval of the seconds of a step."""
+
+    @property
+    def time_s(self) -> float:
+        """Seconds of a step."""
+        return self.step.time_s
+
+    @property
+    def s_per_sequence(self) -> float:
+        """The objective: seconds of a step for each of its sequences."""
+        return self.time_s / self.point.sequences
+
+    def to_json(self) -> dict[str, Any]:
+        step = self.step
+        return {
+            "plan": self.text,
+            "time_s": self.time_s,
+            "memory_gib": self.memory_gib,
+            "mfu": step.mfu,
+            "peak_tflops": step.peak_tflops,
+            "peak_dtype": step.peak_dtype,
+            "tokens_per_s_per_device": step.tokens_per_s_per_device,
+            "why": self.why,
+            "run": None if self.run is None else asdict(self.run),
+            "interval_s": [self.interval.low, self.interval.high] if self.interval else None,
+        }
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Layouts that a rule or the target refuses for one reason, of those that were met."""
+
+    code: str
+    message: str
+    """Message of the first of them; others differ in its numbers."""
+    layouts: int
+
+
+@dataclass(frozen=True)
+class Found(Sequence[Candidate], InNotebook):
+    """`planc.search/1`: the best layouts, fastest first.
+
+    `decided` counts the layouts of the space, `fully_costed` those of them that were costed.
+    """
+
+    best: tuple[Candidate, ...]
+    pareto: tuple[Candidate, ...]
+    decided: int
+    fully_costed: int
+    seconds: float
+    room_gib: float
+    """Memory limit of a device (GiB)."""
+    target: Target | None = None
+    """Target whose programs were costed; None: seconds and memory of any correct program."""
+    refused: int = 0
+    """Layouts that the target was asked about and refused."""
+    refusals: tuple[Refused, ...] = ()
+    """Layouts that are no answer, by their reason, the most frequent first. Those that a bound excludes are not
+    asked about."""
+    nearest_miss: Candidate | None = None
+    """Where nothing fits: the layout that breaks no rule and needs the least memory."""
+    cut_short: Ends = ""
+    """Why the search ended before the whole space was decided; `best` are then the best of those that were met, and
+    `decided` counts the layouts that were met. Empty: all were decided."""
+    most_layouts: int = 0
+    """Upper bound on the layouts of the space."""
+    equivalent: int = 0
+    """Number of layouts among the first five whose steps cannot be told apart from the first one's, which counts too:
+    they are nearer to it than `planc.calibration.intervals.order_margin`."""
+
+    def __len__(self) -> int:
+        return len(self.best)
+
+    @overload
+    def __getitem__(self, index: int) -> Candidate: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Candidate]: ...
+    def __getitem__(self, index: int | slice) -> Candidate | Sequence[Candidate]:
+        return self.best[index]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format": "planc.search/1",
+            "target": self.target,
+            "decided": self.decided,
+            "fully_costed": self.fully_costed,
+            "refused": self.refused,
+            "refusals": [asdict(reason) for reason in self.refusals],
+            "seconds": self.seconds,
+            "best": [c.to_json() for c in self.best],
+            "pareto": [c.to_json() for c in self.pareto],
+            "room_gib": self.room_gib,
+            "nearest_miss": self.nearest_miss.to_json() if self.nearest_miss else None,
+            "cut_short": self.cut_short or None,
+            "most_layouts": self.most_layouts,
+            "equivalent": self.equivalent,
+        }

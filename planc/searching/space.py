@@ -1,0 +1,480 @@
+"""The layouts that a file with free parts stands for."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cache, cached_property
+from math import comb, factorial, isqrt, prod
+from pathlib import Path
+
+from planc.diag.diagnostic import Diagnostic
+from planc.diag.errors import PlanError
+from planc.diag.fast_dataclass import dataclass
+from planc.diag.span import Span
+from planc.ir.cache import Computed
+from planc.ir.mesh import Mesh, are_neighbours
+from planc.ir.plan import Batch, Plan, Recompute, Split
+from planc.ir.target import AnyTarget
+from planc.language.build import build_file
+from planc.language.framework_rules import as_own_program, settled
+from planc.language.imports import Files
+from planc.language.op_names import covering
+from planc.language.verbs.split import MOST_STAGES, even
+from planc.pipeline import csv_schedule
+from planc.pipeline.schedule import Shape
+from planc.schedules import schedules
+from planc.searching.holes import Free, covered_by_views, filled, free_in, ordered, sizes_inside_views, written_sizes
+
+DATA_PARALLEL: dict[int, tuple[str, ...]] = {1: ("ddp", "zero1", "zero2", "fsdp"), 2: ("zero1", "fsdp", "hsdp")}
+"""Layouts that `use ?` stands for, by the number of its axes."""
+SCHEDULES = ("1f1b", "interleaved_1f1b", "interleaved_zero_bubble", "zbv", "dualpipev")
+"""Schedules that `split ... as ?` stands for. GPipe and looped BFS take no less time than these with the same
+stages and hold more microbatches."""
+RECOMPUTED = ("none", "{norms}", "attention.core", "attention.core, {norms}", "blocks")
+"""Choices of `recompute ?`: selective recomputation as Megatron does it, with and without the norms' outputs."""
+MOST_CHUNKS = 16
+MOST_MICROBATCH = 16
+MOST_VARIANTS = 2_000
+"""Choices of words for `use ?` and `recompute ?` together: each is a plan of its own."""
+MOST_ORDERS = 5_040
+"""Orders of axes with commas between them: those of seven axes."""
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A schedule as it is written, and the plan's `split` with it on some number of ranks."""
+
+    text: str
+    split: Split | None
+    """None on one rank, which is no pipeline."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One choice of layouts and recompute: the plan with every axis of size 1, and what was written."""
+
+    plan: Plan
+    values: Mapping[Span, str]
+    recompute: str
+    """The recomputed ops, where that is free."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One layout of the space."""
+
+    variant: int
+    sizes: tuple[int, ...]
+    """Sizes of the mesh's axes and then of its views', outermost first."""
+    sequences: int
+    microbatch: int
+    pipeline: Pipeline | None
+    order: int = 0
+    """Place of the order of its axes in the space's `orders`."""
+
+
+class Space:
+    """A plan file with something free in it.
+
+    Raises PlanError when the file has mistakes of its own, or when nothing is free. `most_sequences` is
+    needed when the number of sequences is free. `on` is the target whose sentences count, those that are written
+    after `on TARGET:`; empty: none of them. `unsaved` holds texts that count instead of what is on disk. Layouts are
+    planc's `own` programs where these are asked for: `realise as` decides nothing then.
+    """
+
+    target: AnyTarget | None
+    """Target of the file's `target` sentence."""
+    on_targets: frozenset[str]
+    """Targets that the file has sentences for."""
+
+    def __init__(
+        self,
+        path: Path,
+        given: dict[str, int] | None = None,
+        most_sequences: int | None = None,
+        on: str = "",
+        unsaved: Mapping[Path, str] | None = None,
+        *,
+        own: bool = False,
+    ) -> None:
+        self.path, self.given, self.most_sequences, self.on, self._own = path, given or {}, most_sequences, on, own
+        files = Files(root=path.parent, unsaved=unsaved or {})
+        read = files.read(path, path.name)
+        if isinstance(read, Diagnostic):
+            raise PlanError((read,))
+        self.text = read.source.text
+        self.free = free_in(read)
+        self._sizes = written_sizes(read, self.given)
+        """Size of each axis of the mesh and its views; None where it is free."""
+        self._inside_views = sizes_inside_views(read)
+        """Where the sizes stand that a view ties together."""
+        self._covered = covered_by_views(read)
+        """The axes of the mesh that each view covers."""
+        self.orders = self._lawful_orders()
+        """Every order of the axes of the mesh and its views, outermost first; the written one first, where a view
+        allows it."""
+        for free in self._holes_of_kind("sequences") if most_sequences is None else ():
+            raise PlanError((_no_batch(free),))
+        self.variants = tuple(self._variants())
+        self._meshes: Computed[tuple[tuple[int, ...], int], Mesh] = Computed(self._mesh)
+        self._orders_of: Computed[tuple[bool, ...], tuple[int, ...]] = Computed(self._different_orders)
+        self._first: dict[object, Plan] = {}
+        """A plan of each variant for each order and set of axes in use, and for each padding of the vocabulary."""
+
+    def _holes_of_kind(self, kind: str) -> list[Free]:
+        return [f for f in self.free if f.kind == kind]
+
+    def _lawful_orders(self) -> tuple[tuple[str, ...], ...]:
+        """Orders in which the axes that a view covers follow each other as it names them. Raises PlanError where there
+        are too many."""
+        names, groups = tuple(self._sizes), self._holes_of_kind("order")
+        if (count := prod(factorial(len(group.axes)) for group in groups)) > MOST_ORDERS:
+            raise PlanError((_too_many_orders(groups[-1], count),))
+        found = []
+        for chosen in itertools.product(*(itertools.permutations(group.axes) for group in groups)):
+            after = {group.axes: iter(axes) for group, axes in zip(groups, chosen, strict=True)}
+            of = {name: group for group in after for name in group}
+            order = tuple(next(after[of[name]]) if name in of else name for name in names)
+            if all([name for name in order if name in covered] == [*covered] for covered in self._covered):
+                found.append(order)
+        return tuple(found) or (names,)
+
+    def _variants(self) -> Iterator[Variant]:
+        """Texts with the words filled in; numbers are 1, to be replaced in the plan."""
+        words = self._of_words()
+        choices = prod(len(RECOMPUTED) if f.kind == "recompute" else len(self._choices(f)) for f in words)
+        if choices > MOST_VARIANTS:
+            raise PlanError((_too_many_variants(words[-1], choices),))
+        again = next((i for i, f in enumerate(words) if f.kind == "recompute"), None)
+        built: dict[tuple[str, ...], Plan] = {}
+        meant: dict[str, Recompute] = {}
+        for chosen in itertools.product(*(self._choices(f) for f in words)):
+            values = dict(zip((f.span for f in words), chosen, strict=True))
+            if again is None:
+                yield Variant(self._built(values), values, "")
+                continue
+            rest = (*chosen[:again], *chosen[again + 1 :])
+            if rest not in built:
+                built[rest] = self._built(values)
+                meant.setdefault(chosen[again], built[rest].recompute)
+            if chosen[again] not in meant:
+                meant[chosen[again]] = self._built(values).recompute
+            plan = replace(built[rest], recompute=meant[chosen[again]])
+            yield Variant(plan, values, chosen[again])
+
+    @cached_property
+    def _norms(self) -> str:
+        """Names of the norms of a block."""
+        values = {f.span: "none" if f.kind == "recompute" else self._choices(f)[0] for f in self._of_words()}
+        model = self._built(values).model
+        ops = [op for kind in model.blocks for op in model.ops[kind]]
+        return ", ".join(covering((op.name for op in ops if op.kind == "norm"), ops))
+
+    def _of_words(self) -> list[Free]:
+        return [f for f in self.free if f.kind in ("layout", "recompute")]
+
+    def _built(self, values: Mapping[Span, str]) -> Plan:
+        """The plan with these words; free sizes are 1, and so are all sizes that a view ties to them."""
+        plain = {f.span: "1f1b" if f.kind == "schedule" else "1" for f in self.free if f.kind != "order"}
+        tied = dict.fromkeys(self._inside_views, "1")
+        text = self._filled({**tied, **plain, **values}, 0)
+        built = build_file(self.path, self.given, self.on, {self.path.resolve(): text})
+        if built.plan is None:
+            raise PlanError(built.diagnostics)
+        self.target, self.on_targets = built.target, built.on
+        return built.plan
+
+    def _choices(self, free: Free) -> tuple[str, ...]:
+        if free.kind == "recompute":
+            return tuple(word.format(norms=self._norms) for word in RECOMPUTED)
+        return DATA_PARALLEL.get(len(free.axes), ("fsdp",))
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The plan of the first variant, with every free size 1."""
+        plan = self.variants[0].plan
+        return as_own_program(plan) if self._own else plan
+
+    # Numbers.
+
+    @cached_property
+    def axes(self) -> tuple[str, ...]:
+        """The axes of the mesh, then those of its views: what the sizes of a point are of."""
+        return tuple(self.plan.mesh.every)
+
+    def laid(self) -> Iterator[tuple[tuple[int, ...], int]]:
+        """Every mesh of the space: sizes of `axes`, and the place of their order in `orders`."""
+        for sizes in self.sizes():
+            for order in self.orders_of(sizes):
+                yield sizes, order
+
+    def orders_of(self, sizes: tuple[int, ...]) -> tuple[int, ...]:
+        """Places in `orders` of those that lay axes of these `sizes` differently: where an axis of one rank is makes no
+        difference."""
+        return self._orders_of[tuple([n > 1 for n in sizes])]
+
+    def _different_orders(self, used: tuple[bool, ...]) -> tuple[int, ...]:
+        found: dict[tuple[str, ...], int] = {}
+        size_of = {name: 1 + more for name, more in zip(self.axes, used, strict=True)}
+        for place, order in enumerate(self.orders):
+            mesh = {name: size_of[name] for name in order if name in self.plan.mesh.sizes}
+            if all(are_neighbours(mesh, covered) for covered in self._covered):
+                found.setdefault(tuple(name for name in order if size_of[name] > 1), place)
+        return tuple(found.values())
+
+    def sizes(self) -> Iterator[tuple[int, ...]]:
+        """Sizes of `axes`: those of the mesh make the cluster's devices, those of a view the ranks that it covers."""
+        mesh = self.plan.mesh
+        for chosen in _factored(self.plan.cluster.devices, [self._sizes[a.name] for a in mesh.axes]):
+            of = dict(zip((a.name for a in mesh.axes), chosen, strict=True))
+            views = (
+                _factored(prod(of[name] for name in view.of), [self._sizes[a.name] for a in view.axes])
+                for view in mesh.views
+            )
+            for inside in itertools.product(*views):
+                yield chosen + tuple(itertools.chain.from_iterable(inside))
+
+    @cached_property
+    def meshes(self) -> int:
+        """Number of meshes of the space; where a view has free sizes too or an order is free, an upper bound."""
+        mesh = self.plan.mesh
+        count = _factorings(self.plan.cluster.devices, [self._sizes[a.name] for a in mesh.axes]) * len(self.orders)
+        for view in mesh.views:
+            free = [self._sizes[a.name] for a in view.axes].count(None)
+            count *= _factorings(self.plan.cluster.devices, [None] * free) if free > 1 else 1
+        return count
+
+    @cached_property
+    def most_layouts(self) -> int:
+        """Upper bound on the number of layouts: of each mesh all batches and pipelines."""
+        batches = MOST_MICROBATCH if self._holes_of_kind("microbatch") else 1
+        looping = sum(schedules()[name].free_chunks for name in SCHEDULES) * 2 * MOST_CHUNKS
+        pipelines = len(SCHEDULES) + looping if self._holes_of_kind("schedule") else 1
+        return self.meshes * len(self.variants) * batches * pipelines
+
+    def refusal(self, code: str, message: str) -> Diagnostic:
+        """A finding of this `code` and `message` about layouts of the space, at the plan's mesh."""
+        return Diagnostic(code, message, self.plan.mesh.cause.span)
+
+    def forget_meshes(self) -> None:
+        """Free the memory of the meshes that were met; they are made again where they are needed."""
+        self._meshes.clear()
+
+    def batches(self, data_parallel: int) -> tuple[tuple[int, int], ...]:
+        """(sequences, microbatch) pairs that `data_parallel` ranks can share evenly."""
+        return self._batches[data_parallel]
+
+    @cached_property
+    def _batches(self) -> Computed[int, tuple[tuple[int, int], ...]]:
+        return Computed(lambda data_parallel: tuple(self._sequence_choices(data_parallel)))
+
+    def _sequence_choices(self, data_parallel: int) -> Iterator[tuple[int, int]]:
+        batch = self.plan.batch
+        given = self.most_sequences if self._holes_of_kind("sequences") else batch.sequences
+        assert given is not None
+        if self._holes_of_kind("microbatch"):
+            micro = [m for m in range(1, MOST_MICROBATCH + 1) if m * data_parallel <= given]
+        else:
+            micro = [batch.microbatch_sequences]
+        for m in micro:
+            most = given // (m * data_parallel) * m * data_parallel if self._holes_of_kind("sequences") else given
+            if most and most % (m * data_parallel) == 0:
+                yield most, m
+
+    def pipelines(self, ranks: int) -> tuple[Pipeline | None, ...]:
+        """The schedules for `ranks` ranks; a plan without `split` has one: none."""
+        return self._pipelines[ranks]
+
+    @cached_property
+    def _pipelines(self) -> Computed[int, tuple[Pipeline | None, ...]]:
+        return Computed(lambda ranks: tuple(self._schedules(ranks)))
+
+    def _schedules(self, ranks: int) -> Iterator[Pipeline | None]:
+        split = self.plan.split
+        if split is None:
+            yield None
+        elif ranks == 1:
+            yield Pipeline("1f1b" if self._holes_of_kind("schedule") else "", None)
+        elif not self._holes_of_kind("schedule"):
+            if ranks == self.plan.pipeline:
+                yield Pipeline("", split)
+            elif (restaged := self._staged(split, split.schedule, split.chunks, ranks)) is not None:
+                yield Pipeline("", restaged)
+        else:
+            for name in SCHEDULES:
+                for chunks in _chunks(name, self.plan.model.layers, ranks):
+                    made = self._staged(split, name, chunks, ranks)
+                    text = f"{name}(chunks = {chunks})" if schedules()[name].free_chunks else name
+                    if made is not None:
+                        yield Pipeline(text, made)
+                yield from self._ends_apart(split, name, ranks)
+
+    def _ends_apart(self, split: Split, name: str, ranks: int) -> Iterator[Pipeline]:
+        """Looping schedules whose stages are even where embedding and head count as a layer each (as Llama 3 405B
+        was divided); only where the layers alone do not divide."""
+        layers = self.plan.model.layers
+        if not schedules()[name].free_chunks or " stages " in split.cause.sentence:
+            return
+        for chunks in range(2, MOST_CHUNKS + 1):
+            count = ranks * chunks
+            each = (layers + 2) // count
+            if (layers + 2) % count == 0 and layers % count and count <= MOST_STAGES:
+                made = replace(split, schedule=name, chunks=chunks, stages=_stages(each, count))
+                embed, head = ("embed", "head") if each == 1 else (f"embed + {each - 1}", f"{each - 1} + head")
+                yield Pipeline(f"{name}(chunks = {chunks}) stages [{embed}, {count - 2} x {each} layers, {head}]", made)
+
+    def _staged(self, split: Split, schedule: str, chunks: int, ranks: int) -> Split | None:
+        """The split over this many ranks, evenly; None when the layers do not reach, or when its schedule is a file's,
+        which has its own ranks."""
+        layers = self.plan.model.layers
+        if split.order or ranks * chunks > min(layers, MOST_STAGES):
+            return None
+        return replace(split, schedule=schedule, chunks=chunks, stages=even(layers, ranks * chunks))
+
+    def fits_schedule(self, pipeline: Pipeline, ranks: int, microbatches: int) -> bool:
+        """True if the schedule of `pipeline` on `ranks` ranks allows this number of `microbatches`."""
+        split = pipeline.split
+        if split is None:
+            return True
+        if split.order:
+            return csv_schedule.microbatches(split.order) == microbatches
+        schedule = schedules()[split.schedule]
+        if schedule.even_ranks and ranks % 2:
+            return False
+        return schedule.need(Shape(ranks, split.chunks, microbatches)) is None
+
+    # A point as a plan, and as a file.
+
+    def plan_of(self, point: Point) -> Plan:
+        """The plan of a `point`, equal to the one that its file would be costed as."""
+        base = self.variants[point.variant].plan
+        split = point.pipeline.split if point.pipeline else base.split
+        mesh, batch = self.mesh(point.sizes, point.order), self._batch(point.sequences, point.microbatch)
+        padded = mesh.size(*base.sharding_axes("vocab")) if base.realise else 1
+        of = (point.variant, point.order, padded, *(n > 1 for n in point.sizes))
+        if of not in self._first:
+            first = settled(base.resized(mesh, batch, split))
+            self._first[of] = as_own_program(first) if self._own else first
+        plan = self._first[of].resized(mesh, batch, split)
+        plan.share(self._first[of])
+        return plan
+
+    def mesh(self, sizes: tuple[int, ...], order: int) -> Mesh:
+        """The mesh of a point with these `sizes` and the `order` at this place in `orders`."""
+        return self._meshes[sizes, order]
+
+    def _mesh(self, of: tuple[tuple[int, ...], int]) -> Mesh:
+        sizes, order = of
+        mesh = self.plan.mesh.resized(sizes)
+        return mesh.reordered(self.orders[order]) if order else mesh
+
+    def _batch(self, sequences: int, microbatch: int) -> Batch:
+        return replace(self.plan.batch, sequences=sequences, microbatch_sequences=microbatch)
+
+    def text_of(self, point: Point) -> str:
+        """The file with the values of `point` in the place of everything free."""
+        return self._filled({f.span: self._value(f, point) for f in self.free if f.kind != "order"}, point.order)
+
+    def _filled(self, values: Mapping[Span, str], order: int) -> str:
+        text = filled(self.text, values)
+        return ordered(text, self.orders[order]) if self._holes_of_kind("order") else text
+
+    def label_of(self, point: Point) -> str:
+        """Values of `point` in the free places, in the order of the file. Axes whose order is free are in it, with all
+        their sizes."""
+        inside = {name for free in self._holes_of_kind("order") for name in free.axes}
+        named = (f for f in self.free if f.kind != "size" or f.axes[0] not in inside)
+        return ", ".join(
+            self._in_order(f, point) if f.kind == "order" else self._named(f, self._value(f, point)) for f in named
+        )
+
+    def _in_order(self, free: Free, point: Point) -> str:
+        names = [name for name in self.orders[point.order] if name in free.axes]
+        return " > ".join(f"{name} {point.sizes[self.axes.index(name)]}" for name in names)
+
+    def _named(self, free: Free, value: str) -> str:
+        if free.kind == "size":
+            return f"{free.axes[0]} {value}"
+        if free.kind == "layout":
+            return value
+        return {"sequences": f"batch {value}", "schedule": value}.get(free.kind, f"{free.kind} {value}")
+
+    def _value(self, free: Free, point: Point) -> str:
+        """Text that replaces a `?`."""
+        if free.kind == "size":
+            return str(point.sizes[self.axes.index(free.axes[0])])
+        if free.kind == "sequences":
+            return str(point.sequences)
+        if free.kind == "microbatch":
+            return str(point.microbatch)
+        if free.kind == "schedule":
+            assert point.pipeline is not None
+            return point.pipeline.text
+        return self.variants[point.variant].values[free.span]
+
+
+def _no_batch(free: Free) -> Diagnostic:
+    what = "the number of sequences is left open, and no largest batch is given"
+    return Diagnostic("E0115", what, free.span, help="`planc search FILE --sequences N`; or write the number")
+
+
+def _too_many_orders(free: Free, count: int) -> Diagnostic:
+    what = f"axes with commas between them have {count:,} orders, too many to search"
+    return Diagnostic("E0117", what, free.span, help=f"at most {MOST_ORDERS:,}: write `>` between some of them")
+
+
+def _too_many_variants(free: Free, choices: int) -> Diagnostic:
+    what = f"what is left open after `use` and `recompute` has {choices:,} choices, too many to search"
+    return Diagnostic("E0117", what, free.span, help=f"at most {MOST_VARIANTS:,}: write some of them")
+
+
+def _stages(each: int, count: int) -> tuple[tuple[int, int], ...]:
+    """Layers of `count` stages of `each`, one less at both ends."""
+    starts = [0, *(each * i - 1 for i in range(1, count)), each * count - 2]
+    return tuple(itertools.pairwise(starts))
+
+
+def _chunks(schedule: str, layers: int, ranks: int) -> list[int]:
+    """Virtual stages a rank: for looping schedules every number that divides the layers evenly."""
+    kind = schedules()[schedule]
+    if not kind.free_chunks:
+        return [kind.chunks]
+    return [c for c in range(2, MOST_CHUNKS + 1) if layers % (ranks * c) == 0]
+
+
+def _factored(devices: int, sizes: list[int | None]) -> Iterator[tuple[int, ...]]:
+    """Every way to fill in the free sizes."""
+    if not sizes:
+        if devices == 1:
+            yield ()
+        return
+    first, rest = sizes[0], sizes[1:]
+    for n in [first] if first is not None else _divisors(devices):
+        if devices % n == 0:
+            for more in _factored(devices // n, rest):
+                yield (n, *more)
+
+
+def _factorings(devices: int, sizes: list[int | None]) -> int:
+    """Number of ways to fill in the free sizes, without making them: for each prime, where its powers can go."""
+    given = prod(n for n in sizes if n is not None)
+    free = sizes.count(None)
+    if devices % given or (not free and devices != given):
+        return 0
+    rest, count, prime = devices // given, 1, 2
+    while rest > 1 and free:
+        power = 0
+        prime = prime if prime * prime <= rest else rest
+        while rest % prime == 0:
+            rest, power = rest // prime, power + 1
+        count *= comb(power + free - 1, free - 1)
+        prime += 1
+    return count
+
+
+@cache
+def _divisors(n: int) -> list[int]:
+    small = [d for d in range(1, isqrt(n) + 1) if n % d == 0]
+    return sorted({*small, *(n // d for d in small)})
