@@ -113,9 +113,10 @@ def _contradicts(sentence: str, sentences: list[str]) -> bool:
     """True if one of the sentences over the axis that are there decides the same."""
 
     def decides(s: str) -> set[str]:
-        words = s.split(" over ")[0].split()
+        words = re.findall(r"\w+", s.split(" over ")[0])
         if words[0] == "use":
-            return set(LAID_OUT.get(words[1], words[1]).split()) | ({"attention"} if words[1] == "cp" else set())
+            kept = NOUNS if words[1] in ("fsdp", "zero1", "zero2") else ()
+            return {*LAID_OUT.get(words[1], words[1]).split(), *kept} | ({"attention"} if words[1] == "cp" else set())
         return {*words} - {"shard", "store", "replicate", "overlap"} if words[0] != "overlap" else {"overlap"}
 
     mine = decides(sentence)

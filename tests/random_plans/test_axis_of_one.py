@@ -26,6 +26,11 @@ def test_it_changes_no_answer(tmp_path: Path) -> None:
     assert sum(held) >= 6
 
 
+def test_what_was_mended_holds(tmp_path: Path) -> None:
+    """W0601 tries the orders of the axes that have several ranks, however many there are of one."""
+    assert hold(3179, drawn_of(3179), tmp_path, thorough=False)
+
+
 def test_a_free_axis_of_one_rank_is_the_fastest(tmp_path: Path) -> None:
     """And a pipeline, a ring and an overlap over it are none."""
     path = tmp_path / "eight.plan"

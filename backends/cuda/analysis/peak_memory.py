@@ -180,7 +180,7 @@ class Rank:
             passed_on=self._passed_on(),
         )
         if not self.begins:
-            return [moment]
+            return self._while_copies_go(moment) if self._copies_go_as_they_reduce else [moment]
         return [
             replace(
                 moment,
@@ -192,6 +192,57 @@ class Rank:
             for b in self.begins
             if b.stage == 0 and self._is_whole(b)
         ]
+
+    @property
+    def _copies_go_as_they_reduce(self) -> bool:
+        """True if the first backward is the last one: fully_shard lets a group's copy go before it reduces the group
+        (`FSDPParamGroup.post_backward`)."""
+        return self.roles.uses_fsdp and not self.roles.pipeline and self.plan.microbatches == 1
+
+    def _while_copies_go(self, moment: Moment) -> list[Moment]:
+        """The backward of the embedding as it ends, beside what the block after it reduces, and as its own gradient is
+        reduced, when all copies are gone. The two gradients of a tied weight are there with their sum."""
+        made = self._of_embedding(reducing=False)
+        first = [p for p, _ in self.trained if "first" in p.param.sections]
+        return [
+            replace(
+                moment,
+                grads=moment.grads - sum(map(self._share, first)) * self.stored,
+                buffers=made + self._head_gradient() + max(self._blocks_reducing(), default=0.0) * self.reduced,
+                copies=self._copies_behind_blocks(),
+            ),
+            replace(
+                moment,
+                buffers=made - self._gathered("first") + self._while_reduced("first"),
+                copies=-self._resident_copies(),
+            ),
+        ]
+
+    def _copies_behind_blocks(self) -> float:
+        """Change of the copies that stay, in bytes, when only those of the embedding are left."""
+        return self._group("first") * self.computed * self._has_resident_copies - self._resident_copies()
+
+    def _while_reduced(self, section: Section) -> float:
+        """Bytes of what the reduction of a group takes and makes. It makes the state itself where this has its dtype,
+        and nothing where replicas alone sum it; else what all groups so far made is there where replicas sum it too:
+        fully_shard keeps that to the end."""
+        taken = self._group(section, trained=True) * self.reduced
+        if self.reduced == self.stored or not self.roles.shard:
+            return taken
+        made = [p for p, _ in self.trained if self.roles.replicate or section in p.param.sections]
+        return taken + sum(map(self._share, made)) * self.reduced
+
+    def _as_the_block_is_reduced(self, moment: Moment) -> Moment:
+        """The end of the backward of a rank's only block: its gradient as computed, and as it is reduced."""
+        (kind,) = [kind for kind in self.sharded.model.blocks if kind in self.sections]
+        made = self._group(kind, trained=True) * self.computed
+        return replace(
+            moment,
+            grads=self._grads_of_head(),
+            activations=self._saved(done=1),
+            buffers=self._gathered("first") + self._head_gradient() + made + self._while_reduced(kind),
+            copies=self._copies_behind_blocks() if self._copies_go_as_they_reduce else 0.0,
+        )
 
     def _moments_of_blocks(self) -> list[Moment]:
         """The backward of the last block with all microbatches in flight, and the one after it.
@@ -209,7 +260,8 @@ class Rank:
             passed_on=self._passed_on(),
         )
         if not self.roles.pipeline:
-            return [moment]
+            alone = self.roles.uses_fsdp and not self._has_several_blocks
+            return [moment, self._as_the_block_is_reduced(moment)] if alone else [moment]
         found = [moment]
         if self._copies_come_and_go:
             inside = self._of_blocks - self._inside_blocks()
@@ -399,11 +451,15 @@ class Rank:
         block = max(blocks, default=0.0)
         if len(self.flying) > 1:
             return self._all_copies() + block
-        several = sum(self.sections.get(kind, 0) for kind in self.sharded.model.blocks) > 1
-        before = block if several else groups.get("first", 0.0)
+        before = block if self._has_several_blocks else groups.get("first", 0.0)
         if landing:
             before = max(block, 2 * max(map(self._put_in_order, self.sharded.model.blocks)) * self.computed)
         return block + before + groups.get("last", 0.0)
+
+    @property
+    def _has_several_blocks(self) -> bool:
+        """True if a block comes before the last one: its group is gathered, and later reduced, beside that."""
+        return sum(self.sections.get(kind, 0) for kind in self.sharded.model.blocks) > 1
 
     def _copies_in_loss(self) -> float:
         """Bytes of copies, where they come and go, when the backward of the loss runs: the head's. The forward before
@@ -508,8 +564,8 @@ class Rank:
         """Gradients when a backward is about to end."""
         return self._grads() if self._accumulates_whole else self._trained_bytes()
 
-    def _of_embedding(self) -> float:
-        """Its copy, its gradient as computed, and the larger of what is reduced just then.
+    def _of_embedding(self, *, reducing: bool = True) -> float:
+        """Its copy, its gradient as computed, and the larger of what is reduced just then, if that counts (`reducing`).
 
         DTensor makes the gradient of every row of a table whose rows are divided, and cuts its own out after.
         """
@@ -517,10 +573,13 @@ class Rank:
         share = sum(param_elements(self.plan, p) for p in tables)
         rows = sum(self.sharded.model.elements(p.param) for p in tables)
         made = share if rows == share else rows + (0.0 if self._accumulates_whole else share)
-        blocks = [self._group(kind, trained=True) for kind in self.sharded.model.blocks if kind in self.sections]
-        alone = self._accumulates_whole or not self.roles.uses_fsdp
-        reducing = 0.0 if alone else max([self._group("first", trained=True), *blocks])
-        return self._gathered("first") + made * self.computed + self._head_gradient() + reducing * self.reduced
+        alone = not reducing or self._accumulates_whole or not self.roles.uses_fsdp
+        reduced = 0.0 if alone else max([self._group("first", trained=True), *self._blocks_reducing()])
+        return self._gathered("first") + made * self.computed + self._head_gradient() + reduced * self.reduced
+
+    def _blocks_reducing(self) -> list[float]:
+        """Elements of what is reduced together of each kind of block."""
+        return [self._group(kind, trained=True) for kind in self.sharded.model.blocks if kind in self.sections]
 
     def _head_gradient(self) -> float:
         """The head's part of a tied weight's gradient, which waits for that of the lookup."""
@@ -583,6 +642,9 @@ class Rank:
         inside, reducing = self._inside_blocks(), self._reducing()
         kinds = [kind for kind in self.sharded.model.blocks if kind in self.sections]
         saved = max((self.saved.of_section(kind) for kind in kinds), default=0.0)
+        if layers == 1 and not self._has_several_blocks:
+            before = 0.0 if self._ends_together else min(ahead, 1) * self._gathered("first")
+            return group + before + inside + min(self._head_reducing(), reducing)
         if layers == 1:
             return (1 + ahead) * group + inside + max(min(self._head_reducing(), reducing), reducing - saved)
         left = sum(self.sections[kind] for kind in kinds) // layers - 1  # buckets after the one in use

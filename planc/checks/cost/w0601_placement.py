@@ -28,10 +28,12 @@ MIN_GAIN = 0.02
 
 
 def check(costed: CostedPlan) -> Iterator[Diagnostic]:
+    from planc.costing.machine.axis_orders import moving_axes
+
     plan = costed.sharded.plan
     if plan.cluster.own_graph is not None and plan.mesh.devices > MOST_ROUTED:
         return
-    if len(plan.mesh.axes) > MOST_AXES or _outside_s(costed) < MIN_GAIN * costed.step.time_s:
+    if len(moving_axes(plan.mesh)) > MOST_AXES or _outside_s(costed) < MIN_GAIN * costed.step.time_s:
         return
     before = costed.step.time_s
     tried = [(recost(replace(plan, mesh=mesh), costed), mesh) for mesh in _candidate_meshes(costed)]

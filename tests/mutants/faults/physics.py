@@ -111,4 +111,25 @@ FAULTS: tuple[Fault, ...] = (
         planted="space_on(on) if on else plain",
         test="tests/search/test_drawn_spaces.py::test_what_was_mended_equals_brute_force",
     ),
+    Fault(
+        name="gathered parameters stay to the end of the step's only backward",
+        file="backends/cuda/analysis/peak_memory.py",
+        text="return self._while_copies_go(moment) if self._copies_go_as_they_reduce else [moment]",
+        planted="return [moment]",
+        test="tests/cuda/test_peaks_seen.py",
+    ),
+    Fault(
+        name="a rank's only block has another gathered beside it",
+        file="backends/cuda/analysis/peak_memory.py",
+        text="if layers == 1 and not self._has_several_blocks:",
+        planted="if layers == 1 and not self.sections:",
+        test="tests/cuda/test_peaks_seen.py",
+    ),
+    Fault(
+        name="an axis of one rank counts among the axes whose orders are tried",
+        file="planc/checks/cost/w0601_placement.py",
+        text="if len(moving_axes(plan.mesh)) > MOST_AXES",
+        planted="if len(plan.mesh.axes) > MOST_AXES",
+        test="tests/random_plans/test_axis_of_one.py::test_what_was_mended_holds",
+    ),
 )

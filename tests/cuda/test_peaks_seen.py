@@ -1,0 +1,58 @@
+"""Peaks of small plans beside those that `planc audit --target cuda` saw: whose fullest moment is near the end of the
+backward, or has one block."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from planc.driver import check
+
+PLAN = """plan seen
+model {model}
+batch {batch} tokens
+cluster {cluster}
+mesh {mesh}
+{uses}
+compute {compute}
+"""
+LLAMA, MIXTRAL, QWEN = "llama3_8b(layers = {})", "mixtral_8x7b(layers = {})", "qwen3_1_7b(layers = {})"
+H100, H200, FSDP, STEP = (
+    "1 x h100_node(4)",
+    "1 x h200_node(2)",
+    "use fsdp over d",
+    "use fsdp over d\ngather params per step",
+)
+STORED = "shard batch over d\nstore params, grads, optimizer over d"
+HSDP, TP = "use hsdp over r, d", "\nuse tp over tp"
+SEEN = {
+    "copies are gone": (LLAMA.format(4), "8 x 128", "1 x h100_node", "dp 8", "use ddp over dp", "fp32", 35.82),
+    "copies stay": (LLAMA.format(4), "16 x 128", "1 x h100_node", "dp 8", "use ddp over dp", "fp32", 38.01),
+    "one block": (LLAMA.format(1), "8 x 128", "1 x h100_node", "dp 8", "use fsdp over dp", "fp32", 7.57),
+    "experts": (MIXTRAL.format(1), "2 x 16384", H200, "d 2", STORED, "bf16", 21.39),
+    "experts again": (MIXTRAL.format(1), "2 x 16384", H200, "d 2", f"{STORED}\nrecompute blocks", "bf16", 21.22),
+    "block reduced": (MIXTRAL.format(1), "8 x 512", H100, "d 4", "use zero2 over d\nrecompute blocks", "bf16", 13.71),
+    "tied": (QWEN.format(3), "4 x 512", H100, "r 2 > d 2", HSDP, "fp32", 7.69),
+    "cast": (LLAMA.format(1), "4 x 64", H100, "r 2 > d 2", HSDP, "bf16", 12.59),
+    "not cast": (
+        LLAMA.format(1),
+        "2 x 512",
+        H100,
+        "d 2 > tp 2",
+        "use ddp over d\nrecompute blocks" + TP,
+        "bf16",
+        11.82,
+    ),
+    "gathered once": (LLAMA.format(3), "2 x 2048", H100, "d 2 > tp 2", STEP + TP, "fp32", 11.11),
+}
+"""Model, batch, machine, mesh, layouts, dtype, and the GiB that were seen."""
+
+
+@pytest.mark.parametrize("what", SEEN)
+def test_a_peak_is_as_it_was_seen(what: str, tmp_path: Path) -> None:
+    model, batch, cluster, mesh, uses, compute, seen = SEEN[what]
+    path = tmp_path / "seen.plan"
+    path.write_text(PLAN.format(model=model, batch=batch, cluster=cluster, mesh=mesh, uses=uses, compute=compute))
+    memory = check(path, target="cuda").memory
+    assert memory is not None and abs(memory.allocated_gib / seen - 1) < 0.04
