@@ -221,7 +221,7 @@ def _no_layout(found: Found) -> str:
     near = found.nearest_miss
     if near is None:
         return "no layout was met in the time" if found.cut_short else "every layout breaks a rule of the language"
-    return f"no layout fits: the nearest miss needs {near.memory_gib:.1f} of {found.room_gib:.1f} GiB"
+    return f"{found.none_fits}: the nearest miss needs {near.memory_gib:.1f} of {found.room_gib:.1f} GiB"
 
 
 def _currency(rows: list[OnCluster]) -> str:

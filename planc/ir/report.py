@@ -131,6 +131,11 @@ class Memory:
     """Peak of the tensors on the fullest device, as `max_memory_allocated` counts them."""
     reserved_gib: Reserved = Reserved(low=0.0, high=0.0)
 
+    def may_fit(self, room_gib: float) -> bool:
+        """True if the fullest device holds at most `room_gib` at the lower end: `check` finds no E0501 then, and a
+        search in which nothing fits by the prediction says that its nearest miss may."""
+        return self.reserved_gib.low <= room_gib
+
     @property
     def worst(self) -> StageMemory:
         return max(self.stages, key=lambda s: s.per_device_gib.total)

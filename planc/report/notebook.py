@@ -107,7 +107,7 @@ def found_shown(found: Found) -> Shown:
     )
     heads = ("", "layout", "step", "MFU", "GiB", "than the next")
     if not rows:
-        return Shown(title="search", summary=f"no layout fits {gib(found.room_gib)} GiB")
+        return Shown(title="search", summary=f"{found.none_fits} {gib(found.room_gib)} GiB")
     bars = [
         Bar(str(i), [getattr(c.step, f"{p.css}_s") for p in STEP_PARTS], seconds(c.time_s))
         for i, c in enumerate(found, 1)

@@ -161,8 +161,8 @@ def _verdict(file: str, found: Found) -> SearchVerdict:
     if not found.best:
         near = found.nearest_miss
         least = f" The least that one needs is {gib(near.memory_gib)} GiB: {near.label}." if near else ""
-        sentence = f"No layout of {file} fits {gib(found.room_gib)} GiB; {decided}.{least}"
-        return SearchVerdict(sentence=sentence, numbers=(), headline="no layout fits")
+        sentence = f"{found.none_fits.capitalize()} {gib(found.room_gib)} GiB, of {file}; {decided}.{least}"
+        return SearchVerdict(sentence=sentence, numbers=(), headline=found.none_fits)
     first = found.best[0]
     tokens = first.step.tokens_per_s_per_device
     numbers = (

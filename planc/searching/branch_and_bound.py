@@ -111,6 +111,7 @@ def search(
         refused=run.refused,
         refusals=tuple(sorted(run.refusals.values(), key=lambda r: (-r.layouts, r.code, r.message))),
         nearest_miss=_with_intervals([nearest], space.plan)[0] if nearest else None,
+        may_fit=nearest is not None and run.may_fit(nearest),
         cut_short=run.cut_short,
         most_layouts=space.most_layouts,
         equivalent=equivalent(best),
@@ -318,6 +319,11 @@ class _Run:
                 if self.realise is not None and best is not None and costed >= NEAREST_MISSES:
                     break
         return best
+
+    def may_fit(self, candidate: Candidate) -> bool:
+        """True if a layout fits at the lower end of what it may hold."""
+        costed = cost_plan(self.bounds.sharded(candidate.point), realise=self.realise)
+        return costed.memory.may_fit(self.room_gib)
 
     def _report(self, waiting: int) -> None:
         self.opened += 1

@@ -94,6 +94,8 @@ class Found(Sequence[Candidate], InNotebook):
     asked about."""
     nearest_miss: Candidate | None = None
     """Where nothing fits: the layout that breaks no rule and needs the least memory."""
+    may_fit: bool = False
+    """True if the nearest miss fits at the lower end of what it may hold: `check` warns of it (W0508)."""
     cut_short: Ends = ""
     """Why the search ended before the whole space was decided; `best` are then the best of those that were met, and
     `decided` counts the layouts that were met. Empty: all were decided."""
@@ -102,6 +104,11 @@ class Found(Sequence[Candidate], InNotebook):
     equivalent: int = 0
     """Number of layouts among the first five whose steps cannot be told apart from the first one's, which counts too:
     they are nearer to it than `planc.calibration.intervals.order_margin`."""
+
+    @property
+    def none_fits(self) -> str:
+        """Words for a search that has found no layout which fits by the prediction."""
+        return "no layout is sure to fit" if self.may_fit else "no layout fits"
 
     def __len__(self) -> int:
         return len(self.best)
@@ -126,6 +133,7 @@ class Found(Sequence[Candidate], InNotebook):
             "pareto": [c.to_json() for c in self.pareto],
             "room_gib": self.room_gib,
             "nearest_miss": self.nearest_miss.to_json() if self.nearest_miss else None,
+            "may_fit": self.may_fit,
             "cut_short": self.cut_short or None,
             "most_layouts": self.most_layouts,
             "equivalent": self.equivalent,

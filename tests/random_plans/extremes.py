@@ -87,7 +87,13 @@ def views(path: Path) -> None:
         return
     assert cost is not None and (cost["step"], cost["memory"]) == (said["step"], said["memory"]), "check and cost"
     fits = said["memory"]["per_device_gib"]["total"] <= said["memory"]["capacity_gib"]
-    if fits and searched is not None and searched["target"] == said["target"]:
+    if searched is None or searched["target"] != said["target"]:
+        return
+    refused = {d["code"] for d in said["diagnostics"]} & {"E0501", "W0907"}
+    assert bool(searched["best"]) == (fits and not refused), "search and check: fits"
+    if searched["nearest_miss"] is not None:
+        assert searched["may_fit"] == ("E0501" not in refused), "search and check: may fit"
+    if searched["best"]:
         (best,) = searched["best"]
         assert isclose(best["time_s"], said["step"]["time_s"], rel_tol=1e-9), "search and check: seconds"
         assert isclose(best["memory_gib"], said["memory"]["per_device_gib"]["total"], rel_tol=1e-9), (

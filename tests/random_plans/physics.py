@@ -21,6 +21,7 @@ from planc.checks import check_plan
 from planc.costing import CostedPlan, cost_plan
 from planc.costing.compute.flops import op_bytes, op_flops
 from planc.costing.compute.gemm import fused_of
+from planc.costing.compute.quantize import quantized
 from planc.costing.compute.section import op_s
 from planc.costing.machine.rates import peak_flops_per_s
 from planc.costing.memory.activations import replays_of
@@ -55,7 +56,10 @@ def broken(examined: Examined) -> list[str]:
 def floors(costed: CostedPlan) -> Iterator[str]:
     """No op is faster than its bytes over the memory's bandwidth, nor than its FLOPs over the peak of its dtype."""
     sharded, chip = costed.sharded, costed.sharded.plan.cluster.chip
-    peak = max(peak_flops_per_s(chip, d) for d in (sharded.plan.precision.compute, *_narrow(sharded.plan)))
+    dtypes = sharded.plan.precision.compute, *(q.dtype for q in sharded.plan.quantize)
+    peak = max(
+        peak_flops_per_s(chip, d) for d in dtypes
+    )  # of a dtype that the chip lacks, that of the one in its place
     for section, ops in sharded.ops.items():
         for o in ops:
             moved_s = moved_bytes(sharded, o) * chip.devices / chip.memory_bandwidth_bytes_per_s
@@ -65,16 +69,13 @@ def floors(costed: CostedPlan) -> Iterator[str]:
                     yield f"floor: {section} {o.op.name} takes {seconds:.3g} s, at least {least_s:.3g} s"
 
 
-def _narrow(plan: Plan) -> Iterator[str]:
-    return (q.dtype for q in plan.quantize if q.dtype in plan.cluster.chip.flops_per_s)
-
-
 def moved_bytes(sharded: Sharded, o: OpSharding) -> float:
     """Bytes of an op's inputs and output; of products that run as one, its share by columns."""
     if o.op.kind != "matmul":
         return op_bytes(sharded, o)
     gemm, share = fused_of(sharded, o)
-    return share * gemm.elements * DTYPE_BYTES[sharded.plan.precision.compute]
+    narrow = quantized(sharded.plan, o.op) is not None  # a narrow copy of a weight is made once, and not by the op
+    return share * gemm.elements * (1 if narrow else DTYPE_BYTES[sharded.plan.precision.compute])
 
 
 def _rates(chip: Chip) -> Chip:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from planc.cli import COMMANDS
-from planc.driver import examine
+from planc.driver import examine, search
 from planc.ir.target import NO_TARGET
 from planc.report.data import Subject
 from planc.report.views.roofline import roofline
@@ -67,6 +67,35 @@ def test_search_counts_the_memory_that_check_counts(framework: str, tmp_path: Pa
         f"use fsdp over fsdp\ncompute bf16 reduce fp32\nrealise as {framework}\n"
     )
     extremes.views(path)
+
+
+@pytest.mark.parametrize("framework", ["bridge", "megatron", "planc"])
+def test_search_and_check_have_one_answer_on_what_fits(framework: str, tmp_path: Path) -> None:
+    """Above the prediction a layout fits, above the lower end of what is held it may (W0508), below that it does not
+    (E0501)."""
+    path = tmp_path / "plan.plan"
+    hardware = (ROOT / "plans/hardware/h100.plan").read_text().replace("h100", "own").replace(" nv", " my")
+    text = (
+        'plan p\nimport "own.plan"\nmodel llama3_8b\nbatch 32 x 4096 tokens microbatch 1\ncluster 2 x own_node\n'
+        f"mesh fsdp 16\nuse fsdp over fsdp\ncompute bf16 reduce fp32\nrealise as {framework}\n"
+    )
+    path.write_text(text)
+    (tmp_path / "own.plan").write_text(hardware)
+    costed = examine(path, targets=()).costed
+    assert costed is not None
+    total, low = costed.memory.per_device_gib.total, costed.memory.reserved_gib.low
+    for room, fits, code in (
+        (total * 1.001, True, None),
+        ((total + low) / 2, False, "W0508"),
+        (low / 1.001, False, "E0501"),
+    ):
+        (tmp_path / "own.plan").write_text(hardware.replace("memory = 80 GiB", f"memory = {room:.4f} GiB"))
+        codes = {d.code for d in examine(path, targets=()).report.diagnostics}
+        found = search(path, top=1)
+        assert bool(found.best) == fits and (code is None or code in codes), (room, codes)
+        assert found.may_fit == (code == "W0508")
+        if found.nearest_miss is not None:
+            assert ("E0501" in codes) == (found.none_fits == "no layout fits")
 
 
 def test_no_op_lies_above_the_roof() -> None:

@@ -23,8 +23,7 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
     memory, plan = costed.memory, costed.sharded.plan
     worst = memory.worst
     need = worst.per_device_gib
-    least = memory.reserved_gib.low
-    if least <= memory.capacity_gib:
+    if memory.may_fit(memory.capacity_gib):
         return
     parts = {k: v for k, v in asdict(need).items() if k != "total" and v >= 0.05}
     shown = ", ".join(f"{name} {gib:.1f}" for name, gib in sorted(parts.items(), key=lambda p: -p[1]))

@@ -250,8 +250,8 @@ def _none(found: Found) -> str:
         return "every layout breaks a rule of the language: fill in the `?` by hand, and `planc check` names the rule"
     over = near.memory_gib - found.room_gib
     return (
-        f"no layout fits the {found.room_gib:.1f} GiB of a device; the nearest miss needs {near.memory_gib:.1f} GiB,"
-        f" {over:.1f} GiB too much: {near.label}"
+        f"{found.none_fits} the {found.room_gib:.1f} GiB of a device; the nearest miss needs {near.memory_gib:.1f} GiB,"
+        f" {over:.1f} GiB too much{', if its allocator loses what is predicted' if found.may_fit else ''}: {near.label}"
     )
 
 

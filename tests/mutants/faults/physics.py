@@ -132,4 +132,11 @@ FAULTS: tuple[Fault, ...] = (
         planted="if len(plan.mesh.axes) > MOST_AXES",
         test="tests/random_plans/test_axis_of_one.py::test_what_was_mended_holds",
     ),
+    Fault(
+        name="search asks what is predicted where check asks what is held at the least",
+        file="planc/searching/branch_and_bound.py",
+        text="return costed.memory.may_fit(self.room_gib)",
+        planted="return costed.memory.per_device_gib.total <= self.room_gib",
+        test=f"{LAWS}::test_search_and_check_have_one_answer_on_what_fits",
+    ),
 )
