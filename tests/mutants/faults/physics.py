@@ -16,8 +16,12 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="what is sent once a step is in every stage's time",
         file="planc/costing/step/rank_cost.py",
-        text='if per == "step" or g.phase == "optimizer" or g.section == STEP:',
-        planted='if g.phase == "optimizer" or g.section == STEP:',
+        text='            if per == "step" or g.phase == "optimizer" or g.section == STEP:\n'
+        "                self.after_s += n * one_s\n            else:\n"
+        "                self.exposed[g.section][backward] += one_s",
+        planted='            if g.phase == "optimizer" or g.section == STEP:\n'
+        "                self.after_s += n * one_s\n            else:\n"
+        '                self.exposed[g.section][backward] += one_s / (self.times if per == "step" else 1)',
         test=f"{LAWS}::test_more_machine_or_less_to_do_is_never_slower",
     ),
     Fault(
