@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from planc.backends.xla.analysis.layouts import Spec, Use, param_spec
+from planc.backends.xla.analysis.layouts import Spec, Use, activation_spec, param_spec
 from planc.backends.xla.analysis.padding import padded
 from planc.backends.xla.analysis.slices import ranks_over_slices, whole_axes
 from planc.backends.xla.analysis.stacked_params import Stack, stacks_of
@@ -16,7 +16,7 @@ from planc.checks import check_plan
 from planc.ir.sharding import Sharded
 from planc.lowering import lower_plan
 from tests.plans import propagated
-from tests.xla.cases import plan_of, sharded
+from tests.xla.cases import SP, TP, plan_of, sharded
 
 W1, WO = "layers.*.feed_forward.w1.weight", "layers.*.attention.wo.weight"
 
@@ -126,3 +126,11 @@ def test_a_mesh_of_slices_is_laid_on_each_torus(monkeypatch: pytest.MonkeyPatch)
     placed = program._on_slices(list(range(8)))
     assert asked == [((1, 2, 2), (2, 1, 1))]
     assert in_order.flatten().tolist() == [*range(8)] and placed.flatten().tolist() == [*range(7, -1, -1)]
+
+
+def test_rows_of_one_region_are_cut_within_those_of_a_context_axis() -> None:
+    """Whatever lies outermost in the mesh: else what enters the region moves between all ranks, and not within it."""
+    for mesh in ("tp 2 > cp 2", "cp 2 > tp 2"):
+        of = propagated(plan_of("order", mesh, TP, "shard sequence over cp", SP))
+        assert activation_spec(of, "hidden")[1] == ("cp", "tp")
+        assert activation_spec(of, "attention.q")[1] == ("cp",)

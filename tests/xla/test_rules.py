@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from planc.backends.xla.rules import ORDER, realise
 from planc.ir.collective import Collective
 from planc.ir.sharding import Sharded
+from planc.language.build import build_file
 from planc.sharding.collectives import semantic_collectives
 from tests.audit.tpu_cases import plan_of as audited_plan
 from tests.plans import propagated
+from tests.random_plans.draw import draw
+from tests.random_plans.promises import write
 from tests.xla.cases import FLOAT8, FSDP, FSDP_TP, LAYOUTS, NARROW, SP, TP, plan_of
 from tests.xla.moe_cases import moe_sharded
 from tests.xla.test_tpu_rules import rows as tpu_rows
@@ -191,3 +195,26 @@ def test_a_torus_keeps_its_reduce_scatters_and_narrow_gathers() -> None:
     assert {"reduce_scatter", "all_gather"} <= {r.op for r in found}
     assert {r.dtype for r in found if r.carries == "param" and "wq" in r.tensor} == {"bf16"}
     assert {r.dtype for r in found if r.carries == "param" and "norm" in r.tensor} == {"fp32"}
+
+
+def test_gradients_that_are_summed_are_summed_on_every_stage(tmp_path: Path) -> None:
+    """Of drawn plans: experts of pipelines too, whose sums the program says itself."""
+    routed = 0
+    for seed in range(40):
+        plan = build_file(write(draw(seed, small=True), tmp_path), target="xla").plan
+        sharded = propagated(plan)
+        semantic = semantic_collectives(sharded)
+        issued = realise(sharded, semantic)
+        wanted, found = ({(r.tensor, r.stage) for r in rows if r.carries == "grad"} for rows in (semantic, issued))
+        assert wanted <= found, (seed, wanted - found)
+        routed += plan.pipeline > 1 and any("experts" in tensor for tensor, _ in wanted)
+    assert routed > 1
+
+
+def test_a_replay_round_a_ring_of_two_passes_its_keys_for_the_backward_too() -> None:
+    """Read from six layers of a Llama with cp 2: 96 sends of an eighth of keys or values, and not 120."""
+    passed = {}
+    for said in ("recompute none", "recompute blocks"):
+        sharded = propagated(plan_of("ring", "cp 2", "shard sequence over cp", "attention.core as ring", said))
+        passed[said] = sum(r.count for r in realise(sharded, semantic_collectives(sharded)) if r.op == "send_recv")
+    assert passed["recompute blocks"] == passed["recompute none"] > 0

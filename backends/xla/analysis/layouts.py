@@ -95,11 +95,11 @@ def spec_of(plan: Plan, dims: tuple[str, ...], layout: Layout) -> Spec:
 def outermost_first(plan: Plan, dim: str, axes: tuple[str, ...]) -> tuple[str, ...]:
     """The `axes` of `dim`, a dim of an activation of `plan`, in the order in which they cut it.
 
-    Those of one region come after those that divide the dim everywhere, as its weights do: an all-to-all cuts parts of
-    what is divided already. Rows of batches and sequences lie in the order of the mesh.
+    Those of one region come after those that divide the dim everywhere, as its weights do: what enters and leaves a
+    region cuts and joins parts of what is divided already. Rows of batches lie in the order of the mesh.
     """
     ordered = plan.mesh.in_order(axes)
-    if dim in ("batch", "sequence"):
+    if dim == "batch":
         return ordered
     return tuple(sorted(ordered, key=lambda axis: axis not in plan.axes_of(dim)))
 

@@ -22,8 +22,8 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
         return rows
     whole = {p.param.name: p for p in experts.params}
     kept = [r for r in rows if r.carries != "grad" or r.tensor not in whole]
-    sums = {r.tensor: r for r in rows if r.carries == "grad" and r.tensor in whole}
-    return (*kept, *(_all_reduced(sharded, row, whole[name]) for name, row in sums.items()))
+    sums = {(r.tensor, r.stage): r for r in rows if r.carries == "grad" and r.tensor in whole}
+    return (*kept, *(_all_reduced(sharded, row, whole[row.tensor]) for row in sums.values()))
 
 
 def _all_reduced(sharded: Sharded, row: Collective, p: ParamSharding) -> Collective:
