@@ -182,13 +182,6 @@ FAULTS: tuple[Fault, ...] = (
         test="tests/cli/test_not_installed.py::test_benches_without_a_checkout_say_that_they_need_one",
     ),
     Fault(
-        name="the wheel has no pages of codes",
-        file="pyproject.toml",
-        text='"planc.diag.pages" = ["*.md"]\n',
-        planted="",
-        test="tests/house/test_packaging.py::test_the_wheel_holds_every_file_once",
-    ),
-    Fault(
         name="a code's page that is another code's is shown",
         file="planc/diag/registry.py",
         text='assert match and match["code"] == code,',
