@@ -67,6 +67,7 @@ def test_a_command_gets_what_a_shell_would_give_it(script: str, value: str | Non
         'if [ $1 = x ]; then X=""; else X="--a"; fi\nrun $X',
         'if [ $1 = x ]; then X="--a"; elif [ $1 = y ]; then X=" "; fi\nrun $X',
         'case $1 in x) X="--a" ;; *) X= ;; esac\nrun $X',
+        'K=x\ncase $K in x) X="--a" ;;& x) X= ;; esac\nrun $X',
         "[ $1 = x ] && X=--a\nrun $X",
         "command -v nvcc && X=--a\nrun --b 1 --c 2 $X",
         "for i in 1 2; do X=--a; done\nrun $X",

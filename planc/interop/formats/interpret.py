@@ -225,9 +225,9 @@ class Script:
             found = [self._operand(pattern) for pattern in patterns]
             matches = [fnmatchcase(word.text, one.text) if word.known and one.known else None for one in found]
             certain = True in matches or any(one.text == "*" and not one.quoted for one in found)
-            if certain or None in matches:
+            if certain or None in matches or node.falls:
                 ways.append(body)
-            if certain:
+            if certain and not node.falls:
                 return self._branches(ways, all_of_them=True)
         return self._branches(ways, all_of_them=False)
 

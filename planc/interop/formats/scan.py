@@ -172,10 +172,11 @@ class Scan:
         self._skip(lines=True)
         self._take("in")
         branches: list[tuple[tuple[Written, ...], Steps]] = []
+        falls = False
         while True:
             self._skip(lines=True)
             if self._at >= len(self._text) or self._take("esac"):
-                return Case(word, tuple(branches))
+                return Case(word, tuple(branches), falls)
             before = self._at
             patterns: list[Written] = []
             while (here := self._operator()) in ("", "(", "|"):
@@ -188,6 +189,7 @@ class Scan:
             self._at += int(self._operator() == ")")
             branches.append((tuple(patterns), self._steps(("esac",))))
             self._at += len(here) if (here := self._operator()) in (";;", ";&", ";;&") else 0
+            falls = falls or here in (";&", ";;&")
             self._at += int(self._at == before)
 
     def _test(self) -> Test:

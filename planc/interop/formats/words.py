@@ -93,6 +93,8 @@ class Case:
 
     word: Written
     branches: tuple[tuple[tuple[Written, ...], Steps], ...]
+    falls: bool = False
+    """True where a branch goes on to the next one (`;&`, `;;&`): which of them are run is left to the shell."""
 
 
 @dataclass(frozen=True, slots=True)
