@@ -15,7 +15,7 @@ from planc.diag.errors import PlanError
 from planc.diag.fast_dataclass import dataclass
 from planc.diag.span import Source, Span
 from planc.files import read_json
-from planc.frameworks import framework
+from planc.frameworks import policy_of
 from planc.ir.base import plain_name
 from planc.ir.checked import CheckedPlan
 from planc.ir.installed import framework_needed
@@ -23,12 +23,12 @@ from planc.ir.plan import Plan
 from planc.ir.program import Program
 from planc.ir.report import Refusal, Report, TargetAnswer
 from planc.ir.saved_model import SavedModel, saved_path
+from planc.ir.stack import target_of_cluster
 from planc.ir.target import NO_TARGET, TARGETS, AnyTarget, Target
 from planc.ir.version import Version, dotted, version_of
 from planc.language.build import Built, build_file
 from planc.language.defaults import decisive
 from planc.language.framework_rules import is_foreign
-from planc.language.target import target_of_cluster
 from planc.language.verbs.model_from import MAX_BYTES, ORIGINS
 from planc.lowering import RUNTIMES, load_backend, lower_plan, lower_sharded, own_program, realise_for, refusals
 from planc.sharding.propagate import propagate
@@ -509,7 +509,7 @@ def usual_target(plan: Plan) -> AnyTarget:
 def own_program_note(plan: Plan, target: Target) -> Diagnostic:
     """N0905 for a plan with `realise as` another framework that is costed or lowered for a `target`."""
     assert plan.realise is not None
-    title = framework(plan.framework).title
+    title = policy_of(plan.framework).title
     return Diagnostic(
         "N0905",
         f"the program for {target} is planc's own: `realise as {plan.framework}` decides nothing here",

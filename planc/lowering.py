@@ -52,7 +52,8 @@ def realise(target: Target, sharded: Sharded) -> Realised:
     if refused := refusals(sharded, target):
         raise PlanError(refused)
     kernel = backend.attention_kernel(sharded)
-    return Realised(backend=backend, sharded=replace(sharded, attention=kernel, lockstep=backend.lockstep))
+    stack = replace(sharded.stack, lockstep=backend.lockstep)
+    return Realised(backend=backend, sharded=replace(sharded, attention=kernel, stack=stack))
 
 
 def realise_for(target: Target | None) -> Realise | None:

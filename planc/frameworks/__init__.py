@@ -12,7 +12,9 @@ from __future__ import annotations
 import importlib
 from functools import cache
 
-from planc.frameworks.framework import Framework
+from planc.ir.plan import Plan
+from planc.ir.policy import Policy
+from planc.ir.stack import Stack, target_of_cluster
 
 OWN = "planc"
 NAMES = (
@@ -22,8 +24,13 @@ NAMES = (
 
 
 @cache
-def framework(name: str) -> Framework:
-    """The rules of the framework `name`, one of `NAMES`."""
+def policy_of(name: str) -> Policy:
+    """The policy of the framework `name`, one of `NAMES`."""
     assert name in NAMES
-    found: Framework = importlib.import_module(f"{__name__}.{name}").FRAMEWORK
+    found: Policy = importlib.import_module(f"{__name__}.{name}").POLICY
     return found
+
+
+def stack_of(plan: Plan) -> Stack:
+    """The stack that runs `plan` where no target is asked for: its framework's, on the machine that it names."""
+    return Stack(policy=policy_of(plan.framework), xla=target_of_cluster(plan.cluster) == "xla")

@@ -1,6 +1,6 @@
 """Hugging Face Accelerate and transformers' Trainer: plans of tensor parallelism gather the head's output
 (`colwise_gather_output`)."""
 
-from planc.frameworks.framework import Framework
+from planc.ir.policy import Policy
 
-FRAMEWORK = Framework(name="accelerate", title="Accelerate", whole_logits=True)
+POLICY = Policy(name="accelerate", title="Accelerate", whole_logits=True)

@@ -1,5 +1,5 @@
 """NeMo AutoModel: FSDP2 around Hugging Face models, with Transformer Engine's attention where it is installed."""
 
-from planc.frameworks.framework import Framework
+from planc.ir.policy import Policy
 
-FRAMEWORK = Framework(name="automodel", title="NeMo AutoModel", kernel="cudnn")
+POLICY = Policy(name="automodel", title="NeMo AutoModel", kernel="cudnn")

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from planc.frameworks import megatron
 
-FRAMEWORK = replace(
-    megatron.FRAMEWORK,
+POLICY = replace(
+    megatron.POLICY,
     name="bridge",
     title="Megatron-Bridge",
     spread=0.1,

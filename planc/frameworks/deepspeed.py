@@ -1,5 +1,5 @@
 """DeepSpeed: its checkpoint is a function of its own (deepspeed/runtime/activation_checkpointing/checkpointing.py)."""
 
-from planc.frameworks.framework import Framework
+from planc.ir.policy import Policy
 
-FRAMEWORK = Framework(name="deepspeed", title="DeepSpeed", whole_blocks=True, keeps_outputs=("attention.core",))
+POLICY = Policy(name="deepspeed", title="DeepSpeed", whole_blocks=True, keeps_outputs=("attention.core",))

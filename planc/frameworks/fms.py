@@ -1,5 +1,5 @@
 """IBM's fms-fsdp: FSDP1 around its own Llama, with torch's scaled_dot_product_attention."""
 
-from planc.frameworks.framework import Framework
+from planc.ir.policy import Policy
 
-FRAMEWORK = Framework(name="fms", title="fms-fsdp")
+POLICY = Policy(name="fms", title="fms-fsdp")

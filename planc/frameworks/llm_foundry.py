@@ -8,9 +8,9 @@ fused cross entropy (`loss_fn: fused_crossentropy`). Composer's `DecoupledAdamW`
 are clipped by their norm before (3; `gradient_clipping` of its scripts).
 """
 
-from planc.frameworks.framework import Framework
+from planc.ir.policy import Policy
 
-FRAMEWORK = Framework(
+POLICY = Policy(
     name="llm_foundry",
     title="llm-foundry",
     kernel="triton",

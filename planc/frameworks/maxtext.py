@@ -5,7 +5,7 @@ published scripts. The casts around the loss are fused, and the logits' gradient
 again is not live beside them; parameters of one block are gathered at a time, in the body of a loop over layers.
 """
 
-from planc.frameworks.framework import AMPERE, BLACKWELL, Framework
+from planc.ir.policy import AMPERE, BLACKWELL, Policy
 
 QKV = ("attention.q", "attention.k", "attention.v")
 POLICIES: dict[str, tuple[str, ...]] = {
@@ -38,7 +38,7 @@ CUSTOM = {
 """Tensors that `remat_policy=custom` places one by one, and the ops that make them."""
 GPUS = (*AMPERE, "h100", "h200", "h800", *BLACKWELL)
 
-FRAMEWORK = Framework(
+POLICY = Policy(
     name="maxtext",
     title="MaxText",
     kernel_on=dict.fromkeys(GPUS, "cudnn"),

@@ -18,7 +18,7 @@ optimizer, which alone has narrow moments (megatron/core/optimizer/distrib_optim
 `_copy_model_grads_to_main_grads`).
 """
 
-from planc.frameworks.framework import AMPERE, Framework
+from planc.ir.policy import AMPERE, Policy
 
 VOCAB = 128
 WORKSPACE_BYTES = 0.1 * 2**30
@@ -40,7 +40,7 @@ RUN_AGAIN = {
 down projection too, and the rotation (`qkv_up_proj_and_rope_apply` of
 megatron/core/transformer/multi_latent_attention.py). Import and export say the projections alone."""
 
-FRAMEWORK = Framework(
+POLICY = Policy(
     name="megatron",
     spread=0.05,
     title="Megatron-LM",

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from planc.frameworks import megatron
 
-FRAMEWORK = replace(
-    megatron.FRAMEWORK,
+POLICY = replace(
+    megatron.POLICY,
     name="nemo",
     title="NeMo",
     tp_overlap="async_matmul",

@@ -1,5 +1,5 @@
 """planc's own programs: every kernel and overlap is what a sentence says."""
 
-from planc.frameworks.framework import Framework
+from planc.ir.policy import Policy
 
-FRAMEWORK = Framework(name="planc", title="planc", spread=0.0)
+POLICY = Policy(name="planc", title="planc", spread=0.0)

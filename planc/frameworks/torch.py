@@ -2,6 +2,6 @@
 which is computed on the logits in the dtype that they have (`torch.nn.functional.cross_entropy`). FSDP2 has let go of
 every group of parameters by then (`reshard_after_forward`)."""
 
-from planc.frameworks.framework import Framework
+from planc.ir.policy import Policy
 
-FRAMEWORK = Framework(name="torch", title="torch FSDP2", whole_logits=True, loss="narrow", gathered_in_loss=False)
+POLICY = Policy(name="torch", title="torch FSDP2", whole_logits=True, loss="narrow", gathered_in_loss=False)

@@ -6,8 +6,8 @@ selective checkpointing keeps every other `mm` and flash attention, not cuDNN's
 (run_train.sh, `expandable_segments`), that for several does not (multinode_trainer.slurm).
 """
 
-from planc.frameworks.framework import BLACKWELL, Framework
 from planc.ir.model import Model
+from planc.ir.policy import BLACKWELL, Policy
 
 EVERY_OTHER = ("ffn.swiglu", "attention.k", "attention.out", "ffn.up")
 """Ops of a block: the activation between its products, and every other product, counted from the first."""
@@ -24,7 +24,7 @@ def by_list(model: Model, kernel: str) -> tuple[str, ...]:
     return (*cheap, *products, *(("attention.core",) if kernel == "cudnn" else ()))
 
 
-FRAMEWORK = Framework(
+POLICY = Policy(
     name="torchtitan",
     spread=0.1,
     title="torchtitan",

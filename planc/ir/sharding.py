@@ -17,6 +17,7 @@ from planc.ir.base import Cause
 from planc.ir.cache import Cache
 from planc.ir.model import Model, Op, Param, Section
 from planc.ir.plan import Noun, Plan
+from planc.ir.stack import Stack
 
 Layout = dict[str, tuple[str, ...]]
 StepKind = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "slice"]
@@ -99,10 +100,10 @@ class Sharded:
     plan: Plan
     ops: dict[Section, tuple[OpSharding, ...]]
     params: tuple[ParamSharding, ...]
+    stack: Stack
+    """Who runs the plan."""
     attention: AttentionKernel | None = None
     """The kernel of attention that a target's program calls; None: the one that the plan names, or a fused one."""
-    lockstep: bool = False
-    """All ranks of a pipeline run one program, a target's: they wait for each other in every tick."""
     layout_cache: Cache = field(default_factory=Cache, compare=False, repr=False)
     """Results that depend on layouts only, not on axis sizes or batch."""
 
@@ -125,14 +126,14 @@ class Sharded:
             plan=plan,
             ops=self.ops,
             params=self.params,
+            stack=self.stack,
             attention=self.attention,
-            lockstep=self.lockstep,
             layout_cache=self.layout_cache,
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled without what has been worked out."""
-        return _sharded, (self.plan, self.ops, self.params)
+        return _sharded, (self.plan, self.ops, self.params, self.stack)
 
     @cached_property
     def tied(self) -> tuple[ParamSharding, ...]:
@@ -151,5 +152,7 @@ class Sharded:
         return {d: axes for d, axes in layout.items() if axes}
 
 
-def _sharded(plan: Plan, ops: dict[Section, tuple[OpSharding, ...]], params: tuple[ParamSharding, ...]) -> Sharded:
-    return Sharded(plan=plan, ops=ops, params=params)
+def _sharded(
+    plan: Plan, ops: dict[Section, tuple[OpSharding, ...]], params: tuple[ParamSharding, ...], stack: Stack
+) -> Sharded:
+    return Sharded(plan=plan, ops=ops, params=params, stack=stack)

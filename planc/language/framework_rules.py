@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planc.frameworks import OWN, framework
-from planc.frameworks.framework import Framework
+from planc.frameworks import OWN, policy_of
 from planc.ir.axes_of_one import without_axes_of_one
 from planc.ir.model import Model
 from planc.ir.plan import Kernel, Overlap, Plan, RealisedAs, Store
+from planc.ir.policy import Policy
 
 
 def settled(plan: Plan) -> Plan:
@@ -26,7 +26,7 @@ def filled(plan: Plan) -> Plan:
     realise = plan.realise
     if realise is None or realise.framework == OWN:
         return plan
-    rules = framework(realise.framework)
+    rules = policy_of(realise.framework)
     vocab = plan.model.sizes["vocab"]
     padded = rules.padded_vocab(vocab, plan.mesh.size(*plan.axes_of("vocab")))
     whole = plan.recompute.ops == ("blocks",) and rules.runs_whole_blocks(plan.cluster.chip.name)
@@ -68,14 +68,14 @@ def is_foreign(plan: Plan) -> bool:
     return plan.framework != OWN
 
 
-def _kernel(plan: Plan, rules: Framework, realise: RealisedAs) -> Kernel | None:
+def _kernel(plan: Plan, rules: Policy, realise: RealisedAs) -> Kernel | None:
     name = rules.attention_kernel(plan.cluster.chip.name)
     if plan.attention is not None or not name:
         return plan.attention
     return Kernel(method=name, cause=realise.cause)
 
 
-def _overlaps(plan: Plan, rules: Framework, realise: RealisedAs) -> tuple[Overlap, ...]:
+def _overlaps(plan: Plan, rules: Policy, realise: RealisedAs) -> tuple[Overlap, ...]:
     """The plan's overlaps, and the framework's for each axis of tensor parallelism of a dense model without one."""
     method = rules.tp_overlap_torus if plan.cluster.kind == "torus" else rules.tp_overlap
     if not method or plan.model.top_k:

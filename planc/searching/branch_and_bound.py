@@ -260,7 +260,7 @@ class _Run:
             except PlanError as error:
                 refusals = refusals or error
             else:
-                self.target, self.bounds.lockstep = realised.target, realised.sharded.lockstep
+                self.target, self.bounds.stack = realised.target, realised.sharded.stack
                 return
         if refusals is not None:
             raise refusals

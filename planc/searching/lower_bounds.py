@@ -40,7 +40,7 @@ from planc.costing.step.section_cost import (
 )
 from planc.costing.step.transfers import LinkTimes, state_transfers_of
 from planc.diag.fast_dataclass import dataclass
-from planc.frameworks import framework
+from planc.frameworks import stack_of
 from planc.ir.cache import Cache, Computed, cached_on
 from planc.ir.model import Section
 from planc.ir.plan import Plan
@@ -110,12 +110,11 @@ class Bounds:
     """Lower bounds of the points of a space, from figures that many points share. Those of `programs` count transfers
     of state once a step, which a program may keep and sum up between microbatches."""
 
-    lockstep = False
-    """All ranks of a pipeline run one program (`planc.pipeline.lockstep`): they share what lies before and after the
-    layers, and a microbatch is sent on beside other work."""
-
     def __init__(self, space: Space, *, programs: bool = False) -> None:
         self.space, self._programs = space, programs
+        self.stack = stack_of(space.plan)
+        """Who runs the points: where all ranks of a pipeline run one program (`planc.pipeline.lockstep`), they share
+        what lies before and after the layers, and a microbatch is sent on beside other work."""
         self._names = space.axes
         again = {f.span for f in space.free if f.kind == "recompute"}
         self._stored_as = [tuple(v for at, v in one.values.items() if at not in again) for one in space.variants]
@@ -226,7 +225,7 @@ class Bounds:
 
     def points(self, shape: Shape) -> Iterator[tuple[float, Point]]:
         """The `shape` with everything that may be stored where, each with the GiB of its fullest device."""
-        family, saved, chip = shape.family, self._saved_bytes(shape), allocator_of(self.space.plan)
+        family, saved, chip = shape.family, self._saved_bytes(shape), allocator_of(self.space.plan, self.stack)
         for variant in family.variants:
             point = Point(variant, family.sizes, family.sequences, family.microbatch, shape.pipeline, family.order)
             most = max(map(add, saved, self._state_bytes(point, shape)))
@@ -235,7 +234,7 @@ class Bounds:
     def _state_bytes(self, point: Point, shape: Shape) -> list[float]:
         """Bytes besides saved activations, by class of ranks."""
         stored, replayed = self._resting_bytes(point, shape), self._replayed_bytes(shape)
-        in_loss = framework(self.space.plan.framework).gathered_in_loss
+        in_loss = self.stack.policy.gathered_in_loss
         return [
             resting + at_the_fullest(passing, back, in_loss)
             for (resting, passing), back in zip(stored, replayed, strict=True)
@@ -245,7 +244,7 @@ class Bounds:
         """Cost of a `point` of a `shape`. Its plan stands for all points, which differ in where state is stored."""
         if self._at is None or self._at[0] is not shape:
             plan = self.space.plan_of(point)
-            self._at = shape, plan, stage_boundary_s(plan, shape.saved.boundary, self._links)
+            self._at = shape, plan, stage_boundary_s(plan, self.stack, shape.saved.boundary, self._links)
         _, plan, handed_over = self._at
         return LayoutCost(
             plan=plan,
@@ -283,7 +282,7 @@ class Bounds:
 
     def in_lockstep(self, shape: Shape) -> bool:
         """True if the ranks of the pipeline of a `shape` run one program."""
-        return self.lockstep and shape.pipeline is not None and shape.pipeline.split is not None
+        return self.stack.lockstep and shape.pipeline is not None and shape.pipeline.split is not None
 
     def of(self, point: Point) -> Bound:
         """The bound of a `point` whose batch and pipeline fit."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from planc.frameworks import framework
 from planc.ir.collective import DTYPE_BYTES, Collective, Phase
 from planc.ir.plan import Plan
 from planc.ir.sharding import ParamSharding, Sharded
+from planc.ir.stack import Stack
 from planc.pipeline.split import microbatch_copies
 from planc.sharding.activation_collectives import PHASES, activation_calls
 from planc.sharding.calls import Call
@@ -88,7 +88,7 @@ def _sends(sharded: Sharded, stages: Iterable[int]) -> Iterator[Collective]:
     plan = sharded.plan
     assert plan.split is not None
     last = sharded.model.block_output
-    size = handed_over_bytes(sharded) / plan.mesh.size(*scattering_axes(plan))
+    size = handed_over_bytes(sharded) / plan.mesh.size(*scattering_axes(plan, sharded.stack))
     ways: tuple[Phase, ...] = ("forward", "backward")
     for stage in stages:
         for phase in ways:
@@ -121,14 +121,14 @@ def handed_over_bytes(sharded: Sharded) -> float:
     return elements * DTYPE_BYTES[plan.precision.compute]
 
 
-def scattering_axes(plan: Plan) -> tuple[str, ...]:
+def scattering_axes(plan: Plan, stack: Stack) -> tuple[str, ...]:
     """The axes whose ranks hold a hidden state whole and send it between pipeline stages in parts, where the framework
-    of `plan` does so on its chip; behind the boundary they gather it (Narayanan et al. 2021, section 4.1).
+    of `stack` does so on the chip of `plan`; behind the boundary they gather it (Narayanan et al. 2021, section 4.1).
 
-    >>> scattering_axes(plan)  # planc's own programs send what a rank holds
+    >>> scattering_axes(plan, sharded.stack)  # planc's own programs send what a rank holds
     ()
     """
-    if plan.split is None or plan.cluster.chip.name not in framework(plan.framework).scatters_sends_on:
+    if plan.split is None or plan.cluster.chip.name not in stack.policy.scatters_sends_on:
         return ()
     state = plan.model.tensor[plan.model.block_output]
     dividing = {a for d in state.dims for a in plan.axes_of(d, state.region)}

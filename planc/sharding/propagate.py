@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
+from planc.frameworks import stack_of
 from planc.ir.base import Cause
 from planc.ir.cache import cached_on
 from planc.ir.checked import CheckedPlan
@@ -28,7 +29,7 @@ def propagate(checked: CheckedPlan) -> Sharded:
     ops = {section: tuple(_op(plan, op) for op in ops) for section, ops in plan.model.ops.items()}
     used = {p: o for section in ops.values() for o in section for p in o.op.params}
     params = tuple(_param(plan, param, used[param.name]) for param in plan.model.params)
-    return Sharded(plan=plan, ops=ops, params=params)
+    return Sharded(plan=plan, ops=ops, params=params, stack=stack_of(plan))
 
 
 def index_layout(plan: Plan, op: Op) -> Layout:

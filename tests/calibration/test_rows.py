@@ -9,7 +9,7 @@ import pytest
 
 import planc
 from planc.cli import main
-from planc.frameworks import framework
+from planc.frameworks import policy_of
 from tests.lab.published.plans import layout_of, plan_files, plan_of, plan_text, unusable
 from tests.lab.published.predict import prepare
 from tests.lab.published.published_clusters import slice_shape
@@ -88,7 +88,7 @@ def test_a_checkpoint_of_before_torch_2_1_runs_blocks_to_their_end() -> None:
     }
     whole = {name for name, r in rows.items() if "recompute whole_blocks\n" in plan_text(r)}
     assert whole == {name for name in rows if "a100_80gb-bf16-70b" in name} and len(whole) == 1
-    rules = framework("llm_foundry")
+    rules = policy_of("llm_foundry")
     assert [rules.runs_whole_blocks(chip) for chip in ("a100_40", "a100", "h100")] == [True, False, False]
 
 

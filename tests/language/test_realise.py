@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import planc
-from planc.frameworks import NAMES, framework
+from planc.frameworks import NAMES, policy_of
 from planc.ir.plan import Plan
 from planc.ir.read_plan import read_plan
 from planc.language.framework_rules import as_own_program
@@ -80,7 +80,7 @@ def test_planc_s_program_is_without_the_framework(name: str, plain: Plan, tmp_pa
     again = read_plan(plan.to_json())
     assert again.canonical() == plan.canonical()
     assert without_vocab(own) == without_vocab(plain)
-    assert framework(name).name == name
+    assert policy_of(name).name == name
 
 
 def test_a_program_that_is_asked_for_says_that_it_is_planc_s_own(tmp_path: Path) -> None:

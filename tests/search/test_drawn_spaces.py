@@ -83,7 +83,7 @@ def test_no_program_is_far_below_its_bound(seed: int, tmp_path: Path) -> None:
         for point, _, _ in every(space, 12):
             with suppress(PlanError):  # refused
                 costed = cost_plan(bounds.sharded(point), realise=realise)
-                bounds.lockstep = costed.sharded.lockstep
+                bounds.stack = costed.sharded.stack
                 least = bounds.of(point)
                 assert least.time_s <= costed.step.time_s * TARGET_SLACK, (target, space.text_of(point))
                 assert least.memory_gib * TARGET_MEMORY <= costed.memory.per_device_gib.total, space.text_of(point)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from planc.costing.step.section_cost import stage_boundary_s
 from planc.costing.step.transfers import LinkTimes
 from planc.driver import load
+from planc.frameworks import stack_of
 from planc.ir.plan import Plan
 from planc.sharding.collectives import semantic_collectives
 from planc.sharding.recompute import close, replay
@@ -121,7 +122,7 @@ def test_the_parts_of_a_hidden_state_are_gathered_behind_the_boundary(tmp_path: 
     links, whole = LinkTimes(), 8192.0 * 4096 * 2
     sent_s = sum(links.call_s(plan, "send_recv", whole / 8, ("pp",)))
     gathered_s = sum(links.call_s(plan, "all_gather", whole, ("tp",)))
-    assert stage_boundary_s(plan, whole, links) == pytest.approx(sent_s + gathered_s)
+    assert stage_boundary_s(plan, stack_of(plan), whole, links) == pytest.approx(sent_s + gathered_s)
 
 
 def test_pipeline_sends_once_per_boundary_and_microbatch() -> None:

@@ -20,7 +20,6 @@ SHARE = 0.2
 def check(costed: CostedPlan) -> Iterator[Diagnostic]:
     from planc.costing.memory.activations import loss_bytes
     from planc.costing.memory.peak import GIB
-    from planc.costing.memory.state import by_xla
 
     sharded = costed.sharded
     plan = sharded.plan
@@ -30,7 +29,7 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
     batch = plan.batch
     fix = _fix(plan)
     helps = [fix.title] if fix else []
-    if not by_xla(plan) and plan.compiled("loss") is None:
+    if not sharded.stack.xla and plan.compiled("loss") is None:
         helps.append("on torch, `compile loss` makes their gradient alone")
     yield Diagnostic(
         "W0511",

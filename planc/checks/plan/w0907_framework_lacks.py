@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from planc.diag.diagnostic import Diagnostic, Related
 from planc.diag.registry import Rule
-from planc.frameworks import OWN, framework
+from planc.frameworks import OWN, policy_of
 from planc.ir.plan import Plan
 
 
@@ -16,7 +16,7 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
         return
     from planc.frameworks.runs import lacks
 
-    title = framework(plan.framework).title
+    title = policy_of(plan.framework).title
     for lack in lacks(plan, plan.framework):
         yield Diagnostic(
             "W0907",

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from planc.cli.common import colour
 from planc.cli.views.table import fitted, table
-from planc.frameworks import framework
+from planc.frameworks import policy_of
 from planc.ir.report import Interval, Report, RunCost, Step, TargetAnswer, TimedCollective
 from planc.ir.target import named
 from planc.picture.units import count as count
@@ -65,7 +65,7 @@ def _headline(report: Report) -> list[str]:
         f" ({report.global_batch} sequences, {report.microbatches} microbatches a rank){_defaults(report)}",
         f"target {report.target}: attention, collectives and memory of its program"
         if report.target
-        else f"as {framework(report.framework).title} realises it"
+        else f"as {policy_of(report.framework).title} realises it"
         if report.framework
         else "target none: what any correct program keeps and sends",
     ]

@@ -15,7 +15,6 @@ from planc.costing.compute.quantize import casts_s, product_dtype, quantized, s_
 from planc.costing.compute.shapes import Gemm
 from planc.costing.machine.op_tables import table_s
 from planc.costing.machine.rates import memory_bytes_per_s, peak_flops_per_s
-from planc.frameworks import framework
 from planc.ir.cache import cached_on
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.hardware import Chip
@@ -170,11 +169,11 @@ def products_s(sharded: Sharded, o: OpSharding, chip: Chip, backward: bool) -> t
     ['0.49 ms', '0.49 ms']
     """
     gemm, share = fused_of(sharded, o)
-    gemm = _with_shared_tiles(sharded.plan, gemm)
+    gemm = _with_shared_tiles(sharded, gemm)
     one = s_per_flop(sharded.plan, o.op, chip)
     size, dtype = DTYPE_BYTES[sharded.plan.precision.compute], product_dtype(sharded.plan, o.op)
-    at_once = framework(sharded.plan.framework).expert_streams or inf
-    host_s = _started_s(sharded.plan, gemm)
+    at_once = sharded.stack.policy.expert_streams or inf
+    host_s = _started_s(sharded, gemm)
     to_input = Gemm(gemm.m, gemm.k, gemm.n, gemm.groups)
     to_weight = Gemm(gemm.k, gemm.n, gemm.m, gemm.groups)
     if not o.op.fixed:
@@ -193,9 +192,10 @@ def products_s(sharded: Sharded, o: OpSharding, chip: Chip, backward: bool) -> t
     return found if backward else found[:1]
 
 
-def _started_s(plan: Plan, gemm: Gemm) -> float:
+def _started_s(sharded: Sharded, gemm: Gemm) -> float:
     """Seconds of the host to start the products of several experts; 0 where another microbatch runs beside."""
-    return 0.0 if gemm.groups == 1 or runs_beside(plan) else gemm.groups * framework(plan.framework).expert_call_s
+    beside = gemm.groups == 1 or runs_beside(sharded.plan)
+    return 0.0 if beside else gemm.groups * sharded.stack.policy.expert_call_s
 
 
 def runs_beside(plan: Plan) -> bool:
@@ -207,11 +207,11 @@ def runs_beside(plan: Plan) -> bool:
     return any(o.method == "dual_batch" for o in plan.overlaps)
 
 
-def _with_shared_tiles(plan: Plan, gemm: Gemm) -> Gemm:
+def _with_shared_tiles(sharded: Sharded, gemm: Gemm) -> Gemm:
     """The product `gemm` with the rows that are computed twice: those of a tile that two experts share, one at each
     boundary of two experts (JAX, pallas/ops/tpu/megablox/gmm.py: at most `tiles_m + num_groups - 1` tiles)."""
-    rows = framework(plan.framework).expert_tile_rows if plan.cluster.kind == "torus" else 0
-    if not rows or gemm.groups == 1 or plan.route is None or plan.route.method != "dropless":
+    rows, route = sharded.stack.policy.expert_tile_rows if sharded.stack.xla else 0, sharded.plan.route
+    if not rows or gemm.groups == 1 or route is None or route.method != "dropless":
         return gemm
     return Gemm(gemm.m + rows * (1 - 1 / gemm.groups), gemm.n, gemm.k, gemm.groups)
 
@@ -268,7 +268,7 @@ def _biases_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool) ->
     if len(o.op.params) == 1 or (gemm := gemm_of(sharded, o)).groups == 1:
         return 0.0
     plan = sharded.plan
-    if not framework(plan.framework).expert_bias_in_fp32:
+    if not sharded.stack.policy.expert_bias_in_fp32:
         each = float(BIAS_PASSES[backward] * DTYPE_BYTES[plan.precision.compute])
     elif sharded.model.tensor[o.op.output].region == ROUTED:
         each = float(WEIGHTED_BIAS_BYTES[backward])

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from planc.costing.compute.shapes import Gemm
 from planc.costing.machine.rates import dtype_s_per_flop, memory_bytes_per_s
-from planc.frameworks import framework
-from planc.frameworks.framework import BLACKWELL
 from planc.ir.cache import cached_on
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.hardware import Chip
 from planc.ir.model import Op
 from planc.ir.plan import Plan, Quantize
+from planc.ir.policy import BLACKWELL
 from planc.ir.sharding import OpSharding, Sharded
 from planc.sharding.recompute import names_op
 from planc.sharding.stage_assignment import microbatches_each
@@ -94,7 +93,7 @@ def casts_s(sharded: Sharded, o: OpSharding, gemm: Gemm, input_share: float, chi
         return 0.0
     wide, narrow = DTYPE_BYTES[sharded.plan.precision.compute], DTYPE_BYTES.get(chosen.dtype, HALF_A_BYTE)
     tiled = bool(chosen.tile) or chosen.recipe in TILED
-    fuses = not tiled and chosen.dtype == "float8" and framework(sharded.plan.framework).fuses_amax
+    fuses = not tiled and chosen.dtype == "float8" and sharded.stack.policy.fuses_amax
     written = (1 if fuses and chip.name in BLACKWELL else 2) * narrow
     reads = 1 if tiled or (fuses and not backward and _follows_norm(sharded, o.op)) else 2
     if backward:

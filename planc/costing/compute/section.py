@@ -17,7 +17,6 @@ from planc.costing.compute.scan import scan_s
 from planc.costing.machine.op_tables import table_s
 from planc.costing.machine.rates import dtype_s_per_flop, memory_bytes_per_s
 from planc.diag.fast_dataclass import dataclass
-from planc.frameworks import framework
 from planc.ir.cache import cached_on
 from planc.ir.hardware import Chip
 from planc.ir.model import EXPERTS, Section
@@ -161,10 +160,10 @@ def _waits_for_counts(sharded: Sharded) -> int:
     where each is a kernel of its own. None with a capacity, where the numbers are known, and none where another
     microbatch runs beside."""
     plan = sharded.plan
-    if plan.cluster.kind == "torus" or plan.route.method != "dropless" or runs_beside(plan):
+    if sharded.stack.xla or plan.route.method != "dropless" or runs_beside(plan):
         return 0
     divided = any(plan.axes_of("experts", EXPERTS))
-    return int(divided) + int(framework(plan.framework).expert_call_s > 0)
+    return int(divided) + int(sharded.stack.policy.expert_call_s > 0)
 
 
 def stream_s(transferred_bytes: float, chip: Chip) -> float:

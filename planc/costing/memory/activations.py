@@ -6,14 +6,11 @@ from collections.abc import Container
 
 from planc.costing.compute.attention import scores_of
 from planc.costing.compute.quantize import quantized
-from planc.costing.memory.state import by_xla
 from planc.costing.step.offload import offloaded, saved_tensor_bytes
 from planc.diag.fast_dataclass import dataclass
-from planc.frameworks import OWN, framework
 from planc.ir.cache import cached_on
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.model import Op, Section
-from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
 from planc.sharding.local import tensor_bytes
 from planc.sharding.recompute import replay, saved_without_recompute
@@ -48,7 +45,7 @@ def replays_of(sharded: Sharded) -> Replays:
     (16.0, 2004.0)
     """
     blocks = {kind: _replayed(sharded, kind) for kind in sharded.plan.model.blocks}
-    together = by_xla(sharded.plan) and framework(sharded.plan.framework).sums_live_sets
+    together = sharded.stack.xla and sharded.stack.policy.sums_live_sets
     return Replays(blocks, _logits(sharded), loss_bytes(sharded), together)
 
 
@@ -81,7 +78,7 @@ def _logits(sharded: Sharded) -> float:
     loss = sharded.ops["last"][-1]
     name = loss.op.inputs[0]
     layout = restrict(loss.layout, sharded.model.tensor[name].dims)
-    if framework(sharded.plan.framework).whole_logits:
+    if sharded.stack.policy.whole_logits:
         layout = {dim: axes for dim, axes in layout.items() if dim != "vocab"}
     return tensor_bytes(sharded.plan, name, layout)
 
@@ -94,17 +91,17 @@ def loss_bytes(sharded: Sharded) -> float:
     True
     """
     plan, one = sharded.plan, _logits(sharded)
-    kept = framework(plan.framework).loss
+    kept = sharded.stack.policy.loss
     if plan.compiled("loss"):
-        return framework(plan.framework).fused_loss_copies * one
+        return sharded.stack.policy.fused_loss_copies * one
     if kept == "gradient":
         return one
     if kept == "narrow":
         return LOSS_COPIES["eager"] * one
     if kept != "ops":
         return 0.0 if kept == "in_place" else one * 4 / DTYPE_BYTES[plan.precision.compute]
-    divided = bool(sharded.ops["last"][-1].layout.get("vocab")) and not framework(plan.framework).whole_logits
-    made_by = "xla" if by_xla(plan) else "divided" if divided else "eager"
+    divided = bool(sharded.ops["last"][-1].layout.get("vocab")) and not sharded.stack.policy.whole_logits
+    made_by = "xla" if sharded.stack.xla else "divided" if divided else "eager"
     return LOSS_COPIES[made_by] * one * 4 / DTYPE_BYTES[plan.precision.compute]
 
 
@@ -132,7 +129,7 @@ def _block_saved(sharded: Sharded, kind: Section, *, everything: bool = False) -
     saved, away = _saved_bytes(sharded, kind), offloaded(sharded.plan)
     again: Container[str] = () if everything else replay(sharded.plan, kind).ops
     beside = _beside_losses(sharded, kind)
-    if sharded.plan.framework != OWN:
+    if not sharded.stack.own:
         kept = (*kept, *(t for t in _saved_outputs(sharded, kind, again) if t not in kept))
         beside += _saved_beside(sharded, kind, again)
     return sum([saved[name] for name in kept if name not in away]) + beside
@@ -144,7 +141,7 @@ def _beside_losses(sharded: Sharded, kind: Section) -> float:
     losses = [o for o in sharded.ops[kind] if o.op.kind == "loss"]
     if not losses:
         return 0.0
-    plan, rules = sharded.plan, framework(sharded.plan.framework)
+    plan, rules = sharded.plan, sharded.stack.policy
     fp32 = 4 / DTYPE_BYTES[plan.precision.compute]
     each = {"gradient": 0.0, "in_place": 0.0, "narrow": 1.0}.get(rules.loss, fp32)
     if plan.compiled("loss"):
@@ -154,7 +151,7 @@ def _beside_losses(sharded: Sharded, kind: Section) -> float:
 
 def _saved_outputs(sharded: Sharded, kind: Section, again: Container[str]) -> tuple[str, ...]:
     """Outputs of ops in `again` that other ops of the block save, where the framework's checkpoint keeps them."""
-    keeping = framework(sharded.plan.framework).keeps_outputs
+    keeping = sharded.stack.policy.keeps_outputs
     ops = [o.op for o in sharded.ops[kind]]
     made = {op.output for op in ops if op.name in again and op.name in keeping}
     return tuple(dict.fromkeys(t for op in ops if op.name not in again for t in op.saves if t in made))
@@ -167,7 +164,7 @@ def _saved_beside(sharded: Sharded, kind: Section, again: Container[str]) -> flo
     Ops in `again` run again and keep nothing.
     """
     plan = sharded.plan
-    dropout = plan.model.family in framework(plan.framework).dropout
+    dropout = plan.model.family in sharded.stack.policy.dropout
     size = DTYPE_BYTES[plan.precision.compute]
     total = 0.0
     for o in sharded.ops[kind]:
@@ -183,7 +180,7 @@ def _saved_beside(sharded: Sharded, kind: Section, again: Container[str]) -> flo
 def _section_saved(sharded: Sharded, section: str) -> float:
     names = dict.fromkeys(t for o in sharded.ops.get(section, ()) for t in o.op.saves)
     saved = _saved_bytes(sharded, section)
-    whole = _logits(sharded) - saved["logits"] if section == "last" and sharded.plan.framework != OWN else 0.0
+    whole = _logits(sharded) - saved["logits"] if section == "last" and not sharded.stack.own else 0.0
     return sum([saved[name] for name in names]) + whole
 
 
@@ -202,24 +199,24 @@ def _narrow_factor(sharded: Sharded, section: str, name: str) -> float:
     their input as it is.
     """
     savers = [o.op for o in sharded.ops[section] if name in o.op.saves]
-    dtypes = {_tiled(sharded.plan, op) or _before_tiled(sharded, section, op) for op in savers}
+    dtypes = {_tiled(sharded, op) or _before_tiled(sharded, section, op) for op in savers}
     if len(dtypes) != 1 or "" in dtypes:
         return 1.0
     return {**DTYPE_BYTES, "float4": FLOAT4_BYTES}[dtypes.pop()] / DTYPE_BYTES[sharded.plan.precision.compute]
 
 
-def _tiled(plan: Plan, op: Op) -> str:
+def _tiled(sharded: Sharded, op: Op) -> str:
     """The dtype of a matmul whose inputs are scaled by tile, or that keeps them narrow all the same; an empty string
     for another op."""
-    chosen = quantized(plan, op)
+    chosen = quantized(sharded.plan, op)
     if chosen is None:
         return ""
-    narrow = chosen.tile or chosen.recipe == "blockwise" or framework(plan.framework).saves_narrow
+    narrow = chosen.tile or chosen.recipe == "blockwise" or sharded.stack.policy.saves_narrow
     return chosen.dtype if narrow else ""
 
 
 def _before_tiled(sharded: Sharded, section: str, op: Op) -> str:
     """The same for an elementwise op whose result only such matmuls take."""
     takers = [o.op for o in sharded.ops[section] if op.output in o.op.inputs]
-    dtypes = {_tiled(sharded.plan, taker) for taker in takers} if op.kind == "elementwise" else set()
+    dtypes = {_tiled(sharded, taker) for taker in takers} if op.kind == "elementwise" else set()
     return dtypes.pop() if len(dtypes) == 1 else ""

@@ -14,7 +14,6 @@ from dataclasses import replace
 
 from planc.costing.memory.activations import Replays, replay_buffers, replays_of, saved_by_section
 from planc.costing.memory.state import communicators, resting, state_buffers, update_bytes
-from planc.frameworks import framework
 from planc.ir.collective import Collective
 from planc.ir.hardware import Chip
 from planc.ir.model import Section
@@ -22,6 +21,7 @@ from planc.ir.plan import Plan
 from planc.ir.realised import Realised
 from planc.ir.report import Memory, MemoryParts, Reserved, StageMemory
 from planc.ir.sharding import Sharded
+from planc.ir.stack import Stack
 from planc.ir.tensor_bytes import TensorBytes, during
 from planc.pipeline.timeline import Timeline
 from planc.sharding.stage_assignment import copies_on, sections_of, sections_on
@@ -58,7 +58,7 @@ def memory(sharded: Sharded, timeline: Timeline, realised: Realised | None, rows
         per_device_gib=worst,
         stages=stages,
         allocated_gib=worst.tensors,
-        reserved_gib=reserved(sharded.plan, worst, foreign=realised is None),
+        reserved_gib=reserved(sharded, worst, foreign=realised is None),
     )
 
 
@@ -67,18 +67,19 @@ MOST_LOST = 0.1
 grow."""
 
 
-def reserved(plan: Plan, worst: MemoryParts, *, foreign: bool) -> Reserved:
+def reserved(sharded: Sharded, worst: MemoryParts, *, foreign: bool) -> Reserved:
     """GiB that the fullest device holds of its memory, from least to most.
 
-    `worst` are its parts. The spread is that of the framework of `plan` where the plan is costed as it realises it
+    `worst` are its parts. The spread is that of the framework of `sharded` where its plan is costed as it realises it
     (`foreign`), none for a target's program.
 
-    >>> held = reserved(plan, costed.memory.per_device_gib, foreign=True)
+    >>> held = reserved(sharded, costed.memory.per_device_gib, foreign=True)
     >>> f"{held.low:.1f} to {held.high:.1f} GiB"
     '54.0 to 59.1 GiB'
     """
+    plan = sharded.plan
     chip, outside = plan.cluster.chip, outside_gib(plan, worst)
-    spread = framework(plan.framework).spread if foreign else 0.0
+    spread = sharded.stack.policy.spread if foreign else 0.0
     lost = max(MOST_LOST, chip.runtime_fraction) if plan.cluster.kind == "node" else chip.runtime_fraction
     return Reserved(
         low=worst.tensors * (1 - spread) + outside, high=max(worst.total, worst.tensors * (1 + lost) + outside)
@@ -100,7 +101,7 @@ def _stage(sharded: Sharded, rank: int, tensors: TensorBytes) -> StageMemory:
     parts = {name: getattr(tensors, name) for name in TENSORS}
     parts["comm_buffers"] = communicators(sharded) * plan.cluster.chip.communicator_bytes
     allocated = sum(parts.values())
-    parts["reserve"] = with_reserve(allocator_of(plan), allocated) - allocated
+    parts["reserve"] = with_reserve(allocator_of(plan, sharded.stack), allocated) - allocated
     gib = {name: amount / GIB for name, amount in parts.items()}
     return StageMemory(
         stage=rank,
@@ -153,18 +154,18 @@ def _state(sharded: Sharded, rank: int, whole: bool, replays: Replays) -> tuple[
     sections = sections_on(plan, rank)
     held = [(p, n) for p in sharded.params if (n := copies_on(plan, p.param, sections))]
     moments = state_buffers(sharded, held), replay_buffers(replays, sections)
-    rules, workspaces = framework(plan.framework), _workspaces(plan)
-    buffers = at_the_fullest(*moments, rules.gathered_in_loss) + workspaces
+    policy, workspaces = sharded.stack.policy, _workspaces(sharded)
+    buffers = at_the_fullest(*moments, policy.gathered_in_loss) + workspaces
     parts = {**resting(sharded, held, whole=whole), "buffers": buffers}
-    in_loss = loss_is_fullest(*moments, rules.gathered_in_loss)
+    in_loss = loss_is_fullest(*moments, policy.gathered_in_loss)
     return parts, in_loss, update_bytes(sharded, held) + workspaces
 
 
-def _workspaces(plan: Plan) -> float:
-    """Bytes of the workspaces that the libraries of the framework of `plan` keep."""
+def _workspaces(sharded: Sharded) -> float:
+    """Bytes of the workspaces that the libraries of the framework of `sharded` keep."""
+    plan = sharded.plan
     hides = any(o.method == "async_matmul" for o in plan.overlaps)
-    rules = framework(plan.framework)
-    return rules.workspaces(plan.cluster.chip.name, experts=bool(plan.model.top_k), overlaps=hides)
+    return sharded.stack.policy.workspaces(plan.cluster.chip.name, experts=bool(plan.model.top_k), overlaps=hides)
 
 
 def _activations(
@@ -212,9 +213,9 @@ def _in_both(state: tuple[float, float], replayed: tuple[float, float], gathered
     return gathered + block + reduced, gathered * gathered_in_loss + loss
 
 
-def allocator_of(plan: Plan) -> Chip:
-    """The chip of `plan`, with the share that its framework's allocator loses."""
-    chip, lost = plan.cluster.chip, framework(plan.framework).lost_across_nodes
+def allocator_of(plan: Plan, stack: Stack) -> Chip:
+    """The chip of `plan`, with the share that the allocator of `stack` loses."""
+    chip, lost = plan.cluster.chip, stack.policy.lost_across_nodes
     return replace(chip, runtime_fraction=lost) if lost and plan.cluster.count > 1 else chip
 
 

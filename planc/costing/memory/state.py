@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from planc.costing.step.offload import offloaded
-from planc.frameworks import framework
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.model import Section
 from planc.ir.plan import Noun, Plan
@@ -105,7 +104,7 @@ def update_bytes(sharded: Sharded, held: Held) -> float:
     0.0
     """
     plan = sharded.plan
-    if not framework(plan.framework).updates_in_fp32:
+    if not sharded.stack.policy.updates_in_fp32:
         return 0.0
 
     def copied(p: ParamSharding) -> bool:
@@ -138,8 +137,8 @@ def passing_bytes(sharded: Sharded, params: Iterable[ParamSharding]) -> dict[Sec
     `LANDING` more. A bucket of several layers is gathered and reduced as one.
     """
     plan = sharded.plan
-    ahead = plan.buckets_ahead(framework(plan.framework).prefetched - 1)
-    blocks = (1 + ahead + LANDING * (not by_xla(plan))) if plan.gather_per == "pass" else 0
+    ahead = plan.buckets_ahead(sharded.stack.policy.prefetched - 1)
+    blocks = (1 + ahead + LANDING * (not sharded.stack.xla)) if plan.gather_per == "pass" else 0
     gathered, reduced = blocks * DTYPE_BYTES[plan.precision.compute], DTYPE_BYTES[plan.precision.reduce]
     found: dict[Section, PassingBytes] = {}
     for p in params:
@@ -163,15 +162,6 @@ def largest(sections: Iterable[PassingBytes]) -> PassingBytes:
     for one, other in sections:
         gathered, reduced = max(gathered, one), max(reduced, other)
     return gathered, reduced
-
-
-def by_xla(plan: Plan) -> bool:
-    """True if XLA runs `plan`, and compiles a step into one program: on TPUs it does.
-
-    >>> by_xla(plan)
-    False
-    """
-    return plan.cluster.kind == "torus"
 
 
 def communicators(sharded: Sharded) -> int:

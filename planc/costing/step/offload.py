@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from planc.frameworks import OWN, framework
 from planc.ir.cache import cached_on
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.model import EXPERTS
@@ -35,7 +34,7 @@ def offload_s(sharded: Sharded, rank: int, compute_s: float) -> float:
         return 0.0
     state = transferred_state_bytes(sharded, rank) / bandwidth
     saved = 2 * microbatches_each(plan) * saved_bytes(sharded, rank) / bandwidth
-    waits = plan.framework == OWN and plan.cluster.kind != "torus"
+    waits = sharded.stack.own and not sharded.stack.xla
     return state + (saved if waits else max(0.0, saved - compute_s))
 
 
@@ -68,7 +67,7 @@ def transferred_state_bytes(sharded: Sharded, rank: int) -> float:
     >>> transferred_state_bytes(sharded, 0)  # the plan offloads nothing
     0.0
     """
-    passes = {"optimizer": 2, "params": 3 if sharded.plan.cluster.kind == "torus" else 2}
+    passes = {"optimizer": 2, "params": 3 if sharded.stack.xla else 2}
     away = offloaded(sharded.plan)
     return sum((passes[noun] * _bytes_of(sharded, rank, noun) for noun in STATE if noun in away), 0.0)
 
@@ -119,17 +118,17 @@ def _saved_layouts(sharded: Sharded, tensor: str, section: str) -> list[Layout]:
     dims = sharded.model.tensor[tensor].dims
     ops = sharded.ops[section]
     later = [o for o in ops if tensor in o.op.saves] or [o for o in ops if tensor in o.op.inputs]
-    found = [_before_gather(o, tensor) if _saves_divided(sharded.plan, o) else None for o in later]
+    found = [_before_gather(o, tensor) if _saves_divided(sharded, o) else None for o in later]
     layouts = [o.needs(tensor, dims) if before is None else before for o, before in zip(later, found, strict=True)]
     return list({repr(layout): layout for layout in layouts}.values())
 
 
-def _saves_divided(plan: Plan, o: OpSharding) -> bool:
+def _saves_divided(sharded: Sharded, o: OpSharding) -> bool:
     """True if op `o` keeps its input as it was before it was gathered: not an expert's product, whose input the
     dispatcher gathers before it, and which knows no other."""
-    rules = framework(plan.framework)
-    shared = rules.shared_beside_dispatch and "shared_ffn" in {d for p in o.op.params for d in plan.model.param[p].dims}
-    return rules.saves_divided and o.op.region != EXPERTS and not shared
+    policy, params = sharded.stack.policy, sharded.model.param
+    shared = policy.shared_beside_dispatch and "shared_ffn" in {d for p in o.op.params for d in params[p].dims}
+    return policy.saves_divided and o.op.region != EXPERTS and not shared
 
 
 def _before_gather(o: OpSharding, tensor: str) -> Layout | None:

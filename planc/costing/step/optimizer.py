@@ -9,7 +9,6 @@ from collections.abc import Container, Mapping
 from typing import TypeVar
 
 from planc.costing.machine.rates import dtype_s_per_flop, memory_bytes_per_s
-from planc.frameworks import framework
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.model import Section
 from planc.ir.plan import Plan
@@ -50,7 +49,7 @@ def _update_bytes(sharded: Sharded, p: ParamSharding) -> float:
     plan = sharded.plan
     if p.param.frozen:
         return 0.0
-    adamw = framework(plan.framework).update_passes or OPTIMIZER_PASSES
+    adamw = sharded.stack.policy.update_passes or OPTIMIZER_PASSES
     passes = adamw if moments_of(plan, p.param.name) == 2 else MUON_PASSES
     size = DTYPE_BYTES[plan.store_dtype("optimizer", p.param.region)]
     return float(passes * stored_elements(plan, p, p.stored["optimizer"]) * size)

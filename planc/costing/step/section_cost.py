@@ -20,6 +20,7 @@ from planc.ir.cache import Cache, cached_on
 from planc.ir.model import Section
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
+from planc.ir.stack import Stack
 from planc.pipeline.split import microbatch_copies
 from planc.sharding.activation_collectives import PHASES, ActivationPhase, activation_calls
 from planc.sharding.collectives import handed_over_bytes, scattering_axes, shared_bytes
@@ -263,17 +264,17 @@ def shared_group(plan: Plan, shared: Iterable[SharedGradient], load: Mapping[Sec
     return TransferGroup("step", "optimizer", waits, transfer_s, launch_s, calls, summed(on_links))
 
 
-def stage_boundary_s(plan: Plan, boundary_bytes: float, links: LinkTimes) -> float:
-    """Seconds in which one pipeline stage of `plan` sends `boundary_bytes` of a microbatch to the next; 0 without a
-    pipeline. Where ranks send parts of it, gathering them again counts (`scattering_axes`).
+def stage_boundary_s(plan: Plan, stack: Stack, boundary_bytes: float, links: LinkTimes) -> float:
+    """Seconds in which one pipeline stage of `plan`, run by `stack`, sends `boundary_bytes` of a microbatch to the
+    next; 0 without a pipeline. Where ranks send parts of it, gathering them again counts (`scattering_axes`).
 
     >>> from planc.costing.step.transfers import LinkTimes
-    >>> f"{stage_boundary_s(plan, 2 * 8192 * 8192 / 8, LinkTimes()) * 1e6:.0f} us"  # 17 MB at 50 GB/s
+    >>> f"{stage_boundary_s(plan, sharded.stack, 2 * 8192 * 8192 / 8, LinkTimes()) * 1e6:.0f} us"  # 17 MB at 50 GB/s
     '336 us'
     """
     if plan.split is None or plan.pipeline == 1:
         return 0.0
-    whole = scattering_axes(plan)
+    whole = scattering_axes(plan, stack)
     parts = plan.mesh.size(*whole)
     sent_s = sum(links.call_s(plan, "send_recv", boundary_bytes / parts, (plan.split.axis,)))
     return sent_s + (sum(links.call_s(plan, "all_gather", boundary_bytes, whole)) if parts > 1 else 0.0)

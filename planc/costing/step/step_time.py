@@ -185,7 +185,7 @@ class _StepCost:
         self.rows = by_stage(rows)
         self._times = {s: section_time(sharded, s, self.plan.cluster.chip) for s in sharded.ops}
         self.updates = update_seconds(sharded)
-        self.lockstep = LockstepCost(self.plan) if sharded.lockstep and self.plan.split is not None else None
+        self.lockstep = LockstepCost(self.plan) if sharded.stack.lockstep and self.plan.split is not None else None
         self._ranks: dict[int, _Rank] = {}
         self._known: dict[object, _Rank] = {}
 
@@ -249,8 +249,10 @@ class _StepCost:
     def send_s(self) -> float:
         """Seconds in which a stage sends a microbatch to the next."""
         sends = (r for here in self.rows.values() for r in here if between_stages(r))
-        parts = self.plan.mesh.size(*scattering_axes(self.plan))
-        return next((stage_boundary_s(self.plan, r.buffer_bytes * parts, self.links) for r in sends), 0.0)
+        parts = self.plan.mesh.size(*scattering_axes(self.plan, self.sharded.stack))
+        return next(
+            (stage_boundary_s(self.plan, self.sharded.stack, r.buffer_bytes * parts, self.links) for r in sends), 0.0
+        )
 
     def optimizer_s(self, rank: int) -> float:
         """Seconds of a rank's update."""
@@ -281,10 +283,10 @@ def updated_load(sharded: Sharded, rank: int) -> dict[str, int]:
     """Copies of each section that pipeline rank `rank` of `sharded` updates: in lockstep both ends of the model, too.
 
     >>> from dataclasses import replace
-    >>> updated_load(sharded, 1), updated_load(replace(sharded, lockstep=True), 1)
+    >>> updated_load(sharded, 1), updated_load(replace(sharded, stack=replace(sharded.stack, lockstep=True)), 1)
     ({'block': 20}, {'first': 1, 'block': 20, 'last': 1})
     """
-    if not sharded.lockstep or sharded.plan.split is None:
+    if not sharded.stack.lockstep or sharded.plan.split is None:
         return load_of(sharded.plan, rank)
     return {"first": 1, **LockstepCost(sharded.plan).load(rank), "last": 1}
 
@@ -294,10 +296,10 @@ def copies_run(sharded: Sharded, rank: int) -> dict[str, float]:
     both ends of the model, and as many layers as any rank has.
 
     >>> from dataclasses import replace
-    >>> copies_run(sharded, 0), copies_run(replace(sharded, lockstep=True), 0)
+    >>> copies_run(sharded, 0), copies_run(replace(sharded, stack=replace(sharded.stack, lockstep=True)), 0)
     ({'first': 1, 'block': 20}, {'first': 0.25, 'block': 20, 'last': 0.25})
     """
-    if not sharded.lockstep or sharded.plan.split is None:
+    if not sharded.stack.lockstep or sharded.plan.split is None:
         return dict(load_of(sharded.plan, rank))
     share = 1 / sharded.plan.pipeline
     return {"first": share, **LockstepCost(sharded.plan).load(rank), "last": share}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planc.frameworks import OWN, framework
+from planc.frameworks import OWN, policy_of
 from planc.ir.plan import Plan, Recompute
 from planc.language.draft import Draft
 from planc.language.op_names import covering, read_op_names, without_op
@@ -47,7 +47,7 @@ def _selected(draft: Draft) -> tuple[str, ...] | None:
     """The ops that the plan's framework runs again under selective recomputation."""
     if draft.model is None:
         return None
-    rules = framework(draft.realise.framework if draft.realise else OWN)
+    rules = policy_of(draft.realise.framework if draft.realise else OWN)
     kernel = draft.attention.method if draft.attention else ""
     if not kernel and draft.cluster is not None:
         kernel = rules.attention_kernel(draft.cluster.chip.name)

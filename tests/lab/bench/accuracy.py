@@ -13,7 +13,7 @@ from typing import Any
 from planc.calibration.fit import shown
 from planc.cli.common import print_json
 from planc.cli.views.table import table
-from planc.frameworks.torchtitan import FRAMEWORK as TORCHTITAN
+from planc.frameworks.torchtitan import POLICY as TORCHTITAN
 from tests.lab.published.accuracy import Accuracy, Errors, accuracy, fitted
 from tests.lab.published.eight_runs import EightRuns
 from tests.lab.published.fit import Fit

@@ -17,7 +17,7 @@ from typing import Any
 from planc.catalog import build_model
 from planc.diag.errors import PlanError
 from planc.diag.fast_dataclass import dataclass
-from planc.frameworks import framework
+from planc.frameworks import policy_of
 from planc.frameworks.maxtext import CUSTOM
 from planc.frameworks.megatron import RUN_AGAIN
 from planc.ir.model import Model, Op
@@ -140,7 +140,7 @@ def _sentences(fields: Fields, layout: Layout) -> Iterator[str]:
     yield from _experts(fields, layout, used)
     yield from _pipeline(fields, layout)
     yield f"optimizer {_optimizer(fields)}"
-    own = framework(framework_of(fields)).reduce
+    own = policy_of(framework_of(fields)).reduce
     yield f"compute {_computed_in(fields)} reduce {'bf16' if _narrow_gradients(fields) else own}"
     yield from _kernels(fields, used)
     yield from _compiled(fields)
@@ -591,7 +591,7 @@ def _compiled(fields: Fields) -> Iterator[str]:
         raise UnusedFieldError(f"options.compile {said}: neither yes nor no nor what is compiled")
     compiled = said or ("loss" if fields.flag("cross-entropy-loss-fusion") else None)
     if compiled:
-        own = framework(framework_of(fields)).compiles
+        own = policy_of(framework_of(fields)).compiles
         yield f"compile {compiled if isinstance(compiled, str) else own}"
 
 

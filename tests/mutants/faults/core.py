@@ -430,8 +430,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="the host starts all experts at once",
         file="planc/costing/compute/gemm.py",
-        text="else gemm.groups * framework(plan.framework).expert_call_s",
-        planted="else framework(plan.framework).expert_call_s",
+        text="else gemm.groups * sharded.stack.policy.expert_call_s",
+        planted="else sharded.stack.policy.expert_call_s",
         test="tests/cost/test_compute.py::test_experts_run_as_their_framework_runs_them",
     ),
     Fault(
@@ -720,7 +720,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="a hidden state that ranks hold whole is sent whole by each",
         file="planc/sharding/collectives.py",
-        text="handed_over_bytes(sharded) / plan.mesh.size(*scattering_axes(plan))",
+        text="handed_over_bytes(sharded) / plan.mesh.size(*scattering_axes(plan, sharded.stack))",
         planted="handed_over_bytes(sharded)",
         test="tests/sharding/test_semantics.py::"
         "test_a_hidden_state_that_ranks_hold_whole_is_sent_in_parts_on_older_chips",

@@ -741,8 +741,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="layers ahead are gathered and not counted",
         file="planc/costing/memory/state.py",
-        text="ahead = plan.buckets_ahead(framework(plan.framework).prefetched - 1)",
-        planted="ahead = framework(plan.framework).prefetched - 1",
+        text="ahead = plan.buckets_ahead(sharded.stack.policy.prefetched - 1)",
+        planted="ahead = sharded.stack.policy.prefetched - 1",
         test="tests/cost/test_memory.py::test_buckets_and_layers_ahead_are_held[prefetch 3 layers-5-1]",
     ),
     Fault(

@@ -27,7 +27,7 @@ def core_alone(model: Model, kernel: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Framework:
+class Policy:
     """A framework's rules. The defaults are those of planc's own programs."""
 
     name: str
