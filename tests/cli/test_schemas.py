@@ -16,7 +16,7 @@ from jsonschema import Draft202012Validator, ValidationError
 from planc.calibration.intervals import Ratios, Subject
 from planc.calibration.probes import Measured, predicted_s
 from planc.cli import main, schemas
-from planc.cli.commands import bench, calibrate
+from planc.cli.commands import calibrate
 from planc.driver import load
 from planc.ir.audit import Audit, AuditRow, AxisWire, CompilerReport, PeakMemory, Total
 from planc.ir.probe import Probe
@@ -30,7 +30,7 @@ from tests.calibration.test_fit_machine import machine
 from tests.cli.schemas import valid, valid_text
 from tests.interop.scripts import SCRIPT
 from tests.lab.bench import accuracy as accuracy_bench
-from tests.lab.bench import large, published, search
+from tests.lab.bench import large, published, search, speed
 from tests.lab.published.accuracy import Accuracy, Errors, Refused
 from tests.lab.published.eight_runs import EightRuns
 from tests.lab.published.ranking import Ranking
@@ -197,9 +197,9 @@ def on_paper(monkeypatch: pytest.MonkeyPatch) -> None:
     replaced: list[tuple[Any, str, Any]] = [
         (coordinator, "measure", measure),
         (calibrate, "STEPPED", {"dp_short": calibrate.STEPPED["dp_short"]}),
-        (bench, "_paired", lambda *_: (2.0, 1.0)),
-        (bench, "_costing", lambda *_, **__: 1.0),
-        (bench, "_median", lambda *_: 1.0),
+        (speed, "_paired", lambda *_: (2.0, 1.0)),
+        (speed, "_costing", lambda *_, **__: 1.0),
+        (speed, "_median", lambda *_: 1.0),
         (accuracy_bench, "accuracy", lambda *_, **__: ACCURACY),
         (published, "beside", lambda _: published.Beside(2.0, 70.0, 1.9, 69.0, "fsdp 8")),
     ]
@@ -273,8 +273,8 @@ def test_a_compiled_plan_agrees_with_its_schema(path: Path) -> None:
 
 
 def test_every_format_has_a_schema_and_every_schema_an_answer() -> None:
-    """The formats that planc's source names are those that are published, and each was validated here."""
-    sources = [path.read_text() for root in ("planc", "backends") for path in (ROOT / root).rglob("*.py")]
+    """The formats that planc and its laboratory name are those that are published, and each was validated here."""
+    sources = [path.read_text() for root in ("planc", "backends", "tests/lab") for path in (ROOT / root).rglob("*.py")]
     named = {name for text in sources for name in re.findall(r"planc\.[a-z_.]+/[0-9]+", text)}
     assert named == set(schemas.names()) == {format for format, _, _ in ANSWERS} | BUILT
 

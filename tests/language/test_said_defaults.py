@@ -22,6 +22,8 @@ from tests.random_plans.run import drawn_of
 
 FIGURES = ("memory", "step", "limits", "uncertainty", "targets")
 PIPELINED = HEAD.replace("fsdp 8 > tp 8", "pp 4 > fsdp 2 > tp 8") + BODY
+WHOLE_GRADS = PIPELINED.replace("use       fsdp over fsdp", "shard batch over fsdp\nstore params, optimizer over fsdp")
+"""The layout that torchtitan's pipelines have: it exports what gathers params once a step too."""
 PROSE = 500
 SCHEDULES = ("1f1b", "gpipe", "zbv", "interleaved_zero_bubble(chunks = 2)", "dualpipev")
 
@@ -79,7 +81,8 @@ def test_of_a_bundled_plan(path: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_of_every_kind_of_schedule(schedule: str, tmp_path: Path) -> None:
-    assert law(written(tmp_path, f"{PIPELINED}split layers over pp as {schedule}\n"), whole=True)
+    for text in (PIPELINED, WHOLE_GRADS):
+        assert law(written(tmp_path, f"{text}split layers over pp as {schedule}\n"), whole=True)
 
 
 def test_of_drawn_plans(tmp_path: Path) -> None:
