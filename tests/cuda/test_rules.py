@@ -241,3 +241,11 @@ def gathers_one_by_one(actions: list[Action], stage: int) -> tuple[int, int]:
     kinds = ["forward" if a.kind == "forward" else "backward" for a in actions if a.stage == stage]
     needed = [kind for before, kind in pairwise(["forward", *kinds]) if before == "forward"]
     return needed.count("forward"), needed.count("backward")
+
+
+def test_a_rank_with_fewer_rows_of_a_tied_table_sends_fewer_between_the_ends() -> None:
+    """The 69 rows of a tensor rank, over two ranks that store gradients, are 35 and 34."""
+    sentences = ("use zero2 over data", "use tp over tp", "split layers over pp as 1f1b")
+    sharded = propagated(plan_of("tied_rows", "pp 2 > data 2 > tp 2", *sentences, model="llama_micro_tied"))
+    most, *others = (predicted(sharded, 0, rank)["all_reduce", "pp", "fp32"].bytes for rank in range(4))
+    assert [most - other for other in others] == [0, 64 * 4, 64 * 4]

@@ -29,9 +29,10 @@ def predicted(sharded: Sharded, stage: int, rank: int | None = None) -> Totals:
 
 
 def _share(roles: Roles, row: Collective, rank: int) -> float:
-    """Payload of a gather of an update on `rank` as a part of the largest: ranks that fully_shard gave fewer rows hand
-    over fewer to those of tensor parallelism, which are asked first (`gather_whole_updates`)."""
-    if row.carries != "update":
+    """Payload on `rank` of a gather of an update, or of a sum of a tied gradient between the ends of a pipeline, as a
+    part of the largest: ranks that fully_shard gave fewer rows hand over fewer, to those of tensor parallelism, which
+    are asked first (`gather_whole_updates`), and to the other end."""
+    if row.carries != "update" and not (row.carries == "grad" and row.axes == roles.pipeline):
         return 1.0
     p, mesh = roles.sharded.param[row.tensor], roles.plan.mesh
     axes, dim = stored_over(roles, p), stored_dim(roles, p)
