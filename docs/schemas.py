@@ -223,6 +223,7 @@ def schemas() -> dict[str, Schema]:
                 "pareto": array(_candidate()),
                 "room_gib": NUMBER,
                 "nearest_miss": nullable(_candidate()),
+                "may_fit": TRUTH,
                 "cut_short": nullable({"enum": ["time", "interrupt", "memory"]}),
                 "most_layouts": WHOLE,
                 "equivalent": WHOLE,

@@ -13,7 +13,7 @@ class Stack:
     """The software that runs a plan, as far as its cost depends on it."""
 
     policy: Policy
-    """What its framework decides where the plan says nothing."""
+    """Decisions of its framework where the plan says nothing."""
     xla: bool
     """True if XLA compiles a step as one program, as on TPUs: no host starts kernels one by one, and it chooses which
     buffers share memory. False where torch starts one kernel after the other."""

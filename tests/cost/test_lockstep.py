@@ -27,7 +27,7 @@ UNEVEN = " stages [embed + 7, 9, 9, 7 + head]"
 def both(folder: Path, stages: str = "") -> tuple[Sharded, Timed, Timed]:
     """The layouts, and the step of ranks with a program each and with one of all."""
     sharded = sharded_of(folder, PLAN.format(stages=stages))
-    return sharded, step_time(sharded), step_time(replace(sharded, lockstep=True))
+    return sharded, step_time(sharded), step_time(replace(sharded, stack=replace(sharded.stack, lockstep=True)))
 
 
 def ends_s(apart: Timed) -> float:
@@ -46,7 +46,7 @@ def test_every_stage_takes_as_long_as_the_longest(tmp_path: Path) -> None:
 def test_both_ends_are_shared_by_all_ranks(tmp_path: Path) -> None:
     sharded, apart, together = both(tmp_path)
     assert [c.forward_s for c in together.costs] == pytest.approx([apart.costs[1].forward_s + ends_s(apart) / 4] * 4)
-    one = replace(sharded, lockstep=True)
+    one = replace(sharded, stack=replace(sharded.stack, lockstep=True))
     assert copies_run(one, 2) == {"first": 0.25, "block": 8, "last": 0.25} and copies_run(sharded, 2) == {"block": 8}
     assert updated_load(one, 2) == {"first": 1, "block": 8, "last": 1}
 
@@ -61,7 +61,7 @@ def test_a_step_is_as_long_as_its_ticks(tmp_path: Path) -> None:
 
 def test_a_target_says_which_ranks_run_one_program(tmp_path: Path) -> None:
     found = {t: examine(written(tmp_path, PLAN.format(stages="") + f"target {t}\n")).costed for t in ("cuda", "xla")}
-    assert {t: costed is not None and costed.sharded.lockstep for t, costed in found.items()} == {
+    assert {t: costed is not None and costed.sharded.stack.lockstep for t, costed in found.items()} == {
         "cuda": False,
         "xla": True,
     }

@@ -16,7 +16,7 @@ TRAINED = (
     *("mixtral_micro", "qwen3_moe_micro", "deepseek_micro"),
 )
 """Models with a bundled module on both stacks."""
-ALONE = ("gpt", "mpt", "gemma3", "gpt_oss", "llama4")
+ALONE = ("gpt", "mpt", "gemma3", "gpt_oss", "llama4", "qwen2")
 """Families without a module on one stack or both."""
 TARGETED = tuple(n for n, family in model_names().items() if family not in ALONE)
 

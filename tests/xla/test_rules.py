@@ -198,7 +198,7 @@ def test_a_torus_keeps_its_reduce_scatters_and_narrow_gathers() -> None:
 
 
 def test_gradients_that_are_summed_are_summed_on_every_stage(tmp_path: Path) -> None:
-    """Of drawn plans: experts of pipelines too, whose sums the program says itself."""
+    """Experts of pipelines in drawn plans too, whose sums the program says itself."""
     routed = 0
     for seed in range(40):
         plan = build_file(write(draw(seed, small=True), tmp_path), target="xla").plan

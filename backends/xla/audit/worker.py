@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from planc.ir.plan import Plan
     from planc.ir.program_text import ProgramText
-    from planc.ir.read_plan import read_plan
 
 LOG_LEVELS = {
     "TPU_SKIP_MDS_QUERY": "1",
@@ -46,6 +45,7 @@ OPTIONS = {"xla_jf_spmd_threshold_for_windowed_einsum_mib": "1000000"}
 
 def main(folder: Path) -> None:
     from planc.backends.xla.runtime.start_up import prepare_environment
+    from planc.ir.read_plan import read_plan
 
     os.environ["JAX_TRACEBACK_FILTERING"] = "off"  # so that the last line is the error's own
     request = json.loads((folder / "request.json").read_text())

@@ -318,22 +318,22 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="a compiled loss keeps its fp32 logits all the same",
         file="planc/costing/memory/activations.py",
-        text='if plan.compiled("loss"):\n        return framework',
-        planted='if plan.compiled("head"):\n        return framework',
+        text='if plan.compiled("loss"):\n        return sharded',
+        planted='if plan.compiled("head"):\n        return sharded',
         test="tests/cost/test_memory.py::test_a_compiled_loss_makes_the_gradient_alone",
     ),
     Fault(
         name="a framework's product keeps its input gathered",
         file="planc/costing/step/offload.py",
-        text="found = [_before_gather(o, tensor) if _saves_divided(sharded.plan, o) else None for o in later]",
+        text="found = [_before_gather(o, tensor) if _saves_divided(sharded, o) else None for o in later]",
         planted="found = [None for o in later]",
         test="tests/calibration/test_accuracy.py::test_the_compiler_meets_the_closed_forms_tensor_by_tensor",
     ),
     Fault(
         name="a product of experts keeps its input as before the dispatcher",
         file="planc/costing/step/offload.py",
-        text="return rules.saves_divided and o.op.region != EXPERTS and not shared",
-        planted="return rules.saves_divided and not shared",
+        text="return policy.saves_divided and o.op.region != EXPERTS and not shared",
+        planted="return policy.saves_divided and not shared",
         test="tests/cost/test_memory.py::test_experts_keep_what_the_dispatcher_gathers",
     ),
     Fault(
