@@ -57,7 +57,7 @@ class FieldTable:
     """The release or commit whose defaults these are."""
     fields: tuple[Field, ...]
     settings: Mapping[str, Callable[[Any], Any]]
-    """How each setting follows from the fields."""
+    """The way in which each setting follows from the fields."""
     prepared: Callable[[Document], Document] | None = None
     """A document as the system's files have it to one whose fields have the names of `fields`: for files that hold
     them under another name."""

@@ -93,7 +93,7 @@ class Found(Sequence[Candidate], InNotebook):
     """Layouts that are no answer, by their reason, the most frequent first. Those that a bound excludes are not
     asked about."""
     nearest_miss: Candidate | None = None
-    """Where nothing fits: the layout that breaks no rule and needs the least memory."""
+    """The nearest miss where nothing fits: the layout that breaks no rule and needs the least memory."""
     may_fit: bool = False
     """True if the nearest miss fits at the lower end of what it may hold: `check` warns of it (W0508)."""
     cut_short: Ends = ""
