@@ -22,7 +22,7 @@ step "A sentence that a target cannot do is refused, not dropped" \
 
 measured() { # what this machine does on a stack is measured once, and kept
   [ -f "$runs/machine_$1.plan" ] || step "Measure this machine: $2" \
-    calibrate --target "$1" --devices 4 --window 0.02 -o "$runs/machine_$1.plan"
+    calibrate --target "$1" --devices 4 --no-tables --window 0.02 -o "$runs/machine_$1.plan"
 }
 measured cuda torch
 step "Train on torch: 4 processes" \

@@ -71,6 +71,15 @@ def test_json_holds_every_number(
     assert [s["name"] for s in found["steps"]] == ["dp_short", "dp_tp"]
 
 
+def test_without_tables(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither measured nor written: costs take the fitted curves."""
+    monkeypatch.setattr(calibrate, "STEPPED", {"dp_short": calibrate.STEPPED["dp_short"]})
+    for words, tables in ((("--no-tables",), False), ((), True)):
+        file = tmp_path / f"{tables}.plan"
+        assert run(capsys, "calibrate", "--devices", "2", *words, "-o", str(file))[0] == 0
+        assert ("measured matmul of" in file.read_text(), "measured attention of" in file.read_text()) == (tables,) * 2
+
+
 @pytest.mark.parametrize("devices", [2, 3, 4, 6, 64])
 def test_its_steps_are_plans_without_a_finding(tmp_path: Path, devices: int) -> None:
     for path in calibrate.stepped(tmp_path, "cpu_local", devices):

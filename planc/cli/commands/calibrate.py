@@ -51,6 +51,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--devices", type=int, default=4, metavar="N", help="how many work at once (4)")
     parser.add_argument("--dtype", action="append", choices=("fp32", "bf16", "fp16"), help="of matmuls (fp32)")
+    parser.add_argument(
+        "--no-tables", action="store_true", help="measure no tables of matmuls and attention by size (in half the time)"
+    )
     parser.add_argument("--window", type=float, default=0.1, metavar="S", help="seconds of each measurement (0.1)")
     parser.add_argument(
         "-o", dest="output", default="calibrated.plan", metavar="FILE.plan", help="what to write (calibrated.plan)"
@@ -218,9 +221,9 @@ def _found(options: argparse.Namespace, folder: Path) -> Calibrated:
     cluster = next(iter(loaded.values())).cluster
     dtypes, large = options.dtype or ("fp32",), bool(cluster.chip.cores)
     fitted = probes(options.devices, dtypes, large=large)
-    wanted = [*fitted, *table_probes(dtypes, large=large)]
+    tables = [] if options.no_tables else table_probes(dtypes, large=large)
     tell = _print_progress if sys.stderr.isatty() else _no_progress
-    took = measure(options.target, options.devices, wanted, plans, window_s=options.window, tell=tell)
+    took = measure(options.target, options.devices, [*fitted, *tables], plans, window_s=options.window, tell=tell)
     steps = [step_of(plan, took.step_s(name), options.target) for name, plan in loaded.items()]
     return calibrate(cluster, took.probes[: len(fitted)], steps, took.probes[len(fitted) :])
 

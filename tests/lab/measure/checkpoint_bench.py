@@ -6,6 +6,7 @@ Run as a module it is one rank: the tiny preset's model takes steps, and saves i
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -49,7 +50,9 @@ def measure(target: Target, runs: int, timeout_s: float = 600.0, preset: Path | 
             folder,
             str(path),
         ]
-        done = launch.run(argv, launch.processes(plan, load_backend(target)), timeout_s=timeout_s)
+        # A rank finds `tests` where this process does: an installed planc does not hold it.
+        found = {"PYTHONPATH": os.pathsep.join(sys.path)}
+        done = launch.run(argv, launch.processes(plan, load_backend(target)), env=found, timeout_s=timeout_s)
     if not done.ok:
         raise OSError(f"a rank ended with status {done.returncode}: {done.outputs[done.failed_rank or 0][-500:]}")
     line = next(line for line in done.outputs[0].splitlines() if line.startswith(MARK))
