@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 WIDE = 2.0
 """Standard deviation of a prior's logarithm: wide, so that only parameters that no probe touches stay at it."""
-STEPS_WEIGHT = 6.0
+STEPS_WEIGHT = 12.0
 """Weight of the whole training steps beside one kind of probe: steps are what users ask about."""
 STARTS: tuple[dict[str, float], ...] = ({}, {"dispatch": 5e-4}, {"dispatch": 3e-4, "call": 6e-3, "step": 5e-2})
 """Starting values other than the priors. The loss has several minima: `dispatch` has no slope below the kernels'

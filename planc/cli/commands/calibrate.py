@@ -35,11 +35,12 @@ STEPPED: dict[str, tuple[int, str, str, tuple[str, ...]]] = {
     "dp_micro": (8, "64 tokens microbatch 2", "llama_micro", (DP,)),
     "ddp_often": (16, "32 tokens microbatch 1", "llama_micro", ("use ddp over dp",)),
     "zero2": (8, "32 tokens microbatch 2", "llama_tiny", ("use zero2 over dp",)),
+    "fsdp": (4, "64 tokens microbatch 4", "llama_tiny", ("use fsdp over dp",)),
     "dp_tp": (4, "64 tokens microbatch 4", "llama_tiny", (DP, TP)),
     "dp_tp_sp": (2, "64 tokens microbatch 2", "llama_tiny", (DP, TP, SP)),
 }
-"""Whole steps that are measured too: data parallelism, with state divided and with tensor parallelism of two. They
-differ in tokens of a microbatch, in microbatches, and in collectives for each."""
+"""Whole steps that are measured too: data parallelism, with state divided, with parameters gathered, and with tensor
+parallelism of two. They differ in tokens of a microbatch, in microbatches, and in collectives for each."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

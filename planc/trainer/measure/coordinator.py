@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median_low
 from typing import Any
 
 from planc.calibration.cpu_contention import CALM
@@ -17,8 +18,8 @@ from planc.ir.target import Target
 from planc.trainer.measure.worker import MARK
 from planc.trainer.run import launch
 
-STEPS = 6
-"""Undisturbed steps to measure of each plan; the fastest counts, as the fastest window does for probes."""
+STEPS = 12
+"""Undisturbed steps to measure of each plan; their median counts, as a training reports its steps."""
 
 
 class MeasuringError(Exception):
@@ -41,19 +42,21 @@ class Measurement:
     """The share of the processors that other work had in each step."""
 
     def step_s(self, plan: str) -> float:
-        """Seconds of the fastest undisturbed step of `plan`, by name; where there is none, of the least disturbed one
-        without the share of its time that other work had."""
-        return self._counted(plan)[1]
+        """Median seconds of the undisturbed steps of `plan`, by name, as a training reports its steps; where there are
+        none, those of the least disturbed one without the share of its time that other work had."""
+        return self._counted(plan)[0]
 
     def disturbed(self, plan: str) -> float:
         """The share (0 to 1) of the processors that other work had in the step of `plan` that `step_s` returns."""
-        return self._counted(plan)[2]
+        return self._counted(plan)[1]
 
-    def _counted(self, plan: str) -> tuple[float, float, float]:
-        """The measured step of a plan that counts: contention beyond the threshold, seconds, others' share."""
+    def _counted(self, plan: str) -> tuple[float, float]:
+        """The measured step of a plan that counts: seconds, others' share."""
         steps = self.steps[plan]
         shares = self.others.get(plan) or (0.0,) * len(steps)
-        return min((max(CALM, share), s * (1 - share), share) for s, share in zip(steps, shares, strict=True))
+        least = max(CALM, min(shares))
+        kept = [(s * (1 - share), share) for s, share in zip(steps, shares, strict=True) if share <= least]
+        return median_low(kept)
 
 
 def rows_of_ranks(
