@@ -28,7 +28,7 @@ from tests.random_plans.promises import write
 
 WORKER = Path(__file__).with_name("worker.py")
 STACKS: tuple[Target, ...] = ("cuda", "xla")
-BUDGET = 1e-5
+BUDGET, BUDGET_FP64 = 1e-5, 1e-9
 """Relative difference of losses, norms and gradients of plans in fp32."""
 NARROW = 2**-4
 """The same where matmuls are in bf16, whose sums one process takes in another order."""
@@ -131,19 +131,24 @@ def launch(
             found(path, {"name": path.stem, "failed": finished.outputs[0][-6000:], "seconds": 0.0, "cpu_s": 0.0})
 
 
+def over(row: Row, text: str) -> list[str]:
+    """The figures of a trained plan that are further from one process than rounding takes them."""
+    narrow = "compute bf16" in text or "optimizer as bf16" in text
+    budget = BUDGET_FP64 if "fp64" in row else NARROW if narrow else BUDGET
+    names = ("loss", "norm", "evaluated", "parameters")
+    figures = {k: max(row[k]) if k == "gradient" else row[k] for k in ("gradient", *names) if k in row}
+    return [f"{name} {value:.1e}" for name, value in figures.items() if not value <= budget]
+
+
 def judged(row: Row, text: str) -> tuple[str, list[str]]:
     """The outcome of a trained plan, and what differs: `equal`, `differs`, `unpredicted`, `raised` or `hangs`."""
     if "late" in row:
         return "hangs", []
     if "failed" in row:
         return "raised", [(row["failed"].strip().splitlines() or ["no output"])[-1][:200]]
-    budget = NARROW if "compute bf16" in text or "optimizer as bf16" in text else BUDGET
-    names = ("loss", "norm", "evaluated", "parameters")
-    figures = {k: max(row[k]) if k == "gradient" else row[k] for k in ("gradient", *names) if k in row}
-    over = [f"{name} {value:.1e}" for name, value in figures.items() if not value <= budget]
-    if over:
+    if far := over(row, text):
         flips = [f"{row['flips']} other picks"] if row.get("flips") else []
-        return "differs", [*over, str(row["where"]), *flips]
+        return "differs", [*far, str(row["where"]), *flips]
     if row.get("collectives"):
         return "unpredicted", row["collectives"][:3]
     return "equal", ["bytes of collectives"] if row.get("wire") else []

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from planc.backends.xla.runtime.session import JaxSession
 from planc.ir.program import Program
 
 
@@ -17,10 +18,24 @@ def in_fp64(program: Program) -> Program:
     import jax
     import jax.numpy as jnp
 
+    from planc.backends.xla.runtime import shards
+
     jax.config.update("jax_enable_x64", True)
     jnp.float32, jnp.int32 = jnp.float64, jnp.int64
+    shards.DTYPES["fp32"] = jnp.float64
     jax.nn.dot_product_attention = _attention  # type: ignore[assignment]
-    return replace(program, text=program.text.replace("COMPUTE = jnp.bfloat16", "COMPUTE = jnp.float64"))
+    text = program.text.replace("COMPUTE = jnp.bfloat16", "COMPUTE = jnp.float64")
+    return replace(program, text=f"{text}# in fp64\n")  # what was loaded of the same text keeps its dtypes
+
+
+def with_state(session: JaxSession) -> JaxSession:
+    """The session with the state of its optimizer and its parameters in fp64, if JAX is."""
+    import jax
+    import jax.numpy as jnp
+
+    # `jnp.float32` is what `in_fp64` made of it
+    session._state = jax.tree.map(lambda x: x.astype(jnp.float32) if x.dtype == "float32" else x, session._state)
+    return session
 
 
 def _attention(

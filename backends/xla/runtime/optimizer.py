@@ -49,15 +49,23 @@ def updates_of(model: Model, settings: Settings) -> optax.GradientTransformation
     def label(path: Any, _: Any) -> str:
         return "muon" if settings.optimizer == "muon" and is_orthogonalised(model, _name(path)) else "adamw"
 
-    both = {"adamw": optax.scale_by_adam(*settings.betas, eps=settings.eps), "muon": scale_by_muon(settings.momentum)}
+    both = {
+        "adamw": optax.scale_by_adam(*settings.betas, eps=settings.eps),
+        "muon": scale_by_muon(model, settings.momentum),
+    }
     return optax.chain(
         optax.partition(both, lambda params: jax.tree_util.tree_map_with_path(label, params)),
         _add_decay(model, settings),
     )
 
 
-def scale_by_muon(momentum: float) -> optax.GradientTransformation:
-    """The orthogonal part of a Nesterov momentum with coefficient `momentum`. A leaf is [..., rows, columns]."""
+def scale_by_muon(model: Model, momentum: float) -> optax.GradientTransformation:
+    """The orthogonal part of a Nesterov momentum with coefficient `momentum`, times the scale of each parameter of
+    `model`. A leaf is [..., rows, columns], with zeros beyond the parameter's where its ranks have uneven parts."""
+
+    def update_of(path: Any, ahead: jax.Array) -> jax.Array:
+        rows, columns = model.shape(model.param[_name(path)])[-2:]
+        return orthogonal(ahead) * scale_of(rows, columns)
 
     def init(params: Any) -> MuonState:
         return MuonState(jax.tree.map(jnp.zeros_like, params))
@@ -65,14 +73,13 @@ def scale_by_muon(momentum: float) -> optax.GradientTransformation:
     def update(grads: Any, state: MuonState, params: Any = None) -> tuple[Any, MuonState]:
         mu = jax.tree.map(lambda m, g: momentum * m + (1 - momentum) * g, state.mu, grads)
         ahead = jax.tree.map(lambda m, g: momentum * m + (1 - momentum) * g, mu, grads)
-        return jax.tree.map(orthogonal, ahead), MuonState(mu)
+        return jax.tree_util.tree_map_with_path(update_of, ahead), MuonState(mu)
 
     return optax.GradientTransformation(init, update)
 
 
 def orthogonal(matrices: jax.Array) -> jax.Array:
-    """Orthogonalise `matrices` [..., rows, columns]: near U V^T of each one's singular vectors, times its scale, in
-    fp32.
+    """Orthogonalise `matrices` [..., rows, columns]: near U V^T of each one's singular vectors, in fp32.
 
     Newton-Schulz iteration of Jordan and others 2024; see `planc.ir.updates`.
     """
@@ -83,7 +90,7 @@ def orthogonal(matrices: jax.Array) -> jax.Array:
     for _ in range(NEWTON_SCHULZ_STEPS):
         gram = x @ x.mT
         x = a * x + (b * gram + c * gram @ gram) @ x
-    whole: jax.Array = (x if wide else x.mT) * scale_of(*matrices.shape[-2:])
+    whole: jax.Array = x if wide else x.mT
     return whole
 
 

@@ -6,6 +6,13 @@ from .fault import Fault
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
+        name="muon: an update is scaled by the padded size of its matrix",
+        file="backends/xla/runtime/optimizer.py",
+        text="rows, columns = model.shape(model.param[_name(path)])[-2:]",
+        planted="rows, columns = ahead.shape[-2:]",
+        test="tests/trainer/test_updates.py::test_jax_updates_as_the_reference_does",
+    ),
+    Fault(
         name="programs: two passes write a function of one name",
         file="backends/xla/emit/remat.py",
         text="def _grouped(stack",
