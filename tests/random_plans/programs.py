@@ -41,6 +41,20 @@ def defined_twice(text: str) -> list[str]:
     ]
 
 
+def unknown_axes(text: str) -> list[str]:
+    """Axes in the specs (`P(...)`) of a JAX program that its mesh does not have."""
+    tree = ast.parse(text)
+    assigned = {
+        n.targets[0].id: n.value for n in tree.body if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Name)
+    }
+    mesh = ast.literal_eval(assigned["MESH"])
+    specs = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id == "P"]
+    named = [
+        n.value for spec in specs for n in ast.walk(spec) if isinstance(n, ast.Constant) and isinstance(n.value, str)
+    ]
+    return sorted(set(named) - set(mesh))
+
+
 def _defined(scope: ast.Module | ast.FunctionDef | ast.ClassDef) -> Iterator[str]:
     nodes: list[ast.AST] = [*scope.body]
     while nodes:

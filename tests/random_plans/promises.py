@@ -33,7 +33,7 @@ from planc.lowering import RUNTIMES, lower_sharded
 from planc.syntax import parse_text
 from planc.syntax.fmt import format_text
 from tests.random_plans.pieces import Drawn
-from tests.random_plans.programs import defined_twice
+from tests.random_plans.programs import defined_twice, unknown_axes
 
 ANSWER_S = 5.0
 """CPU seconds that one answer may take."""
@@ -262,6 +262,7 @@ def answer(path: Path, target: Target, examined: Examined, outcome: Outcome, *, 
         if isinstance(made, Program):
             assert not foreign(made.text), f"{runtime}: {foreign(made.text)}"
             assert not (twice := defined_twice(made.text)), f"{runtime}: {', '.join(twice)} defined twice"
+            assert runtime != "jax" or not unknown_axes(made.text), f"{runtime}: no axes {unknown_axes(made.text)}"
             outcome.texts[runtime] = made.text
     if not thorough:
         return

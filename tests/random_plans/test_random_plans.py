@@ -105,7 +105,7 @@ def read(folder: Path) -> Drawn:
 
 @pytest.mark.parametrize("folder", CHECKED, ids=lambda p: p.name)
 def test_what_was_mended_stays_so(folder: Path, tmp_path: Path) -> None:
-    prove(read(folder), tmp_path)
+    assert prove(read(folder), tmp_path).kind == "lowered"
 
 
 def test_a_failing_plan_is_shrunk(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from planc.backends.common.source_writer import beside, call, causes, fill
 from planc.backends.xla.analysis.attention import attentions, balanced, keyed_axes, rings, runs_splash
 from planc.backends.xla.analysis.layouts import Spec, batch_spec, spec_of
+from planc.backends.xla.analysis.mesh_factors import parts
 from planc.backends.xla.analysis.pipeline import pipelined
 from planc.backends.xla.emit.specs import axis_text, spec_text
 from planc.backends.xla.emit.splash import filled_up, splash_constants, splash_function
@@ -25,7 +26,7 @@ def context_axes(plan: Plan) -> tuple[str, ...]:
 
 def rows_spec(sharded: Sharded) -> Spec:
     """Tokens and targets [sequences, S] as the model takes them."""
-    return (batch_spec(sharded.plan)[0], context_axes(sharded.plan))
+    return (batch_spec(sharded.plan)[0], parts(sharded.plan, context_axes(sharded.plan)))
 
 
 def given_spec(sharded: Sharded) -> Spec:

@@ -106,8 +106,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="the most disturbed step counts",
         file="planc/trainer/measure/coordinator.py",
-        text="return min((max(CALM, share), s * (1 - share), share)",
-        planted="return max((max(CALM, share), s * (1 - share), share)",
+        text="least = max(CALM, min(shares))",
+        planted="least = max(CALM, *shares)",
         test="tests/calibration/test_cpu_contention.py::test_the_least_disturbed_step_counts_without_what_others_took",
     ),
     Fault(

@@ -6,6 +6,13 @@ from .fault import Fault
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
+        name="xla: tokens are laid out over an axis that a view has cut",
+        file="backends/xla/emit/context_parallel.py",
+        text="parts(sharded.plan, context_axes(sharded.plan))",
+        planted="context_axes(sharded.plan)",
+        test="tests/random_plans/test_random_plans.py::test_what_was_mended_stays_so[view_of_context]",
+    ),
+    Fault(
         name="muon: an update is scaled by the padded size of its matrix",
         file="backends/xla/runtime/optimizer.py",
         text="rows, columns = model.shape(model.param[_name(path)])[-2:]",
