@@ -7,13 +7,17 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import pytest
+import torch
+import torch.nn.functional as F
 
 from planc.backends.common.shrunk import shrunk, size_changes
 from planc.backends.cuda.audit import run as auditing
+from planc.backends.cuda.audit.attention import one_kernel_attention
 from planc.backends.cuda.audit.predict import predicted
 from planc.cli import main
 from planc.diag import PlanError
@@ -36,6 +40,18 @@ def test_a_layout_moves_and_holds_what_was_predicted(name: str) -> None:
     assert differences(found.rows) == [] and found.unparsed == ()
     assert sum(row.observed.count for row in found.rows) > 10
     assert all(abs(m.relative) <= PEAK_WITHIN for m in found.memory)
+
+
+@pytest.mark.parametrize("width", [8, 24, 32])
+def test_attention_is_one_kernel_whatever_the_width_of_its_values(width: int) -> None:
+    """Keys of 24, as DeepSeek's: its values may be wider."""
+    q, k, v = (torch.zeros(1, 2, 4, wide, requires_grad=True) for wide in (24, 24, width))
+    tracker: Any = SimpleNamespace(hold=lambda tensors: None)
+    with one_kernel_attention(tracker):
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    mixed.sum().backward()
+    assert mixed.shape == v.shape
+    assert all(x.grad is not None and x.grad.shape == x.shape for x in (q, k, v))
 
 
 @pytest.mark.launch

@@ -1,8 +1,8 @@
 """Attention as the one kernel that it is on a CUDA device, where the CPU has none.
 
-Values may be narrower than keys: the memory-efficient kernel takes them; the CPU's fused kernel does not, and torch
-would store every score. Rows may be the last of more keys: the flash kernel knows that without a mask, and the CPU's is
-given one. The kernel saves its inputs, its output and one number a row.
+Values may be narrower than keys, or wider: the memory-efficient kernel takes them; the CPU's fused kernel does not,
+and torch would store every score. Rows may be the last of more keys: the flash kernel knows that without a mask, and
+the CPU's is given one. The kernel saves its inputs, its output and one number a row.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, tracker: MemoryTracker) -> Tensor:
-        mixed = torch.empty_like(q[..., : v.shape[-1]], memory_format=torch.contiguous_format)
+        mixed = q.new_empty(*q.shape[:-1], v.shape[-1])
         rows = torch.empty(q.shape[:-1], dtype=torch.float32)
         tracker.hold((mixed, rows))
         ctx.save_for_backward(q, k, v, mixed, rows)

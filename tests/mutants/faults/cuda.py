@@ -6,6 +6,13 @@ from .fault import Fault
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
+        name="audit: attention makes what is as wide as its keys",
+        file="backends/cuda/audit/attention.py",
+        text="q.new_empty(*q.shape[:-1], v.shape[-1])",
+        planted="torch.empty_like(q[..., : v.shape[-1]])",
+        test="tests/audit/test_audit.py::test_attention_is_one_kernel_whatever_the_width_of_its_values",
+    ),
+    Fault(
         name="an audit asks ranks for their number in a group alone, not for who is in it",
         file="backends/cuda/audit/places.py",
         text="(place, ranks_of(made.get_group(name)))",
