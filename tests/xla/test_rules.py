@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from planc.backends.xla.audit.predict import by_axis, predicted
 from planc.backends.xla.rules import ORDER, realise
+from planc.ir.audit import AxisWire, judged
 from planc.ir.collective import Collective
 from planc.ir.sharding import Sharded
 from planc.language.build import build_file
@@ -131,6 +134,8 @@ COMPILED = {
     "cp": {("all_gather", "cp"): 294912, ("all_reduce", "cp"): 10509360},  # and 360 bytes of tokens' numbers
     "ring": {("all_reduce", "cp"): 9919536, ("send_recv", "cp"): 983040},  # and 144 bytes of tokens' numbers
 }
+DRAWN = tomllib.loads(Path(__file__).with_name("drawn_wire.toml").read_text())
+DRAWN_WITHIN = 0.04
 SCALARS_BYTES = 100
 """The loss and the norm's parts are summed in a few scalars that the rules do not count one by one."""
 
@@ -154,6 +159,20 @@ def test_the_rules_give_what_was_compiled(name: str) -> None:
     assert wire.keys() == COMPILED[name].keys()
     for key, seen in COMPILED[name].items():
         assert 0 <= seen - wire[key] <= SCALARS_BYTES, (key, wire[key], seen)
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_drawn_plans_move_what_was_compiled(name: str, tmp_path: Path) -> None:
+    """Over each axis, whatever the operation: sums over ranks of the batch and of the sequence, of each use of a tied
+    table, of what only the optimizer divides; keys that a pipeline gathers again."""
+    path = tmp_path / f"{name}.plan"
+    path.write_text(DRAWN[name]["plan"])
+    plan = build_file(path, target="xla").plan
+    assert plan is not None
+    said, seen = by_axis(predicted(propagated(plan))), DRAWN[name]["wire"]
+    axes = {*said, *seen}
+    rows = (AxisWire(axis=a, predicted_bytes=said.get(a, 0), observed_bytes=seen.get(a, 0)) for a in axes)
+    assert [w for w in judged(tuple(rows)) if abs(w.relative) > DRAWN_WITHIN] == []
 
 
 FSDP_OF_SLICES = "use hsdp over replica, fsdp"

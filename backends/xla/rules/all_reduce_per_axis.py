@@ -18,10 +18,11 @@ NAME = "all_reduce_per_axis"
 def apply(sharded: Sharded, rows: Rows) -> Rows:
     if platform(sharded) == "tpu":
         return rows
-    return tuple(part for row in rows for part in _split_by_axis(sharded, row))
+    return tuple(part for row in rows for part in split_by_axis(sharded, row))
 
 
-def _split_by_axis(sharded: Sharded, row: Collective) -> Rows:
+def split_by_axis(sharded: Sharded, row: Collective) -> Rows:
+    """A `row` that sums a gradient over ranks of the batch and others in two, one over each; any other as it is."""
     batch = tuple(a for a in row.axes if a in sharded.plan.data_axes)
     rest = tuple(a for a in row.axes if a not in batch)
     if row.carries != "grad" or row.op != "all_reduce" or not batch or not rest or of_experts(sharded, row):

@@ -1,8 +1,9 @@
 """On virtual CPU devices a reduce-scatter is an all-reduce and a local slice: twice the bytes on the wire.
 
-What is summed over further axes too is summed over them on the whole; where these divide the batch as well, in one
-all-reduce over all of them. A weight of `linear` with a backward of its own is laid out at once: the further sum
-comes after its slice (fsdp 2 > tp 2 with the sequence over tp, replica 2 > ep 2). The TPU compiler makes the
+What is summed over further axes too is summed over them on the whole: over all that divide the batch in one all-reduce,
+and over the others in another (`all_reduce_per_axis`). A weight of `linear` with a backward of its own is laid out at
+once: the further sum comes after its slice (fsdp 2 > tp 2 with the sequence over tp, replica 2 > ep 2; norms and the
+table of cp 2 inside fsdp 2 > replica 2, stored over cp, are summed whole over each). The TPU compiler makes the
 reduce-scatter of a Llama step (16 x 4), but not of every program: the audit says which. What `experts` scatters
 stays so: it is said there.
 """
@@ -12,28 +13,37 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planc.backends.xla.analysis.layouts import own_gradient
+from planc.backends.xla.rules.all_reduce_per_axis import split_by_axis
 from planc.backends.xla.rules.rule import Rows, changed, of_experts, of_tokens, platform
 from planc.ir.collective import Collective
 from planc.ir.sharding import Sharded
 
 NAME = "all_reduce_then_slice"
-Key = tuple[str, str, int]
+Key = tuple[str, str, str, int]
 
 
 def apply(sharded: Sharded, rows: Rows) -> Rows:
     if platform(sharded) == "tpu":
         return rows
+    at_once = _laid_out_at_once(sharded)
     said = {id(r) for r in rows if of_tokens(sharded, r) or of_experts(sharded, r)}
-    scattered = {_key(r): r for r in rows if r.op == "reduce_scatter" and id(r) not in said}
-    said |= {id(r) for r in rows if r.op == "all_reduce" and r.tensor in _laid_out_at_once(sharded)}
-    data = set(sharded.plan.data_axes)
-    joined = {
-        _key(r): r
-        for r in rows
-        if id(r) not in said and _follows_reduce_scatter(r, scattered) and data.issuperset(r.axes)
-    }
-    kept = [r for r in rows if joined.get(_key(r)) is not r]
-    return tuple(row if id(row) in said else _as_all_reduce(sharded, row, scattered, joined) for row in kept)
+    said |= {id(r) for r in rows if r.op == "all_reduce" and r.tensor in at_once}
+    scattered = {_key(r) for r in rows if r.op == "reduce_scatter" and id(r) not in said}
+    further: dict[Key, list[Collective]] = {}
+    for r in rows:
+        if id(r) not in said and _key(r) in scattered and (r.op, r.carries) == ("all_reduce", "grad"):
+            further.setdefault(_key(r), []).append(r)
+    joined = {id(r) for found in further.values() for r in found}
+    return tuple(
+        made
+        for row in rows
+        if id(row) not in joined
+        for made in (
+            (row,)
+            if id(row) in said or row.op != "reduce_scatter"
+            else _whole(sharded, row, further.get(_key(row), []), apart=row.tensor not in at_once)
+        )
+    )
 
 
 def _laid_out_at_once(sharded: Sharded) -> set[str]:
@@ -44,21 +54,13 @@ def _laid_out_at_once(sharded: Sharded) -> set[str]:
     return {p for o in sharded.op.values() if o.op.kind == "matmul" for p in o.op.params}
 
 
-def _follows_reduce_scatter(row: Collective, scattered: dict[Key, Collective]) -> bool:
-    return row.op == "all_reduce" and row.carries == "grad" and _key(row) in scattered
-
-
 def _key(row: Collective) -> Key:
-    return row.carries, row.tensor, row.stage
+    return row.carries, row.tensor, row.section, row.stage  # each use of a tied table has sums of its own
 
 
-def _as_all_reduce(
-    sharded: Sharded, row: Collective, scattered: dict[Key, Collective], joined: dict[Key, Collective]
-) -> Collective:
-    mesh, other = sharded.plan.mesh, joined.get(_key(row))
-    if row.op == "reduce_scatter":
-        axes = mesh.in_order((*row.axes, *(other.axes if other else ())))
-        return changed(replace(row, axes=axes, group_size=mesh.size(*axes)), NAME, op="all_reduce")
-    if _follows_reduce_scatter(row, scattered):
-        return changed(row, NAME, buffer_bytes=row.buffer_bytes * scattered[_key(row)].group_size)
-    return row
+def _whole(sharded: Sharded, row: Collective, further: list[Collective], *, apart: bool) -> Rows:
+    """The sums in place of a reduce-scatter and of those over `further` axes."""
+    mesh = sharded.plan.mesh
+    axes = mesh.in_order((*row.axes, *(a for r in further for a in r.axes)))
+    summed = changed(replace(row, axes=axes, group_size=mesh.size(*axes)), NAME, op="all_reduce")
+    return split_by_axis(sharded, summed) if apart else (summed,)
