@@ -19,6 +19,8 @@ OTHERS := $(VERSIONS)/torch-2.12/.ready $(VERSIONS)/torch-2.14/.ready
 
 .PHONY: help demo test check lint docs goldens long all presets grammar torch-xla ends lock sbom advisories pages playground later-pythons hooks changelog packages docs-site clean
 .DEFAULT_GOAL := help
+# Every process would compile planc anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10

@@ -79,11 +79,11 @@ LAUNCHES = {
 }
 
 
-def tier(name: str, slow: Collection[str], quick: Collection[str]) -> list[pytest.MarkDecorator]:
-    """The marks of a case's tier: `make test` trains the quick ones, CI all that are not slow."""
-    if name in slow:
-        return [pytest.mark.slow]
-    return [] if name in quick else [pytest.mark.long]
+def tier(name: str, in_ci: Collection[str], quick: Collection[str]) -> list[pytest.MarkDecorator]:
+    """The marks of a case's tier: `make test` trains the quick ones, CI those of `in_ci` too, `make all` all."""
+    if name in quick:
+        return []
+    return [pytest.mark.long] if name in in_ci else [pytest.mark.slow]
 
 
 def sampled(names: Iterable[str], every: int = 4) -> list[Any]:

@@ -297,34 +297,17 @@ UNEVEN: dict[str, tuple[str, ...]] = {
 }
 """A vocabulary of 137 tokens, of which the last rank has fewer."""
 
-SELDOM = {
-    *("hsdp_step", "two_axes", "fsdp_microbatch", "dp_tp_no_vocab", "zero1_tp_sp_no_vocab", "heads_only", "head_whole"),
-    "four_chunks_per_pass",
-    *("tp_two_axes", "1f1b_recompute", "zero_bubble_tp", "zbv_tp", "dualpipev_uneven", "interleaved_uneven"),
-    *("cp", "cp_in_order", "cp_recompute", "ring", "ulysses_tp", "cp_mistral_micro"),
-    *("tied_hsdp", "tied_dp_tp", "tied_tp_no_vocab", "tied_embed", "tied_cp", "tied_dualpipev_tp", "tied_qwen3_micro"),
-    *("two_keys", "one_key_cp"),
-    *("replay_attention", "replay_light_tp", "replay_swiglu_tp", "keep_matmul_tp", "float8_tensorwise_tp"),
-    "keep_matmul_ulysses",
-    *("ring_mistral_micro_fsdp", "ring_mistral_micro_in_order", "cp_flash", "cp_unfused"),
-    *("part_of_axes", "two_parts_recomputed", "buckets_step", "buckets_1f1b", "state_bf16_whole", "state_bf16_tp"),
-    *("keep_ring_tp", "uneven_tp_sp", "uneven_four", "uneven_tied"),
-    *("lora_dp", "lora_zero2", "lora_fsdp_step", "lora_fsdp_tp_sp", "lora_one_matrix", "frozen_attention"),
-    *("kernel_unfused", "keep_matmul", "every_other_tp", "offload_tp", "mistral_micro", "qwen3_micro_tp"),
-    *("dp", "zero2", "params_and_optimizer", "fsdp_bf16", "buckets", "buckets_ahead", "dp_tp", "ffn_and_vocab"),
-    *("two_parts", "lora_fsdp", "lora_tp_alone", "frozen_embedding", "frozen_head", "head_alone", "gpipe"),
-    *("interleaved_1f1b", "zero_bubble", "1f1b_uneven", "four_chunks", "cp_fsdp", "cp_end_alone", "ulysses"),
-    *("ring_mistral_micro", "keep_attention", "keep_attention_tp", "offload_inputs", "replay_ffn_tp", "keep_ring"),
-    *("float8_tensorwise", "state_bf16_1f1b", "two_parts_fsdp", "part_of_axes_fsdp", "qwen3_micro", "tied_fsdp"),
-    *("tied_gpipe_four", "tied_zbv", "one_key_qwen3_micro"),
-}
-"""Beside others that are much like them, or with no pair of features that others lack: trained by `make all` and
-`make parity`, not by every run."""
-
 QUICK = {
     *("one", "zero1", "fsdp_tp_sp", "zbv", "ring_in_order", "lora_fsdp_tp_recompute"),
 }
-"""One of each mechanism: trained by `make test`. CI trains the others too, but for those that are seldom trained."""
+"""Trained by `make test`."""
+IN_CI = {
+    *("hsdp", "on_embed", "fsdp_step", "recompute_core", "override", "lora_hsdp", "frozen_embedding_tp_sp"),
+    *("looped_bfs", "dualpipev", "cp_pp", "ring_tp", "ring_flash", "ulysses_fsdp", "outside_in", "offload"),
+    *("keep_attention_cp", "float8_rowwise_tp", "state_bf16", "tied_interleaved_tp", "one_key", "uneven_1f1b"),
+    "ring_bf16",
+}
+"""Trained by CI too, with each mechanism among them; `make all` and `make parity` train all."""
 
 LAYOUTS = {
     **ONE,

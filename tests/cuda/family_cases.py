@@ -53,8 +53,15 @@ FAMILY: dict[str, Case] = {
     ),
 }
 
-QUICK = ()
-"""Those that `make test` trains; CI trains the others too."""
+IN_CI = (
+    "third_projection",
+    "head_dim_stored",
+    "head_dim_pipeline",
+    "heads_gathered",
+    "rows_of_ffn",
+    "one_sibling_whole",
+)
+"""Those that CI trains."""
 
 
 def family_case(name: str) -> Plan:

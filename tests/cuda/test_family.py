@@ -13,13 +13,13 @@ from planc.lowering import lower_plan
 from tests.launches import Row, case, tier
 from tests.plans import propagated
 
-from .family_cases import FAMILY, QUICK, family_case
+from .family_cases import FAMILY, IN_CI, family_case
 
 BUDGET = 1e-5
 DIVIDED_INSIDE = ["head_dim", "head_dim_stored", "head_dim_sp", "head_dim_rests", "head_dim_pipeline"]
 
 
-CASES = [case("cuda-4", name, *tier(name, slow=(), quick=QUICK)) for name in FAMILY]
+CASES = [case("cuda-4", name, *tier(name, IN_CI, quick=())) for name in FAMILY]
 
 
 @pytest.mark.parametrize("name", CASES)

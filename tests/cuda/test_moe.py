@@ -32,9 +32,8 @@ GROUPS = {"mixtral": MIXTRAL, "qwen3": QWEN3, "deepseek": DEEPSEEK}
 
 def cases(*left_out: str) -> list[Any]:
     """Layouts of all groups but those left out."""
-    slow = {name for group in GROUPS.values() for name in group} - {*CI}
     return [
-        case("cuda-4-compiled" if name.startswith("compile") else "cuda-4", name, *tier(name, slow, QUICK))
+        case("cuda-4-compiled" if name.startswith("compile") else "cuda-4", name, *tier(name, CI, QUICK))
         for group in GROUPS.values()
         for name in group
         if name not in left_out

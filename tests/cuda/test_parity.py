@@ -14,13 +14,13 @@ from .cases import (
     CONTEXT,
     FINE_TUNED,
     FLOAT8,
+    IN_CI,
     KEYS,
     MODELS,
     NARROW_STATE,
     ONE,
     PIPELINE,
     QUICK,
-    SELDOM,
     STATE,
     TENSOR,
     THREE_D,
@@ -56,9 +56,8 @@ GROUPS = {
 
 def params(*left_out: str) -> list[Any]:
     """Layouts of all groups but those left out; eight processes and compiling are slow on two cores."""
-    slow = {*THREE_D, *TIED_3D, *COMPILED, *SELDOM}
     return [
-        case(LAUNCH.get(group, "cuda-4"), name, *tier(name, slow, QUICK))
+        case(LAUNCH.get(group, "cuda-4"), name, *tier(name, IN_CI, QUICK))
         for group, layouts in GROUPS.items()
         if group not in left_out
         for name in layouts

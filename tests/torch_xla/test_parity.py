@@ -14,8 +14,8 @@ from tests.torch_xla.cases import LAYOUTS, layout
 
 NEAR = 1e-5
 
-QUICK, IN_CI = (), ("zero1", "fsdp_tp_sp", "fsdp_cp", "mixtral_capacity")
-CASES = [case("torch_xla", name, *tier(name, {*LAYOUTS} - {*IN_CI}, QUICK)) for name in LAYOUTS]
+IN_CI = ("fsdp_tp_sp", "fsdp_cp", "mixtral_capacity")
+CASES = [case("torch_xla", name, *tier(name, IN_CI, ())) for name in LAYOUTS]
 
 STORED: tuple[tuple[str, Noun], ...] = (("params", "params"), ("exp_avg", "optimizer"))
 

@@ -175,32 +175,6 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
 }
 """Layouts of up to eight devices, each to train as one device does."""
 
-SELDOM = {
-    *("two_axes", "dp_tp", "fsdp_tp", "fsdp4_tp_sp", "tp_outside", "heads_only", "ffn_vocab_only", "zero2_tp_sp"),
-    *("tied_zero1", "tied_circular_tp", "recompute_core", "cp_in_order", "ring", "circular_at_once", "fsdp_microbatch"),
-    *("recompute_every_splash", "recompute_every_gpipe", "one_f_one_b_every", "one_f_one_b_blocks"),
-    *(
-        "gpipe_fsdp_tp_sp",
-        "gpipe_step_zero",
-        "circular_fsdp_tp",
-        "interleaved",
-        "looped_bfs",
-        "unequal_stages_interleaved",
-    ),
-    *("splash_circular", "splash_mistral", "one_f_one_b_step_zero", "uneven_tp"),
-    *("float8_tensorwise_tp", "float8_ring", "float8_rowwise_tp", "int8_fp32_step"),
-    *("whole_keys", "keys_of_two_ranks"),
-    *("offload_optimizer_tp", "offload_params_zero1", "offload_some", "offload_kernel", "offload_step"),
-    *("ulysses_gathered", "ulysses_gpipe", "ulysses_keys_whole", "ffn_rows", "projected_heads", "embed_at_rest"),
-    *("uneven_tp_sp", "uneven_tied_gpipe", "uneven_four", "uneven_fsdp_tp", "long_splash_cp_in_order"),
-    *("long_splash_cp_mistral", "long_splash_ring_in_order", "long_splash_ulysses_ring"),
-    *("state_bf16_step", "state_bf16_gpipe", "params_bf16_zero1", "moments_bf16"),
-    *("dp", "zero2", "fsdp_step", "tp", "tp_sp", "recompute_except", "gpipe", "cp", "splash_kept", "ulysses_splash"),
-    *("offload_hidden", "uneven_fsdp"),
-    *("splash_hsdp", "splash_core", "splash_whole_keys", "splash_keys_of_two_ranks", "unfused"),
-}
-"""Beside others that are much like them: trained by `make all` and `make parity`, not by every run."""
-
 NARROW: dict[str, tuple[str, ...]] = {
     "bf16": (*FSDP_TP, "compute bf16 reduce fp32", "recompute blocks"),
     "bf16_gpipe": ("pp 2 > fsdp 2 > tp 2", FSDP, TP, SP, "use pp over pp as gpipe", "compute bf16 reduce fp32"),
@@ -243,7 +217,13 @@ FLOAT8: dict[str, tuple[str, ...]] = {
 """Matmuls in float8 and int8, beside one device that rounds to them and back, and multiplies wide."""
 
 QUICK = {"fsdp_tp_sp", "one_f_one_b", "ring_in_order"}
-"""One of each mechanism: trained by `make test`. CI trains the others too, but for those that are seldom trained."""
+"""Trained by `make test`."""
+IN_CI = {
+    *("hsdp", "recompute_every", "circular", "interleaved_fsdp_tp", "unequal_stages", "cp_tp_sp", "ulysses_ring"),
+    *("splash_one_f_one_b", "ring_one_f_one_b", "long_splash_ring", "offload_state", "tied_gpipe", "uneven_tp_sp"),
+    *("override_on_three_axes", "bf16_gpipe", "bf16_ring", "state_bf16_tp", "float8_one_f_one_b", "int8_tp"),
+}
+"""Trained by CI too, with each mechanism among them; `make all` and `make parity` train all."""
 
 
 def plan_of(name: str, mesh: str, *sentences: str, batch: str = BATCH, **more: Any) -> Plan:

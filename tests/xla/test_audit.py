@@ -121,7 +121,7 @@ def test_the_tpu_compiler_makes_what_was_predicted() -> None:
 
 @pytest.mark.launch
 @WITHOUT_LIBTPU
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_tpu_compiler_makes_of_two_slices_what_was_predicted() -> None:
     """Sums across slices among them, which hosts carry."""
     found = audit(plan_of("slices", *SLICES, model=SMALL_V6E, batch=SLICES_BATCH, cluster=TWO_SLICES), AuditOptions())

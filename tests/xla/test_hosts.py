@@ -43,7 +43,7 @@ def test_two_processes_and_then_four_train_as_one_to_the_bit(tmp_path: Path) -> 
 
 
 @pytest.mark.launch
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="finds the processes of a run in /proc")
 def test_a_killed_process_ends_the_run_and_the_run_goes_on(tmp_path: Path) -> None:
     """One of two processes is killed, twice: no process is left, and what is resumed ends as one process does."""

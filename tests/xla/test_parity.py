@@ -8,15 +8,15 @@ from __future__ import annotations
 import pytest
 
 from tests.launches import Row, case, tier
-from tests.xla.cases import FLOAT8, LAYOUTS, NARROW, NARROW_STATE, QUICK, SELDOM
+from tests.xla.cases import FLOAT8, IN_CI, LAYOUTS, NARROW, NARROW_STATE, QUICK
 
 GRADIENT, LOSS = 1e-5, 1e-5
 NARROW_GRADIENT, NARROW_LOSS = 0.1, 1e-3
 """bf16 keeps 8 bits: rounding of 0.4 % an operation."""
 
 
-ALL = [case("xla", n, *tier(n, SELDOM, QUICK)) for n in LAYOUTS]
-ROUNDED = [case("xla-fp64", n, *tier(n, SELDOM, QUICK)) for n in (*NARROW_STATE, *FLOAT8)]
+ALL = [case("xla", n, *tier(n, IN_CI, QUICK)) for n in LAYOUTS]
+ROUNDED = [case("xla-fp64", n, *tier(n, IN_CI, QUICK)) for n in (*NARROW_STATE, *FLOAT8)]
 
 
 @pytest.mark.parametrize("name", [*ALL, *ROUNDED])
@@ -29,7 +29,7 @@ def test_trains_as_one_device(name: str, row: Row) -> None:
     assert row["uncached"] == 0, "a step after the first compiled something"
 
 
-@pytest.mark.parametrize("name", [case("xla", n, *tier(n, (), QUICK)) for n in NARROW])
+@pytest.mark.parametrize("name", [case("xla", n, *tier(n, IN_CI, QUICK)) for n in NARROW])
 def test_bf16_stays_near(name: str, row: Row) -> None:
     assert "failed" not in row, row["failed"]
     assert max(row["loss"], row["evaluated"]) <= NARROW_LOSS, row

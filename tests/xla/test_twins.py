@@ -16,7 +16,7 @@ MODELS = (*DENSE, "mixtral_micro", "qwen3_moe_micro", "deepseek_micro")
 QUICK = ("llama_micro",)
 
 
-@pytest.mark.parametrize("model", [case("twins", m, *tier(m, (), QUICK)) for m in MODELS])
+@pytest.mark.parametrize("model", [case("twins", m, *tier(m, MODELS, QUICK)) for m in MODELS])
 def test_the_twins_agree(model: str, row: Row) -> None:
     assert row["missing"] == [] and row["shapes"] and row["dead"] == []
     assert row["picks"], "the routers chose other experts"
