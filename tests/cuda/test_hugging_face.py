@@ -52,7 +52,9 @@ def test_names(theirs: str, ours: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("kernel", ["sdpa", "eager"])
-@pytest.mark.parametrize(("kind", "window"), [("Llama", None), ("Mistral", 7), ("Qwen3", 7)])
+@pytest.mark.parametrize(
+    ("kind", "window"), [("Llama", None), pytest.param("Mistral", 7, marks=pytest.mark.long), ("Qwen3", 7)]
+)
 def test_each_block_sees_what_its_class_lets_it_see(kind: str, window: int | None, kernel: str) -> None:
     """Undivided, the bound model's logits are those of its class: causal, and inside the window."""
     torch = pytest.importorskip("torch")

@@ -71,7 +71,8 @@ def examples_of(text: str, module: str) -> Iterator[doctest.DocTest]:
 EXAMPLES = [
     pytest.param(example, id=f"{example.name}:{example.lineno}")
     for path in source_files(ROOT)
-    for example in examples_of(path.read_text(), ".".join(path.relative_to(ROOT).with_suffix("").parts))
+    if ">>> " in (text := path.read_text())
+    for example in examples_of(text, ".".join(path.relative_to(ROOT).with_suffix("").parts))
 ]
 
 

@@ -28,6 +28,11 @@ def _bytes(content: bytes) -> Maker:
     return lambda path: path.write_bytes(content)
 
 
+def _made(of: Callable[..., str], *words: Any) -> Maker:
+    """A file with a text that is made when it is wanted."""
+    return lambda path: path.write_text(of(*words))
+
+
 def _wide(ending: str, size: int) -> str:
     """A file of many fields, of about `size` bytes."""
     lines = {".sh": "  --f{0} 1 \\\n", ".yaml": "f{0}: 1\n", ".json": '"f{0}": 1,\n', ".toml": "f{0} = 1\n"}[ending]
@@ -53,9 +58,9 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "\n".join(
 ONE_WORD = {".sh": "run --a ", ".yaml": "a: ", ".json": '{"a": "', ".toml": 'a = "'}
 CLOSED = {".sh": "\n", ".yaml": "\n", ".json": '"}', ".toml": '"\n'}
 CASES: dict[str, Maker] = {
-    **{f"wide{e}": _text(_wide(e, 980_000)) for e in ENDINGS},
-    **{f"too_large{e}": _text(_wide(e, 4_200_000)) for e in ENDINGS},
-    **{f"deep{e}": _text(_deep(e)) for e in ENDINGS},
+    **{f"wide{e}": _made(_wide, e, 980_000) for e in ENDINGS},
+    **{f"too_large{e}": _made(_wide, e, 4_200_000) for e in ENDINGS},
+    **{f"deep{e}": _made(_deep, e) for e in ENDINGS},
     **{f"one_word{e}": _text(ONE_WORD[e] + "x" * 980_000 + CLOSED[e]) for e in ENDINGS},
     **{f"digits{e}": _text(ONE_WORD[e].rstrip('"') + "9" * 100_000 + CLOSED[e].lstrip('"')) for e in ENDINGS},
     **{f"nul{e}": _bytes(b"a: 1\x00\nb: 2\n") for e in ENDINGS},

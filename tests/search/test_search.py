@@ -470,7 +470,7 @@ def test_it_overwrites_no_other_file(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert not list((tmp_path / "found").glob("*.plan"))
 
 
-@pytest.mark.parametrize("name", ["fsdp_tp", "everything", "view_free"])
+@pytest.mark.parametrize("name", ["fsdp_tp", pytest.param("everything", marks=pytest.mark.long), "view_free"])
 def test_the_nearest_miss_needs_the_least_memory(tmp_path: Path, name: str) -> None:
     path = tmp_path / "space.plan"
     path.write_text(SPACES[name])

@@ -31,7 +31,7 @@ NAMES = (
     *("layers.*.ffn_norm.weight", "tok_embeddings.weight", "norm.weight"),
 )
 SHAPES = {n: ((2,) if "*" in n else ()) + MODEL.shape(MODEL.param[n]) for n in NAMES}
-"""Of a stack of both layers, and of what no block has."""
+"""Shapes of a stack of both layers, and of what no block has."""
 
 
 def drawn(name: str, step: int) -> Array:
