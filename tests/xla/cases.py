@@ -230,6 +230,7 @@ IN_CI = {
         "uneven_tp_sp",
     ),
     *("override_on_three_axes", "bf16_gpipe", "bf16_ring", "state_bf16_tp", "float8_one_f_one_b", "int8_tp"),
+    "ring_in_order",
 }
 """Trained by CI too, with each mechanism among them; `make all` and `make parity` train all."""
 
