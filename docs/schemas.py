@@ -29,7 +29,6 @@ from type_schemas import (
 
 from planc.calibration.parameters import Parameter
 from planc.cli.schemas import file_name
-from planc.cli.topics import HARDWARE
 from planc.compare.diff import Change, Diff
 from planc.compare.placement import Placement
 from planc.compare.resharding_bytes import ReshardingBytes
@@ -54,6 +53,7 @@ from planc.report.diff_page import DiffPage
 from planc.report.plan_page import PlanPage
 from planc.report.run_page import RunPage
 from planc.report.search_page import SearchPage
+from planc.syntax.lines import MACHINE
 from planc.trainer.checkpoint.manifest import Manifest
 from planc.trainer.receipt.crosscheck import CrossCheck
 from planc.trainer.receipt.receipt import Receipt
@@ -160,7 +160,7 @@ def _page() -> Schema:
         (["model"], model),
         (["verb"], {"name": TEXT, "summary": TEXT, "examples": texts}),
         (["layout"], {"name": TEXT, "use": TEXT, "sentences": texts}),
-        (list(HARDWARE), {"name": TEXT, "file": TEXT, "sentence": TEXT, "sources": texts, "others": texts}),
+        (list(MACHINE), {"name": TEXT, "file": TEXT, "sentence": TEXT, "sources": texts, "others": texts}),
         (["schedule"], {"name": TEXT, "summary": TEXT, **schedule}),
     ]
     names = list(dict.fromkeys(name for kind, _ in kinds for name in kind))

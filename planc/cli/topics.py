@@ -10,14 +10,13 @@ from importlib.resources import files
 from typing import Any
 
 from planc.diag.fast_dataclass import dataclass
+from planc.syntax.lines import MACHINE
 
 EXAMPLES = 3
 """Sentences shown for a verb."""
-HARDWARE = ("chip", "link", "node", "network", "torus", "graph", "fabric", "points", "wire", "measured")
-"""Verbs of hardware files."""
 WRITTEN = {"attention": "attention.core"}
 """Spelling of a verb in a file, where its reader's name differs."""
-DECLARATION = re.compile(rf"^({'|'.join(HARDWARE)})\s+(\w+)", re.MULTILINE)
+DECLARATION = re.compile(rf"^({'|'.join(MACHINE)})\s+(\w+)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ def _verbs() -> dict[str, str]:
     from planc.language.verbs import hardware, readers
 
     documented = {WRITTEN.get(verb, verb): inspect.getmodule(read) for verb, (_, read) in readers().items()}
-    modules = {**documented, "import": imports, **dict.fromkeys(HARDWARE, hardware)}
+    modules = {**documented, "import": imports, **dict.fromkeys(MACHINE, hardware)}
     return {verb: inspect.getdoc(module) or "" for verb, module in modules.items()}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import field, fields
+from dataclasses import field, fields, replace
 from functools import cached_property
 from math import ceil
 from typing import Any, Literal
@@ -588,8 +588,20 @@ class Plan(Value):
 
     @cached_property
     def sha256(self) -> str:
-        """sha256 of the plan's meaning, without places and file names."""
-        return hashlib.sha256(json.dumps(_without_places(self.to_json()), sort_keys=True).encode()).hexdigest()
+        """sha256 of the plan's meaning: without places and file names, and without what would hold unsaid."""
+        meaning = _without_places(replace(self, **self._unsaid).to_json())
+        return hashlib.sha256(json.dumps(meaning, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def _unsaid(self) -> dict[str, Any]:
+        """Sentences that may say a default (`store ... as fp32`, `gather`, `realise as planc`), without one."""
+        silent = Gather(per=replace(self, gather=None).gather_per, cause=self.mesh.cause)
+        said = self.gather and replace(self.gather, cause=silent.cause)
+        return {
+            "stores": tuple(s for s in self.stores if s.axes or s.region or s.dtype != "fp32"),
+            "gather": None if said == silent else self.gather,
+            "realise": None if self.framework == "planc" else self.realise,
+        }
 
 
 _PLACES = {"cause", "span", "file", "sources", "text", "set"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import field
 from pathlib import Path
 
 from planc.diag.diagnostic import Diagnostic, Edit, Fix, Related, has_errors, in_order
@@ -14,7 +15,7 @@ from planc.ir.target import TARGETS, AnyTarget
 from planc.language.draft import Draft, NameLookup
 from planc.language.fine_tuning import fine_tuned
 from planc.language.framework_rules import filled
-from planc.language.imports import Files, read_imports
+from planc.language.imports import Files, declared_here, read_imports
 from planc.language.precedence import settle, whole_line
 from planc.language.verbs import attention, readers
 from planc.language.verbs.use import expand
@@ -72,6 +73,10 @@ class Built:
     """Target of the plan's `target` sentence."""
     on: frozenset[str] = frozenset()
     """Targets that the file has sentences for, written after `on TARGET:`."""
+    machine: tuple[Sentence, ...] = ()
+    """The declarations that the cluster was read from, of a hardware file or of the plan itself."""
+    numbers: Mapping[Span, int] = field(default_factory=dict)
+    """Values of the words that name a `let`, by their place."""
 
 
 def build_file(
@@ -101,7 +106,7 @@ def build_plan(file: Tree, files: Files, given: dict[str, int], target: str = ""
     left_out = _unread_verbs(file, draft)
     own = read_imports(file.sentences, files, draft)
     on = frozenset(s.target for s in own if s.target)
-    meant = [s for s in own if _applies_to_target(s, target, draft)]
+    meant = declared_here([s for s in own if _applies_to_target(s, target, draft)], draft)
     expanded = expand(meant, files.layouts, draft)
     left_out |= {"use"} if draft.losses else set()
     sentences = settle(expanded, draft)
@@ -126,6 +131,8 @@ def build_plan(file: Tree, files: Files, given: dict[str, int], target: str = ""
         frozenset(left_out),
         draft.target,
         on,
+        tuple(draft.machine),
+        draft.numbers,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os.path
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 
@@ -89,7 +89,11 @@ class Draft:
     refused: set[str] = field(default_factory=set)
     """Axes of a view that was refused: sentences that name them are not wrong for that."""
     hardware: list[Sentence] = field(default_factory=list)
-    """Sentences of imported hardware files."""
+    """Declarations of machines, in imported hardware files and in the plan itself."""
+    machine: Sequence[Sentence] = ()
+    """Those of the machine that the cluster has, of a bundled file too."""
+    numbers: dict[Span, int] = field(default_factory=dict)
+    """Values of the words that name a `let`, by their place."""
     shards: list[Shard] = field(default_factory=list)
     replicates: list[Replicate] = field(default_factory=list)
     stores: list[Store] = field(default_factory=list)
@@ -314,7 +318,10 @@ class Draft:
                 return None
             return int(word.text) if word.kind == "INT" else float(word.text)
         name = self.one_of(word, self.params, "a number that `let` names")
-        return self.params[name] if name else None
+        if name is None:
+            return None
+        self.numbers[word.span] = self.params[name]
+        return self.params[name]
 
     def _value_text(self, part: Node | Word) -> str:
         words = [part] if isinstance(part, Word) else list(part.all_words())

@@ -14,7 +14,7 @@ from planc.diag.span import Source, Span
 from planc.files import TooLargeError, leads_out, read_bounded
 from planc.language.draft import Draft
 from planc.syntax import Tree, parse_text
-from planc.syntax.lines import MOST_SENTENCES
+from planc.syntax.lines import MACHINE, MOST_SENTENCES
 from planc.syntax.tree import Sentence
 
 MAX_BYTES = 1_000_000
@@ -132,6 +132,14 @@ def _import(sentence: Sentence, files: Files, draft: Draft) -> None:
         draft.hardware += inner
     elif header is not None:
         draft.report("E0111", word.span, f"{relative} is a plan; layouts and hardware are imported")
+
+
+def declared_here(sentences: list[Sentence], draft: Draft) -> list[Sentence]:
+    """The `sentences` of a plan but those that declare its machine, which go into `draft` as a hardware file's do."""
+    machine = [s for s in sentences if s.verb in MACHINE]
+    _declared_once(machine, draft)
+    draft.hardware += machine
+    return [s for s in sentences if s.verb not in MACHINE]
 
 
 NAMELESS = ("points", "wire", "measured")

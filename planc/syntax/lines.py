@@ -18,6 +18,8 @@ VERBS = (
     *("chip", "link", "node", "network", "torus", "graph", "fabric", "points", "wire", "measured"),
 )
 HEADERS = VERBS[:3]
+MACHINE = VERBS[-10:]
+"""Verbs that declare a machine, in a hardware file or in the plan itself."""
 OLD_VERBS = ("param", "attention")
 """Verbs of old spellings: `planc.syntax.old_spellings` says what they became."""
 

@@ -160,12 +160,19 @@ def one_meaning(path: Path, drawn: Drawn, formatted: str) -> None:
 
 
 def said_in_full(path: Path, report: Report) -> None:
-    """A plan with its shorthands and defaults written out has the figures of the plan."""
+    """A plan in full, with its shorthands, numbers, imports and defaults written out, means the same and has the
+    figures of the plan, without the hardware files and layouts beside it."""
     with redirect_stdout(io.StringIO()) as shown, redirect_stderr(io.StringIO()):
         main(["expand", str(path)])
-    other = path.with_name("said_in_full.plan")
+    other = path.with_name("said_in_full") / "x.plan"
+    other.parent.mkdir(exist_ok=True)
     other.write_text(shown.getvalue())
+    for file in path.parent.glob("*.[jc]s*"):  # a config, an op graph, a schedule: no sentence holds them
+        (other.parent / file.name).write_bytes(file.read_bytes())
+    verbs = {s.verb for s in parse_text(shown.getvalue(), "x.plan").sentences}
+    assert not verbs & {"use", "let", "import"}, "a shorthand is left"
     again = examine(other, targets=()).report
+    assert again.plan_sha256 == report.plan_sha256, "written out, it is another plan"
     assert (again.step, again.memory) == (report.step, report.memory), "its defaults, written out, cost another thing"
     assert again.defaults == (), again.defaults
 

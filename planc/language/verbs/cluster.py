@@ -25,6 +25,7 @@ from planc.language.verbs.hardware import (
 )
 from planc.language.verbs.measured import check_owners, with_chip_tables, with_link_tables
 from planc.language.verbs.price import of_hardware
+from planc.syntax.lines import MACHINE
 from planc.syntax.tree import Node, Sentence, Word
 
 VERBS = ("cluster",)
@@ -73,6 +74,8 @@ def read(sentence: Sentence, draft: Draft) -> None:
     if spread is None:
         return
     draft.price = of_hardware([*draft.hardware, *declared.sentences], draft)
+    priced = [s for s in (*draft.hardware, *declared.sentences) if s.verb == "price"][:1]
+    draft.machine = [*declared.used_by(machine), *priced]
     facts = torus_facts(machine, draft) if torus else {"host": float(shape[0]), "whole_cubes": 0.0}
     draft.cluster = Cluster(
         kind="torus" if torus else "node",
@@ -121,6 +124,7 @@ def _own_graph(sentence: Sentence, graph: Sentence, draft: Draft) -> None:
     if found is None:
         return
     draft.price = of_hardware(declared.sentences, draft)
+    draft.machine = [s for s in declared.sentences if s.verb in (*MACHINE, "price")]
     each = found.chips // found.units
     draft.cluster = Cluster(
         kind="node",

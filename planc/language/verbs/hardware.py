@@ -89,6 +89,16 @@ class Declared:
         """The names that sentences with any of `verbs` declare, in order."""
         return [declared_name(s) for s in self.sentences if s.verb in verbs]
 
+    def used_by(self, machine: Sentence) -> list[Sentence]:
+        """Those declarations that a node or torus (`machine`) needs: its chip, its link, the network, their tables."""
+        chip, link = (word.text for word in machine.node.words("NAME")[-2:])
+        network = next((s for s in self.sentences if s.verb == "network"), None)
+        parts = [self.find("chip", chip), self.find("link", link), machine, network]
+        levels = [level.words()[0].text for level in network.node.nodes("level")] if network else []
+        owners = {chip, link, *levels}
+        tables = [s for s in self.sentences if s.verb == "measured" and s.node.words("NAME")[1].text in owners]
+        return [*(s for s in parts if s is not None), *tables]
+
 
 def declared_name(sentence: Sentence) -> str:
     """The name that `sentence`, a declaration of hardware, gives."""

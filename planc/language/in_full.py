@@ -1,0 +1,100 @@
+"""A plan in full: the sentences that it stands for, with its defaults, its numbers and its machine written out.
+
+No shorthand, no `let` and no import is left, so that the text means the same wherever it lies.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from planc.diag.fast_dataclass import dataclass
+from planc.diag.quoting import python_comment
+from planc.ir.plan import Plan
+from planc.language.build import Built
+from planc.language.defaults import completed, defaults
+from planc.language.precedence import without_subjects
+from planc.syntax import parse_text
+from planc.syntax.fmt import VERB_WIDTH, format_text
+from planc.syntax.tree import Sentence
+
+DEFAULT = "default"
+WIDTH = 80
+"""Columns behind which a declaration of hardware goes on in the next line."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A sentence, and what wrote it: a `use`, a hardware file, or `default` where the plan says nothing. Empty: the
+    plan itself."""
+
+    text: str
+    via: str = ""
+    declares: bool = False
+    """True for a declaration of the machine."""
+
+
+def in_full(built: Built, plan: Plan | None) -> Iterator[Row]:
+    """The sentences of a file that was read (`built`), in the order of the file, then its defaults, then its machine.
+
+    `plan` is the plan that they make; None for a file with mistakes, whose defaults are not known.
+    """
+    for sentence in built.sentences:
+        known = _known(sentence, plan)
+        if known is None or known.verb == "let":
+            continue
+        text = _with_numbers(known, built)
+        whole = completed(text, plan) if plan else text
+        added = DEFAULT + whole.removeprefix(text) if whole != text else ""
+        yield Row(whole, known.via.text if known.via else added)
+    if plan is not None:
+        yield from (Row(text, DEFAULT) for text in defaults(plan))
+    priced = any(s.verb == "price" for s in built.sentences)
+    for sentence in built.machine:
+        if sentence.verb != "price" or not priced:
+            yield Row(_with_numbers(sentence, built), sentence.span.file, declares=True)
+
+
+def as_text(name: str, rows: Iterable[Row]) -> str:
+    """The plan file of these `rows`, with the header `plan NAME`; nothing but sentences where `name` is empty."""
+    lines, file = [f"plan {name}"] if name else [], ""
+    for row in rows:
+        if row.declares and row.via != file:
+            file = row.via
+            lines += ["", f"# {python_comment(file)}"]
+        lines.append(_wrapped(row.text) if row.declares else f"{row.text}  # {row.via}" if row.via else row.text)
+    return format_text("\n".join(lines) + "\n")
+
+
+def _known(sentence: Sentence, plan: Plan | None) -> Sentence | None:
+    """The sentence; one of a layout without the dims that the plan's model does not have."""
+    if sentence.via is None or plan is None or sentence.verb not in ("shard", "replicate"):
+        return sentence
+    unknown = {w.text for w in sentence.names(0)} - {"batch", "sequence", *plan.model.sizes}
+    return without_subjects(sentence, unknown)
+
+
+def _with_numbers(sentence: Sentence, built: Built) -> str:
+    """The text of the sentence with numbers in place of the names that `let` gives them, and without `on TARGET:`."""
+    text = sentence.text
+    numbers = [built.numbers.get(word.span) for word in sentence.node.all_words()]
+    if any(number is not None for number in numbers):
+        (again,) = parse_text(f"plan x\n{text}", "").sentences  # its words have their places in this very text
+        places = [(w.span.column, w.span.end_column) for w in again.node.all_words()]
+        for (begin, end), number in sorted(zip(places, numbers, strict=True), key=lambda pair: pair[0], reverse=True):
+            text = text if number is None else f"{text[: begin - 1]}{number}{text[end - 1 :]}"
+    return text.partition(":")[2].strip() if sentence.target else text
+
+
+def _wrapped(text: str) -> str:
+    """The sentence over several lines where it is long: a line ends behind a comma in brackets."""
+    verb, _, rest = text.partition(" ")
+    lines, line, depth = [], f"{verb:<{VERB_WIDTH}} ", 0
+    for piece in re.findall(r'"[^"]*"|[(\[]|[)\]]|, |[^"()\[\],]+|.', rest):
+        depth += (piece in "([") - (piece in ")]")
+        if piece == ", " and depth and len(line) > WIDTH:
+            lines.append(f"{line},")
+            line = " " * (VERB_WIDTH + 1)
+        else:
+            line += piece
+    return "\n".join([*lines, line])
