@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import field
@@ -49,6 +50,8 @@ NEEDED = {
     "mesh": "mesh fsdp 8",
     "compute": "compute bf16 reduce fp32",
 }
+NOWHERE = Path(os.path.realpath(os.devnull)) / "preset"
+"""The folder of a plan that is in no file: there is none of this name on any machine."""
 MENDED = Precision(compute="bf16", reduce="fp32")
 """Title of the edit of a plan without `compute` says."""
 
@@ -96,9 +99,25 @@ def build_file(
     return build_plan(read, files, given or {}, target)
 
 
+def build_alone(text: str, name: str, files: Mapping[str, str]) -> Built:
+    """The plan of a text that is in no file of its own. Nothing on disk is read.
+
+    Args:
+        text: the plan's text.
+        name: the name that diagnostics give.
+        files: the only files that its sentences can name, by path from the plan's folder.
+    """
+    texts = {Path(os.path.realpath(NOWHERE / path)): content for path, content in files.items() if "\0" not in path}
+    known = Files(root=NOWHERE, unsaved={**texts, NOWHERE: text}, alone=True)
+    read = known.read(NOWHERE, name)
+    if isinstance(read, Diagnostic):
+        return Built(None, (read,), known.sources)
+    return build_plan(read, known, {})
+
+
 def build_plan(file: Tree, files: Files, given: dict[str, int], target: str = "") -> Built:
     """The plan that a parsed file means. `target` picks the sentences written after `on TARGET:`."""
-    draft = Draft(root=files.root, given=given, unsaved=files.unsaved, diagnostics=list(file.diagnostics))
+    draft = Draft(files.root, given, files.unsaved, files.alone, list(file.diagnostics))
     header = file.header
     if header is not None and header.verb != "plan":
         draft.report("E0106", header.span, f"a {header.verb} file is not a plan", help="name a plan file")

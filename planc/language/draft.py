@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os.path
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -11,6 +12,7 @@ from pathlib import Path
 from planc.diag.diagnostic import Diagnostic, Edit, Fix, Related
 from planc.diag.fast_dataclass import dataclass
 from planc.diag.span import Source, Span
+from planc.files import TooLargeError, read_bounded
 from planc.ir.base import Cause
 from planc.ir.hardware import Cluster
 from planc.ir.mesh import Mesh
@@ -56,6 +58,27 @@ MOST_LEGAL = 1_000
 """Legal names that are kept with a lookup."""
 
 
+def file_content(path: Path, most_bytes: int, texts: Mapping[Path, str], *, alone: bool) -> bytes:
+    """The bytes of one file.
+
+    Args:
+        path: where the file is.
+        most_bytes: a larger file is refused.
+        texts: texts that count instead of what is on disk, by resolved path.
+        alone: True if there are no other files than `texts`.
+
+    Raises:
+        OSError: the file cannot be read; TooLargeError for a larger one, FileNotFoundError for one that is not there.
+    """
+    text = texts.get(Path(os.path.realpath(path))) if texts else None
+    if text is None and alone:
+        raise FileNotFoundError(errno.ENOENT, "nothing beside the preset is read")
+    data = read_bounded(path, most_bytes) if text is None else text.encode("utf-8", "surrogatepass")
+    if len(data) > most_bytes:
+        raise TooLargeError(errno.EFBIG, f"it is larger than {most_bytes // 1000:,} kB")
+    return data
+
+
 @dataclass(frozen=True)
 class NameLookup:
     """A name of the text that was looked up: the legal ones (the first thousand), and what they are (`an axis of the
@@ -76,6 +99,8 @@ class Draft:
     """Values of `--set`."""
     unsaved: Mapping[Path, str] = field(default_factory=dict)
     """Texts that count instead of what is on disk, by resolved path."""
+    alone: bool = False
+    """True if those texts are all files that there are: nothing is read from disk."""
     diagnostics: list[Diagnostic] = field(default_factory=list)
     read: dict[str, tuple[Source, bytes]] = field(default_factory=dict)
     """Files read beside the plan and its imports, by path from the plan's folder."""
@@ -223,6 +248,11 @@ class Draft:
         outside = f"{name} is outside the folder of the plan"
         self.report("E0111", span, outside, help="keep what a plan reads beside it")
         return None
+
+    def content(self, path: Path, most_bytes: int) -> bytes:
+        """The bytes of the file at `path` beside the plan, at most `most_bytes`. Raises OSError as `file_content`
+        does."""
+        return file_content(path, most_bytes, self.unsaved, alone=self.alone)
 
     # Numbers.
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from planc.diag.diagnostic import Diagnostic, Related
 from planc.diag.fast_dataclass import dataclass
 from planc.diag.span import Source, Span
-from planc.files import TooLargeError, leads_out, read_bounded
-from planc.language.draft import Draft
+from planc.files import TooLargeError, leads_out
+from planc.language.draft import Draft, file_content
 from planc.syntax import Tree, parse_text
 from planc.syntax.lines import MACHINE, MOST_SENTENCES
 from planc.syntax.tree import Sentence
@@ -35,7 +35,9 @@ class Files:
     size: int = 0
     """Bytes of the files read so far."""
     unsaved: Mapping[Path, str] = field(default_factory=dict)
-    """Texts that count instead of what is on disk, by resolved path: an editor's."""
+    """Texts that count instead of what is on disk, by resolved path: an editor's, or a preset's."""
+    alone: bool = False
+    """True if those texts are all files that there are: nothing is read from disk."""
 
     def read(self, path: Path, name: str, place: Span | None = None) -> Tree | Diagnostic:
         """Read and parse the file at `path`; a file that cannot be read as text is a diagnostic.
@@ -47,19 +49,14 @@ class Files:
         """
         at = place or Span(name, 1, 1, 1, 1)
         try:
-            unsaved = self.unsaved.get(Path(os.path.realpath(path))) if self.unsaved else None
-            if unsaved is None and leads_out(path):
+            if Path(os.path.realpath(path)) not in self.unsaved and not self.alone and leads_out(path):
                 return Diagnostic("E0111", f"{name} is a link out of its folder", at, help="copy the file")
-            data: bytes | None = (
-                read_bounded(path, MAX_BYTES) if unsaved is None else unsaved.encode("utf-8", "surrogatepass")
-            )
+            data = file_content(path, MAX_BYTES, self.unsaved, alone=self.alone)
         except TooLargeError:
-            data = None
+            return Diagnostic("E0105", f"{name} is larger than {MAX_BYTES // 1000} kB, no plan is", at)
         except OSError as error:
             reason = getattr(error, "strerror", None) or str(error)
             return Diagnostic("E0104", f"{name} cannot be read: {reason}", at, help="name a plan file")
-        if data is None or len(data) > MAX_BYTES:
-            return Diagnostic("E0105", f"{name} is larger than {MAX_BYTES // 1000} kB, no plan is", at)
         try:
             text = data.decode("utf-8-sig")
         except UnicodeDecodeError as error:

@@ -35,9 +35,11 @@ class Row:
 
 
 def in_full(built: Built, plan: Plan | None) -> Iterator[Row]:
-    """The sentences of a file that was read (`built`), in the order of the file, then its defaults, then its machine.
+    """The sentences of a file in its own order, then its defaults, then its machine.
 
-    `plan` is the plan that they make; None for a file with mistakes, whose defaults are not known.
+    Args:
+        built: the result of reading the file.
+        plan: the plan that it makes; None for a file with mistakes, whose defaults are not known.
     """
     for sentence in built.sentences:
         known = _known(sentence, plan)
@@ -56,7 +58,7 @@ def in_full(built: Built, plan: Plan | None) -> Iterator[Row]:
 
 
 def as_text(name: str, rows: Iterable[Row]) -> str:
-    """The plan file of these `rows`, with the header `plan NAME`; nothing but sentences where `name` is empty."""
+    """The plan file of `rows`, with the header `plan NAME`; nothing but sentences where `name` is empty."""
     lines, file = [f"plan {name}"] if name else [], ""
     for row in rows:
         if row.declares and row.via != file:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from planc.diag.diagnostic import Related
 from planc.diag.span import Source, Span
-from planc.files import TooLargeError, read_bounded
+from planc.files import TooLargeError
 from planc.language.draft import Draft
 from planc.pipeline.actions import Action
 from planc.syntax.tree import Word
@@ -30,7 +30,7 @@ def read_schedule(word: Word, ranks: int, draft: Draft) -> tuple[str, ...] | Non
         return None
     name = path.relative_to(draft.root.resolve()).as_posix()
     try:
-        data = read_bounded(path, MAX_BYTES)
+        data = draft.content(path, MAX_BYTES)
         text = data.decode("utf-8-sig")
     except TooLargeError:
         draft.report("E0104", word.span, f"{name} is larger than {MAX_BYTES // 1000} kB, no schedule is")

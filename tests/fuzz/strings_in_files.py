@@ -35,7 +35,7 @@ from planc.report.plan_page import PlanPage, plan_page
 from planc.report.render import as_json, html, picture_file
 from planc.syntax import parse_text
 from planc.syntax.fmt import format_text
-from planc.trainer.preset.compiled import from_text, to_text, toml_string
+from planc.trainer.preset.compiled import toml_string
 from tests.graph.test_field_machines import written_on
 
 ROOT = Path(__file__).parents[2]
@@ -130,10 +130,9 @@ def plan_comments(texts: list[str]) -> list[str]:
 def toml_text(texts: list[str]) -> list[str]:
     """The compiled plan in a preset, and a comment beside it."""
     kept = [re.sub("[\ud800-\udfff]", "\ufffd", t) for t in texts]
-    rows = [f"a{n} = {toml_string(to_text({'s': t}))}  # {python_comment(t)}\n" for n, t in enumerate(kept)]
+    rows = [f"a{n} = {toml_string(t)[0]}  # {python_comment(t)}\n" for n, t in enumerate(kept)]
     found = tomllib.loads("".join(rows))
-    values = [from_text(found[f"a{n}"]) for n in range(len(texts))]
-    return [t for t, k, value in zip(texts, kept, values, strict=True) if value != {"s": k}]
+    return [t for n, (t, k) in enumerate(zip(texts, kept, strict=True)) if found[f"a{n}"] != k]
 
 
 # Pages.

@@ -25,10 +25,10 @@ from planc.driver import Examined, examine, lower, search
 from planc.ir.plan import Plan
 from planc.ir.program import Program
 from planc.ir.program_shape import foreign
+from planc.ir.read_plan import read_plan
 from planc.ir.report import Report, StageMemory
 from planc.ir.target import NO_TARGET, TARGETS, Target
 from planc.language.build import build_file
-from planc.language.compiled_plan import read_compiled
 from planc.lowering import RUNTIMES, lower_sharded
 from planc.syntax import parse_text
 from planc.syntax.fmt import format_text
@@ -156,7 +156,7 @@ def one_meaning(path: Path, drawn: Drawn, formatted: str) -> None:
     path.write_text(drawn.text)
     assert again is not None and again.sha256 == plan.sha256, "the formatted plan means another thing"
     text = plan.canonical()
-    assert read_compiled(json.loads(text)).canonical() == text, "the compiled plan is read as another one"
+    assert read_plan(json.loads(text)).canonical() == text, "the compiled plan is read as another one"
 
 
 def said_in_full(path: Path, report: Report) -> None:

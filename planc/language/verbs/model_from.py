@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from planc.catalog import config_types
-from planc.files import TooLargeError, read_bounded
+from planc.files import TooLargeError
 from planc.ir.base import plain_name
 from planc.ir.saved_model import MAX_BYTES as MAX_SAVED_BYTES
 from planc.ir.saved_model import SavedModel, config_sha256, saved_path
@@ -56,7 +56,10 @@ def read(sentence: Sentence, draft: Draft) -> None:
 
 def _has_saved(word: Word, draft: Draft) -> bool:
     """True where an op graph is kept beside this config."""
-    return (draft.root / saved_path(word.text.strip('"'))).is_file()
+    try:
+        return bool(draft.content(draft.root / saved_path(word.text.strip('"')), MAX_SAVED_BYTES))
+    except OSError:
+        return False
 
 
 def _read_saved(origin: Word | None, word: Word, sentence: Sentence, draft: Draft) -> None:
@@ -71,7 +74,7 @@ def _read_saved(origin: Word | None, word: Word, sentence: Sentence, draft: Draf
     if config is None or path is None:
         return
     try:
-        saved = SavedModel.parse(read_bounded(path, MAX_SAVED_BYTES))
+        saved = SavedModel.parse(draft.content(path, MAX_SAVED_BYTES))
     except FileNotFoundError:
         message = f"the op graph of {source} was not read from its code yet: there is no {saved_path(source)}"
         draft.report("E0118", word.span, message, help=HOW_TO_READ)
@@ -103,9 +106,7 @@ def _config(word: Word, draft: Draft) -> dict[str, Any] | None:
     if path is None:
         return None
     try:
-        unsaved = draft.unsaved.get(path)
-        text = read_bounded(path, MAX_BYTES).decode("utf-8-sig") if unsaved is None else unsaved
-        config = json.loads(text)
+        config = json.loads(draft.content(path, MAX_BYTES).decode("utf-8-sig"))
     except TooLargeError:
         config = None
     except (OSError, UnicodeDecodeError) as error:

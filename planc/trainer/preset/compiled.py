@@ -1,104 +1,96 @@
-"""The compiled plan inside a preset: how it is written so that people can review it, and how it is read back."""
+"""The compiled plan inside a preset: the plan in full, which a person reviews and the compiler's front end reads."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any
+import os.path
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 
-WIDTH = 110
-"""Columns up to which a JSON object or list stays on one line."""
-LONGEST_LINE = 200
-"""No line of a preset that `planc embed` writes is longer."""
+from planc.diag import Diagnostic, PlanError
+from planc.diag.fast_dataclass import dataclass
+from planc.diag.span import Span
+from planc.files import MAX_TEXT_BYTES, read_text
+from planc.ir.plan import Plan
+from planc.ir.saved_model import saved_path
+from planc.language.build import Built, build_alone, build_file
+from planc.language.framework_rules import settled
+from planc.language.in_full import DEFAULT, Row, as_text, in_full
+from planc.syntax import parse_text
+
+ONE_TARGET, WITHOUT = "a preset holds no sentence of one target yet", "write a plan for each target, without `on`"
 
 
-def checksum(data: dict[str, Any]) -> str:
-    """SHA-256 of `data`, a compiled plan, in canonical form (one line, sorted keys): the layout of the text does not
-    count."""
-    return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+@dataclass(frozen=True)
+class Compiled:
+    """A plan in full (`text`), and the `files` that its sentences name: configs, op graphs and schedules, by path."""
+
+    text: str
+    files: Mapping[str, str]
+
+    def read(self, name: str, line: int) -> Built:
+        """The plan of the text, which begins after `line` lines of the file `name`. Nothing on disk is read."""
+        return build_alone("\n" * line + self.text, name, self.files)
 
 
-def to_text(data: dict[str, Any]) -> str:
-    """`data`, a compiled plan, as indented JSON with sorted keys; a value that fits on a line stays on it.
+def compiled(source: Path, given: dict[str, int]) -> Compiled:
+    """The plan file `source` in full.
 
-    Every `'` is escaped, so the text may stand between the quotes of a TOML literal string.
+    Args:
+        source: path of the plan file.
+        given: whole numbers that replace those of its `let` sentences, by name.
+
+    Raises:
+        PlanError: the plan has mistakes, or sentences of one target (E0109).
     """
-    return "\n".join(_lines("", data, "", "")).replace("'", "\\u0027") + "\n"
-
-
-def from_text(text: str) -> dict[str, Any]:
-    """Parse the compiled plan in `text`. Raises ValueError unless it is one JSON object without repeated keys."""
-    try:
-        data = json.loads(text, object_pairs_hook=_object, parse_constant=_no_number)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    if not isinstance(data, dict):
-        raise ValueError("it is not a JSON object")
-    return data
-
-
-def toml_string(text: str) -> str:
-    """`text` as a multi-line TOML string: literal, or with lines folded where one would be too long."""
-    lines = text.split("\n")
-    if max(map(len, lines)) <= LONGEST_LINE and "'''" not in text:
-        return f"'''\n{text}'''"
-    return '"""\n' + "\n".join(map(_toml_lines, lines)) + '"""'
-
-
-def _lines(head: str, value: Any, tail: str, indent: str) -> list[str]:
-    """The lines of `head value tail`."""
-    whole = indent + head + json.dumps(value, sort_keys=True) + tail
-    width = LONGEST_LINE if _is_cause(value) else WIDTH
-    if len(whole) <= width or not isinstance(value, dict | list) or not value:
-        return [whole]
-    inner = indent + " "
-    if isinstance(value, dict):
-        parts = [(f"{json.dumps(key)}: ", value[key]) for key in sorted(value)]
-    else:
-        parts = [("", item) for item in value]
-    commas = [","] * (len(parts) - 1) + [""]
-    body = [line for (key, item), comma in zip(parts, commas, strict=True) for line in _lines(key, item, comma, inner)]
-    opening, closing = "{}" if isinstance(value, dict) else "[]"
-    return [f"{indent}{head}{opening}", *body, f"{indent}{closing}{tail}"]
-
-
-def _is_cause(value: Any) -> bool:
-    """True for a sentence with its place: it stays on one line, so that a moved sentence changes one line."""
-    return isinstance(value, dict) and ("span" in value or "end_column" in value)
-
-
-def _toml_lines(line: str) -> str:
-    """A line of a basic TOML string, with `\\` at the end of each piece but the last."""
-    units = [{"\\": "\\\\", '"': '\\"'}.get(c, c) for c in line]
-    pieces, begin, left = list[str](), 0, sum(map(len, units))
-    while left >= LONGEST_LINE:
-        cut = end = begin + _most_units(units, begin)
-        while units[cut] == " " and cut - begin > (end - begin) // 2:  # a folded line begins behind its spaces
-            cut -= 1
-        if units[cut] == " ":
-            cut, units[end] = end, "\\u0020"
-            left += len(units[end]) - 1
-        pieces.append("".join(units[begin:cut]))
-        begin, left = cut, left - len(pieces[-1])
-    return "\\\n".join([*pieces, "".join(units[begin:])])
-
-
-def _most_units(units: list[str], begin: int) -> int:
-    """Number of `units` from `begin` on that fit on a line beside the `\\` at its end."""
-    room = LONGEST_LINE - 1
-    for number, unit in enumerate(units[begin : begin + LONGEST_LINE]):
-        room -= len(unit)
-        if room < 0:
-            return number
-    return len(units) - begin
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("an object has the same key twice")
+    built = build_file(source, given)
+    if built.plan is None:
+        raise PlanError(built.diagnostics)
+    own = parse_text(built.sources[source.name].text, source.name)
+    if only := [s for s in own.sentences if s.target]:
+        spans = [replace(s.span, file=str(source)) for s in only]
+        raise PlanError([Diagnostic("E0109", ONE_TARGET, span, help=WITHOUT) for span in spans])
+    named = {w.text.strip('"') for s in built.sentences for w in s.node.all_words() if w.kind == "STRING"}
+    beside = {os.path.normpath(path) for name in named for path in (name, saved_path(name))} & {*built.files}
+    there = sorted(name for name in beside if (source.parent / name).is_file())
+    files = {name: read_text(source.parent / name, MAX_TEXT_BYTES) for name in there}
+    rows = [r for r in in_full(built, built.plan) if r != Row("optimizer adamw", DEFAULT)]  # [train] may choose it
+    found = Compiled(as_text(built.plan.name, rows), files)
+    again = found.read(source.name, 0).plan
+    assert again is not None and again.sha256 == built.plan.sha256, f"in full it is another plan: {source}"
     return found
 
 
-def _no_number(text: str) -> float:
-    raise ValueError(f"{text} is not a number")
+def plan_of(built: Built, sources: Mapping[str, str], given: Mapping[str, int]) -> Plan | Diagnostic:
+    """The plan that was read, as it is laid out; or its first mistake.
+
+    Args:
+        built: what `Compiled.read` gives.
+        sources: SHA-256 sums, in hexadecimal, of the files that it was compiled from, by path.
+        given: whole numbers that replaced those of `let` sentences then, by name.
+    """
+    if built.plan is None:
+        return next(d for d in built.diagnostics if d.severity == "error")
+    return replace(settled(built.plan), sources=dict(sources), set=dict(given))
+
+
+def checksum(part: Compiled, given: Mapping[str, int]) -> str:
+    """SHA-256, in hexadecimal, of a compiled plan (`part`) and the numbers `given` for it: any edit by hand changes
+    it."""
+    said = [part.text, dict(part.files), dict(given)]
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+
+def toml_string(text: str) -> tuple[str, bool]:
+    """`text` as a TOML string; and whether it is literal, line by line as it is, which odd characters do not allow."""
+    if "'''" not in text and not text.endswith("'") and all(c.isprintable() or c in "\n\t" for c in text):
+        return f"'''\n{text}'''", True
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f"), False
+
+
+def first_line(span: Span, text: str) -> int:
+    """Number of lines of the preset `text` before the compiled plan, whose key is at `span`."""
+    written = text.split("\n")[span.line - 1]
+    return span.line if written.rstrip().endswith(("'''", '"""')) else span.line - 1

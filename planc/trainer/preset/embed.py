@@ -6,12 +6,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from planc.diag import Diagnostic, PlanError, Span
 from planc.files import write_atomically
-from planc.ir.frozen import first_mistake
 from planc.ir.plan import Plan
-from planc.language.compiled_plan import read_compiled
-from planc.trainer.preset.compiled import checksum, to_text, toml_string
+from planc.trainer.preset.compiled import checksum, compiled, toml_string
 from planc.trainer.preset.load import COMPILED, read_text, read_toml
 
 if TYPE_CHECKING:
@@ -47,9 +44,10 @@ def embed(plan: Plan, source: Path | str, preset: Path | str) -> bool:
         document = tomlkit.parse(f"[plan]\n\n{text}") if not before else _with_plan(document)
     table: Any = document["plan"]
     for key, value in _values(plan, source, preset.parent).items():
-        if key == "sha256":
+        if key in ("files", "sha256"):
             table.pop(key, None)  # at the end: an inline table of many files would be one long line
-        table[key] = value
+        if value or key != "files":
+            table[key] = value
     after = tomlkit.dumps(document)
     if after != before:
         write_atomically(preset, after)
@@ -65,25 +63,16 @@ def _with_plan(document: TOMLDocument) -> TOMLDocument:
 
 def _values(plan: Plan, source: Path, folder: Path) -> dict[str, Any]:
     """The keys of `[plan]`. Sums are taken of the files themselves, by path from the preset."""
-    data = _readable(plan, source)
-    files = {_relative(source.parent / name, folder): digest for name, digest in sorted(plan.sources.items())}
+    made = compiled(source, dict(plan.set))
+    sums = {_relative(source.parent / name, folder): digest for name, digest in sorted(plan.sources.items())}
+    given = dict(sorted(plan.set.items()))
     return {
         "source": _relative(source, folder),
-        "set": _inline(dict(sorted(plan.set.items()))),
-        "compiled": _multiline(to_text(data)),
-        "sha256": _table({**files, COMPILED: checksum(data)}),
+        "set": _inline(given),
+        "compiled": _string(made.text),
+        "files": _table({name: _string(text) for name, text in made.files.items()}),
+        "sha256": _table({**sums, COMPILED: checksum(made, given)}),
     }
-
-
-def _readable(plan: Plan, source: Path) -> dict[str, Any]:
-    """The compiled form. Raises PlanError when it could not be read back, as for a file name with a line break."""
-    data = plan.to_json()
-    try:
-        read_compiled(data)
-    except ValueError as error:
-        message = f"the plan cannot be embedded: {first_mistake(error)}"
-        raise PlanError([Diagnostic("E1006", message, Span(str(source), 1, 1, 1, 1))]) from None
-    return data
 
 
 def _inline(values: dict[str, Any]) -> InlineTable:
@@ -103,13 +92,13 @@ def _table(values: dict[str, Any]) -> Table:
     return table
 
 
-def _multiline(text: str) -> String:
-    """A TOML string over several lines, written exactly as `toml_string` lays it out."""
+def _string(text: str) -> String:
+    """A TOML string, written exactly as `toml_string` lays it out."""
     from tomlkit.items import String, StringType, Trivia
 
-    written = toml_string(text)
-    kind = StringType.MLL if written[0] == "'" else StringType.MLB
-    return String(kind, text, written[3:-3], Trivia())
+    written, literal = toml_string(text)
+    quotes = 3 if literal else 1
+    return String(StringType.MLL if literal else StringType.SLB, text, written[quotes:-quotes], Trivia())
 
 
 def _relative(path: Path, folder: Path) -> str:

@@ -20,13 +20,11 @@ from planc.diag import Diagnostic, PlanError, Span
 from planc.diag.quoting import shell_word
 from planc.files import read_bounded
 from planc.ir.field_types import shortened
-from planc.ir.frozen import first_mistake
 from planc.ir.plan import Plan
 from planc.language.build import build_file
-from planc.language.compiled_plan import read_compiled
 from planc.language.framework_rules import settled
 from planc.syntax.suggest import nearest
-from planc.trainer.preset.compiled import checksum, from_text
+from planc.trainer.preset.compiled import Compiled, checksum, first_line, plan_of
 from planc.trainer.preset.outputs import misplaced, without_folder
 from planc.trainer.preset.settings import Checkpoint, Data, Parts, PlanPart, Train
 from planc.trainer.preset.toml_spans import Place, diagnose, places, span_of
@@ -90,10 +88,10 @@ def load_preset(path: Path | str, checkpoints: Path | str | None = None) -> Pres
         return span_of(place, spans, str(path))
 
     findings = [] if checkpoints else [*_missing_folder(parts.checkpoint, at("checkpoint", "every_steps"))]
-    plan = _compiled(parts.plan, path, at("plan", COMPILED))
+    plan = _compiled(parts.plan, path, at("plan", COMPILED), text)
     if isinstance(plan, Diagnostic):
         raise PlanError([*findings, plan])
-    described = _check_source(parts.plan, plan, at("plan", "source"), at("plan", "set"))
+    described = _check_source(parts.plan, at("plan", "source"))
     findings += described or _freshness(parts.plan, plan, path, at("plan", "source"))
     findings += misplaced(without_folder(parts) if checkpoints else parts, path, text)
     findings += _unfit_patterns(parts, plan, path, spans)
@@ -153,34 +151,31 @@ def _missing_folder(checkpoint: Checkpoint, span: Span) -> list[Diagnostic]:
     return [Diagnostic("E1015", message, span, help='write `folder = "runs/NAME"`, or give --checkpoint DIR')]
 
 
-def _compiled(part: PlanPart, path: Path, span: Span) -> Plan | Diagnostic:
-    """The embedded plan, or what is wrong with it."""
+def _compiled(part: PlanPart, path: Path, span: Span, text: str) -> Plan | Diagnostic:
+    """The embedded plan, or what is wrong with it. `text` is the whole preset's, `span` the place of the plan's key."""
     help_text = embed_command(part, path)
     if not part.compiled:
         return Diagnostic("E1004", "the preset holds no compiled plan", span, help=help_text)
-    try:
-        data = from_text(part.compiled)
-        expected = part.sha256.get(COMPILED)
-        if expected != checksum(data):
-            what = "has no sum beside it" if expected is None else "is not what was embedded: its sum differs"
-            return Diagnostic("E1006", f"the compiled plan {what}", span, help=help_text)
-        return read_compiled(data)
-    except ValueError as error:
-        message = f"the compiled plan is none that this version of planc reads: {first_mistake(error)}"
-        return Diagnostic("E1006", message, span, help=help_text)
+    if part.compiled.lstrip().startswith("{"):
+        return Diagnostic("E1006", "the compiled plan is in JSON, as an older planc wrote it", span, help=help_text)
+    made, expected = Compiled(part.compiled, part.files), part.sha256.get(COMPILED)
+    if expected != checksum(made, part.set):
+        what = "has no sum beside it" if expected is None else "is not what was embedded: its sum differs"
+        return Diagnostic("E1006", f"the compiled plan {what}", span, help=help_text)
+    built = made.read(path.name, first_line(span, text))
+    found = plan_of(built, {name: part.sha256[name] for name in _files(part)}, part.set)
+    if isinstance(found, Plan):
+        return found
+    message = f"the compiled plan is none that this version of planc reads: {found.message}"
+    return Diagnostic("E1006", message, replace(found.span, file=str(path)), help=help_text)
 
 
-def _check_source(part: PlanPart, plan: Plan, source: Span, given: Span) -> list[Diagnostic]:
-    """`source` and `set` describe the compiled plan; others would be believed and not be true."""
-    found = []
-    if part.source and part.source not in part.sha256:
-        message = f"[plan] source: `{part.source}` is not among the files that the compiled plan was made of"
-        found.append(Diagnostic("E1003", message, source, help=f"files: {', '.join(_files(part)) or 'none'}"))
-    if part.set != plan.set:
-        made = ", ".join(f"{name} = {value}" for name, value in plan.set.items()) or "no values"
-        message = f"[plan] set is not what the compiled plan was made with ({made})"
-        found.append(Diagnostic("E1003", message, given, help="change it with `planc embed PLAN PRESET --set NAME=N`"))
-    return found
+def _check_source(part: PlanPart, source: Span) -> list[Diagnostic]:
+    """`source` describes the compiled plan; another one would be believed and not be true."""
+    if not part.source or part.source in part.sha256:
+        return []
+    message = f"[plan] source: `{part.source}` is not among the files that the compiled plan was made of"
+    return [Diagnostic("E1003", message, source, help=f"files: {', '.join(_files(part)) or 'none'}")]
 
 
 def _unfit_patterns(parts: Parts, plan: Plan, path: Path, spans: dict[Place, Span]) -> list[Diagnostic]:
@@ -258,13 +253,10 @@ def _recompiled(part: PlanPart, plan: Plan, path: Path, span: Span) -> list[Diag
         return []
     built = build_file(path.parent / part.source, dict(part.set)).plan
     again = built and settled(built)
-    if again is not None and again.canonical() == plan.canonical():
+    if again is not None and again.sha256 == plan.sha256:
         return []
-    if again is None:
-        what = "does not compile with this version of planc"
-    elif again.sha256 == plan.sha256:
-        what = "has other sentences than the compiled plan quotes"
-    else:
+    what = "does not compile with this version of planc"
+    if again is not None:
         what = f"compiles to another plan ({again.sha256[:12]}) than the one in the preset ({plan.sha256[:12]})"
     return [Diagnostic("E1006", f"{part.source} {what}", span, help=embed_command(part, path))]
 

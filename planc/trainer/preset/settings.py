@@ -25,11 +25,13 @@ class PlanPart(Frozen):
 
     source: str = ""
     sha256: dict[str, str] = Field(default_factory=dict)
-    """SHA-256 of the source and of each import, by path; of the compiled plan in canonical form, under `compiled`."""
+    """SHA-256 of the source and of each import, by path; of the compiled plan and its files, under `compiled`."""
     set: dict[str, int] = Field(default_factory=dict)
     """Values given with `--set` when the plan was embedded."""
     compiled: str = ""
-    """The compiled plan, `planc.plan/1`, as JSON: what is trained."""
+    """The plan in full, as `planc expand` writes it: what is trained."""
+    files: dict[str, str] = Field(default_factory=dict)
+    """Texts of the files that its sentences name, by path: a model's config or op graph, a schedule."""
 
 
 class Train(Frozen):

@@ -17,8 +17,8 @@ from typing import Any, get_args
 from planc.backends.common.shrunk import shrunk, size_changes
 from planc.checks import check_plan
 from planc.ir.plan import Plan
+from planc.ir.read_plan import read_plan
 from planc.ir.target import Target
-from planc.language.compiled_plan import read_compiled
 from planc.lowering import lower_plan
 
 MOST_DEVICES = 64
@@ -77,7 +77,7 @@ def main() -> int:
     parser = ArgumentParser(prog="python -m planc.trainer.run.dry_run", description="The compiled plan is on stdin.")
     parser.add_argument("--target", choices=get_args(Target), required=True)
     options = parser.parse_args()
-    plan = read_compiled(json.load(sys.stdin))
+    plan = read_plan(json.load(sys.stdin))
     traced, began = small(plan), time.monotonic()
     program = lower_plan(check_plan(traced), options.target, version="installed")
     found = program.backend.dry_run(program)

@@ -13,8 +13,8 @@ from planc.diag.edits import apply_edits
 from planc.diag.text import render
 from planc.driver import Examined, examine
 from planc.ir.program_shape import foreign
+from planc.ir.read_plan import read_plan
 from planc.ir.target import Target
-from planc.language.compiled_plan import read_compiled
 from planc.lowering import lower_sharded
 from planc.syntax.fmt import format_text
 from tests.fuzz.inputs import make as damaged
@@ -60,7 +60,7 @@ def run(data: bytes, folder: Path, index: int) -> tuple[str, ...]:
     if found.sharded is None:
         return (reached,)
     if index % 7 == 0 and found.plan is not None:
-        assert read_compiled(found.plan.to_json()) == found.plan, "another plan is read back"
+        assert read_plan(found.plan.to_json()) == found.plan, "another plan is read back"
     return reached, lowered(found, index)
 
 

@@ -6,7 +6,6 @@ import ast
 import json
 import random
 import tempfile
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,12 @@ from typing import Any
 from planc.checks import check_plan
 from planc.diag import PlanError
 from planc.diag.text import render
-from planc.driver import check, load
+from planc.driver import check
 from planc.ir.program_shape import foreign
 from planc.lowering import lower_plan
 from planc.trainer.checkpoint.resume import NEWEST, start_of
-from planc.trainer.preset.compiled import checksum, to_text, toml_string
+from planc.trainer.preset.compiled import Compiled, checksum, toml_string
+from planc.trainer.preset.compiled import compiled as in_full
 from planc.trainer.preset.load import load_preset
 from tests.fuzz.edits import as_bytes, as_input, damage, damaged, edited, made
 from tests.fuzz.kinds import Kind
@@ -78,23 +78,30 @@ SETTINGS: dict[str, Any] = {
 
 
 @cache
-def compiled(name: str) -> dict[str, Any]:
-    """The compiled form of one of the plans of the repository, without sources: so that sums of files do not count."""
-    if name not in OWN:
-        return load(ROOT / "plans" / f"{name}.plan").to_json()
-    text, files = OWN[name]
+def compiled(name: str) -> tuple[str, dict[str, str]]:
+    """One of the plans of the repository in full, and the files that its sentences name."""
+    if name in OWN:
+        text, files = f"plan x\n{BODY}{OWN[name][0]}", OWN[name][1]
+    else:  # without sentences of one target, which no preset has
+        lines = (ROOT / "plans" / f"{name}.plan").read_text().splitlines(keepends=True)
+        text, files = "".join(line for line in lines if not line.startswith("on ")), {}
     with tempfile.TemporaryDirectory() as folder:
-        for file, content in {**files, "x.plan": f"plan x\n{BODY}{text}"}.items():
+        for file, content in {**files, "x.plan": text}.items():
             (Path(folder) / file).write_text(content)
-        plan = load(Path(folder) / "x.plan")
-    return replace(plan, sources={}).to_json()
+        found = in_full(Path(folder) / "x.plan", {})
+    return found.text, dict(found.files)
+
+
+def _tree(name: str) -> dict[str, Any]:
+    text, files = compiled(name)
+    return {"settings": SETTINGS, "compiled": {"lines": text.splitlines(), "files": files}}
 
 
 def make(seed: int, index: int) -> bytes:
     """Half have another plan, a third other settings, the rest both or damaged text."""
     rng = random.Random(f"{seed}:{index}")
     name, share = rng.choice(PLANS if seed == 1 else (*PLANS, *MORE)), rng.random()
-    tree = {"settings": SETTINGS, "compiled": compiled(name)}
+    tree = _tree(name)
     edits = [{"do": "base", "to": name}]
     edits += made(rng, tree, ["compiled", _part(rng, tree["compiled"])]) if share < 0.6 else []
     edits += made(rng, tree, ["settings", _part(rng, SETTINGS)]) if share >= 0.5 else []
@@ -111,13 +118,15 @@ def _part(rng: random.Random, tree: dict[str, Any]) -> str:
 def preset_text(edits: list[dict[str, Any]]) -> str:
     """The preset that the edits make."""
     name = next((e["to"] for e in edits if e["do"] == "base"), PLANS[0])
-    tree = edited({"settings": SETTINGS, "compiled": compiled(name)}, edits)
+    tree = edited(_tree(name), edits)
     settings, plan = tree["settings"], tree["compiled"]
     part = settings.get("plan")
-    if isinstance(part, dict):
-        part["compiled"] = to_text(plan)
-        old = any(e["do"] == "old sum" for e in edits)
-        part["sha256"] = {"compiled": checksum(compiled(name) if old else plan)}
+    if isinstance(part, dict) and isinstance(plan, dict):
+        lines, files = plan.get("lines"), plan.get("files")
+        part["compiled"] = "\n".join(map(str, lines if isinstance(lines, list) else [lines])) + "\n"
+        part["files"] = files if isinstance(files, dict) else {}
+        made = Compiled(*compiled(name)) if any(e["do"] == "old sum" for e in edits) else None
+        part["sha256"] = {"compiled": checksum(made or Compiled(part["compiled"], part["files"]), {})}
     return damaged("".join(f"{_key(key)} = {_toml(value)}\n" for key, value in settings.items()), edits)
 
 
@@ -128,7 +137,7 @@ def _toml(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(map(_toml, value)) + "]"
     if isinstance(value, str):
-        return toml_string(value) if len(value) > 1000 else json.dumps(value)
+        return toml_string(value)[0] if "\n" in value else json.dumps(value)
     if isinstance(value, float):
         return str(value)
     return json.dumps(value)

@@ -272,11 +272,11 @@ FAULTS: tuple[Fault, ...] = (
         test=f"{FORGED}::test_a_manifest_nested_too_deeply_is_refused",
     ),
     Fault(
-        name="S15: a deeply nested compiled plan is a traceback",
-        file="planc/trainer/preset/compiled.py",
-        text="    except RecursionError:\n",
-        planted="    except ZeroDivisionError:\n",
-        test="tests/trainer/test_hostile_presets.py::test_a_deeply_nested_compiled_plan_is_refused",
+        name="S15: files beside a preset are read for its compiled plan",
+        file="planc/language/draft.py",
+        text="    if text is None and alone:\n",
+        planted="    if text is None and alone and not texts:\n",
+        test="tests/trainer/test_hostile_presets.py::test_nothing_on_disk_is_read",
     ),
     Fault(
         name="S16: an index of tokens is believed",

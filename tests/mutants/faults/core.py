@@ -472,8 +472,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="editor: an import is read from disk although it is open",
         file="planc/language/imports.py",
-        text="unsaved = self.unsaved.get(Path(os.path.realpath(path))) if self.unsaved else None",
-        planted="unsaved = None",
+        text="data = file_content(path, MAX_BYTES, self.unsaved, alone=self.alone)",
+        planted="data = file_content(path, MAX_BYTES, {}, alone=self.alone)",
         test="tests/editor/test_features.py::test_a_plan_may_import_what_only_the_editor_holds",
     ),
     Fault(
