@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from planc.catalog import build_model
 from planc.diag import PlanError
 from planc.ir.session import Settings
-from planc.ir.updates import decay_of, is_orthogonalised
+from planc.ir.updates import NEWTON_SCHULZ_STEPS, decay_of, is_orthogonalised
 from planc.trainer.preset.load import load_preset
 from planc.trainer.preset.settings import Train
 from planc.trainer.run.lr_schedule import learning_rate
@@ -141,6 +141,20 @@ def test_jax_updates_as_the_reference_does(more: int) -> None:
         own = params[name][tuple(map(slice, SHAPES[name]))]
         assert float(abs(params[name]).sum()) == pytest.approx(float(abs(own).sum())), "zeros moved"
         np.testing.assert_allclose(own, reference(name, muon=muon, decay=decay), rtol=0, atol=2e-5)
+
+
+def test_jax_has_whole_matrices_in_every_step_of_the_iteration() -> None:
+    """On a mesh: those that it begins with, and those of each step; without one nothing is asked for."""
+    jax = pytest.importorskip("jax")
+    from planc.backends.xla.runtime.optimizer import orthogonal as on_mesh
+
+    def said() -> list[str]:
+        equations = jax.make_jaxpr(on_mesh)(np.ones((3, 8, 4), np.float32)).eqns
+        return [str(e.params["sharding"].spec[-2:]) for e in equations if e.primitive.name == "sharding_constraint"]
+
+    assert said() == []
+    with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((2, 2), ("dp", "tp"))):
+        assert said() == [str((None, None))] * (1 + NEWTON_SCHULZ_STEPS)
 
 
 def test_muon_holds_one_moment_of_a_matrix() -> None:

@@ -161,15 +161,19 @@ def test_the_rules_give_what_was_compiled(name: str) -> None:
         assert 0 <= seen - wire[key] <= SCALARS_BYTES, (key, wire[key], seen)
 
 
-@pytest.mark.parametrize("name", DRAWN)
-def test_drawn_plans_move_what_was_compiled(name: str, tmp_path: Path) -> None:
-    """Over each axis, whatever the operation: sums over ranks of the batch and of the sequence, of each use of a tied
-    table, of what only the optimizer divides; keys that a pipeline gathers again."""
-    path = tmp_path / f"{name}.plan"
+def drawn_case(name: str, folder: Path) -> Sharded:
+    path = folder / f"{name}.plan"
     path.write_text(DRAWN[name]["plan"])
     plan = build_file(path, target="xla").plan
     assert plan is not None
-    said, seen = by_axis(predicted(propagated(plan))), DRAWN[name]["wire"]
+    return propagated(plan)
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_drawn_plans_move_what_was_compiled(name: str, tmp_path: Path) -> None:
+    """Over each axis, whatever the operation: sums over ranks of the batch and of the sequence, of each use of a tied
+    table, of what only the optimizer divides; keys that a pipeline gathers again; what Muon makes orthogonal."""
+    said, seen = by_axis(predicted(drawn_case(name, tmp_path))), DRAWN[name]["wire"]
     axes = {*said, *seen}
     rows = (AxisWire(axis=a, predicted_bytes=said.get(a, 0), observed_bytes=seen.get(a, 0)) for a in axes)
     assert [w for w in judged(tuple(rows)) if abs(w.relative) > DRAWN_WITHIN] == []
@@ -178,13 +182,14 @@ def test_drawn_plans_move_what_was_compiled(name: str, tmp_path: Path) -> None:
 FSDP_OF_SLICES = "use hsdp over replica, fsdp"
 
 
-def test_every_rule_marks_what_it_changes() -> None:
+def test_every_rule_marks_what_it_changes(tmp_path: Path) -> None:
     names = ("fsdp_tp_sp", "dp_tp_blocks", "float8_rowwise", "zero1", "bf16_blocks", "gpipe_fsdp", "tied_zero1")
     found = [rows(name) for name in names]
     found += [tpu_rows(name) for name in ("fsdp_v6e", "sp_v5p", "tp_v5p", "whole_v5p")]
     others = [moe_sharded(name) for name in ("ep_per_step", "capacity", "moe_dp_tp_sp", "deepseek_tp_cp")]
     others += [propagated(plan_of("bf16_ring", *NARROW["bf16_ring"]))]
     others += [propagated(plan_of("slices", "replica 2 > fsdp 4", FSDP_OF_SLICES, cluster="2 x tpu_v5p(2x2x1)"))]
+    others.append(drawn_case("random_212", tmp_path))
     audited = ["llama3_8b_v5p_128_hsdp", "llama3_8b_v6e_256", "mixtral_8x7b_v5p_2_layers"]
     audited += ["llama3_8b_7x_64_hsdp", "qwen3_8b_v6e_offload_hidden"]
     others += [propagated(audited_plan(name)) for name in audited]

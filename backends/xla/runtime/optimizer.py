@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from jax.sharding import PartitionSpec
 
 from planc.ir.updates import (
     NEWTON_SCHULZ,
@@ -85,12 +86,24 @@ def orthogonal(matrices: jax.Array) -> jax.Array:
     """
     a, b, c = NEWTON_SCHULZ
     wide = matrices.shape[-2] <= matrices.shape[-1]
-    x = (matrices if wide else matrices.mT).astype(jnp.float32)
+    x = _whole(matrices if wide else matrices.mT).astype(jnp.float32)
     x = x / (jnp.linalg.norm(x, axis=(-2, -1), keepdims=True) + NORM_EPS)
     for _ in range(NEWTON_SCHULZ_STEPS):
         gram = x @ x.mT
-        x = a * x + (b * gram + c * gram @ gram) @ x
+        x = _whole(a * x + (b * gram + c * gram @ gram) @ x)
     whole: jax.Array = x if wide else x.mT
+    return whole
+
+
+def _whole(matrices: jax.Array) -> jax.Array:
+    """`matrices` [..., rows, columns] with every row and column on each rank of the mesh.
+
+    Said of the first and of each step's: else XLA moves parts of each product of the iteration.
+    """
+    if jax.sharding.get_abstract_mesh().empty:
+        return matrices
+    where = PartitionSpec(*[PartitionSpec.UNCONSTRAINED] * (matrices.ndim - 2), None, None)  # type: ignore[no-untyped-call]
+    whole: jax.Array = jax.lax.with_sharding_constraint(matrices, where)  # type: ignore[no-untyped-call]
     return whole
 
 

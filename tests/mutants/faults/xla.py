@@ -6,6 +6,20 @@ from .fault import Fault
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
+        name="muon: XLA divides the products of the iteration",
+        file="backends/xla/runtime/optimizer.py",
+        text="x = _whole(a * x + (b * gram + c * gram @ gram) @ x)",
+        planted="x = a * x + (b * gram + c * gram @ gram) @ x",
+        test="tests/trainer/test_updates.py::test_jax_has_whole_matrices_in_every_step_of_the_iteration",
+    ),
+    Fault(
+        name="xla: what Muon makes orthogonal is gathered over all axes at once",
+        file="backends/xla/rules/gather_whole_updates.py",
+        text='_by_dim(sharded, row) if row.carries == "update" else (row,)',
+        planted="(row,)",
+        test="tests/xla/test_rules.py::test_drawn_plans_move_what_was_compiled[random_212]",
+    ),
+    Fault(
         name="xla: tokens are laid out over an axis that a view has cut",
         file="backends/xla/emit/context_parallel.py",
         text="parts(sharded.plan, context_axes(sharded.plan))",
