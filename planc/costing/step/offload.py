@@ -16,16 +16,17 @@ STATE: tuple[Noun, ...] = ("params", "optimizer")
 """State that a plan may keep in host memory."""
 
 
-def offload_s(sharded: Sharded, rank: int, compute_s: float) -> float:
+def offload_s(sharded: Sharded, rank: int, passes_s: float) -> float:
     """Exposed seconds of one optimizer step on pipeline rank `rank` for what `offload` sentences keep in the host's
     memory.
 
     State goes in and out once a step, around the optimizer, with nothing to hide it; parameters on TPUs come in twice,
     for the copy that is computed with and for the update. A saved tensor leaves in the forward and comes back in the
-    backward, both beside compute (`compute_s` of it a step); in planc's own programs for torch the compute waits for
-    both, as `torch.autograd.graph.save_on_cpu` copies on its stream.
+    backward, both beside compute and the waits for other devices (`passes_s` of both in a step), during which the link
+    to the host is free; in planc's own programs for torch the compute waits for both copies, as
+    `torch.autograd.graph.save_on_cpu` makes them on its stream.
 
-    >>> offload_s(sharded, 0, compute_s=6.0)  # the plan offloads nothing
+    >>> offload_s(sharded, 0, passes_s=6.0)  # the plan offloads nothing
     0.0
     """
     plan = sharded.plan
@@ -35,7 +36,7 @@ def offload_s(sharded: Sharded, rank: int, compute_s: float) -> float:
     state = transferred_state_bytes(sharded, rank) / bandwidth
     saved = 2 * microbatches_each(plan) * saved_bytes(sharded, rank) / bandwidth
     waits = sharded.stack.own and not sharded.stack.xla
-    return state + (saved if waits else max(0.0, saved - compute_s))
+    return state + (saved if waits else max(0.0, saved - passes_s))
 
 
 def offloaded(plan: Plan) -> frozenset[str]:

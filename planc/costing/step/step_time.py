@@ -360,7 +360,7 @@ def rank_work(
         send_s: seconds in which a stage sends a microbatch to the next.
         after_s: exposed seconds of each rank after the last microbatch.
         optimizer_s: seconds of a rank's update.
-        offload_s: exposed seconds of a rank's transfers to its host, beside so many seconds of compute.
+        offload_s: exposed seconds of a rank's transfers to its host, beside so many seconds of its passes.
     """
     times = stage_times(
         [c.forward_s + c.exposed_forward_s for c in costs],
@@ -383,7 +383,7 @@ def rank_work(
         recompute_s=recompute,
         exposed_s=each * sum(c.exposed_forward_s + c.exposed_backward_s for c in mine) + after_s[rank],
         optimizer_s=optimizer_s(rank),
-        offload_s=offload_s(rank, compute + recompute),
+        offload_s=offload_s(rank, each * sum(c.pass_s for c in mine)),
         overhead_s=overhead_s(plan, len(held[rank])),
     )
 

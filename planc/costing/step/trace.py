@@ -151,14 +151,13 @@ def _spans_after_last_microbatch(costed: CostedPlan, rank: int, start: float, na
     sharded, plan = costed.sharded, costed.sharded.plan
     stages = virtual_stages(plan, rank)
     mine = [costed.timed.costs[v] for v in stages]
-    each = microbatches_each(plan)
-    busy = each * sum(c.forward_s + c.backward_s + c.recompute_s for c in mine)
+    passes_s = microbatches_each(plan) * sum(c.pass_s for c in mine)
     update = part_name("", "optimizer", [optimizer_cause(plan)])
     waits = part_name("", "offload", (o.cause for o in plan.offloads))
     parts = (
         ("transfers", "exposed_comm", costed.timed.after_s[rank]),
         (update, "optimizer", optimizer_s(costed.timed.updates, updated_load(costed.sharded, rank), plan.model.blocks)),
-        (waits, "offload", offload_s(sharded, rank, busy)),
+        (waits, "offload", offload_s(sharded, rank, passes_s)),
         ("overhead", "overhead", overhead_s(plan, len(mine))),
     )
     for name, part, seconds in parts:

@@ -169,11 +169,11 @@ def _rank(costed: CostedPlan, rank: int, spans: list[ActionSpan], end_s: float) 
     plan = costed.sharded.plan
     held = virtual_stages(plan, rank)
     mine = [costed.timed.costs[v] for v in held]
-    busy_s = microbatches_each(plan) * sum(c.forward_s + c.backward_s + c.recompute_s for c in mine)
+    passes_s = microbatches_each(plan) * sum(c.pass_s for c in mine)
     after = {
         "exposed_comm": costed.timed.after_s[rank],
         "optimizer": optimizer_s(costed.timed.updates, updated_load(costed.sharded, rank), plan.model.blocks),
-        "offload": offload_s(costed.sharded, rank, busy_s),
+        "offload": offload_s(costed.sharded, rank, passes_s),
         "overhead": overhead_s(plan, len(mine)),
     }
     return Rank(
