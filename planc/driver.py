@@ -402,9 +402,7 @@ def examine(
         more = tuple(_further_mistakes(built, built.mended, request))
     found = _with_broken_expectations(built.plan, [*built.diagnostics, *found, *more])
     diagnostics = bounded(in_order([_with_user_paths(d, path, built) for d in found]))
-    shown = {
-        _user_path(name, path): Source(_user_path(name, path), s.text, s.lines) for name, s in built.sources.items()
-    }
+    shown = {user_path(name, path): Source(user_path(name, path), s.text, s.lines) for name, s in built.sources.items()}
     report = _report(built, given, answer, diagnostics)
     return Examined(report, built.plan, shown, built, answer.costed, request.explicit, answer.sharded)
 
@@ -602,7 +600,8 @@ def _cost_facts(costed: CostedPlan) -> dict[str, Any]:
 # Places: inside, a file is named by its path from the plan's folder; outside, as the user named it.
 
 
-def _user_path(name: str, path: Path | None) -> str:
+def user_path(name: str, path: Path | None) -> str:
+    """The file `name`, as spans and a plan's sources have it, from where the user stands; `path` is the plan's file."""
     if path is None or name.startswith(("plans/hardware/", "plans/layouts/")):
         return name
     return str(path) if name == path.name else str(path.parent / name)
@@ -611,7 +610,7 @@ def _user_path(name: str, path: Path | None) -> str:
 def _with_user_paths(d: Diagnostic, path: Path | None, built: Built) -> Diagnostic:
     def with_user_path(span: Span) -> Span:
         known = span.file in built.sources or (path is not None and span.file == path.name)
-        return replace(span, file=_user_path(span.file, path)) if known else span
+        return replace(span, file=user_path(span.file, path)) if known else span
 
     fix = d.fix and Fix(d.fix.title, tuple(Edit(with_user_path(e.span), e.text) for e in d.fix.edits), d.fix.safe)
     related = tuple(Related(with_user_path(r.span), r.message) for r in d.related)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from planc.cli import main
-from planc.driver import check, load
+from planc.driver import check, load, user_path
 from planc.editor.opened import Settings, open_file
 from planc.graph import machine_links
 from planc.ir.target import Target, named
@@ -102,6 +102,13 @@ def _report(path: Path, folder: Path) -> Iterator[Told]:
     yield Told("report", said["target"] if "target" in said else check(path).target, numbers["s"], numbers["GiB"])
 
 
+def _hardware(path: Path) -> str:
+    """The text of the hardware file that the plan at `path` is on."""
+    cluster = load(path).cluster
+    own = cluster.name not in library.machines()
+    return Path(user_path(cluster.sources[0], path)).read_text() if own else library.machine_text(cluster.name)
+
+
 def _calibrate(path: Path, folder: Path) -> Iterator[Told]:
     """A run that takes what `check` predicts moves nothing."""
     report, table, machine = check(path), folder / "runs.csv", folder / "machine.plan"
@@ -110,7 +117,7 @@ def _calibrate(path: Path, folder: Path) -> Iterator[Told]:
     (step,) = said["steps"]
     assert step["before_s"] == step["fitted_s"] and said["far"] == []
     assert all(p["value"] == p["prior"] for p in said["parameters"] if f"{p['prior']:.12g}" != f"{p['value']:.12g}")
-    before = library.machine_text(load(path).cluster.name)
+    before = _hardware(path)
     assert _sentences(machine.read_text()) == _sentences(before), "the machine is another one"
     yield Told("calibrate --from", step["target"], step["before_s"])
 

@@ -11,6 +11,8 @@ from planc.cli import whole_parser
 from planc.ir.target import NO_TARGET
 from tests.cli.figures import ASKED, ELSEWHERE, NAMED, as_json, law, names_its_target
 from tests.plans import BUNDLED, FIELD
+from tests.random_plans.promises import write
+from tests.random_plans.run import drawn_of
 
 QUICK = ("tiny", "tiny_moe", "gpt3_175b_a100", "llama3_8b_uneven", "llama3_70b_v6e", "llama3_8b_fp8_offload")
 """Plans for cuda, for xla, as a framework realises them, and one that its cluster's target refuses."""
@@ -21,6 +23,14 @@ PLANS = [*BUNDLED, *FIELD]
     pytest.param(p, marks=() if p.stem in QUICK else pytest.mark.long, id=p.stem) for p in PLANS
 ])  # fmt: skip
 def test_every_command_says_what_check_says(path: Path, tmp_path: Path) -> None:
+    law(path, tmp_path)
+    names_its_target(path, tmp_path)
+
+
+@pytest.mark.parametrize("seed", [91043, *(pytest.param(n, marks=pytest.mark.long) for n in (91005, 91035, 91050))])
+def test_every_command_says_of_drawn_plans_what_check_says(seed: int, tmp_path: Path) -> None:
+    """Hardware of one's own in another folder, a ring of two chips, groups of which the first lies in fewer nodes."""
+    path = write(drawn_of(seed), tmp_path / "plan")
     law(path, tmp_path)
     names_its_target(path, tmp_path)
 

@@ -47,9 +47,7 @@ def test_the_compute_waits_for_them(tmp_path: Path) -> None:
     chip = away.plan.cluster.chip
     assert offload_s(here, 0, passes_s=100.0) == 0.0
     moved = 2 * away.plan.microbatches * HIDDEN
-    assert offload_s(away, 0, passes_s=100.0) == pytest.approx(
-        moved / (chip.host_bandwidth_bytes_per_s / chip.devices)
-    )
+    assert offload_s(away, 0, passes_s=100.0) == pytest.approx(moved / (chip.host_bandwidth_bytes_per_s / chip.devices))
 
 
 def test_a_bucket_is_one_transfer_of_its_layers(tmp_path: Path) -> None:

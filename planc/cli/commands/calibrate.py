@@ -115,7 +115,7 @@ def _run_table(options: argparse.Namespace) -> int:
     try:
         steps, peaks = runs_of_table(path, options.target)
         cluster = steps[0].sharded.plan.cluster
-        text = _hardware_text(options.machine or cluster.name, cluster, path)
+        text = _hardware_text(options.machine or cluster.name, cluster, path, path.parent / steps[0].name)
     except PlanError as error:
         refused(error.diagnostics, options.format)
         return 2
@@ -176,17 +176,18 @@ def _other_machine(cluster: Cluster, first: Cluster) -> str:
     return "" if same else f"`{cluster.name}`, whose numbers are not those of the other plans' `{first.name}`"
 
 
-def _hardware_text(machine: str, cluster: Cluster, path: Path) -> str:
-    """The hardware file that declares `machine`: a bundled one, or the plans' own. Raises PlanError where it is
-    neither, or declares another chip."""
+def _hardware_text(machine: str, cluster: Cluster, path: Path, plan: Path) -> str:
+    """The hardware file that declares `machine`: a bundled one, or the one that the file `plan` imports. Raises
+    PlanError where it is neither, or declares another chip."""
     from planc.calibration.measured_table import unusable_table
+    from planc.driver import user_path
     from planc.files import MAX_TEXT_BYTES, read_text
     from planc.language import library
 
     if machine in library.machines():
         text = library.machine_text(machine)
     elif machine == cluster.name and cluster.sources:
-        text = read_text(Path(cluster.sources[0]), MAX_TEXT_BYTES)
+        text = read_text(Path(user_path(cluster.sources[0], plan)), MAX_TEXT_BYTES)
     else:
         raise unusable_table(path, 1, f"no bundled hardware file has a node `{machine}`")
     if not re.search(rf"^chip +{re.escape(cluster.chip.name)}\(", text, re.MULTILINE):

@@ -307,15 +307,19 @@ class Routes:
             for j in range(m):
                 peers = [members[j % len(members)] for members in units]
                 flows += [(a, b, part) for a, b in zip(peers, [*peers[1:], peers[0]], strict=True)]
-        first = [members[0] for members in self.units[0]]
-        latency_s = sum(self.fabric.latency_s(a, b) for a, b in pairwise(first))
+        latency_s = sum(self.fabric.latency_s(a, b) for a, b in pairwise(self._far_units))
         return self._routed("ring", flows, latency_s)
 
     @cached_property
+    def _far_units(self) -> list[int]:
+        """A member in each unit of the first of the groups that lie in the most units."""
+        return [members[0] for members in max(self.units, key=len)]
+
+    @cached_property
     def _unit_hop_s(self) -> float:
-        """Latency between the units of the first group that are farthest from each other in its order."""
-        first = [members[0] for members in self.units[0]]
-        return max((self.fabric.latency_s(first[0], v) for v in (first[1], first[-1])), default=0.0)
+        """Latency between those units that are farthest from each other in their order."""
+        first, second, *_, last = [*self._far_units, self._far_units[-1]]
+        return max(self.fabric.latency_s(first, second), self.fabric.latency_s(first, last))
 
     # On a torus.
 

@@ -47,7 +47,11 @@ def torus_lines(links: MachineLinks) -> tuple[TorusLine, ...]:
         latency_s = max(latency_s, links.kinds[cable.kind].latency_s)
         dim = next(d for d, (a, b) in enumerate(zip(one.place, other.place, strict=True)) if a != b)
         there, back = links.bytes_per_s(cable)
-        for at, rate in (((one.place[dim], 1), there), ((other.place[dim], -1), back)):
+        here, beyond = one.place[dim], other.place[dim]
+        ways = [((here, 1), there), ((beyond, -1), back)]
+        if links.wrap[dim] and links.shape[dim] == 2:  # the cable's other half closes the ring
+            ways = [(at, rate / 2) for at, rate in (*ways, ((beyond, 1), back), ((here, -1), there))]
+        for at, rate in ways:
             if rate < rates[dim].get(at, inf):
                 rates[dim][at], names[dim][at] = rate, links.cable_name(cable)
     return tuple(
