@@ -172,7 +172,8 @@ def drawn_case(name: str, folder: Path) -> Sharded:
 @pytest.mark.parametrize("name", DRAWN)
 def test_drawn_plans_move_what_was_compiled(name: str, tmp_path: Path) -> None:
     """Over each axis, whatever the operation: sums over ranks of the batch and of the sequence, of each use of a tied
-    table, of what only the optimizer divides; keys that a pipeline gathers again; what Muon makes orthogonal."""
+    table, of what only the optimizer divides; keys that a pipeline gathers again; what Muon makes orthogonal;
+    experts that no ranks divide."""
     said, seen = by_axis(predicted(drawn_case(name, tmp_path))), DRAWN[name]["wire"]
     axes = {*said, *seen}
     rows = (AxisWire(axis=a, predicted_bytes=said.get(a, 0), observed_bytes=seen.get(a, 0)) for a in axes)
@@ -189,7 +190,7 @@ def test_every_rule_marks_what_it_changes(tmp_path: Path) -> None:
     others = [moe_sharded(name) for name in ("ep_per_step", "capacity", "moe_dp_tp_sp", "deepseek_tp_cp")]
     others += [propagated(plan_of("bf16_ring", *NARROW["bf16_ring"]))]
     others += [propagated(plan_of("slices", "replica 2 > fsdp 4", FSDP_OF_SLICES, cluster="2 x tpu_v5p(2x2x1)"))]
-    others.append(drawn_case("random_212", tmp_path))
+    others += [drawn_case(name, tmp_path) for name in ("random_72", "random_212")]
     audited = ["llama3_8b_v5p_128_hsdp", "llama3_8b_v6e_256", "mixtral_8x7b_v5p_2_layers"]
     audited += ["llama3_8b_7x_64_hsdp", "qwen3_8b_v6e_offload_hidden"]
     others += [propagated(audited_plan(name)) for name in audited]

@@ -34,6 +34,7 @@ from planc.backends.xla.rules import (
     gather_whole_updates,
     hand_on_each_tick,
     hoist_invariant_gathers,
+    keep_whole_what_no_rank_divides,
     multiply_narrow,
     one_gather_of_a_tied_table,
     pad_scattered_rows,
@@ -47,6 +48,7 @@ from planc.backends.xla.rules.rule import Rows
 from planc.ir.sharding import Sharded
 
 ORDER = (
+    keep_whole_what_no_rank_divides,
     expert_buffers,
     expert_capacity_slots,
     exchange_gate_weights,

@@ -6,6 +6,13 @@ from .fault import Fault
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
+        name="xla: experts that no ranks divide are gathered",
+        file="backends/xla/rules/keep_whole_what_no_rank_divides.py",
+        text='if not (row.carries in ("param", "update") and _whole(sharded, row))',
+        planted="if True",
+        test="tests/xla/test_rules.py::test_drawn_plans_move_what_was_compiled[random_72]",
+    ),
+    Fault(
         name="muon: XLA divides the products of the iteration",
         file="backends/xla/runtime/optimizer.py",
         text="x = _whole(a * x + (b * gram + c * gram @ gram) @ x)",
