@@ -216,6 +216,7 @@ def test_a_changed_sentence_is_a_diff_of_a_few_lines(beside: Path) -> None:
 
 
 @example("'''")
+@example("''' x")
 @example("'")
 @example("\x7f\x00\r\n")
 @given(st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=300))
