@@ -40,19 +40,21 @@ def optimizer_of(model: Model, settings: Settings, emitted: ModuleType) -> optax
     if settings.optimizer == "adamw" and not settings.decay_groups:
         found = emitted.adamw(settings.betas, settings.eps, settings.weight_decay)
         return found
-    found = updates_of(model, settings)
+    stages = emitted.MESH[emitted.STACK[-1]] if hasattr(emitted, "STACK") else 1
+    found = updates_of(model, settings, stages)
     return emitted.narrow(found) if hasattr(emitted, "narrow") else found
 
 
-def updates_of(model: Model, settings: Settings) -> optax.GradientTransformation:
-    """Muon for the matrices of `model` if `settings` ask for it, AdamW for the rest, and each parameter's own decay."""
+def updates_of(model: Model, settings: Settings, stages: int = 1) -> optax.GradientTransformation:
+    """Muon for the matrices of `model` if `settings` ask for it, AdamW for the rest, and each parameter's own decay.
+    `stages` is the number of the pipeline's ranks."""
 
     def label(path: Any, _: Any) -> str:
         return "muon" if settings.optimizer == "muon" and is_orthogonalised(model, _name(path)) else "adamw"
 
     both = {
         "adamw": optax.scale_by_adam(*settings.betas, eps=settings.eps),
-        "muon": scale_by_muon(model, settings.momentum),
+        "muon": scale_by_muon(model, settings.momentum, stages),
     }
     return optax.chain(
         optax.partition(both, lambda params: jax.tree_util.tree_map_with_path(label, params)),
@@ -60,13 +62,24 @@ def updates_of(model: Model, settings: Settings) -> optax.GradientTransformation
     )
 
 
-def scale_by_muon(model: Model, momentum: float) -> optax.GradientTransformation:
+def scale_by_muon(model: Model, momentum: float, stages: int) -> optax.GradientTransformation:
     """The orthogonal part of a Nesterov momentum with coefficient `momentum`, times the scale of each parameter of
-    `model`. A leaf is [..., rows, columns], with zeros beyond the parameter's where its ranks have uneven parts."""
+    `model`.
+
+    A leaf is [..., rows, columns], with zeros beyond the parameter's where its ranks have uneven parts; its stack of
+    layers is divided over the ranks of a pipeline of `stages`.
+    """
 
     def update_of(path: Any, ahead: jax.Array) -> jax.Array:
-        rows, columns = model.shape(model.param[_name(path)])[-2:]
-        return orthogonal(ahead) * scale_of(rows, columns)
+        *leading, rows, columns = model.shape(model.param[_name(path)])
+        stacked = ahead.ndim - len(leading) - 2
+        if not stacked:
+            return orthogonal(ahead) * scale_of(rows, columns)
+        # A layer of each stage after the other: whole matrices of all are as much as the model on each device.
+        *chunks, layers = ahead.shape[:stacked]
+        split = ahead.reshape(*chunks, stages, layers // stages, *ahead.shape[stacked:])
+        made = jax.lax.map(orthogonal, jnp.moveaxis(split, stacked, 0))
+        return jnp.moveaxis(made, 0, stacked).reshape(ahead.shape) * scale_of(rows, columns)
 
     def init(params: Any) -> MuonState:
         return MuonState(jax.tree.map(jnp.zeros_like, params))
@@ -96,15 +109,17 @@ def orthogonal(matrices: jax.Array) -> jax.Array:
 
 
 def _whole(matrices: jax.Array) -> jax.Array:
-    """`matrices` [..., rows, columns] with every row and column on each rank of the mesh.
+    """`matrices` [..., rows, columns] with every row and column on each rank of the mesh, gathered a dim at a time.
 
     Said of the first and of each step's: else XLA moves parts of each product of the iteration.
     """
     if jax.sharding.get_abstract_mesh().empty:
         return matrices
-    where = PartitionSpec(*[PartitionSpec.UNCONSTRAINED] * (matrices.ndim - 2), None, None)  # type: ignore[no-untyped-call]
-    whole: jax.Array = jax.lax.with_sharding_constraint(matrices, where)  # type: ignore[no-untyped-call]
-    return whole
+    free = PartitionSpec.UNCONSTRAINED
+    for rows in (free, None):  # the columns first, of which there are more
+        where = PartitionSpec(*[free] * (matrices.ndim - 2), rows, None)  # type: ignore[no-untyped-call]
+        matrices = jax.lax.with_sharding_constraint(matrices, where)  # type: ignore[no-untyped-call]
+    return matrices
 
 
 def _add_decay(model: Model, settings: Settings) -> optax.GradientTransformation:

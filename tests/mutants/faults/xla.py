@@ -6,6 +6,13 @@ from .fault import Fault
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
+        name="muon: all layers' matrices are whole at once",
+        file="backends/xla/runtime/optimizer.py",
+        text="        if not stacked:\n",
+        planted="        if True:\n",
+        test="tests/trainer/test_updates.py::test_jax_has_the_matrices_of_one_layer_at_a_time",
+    ),
+    Fault(
         name="xla: experts that no ranks divide are gathered",
         file="backends/xla/rules/keep_whole_what_no_rank_divides.py",
         text='if not (row.carries in ("param", "update") and _whole(sharded, row))',
