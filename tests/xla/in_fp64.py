@@ -7,10 +7,12 @@ A sum that ranks round otherwise moves a number to the next narrow one, and all 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from planc.backends.xla.runtime.session import JaxSession
 from planc.ir.program import Program
+
+if TYPE_CHECKING:  # the module imports JAX, whose environment a worker sets first
+    from planc.backends.xla.runtime.session import JaxSession
 
 
 def in_fp64(program: Program) -> Program:
