@@ -32,7 +32,7 @@ def _limits(sharded: Sharded) -> Iterator[tuple[Cause, str]]:
         yield plan.optimizer.cause, "it has AdamW alone"
     yield from _attention(plan)
     recompute = plan.recompute
-    if recompute.cause is not None and (not recompute.blocks or recompute.kept):
+    if recompute.cause is not None and recompute.ops and (not recompute.blocks or recompute.kept):
         yield recompute.cause, "it runs whole blocks again, or nothing"
 
 

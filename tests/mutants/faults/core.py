@@ -673,7 +673,7 @@ FAULTS: tuple[Fault, ...] = (
         file="planc/checks/plan/e0213_learned_positions.py",
         text="if not 0 < positions < tokens:",
         planted="if not 0 < tokens < positions:",
-        test="tests/checks/test_examples.py::test_bad_plan_yields_exactly_its_code[E0213]",
+        test="tests/checks/test_examples.py::test_bad_plan_yields_exactly_its_code_and_the_offered_edit_works[E0213]",
     ),
     Fault(
         name="the loss is no mean over the axes that divide the sequence",

@@ -43,7 +43,7 @@ FAULTS: tuple[Fault, ...] = (
         file="planc/checks/plan/w0214_batch_swapped.py",
         text="SHORT, MANY = 512, 2048",
         planted="SHORT, MANY = 0, 2048",
-        test="tests/checks/test_examples.py::test_bad_plan_yields_exactly_its_code[W0214]",
+        test="tests/checks/test_examples.py::test_bad_plan_yields_exactly_its_code_and_the_offered_edit_works[W0214]",
     ),
     Fault(
         name="a chip has rates of narrow dtypes alone",

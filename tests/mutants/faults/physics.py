@@ -71,7 +71,7 @@ FAULTS: tuple[Fault, ...] = (
         file="planc/checks/cost/n0513_upper_end.py",
         text="if high <= capacity * (1 - LEFT) or",
         planted="if high <= 2 * capacity or",
-        test="tests/checks/test_examples.py::test_bad_plan_yields_exactly_its_code",
+        test="tests/checks/test_examples.py::test_bad_plan_yields_exactly_its_code_and_the_offered_edit_works",
     ),
     Fault(
         name="no word about a chip that no run is of",

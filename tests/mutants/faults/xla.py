@@ -43,8 +43,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="muon: an update is scaled by the padded size of its matrix",
         file="backends/xla/runtime/optimizer.py",
-        text="rows, columns = model.shape(model.param[_name(path)])[-2:]",
-        planted="rows, columns = ahead.shape[-2:]",
+        text="*leading, rows, columns = model.shape(model.param[_name(path)])\n",
+        planted="*leading, rows, columns = (*model.shape(model.param[_name(path)])[:-2], *ahead.shape[-2:])\n",
         test="tests/trainer/test_updates.py::test_jax_updates_as_the_reference_does",
     ),
     Fault(
