@@ -48,7 +48,7 @@ goldens: $(READY) ## rewrite the goldens; read the diff before you commit it
 # Seldom.
 
 long: $(READY) ## the other launches that CI runs
-	@$(PYTEST) $(PARALLEL) -m "long and not slow and not gpu"
+	@$(PYTEST) $(PARALLEL) --durations=40 -m "long and not slow and not gpu"
 
 all: lint ## every test, the slow ones too
 	@$(PYTEST) $(PARALLEL)

@@ -34,7 +34,7 @@ TRACKERS_WITHIN = 0.02
 
 
 @pytest.mark.launch
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.long) if n == "fsdp_64" else n for n in QUICK])
 def test_a_layout_moves_and_holds_what_was_predicted(name: str) -> None:
     found = auditing.audit(plan_of(name), AuditOptions())
     assert differences(found.rows) == [] and found.unparsed == ()

@@ -16,7 +16,7 @@ from tests.cuda.families import config_of
 
 pytest.importorskip("transformers")
 PEAK_WITHIN = 0.05
-FASTEST = ("gpt2:tp", "gemma:sp")
+FASTEST = ("gpt2:tp",)
 """Biases beside divided weights, and an embedding with code of its own."""
 
 

@@ -86,7 +86,7 @@ def measured_on(truth: Cluster, seed: int = 0) -> list[Measured]:
     "numbers",
     [
         {"step_s": 1e-3, "matmul_depth": 300.0},
-        {"dispatch_s": 500e-6, "launch_s": 5e-6},
+        pytest.param({"dispatch_s": 500e-6, "launch_s": 5e-6}, marks=pytest.mark.long),
         pytest.param({"matmul_efficiency": 0.5, "attention_efficiency": 0.05}, marks=pytest.mark.long),
         pytest.param({"launch_s": 5e-6, "latency_s": 9e-6, "contention": 0.95}, marks=pytest.mark.long),
         pytest.param({"call_s": 6e-3, "reduce_scatter": 0.4}, marks=pytest.mark.long),

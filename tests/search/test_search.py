@@ -324,7 +324,7 @@ def test_its_files_cost_what_it_says(tmp_path: Path) -> None:
         assert math.isclose(report.memory.per_device_gib.total, candidate.memory_gib, rel_tol=1e-9)
 
 
-@pytest.mark.parametrize("name", ["any_order", "inner_order"])
+@pytest.mark.parametrize("name", ["any_order", pytest.param("inner_order", marks=pytest.mark.long)])
 def test_orders_are_those_of_the_spaces_with_one_order_each(tmp_path: Path, name: str) -> None:
     """Each layout once: axes of one rank are the same wherever they lie."""
     mesh = next(line for line in SPACES[name].splitlines() if line.startswith("mesh"))

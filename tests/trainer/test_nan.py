@@ -15,7 +15,8 @@ WORKER = Path(__file__).with_name("nan.py")
 
 @pytest.mark.launch
 @pytest.mark.parametrize(
-    ("stack", "processes", "place"), [("cuda", 2, "rank 1: parameter"), ("xla", 1, "device 1: parameter")]
+    ("stack", "processes", "place"),
+    [("cuda", 2, "rank 1: parameter"), pytest.param("xla", 1, "device 1: parameter", marks=pytest.mark.long)],
 )
 def test_a_number_that_is_lost_on_one_rank(stack: str, processes: int, place: str) -> None:
     done = run([sys.executable, str(WORKER), stack], processes, timeout_s=300)

@@ -118,7 +118,7 @@ def _put(module: object, name: str, value: object) -> None:
     setattr(module, last, value)
 
 
-@pytest.mark.parametrize("more", [0, 40])
+@pytest.mark.parametrize("more", [pytest.param(0, marks=pytest.mark.long), 40])
 def test_jax_updates_as_the_reference_does(more: int) -> None:
     """Where ranks have uneven parts, a leaf has `more` zeros behind each dim of a matrix, and keeps them."""
     jax = pytest.importorskip("jax")

@@ -142,6 +142,7 @@ def test_the_tpu_compiler_reads_a_step_with_sequence_parallelism() -> None:
     assert found.memory[0].observed_bytes > 0
 
 
+@pytest.mark.long
 def test_a_step_of_two_kinds_of_blocks_is_traced() -> None:
     """Dense layers, and after them one with experts: each kind's parameters are a stack of its own layers."""
     import jax

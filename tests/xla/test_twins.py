@@ -13,7 +13,7 @@ pytest.importorskip("torch", reason="the twin is a torch module")
 
 DENSE = ("llama_micro", "llama_micro_tied", "llama_tiny", "mistral_micro", "qwen3_micro")
 MODELS = (*DENSE, "mixtral_micro", "qwen3_moe_micro", "deepseek_micro")
-QUICK = ("llama_micro",)
+QUICK = ()
 
 
 @pytest.mark.parametrize("model", [case("twins", m, *tier(m, MODELS, QUICK)) for m in MODELS])
