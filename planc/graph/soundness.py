@@ -6,12 +6,11 @@ without its hardware file, is asked the same as a whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import NamedTuple, get_args
 
-from planc.graph.from_parts import MOST_LINKS, links_of, links_of_graph, names_of
 from planc.graph.links import MachineLinks, VertexKind
-from planc.ir.hardware import Cluster, OwnGraph, Part
+from planc.ir.hardware import Part
 
 KINDS = tuple(kind for kind in get_args(VertexKind) if kind != "die")
 """Kinds of points that are written by name."""
@@ -43,66 +42,6 @@ class Mistake(NamedTuple):
     message: str
     help: str = ""
     points: tuple[str, ...] = ()
-
-
-def mistakes_of_cluster(cluster: Cluster) -> Iterator[str]:
-    """One sentence for each mistake of the graph of `cluster`, the mistakes of its parts alone where there are some."""
-    graph = cluster.own_graph
-    if graph is None:
-        return
-    for mistakes in (_mistakes_of_parts, _mistakes_of_names):
-        found = [*mistakes(graph)]
-        yield from found
-        if found:
-            return
-    links = links_of_graph(cluster.name, graph)
-    yield from (m.message for m in (mistake_of_whole(links),) if m)
-    if cluster.chips != len(links.devices):
-        yield f"the cluster has {cluster.chips} chips and its graph {len(links.devices)}"
-
-
-def _mistakes_of_parts(graph: OwnGraph) -> Iterator[str]:
-    """Parts, points and wires one by one, and the number of links."""
-    known = {link.name for link in graph.links}
-    if len(known) != len(graph.links):
-        yield "two links of the graph have one name"
-    cables = sum(len(wire.ends) * len(wire.others) for wire in graph.wires)
-    for part in graph.parts:
-        if part.numbers.keys() != NUMBERS[part.kind].keys() or part.links.keys() != set(LINKS[part.kind]):
-            yield f"the part `{part.name}` has other numbers or links than a {part.kind}"
-            return
-        if any(n < (name not in MAY_BE_ZERO) for name, n in part.numbers.items()):
-            yield f"a number of the part `{part.name}` is 0"
-            return
-        if (part.kind == "torus") != bool(part.shape):
-            yield f"the part `{part.name}` has the shape of another kind"
-            return
-        if mistake := mistake_of_part(part):
-            yield mistake.message
-        cables += links_of(part)
-    if cables > MOST_LINKS:
-        yield f"the graph has more than {MOST_LINKS:,} links"
-    for used in (*(name for part in graph.parts for name in part.links.values()), *(w.link for w in graph.wires)):
-        if used not in known:
-            yield f"`{used}` is not a link of the graph"
-    for points in graph.points:
-        if points.kind not in KINDS:
-            yield f"`{points.kind}` is not a kind of point"
-
-
-def _mistakes_of_names(graph: OwnGraph) -> Iterator[str]:
-    """Names that are there twice or not at all, where every part is right."""
-    if len(graph.parts) == 1 and not graph.points and not graph.wires:
-        return  # no name of a regular part by itself is there twice
-    names = [*names_of(graph)]
-    points = {*names}
-    if len(points | {part.name for part in graph.parts}) != len(names) + len(graph.parts):
-        yield "two points of the graph have one name"
-    for wire in graph.wires:
-        if strange := {*wire.ends, *wire.others} - points:
-            yield f"no point is called `{min(strange)}`"
-        if both := {*wire.ends} & {*wire.others}:
-            yield f"`{min(both)}` is joined with itself"
 
 
 def mistake_of_part(part: Part) -> Mistake | None:

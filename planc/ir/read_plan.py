@@ -13,8 +13,8 @@ def read_plan(data: dict[str, Any]) -> Plan:
     """Read the compiled form, the dictionary `data` that `Plan.to_json` gives.
 
     Every text in `data` matches its field's type (`planc.ir.field_types`), every number is bounded, and every name
-    that is used is declared; raises ValueError for anything else. A plan that comes from a stranger is read by
-    `planc.language.compiled_plan`, which asks every verb as well.
+    that is used is declared; raises ValueError for anything else. A plan that comes from a stranger is text, which the
+    compiler reads (`planc.trainer.preset.compiled`).
     """
     if data.get("format") != FORMAT:
         raise ValueError(f"its format is not {FORMAT}")

@@ -6,9 +6,9 @@ into and out of attention. Such words are old spellings of the names they stood 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
-from planc.ir.model import Model, Op
+from planc.ir.model import Op
 from planc.language.draft import Draft
 from planc.sharding.recompute import names_op
 from planc.syntax.old_spellings import old_spelling
@@ -69,12 +69,3 @@ def _named_before(word: str, op: Op) -> bool:
     if word == "attention.proj":
         return op.kind == "matmul" and op.region in ("projection", "attention")
     return names_op(word, op) or word in (op.kind, op.name.rsplit(".", 1)[-1], op.region)
-
-
-def without_op(names: Iterable[str], model: Model, ops: Iterable[Op] | None = None) -> Iterator[str]:
-    """A sentence about those of `names` in a compiled plan that name none of `ops` (None: all) of its `model`: an older
-    planc wrote them."""
-    ops = [op for section in model.ops.values() for op in section] if ops is None else [*ops]
-    wrong = [name for name in dict.fromkeys(names) if not any(names_op(name, op) for op in ops)]
-    if wrong:
-        yield f"{', '.join(map(repr, wrong))} names no op of {model.name}"

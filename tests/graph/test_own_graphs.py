@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 from textwrap import dedent
@@ -17,8 +16,7 @@ from planc.diag.diagnostic import Diagnostic
 from planc.driver import check, load
 from planc.graph import MachineLinks, machine_links
 from planc.graph.networks import graph_of
-from planc.graph.soundness import mistakes_of_cluster
-from planc.ir.hardware import Cluster, Part
+from planc.ir.hardware import Cluster
 from planc.ir.mesh import Mesh
 from tests.plans import cluster_of, written
 
@@ -235,37 +233,3 @@ def test_a_wire_to_a_part_itself_is_refused(tmp_path: Path) -> None:
     wired = f"{TREE} = rack(chips = 2, link = nvlink)\npoints box as switch\nwire a to box over ib\n"
     (d,) = findings(tmp_path, wired)
     assert d.code == "E1402" and "a.switch" in d.help
-
-
-def test_the_checks_of_a_graph_are_asked_of_a_compiled_one(tmp_path: Path) -> None:
-    """Without its hardware file and its places: what is wrong with each noun of the graph."""
-    text = f"{TREE} = rack(chips = 3, link = nvlink)\npoints gpu0 as chip\nwire a.switch to gpu0 over ib\n"
-    cluster = load(plan_on(tmp_path, text, mesh="fsdp 4 > tp 1")).cluster
-    graph = cluster.own_graph
-    assert graph is not None and [*mistakes_of_cluster(cluster)] == []
-    part, wire, points = graph.parts[0], graph.wires[0], graph.points[0]
-    rail = Part(
-        name="r", kind="rail", links=dict.fromkeys(("link", "out", "up"), "ib"),
-        numbers={"nodes": 4, "chips": 1, "leaf": 2, "spines": 0, "uplinks": 1, "cards": 1},
-    )  # fmt: skip
-    wrong = {
-        "other numbers": replace(graph, parts=(replace(part, numbers={}),)),
-        "other numbers or links": replace(graph, parts=(replace(part, links={"out": "ib"}),)),
-        "is 0": replace(graph, parts=(replace(part, numbers={"chips": 0}),)),
-        "shape of another kind": replace(graph, parts=(replace(part, shape=(2,)),)),
-        "several leaves": replace(graph, parts=(part, rail)),
-        "more than 300,000 links": replace(graph, parts=(replace(part, numbers={"chips": 10**12}),)),
-        "not a link": replace(graph, wires=(replace(wire, link="none"),)),
-        "have one name": replace(graph, points=(points, points)),
-        "links of the graph have one name": replace(graph, links=(*graph.links, graph.links[0])),
-        "no point is called `a`": replace(graph, wires=(replace(wire, ends=("a",)),)),
-        "joined with itself": replace(graph, wires=(replace(wire, others=("a.switch",)),)),
-        "joined twice": replace(graph, wires=(wire, wire)),
-        "has no link": replace(graph, wires=()),
-        "not a kind of point": replace(graph, points=(replace(points, kind="cupboard"),)),
-    }
-    for said, other in wrong.items():
-        found = [*mistakes_of_cluster(replace(cluster, own_graph=other))]
-        assert any(said in message for message in found), (said, found)
-    (said,) = mistakes_of_cluster(replace(cluster, count=2))
-    assert said == "the cluster has 8 chips and its graph 4"

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal, cast
 
-from planc.ir.plan import PASSES_KEYS, Kernel, NamedKernel, Plan
-from planc.ir.references import unknown
+from planc.ir.plan import PASSES_KEYS, Kernel, NamedKernel
 from planc.language.draft import Draft
 from planc.language.options import Option, method_name, read_options
 from planc.syntax.tree import Sentence
@@ -58,18 +56,3 @@ def _together(one: Kernel, other: Kernel) -> Kernel:
     """The two sentences of a plan as one: the way to meet keys, with the kernel."""
     meets, kernel = (one, other) if one.method in PASSES_KEYS else (other, one)
     return replace(meets, block=kernel.block, kernel=NamedKernel(method=kernel.method, cause=kernel.cause))
-
-
-def mistakes(plan: Plan) -> Iterator[str]:
-    """Mistakes in `plan` that `read` could not have made, a sentence each."""
-    made = plan.attention
-    if made is None:
-        return
-    kernels = [name for name in OPTIONS if name not in PASSES_KEYS]
-    yield from unknown("way to do attention", [made.method], OPTIONS)
-    if made.kernel is not None:
-        yield from unknown("kernel of attention", [made.kernel.method], kernels)
-        if made.method not in PASSES_KEYS:
-            yield "two kernels of attention"
-    if made.block and made.runs != "splash":
-        yield f"`{made.method}` takes no `block`"

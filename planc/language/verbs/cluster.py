@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from itertools import chain
 from math import ceil
 
 from planc.ir.field_types import BYTES_PER_S
-from planc.ir.hardware import WIDE_RATES, Chip, Cluster, Level, Link
-from planc.ir.op_tables import COLLECTIVES
-from planc.ir.plan import Plan
+from planc.ir.hardware import Chip, Cluster, Level, Link
 from planc.language import library
 from planc.language.draft import Draft
 from planc.language.verbs.hardware import (
@@ -246,30 +242,3 @@ def _shape(machine: Sentence, call: Node, draft: Draft) -> tuple[int, ...] | Non
         )
         return None
     return tuple(sizes)
-
-
-def mistakes(plan: Plan) -> Iterator[str]:
-    """Mistakes in `plan` that `read` could not have made, a sentence each."""
-    cluster = plan.cluster
-    if not {*cluster.chip.flops_per_s} & {*WIDE_RATES}:
-        yield f"the chip `{cluster.chip.name}` has no rate of {', '.join(WIDE_RATES)}"
-    torus, graph = cluster.kind == "torus", cluster.own_graph
-    if (len(cluster.wrap) != len(cluster.shape)) if torus else cluster.wrap:
-        yield f"{len(cluster.wrap)} of the cluster's {len(cluster.shape)} dimensions say whether they close into rings"
-    if not cluster.shape or (not torus and len(cluster.shape) != 1):
-        yield f"a {cluster.kind} does not have {len(cluster.shape)} lengths"
-    if cluster.count > 1 and graph is None and not cluster.levels:
-        yield f"nothing joins the {cluster.count} machines of the cluster"
-    if cluster.changes:
-        yield "the machine is otherwise than its hardware file says, which a plan cannot write"
-    tables = [cluster.chip.tables, cluster.link.tables, *(level.tables for level in cluster.levels)]
-    if any(not table.is_grid for table in chain.from_iterable(tables)):
-        yield "the sizes of a table of measured rates are no grid"
-    if any((table.op in COLLECTIVES) == (own is cluster.chip.tables) for own in tables for table in own):
-        yield "a table of measured rates is of an op that its owner does not have"
-    if graph is not None:
-        from planc.graph.soundness import mistakes_of_cluster
-
-        if torus or cluster.levels or cluster.chip.devices > 1:
-            yield "a machine with a graph of its own has no other network"
-        yield from mistakes_of_cluster(cluster)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from planc.ir.plan import Compile, Plan
-from planc.ir.references import unknown
+from planc.ir.plan import Compile
 from planc.language.draft import Draft
 from planc.language.options import method_name, read_options
 from planc.syntax.tree import Sentence
@@ -24,9 +21,3 @@ def read(sentence: Sentence, draft: Draft) -> None:
     options = read_options(method, {}, draft) if method else {}
     if None not in words and name is not None and options is not None:
         draft.compiles.extend(Compile(what=w, method=name, cause=draft.cause(sentence)) for w in what)
-
-
-def mistakes(plan: Plan) -> Iterator[str]:
-    """Mistakes in `plan` that `read` could not have made, a sentence each."""
-    yield from unknown("region that is compiled", [c.what for c in plan.compiles], REGIONS)
-    yield from unknown("compiler", [c.method for c in plan.compiles], METHODS)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Literal, cast
 
-from planc.ir.plan import Expect, ExpectNo, Plan
-from planc.ir.references import unknown
+from planc.ir.plan import Expect, ExpectNo
 from planc.language.draft import Draft
-from planc.language.units import CURRENCIES
 from planc.language.verbs.price import currency
 from planc.syntax.tree import Node, Sentence
 
@@ -49,11 +46,3 @@ def read(sentence: Sentence, draft: Draft) -> None:
                 cause=draft.cause(sentence),
             )
         )
-
-
-def mistakes(plan: Plan) -> Iterator[str]:
-    """Mistakes in `plan` that `read` could not have made, a sentence each."""
-    yield from unknown("metric", [e.metric for e in plan.expects], METRICS)
-    for expect in plan.expects:
-        money = METRICS.get(expect.metric) == "money"
-        yield from unknown("currency", [expect.currency], CURRENCIES if money else ("",))

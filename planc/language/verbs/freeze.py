@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from planc.ir.plan import Freeze, Plan
+from planc.ir.plan import Freeze
 from planc.language.draft import Draft
 from planc.language.fine_tuning import PARTS
-from planc.language.op_names import read_op_names, without_op
+from planc.language.op_names import read_op_names
 from planc.syntax.tree import Sentence, Word
 
 VERBS = ("freeze",)
@@ -31,9 +29,3 @@ def _parts(words: list[Word], draft: Draft) -> tuple[str, ...] | None:
         return None
     ops = [op for ops in draft.model.ops.values() for op in ops if op.params]
     return read_op_names(words, ops, f"an op of {draft.model.name} with parameters", draft, PARTS)
-
-
-def mistakes(plan: Plan) -> Iterator[str]:
-    """Mistakes in `plan` that `read` could not have made, a sentence each."""
-    named = (*plan.freeze.parts, *plan.freeze.kept) if plan.freeze else ()
-    yield from without_op((name for name in named if name not in PARTS), plan.model)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from planc.ir.dims import CARRIED
 from planc.ir.model import EXPERTS, Model, Op
-from planc.ir.plan import Lora, Plan
+from planc.ir.plan import Lora
 from planc.language.draft import Draft
 from planc.language.op_names import read_op_names
 from planc.syntax.tree import Node, Sentence, Word
@@ -64,13 +62,3 @@ def _takes_updates(
 
 def _has_its_own_weight(op: Op) -> bool:
     return op.params[0] == f"{op.module}.weight"
-
-
-def mistakes(plan: Plan) -> Iterator[str]:
-    """Mistakes in `plan` that `read` could not have made, a sentence each."""
-    for op in plan.model.block_ops if plan.lora else ():
-        assert plan.lora is not None
-        if op.name in plan.lora.ops and (op.kind != "matmul" or op.region == EXPERTS):
-            yield f"`{op.name}` has no matrix of its own for an update"
-        elif op.name in plan.lora.ops and plan.lora.rank >= min(plan.model.shape(plan.model.param[op.params[0]])):
-            yield f"the rank of the update of `{op.name}` is no less than that of its weight"

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from planc.ir.mesh import Mesh
-from planc.ir.plan import Plan
 from planc.language.draft import Draft
 from planc.syntax.tree import Node, Sentence, Word
 
@@ -57,9 +54,3 @@ def _factor(factor: Node, sizes: dict[str, int], draft: Draft) -> int | None:
     if draft.free(size, f"the size of `{name.text}`"):
         return None
     return draft.integer(size)
-
-
-def mistakes(plan: Plan) -> Iterator[str]:
-    """Mistakes in `plan` that `read` could not have made, a sentence each."""
-    if max(len(plan.mesh.axes), *(len(view.axes) for view in plan.mesh.views), 0) > MOST_AXES:
-        yield f"more than {MOST_AXES} axes"

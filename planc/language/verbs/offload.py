@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from planc.ir.model import Model
-from planc.ir.plan import Offload, Plan
-from planc.ir.references import unknown
+from planc.ir.plan import Offload
 from planc.language.draft import Draft
 from planc.syntax.tree import Sentence
 
@@ -22,11 +19,6 @@ def read(sentence: Sentence, draft: Draft) -> None:
     what = [draft.one_of(w, movable(draft.model), "state or a tensor of a block") for w in sentence.names(0)]
     if to is not None and None not in what:
         draft.offloads.append(Offload(what=tuple(w for w in what if w), cause=draft.cause(sentence)))
-
-
-def mistakes(plan: Plan) -> Iterator[str]:
-    """Mistakes in `plan` that `read` could not have made, a sentence each."""
-    yield from unknown("state or tensor", [w for o in plan.offloads for w in o.what], movable(plan.model))
 
 
 def movable(model: Model) -> dict[str, None]:

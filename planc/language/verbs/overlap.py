@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from planc.ir.plan import Overlap, Plan
-from planc.ir.references import unknown
+from planc.ir.plan import Overlap
 from planc.language.draft import Draft
 from planc.language.options import method_name, read_options
 from planc.syntax.tree import Sentence
@@ -26,8 +23,3 @@ def read(sentence: Sentence, draft: Draft) -> None:
     options = read_options(method, {}, draft)
     if axes is not None and name is not None and options is not None:
         draft.overlaps.append(Overlap(axis=axes[0], method=name, cause=draft.cause(sentence)))
-
-
-def mistakes(plan: Plan) -> Iterator[str]:
-    """Mistakes in `plan` that `read` could not have made, a sentence each."""
-    yield from unknown("way to overlap", [o.method for o in plan.overlaps], METHODS)

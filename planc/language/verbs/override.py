@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
 from planc.ir.model import Model
-from planc.ir.plan import Override, Plan
-from planc.ir.references import unknown
+from planc.ir.plan import Override
 from planc.language.draft import Draft, NameLookup
 from planc.syntax.suggest import nearest, spelling_fix
 from planc.syntax.tree import Node, Sentence, Word
@@ -85,12 +83,3 @@ def _placement(placement: Node, glob: Word, draft: Draft) -> dict[str, tuple[str
     dim = draft.one_of(word, sorted(dims), f"a dim of `{glob.text}`")
     axes = draft.axes(names.words())
     return None if dim is None or axes is None else {dim: axes}
-
-
-def mistakes(plan: Plan) -> Iterator[str]:
-    """Mistakes in `plan` that `read` could not have made, a sentence each."""
-    for override in plan.overrides:
-        names = _matching(override.glob, plan.model)
-        if not names:
-            yield f"`{override.glob}` matches no parameter of {plan.model.name}"
-        yield from unknown("dim", override.layout, {d for n in names for d in plan.model.param[n].dims})

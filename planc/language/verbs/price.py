@@ -5,11 +5,10 @@ The plan's own sentence wins over the hardware file's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import cast, get_args
 
-from planc.ir.plan import Plan, Price, Priced
-from planc.ir.references import unknown
+from planc.ir.plan import Price, Priced
 from planc.language.draft import Draft
 from planc.language.units import CURRENCIES
 from planc.syntax.tree import Node, Sentence
@@ -47,8 +46,3 @@ def of_hardware(declared: Iterable[Sentence], draft: Draft) -> Price | None:
     """The price that the sentences `declared` in a hardware file give, if one does; mistakes go into `draft`."""
     found = next((s for s in declared if s.verb == "price"), None)
     return None if found is None else price(found, draft)
-
-
-def mistakes(plan: Plan) -> Iterator[str]:
-    """Mistakes in `plan` that `read` could not have made, a sentence each."""
-    yield from unknown("currency", [plan.price.currency] if plan.price else (), CURRENCIES)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from planc.ir.plan import Plan, Quantize
-from planc.ir.references import unknown
+from planc.ir.plan import Quantize
 from planc.language.draft import Draft
-from planc.language.op_names import read_op_names, without_op
+from planc.language.op_names import read_op_names
 from planc.language.options import Option, method_name, read_options
 from planc.syntax.tree import Node, Sentence, Word
 
@@ -67,15 +64,3 @@ def read_layers(spared: Node, draft: Draft) -> tuple[tuple[int, int], ...] | Non
             return None
         found.append((begin, end))
     return tuple(found)
-
-
-def mistakes(plan: Plan) -> Iterator[str]:
-    """Mistakes in `plan` that `read` could not have made, a sentence each."""
-    matmuls = [op for ops in plan.model.ops.values() for op in ops if op.kind == "matmul"]
-    for quantize in plan.quantize:
-        yield from unknown("narrow dtype", [quantize.dtype], OPTIONS)
-        words = OPTIONS.get(quantize.dtype, {}).get("recipe", Option()).words
-        yield from unknown("recipe", [quantize.recipe], ("", *words))
-        yield from without_op((*quantize.ops, *quantize.kept), plan.model, matmuls)
-        if any(not begin < end <= plan.model.layers for begin, end in quantize.kept_layers):
-            yield f"{plan.model.name} has not the layers that are kept wide"

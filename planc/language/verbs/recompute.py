@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from planc.frameworks import OWN, policy_of
-from planc.ir.plan import Plan, Recompute
+from planc.ir.plan import Recompute
 from planc.language.draft import Draft
-from planc.language.op_names import covering, read_op_names, without_op
+from planc.language.op_names import covering, read_op_names
 from planc.syntax.tree import Node, Sentence, Word
 
 VERBS = ("recompute",)
@@ -71,9 +69,3 @@ def _named(words: list[Word], draft: Draft, keywords: tuple[str, ...] = ()) -> t
         return None
     ops = [op for kind in draft.model.blocks for op in draft.model.ops[kind]]
     return read_op_names(words, ops, f"an op of {draft.model.name}", draft, keywords)
-
-
-def mistakes(plan: Plan) -> Iterator[str]:
-    """Mistakes in `plan` that `read` could not have made, a sentence each."""
-    named = () if plan.recompute.blocks else plan.recompute.ops
-    yield from without_op((*named, *plan.recompute.kept), plan.model)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from planc.ir.plan import Plan, Replicate
-from planc.ir.references import unknown
+from planc.ir.plan import Replicate
 from planc.language.draft import Draft
 from planc.language.verbs.shard import SHARDED, has_dim, no_such_dim
 from planc.syntax.tree import Sentence
@@ -26,8 +23,3 @@ def read(sentence: Sentence, draft: Draft) -> None:
             draft.replicates += [Replicate(dim=dim, axes=axes, region=region, cause=cause) for region in regions]
         elif dim and sentence.via is None:  # a shorthand speaks of every model; this one has nothing to keep whole
             no_such_dim(word, draft)
-
-
-def mistakes(plan: Plan) -> Iterator[str]:
-    """Mistakes in `plan` that `read` could not have made, a sentence each."""
-    yield from unknown("dim that is kept whole", [r.dim for r in plan.replicates], SHARDED)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Literal, cast, get_args
 
 from planc.ir.field_types import Within
-from planc.ir.plan import Copies, Plan, Route
+from planc.ir.plan import Copies, Route
 from planc.language.draft import Draft
 from planc.language.options import Option, method_name, read_options
 from planc.syntax.tree import Sentence
@@ -42,11 +41,3 @@ def read(sentence: Sentence, draft: Draft) -> None:
         copies=cast(Copies, options.get("copies", "choice")),
         cause=draft.cause(sentence),
     )
-
-
-def mistakes(plan: Plan) -> Iterator[str]:
-    """Mistakes in `plan` that `read` could not have made, a sentence each."""
-    if plan.route.cause is not None and not plan.model.top_k:
-        yield f"{plan.model.name} has no experts to route to"
-    if not FACTORS.holds(plan.route.factor):
-        yield f"factor = {plan.route.factor:g} of the experts' room"

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from planc.ir.dims import CARRIED, DIMS
-from planc.ir.plan import Plan, Shard
-from planc.ir.references import unknown
+from planc.ir.plan import Shard
 from planc.language.draft import Draft
 from planc.syntax.tree import Sentence, Word
 
@@ -47,8 +44,3 @@ def no_such_dim(word: Word, draft: Draft) -> None:
 def _add(sentence: Sentence, dim: str, axes: tuple[str, ...], regions: list[str], draft: Draft) -> None:
     cause = draft.cause(sentence)
     draft.shards += [Shard(dim=dim, axes=axes, region=region, cause=cause) for region in regions]
-
-
-def mistakes(plan: Plan) -> Iterator[str]:
-    """Mistakes in `plan` that `read` could not have made, a sentence each."""
-    yield from unknown("dim that is sharded", [s.dim for s in plan.shards], SHARDED)

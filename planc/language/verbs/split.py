@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from planc.diag.diagnostic import Edit, Fix
-from planc.ir.plan import Plan, Split
+from planc.ir.plan import Split
 from planc.language.draft import Draft
 from planc.pipeline.schedule import Schedule
 from planc.schedules import schedules
@@ -102,23 +101,6 @@ def _of_order(order: tuple[str, ...]) -> Pipeline:
     return Pipeline(sum(map(len, held)), max(map(len, held)), order)
 
 
-def mistake_of_order(order: tuple[str, ...], ranks: int) -> str:
-    """The first mistake of the rows of actions that a compiled plan has for so many ranks; empty when they run."""
-    from planc.language.read_schedule_csv import MAX_BYTES
-    from planc.pipeline import csv_schedule
-    from planc.pipeline.deadlock import circle_of
-
-    if sum(map(len, order)) > MAX_BYTES:
-        return f"it is larger than {MAX_BYTES // 1000} kB"
-    table, problems = csv_schedule.read("\n".join(order))
-    problems = problems or list(csv_schedule.check(table, ranks))
-    if problems:
-        return problems[0].message
-    if csv_schedule.normal(table) != order:
-        return "its rows are not as planc keeps them"
-    return "; ".join(wait.text() for wait in circle_of(order))
-
-
 def even(layers: int, count: int) -> tuple[tuple[int, int], ...]:
     """Layer ranges (first, end) of `count` stages, as even as it goes.
 
@@ -185,31 +167,3 @@ def _stage_texts(stages: tuple[tuple[int, int], ...]) -> list[str]:
 def _ranges(sizes: list[int]) -> tuple[tuple[int, int], ...]:
     bounds = [sum(sizes[:i]) for i in range(len(sizes) + 1)]
     return tuple(itertools.pairwise(bounds))
-
-
-def mistakes(plan: Plan) -> Iterator[str]:
-    """Mistakes in `plan` that `read` could not have made, a sentence each."""
-    split, layers = plan.split, plan.model.layers
-    if split is None:
-        return
-    if split.schedule not in schedules():
-        yield f"unknown pipeline schedule `{split.schedule}`"
-        return
-    schedule, ranks = schedules()[split.schedule], plan.pipeline
-    if ranks == 1 and len(split.stages) <= MOST_STAGES:
-        return
-    if schedule.name == "csv":
-        if mistake := mistake_of_order(split.order, ranks):
-            yield f"its schedule cannot be run: {mistake}"
-            return
-        wanted = _of_order(split.order)
-    else:
-        if split.order:
-            yield f"a file's schedule beside `{schedule.name}`"
-        chunks = split.chunks if schedule.free_chunks else schedule.chunks
-        wanted = Pipeline(ranks * chunks, chunks)
-    if (len(split.stages), split.chunks) != (wanted.stages, wanted.chunks) or wanted.stages > MOST_STAGES:
-        yield f"{len(split.stages)} stages in {split.chunks} chunks for {ranks} ranks of `{schedule.name}`"
-    ends = {(0, 0), (layers, layers)}
-    if any(begin == end and (begin, end) not in ends for begin, end in split.stages) or len(split.stages) > layers + 2:
-        yield "a stage holds nothing"

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.dims import DIMS
-from planc.ir.plan import NOUNS, Plan, Store
-from planc.ir.references import unknown
+from planc.ir.plan import NOUNS, Store
 from planc.language.draft import Draft
 from planc.syntax.tree import Sentence, Word
 
@@ -42,9 +39,3 @@ def _dtype(sentence: Sentence, draft: Draft) -> str | None:
     word = method.words()[0]
     assert isinstance(word, Word)
     return draft.one_of(word, DTYPES, "a dtype")
-
-
-def mistakes(plan: Plan) -> Iterator[str]:
-    """Mistakes in `plan` that `read` could not have made, a sentence each."""
-    yield from unknown("dtype", [s.dtype for s in plan.stores], ("", *DTYPES))
-    yield from unknown("dim", [s.dim for s in plan.stores], ("", *DIMS))

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from math import prod
 
 from planc.ir.mesh import Mesh, View, are_neighbours, strided
 from planc.ir.model import EXPERTS
-from planc.ir.plan import Plan
-from planc.ir.references import unknown
 from planc.language.draft import Draft
 from planc.language.verbs.mesh import read_factors
 from planc.syntax.tree import Sentence
@@ -92,14 +89,3 @@ def _wrong_product(
         f"the view has {given} = {product} ranks, and it stands for {wanted} = {size}",
         help=f"`{first} {size // rest}` makes it {size}" if even else f"sizes whose product is {size}",
     )
-
-
-def mistakes(plan: Plan) -> Iterator[str]:
-    """Mistakes in `plan` that `read` could not have made, a sentence each."""
-    mesh = plan.mesh
-    yield from unknown("region of a view", [r for view in mesh.views for r in view.regions], REGIONS)
-    if len(mesh.views) > 1:
-        yield "the experts have a view already"
-    for view in mesh.views:
-        if not view.of or not are_neighbours(mesh.sizes, view.of):
-            yield "a view covers axes that are not neighbours in the order of the mesh"
