@@ -220,15 +220,7 @@ QUICK = {"fsdp_tp_sp", "one_f_one_b"}
 """Trained by `make test`."""
 IN_CI = {
     *("hsdp", "recompute_every", "circular", "interleaved_fsdp_tp", "unequal_stages", "cp_tp_sp", "ulysses_ring"),
-    *(
-        "ring_in_order",
-        "splash_one_f_one_b",
-        "ring_one_f_one_b",
-        "long_splash_ring",
-        "offload_state",
-        "tied_gpipe",
-        "uneven_tp_sp",
-    ),
+    *("splash_one_f_one_b", "ring_one_f_one_b", "long_splash_ring", "offload_state", "tied_gpipe", "uneven_tp_sp"),
     *("override_on_three_axes", "bf16_gpipe", "bf16_ring", "state_bf16_tp", "float8_one_f_one_b", "int8_tp"),
     "ring_in_order",
 }

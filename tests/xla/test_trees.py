@@ -16,7 +16,6 @@ LAYOUTS = {"fsdp": 8, "fsdp_tp": 8, "fsdp_tp_sp": 8, "zero1_tp": 2}
 KINDS = ("linen", "nnx", "equinox", "plain", "maxtext")
 CASES = [f"{kind}:{layout}" for kind in KINDS for layout in ("fsdp", "fsdp_tp_sp")]
 CASES += ["plain:fsdp_tp", "nnx:zero1_tp", "maxtext:zero1_tp"]
-QUICK: set[str] = set()
 IN_CI = {*(f"{kind}:fsdp_tp_sp" for kind in KINDS), "nnx:zero1_tp"}
 """A tree of each kind; `make all` trains all."""
 
@@ -55,7 +54,7 @@ SPECS = {
 """Where some leaves lie with fsdp and tp, written by hand."""
 
 
-@pytest.mark.parametrize("name", [case("trees", name, *tier(name, IN_CI, QUICK)) for name in CASES])
+@pytest.mark.parametrize("name", [case("trees", name, *tier(name, IN_CI, ())) for name in CASES])
 def test_trains_as_one_device(name: str, row: Row) -> None:
     assert "failed" not in row, row["failed"]
     assert len(set(row["losses"])) == 3, "a loss that does not move proves nothing"
@@ -64,7 +63,7 @@ def test_trains_as_one_device(name: str, row: Row) -> None:
     assert row["parameters"] <= 1e-6, row
 
 
-@pytest.mark.parametrize("name", [case("trees", name, *tier(name, IN_CI, QUICK)) for name in CASES])
+@pytest.mark.parametrize("name", [case("trees", name, *tier(name, IN_CI, ())) for name in CASES])
 def test_lies_divided_as_the_plan_says(name: str, row: Row) -> None:
     kind, layout = name.split(":")
     assert row["astray"] == [], "a step moved these leaves"

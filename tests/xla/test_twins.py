@@ -13,10 +13,9 @@ pytest.importorskip("torch", reason="the twin is a torch module")
 
 DENSE = ("llama_micro", "llama_micro_tied", "llama_tiny", "mistral_micro", "qwen3_micro")
 MODELS = (*DENSE, "mixtral_micro", "qwen3_moe_micro", "deepseek_micro")
-QUICK = ()
 
 
-@pytest.mark.parametrize("model", [case("twins", m, *tier(m, MODELS, QUICK)) for m in MODELS])
+@pytest.mark.parametrize("model", [case("twins", m, *tier(m, MODELS, ())) for m in MODELS])
 def test_the_twins_agree(model: str, row: Row) -> None:
     assert row["missing"] == [] and row["shapes"] and row["dead"] == []
     assert row["picks"], "the routers chose other experts"

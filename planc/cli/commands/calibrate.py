@@ -52,9 +52,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--devices", type=int, default=4, metavar="N", help="how many work at once (4)")
     parser.add_argument("--dtype", action="append", choices=("fp32", "bf16", "fp16"), help="of matmuls (fp32)")
-    parser.add_argument(
-        "--no-tables", action="store_true", help="measure no tables of matmuls and attention by size (in half the time)"
-    )
+    parser.add_argument("--no-tables", action="store_true", help="measure no tables of matmuls and attention by size")
     parser.add_argument("--window", type=float, default=0.1, metavar="S", help="seconds of each measurement (0.1)")
     parser.add_argument(
         "-o", dest="output", default="calibrated.plan", metavar="FILE.plan", help="what to write (calibrated.plan)"

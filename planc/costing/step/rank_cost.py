@@ -153,13 +153,6 @@ class StageCost:
     exposed_forward_s: float = 0.0
     exposed_backward_s: float = 0.0
 
-    @property
-    def pass_s(self) -> float:
-        """Seconds of the forward, what runs again and the backward, with the transfers between devices that they wait
-        for."""
-        compute_s = self.forward_s + self.recompute_s + self.backward_s
-        return compute_s + self.exposed_forward_s + self.exposed_backward_s
-
 
 def stage_cost(sections: Load, compute: Mapping[Section, SectionSeconds], rank: RankCost, replayed: Load) -> StageCost:
     """Seconds of one microbatch on a virtual stage.

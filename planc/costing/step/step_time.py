@@ -383,7 +383,7 @@ def rank_work(
         recompute_s=recompute,
         exposed_s=each * sum(c.exposed_forward_s + c.exposed_backward_s for c in mine) + after_s[rank],
         optimizer_s=optimizer_s(rank),
-        offload_s=offload_s(rank, each * sum(c.pass_s for c in mine)),
+        offload_s=offload_s(rank, busy[rank]),
         overhead_s=overhead_s(plan, len(held[rank])),
     )
 

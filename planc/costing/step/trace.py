@@ -20,6 +20,7 @@ from planc.ir.report import TimedCollective
 from planc.pipeline.actions import LETTERS
 from planc.pipeline.simulate import ActionSpan, action_spans
 from planc.pipeline.split import action_lists
+from planc.pipeline.stage_times import busy_s
 from planc.sharding.stage_assignment import microbatches_each, virtual_stages
 
 MOST_ACTIONS = 200_000
@@ -150,15 +151,14 @@ def _spans_after_last_microbatch(costed: CostedPlan, rank: int, start: float, na
     """Spans of a rank's work once a step, after the last microbatch."""
     sharded, plan = costed.sharded, costed.sharded.plan
     stages = virtual_stages(plan, rank)
-    mine = [costed.timed.costs[v] for v in stages]
-    passes_s = microbatches_each(plan) * sum(c.pass_s for c in mine)
+    (passes_s,) = busy_s([stages], microbatches_each(plan), costed.timed.times)
     update = part_name("", "optimizer", [optimizer_cause(plan)])
     waits = part_name("", "offload", (o.cause for o in plan.offloads))
     parts = (
         ("transfers", "exposed_comm", costed.timed.after_s[rank]),
         (update, "optimizer", optimizer_s(costed.timed.updates, updated_load(costed.sharded, rank), plan.model.blocks)),
         (waits, "offload", offload_s(sharded, rank, passes_s)),
-        ("overhead", "overhead", overhead_s(plan, len(mine))),
+        ("overhead", "overhead", overhead_s(plan, len(stages))),
     )
     for name, part, seconds in parts:
         after = named.get((rank, ""), ()) if part == "exposed_comm" else ()

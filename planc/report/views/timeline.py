@@ -16,6 +16,7 @@ from planc.pipeline.actions import LETTERS
 from planc.pipeline.schedule import Shape
 from planc.pipeline.simulate import ActionSpan, action_spans
 from planc.pipeline.split import action_lists, microbatch_copies, schedule_of
+from planc.pipeline.stage_times import busy_s
 from planc.report.data import Data, Subject
 from planc.sharding.stage_assignment import microbatches_each, virtual_stages
 
@@ -168,13 +169,12 @@ def microbatches_shown(costed: CostedPlan) -> int:
 def _rank(costed: CostedPlan, rank: int, spans: list[ActionSpan], end_s: float) -> Rank:
     plan = costed.sharded.plan
     held = virtual_stages(plan, rank)
-    mine = [costed.timed.costs[v] for v in held]
-    passes_s = microbatches_each(plan) * sum(c.pass_s for c in mine)
+    (passes_s,) = busy_s([held], microbatches_each(plan), costed.timed.times)
     after = {
         "exposed_comm": costed.timed.after_s[rank],
         "optimizer": optimizer_s(costed.timed.updates, updated_load(costed.sharded, rank), plan.model.blocks),
         "offload": offload_s(costed.sharded, rank, passes_s),
-        "overhead": overhead_s(plan, len(mine)),
+        "overhead": overhead_s(plan, len(held)),
     }
     return Rank(
         rank=rank,
