@@ -54,10 +54,8 @@ FAMILY: dict[str, Case] = {
 }
 
 IN_CI = (
-    "third_projection",
     "head_dim_stored",
     "head_dim_pipeline",
-    "heads_gathered",
     "rows_of_ffn",
     "one_sibling_whole",
 )

@@ -14,13 +14,6 @@ SHAPE = "tests/house/test_program_shape.py"
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
-        name="S1: names of a compiled plan need not be declared",
-        file="planc/ir/read_plan.py",
-        text="    for mistake in inconsistencies(plan):\n        raise ValueError(mistake)\n",
-        planted="",
-        test="tests/trainer/test_hostile_presets.py::test_one_odd_value_anywhere_is_refused_or_gives_a_program",
-    ),
-    Fault(
         name="S1: a docstring holds a text as it is",
         file="planc/diag/quoting.py",
         text="""return printable(text.replace("\\\\", "\\\\\\\\")).replace('"', '\\\\"')""",
@@ -459,6 +452,6 @@ FAULTS: tuple[Fault, ...] = (
         file="planc/ir/references.py",
         text="    yield from _disordered(model)\n",
         planted="",
-        test="tests/trainer/test_hostile_presets.py::test_a_value_that_no_machine_or_model_has_is_refused",
+        test="tests/trainer/test_hostile_presets.py::test_an_op_graph_that_no_model_has_is_refused",
     ),
 )  # fmt: skip

@@ -497,7 +497,7 @@ FAULTS: tuple[Fault, ...] = (
         file="backends/cuda/emit/step.py",
         text="labels[index]) / len(inputs)",
         planted="labels[index])",
-        test="tests/cuda/test_parity.py::test_trains_as_one_process[fsdp]",
+        test="tests/cuda/test_parity.py::test_trains_as_one_process[fsdp_tp_sp]",
     ),
     Fault(
         name="cuda: replicas do not reduce their gradients",

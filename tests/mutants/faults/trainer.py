@@ -52,14 +52,14 @@ FAULTS: tuple[Fault, ...] = (
         file="planc/ir/field_types.py",
         text="SHARE = Within(1e-6, 1)",
         planted="SHARE = Within(0, 1)",
-        test="tests/trainer/test_hostile_presets.py::test_a_value_that_no_machine_or_model_has_is_refused",
+        test="tests/language/test_hardware.py::test_a_number_that_no_machine_has_is_refused",
     ),
     Fault(
         name="a parameter of a compiled plan is used by no op",
         file="planc/ir/references.py",
         text="    yield from _unused(model)\n",
         planted="",
-        test="tests/trainer/test_hostile_presets.py::test_a_value_that_no_machine_or_model_has_is_refused",
+        test="tests/trainer/test_hostile_presets.py::test_an_op_graph_that_no_model_has_is_refused",
     ),
     Fault(
         name="an output whose name is too long for a file is looked for",

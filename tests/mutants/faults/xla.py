@@ -143,7 +143,7 @@ FAULTS: tuple[Fault, ...] = (
         file="backends/xla/emit/step.py",
         text="lambda x: x / batches[0].shape[0], total",
         planted="lambda x: x, total",
-        test="tests/xla/test_parity.py::test_trains_as_one_device[fsdp]",
+        test="tests/xla/test_parity.py::test_trains_as_one_device[fsdp_tp_sp]",
     ),
     Fault(
         name="xla: moments that are kept in bf16 are computed in it",
@@ -234,14 +234,14 @@ FAULTS: tuple[Fault, ...] = (
         file="backends/xla/emit/step.py",
         text="norm = jnp.sqrt(sum(jnp.sum(jnp.square(g)) for g in jax.tree.leaves(grads)))",
         planted="norm = sum(jnp.sum(jnp.square(g)) for g in jax.tree.leaves(grads))",
-        test="tests/xla/test_parity.py::test_trains_as_one_device[fsdp]",
+        test="tests/xla/test_parity.py::test_trains_as_one_device[fsdp_tp_sp]",
     ),
     Fault(
         name="xla: a step leaves its state whole on every device",
         file="backends/xla/emit/step.py",
         text='out_shardings=(state, {"loss": whole, "grad_norm": whole}),',
         planted='out_shardings=(jax.tree.map(lambda _: whole, state), {"loss": whole, "grad_norm": whole}),',
-        test="tests/xla/test_parity.py::test_trains_as_one_device[fsdp]",
+        test="tests/xla/test_parity.py::test_trains_as_one_device[fsdp_tp_sp]",
     ),
     Fault(
         name="xla: optimizer state is stored whole",
