@@ -16,6 +16,7 @@ from planc.diag.fast_dataclass import dataclass
 from planc.diag.span import Source, Span
 from planc.files import read_json
 from planc.frameworks import policy_of
+from planc.ir.backend import refusals
 from planc.ir.base import plain_name
 from planc.ir.checked import CheckedPlan
 from planc.ir.installed import framework_needed
@@ -30,7 +31,7 @@ from planc.language.build import Built, build_file
 from planc.language.defaults import decisive
 from planc.language.framework_rules import is_foreign
 from planc.language.verbs.model_from import MAX_BYTES, ORIGINS
-from planc.lowering import RUNTIMES, load_backend, lower_plan, lower_sharded, own_program, realise_for, refusals
+from planc.lowering import RUNTIMES, backend_of, load_backend, lower_plan, lower_sharded, own_program
 from planc.sharding.propagate import propagate
 from planc.version import __version__
 
@@ -366,7 +367,7 @@ def search(
         return best_of(plain)
     on = chosen if chosen in plain.on_targets else ""
     try:
-        return best_of(space_on(on, own=True) if on or is_foreign(plain.plan) else plain, realise=realise_for(chosen))
+        return best_of(space_on(on, own=True) if on or is_foreign(plain.plan) else plain, backend=backend_of(chosen))
     except PlanError:
         if named is not None:
             raise
@@ -457,12 +458,12 @@ class _Request:
     def refusals(self, target: Target, sharded: Sharded) -> list[Diagnostic]:
         """Refusals of a target for the plan with that target's sentences; `sharded` has those of `self.target`."""
         if not {target, self.target} & self.built.on or target == self.target:
-            return refusals(sharded, target)
+            return refusals(sharded, load_backend(target))
         other = self.built_for(target)
         checked, found = _check(other.plan)
         if checked is None:
             return [d for d in in_order([*other.diagnostics, *found]) if d.severity == "error"]
-        return refusals(propagate(own_program(checked)), target)
+        return refusals(propagate(own_program(checked)), load_backend(target))
 
 
 @dataclass(frozen=True)
@@ -493,7 +494,7 @@ def _cost(checked: CheckedPlan, request: _Request, reported: tuple[Target, ...] 
         found += load_backend(target).notes(own)
     if target is None and is_foreign(checked.plan):
         sharded = propagate(checked)
-    costed = cost_plan(sharded, realise=realise_for(target))
+    costed = cost_plan(sharded, backend=backend_of(target))
     return Answer(costed, target, targets, (*found, *judge_plan(costed)), own)
 
 
@@ -531,7 +532,7 @@ def _further_mistakes(built: Built, mended: Plan, request: _Request) -> list[Dia
     waiting = built.left_out | guessed
     checked, found = (None, plan_findings(mended, waiting)) if waiting else _check(mended)
     if checked is not None and request.explicit and request.target != NO_TARGET:
-        found += refusals(propagate(own_program(checked)), request.target)
+        found += refusals(propagate(own_program(checked)), load_backend(request.target))
     mistaken = {(d.span.file, d.span.line) for d in built.diagnostics if d.severity == "error"}
     return [d for d in found if (d.span.file, d.span.line) not in mistaken]
 

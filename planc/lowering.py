@@ -7,21 +7,17 @@ One function loads a backend by name, and one lowers: propagate, refuse, emit. B
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Literal
 
 from planc.diag.diagnostic import in_order
 from planc.diag.errors import PlanError
-from planc.ir.cache import cached_on
 from planc.ir.program import Program
-from planc.ir.realised import Realise, Realised
 from planc.ir.target import Target
 from planc.language.framework_rules import as_own_program
 from planc.sharding.propagate import propagate
 
 if TYPE_CHECKING:
-    from planc.diag.diagnostic import Diagnostic
     from planc.ir.backend import Backend
     from planc.ir.checked import CheckedPlan
     from planc.ir.sharding import Sharded
@@ -42,29 +38,9 @@ def load_backend(target: Target, runtime: str = "") -> Backend:
     return backend
 
 
-def realise(target: Target, sharded: Sharded) -> Realised:
-    """A propagated plan as a target's program runs it: attention, collectives and memory.
-
-    `target` names the backend, `sharded` is the plan with its layouts. Raises PlanError with the refusals when the
-    target cannot do all sentences of the plan.
-    """
-    backend = load_backend(target)
-    if refused := refusals(sharded, target):
-        raise PlanError(refused)
-    kernel = backend.attention_kernel(sharded)
-    stack = replace(sharded.stack, lockstep=backend.lockstep)
-    return Realised(backend=backend, sharded=replace(sharded, attention=kernel, stack=stack))
-
-
-def realise_for(target: Target | None) -> Realise | None:
-    """`realise` for a `target`, as `planc.costing.cost_plan` takes it; None for no target."""
-    return None if target is None else partial(realise, target)
-
-
-@cached_on(lambda sharded, target: (sharded.cache, target))
-def refusals(sharded: Sharded, target: Target) -> list[Diagnostic]:
-    """An error for every sentence of a propagated plan (`sharded`) that a `target` cannot do."""
-    return load_backend(target).refusals(sharded)
+def backend_of(target: Target | None) -> Backend | None:
+    """The backend of a `target`'s default runtime, as `planc.costing.cost_plan` takes it; None for no target."""
+    return None if target is None else load_backend(target)
 
 
 def lower_plan(

@@ -82,7 +82,7 @@ class MeasuredStep:
     @classmethod
     def of(cls, name: str, costed: CostedPlan, seconds: float) -> MeasuredStep:
         """The step of a plan called `name` that took so many `seconds`, with what was `costed`: `planc check`'s."""
-        rows = None if costed.realise is None else costed.timed.rows
+        rows = None if costed.backend is None else costed.timed.rows
         return cls(name=name, sharded=costed.sharded, rows=rows, seconds=seconds, target=costed.target)
 
     def predicted_s(self, cluster: Cluster) -> float:

@@ -21,7 +21,7 @@ def recost(plan: Plan, costed: CostedPlan) -> CostedPlan | None:
     from planc.sharding.propagate import propagate
 
     try:
-        return cost_plan(propagate(assume_checked(plan)), realise=costed.realise)
+        return cost_plan(propagate(assume_checked(plan)), backend=costed.backend)
     except PlanError:
         return None
 

@@ -204,7 +204,7 @@ class _Orders:
 
     def _step_s(self, i: int, links: LinkTimes) -> float:
         moved = replace(self.today.sharded, plan=replace(self.plan, mesh=self.seconds[i][1]))
-        rows = self.today.timed.rows if self.today.realise is not None else None
+        rows = self.today.timed.rows if self.today.backend is not None else None
         return step_time(moved, rows, links).step.time_s
 
     def _disjoint_s(self, i: int) -> float:
@@ -237,7 +237,7 @@ class _Orders:
         """Check and cost the plan with its axes in this order; the order is refused where a rule or the target does."""
         try:
             checked = check_plan(replace(self.plan, mesh=self.seconds[i][1]))
-            self.costed[i] = cost_plan(propagate(checked), realise=self.today.realise).step.time_s
+            self.costed[i] = cost_plan(propagate(checked), backend=self.today.backend).step.time_s
         except PlanError:
             self.refused.add(i)
 

@@ -9,9 +9,9 @@ from planc.costing.step.goodput import goodput
 from planc.costing.step.step_time import Timed, axis_groups, step_time
 from planc.costing.step.whole_run import whole_run
 from planc.diag.fast_dataclass import dataclass
+from planc.ir.backend import Backend, run_by
 from planc.ir.collective import Collective
 from planc.ir.plan import Plan
-from planc.ir.realised import Realise
 from planc.ir.report import (
     AxisFacts,
     ClusterFacts,
@@ -44,10 +44,13 @@ class CostedPlan:
     """The whole run, where the plan says how long it trains or what an hour costs."""
     model: ModelFacts
     cluster: ClusterFacts
-    realise: Realise | None = None
-    """The target's realisation that the plan was costed with; None for the plan's semantic collectives."""
-    target: Target | None = None
-    """The target of `realise`."""
+    backend: Backend | None = None
+    """The target's backend that the plan was costed with; None for the plan's semantic collectives."""
+
+    @property
+    def target(self) -> Target | None:
+        """The target whose program was costed."""
+        return None if self.backend is None else self.backend.target
 
     @property
     def collectives(self) -> tuple[TimedCollective, ...]:
@@ -56,15 +59,15 @@ class CostedPlan:
 
 
 def cost_plan(
-    sharded: Sharded, collectives: tuple[Collective, ...] | None = None, *, realise: Realise | None = None
+    sharded: Sharded, collectives: tuple[Collective, ...] | None = None, *, backend: Backend | None = None
 ) -> CostedPlan:
     """Time, memory and limits of a plan that passed its checks.
 
     Args:
         sharded: the plan with its layouts (`planc.sharding.propagate`).
-        collectives: the plan's semantic collectives, where the caller has them already.
-        realise: a target's realisation. Collectives, attention and memory are then those of its program; without it
-            they are those of any correct program.
+        collectives: the plan's collectives, where the caller has them already; `sharded` is then as `backend` runs it.
+        backend: a target's. Collectives, attention and memory are then those of its program; without it they are those
+            of any correct program.
 
     Raises:
         PlanError: the target refuses the plan.
@@ -73,13 +76,13 @@ def cost_plan(
     >>> f"{step.time_s:.1f} s, of which {step.compute_s:.1f} s compute"
     '6.2 s, of which 4.2 s compute'
     """
-    plan, realised = sharded.plan, None
-    if realise is not None:
-        realised = realise(sharded)
-        sharded, collectives = realised.sharded, realised.collectives
+    plan = sharded.plan
+    if backend is not None and collectives is None:
+        sharded = run_by(sharded, backend)
+        collectives = backend.realise(sharded)
     timed = step_time(sharded, collectives)
     groups = axis_groups(sharded)
-    used = memory(sharded, timed.timeline, realised, timed.rows)
+    used = memory(sharded, timed.timeline, backend, timed.rows)
     good = goodput(plan, timed.step.mfu)
     return CostedPlan(
         sharded=sharded,
@@ -104,8 +107,7 @@ def cost_plan(
             devices=plan.cluster.devices,
             chip=plan.cluster.chip.name,
         ),
-        realise=realise,
-        target=realised.target if realised else None,
+        backend=backend,
     )
 
 

@@ -50,7 +50,7 @@ def elasticities(costed: CostedPlan) -> tuple[Elasticity, ...]:
 
 def _step_s(costed: CostedPlan, cluster: Cluster) -> float:
     sharded = costed.sharded
-    rows = costed.timed.rows if costed.realise is not None else None
+    rows = costed.timed.rows if costed.backend is not None else None
     return step_time(replace(sharded, plan=replace(sharded.plan, cluster=cluster)), rows).step.time_s
 
 

@@ -7,7 +7,11 @@ own rooms: each method imports what it needs.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
+
+from planc.diag.errors import PlanError
+from planc.ir.cache import cached_on
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -179,3 +183,18 @@ class Backend(Protocol):
         Raises PlanError for a plan or `options` that cannot be audited.
         """
         ...
+
+
+@cached_on(lambda sharded, backend: (sharded.cache, (backend.name, backend.version)))
+def refusals(sharded: Sharded, backend: Backend) -> list[Diagnostic]:
+    """An error for every sentence of a propagated plan (`sharded`) that a `backend` cannot do."""
+    return backend.refusals(sharded)
+
+
+def run_by(sharded: Sharded, backend: Backend) -> Sharded:
+    """A propagated plan (`sharded`) as the program of a `backend` runs it: with its kernel of attention, in lockstep or
+    not. Raises PlanError with the refusals when the backend cannot do all sentences of the plan."""
+    if refused := refusals(sharded, backend):
+        raise PlanError(refused)
+    stack = replace(sharded.stack, lockstep=backend.lockstep)
+    return replace(sharded, attention=backend.attention_kernel(sharded), stack=stack)

@@ -9,7 +9,7 @@ from typing import Literal
 from planc.checks import check_plan
 from planc.costing.costed import cost_plan
 from planc.diag.errors import PlanError
-from planc.lowering import realise_for
+from planc.lowering import backend_of
 from planc.picture.charts import Bar, stacked_bars
 from planc.picture.marks import Circle, Line, Mark, Picture, Text
 from planc.picture.marks import Path as Curve
@@ -252,7 +252,7 @@ def _mesh(space: Space, bounds: Bounds, sizes: tuple[int, ...], order: int, foun
         first = error.diagnostics[0]
         return Mesh(mesh=text, reason="rule", why=f"{first.code}: {first.message}", time_s=None, memory_gib=None)
     try:
-        costed = cost_plan(propagate(checked), realise=realise_for(found.target))
+        costed = cost_plan(propagate(checked), backend=backend_of(found.target))
     except PlanError as error:
         first = error.diagnostics[0]
         return Mesh(mesh=text, reason="target", why=f"{first.code}: {first.message}", time_s=None, memory_gib=None)

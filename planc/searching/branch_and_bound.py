@@ -31,9 +31,9 @@ from planc.costing.step.layout_cost import LayoutCost
 from planc.costing.step.whole_run import run_of
 from planc.diag.diagnostic import Diagnostic
 from planc.diag.errors import PlanError
+from planc.ir.backend import Backend, run_by
 from planc.ir.garbage import gc_paused
 from planc.ir.plan import Plan
-from planc.ir.realised import Realise
 from planc.ir.target import Target
 from planc.pipeline.lower_bound import makespan_lower_bound_s
 from planc.searching.constraints import Constraints
@@ -78,7 +78,7 @@ def search(
     top: int = 10,
     memory_gib: float | None = None,
     on_progress: Callable[[int, int], None] | None = None,
-    realise: Realise | None = None,
+    backend: Backend | None = None,
     ends: Callable[[], Ends] | None = None,
 ) -> Found:
     """The `top` fastest layouts that fit, and the front of time against memory near the fastest.
@@ -88,13 +88,13 @@ def search(
         top: number of layouts returned.
         memory_gib: memory that a device may hold (GiB); None: the chip's.
         on_progress: called now and then with the number of layouts costed and of open nodes.
-        realise: a target's answer for a layout. None: layouts cost what they cost any correct program.
+        backend: a target's, whose programs are costed. None: layouts cost what they cost any correct program.
         ends: asked now and then: why the search is to end with the best layouts so far; an empty string: go on.
 
     Raises PlanError, with the refusals of a layout, when the target refuses all layouts.
     """
     started = time.perf_counter()
-    run = _Run(space, top, memory_gib, on_progress, realise, ends)
+    run = _Run(space, top, memory_gib, on_progress, backend, ends)
     with gc_paused():
         run.probe()
         run.go()
@@ -173,19 +173,19 @@ class _Run:
         top: int,
         memory_gib: float | None,
         on_progress: Callable[[int, int], None] | None = None,
-        realise: Realise | None = None,
+        backend: Backend | None = None,
         ends: Callable[[], Ends] | None = None,
     ) -> None:
         self._ends = ends
         self.cut_short: Ends = ""
         self.large = space.meshes > LARGE
         chip = space.plan.cluster.chip
-        self.realise, self.refused, self.slack = realise, 0, TARGET_SLACK if realise else 1.0
+        self.backend, self.refused, self.slack = backend, 0, TARGET_SLACK if backend else 1.0
         self.target: Target | None = None
-        self.space, self.bounds, self.top = space, Bounds(space, programs=realise is not None), top
+        self.space, self.bounds, self.top = space, Bounds(space, programs=backend is not None), top
         self.constraints = Constraints(space, self.bounds)
         self.room_gib = memory_gib or chip.memory_bytes / chip.devices / 2**30
-        self.open_gib = self.room_gib / TARGET_MEMORY if realise else self.room_gib
+        self.open_gib = self.room_gib / TARGET_MEMORY if backend else self.room_gib
         """Bound on memory up to which nodes are opened (GiB)."""
         self.best: list[Candidate] = []
         self.fitting: list[Candidate] = []
@@ -251,16 +251,16 @@ class _Run:
 
     def probe(self) -> None:
         """Ask the target about layouts all over the space. Raises PlanError when it refuses each of them."""
-        if self.realise is None:
+        if self.backend is None:
             return
         refusals = None
         for point in self._probes():
             try:
-                realised = self.realise(self.bounds.sharded(point))
+                run = run_by(self.bounds.sharded(point), self.backend)
             except PlanError as error:
                 refusals = refusals or error
             else:
-                self.target, self.bounds.stack = realised.target, realised.sharded.stack
+                self.target, self.bounds.stack = self.backend.target, run.stack
                 return
         if refusals is not None:
             raise refusals
@@ -316,13 +316,13 @@ class _Run:
                 if found is not None and (best is None or found.memory_gib < best.memory_gib):
                     best = found
                 costed += 1
-                if self.realise is not None and best is not None and costed >= NEAREST_MISSES:
+                if self.backend is not None and best is not None and costed >= NEAREST_MISSES:
                     break
         return best
 
     def may_fit(self, candidate: Candidate) -> bool:
         """True if a layout fits at the lower end of what it may hold."""
-        costed = cost_plan(self.bounds.sharded(candidate.point), realise=self.realise)
+        costed = cost_plan(self.bounds.sharded(candidate.point), backend=self.backend)
         return costed.memory.may_fit(self.room_gib)
 
     def _report(self, waiting: int) -> None:
@@ -361,7 +361,7 @@ class _Run:
         else:
             candidate = self._cost(node)
             if candidate is not None:
-                self._keep(candidate, bound_gib if self.realise else candidate.memory_gib)
+                self._keep(candidate, bound_gib if self.backend else candidate.memory_gib)
 
     def _keep(self, candidate: Candidate, bound_gib: float) -> None:
         self.fitting.append(candidate)
@@ -424,20 +424,20 @@ class _Run:
         """The layout's step and memory; None when the target refuses it, or when its tensors alone need more than
         `room_gib`."""
         self.costed += 1
-        if self.realise is None:
+        if self.backend is None:
             step, gib = layout.run()
         else:
-            sharded = self.bounds.sharded(point)
             try:
-                realised = self.realise(sharded)
+                sharded = run_by(self.bounds.sharded(point), self.backend)
             except PlanError as error:
                 self.refused += 1
                 self._refuse(error.diagnostics[0], 1)
                 return None
-            used = memory(realised.sharded, layout.timeline, realised, ())
+            rows = self.backend.realise(sharded)
+            used = memory(sharded, layout.timeline, self.backend, rows)
             if used.per_device_gib.total > room_gib:
                 return None
-            costed = cost_plan(sharded, realise=lambda _: realised)
+            costed = cost_plan(sharded, rows, backend=self.backend)
             step, gib = costed.step, costed.memory.per_device_gib.total
         run = run_of(self.space.plan_of(point), step)
         return Candidate(self.space.text_of(point), self.space.label_of(point), step, gib, point, run=run)

@@ -25,9 +25,9 @@ from planc.checks import check_plan  # noqa: E402
 from planc.costing import cost_plan  # noqa: E402
 from planc.diag import PlanError  # noqa: E402
 from planc.ir.audit import AXES_WITHIN, Audit, AxisWire, judged  # noqa: E402
-from planc.lowering import lower_plan, realise, realise_for  # noqa: E402
+from planc.lowering import load_backend, lower_plan  # noqa: E402
 from tests.audit.tpu_cases import CASES, LATER, NEWER, PRESETS, plan_of  # noqa: E402
-from tests.audit.tpu_predictions import FIRST, prediction  # noqa: E402
+from tests.audit.tpu_predictions import FIRST, peaks, prediction  # noqa: E402
 from tests.plans import propagated  # noqa: E402
 
 PAGE = ROOT / "docs" / "measured" / "audit-tpu.md"
@@ -200,8 +200,8 @@ def _memory(name: str, first: Any, now: Any, found: Any) -> str:
 def _kernel(name: str, first: Any, found: Any) -> str:
     """A preset's row of the table of kernels."""
     plain = propagated(plan_of(name, plain=True))
-    (held,) = realise("xla", plain).peak_memory(())
-    seconds = [cost_plan(p, realise=realise_for("xla")).step.time_s for p in (plain, propagated(plan_of(name)))]
+    (held,) = peaks(plain)
+    seconds = [cost_plan(p, backend=load_backend("xla")).step.time_s for p in (plain, propagated(plan_of(name)))]
     answered = found is not None and found["said"] == "fits"
     peak = f"{found['peak_bytes'] / GIB:.2f} GiB" if answered else "not compiled yet"
     seen = ("none" if not found["full_scores"] else f"{found['full_scores']:,} elements") if answered else ""

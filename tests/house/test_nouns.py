@@ -15,11 +15,12 @@ from planc.checks import check_plan, judge_plan
 from planc.compare.diff import diff
 from planc.costing.costed import CostedPlan, cost_plan
 from planc.driver import load
+from planc.ir.backend import refusals
 from planc.ir.checked import CheckedPlan
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
 from planc.language.build import build_plan
-from planc.lowering import lower_plan, refusals
+from planc.lowering import lower_plan
 from planc.sharding.propagate import propagate
 from planc.syntax import Tree
 from tests.house.test_floors import ROOT, source_files

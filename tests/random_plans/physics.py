@@ -33,7 +33,7 @@ from planc.ir.plan import Noun, Plan, Recompute, Store
 from planc.ir.sharding import OpSharding, Sharded
 from planc.ir.target import NO_TARGET, AnyTarget
 from planc.language.framework_rules import is_foreign
-from planc.lowering import own_program, realise_for
+from planc.lowering import backend_of, own_program
 from planc.sharding.propagate import propagate
 from tests.random_plans.promises import write
 
@@ -192,7 +192,7 @@ def _costed(plan: Plan, target: AnyTarget) -> CostedPlan | None:
     try:
         checked = check_plan(plan)
         whole = checked if target == NO_TARGET and is_foreign(plan) else own_program(checked)
-        return cost_plan(propagate(whole), realise=realise_for(None if target == NO_TARGET else target))
+        return cost_plan(propagate(whole), backend=backend_of(None if target == NO_TARGET else target))
     except PlanError:
         return None
 

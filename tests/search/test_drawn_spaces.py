@@ -13,7 +13,7 @@ from planc.costing import cost_plan
 from planc.diag.errors import PlanError
 from planc.driver import search
 from planc.ir.target import NO_TARGET, TARGETS, AnyTarget
-from planc.lowering import realise_for
+from planc.lowering import load_backend
 from planc.searching.branch_and_bound import TARGET_MEMORY, TARGET_SLACK
 from planc.searching.exhaustive import every
 from planc.searching.lower_bounds import Bounds
@@ -78,11 +78,11 @@ def test_no_program_is_far_below_its_bound(seed: int, tmp_path: Path) -> None:
     path = tmp_path / "space.plan"
     path.write_text("\n".join(line for line in draw(seed).splitlines() if not line.startswith(("realise", "target"))))
     for target in TARGETS:
-        space, realise = Space(path, on=target), realise_for(target)
+        space, backend = Space(path, on=target), load_backend(target)
         bounds = Bounds(space, programs=True)
         for point, _, _ in every(space, 12):
             with suppress(PlanError):  # refused
-                costed = cost_plan(bounds.sharded(point), realise=realise)
+                costed = cost_plan(bounds.sharded(point), backend=backend)
                 bounds.stack = costed.sharded.stack
                 least = bounds.of(point)
                 assert least.time_s <= costed.step.time_s * TARGET_SLACK, (target, space.text_of(point))

@@ -20,7 +20,7 @@ from planc.diag.errors import PlanError
 from planc.driver import cost, load
 from planc.ir.report import Step
 from planc.ir.target import TARGETS, Target
-from planc.lowering import realise_for
+from planc.lowering import load_backend
 from planc.searching import Found, search
 from planc.searching import every as every_layout
 from planc.searching.branch_and_bound import NEAR
@@ -253,12 +253,12 @@ def test_with_a_target_it_equals_costing_every_program(tmp_path: Path, name: str
     """The fastest layouts that the target lowers and whose programs fit, each as `cost` costs its file."""
     path = tmp_path / "space.plan"
     path.write_text(SPACES[name])
-    space, realise = Space(path, None, MOST), realise_for(target)
+    space, backend = Space(path, None, MOST), load_backend(target)
     helper, found = Bounds(space), best_for_target(path, target)
     programs = []
     for point, _, _ in every_layout(space):
         try:
-            costed = cost_plan(helper.sharded(point), realise=realise)
+            costed = cost_plan(helper.sharded(point), backend=backend)
         except PlanError:
             continue
         gib = costed.memory.per_device_gib.total

@@ -12,7 +12,7 @@ from planc.diag import Diagnostic, PlanError
 from planc.ir.audit import Audit, AuditOptions, PeakMemory, Placed, compared
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
-from planc.lowering import lower_plan, realise_for
+from planc.lowering import load_backend, lower_plan
 
 
 def audit(plan: Plan, options: AuditOptions) -> Audit:
@@ -77,5 +77,5 @@ def _memory(sharded: Sharded, traced: list[Traced]) -> tuple[PeakMemory, ...]:
 def predicted_bytes(sharded: Sharded) -> tuple[float, ...]:
     """Bytes of tensors on each pipeline stage of `sharded`: those of `planc check --target cuda`, less communicators
     and reserve."""
-    stages = cost_plan(sharded, realise=realise_for("cuda")).memory.stages
+    stages = cost_plan(sharded, backend=load_backend("cuda")).memory.stages
     return tuple(stage.per_device_gib.tensors * GIB for stage in stages)

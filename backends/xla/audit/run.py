@@ -33,7 +33,7 @@ from planc.ir.audit import (
 )
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
-from planc.lowering import lower_plan, realise_for
+from planc.lowering import load_backend, lower_plan
 
 BYTES_SENT = "bytes are those that one device sends in a step, on average, with ring algorithms"
 WINDOWED = "windowed einsum is off (it hides gathers in matmul loops): the default program overlaps more"
@@ -117,7 +117,7 @@ def _memory(sharded: Sharded, answer: Compiled) -> tuple[PeakMemory, ...]:
 def predicted_bytes(sharded: Sharded) -> float:
     """Bytes of tensors on the fullest pipeline rank of `sharded`: those of `planc check --target xla`, less the
     reserve."""
-    stages = cost_plan(sharded, realise=realise_for("xla")).memory.stages
+    stages = cost_plan(sharded, backend=load_backend("xla")).memory.stages
     return max(stage.per_device_gib.tensors for stage in stages) * GIB
 
 
@@ -156,7 +156,7 @@ def _overlap(sharded: Sharded, found: list[Found]) -> tuple[Overlap, ...]:
     """Each operation over each axis as compiled, those that send most first, with the seconds that the cost model gives
     it."""
     timed: dict[tuple[str, str], tuple[float, float]] = {}
-    for c in cost_plan(sharded, realise=realise_for("xla")).collectives:
+    for c in cost_plan(sharded, backend=load_backend("xla")).collectives:
         key = c.row.op, "+".join(parts(sharded.plan, c.row.axes))
         whole, exposed = timed.get(key, (0.0, 0.0))
         timed[key] = whole + c.time_s, exposed + c.exposed_s

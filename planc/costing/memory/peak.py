@@ -14,11 +14,11 @@ from dataclasses import replace
 
 from planc.costing.memory.activations import Replays, replay_buffers, replays_of, saved_by_section
 from planc.costing.memory.state import communicators, resting, state_buffers, update_bytes
+from planc.ir.backend import Backend
 from planc.ir.collective import Collective
 from planc.ir.hardware import Chip
 from planc.ir.model import Section
 from planc.ir.plan import Plan
-from planc.ir.realised import Realised
 from planc.ir.report import Memory, MemoryParts, Reserved, StageMemory
 from planc.ir.sharding import Sharded
 from planc.ir.stack import Stack
@@ -32,15 +32,15 @@ TENSORS = ("params", "grads", "optimizer", "activations", "buffers")
 UPDATE = "update"
 
 
-def memory(sharded: Sharded, timeline: Timeline, realised: Realised | None, rows: tuple[Collective, ...]) -> Memory:
+def memory(sharded: Sharded, timeline: Timeline, backend: Backend | None, rows: tuple[Collective, ...]) -> Memory:
     """The memory of every pipeline stage; the fullest one speaks for the plan.
 
     Args:
         sharded: the plan with its layouts.
         timeline: the simulated step, for the microbatches in flight.
-        realised: a target's program, whose tensors count; None for those that any correct program must keep.
-        rows: the plan's collectives. Gradients that they reduce once a step are held whole until the reduction,
-            whatever the plan stores, where `realised` is None.
+        backend: the target's, of whose program the tensors count; None for those that any correct program must keep.
+        rows: the plan's collectives, those of the program with a `backend`. Without one, gradients that they reduce
+            once a step are held whole until the reduction, whatever the plan stores.
 
     >>> costed.memory.stages == memory(sharded, costed.timed.timeline, None, costed.timed.rows).stages
     True
@@ -49,7 +49,10 @@ def memory(sharded: Sharded, timeline: Timeline, realised: Realised | None, rows
     """
     chip = sharded.plan.cluster.chip
     capacity = chip.memory_bytes / chip.devices
-    tensors = realised.peak_memory(timeline.in_flight) if realised else required_tensor_bytes(sharded, timeline, rows)
+    if backend is None:
+        tensors = required_tensor_bytes(sharded, timeline, rows)
+    else:
+        tensors = backend.peak_memory(sharded, rows, timeline.in_flight)
     stages = tuple(_stage(sharded, rank, held) for rank, held in enumerate(tensors))
     worst = max(stages, key=lambda s: s.per_device_gib.total).per_device_gib
     return Memory(
@@ -58,7 +61,7 @@ def memory(sharded: Sharded, timeline: Timeline, realised: Realised | None, rows
         per_device_gib=worst,
         stages=stages,
         allocated_gib=worst.tensors,
-        reserved_gib=reserved(sharded, worst, foreign=realised is None),
+        reserved_gib=reserved(sharded, worst, foreign=backend is None),
     )
 
 

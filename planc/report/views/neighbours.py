@@ -112,7 +112,7 @@ def neighbours(subject: Subject) -> Neighbours:
 
 def _costed(plan: Plan, costed: CostedPlan) -> CostedPlan | None:
     try:
-        return cost_plan(propagate(check_plan(plan)), realise=costed.realise)
+        return cost_plan(propagate(check_plan(plan)), backend=costed.backend)
     except PlanError:
         return None
 

@@ -148,7 +148,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="a run of a plan without a target has the transfers of one rank of each class",
         file="planc/calibration/probes.py",
-        text="rows = None if costed.realise is None else costed.timed.rows",
+        text="rows = None if costed.backend is None else costed.timed.rows",
         planted="rows = costed.timed.rows",
         test="tests/cli/test_one_target.py::test_every_command_says_what_check_says",
     ),
