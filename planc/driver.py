@@ -15,7 +15,7 @@ from planc.diag.errors import PlanError
 from planc.diag.fast_dataclass import dataclass
 from planc.diag.span import Source, Span
 from planc.files import read_json
-from planc.frameworks import policy_of
+from planc.frameworks import policy_of, stack_of
 from planc.ir.backend import refusals
 from planc.ir.base import plain_name
 from planc.ir.checked import CheckedPlan
@@ -29,9 +29,8 @@ from planc.ir.target import NO_TARGET, TARGETS, AnyTarget, Target
 from planc.ir.version import Version, dotted, version_of
 from planc.language.build import Built, build_file
 from planc.language.defaults import decisive
-from planc.language.framework_rules import is_foreign
 from planc.language.verbs.model_from import MAX_BYTES, ORIGINS
-from planc.lowering import RUNTIMES, backend_of, load_backend, lower_plan, lower_sharded, own_program
+from planc.lowering import RUNTIMES, backend_of, load_backend, lower_plan, lower_sharded
 from planc.sharding.propagate import propagate
 from planc.version import __version__
 
@@ -362,12 +361,12 @@ def search(
     if on_space is not None:
         on_space(plain.most_layouts)
     named = target or plain.target
-    chosen = named or usual_target(plain.plan)
+    chosen = named or stack_of(plain.plan).target
     if chosen == NO_TARGET:
         return best_of(plain)
     on = chosen if chosen in plain.on_targets else ""
     try:
-        return best_of(space_on(on, own=True) if on or is_foreign(plain.plan) else plain, backend=backend_of(chosen))
+        return best_of(space_on(on, own=True) if on or plain.plan.realise else plain, backend=backend_of(chosen))
     except PlanError:
         if named is not None:
             raise
@@ -444,7 +443,7 @@ class _Request:
         explicit = target or self.built.target
         self.explicit = explicit is not None
         plan = self.built.plan or self.built.mended
-        self.target: AnyTarget = explicit or (usual_target(plan) if plan else NO_TARGET)
+        self.target: AnyTarget = explicit or (stack_of(plan).target if plan else NO_TARGET)
         if self.target in self.built.on and target is None:
             self.built = self.built_for(self.target)
 
@@ -463,7 +462,7 @@ class _Request:
         checked, found = _check(other.plan)
         if checked is None:
             return [d for d in in_order([*other.diagnostics, *found]) if d.severity == "error"]
-        return refusals(propagate(own_program(checked)), load_backend(target))
+        return refusals(propagate(checked.for_planc), load_backend(target))
 
 
 @dataclass(frozen=True)
@@ -481,28 +480,22 @@ def _cost(checked: CheckedPlan, request: _Request, reported: tuple[Target, ...] 
     """The cost as the target's program; as any correct program where the target is only the cluster's and refuses."""
     from planc.costing import cost_plan
 
-    sharded = own = propagate(own_program(checked))
+    sharded = own = propagate(checked.for_planc)
     refused = {t: request.refusals(t, own) for t in TARGETS if t in reported or t == request.target}
     targets = tuple(_target_answer(target, found) for target, found in refused.items())
     target = None if request.target == NO_TARGET else request.target
-    found = [own_program_note(checked.plan, target)] if target is not None and is_foreign(checked.plan) else []
+    stack = stack_of(checked.plan)
+    found = [own_program_note(checked.plan, target)] if target is not None and not stack.own else []
     if target is not None and refused[target]:
         if request.explicit:
             return Answer(None, target, targets, (*found, *refused[target]), sharded)
         target = None
     if target is not None:
         found += load_backend(target).notes(own)
-    if target is None and is_foreign(checked.plan):
+    if target is None and not stack.own:
         sharded = propagate(checked)
     costed = cost_plan(sharded, backend=backend_of(target))
     return Answer(costed, target, targets, (*found, *judge_plan(costed)), own)
-
-
-def usual_target(plan: Plan) -> AnyTarget:
-    """The target that `plan` is costed for where nobody names one: its cluster's.
-
-    A plan that another framework realises has none: the program that a target emits is planc's own."""
-    return NO_TARGET if is_foreign(plan) else target_of_cluster(plan.cluster)
 
 
 def own_program_note(plan: Plan, target: Target) -> Diagnostic:
@@ -532,7 +525,7 @@ def _further_mistakes(built: Built, mended: Plan, request: _Request) -> list[Dia
     waiting = built.left_out | guessed
     checked, found = (None, plan_findings(mended, waiting)) if waiting else _check(mended)
     if checked is not None and request.explicit and request.target != NO_TARGET:
-        found += refusals(propagate(own_program(checked)), load_backend(request.target))
+        found += refusals(propagate(checked.for_planc), load_backend(request.target))
     mistaken = {(d.span.file, d.span.line) for d in built.diagnostics if d.severity == "error"}
     return [d for d in found if (d.span.file, d.span.line) not in mistaken]
 
@@ -569,7 +562,7 @@ def _report(built: Built, given: dict[str, int], answer: Answer, diagnostics: tu
         set=given,
         target=answer.target,
         targets=answer.targets,
-        framework=plan.framework if plan and is_foreign(plan) and answer.target is None else None,
+        framework=plan.framework if plan and not stack_of(plan).own and answer.target is None else None,
         diagnostics=diagnostics,
         **facts,
         **costs,

@@ -6,7 +6,6 @@ One function loads a backend by name, and one lowers: propagate, refuse, emit. B
 
 from __future__ import annotations
 
-from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Literal
 
@@ -14,7 +13,6 @@ from planc.diag.diagnostic import in_order
 from planc.diag.errors import PlanError
 from planc.ir.program import Program
 from planc.ir.target import Target
-from planc.language.framework_rules import as_own_program
 from planc.sharding.propagate import propagate
 
 if TYPE_CHECKING:
@@ -53,12 +51,7 @@ def lower_plan(
     installed here, None for the pinned one. Raises PlanError with the refusals when the backend cannot do all
     sentences of the plan.
     """
-    return lower_sharded(propagate(own_program(checked)), target, runtime, version)
-
-
-def own_program(checked: CheckedPlan) -> CheckedPlan:
-    """A `checked` plan as planc's programs run it: the sentence `realise as` is about another framework's."""
-    return checked if checked.plan.realise is None else replace(checked, plan=as_own_program(checked.plan))
+    return lower_sharded(propagate(checked.for_planc), target, runtime, version)
 
 
 def lower_sharded(

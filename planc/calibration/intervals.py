@@ -15,10 +15,10 @@ from planc.calibration.bundled import bundled
 from planc.calibration.parameters import family_of
 from planc.costing.memory.peak import outside_gib
 from planc.diag.fast_dataclass import dataclass
+from planc.frameworks import OWN
 from planc.ir.hardware import Chip
 from planc.ir.plan import Plan
 from planc.ir.report import Interval, Memory, Reserved, Step, Uncertainty
-from planc.language.framework_rules import is_foreign
 
 Quantity = Literal["step", "memory"]
 SHARE = 0.8
@@ -63,10 +63,8 @@ class Ratios:
     def around(self, value: float, plan: Plan, lowest: float = inf) -> Interval:
         """The interval of a `value` predicted for `plan`, in its unit; it holds the value, and `lowest` where that is
         below it."""
-        chip, named = plan.cluster.chip.name, is_foreign(plan)
-        unlike = [chip] * (chip not in self.chips) + [plan.framework] * (
-            named and plan.framework not in self.frameworks
-        )
+        chip, frameworks = plan.cluster.chip.name, (OWN, *self.frameworks)
+        unlike = [chip] * (chip not in self.chips) + [plan.framework] * (plan.framework not in frameworks)
         return Interval(
             low=min(value, value * self.low, lowest),
             estimate=value,

@@ -8,7 +8,7 @@ from typing import Any
 from planc.interop.ops import block_ops
 from planc.ir.model import EXPERTS
 from planc.ir.plan import NOUNS, Noun, Plan
-from planc.language.framework_rules import as_own_program, tensor_axes
+from planc.language.framework_rules import tensor_axes
 
 Ranks = tuple[tuple[int, int], ...]
 """Groups of ranks as (size, stride) pairs, outermost first: neighbours that are one axis in another plan are joined."""
@@ -17,7 +17,7 @@ Ranks = tuple[tuple[int, int], ...]
 def effective(plan: Plan) -> dict[str, Any]:
     """The meaning of each verb's sentences, by verb. Two plans with equal values are laid out, stored, scheduled and
     computed alike; expectations are not part of it, nor what a framework that `realise as` names decides."""
-    plan = as_own_program(plan)
+    plan = plan.for_planc
     regions = ("", *plan.model.regions)
     dims = dict.fromkeys((*plan.model.sizes, "batch", "sequence"))
     return {

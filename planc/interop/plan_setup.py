@@ -13,7 +13,6 @@ from planc.ir.dims import DERIVED
 from planc.ir.hardware import Cluster
 from planc.ir.model import EXPERTS, Model
 from planc.ir.plan import NOUNS, Plan, Precision, Quantize, Recompute
-from planc.language.framework_rules import as_own_program
 
 
 def setup_of(plan: Plan) -> TrainingSetup:
@@ -26,7 +25,7 @@ def setup_of(plan: Plan) -> TrainingSetup:
     for verb, said in (("freeze", plan.freeze), ("lora", plan.lora)):
         if said is not None:
             raise CannotSayError("planc writes no other system's settings for what is trained", verb)
-    framework, plan = plan.framework, as_own_program(plan)
+    framework, plan = plan.framework, plan.for_planc
     roles = _roles(plan)
     size = {role: plan.mesh.size(*axes) for role, axes in roles.items()}
     ep, etp = _expert_degrees(plan)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from planc.diag.diagnostic import Diagnostic
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.plan import Plan
@@ -17,3 +19,8 @@ class CheckedPlan:
     plan: Plan
     diagnostics: tuple[Diagnostic, ...] = ()
     """The warnings and notes of the plan rules."""
+
+    @property
+    def for_planc(self) -> CheckedPlan:
+        """The plan as planc's own programs run it, whatever `realise as` names."""
+        return replace(self, plan=self.plan.for_planc)

@@ -543,6 +543,24 @@ class Plan(Value):
         """The framework whose rules the plan is realised by; `planc` unless a sentence says another."""
         return self.realise.framework if self.realise else "planc"
 
+    @property
+    def for_planc(self) -> Plan:
+        """The plan as planc's own programs run it: with all its sentences, without its framework's rules.
+
+        The vocabulary stays padded: its rows are the model's from then on, and may divide only so.
+        """
+        realise, kernel = self.realise, self.attention
+        if realise is None:
+            return self
+        return replace(
+            self,
+            attention=None if kernel is not None and kernel.cause == realise.cause else kernel,
+            stores=tuple(s for s in self.stores if s.cause != realise.cause),
+            overlaps=tuple(o for o in self.overlaps if o.cause != realise.cause),
+            recompute=replace(self.recompute, ops=("blocks",)) if realise.whole_blocks else self.recompute,
+            realise=None,
+        )
+
     def compiled(self, what: str) -> Compile | None:
         """The sentence by which `what`, `blocks` or `loss`, is compiled as one region; None without one."""
         return next((c for c in self.compiles if c.what == what), None)

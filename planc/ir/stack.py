@@ -5,7 +5,7 @@ from __future__ import annotations
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.hardware import Cluster
 from planc.ir.policy import Policy
-from planc.ir.target import Target
+from planc.ir.target import NO_TARGET, AnyTarget, Target
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +24,12 @@ class Stack:
     def own(self) -> bool:
         """True if planc's own programs run the plan, and no framework that `realise as` names."""
         return self.policy.name == "planc"
+
+    @property
+    def target(self) -> AnyTarget:
+        """The target that a plan is costed for where nobody names one: its cluster's; none where another framework
+        realises it, as the programs of targets are planc's own."""
+        return NO_TARGET if not self.own else "xla" if self.xla else "cuda"
 
 
 def target_of_cluster(cluster: Cluster) -> Target:

@@ -1,4 +1,4 @@
-"""A framework's rules applied to a plan, and taken away again for planc's own program."""
+"""A framework's rules applied to a plan; `Plan.for_planc` takes them away again."""
 
 from __future__ import annotations
 
@@ -42,30 +42,6 @@ def filled(plan: Plan) -> Plan:
         model=_with_vocab(plan.model, padded),
         realise=replace(realise, whole_blocks=whole or realise.whole_blocks),
     )
-
-
-def as_own_program(plan: Plan) -> Plan:
-    """`plan` as planc's own programs run it: with all its sentences, without its framework's rules.
-
-    The vocabulary stays padded: its rows are the model's from then on, and may divide only so.
-    """
-    realise = plan.realise
-    if realise is None:
-        return plan
-    kernel = plan.attention
-    return replace(
-        plan,
-        attention=None if kernel is not None and kernel.cause == realise.cause else kernel,
-        stores=tuple(s for s in plan.stores if s.cause != realise.cause),
-        overlaps=tuple(o for o in plan.overlaps if o.cause != realise.cause),
-        recompute=replace(plan.recompute, ops=("blocks",)) if realise.whole_blocks else plan.recompute,
-        realise=None,
-    )
-
-
-def is_foreign(plan: Plan) -> bool:
-    """True if a sentence of `plan` names another framework than planc."""
-    return plan.framework != OWN
 
 
 def _kernel(plan: Plan, rules: Policy, realise: RealisedAs) -> Kernel | None:

@@ -18,7 +18,7 @@ from planc.ir.mesh import Mesh, are_neighbours
 from planc.ir.plan import Batch, Plan, Recompute, Split
 from planc.ir.target import AnyTarget
 from planc.language.build import build_file
-from planc.language.framework_rules import as_own_program, settled
+from planc.language.framework_rules import settled
 from planc.language.imports import Files
 from planc.language.op_names import covering
 from planc.language.verbs.split import MOST_STAGES, even
@@ -195,7 +195,7 @@ class Space:
     def plan(self) -> Plan:
         """The plan of the first variant, with every free size 1."""
         plan = self.variants[0].plan
-        return as_own_program(plan) if self._own else plan
+        return plan.for_planc if self._own else plan
 
     # Numbers.
 
@@ -356,7 +356,7 @@ class Space:
         of = (point.variant, point.order, padded, *(n > 1 for n in point.sizes))
         if of not in self._first:
             first = settled(base.resized(mesh, batch, split))
-            self._first[of] = as_own_program(first) if self._own else first
+            self._first[of] = first.for_planc if self._own else first
         plan = self._first[of].resized(mesh, batch, split)
         plan.share(self._first[of])
         return plan

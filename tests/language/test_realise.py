@@ -9,7 +9,6 @@ import planc
 from planc.frameworks import NAMES, policy_of
 from planc.ir.plan import Plan
 from planc.ir.read_plan import read_plan
-from planc.language.framework_rules import as_own_program
 from planc.syntax.fmt import format_text
 
 TEXT = """plan x
@@ -76,7 +75,7 @@ def test_selective_recomputation_is_the_framework_s(tmp_path: Path) -> None:
 def test_planc_s_program_is_without_the_framework(name: str, plain: Plan, tmp_path: Path) -> None:
     """Nothing of its rules is left but the padding."""
     plan = plan_with(tmp_path, f"realise as {name}\n")
-    own = as_own_program(plan)
+    own = plan.for_planc
     again = read_plan(plan.to_json())
     assert again.canonical() == plan.canonical()
     assert without_vocab(own) == without_vocab(plain)

@@ -32,8 +32,7 @@ from planc.ir.hardware import Chip, Cluster, Level, Link
 from planc.ir.plan import Noun, Plan, Recompute, Store
 from planc.ir.sharding import OpSharding, Sharded
 from planc.ir.target import NO_TARGET, AnyTarget
-from planc.language.framework_rules import is_foreign
-from planc.lowering import backend_of, own_program
+from planc.lowering import backend_of
 from planc.sharding.propagate import propagate
 from tests.random_plans.promises import write
 
@@ -191,7 +190,7 @@ def _costed(plan: Plan, target: AnyTarget) -> CostedPlan | None:
     """The cost as `planc check` has it; None where a rule or the target refuses the plan."""
     try:
         checked = check_plan(plan)
-        whole = checked if target == NO_TARGET and is_foreign(plan) else own_program(checked)
+        whole = checked if target == NO_TARGET and plan.realise else checked.for_planc
         return cost_plan(propagate(whole), backend=backend_of(None if target == NO_TARGET else target))
     except PlanError:
         return None

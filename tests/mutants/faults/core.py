@@ -345,9 +345,9 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="planc's own program takes the framework's overlap",
-        file="planc/language/framework_rules.py",
-        text="overlaps=tuple(o for o in plan.overlaps if o.cause != realise.cause),",
-        planted="overlaps=plan.overlaps,",
+        file="planc/ir/plan.py",
+        text="overlaps=tuple(o for o in self.overlaps if o.cause != realise.cause),",
+        planted="overlaps=self.overlaps,",
         test="tests/language/test_realise.py::test_planc_s_program_is_without_the_framework",
     ),
     Fault(

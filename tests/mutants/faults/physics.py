@@ -111,7 +111,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="search costs what a framework makes of a plan for the target that is asked for",
         file="planc/driver.py",
-        text="space_on(on, own=True) if on or is_foreign(plain.plan) else plain",
+        text="space_on(on, own=True) if on or plain.plan.realise else plain",
         planted="space_on(on) if on else plain",
         test="tests/search/test_drawn_spaces.py::test_what_was_mended_equals_brute_force",
     ),
