@@ -122,7 +122,7 @@ def _plan(one: Plan, other: Plan) -> Iterator[Change]:
 def _machines(plan: Plan) -> str:
     """The machines as the language names them; their numbers may differ although the name does not."""
     cluster = plan.cluster
-    shape = f"({'x'.join(map(str, cluster.shape))})" if cluster.kind == "torus" else ""
+    shape = f"({'x'.join(map(str, cluster.shape))})" if cluster.is_torus else ""
     return f"{cluster.count} x {cluster.name}{shape}"
 
 

@@ -26,7 +26,7 @@ def rank_file(plan: Plan, best: Mesh, order: Sequence[int], kind: str) -> str:
     `order` holds the device of each rank of the mesh of `plan`, where its axes lie as in `best`. Raises ValueError, in
     words for the user, for a machine that the `kind` does not start programs on.
     """
-    torus = plan.cluster.kind == "torus" and plan.cluster.own_graph is None
+    torus = plan.cluster.is_torus and plan.cluster.own_graph is None
     if torus and kind != "jax":
         raise ValueError(f"the chips of a torus are laid out by JAX, not by {kind}")
     if kind == "slurm":

@@ -125,9 +125,9 @@ def _machines(text: str, plan: Plan, devices: int) -> str:
     sentence = own_sentence(text, "cluster")
     if devices % each == 0:
         return _with_count(text, sentence, devices // each)
-    if cluster.kind == "node" and devices < each and devices % cluster.chip.devices == 0:
+    if not cluster.is_torus and devices < each and devices % cluster.chip.devices == 0:
         return rewritten(text, "cluster", f"{cluster.name}({devices // cluster.chip.devices})")
-    what = "slices" if cluster.kind == "torus" else "nodes"
+    what = f"{cluster.unit}s"
     raise NotWrittenError(f"{devices} devices are not whole {what} of {each}")
 
 

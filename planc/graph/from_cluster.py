@@ -34,7 +34,7 @@ class _Builder:
         self.kinds: dict[LinkKind, int] = {}
 
     def build(self) -> MachineLinks:
-        cluster, torus = self.cluster, self.cluster.kind == "torus"
+        cluster, torus = self.cluster, self.cluster.is_torus
         units = [self._slice(i) if torus else [self._node(i)] for i in range(cluster.count)]
         if cluster.count > 1:
             self._network(units)
@@ -91,12 +91,12 @@ class _Builder:
         """The cards of every unit, on the first level's switches; those on the next level's."""
         cluster, level = self.cluster, self.cluster.levels[0]
         switches = self._switches(0, len(units))
-        inside_s = 0.0 if cluster.kind == "torus" else cluster.link.latency_s / 2
+        inside_s = 0.0 if cluster.is_torus else cluster.link.latency_s / 2
         for unit, ends in enumerate(units):
             leaf = switches[unit // level.width % len(switches)]
             hosts = cluster.hosts_per_node
             for i in range(hosts):
-                card = self._add(f"{'slice' if cluster.kind == 'torus' else 'node'}{unit}.nic{i}", "nic", unit=unit)
+                card = self._add(f"{cluster.unit}{unit}.nic{i}", "nic", unit=unit)
                 mine = ends[i * len(ends) // hosts : (i + 1) * len(ends) // hosts]
                 for end in mine:
                     self._join(end, card, _level_kind(level, 0.0, level.rails), level.rails)

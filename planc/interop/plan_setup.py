@@ -186,6 +186,6 @@ def _cluster_words(cluster: Cluster) -> str:
     sentence = " ".join(cluster.cause.sentence.split()).removeprefix("cluster ")
     before, over, after = sentence.partition(" over ")
     shape = "x".join(map(str, cluster.shape))
-    inside = f"({shape})" if cluster.kind == "torus" or "(" in before else ""
-    count = f"{cluster.count} x " if cluster.kind == "node" or cluster.count > 1 else ""
+    inside = f"({shape})" if cluster.is_torus or "(" in before else ""
+    count = f"{cluster.count} x " if not cluster.is_torus or cluster.count > 1 else ""
     return f"{count}{cluster.name}{inside}{over}{after}"

@@ -245,6 +245,21 @@ class Cluster(Value):
     cause: Cause
 
     @property
+    def is_torus(self) -> bool:
+        """True if chips are linked as a torus, and not in nodes."""
+        return self.kind == "torus"
+
+    @property
+    def has_tpus(self) -> bool:
+        """True for TPUs, whose programs XLA compiles: they are the chips that are linked as a torus."""
+        return self.is_torus
+
+    @property
+    def unit(self) -> str:
+        """What `count` counts: node or slice."""
+        return "slice" if self.is_torus else "node"
+
+    @property
     def chips(self) -> int:
         return self.count * prod(self.shape)
 

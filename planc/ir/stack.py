@@ -38,4 +38,4 @@ def target_of_cluster(cluster: Cluster) -> Target:
     Processes of this machine (`cpu_local`) run both; its hardware file describes processes that talk over gloo, one
     a device, which is how torch runs there, while JAX has all devices in one process.
     """
-    return "xla" if cluster.kind == "torus" else "cuda"
+    return "xla" if cluster.has_tpus else "cuda"

@@ -53,7 +53,7 @@ def _kernel(plan: Plan, rules: Policy, realise: RealisedAs) -> Kernel | None:
 
 def _overlaps(plan: Plan, rules: Policy, realise: RealisedAs) -> tuple[Overlap, ...]:
     """The plan's overlaps, and the framework's for each axis of tensor parallelism of a dense model without one."""
-    method = rules.tp_overlap_torus if plan.cluster.kind == "torus" else rules.tp_overlap
+    method = rules.tp_overlap_torus if plan.cluster.has_tpus else rules.tp_overlap
     if not method or plan.model.top_k:
         return plan.overlaps
     said = {o.axis for o in plan.overlaps}

@@ -58,7 +58,7 @@ TRAYS = {"gb200": 4, "gb300": 4}
 def machine_of(cluster: Cluster) -> Machine:
     """The machines of `cluster`, one of a plan, with their names elsewhere."""
     chips = prod(cluster.shape)
-    if cluster.kind == "torus":
+    if cluster.has_tpus:
         gke, prefix, cores = TPUS.get(cluster.chip.name, ("", "", 1))
         return Machine(
             tpu=True,

@@ -62,13 +62,13 @@ def runs_splash(sharded: Sharded) -> bool:
     chosen = sharded.plan.attention
     if chosen is not None and chosen.runs:
         return chosen.runs in FUSED
-    return sharded.plan.cluster.kind == "torus" and next(hindrances(sharded), None) is None
+    return sharded.plan.cluster.has_tpus and next(hindrances(sharded), None) is None
 
 
 def hindrances(sharded: Sharded) -> Iterator[str]:
     """Reasons why splash attention cannot run in the layout of `sharded`."""
     plan = sharded.plan
-    if plan.cluster.kind != "torus" and not plan.cluster.chip.hosts_itself:
+    if not plan.cluster.has_tpus and not plan.cluster.chip.hosts_itself:
         yield f"the kernel is written for TPUs, and not for {plan.cluster.chip.name}"
     if keyed_axes(sharded):
         rows = kernel_rows(sharded)

@@ -20,7 +20,7 @@ def sums_whole(sharded: Sharded) -> bool:
     """True if the compiler of the plan in `sharded` sums a gradient whole where it is divided over some of its sum's
     ranks and copied over others, unless the program says otherwise."""
     cluster = sharded.plan.cluster
-    return cluster.kind == "torus" and cluster.chip.name in SUMS_WHOLE
+    return cluster.has_tpus and cluster.chip.name in SUMS_WHOLE
 
 
 def copies_summed_last(sharded: Sharded) -> tuple[str, ...]:

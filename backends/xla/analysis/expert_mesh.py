@@ -81,7 +81,7 @@ class Experts:
     def ragged(self) -> bool:
         """True if ranks exchange as many rows as there are; XLA 0.10 does so on accelerators, and on CPUs not yet."""
         cluster = self.plan.cluster
-        return not self.capacity and (cluster.kind == "torus" or not cluster.chip.hosts_itself)
+        return not self.capacity and (cluster.has_tpus or not cluster.chip.hosts_itself)
 
     @property
     def in_use(self) -> bool:

@@ -137,4 +137,4 @@ def rounds_before_gathers(plan: Plan) -> bool:
     Layers that are run again by groups wait for their input, and with them the cast of their weights: the TPU compiler
     then casts what a gather by sums has brought, fp32 twice as wide as bf16.
     """
-    return plan.cluster.kind == "torus" and plan.recompute.every > 1 and casts(plan) and gathers_in_use(plan)
+    return plan.cluster.has_tpus and plan.recompute.every > 1 and casts(plan) and gathers_in_use(plan)

@@ -15,7 +15,7 @@ def ranks_over_slices(plan: Plan) -> dict[str, int]:
     """The number of ranks that each axis of the mesh emitted for `plan` has on different slices, where it is more than
     one; {} for one slice, and where the axes do not meet at the end of a slice."""
     cluster = plan.cluster
-    if cluster.kind != "torus" or cluster.count == 1:
+    if not cluster.has_tpus or cluster.count == 1:
         return {}
     room = cluster.devices_per_node
     within = {a.name: min(a.size, max(1, room // a.stride)) for a in atoms(plan)}

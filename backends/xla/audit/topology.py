@@ -13,7 +13,7 @@ def topology_of(plan: Plan, requested: str | None) -> str:
     Raises PlanError when another one is asked for, or the plan's is none that the compiler describes.
     """
     cluster = plan.cluster
-    if cluster.kind != "torus":
+    if not cluster.has_tpus:
         if requested:
             message = f"the plan's cluster is no torus of TPUs: it cannot be compiled for {requested}"
             raise PlanError([Diagnostic("E0902", message, cluster.cause.span)])

@@ -122,7 +122,7 @@ def _tables(sharded: Sharded) -> list[str]:
 
 def _imports(sharded: Sharded) -> list[str]:
     plan = sharded.plan
-    torus = plan.cluster.kind == "torus"
+    torus = plan.cluster.has_tpus
     managers = [*(["AbstractContextManager"] if casts(plan) else []), *(["contextmanager"] if _manages(plan) else [])]
     sequence = ("Callable", *(["Iterator"] if _manages(plan) else []), "Sequence")
     standard = [

@@ -259,7 +259,7 @@ def _tracing(mesh: Mesh) -> AbstractContextManager[None]:
 
 def mesh_function(plan: Plan) -> str:
     torus = MESH_SLICES if ranks_over_slices(plan) else MESH_TORUS
-    text = torus if plan.cluster.kind == "torus" else MESH
+    text = torus if plan.cluster.has_tpus else MESH
     return fill(text, count=str(plan.mesh.devices))
 
 

@@ -33,4 +33,4 @@ def of_experts(sharded: Sharded, row: Collective) -> bool:
 def platform(sharded: Sharded) -> Platform:
     """The platform that `sharded` is compiled for: TPUs where its machine is a torus, else virtual CPU devices (GPUs:
     untested)."""
-    return "tpu" if sharded.plan.cluster.kind == "torus" else "host"
+    return "tpu" if sharded.plan.cluster.has_tpus else "host"

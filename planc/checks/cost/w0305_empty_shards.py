@@ -21,7 +21,7 @@ WASTE = 0.05
 def check(costed: CostedPlan) -> Iterator[Diagnostic]:
     sharded = costed.sharded
     plan = sharded.plan
-    if plan.cluster.kind != "node":
+    if sharded.stack.xla:
         return
     stored = [(p, *_rows(sharded, p)) for p in sharded.params if _ranks(sharded, p) > 1]
     weight = {p.param.name: sharded.model.elements(p.param) * sharded.model.copies(p.param) for p, _, _ in stored}

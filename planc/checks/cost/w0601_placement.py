@@ -100,7 +100,7 @@ def _largest_gain(costed: CostedPlan, best: Mesh) -> str:
     slow = costed.collectives[index]
     here, there = (device_group(mesh, plan.cluster, slow.row.axes) for mesh in (plan.mesh, best))
     axes = " and ".join(f"`{a}` of stride {plan.mesh.axis(a).stride}" for a in slow.row.axes)
-    units = "slices" if plan.cluster.kind == "torus" else "nodes"
+    units = f"{plan.cluster.unit}s"
     return (
         f"the {slow.row.op} over {axes} runs at {here.level}, over {here.outside:g} {units},"
         f" and takes {slow.time_s / then[index]:.1f}x as long as at {there.level}"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def check(costed: CostedPlan) -> Iterator[Diagnostic]:
     plan = costed.sharded.plan
     cluster = plan.cluster
-    if cluster.kind != "torus" or plan.mesh.views:
+    if not cluster.is_torus or plan.mesh.views:
         return
     sizes = sorted({prod(cluster.shape[i] for i in some) for some in _subsets(len(cluster.shape))})
     rows = [r.row for r in costed.collectives if r.row.carries == "activation" and r.row.op != "send_recv"]

@@ -33,7 +33,7 @@ def cluster_size(plan: Plan) -> str:
     cluster = plan.cluster
     each = f"{prod(cluster.shape)} {cluster.chip.name}"
     pair = f" x {cluster.chip.devices} devices a chip" if cluster.chip.devices > 1 else ""
-    kind = "nodes" if cluster.kind == "node" else "slices"
+    kind = f"{cluster.unit}s"
     return f"{cluster.count} {kind} x {each}{pair} = {cluster.devices}"
 
 

@@ -14,7 +14,7 @@ def fails(plan: Plan, dtype: str) -> bool:
     """True if a product in `dtype` does not start on the plan's chip: a GPU without units for it. XLA and CPUs run
     it in a wider dtype."""
     chip = plan.cluster.chip
-    return dtype in NARROW and dtype not in chip.flops_per_s and plan.cluster.kind == "node" and not chip.hosts_itself
+    return dtype in NARROW and dtype not in chip.flops_per_s and not plan.cluster.has_tpus and not chip.hosts_itself
 
 
 def check(plan: Plan) -> Iterator[Diagnostic]:

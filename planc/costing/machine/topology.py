@@ -297,7 +297,7 @@ def _units(cluster: Cluster, devices: int) -> list[tuple[GroupLevel, int]]:
         link.call_s,
         (*link.op_efficiency.items(),),
         _reduction(link.in_network_reduction, prod(cluster.shape)),
-        (Ring(1, False),) if cluster.kind == "torus" else (),
+        (Ring(1, False),) if cluster.is_torus else (),
         tables=link.tables,
         declared_bytes_per_s=link.bandwidth_bytes_per_s,
     )

@@ -83,7 +83,7 @@ def reserved(sharded: Sharded, worst: MemoryParts, *, foreign: bool) -> Reserved
     plan = sharded.plan
     chip, outside = plan.cluster.chip, outside_gib(plan, worst)
     spread = sharded.stack.policy.spread if foreign else 0.0
-    lost = max(MOST_LOST, chip.runtime_fraction) if plan.cluster.kind == "node" else chip.runtime_fraction
+    lost = chip.runtime_fraction if sharded.stack.xla else max(MOST_LOST, chip.runtime_fraction)
     return Reserved(
         low=worst.tensors * (1 - spread) + outside, high=max(worst.total, worst.tensors * (1 + lost) + outside)
     )

@@ -112,7 +112,7 @@ def _failing_links(cluster: Cluster) -> dict[str, tuple[float, float]]:
 
 def _links(cluster: Cluster) -> float:
     """Links of the chips of `cluster`: one of each in a node, those between neighbours in a torus."""
-    if cluster.kind == "node":
+    if not cluster.is_torus:
         return cluster.chips
     slice_chips = cluster.chips // cluster.count
     wraps = cluster.wrap or (False,) * len(cluster.shape)

@@ -155,7 +155,7 @@ def _levels(plan: Plan, busy: dict[str, tuple[float, float]]) -> list[Level]:
     if chip.devices > 1:
         add(chip.name, "chip", chip.devices, chip.die_bandwidth_bytes_per_s)
     shape = "x".join(map(str, cluster.shape))
-    node = f"torus {shape}" if cluster.kind == "torus" else "node"
+    node = f"torus {shape}" if cluster.is_torus else "node"
     add(cluster.link.name, node, cluster.devices_per_node, cluster.link.bandwidth_bytes_per_s / chip.devices)
     outer = cluster.devices_per_node
     for i, level in enumerate(cluster.levels):
@@ -166,7 +166,7 @@ def _levels(plan: Plan, busy: dict[str, tuple[float, float]]) -> list[Level]:
 
 
 def _torus(plan: Plan) -> dict[str, str]:
-    if plan.cluster.kind != "torus":
+    if not plan.cluster.is_torus:
         return {}
     placed = torus_dims(plan.mesh, plan.cluster)
     for view in plan.mesh.views:
