@@ -71,7 +71,7 @@ def _data(plan: Plan) -> Iterator[Bound]:
     if group is None:
         return
     divided = plan.mesh.size(*_tensor_axes(plan))
-    often = plan.gather_per_in("") == "pass"
+    often = plan.gathers_each_pass()
     tokens = _tokens_at_once(plan) * (1 if often else plan.microbatches)
     yield Bound(
         what=f"tokens a device for each time that weights move ({'microbatch' if often else 'step'})",

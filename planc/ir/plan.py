@@ -504,8 +504,12 @@ class Plan(Value):
             return "step"
         if self.gather is not None:
             return self.gather.per
-        stay = not self.store("params") or (self.split is not None and self.split.splits_backward)
+        stay = not self.store("params") or self.splits_backward
         return "step" if stay else "pass"
+
+    def gathers_each_pass(self, region: str = "") -> bool:
+        """True if stored parameters of `region`, "" the whole model, are gathered where they are used, in each pass."""
+        return self.gather_per_in(region) == "pass"
 
     @cached_property
     def gather_per(self) -> Period:
@@ -532,6 +536,11 @@ class Plan(Value):
     def pipelined(self) -> Split | None:
         """The `split` over several ranks; one rank is no pipeline."""
         return self.split if self.pipeline > 1 else None
+
+    @cached_property
+    def splits_backward(self) -> bool:
+        """True if a pipeline's schedule splits its backward into inputs and weights."""
+        return self.split is not None and self.split.splits_backward
 
     @property
     def stages(self) -> tuple[tuple[int, int], ...]:

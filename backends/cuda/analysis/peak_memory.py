@@ -14,7 +14,7 @@ from functools import cached_property
 
 from planc.backends.cuda.analysis.block_backward import most_bytes, waiting_bytes
 from planc.backends.cuda.analysis.fsdp_shard_dim import stored_dim, stored_over
-from planc.backends.cuda.analysis.roles import FsdpPolicy, Roles
+from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.analysis.saved_tensors import SavedTensors
 from planc.backends.cuda.rules.pad_dim0 import padded_elements
 from planc.costing.step.offload import state_on_host
@@ -417,7 +417,7 @@ class Rank:
     @cached_property
     def _has_resident_copies(self) -> bool:
         """True if gathered parameters stay from the first forward on."""
-        return self.roles.uses_fsdp and FsdpPolicy.of(self.plan).gather_per != "pass"
+        return self.roles.uses_fsdp and not self.plan.gathers_each_pass()
 
     @cached_property
     def _copies_come_and_go(self) -> bool:
@@ -474,7 +474,7 @@ class Rank:
         """True if whole gradients of several microbatches accumulate before they are reduced."""
         if not self.roles.uses_fsdp:
             return False
-        accumulates = bool(self.roles.pipeline) or not FsdpPolicy.of(self.plan).scatter_each_microbatch
+        accumulates = bool(self.roles.pipeline) or not self.plan.store("grads")
         return accumulates and (self.plan.microbatches > 1 or bool(self.roles.pipeline))
 
     def _resident_copies(self) -> float:
@@ -551,14 +551,9 @@ class Rank:
         """Bytes of gradients in the compute dtype, of virtual `stages` whose newest came apart from those of inputs:
         they wait for the next backward to be added in the dtype of the reduction. Those of the first stage do not come
         apart: it has no gradients of inputs to send (`torch.distributed.pipelining.stage`, `backward_one_chunk`)."""
-        if not self._splits_backward or self.reduced == self.computed:
+        if not self.plan.splits_backward or self.reduced == self.computed:
             return 0.0
         return sum(self._unsharded_of[stage] for stage in stages if stage) * self.computed
-
-    @cached_property
-    def _splits_backward(self) -> bool:
-        """True if gradients of weights may come later than those of inputs."""
-        return self.plan.split is not None and self.plan.split.splits_backward
 
     def _grads_after_backward(self) -> float:
         """Gradients when a backward is about to end."""
@@ -655,7 +650,7 @@ class Rank:
     def _inside_blocks(self) -> float:
         """Gradients on their way through a block (bytes)."""
         blocks = [kind for kind in self.sharded.model.blocks if kind in self.sections]
-        return max((most_bytes(self.sharded, kind, self._splits_backward) for kind in blocks), default=0.0)
+        return max((most_bytes(self.sharded, kind, self.plan.splits_backward) for kind in blocks), default=0.0)
 
     def _reducing(self) -> float:
         """The largest group's gradients: as computed, and as they are reduced."""

@@ -13,7 +13,7 @@ from typing import Literal
 
 from planc.backends.cuda.analysis.expert_mesh import Dimension, Experts, routed
 from planc.backends.cuda.torch_versions import PINNED
-from planc.ir.plan import NOUNS, Period, Plan
+from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
 from planc.ir.version import Version
 
@@ -218,20 +218,3 @@ class Roles:
 
     def _factor(self, axes: tuple[str, ...], role: Role) -> Factor:
         return Factor(**vars(Dimension.of(self.plan.mesh, axes)), role=role)
-
-
-@dataclass(frozen=True)
-class FsdpPolicy:
-    """The way fully_shard keeps state between uses, from the nouns that are stored."""
-
-    gather_per: Period
-    scatter_each_microbatch: bool
-
-    @classmethod
-    def of(cls, plan: Plan) -> FsdpPolicy:
-        """The policy of `plan`, from its `store` and `gather` sentences."""
-        stored = {noun: bool(plan.store(noun)) for noun in NOUNS}
-        return cls(
-            gather_per=plan.gather_per_in(""),
-            scatter_each_microbatch=stored["grads"],
-        )

@@ -20,7 +20,7 @@ from torch.distributed.pipelining import schedules as pipelining
 from torch.distributed.tensor import DTensor
 
 from planc.backends.cuda.analysis.attention import attention_kernel
-from planc.backends.cuda.analysis.roles import FsdpPolicy, Roles
+from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.audit.attention import one_kernel_attention
 from planc.backends.cuda.audit.balance import balanced
 from planc.backends.cuda.audit.equal_blocks import EqualBlocks
@@ -124,7 +124,7 @@ def _has_equal_microbatches(sharded: Sharded) -> bool:
     inputs.
     """
     roles, split = Roles(sharded), sharded.plan.split
-    stay = not roles.uses_fsdp or FsdpPolicy.of(sharded.plan).gather_per != "pass"
+    stay = not roles.uses_fsdp or not sharded.plan.gathers_each_pass()
     return split is not None and stay and not split.splits_backward
 
 
@@ -134,9 +134,7 @@ def _has_equal_blocks(sharded: Sharded) -> bool:
     on the host is made on its way, and groups of blocks come together or ahead."""
     plan, experts = sharded.plan, Roles(sharded).experts
     alone = plan.gather is None or (plan.gather.bucket == 1 and not plan.gather.prefetch)
-    split = plan.split
-    in_two = split is not None and split.splits_backward
-    return alone and not experts.ops and not in_two and not plan.compiles and not plan.offloads
+    return alone and not experts.ops and not plan.splits_backward and not plan.compiles and not plan.offloads
 
 
 class _Step:

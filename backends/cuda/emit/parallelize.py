@@ -6,7 +6,7 @@ from planc.backends.common.source_writer import because, beside, call, causes, f
 from planc.backends.cuda.analysis import replays
 from planc.backends.cuda.analysis.fsdp_shard_dim import stored_dim
 from planc.backends.cuda.analysis.module_placements import relative
-from planc.backends.cuda.analysis.roles import Factor, FsdpPolicy, Roles
+from planc.backends.cuda.analysis.roles import Factor, Roles
 from planc.backends.cuda.analysis.styles import DIVIDED, OWN_PART, SHARED, SHARED_KEYS, UPDATED, Style, Styler
 from planc.backends.cuda.emit import blocks, experts, fine_tuning
 from planc.costing.step.offload import state_on_host
@@ -388,7 +388,7 @@ def fsdp(roles: Roles) -> str:
     arguments = [f'"mesh": mesh[{mesh}]', *(['"mp_policy": policy'] if policy else [])]
     arguments += ['"shard_placement_fn": placement'] if dims else []
     arguments += ['"offload_policy": offload'] if state_on_host(roles.plan) else []
-    arguments += [f'"reshard_after_forward": {_gathers_in_backward(roles)}']
+    arguments += [f'"reshard_after_forward": {roles.plan.gathers_each_pass()}']
     return fill(
         '''
         def apply_fsdp(model: nn.Module, mesh: DeviceMesh<experts_mesh>) -> None:
@@ -405,7 +405,7 @@ def fsdp(roles: Roles) -> str:
         doc=_fsdp_doc(roles),
         experts_mesh=", expert_mesh: DeviceMesh" if roles.experts.own_mesh else "",
         experts=experts.fsdp(
-            roles, policy=_dtypes(roles.plan) if policy else [], placed=bool(dims), again=_gathers_in_backward(roles)
+            roles, policy=_dtypes(roles.plan) if policy else [], placed=bool(dims), again=roles.plan.gathers_each_pass()
         ),
         policy=policy,
         offload=_offload(roles.plan),
@@ -438,11 +438,6 @@ def _dtypes(plan: Plan) -> list[str]:
     """The compute and reduce dtypes, as arguments."""
     p = plan.precision
     return [f"param_dtype={TORCH_DTYPES[p.compute]}", f"reduce_dtype={TORCH_DTYPES[p.reduce]}"]
-
-
-def _gathers_in_backward(roles: Roles) -> bool:
-    """True if each backward gathers parameters again."""
-    return FsdpPolicy.of(roles.plan).gather_per == "pass"
 
 
 def _offload(plan: Plan) -> str:
@@ -489,21 +484,17 @@ COMMENTS = {
 def _why_gathered(roles: Roles) -> str:
     """When parameters are gathered, which `reshard_after_forward` decides."""
     gather = roles.plan.gather
-    said = COMMENTS[FsdpPolicy.of(roles.plan).gather_per] if roles.shard else ""
-    if said and gather is None and roles.plan.store("params") and _gathered_for_schedule(roles.plan):
+    said = COMMENTS[roles.plan.gather_per_in("")] if roles.shard else ""
+    if said and gather is None and roles.plan.store("params") and roles.plan.splits_backward:
         said += ", which a backward in two parts needs"
     return because(gather.cause if gather else None, said)
-
-
-def _gathered_for_schedule(plan: Plan) -> bool:
-    return plan.split is not None and plan.split.splits_backward
 
 
 def _groups(roles: Roles) -> str:
     """One fully_shard per group of parameters that are gathered and reduced together."""
     if roles.sharded.tied:
         return lines(
-            _block_groups(roles.plan), ENDS_GATHERED_ONCE if _gathers_in_backward(roles) else ENDS_IN_ONE_GROUP
+            _block_groups(roles.plan), ENDS_GATHERED_ONCE if roles.plan.gathers_each_pass() else ENDS_IN_ONE_GROUP
         )
     ops = roles.sharded.ops
     first = list(dict.fromkeys(o.op.module for o in ops["first"] if o.op.params))
@@ -516,7 +507,7 @@ def _groups(roles: Roles) -> str:
         fully_shard(model, **config)
         <ahead>
         """,
-        ahead=fine_tuning.backward_prefetch(roles) if _gathers_in_backward(roles) else "",
+        ahead=fine_tuning.backward_prefetch(roles) if roles.plan.gathers_each_pass() else "",
         blocks=_block_groups(roles.plan),
         first=lines(*(_if_present(roles, m, f"fully_shard(model.{m}, **config)") for m in first)),
         last=_last_group(roles, last),
@@ -567,7 +558,7 @@ fully_shard(model, **config)"""
 def _last_group(roles: Roles, modules: list[str]) -> str:
     """The group of the model's last modules."""
     tail = ", ".join(f"model.{m}" for m in modules)
-    if not _gathers_in_backward(roles):
+    if not roles.plan.gathers_each_pass():
         return _if_present(roles, modules[0], f"fully_shard([{tail}], **config)")
     return lines(
         "# The backward starts with these, so they stay gathered.",

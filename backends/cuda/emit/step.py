@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planc.backends.common.source_writer import because, fill, lines
-from planc.backends.cuda.analysis.roles import FsdpPolicy, Roles
+from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.analysis.styles import Styler
 from planc.backends.cuda.emit import global_ops, pipeline, tied
 from planc.diag.quoting import python_string
@@ -191,7 +191,7 @@ def _policy(roles: Roles) -> str:
     """Code for gradient reduction and resharding over the microbatches of a step."""
     if not roles.uses_fsdp:
         return ""
-    policy, gather = FsdpPolicy.of(roles.plan), roles.plan.gather
+    scatters, gather = bool(roles.plan.store("grads")), roles.plan.gather
     whole = lines(
         "# Gradients are kept whole and reduced once, with the last microbatch.",
         "model.set_requires_gradient_sync(last)",
@@ -205,9 +205,9 @@ def _policy(roles: Roles) -> str:
         "model.set_reshard_after_backward(last)",
     )
     return lines(
-        "" if policy.scatter_each_microbatch else whole,
-        scattered if policy.scatter_each_microbatch and (roles.replicate or roles.experts.replicate) else "",
-        kept if policy.gather_per == "step" else "",
+        "" if scatters else whole,
+        scattered if scatters and (roles.replicate or roles.experts.replicate) else "",
+        kept if roles.plan.gather_per_in("") == "step" else "",
     )
 
 

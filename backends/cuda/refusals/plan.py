@@ -10,7 +10,7 @@ from planc.backends.cuda.analysis.context import attentions, balanced
 from planc.backends.cuda.analysis.expert_mesh import routed
 from planc.backends.cuda.analysis.fsdp_shard_dim import stored_dim, stored_over, used, user_of
 from planc.backends.cuda.analysis.module_placements import Boundary
-from planc.backends.cuda.analysis.roles import FsdpPolicy, Roles
+from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.analysis.schedules import SCHEDULES
 from planc.backends.cuda.analysis.styles import Styler
 from planc.backends.cuda.emit import quantize
@@ -346,7 +346,7 @@ def _pipeline(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
         return
     if split.schedule not in SCHEDULES:
         yield split.cause, f"it has no schedule {split.schedule}", f"one of {', '.join(SCHEDULES)}"
-    elif split.splits_backward and FsdpPolicy.of(sharded.plan).gather_per == "pass":
+    elif split.splits_backward and sharded.plan.gathers_each_pass():
         what = "a backward in two parts loses the gradients of parameters that each pass lets go"
         yield split.cause, what, "leave `gather params per pass` out, or split the layers as interleaved_1f1b"
     if any(end <= begin for begin, end in split.stages[1:-1]):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planc.backends.cuda.analysis.roles import FsdpPolicy, Roles
+from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.rules.rule import Rows, changed, of_experts, over
 from planc.ir.collective import DTYPE_BYTES, Collective
 from planc.sharding.local import param_elements
@@ -52,7 +52,7 @@ def _times(roles: Roles) -> int:
 
 
 def _reduces_each_backward(roles: Roles) -> bool:
-    return roles.uses_fsdp and not roles.pipeline and FsdpPolicy.of(roles.plan).scatter_each_microbatch
+    return roles.uses_fsdp and not roles.pipeline and bool(roles.plan.store("grads"))
 
 
 def _added_up(roles: Roles) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from planc.backends.cuda.analysis.roles import FsdpPolicy, Roles
+from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.rules.rule import Rows, changed, of_state
 from planc.ir.cache import cached_on
 from planc.ir.collective import Collective
@@ -33,7 +33,7 @@ def _counted(roles: Roles, row: Collective) -> Collective:
     if row.carries == "grad":
         return changed(row, NAME, per="step", count=sections_on(plan, row.stage)[row.section])
     kept = ("first", "last") if roles.sharded.tied else ("last",)
-    if FsdpPolicy.of(plan).gather_per != "pass" or row.section in kept:
+    if not plan.gathers_each_pass() or row.section in kept:
         once = sections_on(plan, row.stage)[row.section] if row.phase == "forward" else 0
         return changed(row, NAME, per="step", count=once)
     gathers = gathers_of_rank(plan, row.stage)

@@ -86,7 +86,7 @@ class Experts:
     @property
     def in_use(self) -> bool:
         """True if experts' weights are gathered where they are used, in each pass."""
-        return self.plan.gather_per_in(EXPERTS) == "pass"
+        return self.plan.gathers_each_pass(EXPERTS)
 
     @property
     def cause(self) -> Cause | None:

@@ -123,12 +123,7 @@ def casts(plan: Plan) -> bool:
 def own_gradient(plan: Plan) -> bool:
     """True if `linear` of the program of `plan` states its own backward: to gather again, or to reduce in another
     dtype."""
-    return casts(plan) or gathers_in_use(plan)
-
-
-def gathers_in_use(plan: Plan) -> bool:
-    """True if the program of `plan` gathers parameters where they are used, in each pass."""
-    return plan.gather_per_in("") == "pass"
+    return casts(plan) or plan.gathers_each_pass()
 
 
 def rounds_before_gathers(plan: Plan) -> bool:
@@ -137,4 +132,4 @@ def rounds_before_gathers(plan: Plan) -> bool:
     Layers that are run again by groups wait for their input, and with them the cast of their weights: the TPU compiler
     then casts what a gather by sums has brought, fp32 twice as wide as bf16.
     """
-    return plan.cluster.has_tpus and plan.recompute.every > 1 and casts(plan) and gathers_in_use(plan)
+    return plan.cluster.has_tpus and plan.recompute.every > 1 and casts(plan) and plan.gathers_each_pass()

@@ -13,7 +13,7 @@ from functools import cached_property
 
 from planc.backends.xla.analysis.attention import LANES, runs_splash
 from planc.backends.xla.analysis.expert_mesh import Experts
-from planc.backends.xla.analysis.layouts import cut, gathers_in_use
+from planc.backends.xla.analysis.layouts import cut
 from planc.backends.xla.analysis.offload import fetched_whole, on_host
 from planc.backends.xla.analysis.pipeline import layers_of_a_stage, lockstep, pipelined
 from planc.backends.xla.analysis.saved_by_blocks import layers_that_save
@@ -188,7 +188,7 @@ class Moments:
     def _copies(self) -> float:
         """Bytes of compute copies that outlive a pass: whole parameters that are gathered before, experts, or those of
         parameters on the host."""
-        if self.plan.store("params") and not gathers_in_use(self.plan):
+        if self.plan.store("params") and not self.plan.gathers_each_pass():
             return sum(self._copies_of(p) * param_elements(self.plan, p) for p in self.sharded.params) * self.computed
         if on_host(self.plan, "params"):
             held = (self._copies_of(p) * self._stored_elements(p, "params") for p in self.sharded.params)

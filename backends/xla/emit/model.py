@@ -9,7 +9,6 @@ from planc.backends.common.source_writer import comment, fill
 from planc.backends.xla.analysis.copies import copies_summed_last
 from planc.backends.xla.analysis.layouts import (
     casts,
-    gathers_in_use,
     own_gradient,
     param_spec,
     rounds_before_gathers,
@@ -216,7 +215,7 @@ def _constrain(sharded: Sharded) -> list[str]:
 
 def _weight(plan: Plan) -> str:
     axes = ", ".join(plan.store("params"))
-    return fill(WEIGHT, gathered=f": all-gather over {axes}" if gathers_in_use(plan) else "")
+    return fill(WEIGHT, gathered=f": all-gather over {axes}" if plan.gathers_each_pass() else "")
 
 
 def _lookup(sharded: Sharded) -> str:
@@ -250,7 +249,7 @@ def _linear(sharded: Sharded) -> list[str]:
     if not own_gradient(plan):
         return [fill(LINEAR, linear=name), *narrow]
     cast = f"in {plan.precision.compute}" if casts(plan) else ""
-    gathered = gathers_in_use(plan)
+    gathered = plan.gathers_each_pass()
     if gathered:
         why = "The backward gathers the weight again, so that none is kept whole between the passes"
         why += f", and\nsums its gradient over the ranks in {plan.precision.reduce}."

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from planc.backends.common.source_writer import INDENT, beside, comment, fill
 from planc.backends.xla.analysis.attention import balanced
-from planc.backends.xla.analysis.layouts import Spec, activation_spec, gathers_in_use
+from planc.backends.xla.analysis.layouts import Spec, activation_spec
 from planc.backends.xla.analysis.mesh_factors import atoms
 from planc.backends.xla.analysis.padding import padded
 from planc.backends.xla.analysis.pipeline import (
@@ -716,7 +716,7 @@ def _body(sharded: Sharded) -> str:
     """The function that is differentiated at once: a layer, or a stage whose layers are not all run again."""
     if every(sharded) > 1:
         return "self.body = lambda x, stack: _in_groups(block, x, stack)"
-    gathered, picks = gathers_in_use(sharded.plan), bool(sharded.model.top_k)
+    gathered, picks = sharded.plan.gathers_each_pass(), bool(sharded.model.top_k)
     if not gathered and not picks:
         return "self.body = remat(block)"
     said = "# A layer waits for its x: else all of a stage's weights are gathered before the loop, and saved whole."
@@ -728,7 +728,7 @@ def _body(sharded: Sharded) -> str:
 
 def narrow_copies(plan: Plan) -> bool:
     """True if the pipeline has copies of the parameters in the compute dtype, gathered once a step."""
-    return bool(plan.store("params")) and not gathers_in_use(plan) and plan.precision.compute != "fp32"
+    return bool(plan.store("params")) and not plan.gathers_each_pass() and plan.precision.compute != "fp32"
 
 
 def accumulate_function(sharded: Sharded, before: str, used: str) -> str:

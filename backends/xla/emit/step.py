@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planc.backends.common.source_writer import beside, causes, fill
 from planc.backends.xla.analysis.attention import balanced
-from planc.backends.xla.analysis.layouts import casts, gathers_in_use
+from planc.backends.xla.analysis.layouts import casts
 from planc.backends.xla.analysis.offload import on_host, state_on_host
 from planc.backends.xla.analysis.padding import padded
 from planc.backends.xla.analysis.pipeline import pipelined
@@ -324,7 +324,7 @@ def _stored(plan: Plan, new: str) -> str:
 
 def _gathers_first(plan: Plan) -> bool:
     """True if whole parameters live longer than a pass."""
-    return bool(plan.store("params")) and not gathers_in_use(plan)
+    return bool(plan.store("params")) and not plan.gathers_each_pass()
 
 
 def _update(plan: Plan) -> str:

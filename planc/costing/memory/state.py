@@ -69,7 +69,7 @@ def _grads(sharded: Sharded, held: Held, *, whole: bool) -> float:
 def _copy_stays(plan: Plan, p: ParamSharding) -> bool:
     """True if the whole compute copy of a parameter exists at the peak."""
     if p.stored["params"]:
-        return plan.gather_per in ("microbatch", "step")
+        return not plan.gathers_each_pass(p.param.region)
     return bool(p.stored["optimizer"]) or plan.precision.compute != plan.store_dtype("params", p.param.region)
 
 
