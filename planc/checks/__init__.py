@@ -52,15 +52,18 @@ def plan_findings(plan: Plan, left_out: frozenset[str] = frozenset()) -> list[Di
     return [d for rule in asked if rule.check for d in rule.check(plan)]
 
 
-def broken_rule(plan: Plan, *, among: Container[str] = (), besides: Container[str] = ()) -> Diagnostic | None:
-    """The first finding of a broken rule, of the rules `among`, or of all whose findings are errors but those in
-    `besides`; None without."""
-    named = (
-        [r for r in _rules_of("plan") if r.code in among]
-        if among
-        else [r for r in _rules_of("plan") if r.severity == "error" and r.code not in besides]
-    )
-    return next((d for rule in named if rule.check for d in rule.check(plan)), None)
+def broken_rule(plan: Plan, *, of_batch: bool | None = None) -> Diagnostic | None:
+    """The first finding of a broken rule on `plan`; None without.
+
+    Args:
+        plan: any plan.
+        of_batch: True asks the rules of the batch, warnings too; False those of all others, None all, for errors alone.
+    """
+    for rule in _rules_of("plan"):
+        asked = rule.of_batch if of_batch else rule.severity == "error" and not (of_batch is False and rule.of_batch)
+        if asked and rule.check and (found := next(iter(rule.check(plan)), None)) is not None:
+            return found
+    return None
 
 
 def judge_plan(costed: CostedPlan) -> list[Diagnostic]:

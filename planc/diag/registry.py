@@ -68,6 +68,9 @@ class Rule:
     about: tuple[str, ...] = ()
     """Verbs of the sentences that the rule reads; all of them when empty. A rule of a plan is not run while one of
     its sentences cannot be read: its finding might be a consequence of that."""
+    of_batch: bool = False
+    """True if the finding depends on the batch, the microbatches or the schedule, which a search varies on one mesh; a
+    warning of this kind leaves a layout out of the search too."""
 
     @property
     def severity(self) -> Severity:

@@ -8,6 +8,7 @@ from math import ceil, prod
 
 from planc.graph.links import Cable, LinkKind, MachineLinks, Vertex, added_share
 from planc.graph.symmetry import Address, Digit, Symmetry
+from planc.ir.cache import cached_on
 from planc.ir.garbage import gc_paused
 from planc.ir.hardware import Cluster, Link, OwnGraph, Part
 
@@ -17,24 +18,16 @@ MOST_LINKS = 300_000
 """Links of a graph at most: 16,384 chips with their cards and rails have a fifth of that."""
 
 
-_BUILT: dict[int, tuple[OwnGraph, MachineLinks]] = {}
-"""The last few graphs with their links, by the graph's identity."""
-
-
 def own_links(cluster: Cluster, graph: OwnGraph) -> MachineLinks:
     """The vertices and cables of `graph`, the graph of `cluster`; ranks in the order in which chips are written."""
     return links_of_graph(cluster.name, graph)
 
 
+@cached_on(lambda name, graph: (graph.cache, name))
 def links_of_graph(name: str, graph: OwnGraph) -> MachineLinks:
-    """The vertices and cables of `graph`, a machine called `name`: kept for the last few graphs."""
-    known = _BUILT.get(id(graph))
-    if known is None or known[1].name != name:
-        while len(_BUILT) >= 4:
-            del _BUILT[next(iter(_BUILT))]
-        with gc_paused():
-            known = _BUILT[id(graph)] = graph, GraphBuilder(name, graph).build()
-    return known[1]
+    """The vertices and cables of `graph`, a machine called `name`."""
+    with gc_paused():
+        return GraphBuilder(name, graph).build()
 
 
 class GraphBuilder:

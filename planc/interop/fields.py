@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
+from functools import cached_property
 from typing import Any, Literal
 
 from planc.diag.fast_dataclass import dataclass
@@ -67,14 +68,21 @@ class FieldTable:
 
     def known(self, name: str) -> Field | None:
         """The field that a file spells `name`; None for one that planc does not know."""
-        return _spellings(self).of(name)
+        return self._spellings.of(name)
+
+    @cached_property
+    def _spellings(self) -> Spellings:
+        named = [(n, f) for f in self.fields for n in (f.name, *f.aliases) if "*" not in n]
+        assert len(dict(named)) == len(named), f"{self.name}: a field is listed twice"
+        patterns = [f for f in self.fields if "*" in f.name]
+        one_of = "|".join(f"({'.*'.join(map(re.escape, f.name.split('*')))})" for f in patterns)
+        return Spellings(dict(named), patterns, re.compile(one_of, re.DOTALL))
 
 
 @dataclass(frozen=True)
 class Spellings:
     """The fields of a system by their spellings, and those that go by a pattern: the first that matches counts."""
 
-    system: FieldTable
     by_name: Mapping[str, Field]
     patterns: Sequence[Field]
     one_of: re.Pattern[str]
@@ -86,17 +94,3 @@ class Spellings:
             return self.by_name[name]
         found = self.one_of.fullmatch(name) if self.patterns else None
         return self.patterns[found.lastindex - 1] if found and found.lastindex else None
-
-
-_known: dict[int, Spellings] = {}
-"""By the identity of a system, which is kept with them."""
-
-
-def _spellings(system: FieldTable) -> Spellings:
-    if id(system) not in _known:
-        named = [(n, f) for f in system.fields for n in (f.name, *f.aliases) if "*" not in n]
-        assert len(dict(named)) == len(named), f"{system.name}: a field is listed twice"
-        patterns = [f for f in system.fields if "*" in f.name]
-        one_of = "|".join(f"({'.*'.join(map(re.escape, f.name.split('*')))})" for f in patterns)
-        _known[id(system)] = Spellings(system, dict(named), patterns, re.compile(one_of, re.DOTALL))
-    return _known[id(system)]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import field
+from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.base import Cause, Value
+from planc.ir.cache import Cache
 from planc.ir.field_types import (
     Bytes,
     BytesOrNone,
@@ -202,6 +204,11 @@ class OwnGraph(Value):
     points: tuple[Points, ...]
     wires: tuple[Wire, ...]
 
+    @cached_property
+    def cache(self) -> Cache:
+        """Results that depend on the graph alone."""
+        return Cache()
+
 
 ChangeKind = Literal["link", "links", "host", "point", "rail", "oversubscription", "dealt"]
 
@@ -243,6 +250,11 @@ class Cluster(Value):
     changes: tuple[Change, ...] = ()
     """Links that are otherwise than the hardware file says: the machine is then costed as a graph."""
     cause: Cause
+
+    @cached_property
+    def cache(self) -> Cache:
+        """Results that depend on the machine alone."""
+        return Cache()
 
     @property
     def is_torus(self) -> bool:

@@ -8,10 +8,6 @@ from planc.ir.cache import Cache, cached_on
 from planc.searching.lower_bounds import Bounds
 from planc.searching.space import Point, Space
 
-OF_THE_BATCH = {"E0205", "E0402", "E0413", "W0907"}
-"""Rules on the batch, the microbatches and the schedule, which differ from point to point of one mesh; and that of what
-the framework has, which leaves a layout out though it only warns."""
-
 
 class Constraints:
     """Validity constraints, cached per mesh and per batch."""
@@ -35,10 +31,13 @@ class Constraints:
 
     @cached_on(lambda constraints, point: (constraints.cache, (point.variant, point.sizes, point.order)))
     def _mesh(self, point: Point) -> Diagnostic | None:
-        return broken_rule(self.space.plan_of(point), besides=OF_THE_BATCH)
+        return broken_rule(self.space.plan_of(point), of_batch=False)
 
     @cached_on(
-        lambda constraints, p: (constraints.cache, (p.variant, p.sizes, p.sequences, p.microbatch, id(p.pipeline)))
+        lambda constraints, p: (
+            constraints.cache,
+            (p.variant, p.sizes, p.sequences, p.microbatch, p.pipeline and p.pipeline.text),
+        )
     )
     def _batch(self, point: Point) -> Diagnostic | None:
-        return broken_rule(self.space.plan_of(point), among=OF_THE_BATCH)
+        return broken_rule(self.space.plan_of(point), of_batch=True)

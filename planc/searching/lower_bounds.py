@@ -105,6 +105,11 @@ class Shape(NamedTuple):
     first_bytes: float
     """Bytes of activations that the first rank saves, wherever state is stored."""
 
+    @property
+    def schedule(self) -> tuple[int, str]:
+        """Key of its pipeline: so many ranks, and the schedule as it is written."""
+        return self.family.ranks, self.pipeline.text if self.pipeline else ""
+
 
 class Bounds:
     """Lower bounds of the points of a space, from figures that many points share. Those of `programs` count transfers
@@ -353,7 +358,7 @@ class Bounds:
         transfers = state_transfers_of(sharded, links, fewest=self._programs)
         return StateSeconds(transfers, update_seconds(sharded), shared_gradients(sharded, links))
 
-    @cached_on(lambda b, point, shape: (b.cache, (id(shape.paths), b._stored_as[point.variant], point.sizes)))
+    @cached_on(lambda b, point, shape: (b.cache, (shape.schedule, b._stored_as[point.variant], point.sizes)))
     def _resting_bytes(self, point: Point, shape: Shape) -> list[tuple[float, tuple[float, float]]]:
         """Bytes of state on a rank of each class, and those of them that are there for a while only."""
         stored, blocks = self._stored_of(point), self.space.plan.model.blocks
@@ -361,7 +366,7 @@ class Bounds:
             (resting_bytes(stored, ranks.on, blocks), passing_on(stored, ranks.on)) for ranks in shape.paths.classes
         ]
 
-    @cached_on(lambda b, shape: (b.cache, (id(shape.paths), id(shape.saved))))
+    @cached_on(lambda b, shape: (b.cache, (shape.schedule, shape.family.microbatch, shape.family.inside)))
     def _replayed_bytes(self, shape: Shape) -> list[tuple[float, float]]:
         """Recompute workspace of the backward on a rank of each class (bytes)."""
         return [replay_buffers(shape.saved.replays, ranks.on) for ranks in shape.paths.classes]
@@ -386,7 +391,7 @@ class Bounds:
         split = self.space.plan.split
         return sizes[self._names.index(split.axis)] if split else 1
 
-    @cached_on(lambda b, _, pipeline: (b.cache, id(pipeline)))
+    @cached_on(lambda b, first, pipeline: (b.cache, (b.ranks(first.sizes), pipeline and pipeline.text)))
     def _pipeline_paths(self, first: Point, pipeline: Pipeline | None) -> PipelinePaths:
         return PipelinePaths(self.space.plan_of(replace(first, pipeline=pipeline)))
 

@@ -50,6 +50,7 @@ def spellings(plan: Plan, sequences: int) -> str:
 RULE = Rule(
     "E0205",
     check=check,
+    of_batch=True,
     about=(
         "batch",
         "mesh",

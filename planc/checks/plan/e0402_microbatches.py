@@ -46,6 +46,7 @@ def _listed(split: Split, count: int) -> Need | None:
 RULE = Rule(
     "E0402",
     check=check,
+    of_batch=True,
     about=(
         "batch",
         "mesh",

@@ -36,4 +36,4 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
         )
 
 
-RULE = Rule("E0413", check=check)
+RULE = Rule("E0413", check=check, of_batch=True)

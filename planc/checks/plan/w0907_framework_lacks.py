@@ -27,4 +27,4 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
         )
 
 
-RULE = Rule("W0907", check=check)
+RULE = Rule("W0907", check=check, of_batch=True)

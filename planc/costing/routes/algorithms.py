@@ -38,6 +38,7 @@ from planc.costing.routes.rings import (
 )
 from planc.diag.fast_dataclass import dataclass
 from planc.graph import LinkKind, MachineLinks, machine_links
+from planc.ir.cache import cached_on
 from planc.ir.collective import CollectiveOp, NetworkOp
 from planc.ir.garbage import gc_paused
 from planc.ir.hardware import Cluster
@@ -80,18 +81,10 @@ class Machine:
         return max(1, len(self.links.devices) // max(1, sum(bool(v.place) for v in self.links.vertices)))
 
 
-_MACHINES: dict[int, tuple[Cluster, Machine]] = {}
-"""The last few clusters with their graphs, by the cluster's identity."""
-
-
+@cached_on(lambda cluster: (cluster.cache, ()))
 def machine_of(cluster: Cluster) -> Machine:
-    """The graph of `cluster` for routing, kept for the last few clusters."""
-    known = _MACHINES.get(id(cluster))
-    if known is None:
-        while len(_MACHINES) >= 4:
-            del _MACHINES[next(iter(_MACHINES))]
-        known = _MACHINES[id(cluster)] = cluster, Machine(machine_links(cluster))
-    return known[1]
+    """The graph of `cluster` for routing."""
+    return Machine(machine_links(cluster))
 
 
 def routed_group(mesh: Mesh, cluster: Cluster, axes: tuple[str, ...], machine: Machine | None = None) -> DeviceGroup:

@@ -49,9 +49,9 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="a search ranks schedules that the framework lacks",
-        file="planc/searching/constraints.py",
-        text='OF_THE_BATCH = {"E0205", "E0402", "E0413", "W0907"}',
-        planted='OF_THE_BATCH = {"E0205", "E0402", "E0413"}',
+        file="planc/checks/plan/w0907_framework_lacks.py",
+        text="check=check, of_batch=True",
+        planted="check=check",
         test="tests/interop/test_runs.py::test_a_search_keeps_to_what_the_framework_has",
     ),
     Fault(
