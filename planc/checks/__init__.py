@@ -5,7 +5,6 @@ All other codes are raised where the mistake is met. No page is read before some
 
 from __future__ import annotations
 
-from collections.abc import Container
 from functools import cache
 from typing import TYPE_CHECKING
 
