@@ -1,17 +1,13 @@
-"""Consistency of a compiled plan that is read back: every name it uses is one it declares, and the sizes fit.
+"""Consistency of an op graph that is read back: every name it uses is one it declares, and the sizes fit.
 
-A plan that the language built has these properties by construction; one from a file may not.
+One that the catalog built has these properties by construction; one from a file may not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from math import prod
 
-from planc.frameworks import NAMES as FRAMEWORKS
-from planc.ir.mesh import Axis, Mesh, strided
-from planc.ir.model import LORA_A, LORA_B, LORA_RANK, SLOTS, Model, passed_on
-from planc.ir.plan import Plan, Replicate, Shard
+from planc.ir.model import SLOTS, Model, passed_on
 from planc.ir.saved_by_code import elements_of
 
 MOST_OPS, MOST_OPS_IN_ALL, MOST_PARAMETERS = 256, 4_000, 1_000
@@ -19,31 +15,6 @@ MOST_OPS, MOST_OPS_IN_ALL, MOST_PARAMETERS = 256, 4_000, 1_000
 no model has a tenth of these."""
 OUTSIDE_MODEL = ("batch", "sequence", SLOTS)
 """Dims whose lengths come from the batch."""
-
-
-def inconsistencies(plan: Plan) -> Iterator[str]:
-    """One sentence for each mistake found in the model, the mesh or the plan's other sentences."""
-    yield from model_inconsistencies(plan.model)
-    yield from _mesh(plan.mesh)
-    yield from _sentences(plan)
-    yield from _updates(plan)
-
-
-def _updates(plan: Plan) -> Iterator[str]:
-    """The low-rank updates of the model are those of its `lora` sentence."""
-    model, lora = plan.model, plan.lora
-    updated = [op for ops in model.ops.values() for op in ops if op.update]
-    if {op.name for op in updated} != set(lora.ops if lora else ()):
-        yield "the ops with low-rank updates are not those of its sentence"
-    if lora is not None and model.sizes.get(LORA_RANK) != lora.rank:
-        yield "the rank of low-rank updates is not that of its sentence"
-    for op in updated:
-        a, b = f"{op.module}{LORA_A}", f"{op.module}{LORA_B}"
-        shapes = [model.param[name].shape_dims if name in model.param else () for name in (op.params[0], a, b)]
-        if op.params[0] != f"{op.module}.weight" or op.update != (a, b) or len(shapes[0]) != 2:
-            yield f"the op `{op.name}` has no weight with the two matrices of an update"
-        elif shapes[1:] != [((LORA_RANK,), shapes[0][1]), (shapes[0][0], (LORA_RANK,))]:
-            yield f"the update of `{op.name}` does not fit its weight"
 
 
 def model_inconsistencies(model: Model) -> Iterator[str]:
@@ -114,65 +85,8 @@ def _disordered(model: Model) -> Iterator[str]:
             made.add(op.output)
 
 
-def _mesh(mesh: Mesh) -> Iterator[str]:
-    named = [*mesh.axes, *(a for view in mesh.views for a in view.axes)]
-    if len({a.name for a in named}) != len(named) or not mesh.axes:
-        yield "the axes of the mesh have not each a name of their own"
-    yield from _strides("mesh", mesh.axes)
-    for view in mesh.views:
-        yield from _axes(view.of, mesh.sizes)
-        of = [a for a in mesh.axes if a.name in view.of]
-        if of and prod(a.size for a in of) != prod(a.size for a in view.axes):
-            yield "a view has not the ranks of the axes it covers"
-        yield from _strides("view", view.axes, min((a.stride for a in of), default=1))
-
-
-def _strides(what: str, axes: tuple[Axis, ...], innermost: int = 1) -> Iterator[str]:
-    if axes != strided({a.name: a.size for a in axes}, innermost):
-        yield f"the strides of the {what}'s axes do not follow from their sizes"
-
-
-def _sentences(plan: Plan) -> Iterator[str]:
-    axes = plan.mesh.every
-    dims = {*plan.model.sizes, *OUTSIDE_MODEL}
-    regions = {"", *plan.model.regions}
-    layouts: list[Shard | Replicate] = [*plan.shards, *plan.replicates]
-    for layout in layouts:
-        yield from _axes(layout.axes, axes)
-        yield from unknown("dim", [layout.dim], dims)
-        yield from unknown("region", [layout.region], regions)
-    if plan.realise is not None:
-        yield from unknown("framework", [plan.realise.framework], FRAMEWORKS)
-    for store in plan.stores:
-        yield from _axes(store.axes, axes)
-        yield from unknown("region", [store.region], regions)
-        yield from unknown("dim", [store.dim], {"", *dims})
-    for override in plan.overrides:
-        yield from unknown("dim", override.layout, dims)
-        for over in override.layout.values():
-            yield from _axes(over, axes)
-    yield from unknown("axis", [overlap.axis for overlap in plan.overlaps], axes)
-    yield from unknown("region", [r for view in plan.mesh.views for r in view.regions], regions)
-    if plan.split is not None:
-        yield from unknown("axis", [plan.split.axis], plan.mesh.sizes)
-        yield from _stages(plan.split.stages, plan)
-
-
-def _stages(stages: tuple[tuple[int, int], ...], plan: Plan) -> Iterator[str]:
-    ends = [0, *(end for _, end in stages)]
-    starts = [*(start for start, _ in stages), plan.model.layers]
-    if starts != ends or ends != sorted(ends):
-        yield "the pipeline's stages do not hold each layer once"
-
-
 def unknown(what: str, names: Iterable[str], known: Iterable[str]) -> Iterator[str]:
     """A sentence about the first of `names` that is not `known`; none where all are. `what` says what they name."""
     strange = set(names) - set(known)
     if strange:
         yield f"unknown {what} `{min(strange)}`"
-
-
-def _axes(names: tuple[str, ...], known: Iterable[str]) -> Iterator[str]:
-    yield from unknown("axis", names, known)
-    if len({*names}) != len(names):
-        yield "one sentence names an axis twice"
