@@ -268,7 +268,7 @@ class Cluster(Value):
 
     @property
     def unit(self) -> str:
-        """What `count` counts: node or slice."""
+        """Name of one of what `count` counts: node or slice."""
         return "slice" if self.is_torus else "node"
 
     @property

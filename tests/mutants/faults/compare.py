@@ -206,14 +206,14 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="a guess is costed",
-        file="planc/driver.py",
+        file="planc/driver/examining.py",
         text="    if checked is not None and request.explicit and request.target != NO_TARGET:\n",
         planted="    if checked is not None:\n        found += _cost(checked, request).diagnostics\n    if False:\n",
         test="tests/language/test_guesses.py::test_no_kind_of_name_is_costed_as_guessed",
     ),
     Fault(
         name="rules judge the model that is guessed",
-        file="planc/driver.py",
+        file="planc/driver/examining.py",
         text='in unknown} & {"model"}',
         planted="in unknown} & {*()}",
         test="tests/language/test_guesses.py::test_rules_about_the_model_wait_for_its_name",
@@ -241,9 +241,9 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="torch gathers in each pass whatever the schedule",
-        file="backends/cuda/analysis/roles.py",
-        text='gather_per=plan.gather_per_in(""),',
-        planted='gather_per="pass" if plan.gather is None else plan.gather.per,',
+        file="backends/cuda/emit/parallelize.py",
+        text='"reshard_after_forward": {roles.plan.gathers_each_pass()}',
+        planted='"reshard_after_forward": {roles.plan.gather is None or roles.plan.gathers_each_pass()}',
         test="tests/language/test_said_defaults.py::test_of_every_kind_of_schedule",
     ),
     Fault(

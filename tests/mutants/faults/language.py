@@ -110,7 +110,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="a misspelt verb hides what else is wrong",
-        file="planc/driver.py",
+        file="planc/driver/examining.py",
         text="if built.plan is None and built.mended is not None:",
         planted="if False:",
         test=f"{MISTAKES}::test_a_misspelling_hides_nothing",

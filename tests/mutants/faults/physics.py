@@ -110,7 +110,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="search costs what a framework makes of a plan for the target that is asked for",
-        file="planc/driver.py",
+        file="planc/driver/__init__.py",
         text="space_on(on, own=True) if on or plain.plan.realise else plain",
         planted="space_on(on) if on else plain",
         test="tests/search/test_drawn_spaces.py::test_what_was_mended_equals_brute_force",

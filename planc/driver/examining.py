@@ -1,0 +1,138 @@
+"""Everything that is found about one plan: read, checked, costed for its target, and reported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from planc.checks import judge_plan, plan_findings
+from planc.diag.diagnostic import Diagnostic, bounded, in_order
+from planc.diag.fast_dataclass import dataclass
+from planc.diag.span import Source
+from planc.driver.places import user_path, with_user_paths
+from planc.driver.reporting import Answer, report_of, with_broken_expectations
+from planc.driver.request import Request, check_arguments, checked_or_found
+from planc.frameworks import policy_of, stack_of
+from planc.ir.backend import refusals
+from planc.ir.checked import CheckedPlan
+from planc.ir.plan import Plan
+from planc.ir.report import Refusal, Report, TargetAnswer
+from planc.ir.target import NO_TARGET, TARGETS, AnyTarget, Target
+from planc.language.build import Built
+from planc.lowering import backend_of, load_backend
+from planc.sharding.propagate import propagate
+
+if TYPE_CHECKING:
+    from planc.costing import CostedPlan
+    from planc.ir.sharding import Sharded
+
+
+@dataclass(frozen=True)
+class Examined:
+    """Everything that `examine` finds about one file: its report, and the texts that its diagnostics quote."""
+
+    report: Report
+    plan: Plan | None
+    sources: dict[str, Source] = field(default_factory=dict)
+    built: Built | None = None
+    """Result of reading; its places name files by their path from the plan's folder."""
+    costed: CostedPlan | None = None
+    explicit: bool = False
+    """True if the caller or a sentence names the target; a plan that its cluster's target refuses is then wrong."""
+    sharded: Sharded | None = None
+    """The propagated plan, if the plan rules find no error."""
+
+
+def examine(
+    source: str | Path | Plan,
+    *,
+    set: dict[str, int] | None = None,
+    target: AnyTarget | None = None,
+    unsaved: Mapping[Path, str] | None = None,
+    targets: tuple[Target, ...] = TARGETS,
+) -> Examined:
+    """`check`, with the texts of the files read beside the report.
+
+    `unsaved` holds texts that count instead of what is on disk, by resolved path. `targets` are those whose refusals
+    are reported beside the plan's own target's.
+    """
+    given = set or {}
+    check_arguments(given, target)
+    path = None if isinstance(source, Plan) else Path(source)
+    request = Request(source, given, target, unsaved or {})
+    built, answer = request.built, Answer()
+    checked, found = checked_or_found(built.plan)
+    if checked is not None:
+        answer = _cost(checked, request, targets)
+        if answer.target is None and request.target in built.on and not request.explicit:
+            # Read again, without the sentences for it.
+            return examine(source, set=set, target=NO_TARGET, unsaved=unsaved, targets=targets)
+    more = answer.diagnostics
+    if built.plan is None and built.mended is not None:
+        more = tuple(_further_mistakes(built, built.mended, request))
+    found = with_broken_expectations(built.plan, [*built.diagnostics, *found, *more])
+    diagnostics = bounded(in_order([with_user_paths(d, path, built) for d in found]))
+    shown = {user_path(name, path): Source(user_path(name, path), s.text, s.lines) for name, s in built.sources.items()}
+    report = report_of(built, given, answer, diagnostics)
+    return Examined(report, built.plan, shown, built, answer.costed, request.explicit, answer.sharded)
+
+
+def unread(diagnostics: tuple[Diagnostic, ...], sources: dict[str, Source]) -> Examined:
+    """The result of files that make no plan: `diagnostics` alone, with the texts that they quote by file name."""
+    return Examined(report_of(Built(None, (), {}), {}, Answer(), diagnostics), None, sources)
+
+
+def _cost(checked: CheckedPlan, request: Request, reported: tuple[Target, ...] = TARGETS) -> Answer:
+    """The cost as the target's program; as any correct program where the target is only the cluster's and refuses."""
+    from planc.costing import cost_plan
+
+    sharded = own = propagate(checked.for_planc)
+    refused = {t: request.refusals(t, own) for t in TARGETS if t in reported or t == request.target}
+    targets = tuple(_target_answer(target, found) for target, found in refused.items())
+    target = None if request.target == NO_TARGET else request.target
+    stack = stack_of(checked.plan)
+    found = [own_program_note(checked.plan, target)] if target is not None and not stack.own else []
+    if target is not None and refused[target]:
+        if request.explicit:
+            return Answer(None, target, targets, (*found, *refused[target]), sharded)
+        target = None
+    if target is not None:
+        found += load_backend(target).notes(own)
+    if target is None and not stack.own:
+        sharded = propagate(checked)
+    costed = cost_plan(sharded, backend=backend_of(target))
+    return Answer(costed, target, targets, (*found, *judge_plan(costed)), own)
+
+
+def own_program_note(plan: Plan, target: Target) -> Diagnostic:
+    """N0905 for a plan with `realise as` another framework that is costed or lowered for a `target`."""
+    assert plan.realise is not None
+    title = policy_of(plan.framework).title
+    return Diagnostic(
+        "N0905",
+        f"the program for {target} is planc's own: `realise as {plan.framework}` decides nothing here",
+        plan.realise.cause.span,
+        help=f"--target none costs the plan as {title} realises it; `planc export` writes its configuration",
+    )
+
+
+def _target_answer(target: Target, refused: list[Diagnostic]) -> TargetAnswer:
+    found = tuple(Refusal(code=d.code, line=d.span.line, message=d.message) for d in in_order(refused))
+    return TargetAnswer(target=target, lowers=not found, refusals=found)
+
+
+def _further_mistakes(built: Built, mended: Plan, request: Request) -> list[Diagnostic]:
+    """Mistakes that are no consequence of those found while reading: of the plan with these mended, elsewhere.
+
+    It is not costed: its seconds and GiB would be those of a guess. Rules about the model wait where its name is one.
+    """
+    unknown = {(d.span.file, d.span.line) for d in built.diagnostics if d.code == "E0108"}
+    guessed = {s.verb for s in built.sentences if (s.span.file, s.span.line) in unknown} & {"model"}
+    waiting = built.left_out | guessed
+    checked, found = (None, plan_findings(mended, waiting)) if waiting else checked_or_found(mended)
+    if checked is not None and request.explicit and request.target != NO_TARGET:
+        found += refusals(propagate(checked.for_planc), load_backend(request.target))
+    mistaken = {(d.span.file, d.span.line) for d in built.diagnostics if d.severity == "error"}
+    return [d for d in found if (d.span.file, d.span.line) not in mistaken]

@@ -1,0 +1,36 @@
+"""Places as the user named files: inside, a file is named by its path from the plan's folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from planc.diag.diagnostic import Diagnostic, Edit, Fix, Related, bounded, in_order
+from planc.diag.errors import PlanError
+from planc.diag.span import Span
+from planc.language.build import Built
+
+
+def user_path(name: str, path: Path | None) -> str:
+    """The file `name`, as spans and a plan's sources have it, from where the user stands; `path` is the plan's file."""
+    if path is None or name.startswith(("plans/hardware/", "plans/layouts/")):
+        return name
+    return str(path) if name == path.name else str(path.parent / name)
+
+
+def with_user_paths(d: Diagnostic, path: Path | None, built: Built) -> Diagnostic:
+    """The diagnostic `d` of the plan of `path`, which was `built`, at places as the user named them."""
+
+    def with_user_path(span: Span) -> Span:
+        known = span.file in built.sources or (path is not None and span.file == path.name)
+        return replace(span, file=user_path(span.file, path)) if known else span
+
+    fix = d.fix and Fix(d.fix.title, tuple(Edit(with_user_path(e.span), e.text) for e in d.fix.edits), d.fix.safe)
+    related = tuple(Related(with_user_path(r.span), r.message) for r in d.related)
+    return replace(d, span=with_user_path(d.span), related=related, fix=fix)
+
+
+def user_error(found: Iterable[Diagnostic], path: Path, built: Built) -> PlanError:
+    """The error of what is `found` in the plan of `path`, which was `built`, at places as the user named them."""
+    return PlanError(bounded(in_order([with_user_paths(d, path, built) for d in found])))

@@ -1,0 +1,95 @@
+"""The report: facts of the plan, of its cost, and of what each target makes of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from planc.diag.diagnostic import Diagnostic, Related
+from planc.diag.fast_dataclass import dataclass
+from planc.frameworks import stack_of
+from planc.ir.plan import Plan
+from planc.ir.report import Report, TargetAnswer
+from planc.ir.target import Target
+from planc.language.build import Built
+from planc.language.defaults import decisive
+from planc.version import __version__
+
+if TYPE_CHECKING:
+    from planc.costing import CostedPlan
+    from planc.ir.sharding import Sharded
+
+MOST_PLACES = 20
+"""Findings that an `expect no CODE` shows."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The cost of a plan for the target that was requested, if it can be costed, and what each target refuses."""
+
+    costed: CostedPlan | None = None
+    target: Target | None = None
+    targets: tuple[TargetAnswer, ...] = ()
+    diagnostics: tuple[Diagnostic, ...] = ()
+    sharded: Sharded | None = None
+
+
+def with_broken_expectations(plan: Plan | None, found: list[Diagnostic]) -> list[Diagnostic]:
+    """E0802 for every diagnostic that `expect no CODE` wants absent."""
+    unwanted = {e.code for e in plan.expects_no} if plan else set()
+    places: dict[str, list[Related]] = {}
+    for d in found:
+        if d.code in unwanted and len(places.setdefault(d.code, [])) < MOST_PLACES:
+            places[d.code].append(Related(d.span, d.message))
+    broken = [
+        Diagnostic(
+            "E0802",
+            f"{expect.code} is there, and the plan expects that it is not",
+            expect.cause.span,
+            related=tuple(places[expect.code]),
+        )
+        for expect in (plan.expects_no if plan else ())
+        if expect.code in places
+    ]
+    return found + broken
+
+
+def report_of(built: Built, given: dict[str, int], answer: Answer, diagnostics: tuple[Diagnostic, ...]) -> Report:
+    plan = built.plan
+    facts: dict[str, Any] = {} if plan is None else _plan_facts(plan)
+    costs: dict[str, Any] = {} if answer.costed is None else _cost_facts(answer.costed)
+    return Report(
+        planc_version=__version__,
+        plan=plan.name if plan else None,
+        plan_sha256=plan.sha256 if plan else None,
+        source_sha256=next(iter(plan.sources.values()), None) if plan else None,
+        set=given,
+        target=answer.target,
+        targets=answer.targets,
+        framework=plan.framework if plan and not stack_of(plan).own and answer.target is None else None,
+        diagnostics=diagnostics,
+        **facts,
+        **costs,
+    )
+
+
+def _plan_facts(plan: Plan) -> dict[str, Any]:
+    whole = plan.batch.sequences % (plan.data_parallel * plan.batch.microbatch_sequences) == 0
+    return {
+        "tokens_per_step": plan.batch.tokens,
+        "global_batch": plan.batch.sequences,
+        "microbatches": plan.microbatches if whole else None,
+        "devices": plan.mesh.devices,
+        "mesh": plan.mesh.sizes,
+        "defaults": decisive(plan),
+    }
+
+
+def _cost_facts(costed: CostedPlan) -> dict[str, Any]:
+    from planc.calibration.intervals import held_gib, uncertainty
+
+    names = ("model", "cluster", "axes", "limits", "memory", "step", "collectives", "goodput", "run")
+    plan, facts = costed.sharded.plan, {name: getattr(costed, name) for name in names}
+    facts["uncertainty"] = uncertainty(plan, costed.step, costed.memory)
+    facts["memory"] = replace(costed.memory, reserved_gib=held_gib(plan, costed.memory))
+    return facts
