@@ -2,7 +2,7 @@
 
 For one's own questions, with a plan's mesh and cluster (`planc.load`): `device_group` says where a group lies,
 `collective_s` what a call over it takes, `at_peak` is the machine at its data-sheet rates, and
-`planc.costing.machine.roofline` and `planc.costing.sizes` hold the closed forms. Times are seconds, sizes bytes, rates
+`planc.costing.machine.roofline` holds the closed forms. Times are seconds, sizes bytes, rates
 FLOP or bytes per second and device, unless a name says otherwise.
 
 In the examples of this package these names stand for the same values, all at data-sheet rates (`at_peak`):
@@ -25,7 +25,6 @@ from planc.costing.machine.group import device_group
 from planc.costing.machine.topology import DeviceGroup, at_peak
 
 if TYPE_CHECKING:
-    from planc.costing import sizes as sizes
     from planc.costing.machine import roofline as roofline
     from planc.costing.machine.roofline import chip_intensity as chip_intensity
     from planc.costing.machine.roofline import critical_batch_tokens as critical_batch_tokens

@@ -23,12 +23,6 @@ def linear_layers(model: Model, *, experts: bool = True) -> tuple[str, ...]:
     return tuple(covering(chosen, matmuls))
 
 
-def of_kind(model: Model, *kinds: str) -> tuple[str, ...]:
-    """Names that mean the blocks' ops of these `kinds`: `norm`, `rope`, `add`, `elementwise`, `matmul`, ..."""
-    ops = block_ops(model)
-    return tuple(covering([op.name for op in ops if op.kind in kinds], ops))
-
-
 def of_kind_saved(model: Model, *kinds: str) -> tuple[str, ...]:
     """Names that mean the blocks' ops of these `kinds` whose outputs the backward needs: recomputing those saves
     memory."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from itertools import product
-from math import log, prod
+from math import log
 from typing import Literal
 
 from planc.diag.fast_dataclass import dataclass
@@ -58,13 +57,6 @@ class OpTable(Value):
     def lengths(self) -> tuple[tuple[int, ...], ...]:
         """The lengths along each dimension of the grid, ascending."""
         return tuple(tuple(sorted({*along})) for along in zip(*self.sizes, strict=True))
-
-    @property
-    def is_grid(self) -> bool:
-        """True if every combination of the lengths was measured, in order; few enough of them."""
-        if not self.sizes or len(self.sizes) != len(self.shares) or len({len(s) for s in self.sizes}) != 1:
-            return False
-        return prod(map(len, self.lengths)) == len(self.sizes) and self.sizes == (*product(*self.lengths),)
 
     @cached_property
     def logs(self) -> tuple[tuple[tuple[float, ...], ...], tuple[float, ...]]:

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from planc.catalog import build_model
-from planc.costing import sizes
 from planc.costing.machine import collective_time as network
 from planc.costing.machine import roofline, topology
 from planc.costing.machine.group import device_group
 from planc.ir.hardware import Chip, Cluster
 from planc.ir.mesh import Mesh
 from planc.ir.model import Model
+from tests.cost import textbook
 from tests.lab.published import gpt_memory
 from tests.lab.published.rows import bundled
 from tests.plans import cluster_of
@@ -53,25 +53,25 @@ class Machine:
 
 
 Calls = dict[str, Callable[..., float]]
-ON_CHIP: Calls = {f.__name__: f for f in (roofline.chip_intensity, roofline.matmul_s, roofline.largest_parameters)}
-ON_CHIP |= {f.__name__: f for f in (roofline.vector_lanes, roofline.vector_ops_per_s, roofline.stream_critical_tokens)}
+ON_CHIP: Calls = {f.__name__: f for f in (roofline.chip_intensity, roofline.matmul_s, textbook.largest_parameters)}
+ON_CHIP |= {f.__name__: f for f in (textbook.vector_lanes, textbook.vector_ops_per_s, textbook.stream_critical_tokens)}
 ON_CHIP |= {"critical_tokens": roofline.critical_tokens}
 ON_CLUSTER: Calls = {f.__name__: f for f in (topology.injection_bytes_per_s, topology.bisection_bytes_per_s)}
-ON_CLUSTER |= {f.__name__: f for f in (topology.switches, topology.egress_bytes_per_s, roofline.total_memory_bytes)}
-ON_CLUSTER |= {"torus_send_s": lambda cluster, buffer_bytes, **to: network.torus_send_s(buffer_bytes, cluster, **to)}
+ON_CLUSTER |= {f.__name__: f for f in (topology.switches, textbook.egress_bytes_per_s, textbook.total_memory_bytes)}
+ON_CLUSTER |= {"torus_send_s": lambda cluster, buffer_bytes, **to: textbook.torus_send_s(buffer_bytes, cluster, **to)}
 ON_CLUSTER |= {"hosts": lambda cluster: cluster.hosts}
-ON_GROUP: Calls = {f.__name__: f for f in (network.collective_s, network.limit_s, network.group_bytes_per_s)}
-ON_GROUP |= {"multicast_ingress_bytes": lambda **given: sum(network.multicast_ingress_bytes(**given))}
-ON_GROUP |= {f.__name__: f for f in (network.tree_gather_bytes_per_s, network.latency_s, network.time_ratio)}
-ON_LEVEL: Calls = {f.__name__: f for f in (network.gather_bytes_per_s, network.latency_bound_bytes)}
+ON_GROUP: Calls = {f.__name__: f for f in (network.collective_s, network.limit_s, textbook.group_bytes_per_s)}
+ON_GROUP |= {"multicast_ingress_bytes": lambda **given: sum(textbook.multicast_ingress_bytes(**given))}
+ON_GROUP |= {f.__name__: f for f in (textbook.tree_gather_bytes_per_s, network.latency_s, textbook.time_ratio)}
+ON_LEVEL: Calls = {f.__name__: f for f in (network.gather_bytes_per_s, textbook.latency_bound_bytes)}
 OF_GROUP: Calls = {f.__name__: f for f in (roofline.critical_tokens_per_device, roofline.critical_batch_tokens)}
-OF_GROUP |= {f.__name__: f for f in (roofline.critical_ffn, roofline.largest_tp, roofline.largest_data_parallel)}
+OF_GROUP |= {f.__name__: f for f in (textbook.critical_ffn, roofline.largest_tp, textbook.largest_data_parallel)}
 OF_GROUP |= {f.__name__: f for f in (roofline.critical_expert_ffn,)}
-OF_TWO: Calls = {f.__name__: f for f in (roofline.critical_tokens_fsdp_tp, roofline.best_fsdp_degree)}
+OF_TWO: Calls = {f.__name__: f for f in (textbook.critical_tokens_fsdp_tp, textbook.best_fsdp_degree)}
 OF_GPT: Calls = {f.__name__: f for f in (gpt_memory.first_stage_activation_bytes, gpt_memory.percent_of_baseline)}
 OF_GPT |= {f.__name__: f for f in (gpt_memory.state_bytes,)}
-PLAIN: Calls = {f.__name__: f for f in (roofline.pipeline_sends_s, roofline.tokens_per_device, network.peers_hit)}
-PLAIN |= {f.__name__: f for f in (network.ring_share, roofline.state_bytes_per_device)}
+PLAIN: Calls = {f.__name__: f for f in (textbook.pipeline_sends_s, textbook.tokens_per_device, network.peers_hit)}
+PLAIN |= {f.__name__: f for f in (network.ring_share, textbook.state_bytes_per_device)}
 
 
 def answer(row: dict[str, Any]) -> float:
@@ -83,7 +83,7 @@ def answer(row: dict[str, Any]) -> float:
         return OF_GPT[call](gpt_memory.GptShape(**args.pop("shape")), **args)
     if call == "ring_time_ratio":
         ring = topology.Ring(**args.pop("ring"))
-        return network.time_ratio(group=topology.ring_group(ring, args.pop("link_bytes_per_s")), **args)
+        return textbook.time_ratio(group=topology.ring_group(ring, args.pop("link_bytes_per_s")), **args)
     return of_model(call, args) if "model" in args else on_machine(call, machine(row), args)
 
 
@@ -93,14 +93,14 @@ def on_machine(call: str, at: Machine, args: dict[str, Any]) -> float:
             return functions[call](*first, **args)
     other: dict[str, Callable[[], float]] = {
         "stream_s": lambda: roofline.stream_s(chip=at.chip, **args),
-        "training_s": lambda: roofline.training_s(chip=at.chip, **args),
-        "fewest_chips": lambda: roofline.fewest_chips(chip=at.chip, **args),
+        "training_s": lambda: textbook.training_s(chip=at.chip, **args),
+        "fewest_chips": lambda: textbook.fewest_chips(chip=at.chip, **args),
         "replicas": lambda: topology.replicas(at.mesh, at.axes),
     }
     if call in other:
         return other[call]()
     if call in ON_LEVEL:
-        return ON_LEVEL[call](network.group_level(at.group, args.get("level", at.group.level)))
+        return ON_LEVEL[call](textbook.group_level(at.group, args.get("level", at.group.level)))
     if call in ON_GROUP:
         return ON_GROUP[call](group=at.group, **args)
     functions = OF_TWO if call in OF_TWO else OF_GROUP
@@ -110,8 +110,8 @@ def on_machine(call: str, at: Machine, args: dict[str, Any]) -> float:
 def of_model(call: str, args: dict[str, Any]) -> float:
     model: Model = build_model(args.pop("model"), args.pop("changes", None))
     if call == "parameters_of":
-        return sizes.parameters_of(model, *args["patterns"])
-    return getattr(sizes, call)(model, **args)
+        return textbook.parameters_of(model, *args["patterns"])
+    return float(getattr(textbook, call)(model, **args))
 
 
 def machine(row: dict[str, Any]) -> Machine:

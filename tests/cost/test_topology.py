@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from planc.costing.machine.collective_time import (
     algorithm,
-    algorithm_bytes_per_s,
     bound_s,
     collective_s,
     latency_s,
@@ -23,6 +22,7 @@ from planc.costing.machine.topology import DeviceGroup, GroupLevel, Ring, at_pea
 from planc.ir.collective import NetworkOp
 from planc.ir.mesh import Axis, Mesh, View, strided
 from planc.ir.plan import Plan
+from tests.cost.textbook import algorithm_bytes_per_s
 from tests.plans import BODY, HEAD, cluster_of, plan_of
 
 TORUS = """plan example

@@ -149,22 +149,13 @@ class Outputs:
 def saved_op_kinds(sharded: Sharded) -> tuple[str, ...]:
     """The kinds of op that `recompute blocks except ...` keeps, if it keeps all ops of them and no others.
 
-    Raises KeyError for what torch has no name for: see `saves_whole_op_kinds`.
+    Raises KeyError for what torch has no name for.
     """
     saved = saved_ops(sharded)
     kinds = tuple(dict.fromkeys(op.kind for op in saved))
     if not all(kind in SAVED for kind in kinds) or len(saved) != sum(op.kind in kinds for op in _ops(sharded)):
         raise KeyError(kinds)
     return kinds
-
-
-def saves_whole_op_kinds(sharded: Sharded) -> bool:
-    """True if the saved outputs can be named to torch."""
-    try:
-        saved_op_kinds(sharded)
-    except KeyError:
-        return False
-    return True
 
 
 def saved_ops(sharded: Sharded) -> list[Op]:

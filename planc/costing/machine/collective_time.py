@@ -25,7 +25,6 @@ from operator import itemgetter
 from planc.costing.machine.op_tables import table_s
 from planc.costing.machine.topology import DeviceGroup, GroupLevel, Ring
 from planc.ir.collective import NetworkOp
-from planc.ir.hardware import Cluster
 from planc.ir.op_tables import OpTable
 
 PASSES: dict[NetworkOp, int] = {
@@ -159,88 +158,6 @@ def gather_bytes_per_s(level: GroupLevel) -> float:
     return level.unit_bytes_per_s * level.members / (level.members - 1)
 
 
-def algorithm_bytes_per_s(op: NetworkOp, buffer_bytes: float, group: DeviceGroup) -> float:
-    """Bytes of the buffer done per second of one call: what NCCL's tests print as "algbw".
-
-    `op`, `buffer_bytes` and `group` are those of `collective_s`.
-
-    >>> f"{algorithm_bytes_per_s('all_gather', 3e9, ring) / 1e9:.0f} GB/s"  # 100 GB/s x 4 / 3
-    '133 GB/s'
-    """
-    return buffer_bytes / collective_s(op, buffer_bytes, group)
-
-
-def group_bytes_per_s(op: NetworkOp, buffer_bytes: float, group: DeviceGroup) -> float:
-    """Bytes of all members' buffers together done per second: `algorithm_bytes_per_s` times the members of `group`.
-
-    >>> group_bytes_per_s("all_to_all", 8e9, ring) / 1e9
-    400.0
-    """
-    return group.size * algorithm_bytes_per_s(op, buffer_bytes, group)
-
-
-def tree_gather_bytes_per_s(group: DeviceGroup) -> float:
-    """Bytes of a buffer that the slowest level of `group` lets a group gather per second.
-
-    Source: public scaling book, gpus.md, cross-node collectives. A group of one device has no limit (infinity).
-
-    >>> round(tree_gather_bytes_per_s(nodes) / 1e9)
-    514
-    """
-    return min((gather_bytes_per_s(p) for p in group.levels), default=float("inf"))
-
-
-def multicast_ingress_bytes(buffer_bytes: float, group: DeviceGroup, level: str) -> tuple[float, float]:
-    """Bytes that come into one switch of a level in an all-gather through switches that copy: from below, from above.
-
-    What the units below hold of `buffer_bytes` comes up once, the rest of the buffer comes down once; the sum is the
-    buffer, however many devices `group` has. Source: public scaling book, gpus.md, quiz 4 question 1. Raises ValueError
-    where the group does not cross `level`.
-
-    >>> multicast_ingress_bytes(1e9, nodes, "nvlink")  # 8 of 32 devices
-    (250000000.0, 750000000.0)
-    """
-    crossed = group_level(group, level)
-    share = crossed.below * crossed.members / group.size
-    return buffer_bytes * share, buffer_bytes * (1 - share)
-
-
-def group_level(group: DeviceGroup, level: str) -> GroupLevel:
-    """The level called `level` that `group` crosses.
-
-    Raises ValueError when it crosses no such `level`.
-
-    >>> group_level(nodes, "leaf").members
-    4
-    """
-    for crossed in group.levels:
-        if crossed.name == level:
-            return crossed
-    raise ValueError(f"the group does not cross {level}, only {', '.join(p.name for p in group.levels)}")
-
-
-def array_s(op: NetworkOp, array_bytes: float, group: DeviceGroup) -> float:
-    """Seconds of an `op` over `group` for an array of `array_bytes` that the group holds once: an all-to-all moves each
-    member's part of it, all others the whole.
-
-    >>> array_s("all_gather", 4e9, ring)
-    0.03
-    """
-    return collective_s(op, array_bytes / group.size if op == "all_to_all" else array_bytes, group)
-
-
-def time_ratio(one: NetworkOp, other: NetworkOp, array_bytes: float, group: DeviceGroup) -> float:
-    """Ratio of the seconds of `one` collective to those of the `other`, for the same array of `array_bytes` over
-    `group`.
-
-    Source: public scaling book, sharding.md.
-
-    >>> time_ratio("all_reduce", "all_gather", 4e9, ring)
-    2.0
-    """
-    return array_s(one, array_bytes, group) / array_s(other, array_bytes, group)
-
-
 def ring_share(op: NetworkOp, members: int) -> float:
     """Share of its buffer that each of the `members` of a ring sends in an `op`: (n - 1) / n for each pass.
 
@@ -287,46 +204,6 @@ def latency_s(group: DeviceGroup) -> float:
     """
     near = sum(_hops(p) * p.latency_s for p in group.levels if not p.network)
     return near + _tree_latency_s([p for p in group.levels if p.network])
-
-
-def latency_bound_bytes(level: GroupLevel) -> float:
-    """Size below which a hop of `level` waits longer than it sends: latency times the bandwidth of one link.
-
-    Source: public scaling book, sharding.md, whose number for a TPU v5e link this is:
-
-    >>> from planc.costing.machine.topology import GroupLevel
-    >>> latency_bound_bytes(GroupLevel("ici", members=8, below=1, bytes_per_s=45e9, latency_s=1e-6))
-    45000.0
-    """
-    links = sum(r.links for r in level.rings) or 1
-    return level.latency_s * level.bytes_per_s / links
-
-
-def torus_send_s(buffer_bytes: float, cluster: Cluster, source: tuple[int, ...], target: tuple[int, ...]) -> float:
-    """Seconds from one chip of a torus to another: over one link of every dimension in which they differ.
-
-    Args:
-        buffer_bytes: bytes sent.
-        cluster: the machine: the torus's shape, which dimensions wrap, and its links.
-        source: coordinates of the sending chip, one a dimension.
-        target: coordinates of the receiving chip.
-
-    Source: public scaling book, tpus.md, question 5.
-
-    >>> f"{torus_send_s(17e6, torus, (0, 0), (3, 3)) * 1e6:.0f} us"  # two links of 45 GB/s
-    '189 us'
-    """
-    link = cluster.link
-    ways = [_hops_between(*at) for at in zip(source, target, cluster.shape, cluster.wrap, strict=True)]
-    ports = sum(1 for hops in ways if hops)
-    if not ports:
-        return 0.0
-    return buffer_bytes / (ports * link.bandwidth_bytes_per_s * link.efficiency) + sum(ways) * link.latency_s
-
-
-def _hops_between(source: int, target: int, length: int, wrapped: bool) -> int:
-    straight = abs(source - target)
-    return min(straight, length - straight) if wrapped else straight
 
 
 # The ways to run a collective, each with its seconds.

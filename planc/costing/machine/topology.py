@@ -516,16 +516,6 @@ def bisection_bytes_per_s(cluster: Cluster, level: str) -> float:
     return half + half
 
 
-def egress_bytes_per_s(cluster: Cluster) -> float:
-    """Bytes per second that one node of `cluster`, or one slice of a torus, can send into the network.
-
-    >>> egress_bytes_per_s(h100_node) / 1e9  # 8 cards of 400 Gbit/s
-    400.0
-    """
-    level = cluster.levels[0]
-    return cluster.hosts_per_node * level.bandwidth_bytes_per_s / level.oversubscription
-
-
 def switches(cluster: Cluster) -> int:
     """Number of switches of the whole `cluster`: those inside nodes and a folded Clos of the network's levels.
 

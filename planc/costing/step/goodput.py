@@ -7,7 +7,7 @@ of Daly 2006, "A higher order estimate of the optimum checkpoint interval for re
 
 from __future__ import annotations
 
-from math import exp, sqrt
+from math import exp
 
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.collective import DTYPE_BYTES
@@ -154,21 +154,10 @@ def useful_share(interval_s: float, stall_s: float, restart_s: float, between_s:
     return interval_s / wall_s
 
 
-def young_interval_s(stall_s: float, between_s: float) -> float:
-    """Seconds of training between checkpoints that are best to first order: sqrt(2 x checkpoint x time between
-    failures).
-
-    `stall_s` is what training waits for a checkpoint, `between_s` the mean between failures, both in seconds. Source:
-    Young 1974.
-
-    >>> round(young_interval_s(stall_s=30.0, between_s=10_000.0))
-    775
-    """
-    return sqrt(2 * stall_s * between_s)
-
-
 def best_interval_s(stall_s: float, between_s: float) -> float:
-    """Seconds of training between checkpoints with the largest useful share; arguments as for `young_interval_s`.
+    """Seconds of training between checkpoints with the largest useful share.
+
+    `stall_s` is what training waits for a checkpoint, `between_s` the mean between failures, both in seconds.
 
     It is where (1 - x) e^(x + c) = 1, x and c being interval and `stall_s` in units of `between_s` (the derivative of
     Daly 2006). Found by halving: the left side falls from e^c to 0 as x goes from 0 to 1.

@@ -84,11 +84,6 @@ def trace(costed: CostedPlan) -> dict[str, Any]:
     }
 
 
-def step_spans(costed: CostedPlan) -> Iterator[Span]:
-    """Every span of every rank of `costed`, each rank's in order of time."""
-    return _step_spans(costed, _action_spans(costed))
-
-
 def _action_spans(costed: CostedPlan) -> list[ActionSpan]:
     plan = costed.sharded.plan
     return action_spans(action_lists(costed.timed.split, plan.pipeline, plan.microbatches), costed.timed.times)
