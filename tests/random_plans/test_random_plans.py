@@ -210,7 +210,7 @@ def test_the_corpus_trains_as_one_process(stack: Target, tmp_path: Path) -> None
 def test_programs_take_their_first_step_as_predicted(stack: Target, tmp_path: Path) -> None:
     """On ranks that are not there. Those with experts and uneven stages count the picks of their own layers."""
     files = [write(draw(seed, small=True), tmp_path / str(seed)) for seed in range(40)]
-    files = [p for p in files if train.trains(p, stack)][:12]
+    files = [p for p in files if train.trains(p, stack)][:8]
     rows: dict[str, tuple[str, list[str]]] = {}
 
     def found(path: Path, row: Row) -> None:
@@ -218,4 +218,4 @@ def test_programs_take_their_first_step_as_predicted(stack: Target, tmp_path: Pa
 
     train.launch(stack, files, found, work="first step")
     assert {name: row for name, row in rows.items() if row[0] != "equal"} == {}
-    assert len(rows) == len(files) == 12
+    assert len(rows) == len(files) == 8

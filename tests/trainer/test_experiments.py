@@ -472,7 +472,10 @@ def test_a_limit_that_a_busy_machine_misses_is_doubled(
 
 @pytest.mark.launch
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["by_hand", "ranks_pp", "overlap", "killed", "hang", "data"])
+@pytest.mark.parametrize(
+    "name",
+    ["ranks_pp", "killed", "data", *(pytest.param(n, marks=pytest.mark.slow) for n in ("by_hand", "overlap", "hang"))],
+)
 def test_an_experiment_of_several_ranks_on_this_computer(name: str, tmp_path: Path) -> None:
     (experiment,) = (e for e in experiments(CPU) if e.name == name)
     (record,) = run([experiment], CPU, tmp_path, 600)
@@ -498,7 +501,7 @@ def test_an_experiment_of_several_ranks_on_this_computer(name: str, tmp_path: Pa
 
 
 @pytest.mark.launch
-@pytest.mark.long
+@pytest.mark.slow
 def test_steps_and_agreement_on_this_computer(tmp_path: Path) -> None:
     """Three experiments as they are, from the prediction to the page."""
     suite: list[Experiment] = [e for e in experiments(CPU) if e.name in ("small", "agreement", "saves")]
