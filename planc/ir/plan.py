@@ -246,6 +246,11 @@ class Kernel(Value):
             return self.method
         return self.kernel.method if self.kernel else ""
 
+    @property
+    def from_both_ends(self) -> bool:
+        """True if a rank holds one piece from each end of a sequence, rather than one stretch of it."""
+        return self.method in PASSES_KEYS and self.balance == "headtail"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Quantize(Value):
@@ -526,6 +531,16 @@ class Plan(Value):
         """Gathered groups of layers that wait beside the one in use; `usual` where no sentence says how many layers."""
         said = self.gather.prefetch if self.gather else 0
         return ceil(said / self.bucket_layers) if said else usual
+
+    @cached_property
+    def offloaded(self) -> frozenset[str]:
+        """Names of the state (`params`, `optimizer`) and of the saved tensors that are kept in host memory."""
+        return frozenset(name for o in self.offloads for name in o.what)
+
+    @property
+    def state_on_host(self) -> bool:
+        """True if parameters or optimizer state are kept in host memory, and not saved tensors alone."""
+        return not self.offloaded.isdisjoint(("params", "optimizer"))
 
     @cached_property
     def pipeline(self) -> int:

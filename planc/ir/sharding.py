@@ -144,6 +144,11 @@ class Sharded:
     def op(self) -> dict[str, OpSharding]:
         return {o.op.name: o for ops in self.ops.values() for o in ops}
 
+    @cached_property
+    def attentions(self) -> tuple[OpSharding, ...]:
+        """The attention of each kind of block."""
+        return tuple(o for kind in self.model.blocks for o in self.ops[kind] if o.op.kind == "attention")
+
     def declared(self, tensor: str) -> Layout:
         """The layout an activation `tensor` has between ops: the plan's rules for its region. KeyError for an unknown
         tensor."""

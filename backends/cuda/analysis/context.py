@@ -5,21 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planc.backends.cuda.analysis.roles import Roles
-from planc.ir.plan import PASSES_KEYS
 from planc.ir.sharding import OpSharding, Step
 
 
 def balanced(roles: Roles) -> bool:
     """True if a rank holds one piece from each end of a sequence, rather than one stretch of it."""
     kernel = roles.plan.attention
-    passed = kernel is not None and kernel.method in PASSES_KEYS and kernel.balance == "headtail"
-    return passed and any(is_divided(roles, o) for o in attentions(roles))
-
-
-def attentions(roles: Roles) -> tuple[OpSharding, ...]:
-    """The attention of each kind of block."""
-    kinds = roles.sharded.model.blocks
-    return tuple(o for kind in kinds for o in roles.sharded.ops[kind] if o.op.kind == "attention")
+    both = kernel is not None and kernel.from_both_ends
+    return both and any(is_divided(roles, o) for o in roles.sharded.attentions)
 
 
 def exchanges(roles: Roles) -> Iterator[tuple[OpSharding, Step, int | None]]:
@@ -40,5 +33,5 @@ def is_divided(roles: Roles, o: OpSharding) -> bool:
 
 def gathers(roles: Roles) -> bool:
     """True if the plan of `roles` gathers keys and values from the ranks that share a sequence."""
-    divided = [o for o in attentions(roles) if is_divided(roles, o)]
+    divided = [o for o in roles.sharded.attentions if is_divided(roles, o)]
     return bool(divided) and not any(o.ring for o in divided)

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
+from planc.backends.common.expert_axes import ExpertAxes
 from planc.ir.mesh import Mesh
-from planc.ir.model import EXPERTS, ROUTED, SLOTS, Op
+from planc.ir.model import EXPERTS, ROUTED, Op
 from planc.ir.plan import NOUNS, Noun, Plan
-from planc.ir.sharding import OpSharding, ParamSharding, Sharded
+from planc.ir.sharding import Sharded
 
 WHOLE = "whole"
-"""A dimension of size 1: where fully_shard is used, it divides experts over this one (that is, not at all) when no axis
-stores them."""
+"""A dimension of size 1: fully_shard divides over it (that is, not at all) when no axis stores state, or experts."""
 
 
 @dataclass(frozen=True)
@@ -59,20 +59,10 @@ class Outside(Protocol):
 
 
 @dataclass(frozen=True)
-class Experts:
-    """The axes of a plan by their role at the experts. Axes of size 1 play none."""
+class Experts(ExpertAxes):
+    """The axes at the experts, beside those outside them."""
 
     roles: Outside
-
-    @cached_property
-    def ops(self) -> tuple[OpSharding, ...]:
-        """The ops that experts do; () without experts."""
-        found = {o.op.name: o for ops in self.roles.sharded.ops.values() for o in ops if o.op.region == EXPERTS}
-        return tuple(found.values())
-
-    @cached_property
-    def params(self) -> tuple[ParamSharding, ...]:
-        return tuple(p for p in self.roles.sharded.params if p.param.region == EXPERTS)
 
     @property
     def module(self) -> str:
@@ -83,26 +73,6 @@ class Experts:
                 break
             path.append(parts[0])
         return ".".join(path)
-
-    @cached_property
-    def exchange(self) -> tuple[str, ...]:
-        """The axes that divide the experts: tokens travel over them."""
-        return self._dividing("experts")
-
-    @cached_property
-    def tensor(self) -> tuple[str, ...]:
-        """The axes that divide each expert's width."""
-        return self._dividing("expert_ffn")
-
-    @cached_property
-    def tokens(self) -> tuple[str, ...]:
-        """The axes that divide the tokens on their way to the experts."""
-        return self.roles.plan.axes_of(SLOTS, ROUTED) if self.ops else ()
-
-    @property
-    def gathers(self) -> bool:
-        """True if the ranks that share an expert hold different tokens, which they gather."""
-        return bool(self.tensor) and set(self.tensor) <= set(self.tokens)
 
     @cached_property
     def shard(self) -> tuple[str, ...]:
@@ -117,11 +87,7 @@ class Experts:
     def replicate(self) -> tuple[str, ...]:
         """The axes that divide an expert's tokens but store nothing: gradients are all-reduced over them."""
         partial = self.params[0].grad_partial if self.params else ()
-        return self.roles.plan.mesh.in_order(set(partial) - set(self.shard))
-
-    @property
-    def capacity(self) -> bool:
-        return bool(self.ops) and self.roles.plan.route.method == "capacity"
+        return self.plan.mesh.in_order(set(partial) - set(self.shard))
 
     @property
     def styled(self) -> bool:
@@ -154,7 +120,7 @@ class Experts:
     @property
     def axes(self) -> tuple[str, ...]:
         """Every axis of more than one rank that exists at the experts, outermost first."""
-        plan = self.roles.plan
+        plan = self.plan
         return plan.mesh.in_order(a for a in plan.mesh.every if plan.exists(a, EXPERTS))
 
     @property
@@ -174,10 +140,7 @@ class Experts:
     def _factor(self, axes: tuple[str, ...]) -> Dimension:
         if axes == (WHOLE,):
             return Dimension(WHOLE, 1, ())
-        return Dimension.of(self.roles.plan.mesh, axes)
-
-    def _dividing(self, dim: str) -> tuple[str, ...]:
-        return self.roles.plan.axes_of(dim, EXPERTS) if self.ops else ()
+        return Dimension.of(self.plan.mesh, axes)
 
 
 def routed(op: Op) -> bool:

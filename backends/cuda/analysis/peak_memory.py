@@ -17,7 +17,6 @@ from planc.backends.cuda.analysis.fsdp_shard_dim import stored_dim, stored_over
 from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.analysis.saved_tensors import SavedTensors
 from planc.backends.cuda.rules.pad_dim0 import padded_elements
-from planc.costing.step.offload import state_on_host
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.cache import Computed, cached_on
 from planc.ir.collective import DTYPE_BYTES
@@ -122,7 +121,7 @@ class Rank:
         self.computed = DTYPE_BYTES[self.plan.precision.compute]
         self.reduced = DTYPE_BYTES[self.plan.precision.reduce]
         self.stored = DTYPE_BYTES[self.roles.state_dtype]
-        self.on_host = state_on_host(self.plan)
+        self.on_host = self.plan.state_on_host
         # By virtual stage: a rank has up to hundreds of moments, each of which asks for the same few sums.
         self._shares_of = Computed[int, float](lambda stage: self._sum_of(stage, self._share))
         self._unsharded_of = Computed[int, float](lambda stage: self._sum_of(stage, self._unsharded_elements))

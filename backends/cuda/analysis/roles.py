@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from planc.backends.cuda.analysis.expert_mesh import Dimension, Experts, routed
+from planc.backends.cuda.analysis.expert_mesh import WHOLE, Dimension, Experts, routed
 from planc.backends.cuda.torch_versions import PINNED
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
@@ -19,9 +19,6 @@ from planc.ir.version import Version
 
 Role = Literal["rest", "pipeline", "replicate", "shard", "tensor"]
 """`rest`: an axis over which everything but the experts is replicated."""
-
-WHOLE = "whole"
-"""A dimension of size 1: fully_shard divides over it (that is, not at all) when no axis stores state."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +134,7 @@ class Roles:
     @cached_property
     def experts(self) -> Experts:
         """The axes by their roles at the experts."""
-        return Experts(self)
+        return Experts(self.sharded, self)
 
     @cached_property
     def rest(self) -> tuple[str, ...]:

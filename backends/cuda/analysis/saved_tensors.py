@@ -13,7 +13,6 @@ from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.analysis.styles import Styler
 from planc.costing.compute.attention import repeated_bytes
 from planc.costing.compute.flops import local_dim
-from planc.costing.step.offload import offloaded
 from planc.ir.cache import cached_on
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.model import Op, Section
@@ -35,7 +34,7 @@ class SavedTensors:
     def __init__(self, sharded: Sharded, roles: Roles) -> None:
         self.sharded, self.plan, self.roles = sharded, sharded.plan, roles
         self.computed = DTYPE_BYTES[self.plan.precision.compute]
-        self.away = offloaded(self.plan)
+        self.away = self.plan.offloaded
 
     def hidden_states(self) -> float:
         """Bytes of the hidden states that pass from a stage to the next one."""

@@ -7,7 +7,7 @@ sequence and the heads change places before and after it, as the plan's layouts 
 from __future__ import annotations
 
 from planc.backends.common.source_writer import because, call, fill, lines
-from planc.backends.cuda.analysis.context import attentions, balanced, exchanges, gathers, is_divided
+from planc.backends.cuda.analysis.context import balanced, exchanges, gathers, is_divided
 from planc.backends.cuda.analysis.module_placements import relative
 from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.emit import ranks
@@ -21,7 +21,7 @@ def context(roles: Roles) -> str:
     """Every function that a plan with context axes needs, apply_cp last; empty for one without."""
     if not roles.context:
         return ""
-    divided = [o for o in attentions(roles) if is_divided(roles, o)]
+    divided = [o for o in roles.sharded.attentions if is_divided(roles, o)]
     passed = any(o.ring for o in divided)
     parts = [
         _mesh(roles),

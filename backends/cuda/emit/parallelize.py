@@ -9,7 +9,6 @@ from planc.backends.cuda.analysis.module_placements import relative
 from planc.backends.cuda.analysis.roles import Factor, Roles
 from planc.backends.cuda.analysis.styles import DIVIDED, OWN_PART, SHARED, SHARED_KEYS, UPDATED, Style, Styler
 from planc.backends.cuda.emit import blocks, experts, fine_tuning
-from planc.costing.step.offload import state_on_host
 from planc.diag.quoting import python_docstring, python_string
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
@@ -387,7 +386,7 @@ def fsdp(roles: Roles) -> str:
     mesh = ", ".join(python_string(f.name) for f in roles.factors if f.role in ("replicate", "shard"))
     arguments = [f'"mesh": mesh[{mesh}]', *(['"mp_policy": policy'] if policy else [])]
     arguments += ['"shard_placement_fn": placement'] if dims else []
-    arguments += ['"offload_policy": offload'] if state_on_host(roles.plan) else []
+    arguments += ['"offload_policy": offload'] if roles.plan.state_on_host else []
     arguments += [f'"reshard_after_forward": {roles.plan.gathers_each_pass()}']
     return fill(
         '''
@@ -442,7 +441,7 @@ def _dtypes(plan: Plan) -> list[str]:
 
 def _offload(plan: Plan) -> str:
     """Parameters, gradients and optimizer state rest in the host's memory."""
-    if not state_on_host(plan):
+    if not plan.state_on_host:
         return ""
     sentence = next(o for o in plan.offloads if "params" in o.what)
     return lines(because(sentence.cause), "offload = CPUOffloadPolicy(pin_memory=torch.cuda.is_available())")

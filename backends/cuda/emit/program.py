@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 
 from planc.backends.common.source_writer import because, call, file_of, fill, lines, tuple_of
+from planc.backends.cuda.analysis.expert_mesh import WHOLE
 from planc.backends.cuda.analysis.placements import STRIDED
-from planc.backends.cuda.analysis.roles import WHOLE, Roles
+from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.analysis.styles import Styler
 from planc.backends.cuda.emit import (
     blocks,

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from planc.backends.common.refusal import Refusal
 from planc.backends.common.source_writer import because, call, fill, lines
 from planc.backends.cuda.analysis.module_placements import Boundary, relative
 from planc.backends.cuda.analysis.roles import Roles
 from planc.costing.compute.quantize import quantized
 from planc.diag.quoting import python_string
-from planc.ir.base import Cause
 from planc.ir.model import EXPERTS, Op
 from planc.ir.plan import Quantize
 from planc.ir.sharding import Sharded
-
-Refusal = tuple[Cause | None, str, str]
 
 RECIPES = {"": "tensorwise", "tensorwise": "tensorwise", "rowwise": "rowwise"}
 """A plan's word and torchao's name of what shares a scale: a tensor, which is torchao's own choice, or a row."""

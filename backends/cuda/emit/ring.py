@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from planc.backends.common.source_writer import because, fill, lines
 from planc.backends.cuda.analysis.attention import value_padding
-from planc.backends.cuda.analysis.context import attentions, balanced
+from planc.backends.cuda.analysis.context import balanced
 from planc.backends.cuda.analysis.roles import Roles
 from planc.ir.sharding import OpSharding
 from planc.sharding.recompute import names_op
@@ -59,7 +59,7 @@ def _parts(roles: Roles, divided: Sequence[OpSharding], window: int) -> str:
 
 def ring_window(roles: Roles) -> int:
     """Tokens that a row of a ring's attention sees, itself included; 0 for all before it."""
-    return max((o.op.window for o in attentions(roles) if o.ring), default=0)
+    return max((o.op.window for o in roles.sharded.attentions if o.ring), default=0)
 
 
 def _seen(roles: Roles, window: int) -> str:
@@ -80,8 +80,8 @@ def keeps_rings(roles: Roles) -> bool:
 
     torch's policies are asked about single ops; a ring is many of them, whose outputs are parts.
     """
-    ring = any(o.ring for o in attentions(roles))
-    return ring and any(names_op(word, o.op) for word in roles.plan.recompute.kept for o in attentions(roles))
+    ring = any(o.ring for o in roles.sharded.attentions)
+    return ring and any(names_op(word, o.op) for word in roles.plan.recompute.kept for o in roles.sharded.attentions)
 
 
 WIDENED = """

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from planc.backends.common.refusal import Refusal
 from planc.backends.cuda.analysis.attention import GROUPED, KERNELS, value_padding
-from planc.backends.cuda.analysis.context import attentions
 from planc.backends.cuda.analysis.expert_mesh import routed
 from planc.backends.cuda.analysis.replays import HEAVY, is_selective, named_again, saved_in
 from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.emit.blocks import MASKED, recompute_inside, saved_op_kinds
-from planc.ir.base import Cause
 from planc.ir.plan import PASSES_KEYS, Offload
 from planc.ir.sharding import Sharded
 from planc.sharding.recompute import replay
-
-Refusal = tuple[Cause | None, str, str]
 
 ON_GPU = ("cudnn", "efficient")
 """Kernels of attention that torch has for GPUs alone."""
@@ -45,17 +42,17 @@ def kernel(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
     if (
         chosen.runs == "flash"
         and chosen.method != "ring"
-        and any(value_padding(sharded.model, o.op) for o in attentions(roles))
+        and any(value_padding(sharded.model, o.op) for o in roles.sharded.attentions)
     ):
         what = "torch's flash attention takes queries, keys and values of one width, and the values are narrower"
         yield cause, what, "`attention.core as efficient` on a GPU, or leave it out"
         return
     if chosen.method in PASSES_KEYS:
         return
-    if any("sequence" in o.layout for o in attentions(roles)):
+    if any("sequence" in o.layout for o in roles.sharded.attentions):
         what = "other ranks hold keys, and the sentence does not say how they are met"
         yield chosen.cause, what, "`attention.core as all_gather`, which takes the kernel that fits"
-    for o in attentions(roles):
+    for o in roles.sharded.attentions:
         if o.op.params or (o.op.window and chosen.method not in MASKED):
             what = f"{o.op.name} of {sharded.model.family} sees a window of tokens, which needs a mask"
             yield chosen.cause, what, f"`attention.core as {MASKED[0]}`"
@@ -77,7 +74,7 @@ def saved_outputs(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
         yield from _selective(sharded, roles)
     elif recompute.kept and not recompute.blocks:
         yield recompute.cause, "single ops are wrapped, and nothing in them is kept", "`recompute blocks except ...`"
-    elif recompute.kept and any(o.ring for o in attentions(roles)) and not _keeps_rings_alone(sharded):
+    elif recompute.kept and any(o.ring for o in roles.sharded.attentions) and not _keeps_rings_alone(sharded):
         what = "outputs of rings are kept alone, and in blocks that are not compiled"
         yield recompute.cause, what, "`recompute blocks except attention.core`, or `use cp over ... as all_gather`"
 

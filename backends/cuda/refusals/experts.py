@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from planc.backends.common.refusal import Refusal
 from planc.backends.cuda.analysis.expert_mesh import stored_otherwise
 from planc.backends.cuda.analysis.roles import Roles
-from planc.ir.base import Cause
 from planc.ir.model import EXPERTS, SLOTS
 from planc.ir.plan import NOUNS
 from planc.ir.sharding import Sharded
-
-Refusal = tuple[Cause | None, str, str]
-"""A refused sentence, the reason, and the alternative."""
 
 
 def refused(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from planc.backends.common.refusal import Refusal
 from planc.backends.cuda.analysis.replays import is_selective
 from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.analysis.styles import Styler
 from planc.ir.base import Cause
 from planc.ir.sharding import Sharded
-
-Refusal = tuple[Cause | None, str, str]
 
 
 def refused(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from planc.backends.common.refusal import refused
+from planc.backends.common.refusal import STATE_DTYPES, Refusal, refused
 from planc.backends.cuda.analysis.attention import grouped, value_padding
-from planc.backends.cuda.analysis.context import attentions, balanced
+from planc.backends.cuda.analysis.context import balanced
 from planc.backends.cuda.analysis.expert_mesh import routed
 from planc.backends.cuda.analysis.fsdp_shard_dim import stored_dim, stored_over, used, user_of
 from planc.backends.cuda.analysis.module_placements import Boundary
@@ -20,11 +20,6 @@ from planc.ir.base import Cause
 from planc.ir.model import EXPERTS
 from planc.ir.plan import NOUNS, PASSES_KEYS, Replicate, Shard
 from planc.ir.sharding import Sharded
-
-TORCH_DTYPES = ("fp32", "bf16")
-"""Dtypes of state; one in fp16 would need a scaled loss."""
-Refusal = tuple[Cause | None, str, str]
-"""The sentence, what cannot be done with it, and what can."""
 
 
 def refusals(sharded: Sharded) -> list[Diagnostic]:
@@ -80,7 +75,7 @@ def _store_dtypes(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
     stored = {noun: {plan.store_dtype(noun, region) for region in regions} for noun in NOUNS}
     several = len(set[str]().union(*stored.values())) > 1
     for store in plan.stores:
-        if store.dtype and store.dtype not in TORCH_DTYPES:
+        if store.dtype and store.dtype not in STATE_DTYPES:
             yield store.cause, f"{store.noun} are kept in fp32 or bf16", "leave out the dtype"
         elif store.dtype not in ("", "fp32") and several:
             others = sorted({d for dtypes in stored.values() for d in dtypes} - {store.dtype})
@@ -233,9 +228,9 @@ def _attention(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
         return
     if kernel.rotate != "p2p":
         yield kernel.cause, "the ring hands keys on from rank to rank", "leave out `rotate`"
-    for o in attentions(roles):
+    for o in roles.sharded.attentions:
         narrow_keys = value_padding(sharded.model, o.op) < 0
-        windows = {other.op.window for other in attentions(roles)}
+        windows = {other.op.window for other in roles.sharded.attentions}
         if o.ring and (len(windows) > 1 or o.op.params or narrow_keys):
             what = f"{o.op.name} of {sharded.model.family} is more than causal attention in one window"
             yield kernel.cause, what, "`attention.core as all_gather`"

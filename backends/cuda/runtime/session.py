@@ -24,7 +24,6 @@ from planc.backends.cuda.runtime.named_ranges import named_ranges
 from planc.backends.cuda.runtime.optimizer import optimizer_of
 from planc.backends.cuda.runtime.routing import Watched
 from planc.backends.cuda.runtime.shards import gathered, norm
-from planc.costing.step.offload import state_on_host
 from planc.ir.model import Model
 from planc.ir.program_text import ProgramText
 from planc.ir.session import CompileFacts, Piece, Read, Settings
@@ -243,4 +242,4 @@ def _named(settings: Settings) -> tuple[str, ...]:
 
 def fused(program: ProgramText, device: torch.device) -> bool:
     """True if the update is one fused kernel: on a `device` that holds the state."""
-    return device.type == "cpu" or not state_on_host(program.plan)
+    return device.type == "cpu" or not program.plan.state_on_host

@@ -20,7 +20,6 @@ from planc.backends.cuda.runtime.fine_tuning import fine_tune
 from planc.backends.cuda.runtime.reference import SingleStep
 from planc.backends.cuda.runtime.session import TorchSession
 from planc.backends.cuda.runtime.shards import Initial, fill
-from planc.costing.step.offload import state_on_host
 from planc.ir.model import Model
 from planc.ir.program_text import ProgramText
 from planc.ir.session import Settings
@@ -56,7 +55,7 @@ def start(program: ProgramText, settings: Settings, initial: Initial, build: Bui
     modules = divided if isinstance(divided, list) else [divided]
     collective_timeout.limit(meshes)
     with collective_timeout.collectives_named(meshes):
-        _fill(modules, torch.device("cpu") if state_on_host(program.plan) else device, initial)
+        _fill(modules, torch.device("cpu") if program.plan.state_on_host else device, initial)
     return TorchSession(
         program,
         settings,
@@ -119,7 +118,7 @@ def _backend(program: ProgramText, device: torch.device) -> str:
     """NCCL moves what is on a CUDA device; offloaded state is reduced where it rests."""
     if device.type != "cuda":
         return "gloo"
-    return "cpu:gloo,cuda:nccl" if state_on_host(program.plan) else "nccl"
+    return "cpu:gloo,cuda:nccl" if program.plan.state_on_host else "nccl"
 
 
 def _choose_algorithms(settings: Settings) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from planc.backends.xla.analysis.mesh_factors import atoms, parts
 from planc.backends.xla.analysis.pipeline import pipelined
 from planc.ir.attention_kernel import AttentionKernel
-from planc.ir.plan import PASSES_KEYS
 from planc.ir.sharding import OpSharding, Sharded
 from planc.sharding.local import dim_length, local_length
 from planc.sharding.recompute import replay
@@ -34,27 +33,21 @@ KERNEL_OUTPUT = "attention.kernel"
 keeps attention's output keeps these, of which the output is a transposition."""
 
 
-def attentions(sharded: Sharded) -> tuple[OpSharding, ...]:
-    """The attention of each kind of block."""
-    return tuple(o for kind in sharded.model.blocks for o in sharded.ops[kind] if o.op.kind == "attention")
-
-
 def keyed_axes(sharded: Sharded) -> tuple[str, ...]:
     """The axes that divide the rows of attention itself, whose keys are elsewhere."""
-    found = {a for o in attentions(sharded) for a in o.layout.get("sequence", ())}
+    found = {a for o in sharded.attentions for a in o.layout.get("sequence", ())}
     return sharded.plan.mesh.in_order(found)
 
 
 def rings(sharded: Sharded) -> bool:
     """True if keys travel round the ranks that divide the rows of attention."""
-    return any(o.ring for o in attentions(sharded))
+    return any(o.ring for o in sharded.attentions)
 
 
 def balanced(sharded: Sharded) -> bool:
     """True if a rank holds one piece from each end of a sequence, rather than one stretch of it."""
     kernel = sharded.plan.attention
-    passed = kernel is not None and kernel.method in PASSES_KEYS and kernel.balance == "headtail"
-    return passed and bool(keyed_axes(sharded))
+    return kernel is not None and kernel.from_both_ends and bool(keyed_axes(sharded))
 
 
 def runs_splash(sharded: Sharded) -> bool:
@@ -74,11 +67,11 @@ def hindrances(sharded: Sharded) -> Iterator[str]:
         rows = kernel_rows(sharded)
         if rows % LANES:
             yield f"a rank's {rows:g} rows that meet keys of others at a time are no whole vectors of {LANES}"
-        if any(key_heads_of_others(o, sharded) for o in attentions(sharded)):
+        if any(key_heads_of_others(o, sharded) for o in sharded.attentions):
             yield "a rank has keys besides those of its query heads, and meets the keys of others"
         if pipelined(plan):
             yield "a rank of a pipeline runs by hand, and the kernel's loops over keys of others are of all ranks"
-    if idle := [axis for o in attentions(sharded) for axis in _idle_axes(sharded, o)]:
+    if idle := [axis for o in sharded.attentions for axis in _idle_axes(sharded, o)]:
         yield f"every rank of {idle[0]} would do the same attention, and their gradients would be summed"
 
 
@@ -130,7 +123,7 @@ def attention_kernel(sharded: Sharded) -> AttentionKernel:
     """The program's kernel of attention, by what it reads and writes: no score, or scores in fp32."""
     if not runs_splash(sharded):
         return FP32_SCORES
-    found = attentions(sharded)
+    found = sharded.attentions
     return AttentionKernel(
         repeats_keys=any(key_heads_of_others(o, sharded) for o in found),
         pads_values=any(narrow_values(sharded, o) for o in found),
@@ -158,5 +151,5 @@ def _widths(sharded: Sharded, o: OpSharding) -> tuple[int, int]:
 def keeps_output(sharded: Sharded) -> bool:
     """True if the backward of some block keeps the output of its attention, and does not run the kernel again."""
     plan, model = sharded.plan, sharded.model
-    outputs = {o.op.output for o in attentions(sharded)}
+    outputs = {o.op.output for o in sharded.attentions}
     return plan.recompute.every > 1 or any(outputs & {*replay(plan, kind).saved} for kind in model.blocks)

@@ -6,32 +6,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
 
+from planc.backends.common.expert_axes import ExpertAxes
 from planc.backends.xla.analysis.layouts import Spec, cut, param_spec
 from planc.backends.xla.analysis.mesh_factors import parts
 from planc.ir.base import Cause
-from planc.ir.model import EXPERTS, ROUTED, SLOTS, Op
-from planc.ir.plan import Plan
-from planc.ir.sharding import OpSharding, ParamSharding, Sharded
+from planc.ir.model import EXPERTS, Op
+from planc.ir.sharding import ParamSharding
 
 
 @dataclass(frozen=True)
-class Experts:
-    """The axes of a plan by their role at the experts. Axes of size 1 play none."""
-
-    sharded: Sharded
-
-    @property
-    def plan(self) -> Plan:
-        return self.sharded.plan
-
-    @cached_property
-    def ops(self) -> tuple[OpSharding, ...]:
-        """The ops that experts do; () without experts."""
-        return tuple(o for o in self.sharded.op.values() if o.op.region == EXPERTS)
-
-    @cached_property
-    def params(self) -> tuple[ParamSharding, ...]:
-        return tuple(p for p in self.sharded.params if p.param.region == EXPERTS)
+class Experts(ExpertAxes):
+    """The axes at the experts, in the emitted mesh's axes."""
 
     @cached_property
     def combine(self) -> Op:
@@ -39,33 +24,9 @@ class Experts:
         return next(o.op for o in self.sharded.op.values() if o.op.kind == "combine")
 
     @cached_property
-    def exchange(self) -> tuple[str, ...]:
-        """The axes that divide the experts: tokens travel over them."""
-        return self._parts(self.plan.axes_of("experts", EXPERTS))
-
-    @cached_property
-    def tensor(self) -> tuple[str, ...]:
-        """The axes that divide each expert's width."""
-        return self._parts(self.plan.axes_of("expert_ffn", EXPERTS))
-
-    @cached_property
-    def tokens(self) -> tuple[str, ...]:
-        """The axes that divide the tokens on their way to the experts."""
-        return self._parts(self.plan.axes_of(SLOTS, ROUTED))
-
-    @cached_property
     def sequence(self) -> tuple[str, ...]:
         """The axes that divide the sequences of the tokens."""
-        return self._parts(self.plan.axes_of("sequence", "residual"))
-
-    @property
-    def gathers(self) -> bool:
-        """True if the ranks that share an expert hold different tokens, which they gather."""
-        return bool(self.tensor) and set(self.tensor) <= set(self.tokens)
-
-    @property
-    def capacity(self) -> bool:
-        return self.plan.route.method == "capacity"
+        return self.emitted(self.plan.axes_of("sequence", "residual"))
 
     @property
     def holders(self) -> int:
@@ -105,7 +66,7 @@ class Experts:
         """The index of the dimension that parameter `p` is gathered on, and the axes; (0, ()) where nothing divides
         it."""
         dim = cut(self.plan, p, "params")
-        return (0, ()) if dim is None else (dim, self._parts(p.stored["params"]))
+        return (0, ()) if dim is None else (dim, self.emitted(p.stored["params"]))
 
     def repeated(self, p: ParamSharding) -> tuple[str, ...]:
         """The axes over which parameter `p` is repeated and meets different tokens, or does a different part."""
@@ -136,5 +97,5 @@ class Experts:
         model = self.plan.model
         return self.holders * min(model.top_k, model.sizes["experts"] // self.holders) / model.top_k
 
-    def _parts(self, axes: tuple[str, ...]) -> tuple[str, ...]:
+    def emitted(self, axes: tuple[str, ...]) -> tuple[str, ...]:
         return parts(self.plan, self.plan.mesh.in_order(axes)) if self.ops else ()

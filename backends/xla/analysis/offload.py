@@ -5,7 +5,7 @@ from __future__ import annotations
 from planc.backends.xla.analysis.layouts import state_layout
 from planc.backends.xla.analysis.saved_by_blocks import by_name, saved_by_replayed_blocks
 from planc.backends.xla.analysis.state_dtypes import number_bytes
-from planc.costing.step.offload import STATE, offloaded
+from planc.costing.step.offload import STATE
 from planc.ir.base import Cause
 from planc.ir.plan import Noun, Plan
 from planc.ir.sharding import ParamSharding, Sharded
@@ -13,19 +13,9 @@ from planc.ir.updates import moments_of
 from planc.sharding.local import param_elements, tensor_bytes
 
 
-def on_host(plan: Plan, noun: Noun) -> bool:
-    """True if the `noun` of `plan` rests in the host's memory."""
-    return noun in offloaded(plan)
-
-
 def fetched_whole(sharded: Sharded, p: ParamSharding) -> bool:
     """True for a parameter in no stack of layers, whose state XLA fetches from the host at the beginning of a step."""
     return not {*p.param.sections} & {*sharded.model.blocks}
-
-
-def state_on_host(plan: Plan) -> bool:
-    """True if some state of `plan` rests in the host's memory."""
-    return any(on_host(plan, noun) for noun in STATE)
 
 
 def cause_of(plan: Plan, name: str) -> Cause | None:
@@ -35,7 +25,7 @@ def cause_of(plan: Plan, name: str) -> Cause | None:
 
 def saved_on_host(sharded: Sharded) -> tuple[str, ...]:
     """Names of what blocks that are run again keep on the host, their input among it."""
-    away = offloaded(sharded.plan)
+    away = sharded.plan.offloaded
     saved = {kind: tuple(t for t in held if t in away) for kind, held in saved_by_replayed_blocks(sharded).items()}
     return by_name(sharded, saved)
 
@@ -49,13 +39,13 @@ def updates_where_it_rests(sharded: Sharded) -> bool:
 def resting_bytes(sharded: Sharded) -> float:
     """Bytes that one device of `sharded` has in its host's memory at the end of a forward."""
     plan = sharded.plan
-    state = sum(_state_bytes(sharded, noun) for noun in STATE if on_host(plan, noun))
+    state = sum(_state_bytes(sharded, noun) for noun in STATE if noun in plan.offloaded)
     return state + saved_bytes(sharded)
 
 
 def saved_bytes(sharded: Sharded) -> float:
     """Bytes of the tensors that the layers of `sharded` keep on the host for one microbatch of a device."""
-    plan, model, away = sharded.plan, sharded.model, offloaded(sharded.plan)
+    plan, model, away = sharded.plan, sharded.model, sharded.plan.offloaded
     return sum(
         model.layers_of(kind) * tensor_bytes(plan, t, sharded.declared(t))
         for kind, held in saved_by_replayed_blocks(sharded).items()
@@ -67,7 +57,7 @@ def saved_bytes(sharded: Sharded) -> float:
 def transferred_bytes(sharded: Sharded) -> tuple[float, float]:
     """Bytes to and from the host in a step of `sharded`: state for its update, parameters for what is computed with
     them too, and what each microbatch keeps there."""
-    state = {noun: _state_bytes(sharded, noun) for noun in STATE if on_host(sharded.plan, noun)}
+    state = {noun: _state_bytes(sharded, noun) for noun in STATE if noun in sharded.plan.offloaded}
     saved = sharded.plan.microbatches * saved_bytes(sharded)
     return sum(state.values()) + saved, sum(state.values()) + state.get("params", 0.0) + saved
 

@@ -14,13 +14,12 @@ from functools import cached_property
 from planc.backends.xla.analysis.attention import LANES, runs_splash
 from planc.backends.xla.analysis.expert_mesh import Experts
 from planc.backends.xla.analysis.layouts import cut
-from planc.backends.xla.analysis.offload import fetched_whole, on_host
+from planc.backends.xla.analysis.offload import fetched_whole
 from planc.backends.xla.analysis.pipeline import layers_of_a_stage, lockstep, pipelined
 from planc.backends.xla.analysis.saved_by_blocks import layers_that_save
 from planc.backends.xla.analysis.stacked_params import stacks_of
 from planc.backends.xla.analysis.state_dtypes import number_bytes
 from planc.backends.xla.rules import all_reduce_thin_shards
-from planc.costing.step.offload import offloaded
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.collective import DTYPE_BYTES, Collective
 from planc.ir.model import EXPERTS, SLOTS, Section
@@ -170,7 +169,7 @@ class Moments:
             * self._stored_elements(p, noun)
             for p in self.sharded.params
             if not {*p.param.sections} <= {*without}
-            and (not on_host(self.plan, noun) or fetched_whole(self.sharded, p))
+            and (noun not in self.plan.offloaded or fetched_whole(self.sharded, p))
         )
 
     def _copies_of(self, p: ParamSharding) -> float:
@@ -190,7 +189,7 @@ class Moments:
         parameters on the host."""
         if self.plan.store("params") and not self.plan.gathers_each_pass():
             return sum(self._copies_of(p) * param_elements(self.plan, p) for p in self.sharded.params) * self.computed
-        if on_host(self.plan, "params"):
+        if "params" in self.plan.offloaded:
             held = (self._copies_of(p) * self._stored_elements(p, "params") for p in self.sharded.params)
             return sum(held) * self.computed
         return self._narrow_experts()
@@ -207,7 +206,7 @@ class Moments:
         on the host."""
         if self.plan.microbatches == 1 or pipelined(self.plan):
             return 0.0
-        copied = on_host(self.plan, "params")
+        copied = "params" in self.plan.offloaded
         tables = (p for p in self.sharded.params if self._of_head(p) or (copied and self._of_tokens(p)))
         return sum(param_elements(self.plan, p) for p in tables) * self.computed
 
@@ -243,7 +242,7 @@ class Moments:
                 * self._rows_of_buffer(n)
                 * layers_that_save(self.sharded, kind, n)
                 for n in dict.fromkeys((*replay(self.plan, kind).saved, *saved_without_recompute(self.model, kind)))
-                if n not in offloaded(self.plan)
+                if n not in self.plan.offloaded
             )
             for kind in self.model.blocks
         }

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from planc.backends.xla.analysis.attention import KERNEL_OUTPUT, attentions, runs_splash
+from planc.backends.xla.analysis.attention import KERNEL_OUTPUT, runs_splash
 from planc.backends.xla.analysis.pipeline import chunks
-from planc.costing.step.offload import offloaded
 from planc.ir.model import Section
 from planc.ir.sharding import Sharded
 from planc.sharding.recompute import replay, saved_without_recompute
@@ -34,7 +33,7 @@ def saved_by_replayed_blocks(sharded: Sharded) -> dict[Section, tuple[str, ...]]
 
 def saved_activations(sharded: Sharded) -> tuple[str, ...]:
     """Names of what blocks keep on the device that are run again, but for their input, which the scan holds anyway."""
-    away = offloaded(sharded.plan)
+    away = sharded.plan.offloaded
     kept = {kind: tuple(t for t in held if t not in away) for kind, held in saved_by_replayed_blocks(sharded).items()}
     return by_name(sharded, _without_input(sharded, kept))
 
@@ -53,13 +52,13 @@ def _without_input(sharded: Sharded, saved: dict[Section, tuple[str, ...]]) -> d
 
 def by_name(sharded: Sharded, saved: dict[Section, tuple[str, ...]]) -> tuple[str, ...]:
     """Each name once under which the program keeps the tensors of `saved`."""
-    mixed = {o.op.output for o in attentions(sharded)} if runs_splash(sharded) else ()
+    mixed = {o.op.output for o in sharded.attentions} if runs_splash(sharded) else ()
     names = (t for held in saved.values() for t in held)
     return tuple(dict.fromkeys(KERNEL_OUTPUT if name in mixed else name for name in names))
 
 
 def names_activations(sharded: Sharded) -> bool:
     """True if activations get names: to save some of a block, or a block's input in a recomputed stage."""
-    away = offloaded(sharded.plan)
+    away = sharded.plan.offloaded
     some = any(t in away for held in saved_by_replayed_blocks(sharded).values() for t in held)
     return bool(some or saved_activations(sharded) or saved_without_replay(sharded)) or chunks(sharded.plan) > 1

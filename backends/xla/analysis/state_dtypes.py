@@ -5,8 +5,6 @@ from __future__ import annotations
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.plan import NOUNS, Noun, Plan
 
-DTYPES = ("fp32", "bf16")
-"""Dtypes of state; one in fp16 would need a scaled loss."""
 JAX_DTYPE = {"fp32": "jnp.float32", "bf16": "jnp.bfloat16"}
 
 

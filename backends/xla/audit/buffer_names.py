@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from itertools import combinations, pairwise
 from math import ceil, prod
 
-from planc.backends.xla.analysis.attention import attentions, runs_splash
+from planc.backends.xla.analysis.attention import runs_splash
 from planc.backends.xla.analysis.layouts import param_spec
 from planc.backends.xla.analysis.mesh_factors import atoms
 from planc.backends.xla.analysis.saved_by_blocks import layers_that_save
@@ -46,7 +46,7 @@ class BufferNames:
         for t in self.model.tensors:
             if t.dtype != "int" and t.dims:
                 self._add_activation(t.name, t.dims)
-        for o in () if runs_splash(sharded) else attentions(sharded):
+        for o in () if runs_splash(sharded) else sharded.attentions:
             self._add_scores(o)
 
     def named(self, buffer: Buffer) -> LiveBuffer:

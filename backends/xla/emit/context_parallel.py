@@ -7,7 +7,7 @@ are gathered for it, or travel round the ranks.
 from __future__ import annotations
 
 from planc.backends.common.source_writer import beside, call, causes, fill
-from planc.backends.xla.analysis.attention import attentions, balanced, keyed_axes, rings, runs_splash
+from planc.backends.xla.analysis.attention import balanced, keyed_axes, rings, runs_splash
 from planc.backends.xla.analysis.layouts import Spec, batch_spec, spec_of
 from planc.backends.xla.analysis.mesh_factors import parts
 from planc.backends.xla.analysis.pipeline import pipelined
@@ -294,7 +294,7 @@ def context_functions(sharded: Sharded, *, named: bool) -> list[str]:
 
 def windows(sharded: Sharded) -> bool:
     """True if some attention of the model has a sliding window."""
-    return any(o.op.window for o in attentions(sharded))
+    return any(o.op.window for o in sharded.attentions)
 
 
 def _attend_without_ring(sharded: Sharded) -> str:
@@ -306,7 +306,7 @@ def _attend_without_ring(sharded: Sharded) -> str:
 
 
 def _gathered(sharded: Sharded, axes: tuple[str, ...]) -> str:
-    o = attentions(sharded)[0]
+    o = sharded.attentions[0]
     name = next(iter(o.op.whole_of))
     dims = sharded.model.tensor[name].dims
     seen = "seen = rows[:, None] >= rows"
@@ -328,7 +328,7 @@ def _ring(sharded: Sharded, axes: tuple[str, ...], named: bool) -> list[str]:
     half, splash = balanced(sharded), runs_splash(sharded)
     entry = axis_text(axes)
     meeting, meet = PIECES if half else STRETCHES
-    out, rows = python_string(attentions(sharded)[0].op.output), 2 if splash else 1
+    out, rows = python_string(sharded.attentions[0].op.output), 2 if splash else 1
     size = f"q.shape[{rows}] // 2" if half else f"q.shape[{rows}]"
     before = f"step <= jax.lax.axis_index({entry})"
     parts = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planc.backends.common.source_writer import beside, fill
-from planc.backends.xla.analysis.offload import cause_of, on_host, state_on_host, updates_where_it_rests
+from planc.backends.xla.analysis.offload import cause_of, updates_where_it_rests
 from planc.backends.xla.analysis.state_dtypes import narrow_state
 from planc.costing.step.offload import STATE
 from planc.ir.plan import Plan
@@ -93,9 +93,9 @@ def _copies(params: Any) -> Any:
 
 def memory_lines(plan: Plan) -> list[str]:
     """Lines of `PARAMS_MEMORY` and `OPTIMIZER_MEMORY`, where some of it is the host's."""
-    if not state_on_host(plan):
+    if not plan.state_on_host:
         return []
-    found = ((noun, MEMORY[on_host(plan, noun)], cause_of(plan, noun)) for noun in STATE)
+    found = ((noun, MEMORY[noun in plan.offloaded], cause_of(plan, noun)) for noun in STATE)
     return [
         line
         for noun, memory, cause in found
@@ -106,7 +106,7 @@ def memory_lines(plan: Plan) -> list[str]:
 def offload_functions(sharded: Sharded) -> list[str]:
     """The functions that move state, one text each; none where all rests on the device."""
     plan = sharded.plan
-    if not state_on_host(plan):
+    if not plan.state_on_host:
         return []
     narrow, stays = narrow_state(plan), updates_where_it_rests(sharded)
     new = "_in_dtype(new, PARAMS_DTYPE)" if narrow else "new"
@@ -119,4 +119,4 @@ def offload_functions(sharded: Sharded) -> list[str]:
         if stays
         else f"put(held[0], _moved(_placed({new}, PARAMS), PARAMS_MEMORY))",
     )
-    return [TRANSFER, updated, *([COPIED] if on_host(plan, "params") else [])]
+    return [TRANSFER, updated, *([COPIED] if "params" in plan.offloaded else [])]

@@ -8,7 +8,6 @@ from planc.backends.common.source_writer import WIDTH, file_of, fill
 from planc.backends.xla.analysis.attention import balanced, keyed_axes, rings, runs_splash
 from planc.backends.xla.analysis.layouts import casts, own_gradient
 from planc.backends.xla.analysis.narrow_products import segments
-from planc.backends.xla.analysis.offload import state_on_host
 from planc.backends.xla.analysis.pipeline import chunks, pipelined, uneven
 from planc.backends.xla.analysis.saved_by_blocks import every, names_activations
 from planc.backends.xla.analysis.state_dtypes import narrow_state
@@ -64,7 +63,7 @@ def emit(sharded: Sharded, jax: Version = JAX.pinned) -> str:
         *_tables(sharded),
     ]
     functions = [mesh_function(plan), *model_functions(sharded), *step_functions(sharded), spec_function(plan)]
-    own = narrow_state(plan) or state_on_host(plan)
+    own = narrow_state(plan) or plan.state_on_host
     state = state_functions(plan)
     functions += [*state, NO_PLAN, BY_NAME] if own else [NO_PLAN, BY_NAME, *state]
     return file_of(blocks, functions)
@@ -166,7 +165,7 @@ def _partials(sharded: Sharded) -> bool:
     plan = sharded.plan
     windowed = runs_splash(sharded) and windows(sharded) and not keyed_axes(sharded)
     return (
-        state_on_host(plan)
+        plan.state_on_host
         or (runs_splash(sharded) and rings(sharded))
         or own_gradient(plan)
         or bool(plan.quantize)

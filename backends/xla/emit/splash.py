@@ -7,7 +7,6 @@ from planc.backends.xla.analysis.attention import (
     BLOCKS,
     KERNEL_OUTPUT,
     LANES,
-    attentions,
     keeps_output,
     key_heads_of_others,
     narrow_keys,
@@ -106,7 +105,7 @@ def splash_constants(sharded: Sharded) -> list[str]:
 
 def splash_function(sharded: Sharded, *, windows: bool) -> str:
     """`attend` and the part of it that each device runs. `windows`: some attention has a sliding window."""
-    o, plan = attentions(sharded)[0], sharded.plan
+    o, plan = sharded.attentions[0], sharded.plan
     filled = plan.batch.sequence_tokens != padded_rows(sharded)
     fitted = fill(FILLED, lanes=str(LANES)) if filled else ""
     if key_heads_of_others(o, sharded):
@@ -129,7 +128,7 @@ def splash_function(sharded: Sharded, *, windows: bool) -> str:
 
 def filled_up(sharded: Sharded) -> dict[str, str]:
     """Texts that make keys and values equally wide, where they are not, and cut what attention gives."""
-    found = attentions(sharded)
+    found = sharded.attentions
     if any(narrow_values(sharded, o) for o in found):
         return {"wide": WIDE.strip("\n"), "narrowed": NARROWED}
     keys = any(narrow_keys(sharded, o) for o in found)

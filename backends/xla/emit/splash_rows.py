@@ -4,7 +4,7 @@ gathered, or of one rank after the other, in a ring."""
 from __future__ import annotations
 
 from planc.backends.common.source_writer import fill
-from planc.backends.xla.analysis.attention import KERNEL_OUTPUT, attentions, keeps_output
+from planc.backends.xla.analysis.attention import KERNEL_OUTPUT, keeps_output
 from planc.backends.xla.analysis.layouts import spec_of
 from planc.backends.xla.emit.specs import axis_text, spec_text
 from planc.backends.xla.emit.splash import SEEN, filled_up
@@ -159,7 +159,7 @@ out, log_sum = (checkpoint_name(x, <out>) for x in (out, log_sum))
 
 def ring_constants(sharded: Sharded) -> list[str]:
     """Layouts of rows and keys, heads before them."""
-    o, sizes = attentions(sharded)[0], []
+    o, sizes = sharded.attentions[0], []
     for name, tensor in (("QUERIES", o.op.inputs[0]), ("KEYS", o.op.inputs[1])):
         spec = spec_of(sharded.plan, sharded.model.tensor[tensor].dims, sharded.declared(tensor))
         sizes.append(f"{name} = {spec_text((spec[0], spec[2], spec[1], spec[3]))}")
@@ -169,7 +169,7 @@ def ring_constants(sharded: Sharded) -> list[str]:
 def gathered_function(sharded: Sharded, axes: tuple[str, ...], cause: str, *, windows: bool, balanced: bool) -> str:
     """`attend` over keys that each device gathers over `axes`, and its parts. `cause` is the comment of its sentence,
     `balanced` says that a rank has a piece from each end of a sequence."""
-    o = attentions(sharded)[0]
+    o = sharded.attentions[0]
     mask = "LocalMask((rows, rows), ((window or rows) - 1, 0), 0)" if windows else "CausalMask((rows, rows))"
     heads = sharded.plan.mesh.size(*o.layout.get("heads", ()))
     return fill(

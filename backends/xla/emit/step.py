@@ -5,7 +5,6 @@ from __future__ import annotations
 from planc.backends.common.source_writer import beside, causes, fill
 from planc.backends.xla.analysis.attention import balanced
 from planc.backends.xla.analysis.layouts import casts
-from planc.backends.xla.analysis.offload import on_host, state_on_host
 from planc.backends.xla.analysis.padding import padded
 from planc.backends.xla.analysis.pipeline import pipelined
 from planc.backends.xla.analysis.slices import ranks_over_slices
@@ -293,19 +292,19 @@ def state_functions(plan: Plan) -> list[str]:
 def _layouts(plan: Plan, noun: Noun) -> str:
     """The text of where a noun rests."""
     given = "mesh, params" if noun == "params" else f"mesh, params, {noun.upper()}"
-    return f"_resting(shardings({given}), {noun.upper()}_MEMORY)" if on_host(plan, noun) else f"shardings({given})"
+    return f"_resting(shardings({given}), {noun.upper()}_MEMORY)" if noun in plan.offloaded else f"shardings({given})"
 
 
 def _held(plan: Plan) -> dict[str, str]:
     """How a step takes parameters and gradients, and updates them."""
     narrow, params, copied = narrow_state(plan), 'state["params"]', ""
-    if on_host(plan, "params"):
+    if "params" in plan.offloaded:
         copied = "_copies({})"
     elif narrow:
         copied = "_wide({})"
     new = "jax.tree.map(lambda p, u: p - lr * u, params, updates)"
     updates = f'updates, moments = optimizer.update(grads, state["optimizer"], params)\nparams = {_stored(plan, new)}'
-    if state_on_host(plan):
+    if plan.state_on_host:
         updates = f'params, moments = _updated(optimizer, grads, state["optimizer"], {params}, lr)'
     return {
         "held": f"held = {copied.format(params)}" if copied else "",
@@ -330,11 +329,11 @@ def _gathers_first(plan: Plan) -> bool:
 def _update(plan: Plan) -> str:
     """The update happens where the optimizer's state rests."""
     scaled = "jax.tree.map(lambda g: g * scale, grads)"
-    if state_on_host(plan):
+    if plan.state_on_host:
         stays = plan.store("optimizer") == plan.store("grads")
         return f"grads = {scaled}" if stays else f"grads = _placed({scaled}, OPTIMIZER)"
     held, again = _held(plan)["params"], ""
-    if held == "held" and not on_host(plan, "params"):
+    if held == "held" and "params" not in plan.offloaded:
         again = "# As they rest: of `held` XLA would keep what it gathers, in fp32, to take each part of that.\n"
         held = '_wide(jax.lax.optimization_barrier(state["params"]))'
     if plan.store("optimizer") == plan.store("grads") == plan.store("params"):

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from planc.backends.common.refusal import Refusal
 from planc.backends.xla.analysis.expert_mesh import Experts
 from planc.backends.xla.analysis.mesh_factors import fits
-from planc.ir.base import Cause
 from planc.ir.model import EXPERTS, SLOTS
 from planc.ir.plan import NOUNS
 from planc.ir.sharding import Sharded
 from planc.sharding.propagate import override_of
-
-Refusal = tuple[Cause | None, str, str]
-"""The sentence, what cannot be done with it, and what can."""
 
 
 def refused(sharded: Sharded) -> Iterator[Refusal]:

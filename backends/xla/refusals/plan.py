@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planc.backends.common.refusal import refused
+from planc.backends.common.refusal import STATE_DTYPES, refused
 from planc.backends.common.unsupported import not_lowered
-from planc.backends.xla.analysis import state_dtypes
 from planc.backends.xla.analysis.attention import (
     FUSED,
     LANES,
-    attentions,
     balanced,
     hindrances,
     kernel_rows,
@@ -29,7 +27,6 @@ from planc.ir.model import EXPERTS, ROUTED
 from planc.ir.plan import PASSES_KEYS, Plan
 from planc.ir.sharding import Sharded
 
-DTYPES = ("fp32", "bf16")
 PLAIN = "unfused"
 """The word for attention without a kernel."""
 
@@ -116,7 +113,7 @@ def _attention(sharded: Sharded) -> Iterator[Diagnostic]:
         yield _refused(kernel.cause, why, "leave it out, or add `use cp over AXIS`")
     if kernel.method == "ring" and kernel.rotate != "p2p":
         yield _refused(kernel.cause, "the ring hands keys on from rank to rank", "leave out `rotate`")
-    if kernel.method == "ring" and (windows(sharded) or any(o.op.params for o in attentions(sharded))):
+    if kernel.method == "ring" and (windows(sharded) or any(o.op.params for o in sharded.attentions)):
         why = f"attention of {plan.model.family} is more than plain causal attention"
         yield _refused(kernel.cause, why, "`attention.core as all_gather`")
     ranks, tokens = plan.mesh.size(*axes), plan.batch.sequence_tokens
@@ -221,9 +218,9 @@ def _narrow(sharded: Sharded) -> Iterator[Diagnostic]:
 def _store_dtypes(plan: Plan) -> Iterator[Diagnostic]:
     """State is fp32 or bf16, a noun of all parameters alike."""
     for store in plan.stores:
-        if store.dtype and store.dtype not in state_dtypes.DTYPES:
-            why = f"it keeps {store.noun} in {' or '.join(state_dtypes.DTYPES)}, not {store.dtype}"
-            yield _refused(store.cause, why, f"`as {state_dtypes.DTYPES[-1]}`, or leave out the dtype")
+        if store.dtype and store.dtype not in STATE_DTYPES:
+            why = f"it keeps {store.noun} in {' or '.join(STATE_DTYPES)}, not {store.dtype}"
+            yield _refused(store.cause, why, f"`as {STATE_DTYPES[-1]}`, or leave out the dtype")
         elif store.region and store.dtype and store.dtype != plan.store_dtype(store.noun):
             why = f"it keeps {store.noun} of all parameters in one dtype, and not those of {store.region} in another"
             yield _refused(store.cause, why, f"`as {store.dtype}` for all, or leave out the dtype")
@@ -231,7 +228,7 @@ def _store_dtypes(plan: Plan) -> Iterator[Diagnostic]:
 
 def _compute_dtypes(plan: Plan) -> Iterator[Diagnostic]:
     cause, named = plan.precision.cause, (plan.precision.compute, plan.precision.reduce)
-    if cause is not None and (bad := [d for d in named if d not in DTYPES]):
+    if cause is not None and (bad := [d for d in named if d not in STATE_DTYPES]):
         yield _refused(cause, f"it computes and reduces in fp32 or bf16, not {' and '.join(dict.fromkeys(bad))}")
 
 

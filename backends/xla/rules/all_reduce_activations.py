@@ -9,7 +9,7 @@ stay scattered, as read from two layers of Llama 8B on v5p (fsdp 2 > cp 2, splas
 
 from __future__ import annotations
 
-from planc.backends.xla.analysis.attention import attentions, runs_splash
+from planc.backends.xla.analysis.attention import runs_splash
 from planc.backends.xla.analysis.pipeline import pipelined
 from planc.backends.xla.rules.rule import Rows, changed, platform
 from planc.ir.collective import Collective
@@ -21,7 +21,7 @@ NAME = "all_reduce_activations"
 def apply(sharded: Sharded, rows: Rows) -> Rows:
     if platform(sharded) != "tpu" or sharded.plan.batch.microbatch_sequences > 1:
         return rows
-    by_hand = {name for o in attentions(sharded) for name in o.op.whole_of} if runs_splash(sharded) else set()
+    by_hand = {name for o in sharded.attentions for name in o.op.whole_of} if runs_splash(sharded) else set()
     at_once = {"first"} if pipelined(sharded.plan) else set()  # tokens of all microbatches are looked up before it
     return tuple(
         changed(row, NAME, op="all_reduce") if _scatters(row, by_hand) and row.section not in at_once else row

@@ -7,7 +7,7 @@ is a sum over the ranks before it is cut. Read from latent attention with keys o
 
 from __future__ import annotations
 
-from planc.backends.xla.analysis.attention import attentions, narrow_values
+from planc.backends.xla.analysis.attention import narrow_values
 from planc.backends.xla.rules.rule import Rows, changed
 from planc.ir.collective import Collective
 from planc.ir.sharding import OpSharding, Sharded
@@ -17,7 +17,7 @@ NAME = "fill_value_gradients"
 
 
 def apply(sharded: Sharded, rows: Rows) -> Rows:
-    narrow = {o.op.inputs[2]: o for o in attentions(sharded) if not o.ring and narrow_values(sharded, o)}
+    narrow = {o.op.inputs[2]: o for o in sharded.attentions if not o.ring and narrow_values(sharded, o)}
     return tuple(_as_wide_as_keys(sharded, row, narrow[row.tensor]) if _sums(row, narrow) else row for row in rows)
 
 

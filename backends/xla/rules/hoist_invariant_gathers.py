@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from planc.backends.xla.analysis.offload import on_host
 from planc.backends.xla.analysis.pipeline import chunks, pipelined
 from planc.backends.xla.rules.rule import Rows, changed, platform
 from planc.ir.collective import Collective
@@ -29,7 +28,7 @@ NAME = "hoist_invariant_gathers"
 
 def apply(sharded: Sharded, rows: Rows) -> Rows:
     everything = platform(sharded) == "host"
-    copied = on_host(sharded.plan, "params")
+    copied = "params" in sharded.plan.offloaded
     once = {kind for kind in sharded.model.blocks if sharded.model.layers_of(kind) == 1}
     multiplied = {p for o in sharded.op.values() if o.op.kind == "matmul" for p in o.op.params}
     ends = [r for r in rows if _gathers(r, {"first", "last"})]

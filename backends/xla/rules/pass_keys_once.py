@@ -10,7 +10,7 @@ its backward stand in one body whatever repeats the block: from six layers of a 
 
 from __future__ import annotations
 
-from planc.backends.xla.analysis.attention import attentions, runs_splash
+from planc.backends.xla.analysis.attention import runs_splash
 from planc.backends.xla.analysis.saved_by_blocks import layers_that_save
 from planc.backends.xla.rules.rule import Rows, platform
 from planc.ir.collective import Collective
@@ -21,7 +21,7 @@ NAME = "pass_keys_once"
 
 def apply(sharded: Sharded, rows: Rows) -> Rows:
     """The `rows` of `sharded` without the sends of the backward that the forward, or the block's replay, makes too."""
-    passed = {name for o in attentions(sharded) if o.ring for name in o.op.whole_of}
+    passed = {name for o in sharded.attentions if o.ring for name in o.op.whole_of}
     if platform(sharded) == "tpu":
         of_two = runs_splash(sharded)
         return tuple(r for r in rows if not (of_two and r.tensor in passed and _replayed(r)))

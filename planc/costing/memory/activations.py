@@ -6,7 +6,7 @@ from collections.abc import Container
 
 from planc.costing.compute.attention import scores_of
 from planc.costing.compute.quantize import quantized
-from planc.costing.step.offload import offloaded, saved_tensor_bytes
+from planc.costing.step.offload import saved_tensor_bytes
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.cache import cached_on
 from planc.ir.collective import DTYPE_BYTES
@@ -126,7 +126,7 @@ def _saved_of_block(sharded: Sharded, kind: Section) -> float:
 def _block_saved(sharded: Sharded, kind: Section, *, everything: bool = False) -> float:
     """Bytes kept of one block for one microbatch; `everything` as if nothing were recomputed."""
     kept = saved_without_recompute(sharded.model, kind) if everything else replay(sharded.plan, kind).saved
-    saved, away = _saved_bytes(sharded, kind), offloaded(sharded.plan)
+    saved, away = _saved_bytes(sharded, kind), sharded.plan.offloaded
     again: Container[str] = () if everything else replay(sharded.plan, kind).ops
     beside = _beside_losses(sharded, kind)
     if not sharded.stack.own:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from planc.costing.step.offload import offloaded
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.model import Section
 from planc.ir.plan import Noun, Plan
@@ -30,7 +29,7 @@ def resting(sharded: Sharded, held: Held, *, whole: bool = False) -> dict[str, f
     >>> resting(sharded, [(params["layers.*.feed_forward.w1.weight"], 1)])  # a bf16 copy; fp32 over 16 x 8 devices
     {'params': 66060288.0, 'grads': 117440512.0, 'optimizer': 14680064.0}
     """
-    kept = "optimizer" not in offloaded(sharded.plan)
+    kept = "optimizer" not in sharded.plan.offloaded
     return {
         "params": _params(sharded, held),
         "grads": _grads(sharded, held, whole=whole),
@@ -47,7 +46,7 @@ def _params(sharded: Sharded, held: Held) -> float:
     total = 0.0
     for p, n in held:
         size = DTYPE_BYTES[plan.store_dtype("params", p.param.region)]
-        if "params" not in offloaded(plan) and not _copy_is_master(plan, p):
+        if "params" not in plan.offloaded and not _copy_is_master(plan, p):
             total += n * stored_elements(plan, p, p.stored["params"] or p.stored["optimizer"]) * size
         if _copy_stays(plan, p):
             total += n * param_elements(plan, p) * DTYPE_BYTES[plan.precision.compute]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from planc.ir.cache import cached_on
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.model import EXPERTS
-from planc.ir.plan import Noun, Plan
+from planc.ir.plan import Noun
 from planc.ir.sharding import Layout, OpSharding, Sharded
 from planc.ir.updates import moments_of
 from planc.sharding.local import stored_elements, tensor_bytes
@@ -39,27 +39,13 @@ def offload_s(sharded: Sharded, rank: int, passes_s: float) -> float:
     return state + (saved if waits else max(0.0, saved - passes_s))
 
 
-def offloaded(plan: Plan) -> frozenset[str]:
-    """Names of the state (`params`, `optimizer`) and of the saved tensors that `plan` keeps in host memory."""
-    return frozenset(name for o in plan.offloads for name in o.what)
-
-
-def state_on_host(plan: Plan) -> bool:
-    """True if `plan` keeps parameters or optimizer state in host memory, and not saved tensors alone.
-
-    >>> state_on_host(plan)  # the plan offloads nothing
-    False
-    """
-    return bool(offloaded(plan) & {"params", "optimizer"})
-
-
 def state_bytes(sharded: Sharded, rank: int) -> float:
     """Bytes of the state of pipeline rank `rank` in host memory: the optimizer's moments, the masters.
 
     >>> state_bytes(sharded, 0)  # the plan offloads nothing
     0.0
     """
-    return sum((_bytes_of(sharded, rank, noun) for noun in STATE if noun in offloaded(sharded.plan)), 0.0)
+    return sum((_bytes_of(sharded, rank, noun) for noun in STATE if noun in sharded.plan.offloaded), 0.0)
 
 
 def transferred_state_bytes(sharded: Sharded, rank: int) -> float:
@@ -69,7 +55,7 @@ def transferred_state_bytes(sharded: Sharded, rank: int) -> float:
     0.0
     """
     passes = {"optimizer": 2, "params": 3 if sharded.stack.xla else 2}
-    away = offloaded(sharded.plan)
+    away = sharded.plan.offloaded
     return sum((passes[noun] * _bytes_of(sharded, rank, noun) for noun in STATE if noun in away), 0.0)
 
 
@@ -91,7 +77,7 @@ def saved_bytes(sharded: Sharded, rank: int) -> float:
     >>> saved_bytes(sharded, 0)  # the plan offloads nothing
     0.0
     """
-    plan, names = sharded.plan, offloaded(sharded.plan)
+    plan, names = sharded.plan, sharded.plan.offloaded
     total = 0.0
     for section, copies in sections_on(plan, rank).items():
         if section in plan.model.blocks:

@@ -11,6 +11,7 @@ from itertools import pairwise
 from math import prod
 from typing import Any
 
+from planc.backends.cuda.analysis.schedules import SCHEDULES as TORCH_SCHEDULES
 from planc.diag.quoting import python_comment, python_string
 from planc.interop.document import Document
 from planc.interop.fields import Field, noted, refused
@@ -43,26 +44,11 @@ MODELS = {
     ("gpt_oss", "120B"): "gpt_oss_120b",
 }
 """torchtitan's models by name and flavor, and the catalog's."""
-SCHEDULES = {
-    "gpipe": "gpipe",
-    "1f1b": "1f1b",
-    "interleaved1f1b": "interleaved_1f1b",
-    "loopedbfs": "looped_bfs",
-    "interleavedzerobubble": "interleaved_zero_bubble",
-    "zbvzerobubble": "zbv",
-    "dualpipev": "dualpipev",
-}
-"""torch's schedules, which it finds by name whatever the case, and planc's."""
-CLASSES = {
-    "gpipe": "GPipe",
-    "1f1b": "1F1B",
-    "interleaved_1f1b": "Interleaved1F1B",
-    "looped_bfs": "LoopedBFS",
-    "interleaved_zero_bubble": "InterleavedZeroBubble",
-    "zbv": "ZBVZeroBubble",
-    "dualpipev": "DualPipeV",
-}
-LOOPED = ("interleaved_1f1b", "looped_bfs", "interleaved_zero_bubble", "zbv", "dualpipev")
+CLASSES = {name: kind.name.removeprefix("Schedule") for name, kind in TORCH_SCHEDULES.items()}
+"""torch's names of planc's schedules."""
+SCHEDULES = {word.lower(): name for name, word in CLASSES.items()}
+"""The same the other way round: torch finds a schedule by its name whatever the case."""
+LOOPED = tuple(name for name, kind in TORCH_SCHEDULES.items() if not kind.single)
 """Schedules with several stages a rank: two unless the layers of a stage say otherwise."""
 
 

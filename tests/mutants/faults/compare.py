@@ -241,9 +241,9 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="torch gathers in each pass whatever the schedule",
-        file="backends/cuda/emit/parallelize.py",
-        text='"reshard_after_forward": {roles.plan.gathers_each_pass()}',
-        planted='"reshard_after_forward": {roles.plan.gather is None or roles.plan.gathers_each_pass()}',
+        file="backends/cuda/refusals/plan.py",
+        text="elif split.splits_backward and sharded.plan.gathers_each_pass():",
+        planted="elif split.splits_backward and sharded.plan.gather is None:",
         test="tests/language/test_said_defaults.py::test_of_every_kind_of_schedule",
     ),
     Fault(

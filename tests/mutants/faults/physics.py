@@ -9,8 +9,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="zero1 keeps a shard of a frozen weight beside the whole of it",
         file="planc/costing/memory/state.py",
-        text='if "params" not in offloaded(plan) and not _copy_is_master(plan, p):',
-        planted='if "params" not in offloaded(plan):',
+        text='if "params" not in plan.offloaded and not _copy_is_master(plan, p):',
+        planted='if "params" not in plan.offloaded:',
         test=f"{LAWS}::test_no_op_beats_the_machine_and_stored_state_is_less",
     ),
     Fault(
