@@ -199,7 +199,8 @@ def _started_s(sharded: Sharded, gemm: Gemm) -> float:
 
 
 def runs_beside(plan: Plan) -> bool:
-    """True if another microbatch runs beside each, so that the device has work while the host waits or starts ops.
+    """True if another microbatch of `plan` runs beside each, so that the device has work while the host waits or
+    starts ops.
 
     >>> runs_beside(plan)
     False

@@ -132,8 +132,8 @@ PassingBytes = tuple[float, float]
 def passing_bytes(sharded: Sharded, params: Iterable[ParamSharding]) -> dict[Section, PassingBytes]:
     """Transient bytes of `params` by the section that uses them: gathered copies, and the whole gradient.
 
-    A plan that gathers parameters in each pass holds the blocks that it or its framework prefetches and, with torch,
-    `LANDING` more. A bucket of several layers is gathered and reduced as one.
+    A plan that gathers parameters in each pass holds the blocks that it or its framework prefetches and, with
+    `torch.distributed.fsdp`, `LANDING` more. A bucket of several layers is gathered and reduced as one.
     """
     plan = sharded.plan
     ahead = plan.buckets_ahead(sharded.stack.policy.prefetched - 1)

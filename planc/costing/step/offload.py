@@ -72,7 +72,8 @@ def _bytes_of(sharded: Sharded, rank: int, noun: Noun) -> float:
 
 
 def saved_bytes(sharded: Sharded, rank: int) -> float:
-    """Bytes of the saved tensors that leave a device of pipeline rank `rank` for its host, for one microbatch.
+    """Bytes of the saved tensors that leave a device of pipeline rank `rank` for its host, for one microbatch, as
+    `torch.autograd.graph.save_on_cpu` sends them.
 
     >>> saved_bytes(sharded, 0)  # the plan offloads nothing
     0.0

@@ -149,7 +149,8 @@ class SavedActivations:
 
 
 def saved_activations(sharded: Sharded) -> SavedActivations:
-    """Bytes that one microbatch leaves on a device: saved tensors, workspace of the backward, what a stage sends.
+    """Bytes that one microbatch of `sharded` leaves on a device: saved tensors, workspace of the backward, what a stage
+    sends.
 
     >>> saved_activations(sharded).boundary / 2**20  # MiB: 8192 tokens x 8192 in bf16, over tp 8
     16.0
