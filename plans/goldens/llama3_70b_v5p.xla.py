@@ -191,8 +191,8 @@ def lookup(name: str, table: jax.Array, tokens: jax.Array) -> jax.Array:
     Their sum is laid out before `constrain` divides it: at once XLA would make the table whole, or permute
     ranks.
     """
-    summed = P("fsdp", None, None)
-    return with_sharding_constraint(weight(name, table)[tokens], summed)
+    made = P("fsdp", None, None)
+    return with_sharding_constraint(weight(name, table)[tokens], made)
 
 
 def remat(block: Callable[..., Any]) -> Callable[..., Any]:

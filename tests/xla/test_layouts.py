@@ -12,6 +12,7 @@ from planc.backends.xla.analysis.padding import padded
 from planc.backends.xla.analysis.slices import ranks_over_slices, whole_axes
 from planc.backends.xla.analysis.stacked_params import Stack, stacks_of
 from planc.backends.xla.emit.program import emit
+from planc.backends.xla.emit.tables import exchanged
 from planc.checks import check_plan
 from planc.ir.sharding import Sharded
 from planc.lowering import lower_plan
@@ -134,3 +135,28 @@ def test_rows_of_one_region_are_cut_within_those_of_a_context_axis() -> None:
         of = propagated(plan_of("order", mesh, TP, "shard sequence over cp", SP))
         assert activation_spec(of, "hidden")[1] == ("cp", "tp")
         assert activation_spec(of, "attention.q")[1] == ("cp",)
+
+
+def test_xla_is_told_of_what_each_rank_has_whole() -> None:
+    """Matmuls and lookups that nothing divides, between rows that a tensor axis divides: else it divides the work too,
+    gathers results, and sums gradients over one axis more."""
+    of = propagated(plan_of("whole", "fsdp 2 > tp 2", "use fsdp over fsdp", "shard heads over tp", SP))
+    rests, whole = (("fsdp",), ("tp",), ()), (("fsdp",), (), ())
+    read = ((), (rests, whole))
+    assert exchanged(of) == {"ffn.out": ((whole,), ()), "ffn.in": read, "head.in": read}
+    text = emit(of)
+    assert (
+        'made = P("fsdp", None, None)\n    return with_sharding_constraint(weight(name, table)[tokens], made)' in text
+    )
+    summed = text[text.index("SUMMED = GRADS") : text.index("NOT_DECAYED")]
+    assert all(f"{part}.weight" in summed for part in ("w1", "w3", "w2", "output")) and "attention" not in summed
+    assert exchanged(sharded("fsdp_tp_sp")) == {}
+
+
+def test_a_gradient_in_a_pipeline_is_gathered_once() -> None:
+    """On CPU devices alone: the TPU compiler was not seen to gather it twice."""
+    mesh = ("pp 2 > fsdp 2 > tp 2", "use fsdp over fsdp", TP, SP, "use pp over pp as 1f1b")
+    of = propagated(plan_of("pipeline", *mesh))
+    whole = (("fsdp",), (), ())
+    assert exchanged(of) == {"attention.out": ((whole,), ()), "ffn.out": ((whole,), ())}
+    assert exchanged(propagated(plan_of("pipeline", *mesh, cluster="tpu_v5p(2x2x2)"))) == {}

@@ -155,7 +155,7 @@ def test_every_text_is_as_ruff_would_have_it(tmp_path: Path) -> None:
         ("ep_fsdp_v5p", "jax.lax.ragged_all_to_all(rows, out", "jax.lax.all_to_all"),
         ("ep_per_step", "_gathered(params)", "EXPERTS_GATHERED"),
         ("etp", 'jax.lax.psum_scatter(made, ("tp",)', "all_to_all"),
-        ("etp", 'summed = P("fsdp", None, None)', "return weight(name, table)[tokens]\n"),
+        ("etp", 'made = P("fsdp", None, None)', "return weight(name, table)[tokens]\n"),
         ("deepseek_ring", "groups = q.reshape(*k.shape[:3]", "jnp.pad(v"),
         ("deepseek_tp_cp", "v = jnp.pad(v, [(0, 0)] * 3", "_ring"),
         ("etp_same_tokens", 'jax.lax.psum(made, ("tp",))', "_exchanged"),

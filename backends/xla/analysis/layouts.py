@@ -104,10 +104,11 @@ def outermost_first(plan: Plan, dim: str, axes: tuple[str, ...]) -> tuple[str, .
     return tuple(sorted(ordered, key=lambda axis: axis not in plan.axes_of(dim)))
 
 
-def scatters_rows(o: OpSharding) -> bool:
-    """True if the op `o` leaves a sum over ranks that is scattered, as a lookup in parts of a table under sequence
-    parallelism."""
-    return bool(o.partial) and o.settle is not None and any(s.kind == "reduce_scatter" for s in o.settle.steps)
+def repeated_over(o: OpSharding) -> tuple[str, ...]:
+    """The axes whose ranks each do all of the op `o`, though what it reads or makes rests divided over them."""
+    own = {a for axes in o.layout.values() for a in axes}
+    moves = (move for move in (*o.redistributions, o.settle) if move is not None)
+    return tuple(dict.fromkeys(a for move in moves for step in move.steps for a in step.axes if a not in own))
 
 
 def batch_spec(plan: Plan) -> Spec:

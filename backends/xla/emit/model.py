@@ -11,8 +11,8 @@ from planc.backends.xla.analysis.layouts import (
     casts,
     own_gradient,
     param_spec,
+    repeated_over,
     rounds_before_gathers,
-    scatters_rows,
     spec_of,
 )
 from planc.backends.xla.analysis.mesh_factors import atoms, parts
@@ -145,17 +145,20 @@ def lookup(name: str, table: jax.Array, tokens: jax.Array) -> jax.Array:
     return weight(name, table)[tokens]
 '''
 
-LOOKUP_SUMMED = '''
+LOOKUP_SETTLED = '''
 def lookup(name: str, table: jax.Array, tokens: jax.Array) -> jax.Array:
     """Rows of the parameter `name`, table [V, E], at tokens [B, S]: [B, S, E].
 
-    Each rank of <axes> looks in its own rows.
-    Their sum is laid out before `constrain` divides it: at once XLA would make the table whole, or permute
-    ranks.
+    <why>
     """
-    summed = <spec>
-    return with_sharding_constraint(weight(name, table)[tokens], summed)
+    made = <spec>
+    return with_sharding_constraint(weight(name, table)[tokens], made)
 '''
+LOOKED_UP_IN_PARTS = """Each rank of <axes> looks in its own rows.
+Their sum is laid out before `constrain` divides it: at once XLA would make the table whole, or permute
+ranks."""
+LOOKED_UP_WHOLE = """Each rank of <axes> looks up all rows, before `constrain` divides them.
+At once each would look up its own, and XLA would sum the table's gradient over these ranks too."""
 
 
 SUMMED = "dw = with_sharding_constraint(dw, SUMMED[_pattern(name)])"
@@ -219,18 +222,19 @@ def _weight(plan: Plan) -> str:
 
 
 def _lookup(sharded: Sharded) -> str:
-    """`lookup`, with a layout of its own where ranks' parts of the table are looked in and their sum is scattered."""
+    """`lookup`, with a layout of its own where what it makes is then divided: the sum of what ranks' parts of the table
+    have, or all rows, which each rank looks up."""
     o = next((o for o in sharded.ops["first"] if o.op.kind == "embedding"), None)
-    if o is None or not scatters_rows(o):
+    if o is None or o.settle is None or all(s.kind == "all_reduce" for s in o.settle.steps):
         return LOOKUP
-    assert o.settle is not None
     dims = sharded.model.tensor[o.op.output].dims
     inside = spec_of(sharded.plan, dims, o.settle.before)
     spec = spec_text(inside)
     if pipelined(sharded.plan):
         before = spec_text(shared_by_stages(sharded, dims, inside))
         spec = f"{{True: {before}, False: {spec}}}[_outside()]"
-    return fill(LOOKUP_SUMMED, axes=" and ".join(parts(sharded.plan, o.partial)), spec=spec)
+    axes = " and ".join(parts(sharded.plan, o.partial or repeated_over(o)))
+    return fill(LOOKUP_SETTLED, why=fill(LOOKED_UP_IN_PARTS if o.partial else LOOKED_UP_WHOLE, axes=axes), spec=spec)
 
 
 def _layers(sharded: Sharded) -> list[str]:
@@ -243,7 +247,7 @@ def _linear(sharded: Sharded) -> list[str]:
     """`linear`, and what it multiplies by in the compute dtype and in a narrow one."""
     plan = sharded.plan
     reduce = {"fp32": "jnp.float32", "bf16": "jnp.bfloat16"}[plan.precision.reduce]
-    summed = SUMMED if overridden(sharded) else ""
+    summed = SUMMED if summed_first(sharded) else ""
     narrow = narrow_functions(sharded, used=own_gradient(plan), reduce=reduce, summed=summed)
     name = "_wide_linear" if narrow else "linear"
     if not own_gradient(plan):
@@ -303,18 +307,20 @@ def _apart(sharded: Sharded) -> list[str]:
 def summed_table(sharded: Sharded) -> list[str]:
     """Lines of `SUMMED`, where gradients of the weights in `sharded` are before GRADS; none where they go at once."""
     stated = own_gradient(sharded.plan) or narrow_params(sharded)
-    if not (stated and (found := overridden(sharded))):
+    if not (stated and (found := summed_first(sharded))):
         return []
     said = (
         "Gradients where their sums are taken. XLA's partitioner takes wrong sums on the way of these from their "
-        "products' layout to GRADS, so each is first laid out as its weight is."
+        "products' layout to GRADS, or moves parts of products, so each is first laid out as its weight is."
     )
     rows = chain.from_iterable(entry(p.param.name, param_spec(sharded.plan, p, "used")) for p in found)
     return [*comment(said), "SUMMED = GRADS | {", *rows, "}"]
 
 
-def overridden(sharded: Sharded) -> list[ParamSharding]:
-    """Weights of matmuls in `sharded`, but for experts', that a sentence of the plan lays out by itself."""
-    ops = (o.op for o in chain.from_iterable(sharded.ops.values()))
-    used = {name for op in ops if op.kind == "matmul" and op.region != EXPERTS for name in op.params}
-    return [p for p in sharded.params if p.param.name in used and override_of(sharded.plan, p.param) is not None]
+def summed_first(sharded: Sharded) -> list[ParamSharding]:
+    """Weights of matmuls in `sharded`, but for experts', that a sentence of the plan lays out by itself, or whose
+    gradient each of several ranks makes whole."""
+    ops = [o for o in chain.from_iterable(sharded.ops.values()) if o.op.kind == "matmul" and o.op.region != EXPERTS]
+    used, whole = ({p for o in found for p in o.op.params} for found in (ops, filter(repeated_over, ops)))
+    alone = {p.param.name for p in sharded.params if override_of(sharded.plan, p.param) is not None}
+    return [p for p in sharded.params if p.param.name in used & (alone | whole)]

@@ -7,8 +7,17 @@ from collections.abc import Iterator
 from itertools import chain
 
 from planc.backends.common.source_writer import INDENT, WIDTH, beside, causes, comment
-from planc.backends.xla.analysis.layouts import Spec, Use, activation_spec, param_spec, spec_of, uncut
+from planc.backends.xla.analysis.layouts import (
+    Spec,
+    Use,
+    activation_spec,
+    param_spec,
+    repeated_over,
+    spec_of,
+    uncut,
+)
 from planc.backends.xla.analysis.mesh_factors import aliases, atoms
+from planc.backends.xla.analysis.pipeline import pipelined
 from planc.backends.xla.analysis.slices import ranks_over_slices
 from planc.backends.xla.analysis.state_dtypes import JAX_DTYPE, narrow_state
 from planc.backends.xla.emit.context_parallel import given_spec
@@ -125,22 +134,44 @@ def activation_table(sharded: Sharded) -> list[str]:
     return [*head, *causes(scoped), "ACTIVATIONS = {", *rows, "}"]
 
 
-Exchange = tuple[Spec | None, Spec | None]
-"""Layouts of an activation before it comes to rest, and where it is read; None where that is no other."""
+Exchange = tuple[tuple[Spec, ...], tuple[Spec, ...]]
+"""Layouts of an activation before it comes to rest, and those that it then takes until it is read."""
 
 
 def exchanged(sharded: Sharded) -> dict[str, Exchange]:
-    """Activations that an all-to-all brings to where they rest, or from there to all their readers."""
-    made: dict[str, Spec] = {}
-    read: dict[str, list[Move | None]] = {}
+    """Activations that an all-to-all brings to where they rest, or from there to all their readers, and those that
+    ranks have whole beside that."""
+    made: dict[str, tuple[Spec, ...]] = {}
+    read: dict[str, list[tuple[OpSharding, Move | None]]] = {}
     for o in _ops(sharded):
-        if o.settle is not None and not o.partial and _exchanges(o.settle):
-            made[o.op.output] = _spec(sharded, o.op.output, o.settle.before)
+        if o.settle is not None and (_gathers_twice(sharded, o) if o.partial else _stated(o, o.settle)):
+            made[o.op.output] = (_spec(sharded, o.op.output, o.settle.before),)
         for name, move in zip(o.op.inputs, o.redistributions, strict=True):
-            read.setdefault(name, []).append(move)
-    alike = {name: moves[0] for name, moves in read.items() if len({repr(m and m.after) for m in moves}) == 1}
-    there = {n: _spec(sharded, n, m.after) for n, m in alike.items() if m is not None and _exchanges(m)}
-    return {name: (made.get(name), there.get(name)) for name in (*made, *(n for n in there if n not in made))}
+            read.setdefault(name, []).append((o, move))
+    there: dict[str, tuple[Spec, ...]] = {}
+    for name, found in read.items():
+        move = found[0][1]
+        if move is None or any(m is None or m.after != move.after for _, m in found):
+            continue
+        if any(_stated(o, move) for o, _ in found):
+            # Where it rests once more: else XLA would keep what is gathered for the backward.
+            rests = () if _exchanges(move) else (activation_spec(sharded, name),)
+            there[name] = (*rests, _spec(sharded, name, move.after))
+    return {name: (made.get(name, ()), there.get(name, ())) for name in dict.fromkeys((*made, *there))}
+
+
+def _stated(o: OpSharding, move: Move) -> bool:
+    """True for a move of which XLA is told: an all-to-all, and what ranks have whole that do all of `o` each, of which
+    XLA would have each do a part, and gather results."""
+    return _exchanges(move) or (o.op.kind == "matmul" and bool(repeated_over(o)))
+
+
+def _gathers_twice(sharded: Sharded, o: OpSharding) -> bool:
+    """True for a matmul of a pipeline whose sum is scattered: on CPU devices XLA gathers its gradient for each of both
+    products of the backward, as it writes one group of ranks in two ways and takes them for two."""
+    assert o.settle is not None
+    scatters = o.op.kind == "matmul" and any(s.kind == "reduce_scatter" for s in o.settle.steps)
+    return scatters and pipelined(sharded.plan) and sharded.plan.cluster.kind != "torus"
 
 
 def _exchanges(move: Move) -> bool:
@@ -158,7 +189,7 @@ def exchange_table(sharded: Sharded) -> list[str]:
         return []
     rows = []
     for name, sides in found.items():
-        texts = [f"({spec_text(spec)},)" if spec is not None else "()" for spec in sides]
+        texts = [f"({', '.join(map(spec_text, side))}{',' if len(side) == 1 else ''})" for side in sides]
         code = f"{INDENT}{python_string(name)}: ({', '.join(texts)}),"
         rows += (
             [code]

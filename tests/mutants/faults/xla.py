@@ -169,7 +169,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="xla: what ranks exchange is laid out at once where it rests",
         file="backends/xla/emit/tables.py",
-        text="            made[o.op.output] = _spec(sharded, o.op.output, o.settle.before)",
+        text="            made[o.op.output] = (_spec(sharded, o.op.output, o.settle.before),)",
         planted="            pass",
         test="tests/xla/test_emit.py::test_dims_that_ranks_exchange_are_laid_out_before_and_after",
     ),
@@ -225,7 +225,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="xla: gradients of weights that lie otherwise than their products go to their place at once",
         file="backends/xla/emit/model.py",
-        text='summed = SUMMED if overridden(sharded) else ""',
+        text='summed = SUMMED if summed_first(sharded) else ""',
         planted='summed = ""',
         test="tests/xla/test_emit.py::test_gradients_of_overridden_weights_take_two_steps",
     ),
@@ -475,10 +475,24 @@ FAULTS: tuple[Fault, ...] = (
         test="tests/xla/test_moe.py::test_a_sentence_writes_what_it_needs",
     ),
     Fault(
+        name="xla: XLA is not told of what ranks have whole",
+        file="backends/xla/emit/tables.py",
+        text='(o.op.kind == "matmul" and bool(repeated_over(o)))',
+        planted="o.op.name in repeated_over(o)",
+        test="tests/xla/test_layouts.py::test_xla_is_told_of_what_each_rank_has_whole",
+    ),
+    Fault(
+        name="xla: a pipeline gathers a gradient twice",
+        file="backends/xla/emit/tables.py",
+        text="return scatters and pipelined(sharded.plan) and",
+        planted="return scatters and not pipelined(sharded.plan) and",
+        test="tests/xla/test_layouts.py::test_a_gradient_in_a_pipeline_is_gathered_once",
+    ),
+    Fault(
         name="xla: what ranks look up is divided at once",
         file="backends/xla/emit/model.py",
-        text="    if o is None or not scatters_rows(o):",
-        planted="    if o is None or scatters_rows(o) or o.partial:",
+        text="    if o is None or o.settle is None or all(",
+        planted="    if o is None or o.settle is None or o.partial or all(",
         test="tests/xla/test_moe.py::test_a_sentence_writes_what_it_needs",
     ),
 )
