@@ -123,7 +123,7 @@ def _microbatch(plan: Plan) -> Iterator[MemoryFix]:
 
 
 def _gather(plan: Plan) -> Iterator[MemoryFix]:
-    if plan.store("params") and plan.gather_per != "pass":
+    if plan.store("params") and not plan.gathers_each_pass():
         text = sentence("gather", "params per pass")
         gather = Gather(per="pass", cause=plan.mesh.cause)
         yield MemoryFix(

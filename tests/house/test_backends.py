@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from planc.backends.cuda.rules import ORDER as CUDA
+from planc.backends.torch_xla import TorchXla
+from planc.backends.xla import Xla
 from planc.backends.xla.rules import ORDER as XLA
 from planc.lowering import RUNTIMES, load_backend
 from tests.house.test_floors import ROOT
@@ -94,3 +96,14 @@ def test_every_runtime_has_its_backend() -> None:
     loaded = [load_backend(target, runtime) for target, runtimes in RUNTIMES.items() for runtime in runtimes]
     assert [b.name for b in loaded] == ["cuda", "xla", "torch_xla"]
     assert [b.target for b in loaded] == ["cuda", "xla", "xla"]
+
+
+FROM_JAX = {
+    *("attention_kernel", "audit", "dry_run", "launch_file", "launchers", "lockstep", "notes", "one_process"),
+    *("parallelize", "peak_memory", "prober", "ranks", "realise", "shardings", "state_layout", "target"),
+}
+"""What torch_xla's backend has from JAX's, each looked at: a new one is answered for it too, or it overrides it."""
+
+
+def test_torch_xla_has_nothing_of_jax_by_accident() -> None:
+    assert {name for name in vars(Xla) if not name.startswith("_")} - {*vars(TorchXla)} == FROM_JAX

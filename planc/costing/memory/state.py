@@ -137,14 +137,15 @@ def passing_bytes(sharded: Sharded, params: Iterable[ParamSharding]) -> dict[Sec
     """
     plan = sharded.plan
     ahead = plan.buckets_ahead(sharded.stack.policy.prefetched - 1)
-    blocks = (1 + ahead + LANDING * (not sharded.stack.xla)) if plan.gather_per == "pass" else 0
+    blocks = 1 + ahead + LANDING * (not sharded.stack.xla)
     gathered, reduced = blocks * DTYPE_BYTES[plan.precision.compute], DTYPE_BYTES[plan.precision.reduce]
     found: dict[Section, PassingBytes] = {}
     for p in params:
         together = plan.bucket_layers if set(p.param.sections) & set(plan.model.blocks) else 1
         elements = together * param_elements(plan, p)
         whole_gradient = reduced * elements * bool(p.stored["grads"] and not p.param.frozen)
-        mine = gathered * elements * bool(p.stored["params"]), whole_gradient
+        again = bool(p.stored["params"]) and plan.gathers_each_pass(p.param.region)
+        mine = gathered * elements * again, whole_gradient
         for section in p.param.sections:
             others = found.get(section, (0.0, 0.0))
             found[section] = others[0] + mine[0], others[1] + mine[1]

@@ -739,4 +739,25 @@ FAULTS: tuple[Fault, ...] = (
         planted="found[name][0] + 1, found[name][1]",
         test="tests/cost/test_goodput.py::test_failures_are_counted_by_component",
     ),
+    Fault(
+        name="a backend of JAX asks the machine itself whether it has TPUs",
+        file="backends/xla/analysis/slices.py",
+        text="if not cluster.has_tpus or",
+        planted='if cluster.kind != "torus" or',
+        test="tests/house/test_where.py::test_a_question_has_one_answerer",
+    ),
+    Fault(
+        name="torch's memory asks for itself when parameters are gathered",
+        file="backends/cuda/analysis/peak_memory.py",
+        text="return self.roles.uses_fsdp and not self.plan.gathers_each_pass()",
+        planted='return self.roles.uses_fsdp and self.plan.gather_per != "pass"',
+        test="tests/house/test_where.py::test_a_question_has_one_answerer",
+    ),
+    Fault(
+        name="a new method of JAX's backend is torch_xla's too",
+        file="backends/xla/__init__.py",
+        text='    name = "xla"\n',
+        planted='    name = "xla"\n    profiles = True\n',
+        test="tests/house/test_backends.py::test_torch_xla_has_nothing_of_jax_by_accident",
+    ),
 )
