@@ -102,7 +102,7 @@ FROM_JAX = {
     *("attention_kernel", "audit", "dry_run", "launch_file", "launchers", "lockstep", "notes", "one_process"),
     *("parallelize", "peak_memory", "prober", "ranks", "realise", "shardings", "state_layout", "target"),
 }
-"""What torch_xla's backend has from JAX's, each looked at: a new one is answered for it too, or it overrides it."""
+"""Names that torch_xla has from the backend of JAX, each looked at: a new one is listed here, or overridden."""
 
 
 def test_torch_xla_has_nothing_of_jax_by_accident() -> None:
