@@ -171,7 +171,7 @@ def _gathers_twice(sharded: Sharded, o: OpSharding) -> bool:
     products of the backward, as it writes one group of ranks in two ways and takes them for two."""
     assert o.settle is not None
     scatters = o.op.kind == "matmul" and any(s.kind == "reduce_scatter" for s in o.settle.steps)
-    return scatters and pipelined(sharded.plan) and sharded.plan.cluster.kind != "torus"
+    return scatters and pipelined(sharded.plan) and not sharded.plan.cluster.has_tpus
 
 
 def _exchanges(move: Move) -> bool:
