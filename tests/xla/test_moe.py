@@ -174,6 +174,15 @@ def refused(*sentences: str, mesh: str = "fsdp 2 > tp 2", model: str = "mixtral_
     return [d.message for d in refusals(propagated(plan_of("refused", mesh, *sentences, model=model)))]
 
 
+def test_a_pipeline_maps_experts_over_axes_that_divide_them() -> None:
+    """Over all others XLA would sum the gradients of experts, and of their tokens, once more."""
+    head, pipeline = "shard heads over tp", "use pp over pp as 1f1b"
+    whole = plan_of("whole", "pp 2 > tp 2", head, pipeline, model="mixtral_micro")
+    assert "return _served(route, mlp, x, scores, params)" in emit(propagated(whole))
+    mesh = ("pp 2 > ep 2 > tp 2", "shard batch over ep", "use ep over ep", head, pipeline)
+    assert 'axes = {"ep"}' in emit(propagated(plan_of("divided", *mesh, model="mixtral_micro")))
+
+
 def test_a_view_without_common_parts_is_refused() -> None:
     view = "view ep 3 > efsdp 2 of fsdp, b for experts"
     sentences = ("shard batch over fsdp, b", view, "shard experts over ep")

@@ -28,6 +28,12 @@ class Experts(ExpertAxes):
         """The axes that divide the sequences of the tokens."""
         return self.emitted(self.plan.axes_of("sequence", "residual"))
 
+    @cached_property
+    def dividing(self) -> tuple[str, ...]:
+        """The axes that divide anything where tokens meet experts."""
+        resting = (a for p in self.params for axes in self.resting(p) for a in axes)
+        return tuple(dict.fromkeys((*self.tokens, *self.tensor, *self.exchange, *self.sequence, *resting)))
+
     @property
     def holders(self) -> int:
         """Number of ranks that the experts are divided over."""

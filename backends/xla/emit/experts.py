@@ -46,12 +46,7 @@ def experts(
     mean of so many.
     <mlp>
     """
-    tokens = ACTIVATIONS[<out>]
-    where = {name: EXPERTS[_pattern(name)] for name in params}
-    served = functools.partial(_served, route, mlp)
-    given, answers = (tokens, tokens, where), (tokens, P(EXPERTS_TOKENS, None))
     <mapped>
-    return mapped(x, scores, params)
 
 
 def unpicked(layers: int, experts: int) -> jax.Array:
@@ -59,6 +54,15 @@ def unpicked(layers: int, experts: int) -> jax.Array:
     zeros = jnp.zeros((layers, <number>, experts), jnp.int32)
     return with_sharding_constraint(zeros, P(None, EXPERTS_TOKENS, None))
 '''
+
+MAPPED = """
+tokens = ACTIVATIONS[<out>]
+where = {name: EXPERTS[_pattern(name)] for name in params}
+served = functools.partial(_served, route, mlp)
+given, answers = (tokens, tokens, where), (tokens, P(EXPERTS_TOKENS, None))
+<call>
+return mapped(x, scores, params)
+"""
 
 IN_PLACES = '''
 def _served(route: Any, mlp: Any, x: jax.Array, scores: jax.Array, params: Any) -> Any:
@@ -243,7 +247,6 @@ def _experts(experts: Experts) -> str:
         EXPERTS,
         mlp="\n".join(_mlp(experts)),
         number=str(_size(experts, experts.tokens)),
-        out=python_string(experts.combine.output),
         mapped=_mapped(experts),
     )
 
@@ -274,21 +277,22 @@ def _sequences(experts: Experts) -> str:
 
     In a pipeline nothing knows which ranks have the same tokens: their gradients are summed like others.
     """
-    plan = experts.plan
-    if plan.split is None or not pipelined(plan):
+    if not pipelined(experts.plan):
         return "MICROBATCH"
-    same = _size(experts, tuple(a.name for a in atoms(plan) if a.name not in (*experts.tokens, plan.split.axis)))
+    same = _size(experts, tuple(a for a in experts.dividing if a not in experts.tokens))
     return f"{same} * MICROBATCH" if same > 1 else "MICROBATCH"
 
 
 def _mapped(experts: Experts) -> str:
-    """The line that maps `_served` over the axes: all but the pipeline's, over which `layers` is written for one rank
-    already."""
-    split, where = experts.plan.split, "in_specs=given, out_specs=answers"
-    if split is None or not pipelined(experts.plan):
-        return f"mapped = jax.shard_map(served, {where}, axis_names=set(MESH))"
-    lines = [f"axes = set(MESH) - {{{python_string(split.axis)}}}"]
-    return "\n".join([*lines, f"mapped = jax.shard_map(served, {where}, axis_names=axes, check_vma=False)"])
+    """The lines that map `_served` over the axes: in a pipeline, for one of whose ranks `layers` is written already,
+    over those that divide something here, as gradients would be summed over all others too."""
+    call = "mapped = jax.shard_map(served, in_specs=given, out_specs=answers, axis_names=set(MESH))"
+    if pipelined(experts.plan):
+        if not experts.dividing:
+            return "return _served(route, mlp, x, scores, params)"
+        axes = f"axes = {{{', '.join(map(python_string, experts.dividing))}}}"
+        call = f"{axes}\n{call.replace('set(MESH)', 'axes, check_vma=False')}"
+    return fill(MAPPED, out=python_string(experts.combine.output), call=call)
 
 
 def _mlp(experts: Experts) -> list[str]:

@@ -482,6 +482,13 @@ FAULTS: tuple[Fault, ...] = (
         test="tests/xla/test_layouts.py::test_xla_is_told_of_what_each_rank_has_whole",
     ),
     Fault(
+        name="xla: a pipeline sums experts' gradients over ranks that hold the same",
+        file="backends/xla/emit/experts.py",
+        text="{', '.join(map(python_string, experts.dividing))}",
+        planted="*MESH",
+        test="tests/xla/test_moe.py::test_a_pipeline_maps_experts_over_axes_that_divide_them",
+    ),
+    Fault(
         name="xla: a pipeline gathers a gradient twice",
         file="backends/xla/emit/tables.py",
         text="return scatters and pipelined(sharded.plan) and",
