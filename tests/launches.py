@@ -86,7 +86,7 @@ def tier(name: str, in_ci: Collection[str], quick: Collection[str]) -> list[pyte
     return [pytest.mark.long] if name in in_ci else [pytest.mark.slow]
 
 
-def sampled(names: Iterable[str], every: int = 4) -> list[Any]:
+def sampled(names: Iterable[Any], every: int = 4) -> list[Any]:
     """Names as parameters of tests that differ little: `make test` takes one in `every`, CI all."""
     return [pytest.param(name, marks=[pytest.mark.long] if n % every else []) for n, name in enumerate(names)]
 

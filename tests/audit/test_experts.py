@@ -13,7 +13,7 @@ from tests.cuda.moe_cases import moe_case
 
 
 @pytest.mark.launch
-@pytest.mark.parametrize("name", ["moe_fsdp", "ep_fsdp", "capacity"])
+@pytest.mark.parametrize("name", [pytest.param("moe_fsdp", marks=pytest.mark.long), "ep_fsdp", "capacity"])
 def test_a_layout_with_experts_moves_what_was_predicted(name: str) -> None:
     """With a replay, which sends rows to their experts again, and Muon, which gathers updates, on one of them."""
     plan = moe_case(name)

@@ -26,7 +26,8 @@ def _program(schedule: str, *sentences: str) -> Program:
 
 
 @pytest.mark.launch
-@pytest.mark.parametrize("stage", [pytest.param(0, marks=pytest.mark.long), 1])
+@pytest.mark.long
+@pytest.mark.parametrize("stage", [0, 1])
 def test_counted_microbatches_are_as_if_they_had_run(stage: int) -> None:
     program = _program("1f1b")
     assert program.plan.microbatches == 8

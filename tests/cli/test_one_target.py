@@ -14,7 +14,7 @@ from tests.plans import BUNDLED, FIELD
 from tests.random_plans.promises import write
 from tests.random_plans.run import drawn_of
 
-QUICK = ("tiny", "tiny_moe", "gpt3_175b_a100", "llama3_8b_uneven", "llama3_70b_v6e", "llama3_8b_fp8_offload")
+QUICK = ("tiny_moe", "gpt3_175b_a100", "llama3_8b_uneven", "llama3_70b_v6e")
 """Plans for cuda, for xla, as a framework realises them, and one that its cluster's target refuses."""
 PLANS = [*BUNDLED, *FIELD]
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +60,7 @@ def plan_in(folder: Path, model: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("family", sampled(FAMILIES))
+@pytest.mark.parametrize("family", sampled(FAMILIES, 12))
 def test_a_familys_parameters_are_exact(family: str) -> None:
     module = model_on("meta", config_of(family))
     model = planc.model_of(module).model
@@ -80,7 +82,7 @@ def test_a_family_with_scans_has_the_parameters_of_its_class(experts: dict[str, 
     assert model.parameters == sum(p.numel() for p in model_on("meta", config).parameters())
 
 
-@pytest.mark.parametrize("family", sampled(sorted({*config_types()} - {*WITH_SCANS})))
+@pytest.mark.parametrize("family", sampled(sorted({*config_types()} - {*WITH_SCANS}), 8))
 def test_a_family_of_the_catalog_is_read_as_the_catalog_has_it(family: str) -> None:
     """Equal ops, tensors and parameters: every cost, collective and layout of one is that of the other. What the
     class's own code keeps beyond what its ops need is the one difference."""
@@ -161,11 +163,18 @@ def test_a_module_of_ones_own() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", [a.build(), b.build(), c.build(), foreign_layers.build()], ids=["a", "b", "c", "c_layers"]
+    "build",
+    [
+        pytest.param(a.build, id="a"),
+        pytest.param(b.build, id="b", marks=pytest.mark.long),
+        pytest.param(c.build, id="c"),
+        pytest.param(foreign_layers.build, id="c_layers", marks=pytest.mark.long),
+    ],
 )
-def test_modules_of_someone_who_has_not_read_the_matcher(module: nn.Module) -> None:
+def test_modules_of_someone_who_has_not_read_the_matcher(build: Callable[[], nn.Module]) -> None:
     """Fused layers head by head, raw weights and tables, positions of all sequences, a bias at a tied head, parts that
     a loop calls one by one."""
+    module = build()
     model = planc.model_of(module).model
     assert model.parameters == sum(p.numel() for p in module.parameters())
     roles, why = on_a_share(module, roles_of_module(module), 2)
@@ -173,7 +182,7 @@ def test_modules_of_someone_who_has_not_read_the_matcher(module: nn.Module) -> N
     assert roles.blocks[0].heads.whole == (("hd",) if isinstance(module, c.RawLM) else ())
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", sampled(WAYS, 2))
 def test_ways_of_writing_a_decoder(way: str) -> None:
     """Parts that a loop calls, halves with their norm inside, layers in sequence or in the block itself: bound, each
     computes what it did, to the bit, and takes a share of the heads and of the sequence."""
@@ -239,7 +248,7 @@ def code_of(model: Model) -> dict[tuple[str, str], Any]:
     return {(section, op.name): op for section, ops in model.ops.items() for op in ops if op.kind == "code"}
 
 
-@pytest.mark.parametrize("kind", WHOLE_CODE)
+@pytest.mark.parametrize("kind", sampled(WHOLE_CODE, 2))
 def test_code_that_no_op_is_stays_whole(kind: str) -> None:
     """Bound, it computes what it did, to the bit; attention beside it takes a share of heads and of the sequence."""
     module, tokens = WHOLE_CODE[kind](), torch.arange(24).view(2, 12)
@@ -275,9 +284,11 @@ def test_code_that_stays_whole_has_its_line_and_its_products() -> None:
     [
         ("apertus", {"channels.code"}),  # an activation with parameters
         ("bitnet", {"mixer.code", "channels.code"}),  # norms between attention and the layer behind it
-        ("diffllama", {"mixer.code"}),  # two attentions, less each other
-        ("ernie4_5_moe", {"channels.code"}),  # experts with a bias of their own
-        ("flex_olmo", {"channels.code"}),  # experts behind no norm
+        # two attentions, less each other
+        pytest.param("diffllama", {"mixer.code"}, marks=pytest.mark.long),
+        # experts with a bias of their own, and behind no norm
+        pytest.param("ernie4_5_moe", {"channels.code"}, marks=pytest.mark.long),
+        pytest.param("flex_olmo", {"channels.code"}, marks=pytest.mark.long),
         pytest.param("laguna", {"mixer.code", "channels.code"}, marks=pytest.mark.long),
         pytest.param("mamba", {"mixer.code"}, marks=pytest.mark.long),
         # recurrent blocks between those with attention
@@ -402,10 +413,15 @@ def test_a_kept_graph_is_the_one_that_was_read() -> None:
 )
 def test_a_saved_model_of_a_stranger_is_read_strictly(field: str, value: Any) -> None:
     """A model that planc wrote is read as pydantic reads a compiled plan; everything else is an error."""
-    plain = planc.model_of(Strange()).model.to_json()
+    plain = plain_model()
     assert read_noun(Model, plain) == read(Model, plain)
     with pytest.raises(ValueError, match=r".+"):
         refuse_mistakes({**plain, field: value})
+
+
+@cache
+def plain_model() -> dict[str, Any]:
+    return planc.model_of(Strange()).model.to_json()
 
 
 def refuse_mistakes(plain: dict[str, Any]) -> None:

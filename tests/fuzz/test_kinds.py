@@ -17,7 +17,7 @@ from tests.fuzz.tally import RESULTS, summed
 
 SEED = 20
 KINDS = kinds()
-COUNTS = {"plans": 100, "editor": 12, "presets": 15, "configs": 15, "schedules": 15, "checkpoints": 40}
+COUNTS = {"plans": 60, "editor": 8, "presets": 10, "configs": 10, "schedules": 10, "checkpoints": 20}
 ONCE = [(kind, path) for kind in KINDS.values() for path in corpus(kind)]
 
 
@@ -36,7 +36,7 @@ def test_an_input_is_always_the_same_and_falls_into_parts(name: str) -> None:
 def test_no_promise_is_broken(name: str, tmp_path: Path) -> None:
     kind, seen = KINDS[name], Counter[str]()
     kind.warm()
-    for index in range(COUNTS.get(name, 40)):
+    for index in range(COUNTS.get(name, 25)):
         folder = tmp_path / str(index)
         folder.mkdir()
         seen.update(kind.run(kind.make(SEED, index), folder, index))
