@@ -10,8 +10,9 @@ its gathers stay there on CPUs too.
 
 XLA unrolls a loop of one iteration, as over a block that is repeated once. On virtual CPU devices its gathers move out
 of the loop over microbatches too, but the forward's and the backward's apart: two executions over two microbatches and
-over four (the dense first layer of a DeepSeek with fsdp 2 > ep 2 and fsdp 2 > tp 2). On TPUs they are taken to share
-one that stays in that loop; no such program was read.
+over four (the dense first layer of a DeepSeek with fsdp 2 > ep 2 and fsdp 2 > tp 2). Experts', which the program asks
+for by itself in both, are one (a Mixtral of one layer, data 2 > expert 2). On TPUs they are taken to share one that
+stays in that loop; no such program was read.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from planc.backends.xla.analysis.pipeline import chunks, pipelined
-from planc.backends.xla.rules.rule import Rows, changed, platform
+from planc.backends.xla.rules.rule import Rows, changed, of_experts, platform
 from planc.ir.collective import Collective
 from planc.ir.sharding import Sharded
 
@@ -33,7 +34,8 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
     multiplied = {p for o in sharded.op.values() if o.op.kind == "matmul" for p in o.op.params}
     ends = [r for r in rows if _gathers(r, {"first", "last"})]
     unrolled = [r for r in rows if _gathers(r, once)]
-    again = {id(r) for r in (ends if everything else (*ends, *unrolled)) if r.phase == "backward"}
+    at_once = [*ends, *(r for r in unrolled if not everything or of_experts(sharded, r))]
+    again = {id(r) for r in at_once if r.phase == "backward"}
     stays = pipelined(sharded.plan) and (not everything or chunks(sharded.plan) > 1)
     free = [r for r in ends if not (stays and r.section == "last")]
     hoisted = {id(r) for r in free if everything or copied or r.tensor in multiplied}

@@ -489,6 +489,13 @@ FAULTS: tuple[Fault, ...] = (
         test="tests/xla/test_moe.py::test_a_pipeline_maps_experts_over_axes_that_divide_them",
     ),
     Fault(
+        name="xla: experts of one layer are said to be gathered for each pass",
+        file="backends/xla/rules/hoist_invariant_gathers.py",
+        text=" or of_experts(sharded, r))]",
+        planted=")]",
+        test="tests/xla/test_rules.py::test_drawn_plans_move_what_was_compiled[random_89]",
+    ),
+    Fault(
         name="xla: a pipeline gathers a gradient twice",
         file="backends/xla/emit/tables.py",
         text="return scatters and pipelined(sharded.plan) and",
