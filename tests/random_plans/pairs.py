@@ -1,7 +1,8 @@
 """Features of layouts that were trained together: each pair of them, counted over the lines of a campaign.
 
 Pairs that cannot stand together are not listed by hand. Two features contradict each other where many plans would be
-drawn with both, and none is; a stack refuses them together where all its refusals of such plans share a reason.
+drawn with both, and none is; a stack refuses them together where most of its refusals of such plans, or of all with one
+of the two, share a reason.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
-from itertools import combinations
+from itertools import chain, combinations
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,8 @@ def drawn(seeds: range) -> tuple[Counter[str], Counter[Pair], int]:
     return single, both, plans
 
 
+MOST = 0.75
+"""Share of the refusals that have a reason in common."""
 EXPECTED = 12
 """Plans in which two features would meet by chance: if so many meet in none, they contradict each other."""
 
@@ -166,12 +169,22 @@ def table(lines: Iterable[Line], seeds: range) -> Table:
     single, both, plans = drawn(seeds)
     trained = Counter(p for line in told if line["outcome"] != "refused" for p in combinations(line["features"], 2))
     found = Table(trained, {}, [], [])
+
+    def shared(*together: str) -> list[str]:
+        """Reasons, without their sentences, for most refusals of plans with these features: the rest may have been
+        refused for something else before it was looked for."""
+        reasons = [
+            {c.rpartition("`: ")[2] for c in line["codes"]} for line in told if {*together} <= {*line["features"]}
+        ]
+        counts = Counter(chain.from_iterable(reasons))
+        return sorted(reason for reason, count in counts.items() if count >= MOST * len(reasons))
+
+    alone = {f: () if any(f in pair for pair in trained) else shared(f) for f in FEATURES}
     for pair in combinations(FEATURES, 2):
-        reasons = [{*line["codes"]} for line in told if {*pair} <= {*line["features"]}]
         if trained[pair]:
             continue
-        if reasons and (shared := set.intersection(*reasons)):
-            found.refused[pair] = sorted(shared)
+        if reasons := {*shared(*pair), *alone[pair[0]], *alone[pair[1]]}:
+            found.refused[pair] = sorted(reasons)
         elif not both[pair] and single[pair[0]] * single[pair[1]] / plans >= EXPECTED:
             found.contrary.append(pair)
         else:
