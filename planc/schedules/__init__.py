@@ -1,6 +1,6 @@
-"""Pipeline schedules, one file each, found by scanning this folder. A file holds one `SCHEDULE`.
+"""Pipeline schedules, one per file; each file in this folder defines one `SCHEDULE`.
 
-`planc.pipeline` has the types that schedules are written in, and runs them with seconds for each stage.
+`planc.pipeline` defines the types that they use and simulates them with the seconds of each stage.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from planc.pipeline.schedule import Schedule
 
 @cache
 def schedules() -> dict[str, Schedule]:
-    """Every schedule by the name that a plan gives it, in the order in which they are listed to users."""
+    """Return every schedule by its name in plans, in the order in which users see them."""
     found: dict[str, Schedule] = {}
     for info in pkgutil.iter_modules(__path__):
         schedule: Schedule = importlib.import_module(f"{__name__}.{info.name}").SCHEDULE

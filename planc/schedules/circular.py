@@ -1,9 +1,9 @@
 """The circular pipeline of XLA: a scan over iterations that shifts every stage's output to the next rank.
 
 MaxText runs iteration i on rank r with microbatch (i - r) mod m of round (i - r) div m, so that all microbatches
-pass a chunk before the next one; the backward is the scan's transpose, in reverse order. These are the action lists
-of `looped_bfs`. Ranks run the same code: every stage must hold as many layers, and the garbage that a rank computes
-while the pipeline fills and drains takes as long as real microbatches (the bubble).
+run through one chunk before the next; the backward is the scan's transpose, in reverse order. The action lists are
+those of `looped_bfs`. All ranks run the same code: every stage must hold the same number of layers; while the pipeline
+fills and drains (the bubble), a rank computes garbage for as long as real microbatches would take.
 """
 
 from planc.pipeline.schedule import Need, Schedule, Shape
@@ -11,8 +11,8 @@ from planc.schedules.looped_bfs import rank_actions
 
 
 def need(shape: Shape) -> Need | None:
-    """The requirement that each rank stores an equal share of the inputs, MaxText's microbatches per stage; None where
-    `shape` meets it."""
+    """Require a multiple of the ranks as microbatches, since each rank stores an equal share of the inputs (MaxText's
+    microbatches per stage); None if `shape` meets this."""
     if shape.microbatches % shape.ranks == 0:
         return None
     return Need(f"a multiple of {shape.ranks}", -(-shape.microbatches // shape.ranks) * shape.ranks)

@@ -1,7 +1,7 @@
 """DualPipe: microbatches from both ends of the pipeline (DeepSeek-AI 2024, DeepSeek-V3, section 3.2.1).
 
-Rank r holds stage r of the pipeline that goes down the ranks, and stage P - 1 - r, which is its stage of the pipeline
-that goes up: every parameter lies on two ranks. Even microbatches go down, odd ones up.
+Rank r holds stage r for the pipeline that runs down the ranks and stage P - 1 - r for the one that runs up, so two
+ranks hold each parameter. Even microbatches run down, odd ones up.
 """
 
 from planc.pipeline.actions import Action, Repeat
@@ -10,9 +10,9 @@ from planc.schedules.dualpipev import one_direction
 
 
 def rank_actions(shape: Shape, rank: int) -> list[Repeat]:
-    """The actions of rank `rank`: those of DualPipeV on half as many ranks as `shape` has.
+    """Return the actions of rank `rank`: those of DualPipeV on half the ranks of `shape`.
 
-    Chunk 0 of a rank is its stage in the pipeline that enters nearer to it.
+    Chunk 0 of a rank is its stage in the pipeline whose first rank is nearer.
     """
     ranks = shape.ranks
     outer = min(rank, ranks - 1 - rank)
@@ -28,8 +28,7 @@ def rank_actions(shape: Shape, rank: int) -> list[Repeat]:
 
 
 def need(shape: Shape) -> Need | None:
-    """The requirement of as many microbatches in both directions, each at least one per rank; None where `shape` meets
-    it."""
+    """Require equally many microbatches in both directions, at least one per rank each; None if `shape` meets this."""
     minimum = 2 * shape.ranks
     if shape.microbatches % 2 == 0 and shape.microbatches >= minimum:
         return None

@@ -1,7 +1,7 @@
 """DualPipeV: DualPipe folded into a V, without the second copy of the parameters.
 
 The two directions of DualPipe (DeepSeek-AI 2024, DeepSeek-V3, section 3.2.1) become the two chunks of a rank. The
-eight steps are those of the published implementation (github.com/deepseek-ai/DualPipe, dualpipev.py).
+eight steps follow the published implementation (github.com/deepseek-ai/DualPipe, dualpipev.py).
 """
 
 from planc.pipeline.actions import Action, Repeat
@@ -9,24 +9,24 @@ from planc.pipeline.schedule import Need, Schedule, Shape, minimum_microbatches,
 
 
 class _RankList:
-    """The action list of a rank under construction; `stages` are those of chunk 0 and chunk 1, each of which counts
-    its own microbatches. Postponed gradients of weights run first in, first out."""
+    """Builds the action list of a rank. `stages` are the stages of chunks 0 and 1; each chunk counts its own
+    microbatches. Postponed weight gradients run first in, first out."""
 
     def __init__(self, stages: tuple[int, ...]) -> None:
         self.stages = stages
         self.repeats: list[Repeat] = []
         self.forwards, self.backwards = [0, 0], [0, 0]
         self.pending: list[Action] = []
-        """Actions that the next call of `repeat` takes."""
+        """Actions that the next call of `repeat` appends."""
         self.postponed: list[Action] = []
 
     def forward(self, chunk: int, *, overlaps_next: bool = False) -> None:
-        """The next forward of a chunk."""
+        """Add the next forward of a chunk."""
         self.pending.append(Action("forward", self.stages[chunk], self.forwards[chunk], overlaps_next))
         self.forwards[chunk] += 1
 
     def backward(self, chunk: int, *, input_only: bool = False) -> None:
-        """The whole backward; or the gradient of the input only, the weights' being postponed."""
+        """Add the next backward of a chunk; with `input_only`, postpone its weight gradient."""
         stage, number = self.stages[chunk], self.backwards[chunk]
         self.pending.append(Action("backward_input" if input_only else "backward", stage, number))
         self.backwards[chunk] += 1
@@ -34,18 +34,18 @@ class _RankList:
             self.postponed.append(Action("backward_weight", stage, number))
 
     def weight(self) -> None:
-        """The oldest postponed gradient of weights, if any."""
+        """Add the oldest postponed weight gradient, if any."""
         if self.postponed:
             self.pending.append(self.postponed.pop(0))
 
     def overlapped(self, forward: int, backward: int) -> None:
-        """A forward of one chunk beside a backward of the other."""
+        """Add a forward of one chunk that overlaps a backward of the other."""
         self.forward(forward, overlaps_next=True)
         self.backward(backward)
 
     def repeat(self, times: int) -> None:
-        """Append the pending actions, `times` over. More than once only if they hold each kind and chunk once and
-        leave no gradient of weights postponed."""
+        """Append the pending actions `times` times. `times` > 1 requires that they contain each kind and chunk at most
+        once and postpone no weight gradient."""
         actions, self.pending = tuple(self.pending), []
         for action in actions:
             if action.kind != "backward_weight":
@@ -56,7 +56,7 @@ class _RankList:
 
 
 def one_direction(ranks: int, rank: int, microbatches: int, stages: tuple[int, ...]) -> list[Repeat]:
-    """The action list of a rank that holds these two stages; rank `ranks` - 1 holds the innermost two of the V."""
+    """Return the action list of a rank with these two stages; rank `ranks` - 1 holds the innermost two of the V."""
     made = _RankList(stages)
     inner = ranks - rank - 1
     _warm_up(made, inner, rank)
@@ -79,7 +79,7 @@ def _warm_up(made: _RankList, inner: int, rank: int) -> None:
 
 
 def _steady_state(made: _RankList, inner: int, steady: int) -> None:
-    """Steps 4 and 5: F0 beside B1, F1 beside B0; then B1, F1 beside B0."""
+    """Steps 4 and 5: F0 overlaps B1, F1 overlaps B0; then B1, F1 overlaps B0."""
     if inner == 0:  # the first pair runs one after the other: rank - 1 waits for this forward
         made.forward(0)
         made.backward(1)
@@ -95,7 +95,7 @@ def _steady_state(made: _RankList, inner: int, steady: int) -> None:
 
 
 def _cool_down(made: _RankList, inner: int, rank: int) -> None:
-    """Steps 6 to 8: B1 B0, from the middle on with the gradients of weights postponed; W I0; W."""
+    """Steps 6 to 8: B1 B0, with weight gradients postponed in the second half; W I0; W."""
     half, odd = (rank + 1) // 2, rank % 2 == 1
     made.backward(1)
     made.backward(0)
@@ -112,13 +112,12 @@ def _cool_down(made: _RankList, inner: int, rank: int) -> None:
 
 
 def rank_actions(shape: Shape, rank: int) -> list[Repeat]:
-    """The actions of rank `rank`, which holds stage `rank` of the first half of the V and stage 2 P - 1 - `rank` of the
-    second."""
+    """Return the actions of rank `rank`, which holds stages `rank` and 2 P - 1 - `rank` of the V."""
     return one_direction(shape.ranks, rank, shape.microbatches, stages_at("v", shape.ranks, 2, rank))
 
 
 def need(shape: Shape) -> Need | None:
-    """The requirement of the first rank's warm-up, two microbatches per rank; None where `shape` meets it."""
+    """Require two microbatches per rank, for the first rank's warm-up; None if `shape` meets this."""
     return minimum_microbatches(2 * shape.ranks, shape)
 
 

@@ -5,7 +5,7 @@ from planc.pipeline.schedule import Schedule, Shape
 
 
 def rank_actions(shape: Shape, rank: int) -> list[Repeat]:
-    """Never called: there are no lists but those of the file."""
+    """Never called: the plan holds the action lists of the file."""
     raise AssertionError("the action lists of a csv schedule are in its plan")
 
 

@@ -8,7 +8,7 @@ from planc.pipeline.schedule import Schedule, Shape
 
 
 def rank_actions(shape: Shape, rank: int) -> list[Repeat]:
-    """All forwards of rank `rank`, then all backwards in the same order. No steady state alternates them."""
+    """Return all forwards of rank `rank`, then all backwards in the same order."""
     forwards = Repeat(shape.microbatches, (Action("forward", rank, 0),))
     backwards = Repeat(shape.microbatches, (Action("backward", rank, 0),))
     return [forwards, backwards]

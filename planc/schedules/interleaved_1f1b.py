@@ -9,9 +9,9 @@ from planc.pipeline.schedule import Schedule, Shape, whole_rounds
 
 
 def stream(shape: Shape, rank: int, kind: Kind, begin: int = 0) -> InstructionStream:
-    """One `kind` of action of rank `rank` in order, from time slot `begin` on.
+    """Return the actions of one `kind` of rank `rank` in order, starting at time slot `begin`.
 
-    Round by round; in a round chunk by chunk, backwards from the last chunk on; in a chunk microbatch by microbatch.
+    Rounds contain chunks (backwards start at the last one), chunks contain microbatches.
     """
     chunks = range(shape.chunks) if kind == "forward" else range(shape.chunks - 1, -1, -1)
     one_round = [Repeat(shape.round, (Action(kind, rank + chunk * shape.ranks, 0),)) for chunk in chunks]
@@ -19,8 +19,7 @@ def stream(shape: Shape, rank: int, kind: Kind, begin: int = 0) -> InstructionSt
 
 
 def rank_actions(shape: Shape, rank: int) -> list[Repeat]:
-    """The actions of rank `rank`: backwards begin after the warm-up forwards; in the steady state they alternate; the
-    cool-down is backwards."""
+    """Return the actions of rank `rank`: warm-up forwards, alternating forwards and backwards, cool-down backwards."""
     warm_up = (shape.chunks - 1) * shape.round + 2 * (shape.ranks - rank - 1)
     warm_up = min(warm_up, shape.chunks * shape.microbatches)
     return interleave(stream(shape, rank, "forward"), stream(shape, rank, "backward", warm_up))

@@ -1,4 +1,4 @@
-"""Interleaved zero bubble: gradients of weights are postponed to fill the bubble (ZB-H1 of Qi et al. 2023)."""
+"""Interleaved zero bubble: weight gradients are postponed to fill the bubble (ZB-H1 of Qi et al. 2023)."""
 
 from planc.pipeline.actions import Repeat, interleave
 from planc.pipeline.schedule import Schedule, Shape, whole_rounds
@@ -6,10 +6,10 @@ from planc.schedules.interleaved_1f1b import stream
 
 
 def rank_actions(shape: Shape, rank: int) -> list[Repeat]:
-    """The actions of rank `rank`, with half the warm-up of interleaved 1F1B.
+    """Return the actions of rank `rank`, with half the warm-up of interleaved 1F1B.
 
-    Gradients of weights lag `rank` microbatches behind those of the inputs: the last ones run in the cool-down, where
-    1F1B idles.
+    Weight gradients run `rank` microbatches after input gradients; the last ones run in the cool-down, where 1F1B
+    idles.
     """
     every = shape.chunks * shape.microbatches
     warm_up = min((shape.chunks - 1) * shape.round + shape.ranks - rank - 1, every)

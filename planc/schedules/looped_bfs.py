@@ -8,8 +8,7 @@ from planc.pipeline.schedule import Schedule, Shape
 
 
 def rank_actions(shape: Shape, rank: int) -> list[Repeat]:
-    """All forwards of rank `rank` chunk by chunk, then all backwards in the opposite order. No steady state alternates
-    them."""
+    """Return all forwards of rank `rank`, chunk by chunk, then all backwards in the opposite order."""
     stages, microbatches = range(rank, shape.stages, shape.ranks), shape.microbatches
     forwards = [Repeat(microbatches, (Action("forward", s, 0),)) for s in stages]
     backwards = [Repeat(microbatches, (Action("backward", s, microbatches - 1),), step=-1) for s in reversed(stages)]

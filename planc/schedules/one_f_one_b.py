@@ -9,8 +9,7 @@ from planc.pipeline.schedule import Need, Schedule, Shape, minimum_microbatches
 
 
 def rank_actions(shape: Shape, rank: int) -> list[Repeat]:
-    """The actions of rank `rank`: as many warm-up forwards as stages follow, so that P - `rank` microbatches are in
-    flight.
+    """Return the actions of rank `rank`: P - `rank` - 1 warm-up forwards keep P - `rank` microbatches in flight.
 
     >>> from planc.pipeline.actions import unrolled
     >>> " ".join(a.text for a in unrolled(rank_actions(Shape(ranks=3, chunks=1, microbatches=5), 0)))
@@ -26,8 +25,7 @@ def rank_actions(shape: Shape, rank: int) -> list[Repeat]:
 
 
 def need(shape: Shape) -> Need | None:
-    """The requirement of at least one microbatch per stage, fewer of which torch refuses; None where `shape`
-    meets it."""
+    """Require at least one microbatch per stage, as torch does; None if `shape` meets this."""
     return minimum_microbatches(shape.ranks, shape)
 
 

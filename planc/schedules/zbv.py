@@ -6,11 +6,11 @@ from planc.pipeline.schedule import Schedule, Shape, stages_at
 BACKWARD: tuple[tuple[tuple[Kind, int], ...], ...] = tuple(
     (("backward_input", chunk), ("backward_weight", chunk)) for chunk in (0, 1)
 )
-"""Both parts of a backward, by chunk."""
+"""Input and weight gradient of a backward, by chunk."""
 
 
 class _RankList:
-    """The action list of a rank under construction. Counts the microbatches of each kind and chunk."""
+    """Builds the action list of a rank; counts the microbatches of each kind and chunk."""
 
     def __init__(self, stages: tuple[int, ...]) -> None:
         self.stages = stages
@@ -18,7 +18,7 @@ class _RankList:
         self.next: dict[tuple[Kind, int], int] = {}
 
     def add(self, times: int, *actions: tuple[Kind, int]) -> None:
-        """Append these kinds on these chunks, one after the other, `times` over."""
+        """Append these kinds on these chunks, in sequence, `times` times."""
         first = []
         for kind, chunk in actions:
             number = self.next.get((kind, chunk), 0)
@@ -28,13 +28,13 @@ class _RankList:
             self.repeats.append(Repeat(times, tuple(first)))
 
     def count(self, kind: Kind, chunk: int) -> int:
-        """Actions of a kind on a chunk so far."""
+        """Return the number of actions of a kind on a chunk so far."""
         return self.next.get((kind, chunk), 0)
 
 
 def rank_actions(shape: Shape, rank: int) -> list[Repeat]:
-    """The actions of rank `rank`, built for at least 2 P - 1 microbatches, which fill the V; those of missing ones are
-    left out."""
+    """Return the actions of rank `rank`: build them for at least 2 P - 1 microbatches, which fill the V, then drop
+    those beyond the plan's."""
     ranks, filled = shape.ranks, max(2 * shape.ranks - 1, shape.microbatches)
     made = _RankList(stages_at("v", ranks, 2, rank))
     _warm_up(made, ranks, rank)
@@ -52,7 +52,7 @@ def _warm_up(made: _RankList, ranks: int, rank: int) -> None:
 
 
 def _steady_state(made: _RankList, microbatches: int) -> None:
-    """A forward and a backward of chunk 0, the same of chunk 1, until their forwards run out."""
+    """Alternate between chunks 0 and 1, a forward and a backward each, until their forwards run out."""
     left = microbatches - made.count("forward", 0)
     made.add(left, ("forward", 0), *BACKWARD[0], ("forward", 1), *BACKWARD[1])
     left = microbatches - made.count("forward", 1)
@@ -60,7 +60,7 @@ def _steady_state(made: _RankList, microbatches: int) -> None:
 
 
 def _cool_down(made: _RankList, ranks: int, rank: int) -> None:
-    """The last gradients of inputs as early as possible, those of weights in the gaps and at the end."""
+    """Run the last input gradients as early as possible, weight gradients in the gaps and at the end."""
     made.add(rank, ("backward_input", 0), ("backward_input", 1))
     made.add(ranks - rank, *BACKWARD[0])
     for chunk in (1, 0):
