@@ -1,7 +1,7 @@
-"""Elasticities of a step: by how many percent it is shorter when one figure of the machine is one percent better.
+"""Elasticities of step time: percent saved for each percent by which one figure of the machine improves.
 
-Each bandwidth, latency and rate is made better by itself, and the step is timed again with the same collectives. The
-figure with the largest saving is the upgrade that buys most.
+Improve each bandwidth, latency and rate alone and time the step again with the same collectives. The figure with the
+largest saving is the most useful upgrade.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from planc.ir.base import Value
 from planc.ir.hardware import Cluster, Link
 
 BETTER = 0.01
-"""The part by which a figure is better."""
+"""Relative improvement of a figure, a fraction."""
 Figure = Callable[[float], Cluster]
-"""The cluster with a figure that is so many times better."""
+"""Returns the cluster with one figure improved by a factor."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Elasticity(Value):
-    """One figure of the machine."""
+    """Effect of one figure of the machine on step time."""
 
     figure: str
     elasticity: float
-    """Percent of the step for each percent of the figure."""
+    """Percent of step time saved for each percent by which the figure improves."""
     twice_s: float
-    """Seconds that the step is shorter when the figure is twice as good."""
+    """Seconds saved per step when the figure is twice as good."""
 
 
 def elasticities(costed: CostedPlan) -> tuple[Elasticity, ...]:

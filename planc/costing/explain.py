@@ -19,7 +19,7 @@ from planc.sharding.stage_assignment import microbatches_each
 
 @dataclass(frozen=True, kw_only=True)
 class Seconds(Value):
-    """Some seconds of the slowest rank class's step. `part` is the report's part that they are in."""
+    """A contribution, in seconds, to the slowest rank class's step. `part` is the report's part that contains it."""
 
     part: str
     name: str

@@ -30,7 +30,7 @@ class Bundle:
 
 
 class Core:
-    """The switches of any network. Sets of them are the bits of a number."""
+    """The switches of any network. An integer bitmask represents a set of switches."""
 
     def __init__(self, near: Mapping[int, Mapping[int, Bundle]]) -> None:
         self._number = {v: i for i, v in enumerate(near)}

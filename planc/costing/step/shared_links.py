@@ -1,7 +1,7 @@
-"""Links that transfers of state and of activations share while both run, on machines that are written as graphs.
+"""Contention between state and activation transfers that run at once, on machines described as graphs.
 
-A step waits for most transfers of activations. Meanwhile its transfers of state go on where their links are free, and
-with half of a link that both use.
+A step blocks on most activation transfers. State transfers continue meanwhile: at full rate on links of their own, at
+half rate on links that both use.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LinkSeconds:
-    """Seconds of some transfers, one after the other, and those in which their links send."""
+    """Seconds of a sequence of transfers, and the seconds in which their links are busy."""
 
     total_s: float = 0.0
     sent: tuple[tuple[LinkLoads, float], ...] = ()
-    """Seconds in which the busiest links of collectives send, by what these leave on all links."""
+    """Busy seconds of the collectives' busiest links, by the loads of the collectives on all links."""
 
     def times(self, count: float) -> LinkSeconds:
         """These transfers `count` times.
@@ -37,7 +37,7 @@ NOTHING = LinkSeconds()
 
 
 def summed(each: Iterable[LinkSeconds]) -> LinkSeconds:
-    """All of `each`, one after the other.
+    """Return the sum of `each`: all transfers in sequence.
 
     >>> summed([LinkSeconds(1.0), LinkSeconds(2.0)]).total_s
     3.0
@@ -52,8 +52,8 @@ def summed(each: Iterable[LinkSeconds]) -> LinkSeconds:
 
 
 def beside(state: LinkSeconds, waits: LinkSeconds) -> tuple[float, LinkSeconds]:
-    """Seconds by which transfers of `state` end after those of activations that a step `waits` for, and the part of
-    the latter in which they do not run.
+    """Return the seconds by which transfers of `state` outlast the activation transfers that a step `waits` for, and
+    the part of the latter in which no state transfer runs.
 
     >>> beside(LinkSeconds(3.0), LinkSeconds(2.0))  # no link is used by both
     (1.0, LinkSeconds(total_s=0.0, sent=()))
@@ -69,11 +69,11 @@ def beside(state: LinkSeconds, waits: LinkSeconds) -> tuple[float, LinkSeconds]:
 
 
 def at_once_s(one: tuple[float, float], other: tuple[float, float]) -> float:
-    """Seconds until two collectives, `one` and the `other`, that begin at once have ended, with one link in common:
-    each has its seconds, and those in which the link sends for it.
+    """Return the seconds until two collectives that start together and share one link have both finished.
 
-    Each has half of the link while both run. The one with less to send there ends first, and has kept the other from
-    what half a link lacks of the latter's own pace. Never less than the link sends for both.
+    `one` and `other` are pairs: the seconds of the collective alone, and those in which it keeps the link busy. While
+    both run, each gets half of the link; the one with less to send finishes first and slows the other down only as far
+    as the other needs more than half. At least the busy seconds of both.
 
     >>> at_once_s((2.0, 1.0), (4.0, 4.0)), at_once_s((2.0, 2.0), (3.0, 3.0)), at_once_s((1.0, 1.0), (4.0, 2.0))
     (5.0, 5.0, 4.0)
@@ -84,7 +84,7 @@ def at_once_s(one: tuple[float, float], other: tuple[float, float]) -> float:
 
 
 def _by_link(state: Mapping[LinkLoads, float], waits: Mapping[LinkLoads, float]) -> Iterable[tuple[float, float]]:
-    """Seconds in which the links that may be the busiest send state, and activations."""
+    """Yield, for each link that may be the busiest, its busy seconds for state and for activations."""
     if not state or not waits:
         return
     from planc.costing.routes.joint import joint_shares
