@@ -22,7 +22,7 @@ MIN_WINDOW_S = 0.25
 
 
 class ContentionMeter:
-    """Processor time used on this machine since the object was made."""
+    """Measures how much processor time other processes use on this machine from its creation on."""
 
     def __init__(self, stat: Path = STAT) -> None:
         self._stat = stat
@@ -30,7 +30,7 @@ class ContentionMeter:
         self._before_s = taken_s(stat)
 
     def others_share(self, own_s: float) -> float:
-        """Share of processor time that other processes used since then; our own used `own_s` seconds."""
+        """Share of processor time that other processes have used since then; our own used `own_s` seconds."""
         before, now = self._before_s, taken_s(self._stat)
         if before is None or now is None:
             return 0.0
@@ -48,9 +48,9 @@ class ContentionMeter:
 
 
 def own_s(windows_s: Sequence[float], share: float) -> float:
-    """Seconds of one call, from several windows of calls during which other processes used `share` of the processors.
+    """Estimate the seconds of one call from windows of calls in which other processes used `share` of the processors.
 
-    The fastest window, or the mean less that share where no window was undisturbed.
+    The fastest window, or the mean times (1 - `share`) if that is less.
     """
     return min(min(windows_s), sum(windows_s) / len(windows_s) * (1 - share))
 

@@ -37,14 +37,14 @@ ITERATIONS = 20
 TRIED = 4
 """Iterations from each start; the best one is continued."""
 FAR = 0.2
-"""Relative error from which on a step is named that the fitted numbers do not reach."""
+"""Relative error above which a step is reported as badly fitted."""
 MIN_IMPROVEMENT = 2e-3
 """Relative improvement of the loss below which the iteration stops."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Calibrated:
-    """The machines with fitted numbers, and each probe's and step's seconds by them."""
+    """The cluster with fitted numbers, and the seconds that it predicts for each probe and step."""
 
     cluster: Cluster
     parameters: tuple[Parameter, ...]
@@ -63,7 +63,7 @@ class Calibrated:
 
     @property
     def far(self) -> tuple[str, ...]:
-        """Names of the steps that stay off by more than `FAR`."""
+        """Names of the steps whose relative error after the fit exceeds `FAR`."""
         return tuple(s.name for s in self.steps if abs(s.predicted_s(self.cluster) / s.seconds - 1) > FAR)
 
 
