@@ -1,4 +1,4 @@
-"""Plans of two versions of a repository, beside each other."""
+"""Compare the plans of two versions of a repository."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Pair:
 
     @property
     def kind(self) -> Kind:
-        """The plan's fate; one that is `wrong` has errors before and after, and not the same ones."""
+        """How the plan changed; `wrong` means that both versions have errors, and not the same ones."""
         if self.before is None or self.after is None:
             return "new" if self.before is None else "gone"
         if self.found is not None:
@@ -40,7 +40,7 @@ class Pair:
 
     @property
     def findings(self) -> tuple[list[Diagnostic], list[Diagnostic]]:
-        """Findings that only the later version has, and those that only the earlier one has, whatever their line."""
+        """Findings of the later version only and of the earlier version only, ignoring line numbers."""
         before, after = ([] if e is None else list(e.report.diagnostics) for e in (self.before, self.after))
         old, new = ({(d.code, d.message) for d in found} for found in (before, after))
         gone = [d for d in before if (d.code, d.message) not in new]
@@ -48,7 +48,7 @@ class Pair:
 
     @property
     def sentences(self) -> list[str]:
-        """Lines of the plan's own file that changed, as those of a unified diff: `-old`, `+new`."""
+        """Changed lines of the plan's own file, as in a unified diff: `-old`, `+new`."""
         from difflib import unified_diff
 
         compared = unified_diff(_own_text(self.before), _own_text(self.after), n=0, lineterm="")
@@ -62,7 +62,7 @@ def _own_text(examined: Examined | None) -> list[str]:
 
 
 def pair(name: str, before: Examined | None, after: Examined | None, names: tuple[str, str]) -> Pair:
-    """The plan called `name` in two versions, which the differences call by `names`."""
+    """Compare the plan `name` in two versions; `names` are the names of the versions in the differences."""
     found = None
     if before is not None and after is not None and before.costed is not None and after.costed is not None:
         found = diff(before.costed, after.costed, names=names)
