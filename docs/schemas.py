@@ -29,8 +29,8 @@ from type_schemas import (
 
 from planc.calibration.parameters import Parameter
 from planc.cli.schemas import file_name
-from planc.compare.diff import Change, Diff
-from planc.compare.placement import Placement
+from planc.compare.diff import Diff, PlanChange
+from planc.compare.placement import RankPlacement
 from planc.compare.resharding_bytes import ReshardingBytes
 from planc.compare.same_training import Apart
 from planc.compare.sweep import Costs
@@ -259,7 +259,7 @@ def schemas() -> dict[str, Schema]:
                 **of_fields(Diff, "a", "b"),
                 "targets": array(nullable(one_of(Target))),
                 "target": nullable(one_of(Target)),
-                "changes": array(of_type(Change)),
+                "changes": array(of_type(PlanChange)),
                 "losses": exactly(**losses),
                 "checkpoint": nullable(of_type(ReshardingBytes)),
             },
@@ -295,7 +295,7 @@ def schemas() -> dict[str, Schema]:
         _answer(
             "planc.place/1",
             "Answer of `planc place`; `device_order` is the device of each rank of the plan's mesh.",
-            of_fields(Placement),
+            of_fields(RankPlacement),
         ),
         _answer(
             "planc.what_if/1",

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from planc.frameworks.runs import ROWS
 from planc.interop.system import System
 from planc.interop.systems import systems
-from planc.interop.table import Row, rows
+from planc.interop.table import FieldRow, rows
 
 ROW_CHARACTERS = 120
 """Names of noted fields in one row of a table, so that a change of one is one short line in a diff."""
@@ -67,7 +67,7 @@ def _page(system: System) -> str:
     return "\n".join(parts) + "\n\n[All systems](index.md)\n"
 
 
-def _lines(found: list[Row], done: str) -> list[str]:
+def _lines(found: list[FieldRow], done: str) -> list[str]:
     if done == "noted":
         reasons = dict.fromkeys(r.becomes for r in found)
         return [
@@ -90,7 +90,7 @@ def _rows_of(names: Iterable[str]) -> list[list[str]]:
     return rows_of_names
 
 
-def _default(row: Row) -> str:
+def _default(row: FieldRow) -> str:
     if row.default is None:
         return "none"
     value = row.default if not isinstance(row.default, tuple) else ", ".join(map(str, row.default))

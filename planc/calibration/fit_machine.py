@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from planc.calibration.fit import STEP, plain, rounded, shown, solved, with_field
 from planc.calibration.machine_tables import table_sentences, with_measured_tables, without_tables
 from planc.calibration.parameters import Parameter, Place
-from planc.calibration.probes import STREAMED, Measured, MeasuredStep, neighbour_group, predicted_s
+from planc.calibration.probes import STREAMED, MeasuredProbe, MeasuredStep, neighbour_group, predicted_s
 from planc.costing.machine.collective_time import ring_share
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.hardware import Cluster
@@ -49,14 +49,14 @@ class Calibrated:
     cluster: Cluster
     parameters: tuple[Parameter, ...]
     values: tuple[float, ...]
-    probes: tuple[Measured, ...]
+    probes: tuple[MeasuredProbe, ...]
     steps: tuple[MeasuredStep, ...]
 
-    def fitted_s(self, probe: Measured) -> float:
+    def fitted_s(self, probe: MeasuredProbe) -> float:
         """Seconds of `probe` by the fitted numbers; a table would give back what it was made of."""
         return predicted_s(probe.probe, without_tables(self.cluster))
 
-    def error(self, probe: Measured) -> float:
+    def error(self, probe: MeasuredProbe) -> float:
         """Relative error of the fitted numbers for `probe`, a fraction: their seconds over the measured ones, less
         one."""
         return self.fitted_s(probe) / probe.seconds - 1
@@ -103,9 +103,9 @@ def parameters_of(cluster: Cluster, *, tabled: bool = False) -> tuple[Parameter,
 
 def calibrate(
     cluster: Cluster,
-    measured: Sequence[Measured],
+    measured: Sequence[MeasuredProbe],
     steps: Sequence[MeasuredStep] = (),
-    tabled: Sequence[Measured] = (),
+    tabled: Sequence[MeasuredProbe] = (),
 ) -> Calibrated:
     """The machines' numbers by these measurements, on `cluster` as it was declared.
 
@@ -197,7 +197,7 @@ def _putting(base: Cluster, parameters: Sequence[Parameter]) -> Put:
 class _FitProblem:
     """The least-squares problem: measured seconds, and the function that predicts them."""
 
-    probes: Sequence[Measured]
+    probes: Sequence[MeasuredProbe]
     steps: Sequence[MeasuredStep]
     logs: Array
     """Logarithms of the measured seconds."""
@@ -257,7 +257,7 @@ class _FitProblem:
         return best
 
 
-def _weights(measured: Sequence[Measured], steps: Sequence[MeasuredStep]) -> list[float]:
+def _weights(measured: Sequence[MeasuredProbe], steps: Sequence[MeasuredStep]) -> list[float]:
     """Weights that give each kind of probe the same total."""
     counts: dict[str, int] = {}
     for m in measured:
@@ -270,7 +270,7 @@ def _weights(measured: Sequence[Measured], steps: Sequence[MeasuredStep]) -> lis
 # Peaks.
 
 
-def _peaks(cluster: Cluster, measured: Sequence[Measured]) -> Cluster:
+def _peaks(cluster: Cluster, measured: Sequence[MeasuredProbe]) -> Cluster:
     """The machine with the best measured rates as peaks, where the chip has no data sheet."""
     chip, levels = cluster.chip, cluster.levels
     if chip.cores:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 
-from planc.calibration.probes import LARGE, STREAMED, Measured
+from planc.calibration.probes import LARGE, STREAMED, MeasuredProbe
 from planc.costing.compute.attention import FLASH_BACKWARD
 from planc.ir.hardware import Cluster
 from planc.ir.op_tables import BY_DTYPE, COLLECTIVES, OpTable, TableOp
@@ -30,7 +30,7 @@ def table_probes(dtypes: Iterable[str], *, large: bool = False) -> list[Probe]:
     return found + [Probe(kind="attention_backward", sizes=s, dtype=dtype) for s in attended]
 
 
-def with_measured_tables(cluster: Cluster, measured: Sequence[Measured]) -> Cluster:
+def with_measured_tables(cluster: Cluster, measured: Sequence[MeasuredProbe]) -> Cluster:
     """`cluster` with the tables of these measurements: those of its chip, and of the link or level that groups of
     neighbours cross. Rates above a chip's peak, which is rounded, are at it."""
     points: dict[tuple[TableOp, str, int], dict[tuple[int, ...], float]] = {}

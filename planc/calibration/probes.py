@@ -60,7 +60,7 @@ def neighbour_group(cluster: Cluster, group: int) -> DeviceGroup:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class MeasuredProbe:
     """A probe and the seconds of one call: the fastest of several windows of calls."""
 
     probe: Probe

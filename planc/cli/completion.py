@@ -10,7 +10,7 @@ from planc.diag.quoting import shell_word
 
 
 @dataclass(frozen=True, kw_only=True)
-class Option:
+class CommandOption:
     """An option of a command: its spellings, and the values that it takes."""
 
     flags: tuple[str, ...]
@@ -25,7 +25,7 @@ class Command:
 
     name: str
     about: str
-    options: tuple[Option, ...]
+    options: tuple[CommandOption, ...]
     words: tuple[str, ...]
 
 
@@ -43,8 +43,8 @@ def _command(name: str, about: str, parser: argparse.ArgumentParser) -> Command:
     return Command(name=name, about=about, options=tuple(options), words=tuple(words))
 
 
-def _option(action: argparse.Action) -> Option:
-    return Option(
+def _option(action: argparse.Action) -> CommandOption:
+    return CommandOption(
         flags=tuple(action.option_strings),
         about=" ".join((action.help or "").replace("%%", "%").split()),
         takes_value=action.nargs != 0,
@@ -109,7 +109,7 @@ def zsh(commands: Sequence[Command]) -> Iterator[str]:
     yield 'if [ "$funcstack[1]" = _planc ]; then _planc "$@"; else compdef _planc planc; fi'
 
 
-def _spec(flag: str, option: Option) -> str:
+def _spec(flag: str, option: CommandOption) -> str:
     """An option as `_arguments` reads it."""
     value = f":value:({' '.join(option.choices)})" if option.choices else ":value:_files" if option.takes_value else ""
     return f"*{flag}[{_of_zsh(option.about)}]{value}"

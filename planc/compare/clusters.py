@@ -86,14 +86,14 @@ class OnCluster:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class RunBounds:
     """The bounds of the plan's `expect` sentences on the run: `days` and `price`, infinite where it has none."""
 
     days: float = float("inf")
     price: float = float("inf")
 
     @classmethod
-    def of(cls, expects: Iterable[Expect]) -> Limits:
+    def of(cls, expects: Iterable[Expect]) -> RunBounds:
         """The strictest upper bounds among `expects`: days, and a price in its currency."""
         least = {"days": float("inf"), "price": float("inf")}
         for expect in expects:
@@ -109,7 +109,7 @@ class Clusters:
     file: str
     currency: str
     """The currency of all prices; empty where a cluster has none."""
-    limits: Limits
+    limits: RunBounds
     rows: tuple[OnCluster, ...]
 
     @property
@@ -174,7 +174,7 @@ def compare(
             currencies.
         OSError: the file cannot be read.
     """
-    text, rows, limits = read(path), [], Limits()
+    text, rows, limits = read(path), [], RunBounds()
     own_sentence(text, "train")
     for choice in choices:
         if on_cluster is not None:
@@ -193,7 +193,7 @@ def compare(
             continue
         plan = build_file(path, set, unsaved={path.resolve(): best.text}).plan
         assert plan is not None
-        limits = Limits.of(plan.expects)
+        limits = RunBounds.of(plan.expects)
         on = OnCluster(cluster=choice.cluster, devices=plan.cluster.devices, best=best, target=found.target)
         rows.append(on)
     return Clusters(file=str(path), currency=_currency(rows), limits=limits, rows=tuple(rows))

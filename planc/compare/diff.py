@@ -32,7 +32,7 @@ SAME = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
+class PlanChange:
     """One thing that is not the same. `a` or `b` is None where a plan has nothing of the kind."""
 
     part: Part
@@ -52,7 +52,7 @@ class Diff(InNotebook):
     b: str
     targets: tuple[Target | None, Target | None]
     """The target that each is costed for, as `planc check` costs it; None: any correct program."""
-    changes: tuple[Change, ...]
+    changes: tuple[PlanChange, ...]
     apart: tuple[Apart, ...]
     checkpoint: ReshardingBytes | None
 
@@ -107,16 +107,16 @@ def diff(a: CostedPlan, b: CostedPlan, *, names: tuple[str, str]) -> Diff:
 # The plan.
 
 
-def _targets(a: CostedPlan, b: CostedPlan) -> Iterator[Change]:
+def _targets(a: CostedPlan, b: CostedPlan) -> Iterator[PlanChange]:
     if a.target != b.target:
-        yield Change(part="plan", name="target", unit="", a=a.target or NO_TARGET, b=b.target or NO_TARGET)
+        yield PlanChange(part="plan", name="target", unit="", a=a.target or NO_TARGET, b=b.target or NO_TARGET)
 
 
-def _plan(one: Plan, other: Plan) -> Iterator[Change]:
+def _plan(one: Plan, other: Plan) -> Iterator[PlanChange]:
     for name, say in SETTINGS.items():
         a, b = say(one), say(other)
         if a != b:
-            yield Change(part="plan", name=name, unit="", a=a, b=b)
+            yield PlanChange(part="plan", name=name, unit="", a=a, b=b)
 
 
 def _machines(plan: Plan) -> str:
@@ -188,7 +188,7 @@ SETTINGS: dict[str, Callable[[Plan], str | None]] = {
 # Layouts.
 
 
-def _shards(one: Sharded, other: Sharded) -> Iterator[Change]:
+def _shards(one: Sharded, other: Sharded) -> Iterator[PlanChange]:
     """Layouts that differ, those of one kind together; a name that only one model has is no layout."""
     layouts = [{**_params(s), **_activations(s)} for s in (one, other)]
     groups: dict[tuple[str, str], list[str]] = {}
@@ -196,7 +196,7 @@ def _shards(one: Sharded, other: Sharded) -> Iterator[Change]:
         if name in layouts[1] and layouts[0][name] != layouts[1][name]:
             groups.setdefault((layouts[0][name], layouts[1][name]), []).append(name)
     for (a, b), names in groups.items():
-        yield Change(part="shards", name=_first_names(names), unit="", a=a, b=b, names=tuple(names))
+        yield PlanChange(part="shards", name=_first_names(names), unit="", a=a, b=b, names=tuple(names))
 
 
 def _first_names(names: list[str]) -> str:
@@ -239,7 +239,7 @@ def _axes(mesh: Mesh, names: tuple[str, ...]) -> str:
 # Numbers.
 
 
-def _collectives(a: CostedPlan, b: CostedPlan) -> Iterator[Change]:
+def _collectives(a: CostedPlan, b: CostedPlan) -> Iterator[PlanChange]:
     """Calls and bytes of each kind on the slowest stage of each plan."""
     sums = [_collective_totals(costed) for costed in (a, b)]
     for key in sorted({**sums[0], **sums[1]}):
@@ -257,7 +257,7 @@ def _collective_totals(costed: CostedPlan) -> dict[tuple[str, str, str], tuple[f
     return found
 
 
-def _memory(a: CostedPlan, b: CostedPlan) -> Iterator[Change]:
+def _memory(a: CostedPlan, b: CostedPlan) -> Iterator[PlanChange]:
     for part in MEMORY:
         yield from _number(
             "memory", part, "GiB", getattr(a.memory.per_device_gib, part), getattr(b.memory.per_device_gib, part)
@@ -265,7 +265,7 @@ def _memory(a: CostedPlan, b: CostedPlan) -> Iterator[Change]:
     yield from _number("memory", "capacity", "GiB", a.memory.capacity_gib, b.memory.capacity_gib)
 
 
-def _step(a: CostedPlan, b: CostedPlan) -> Iterator[Change]:
+def _step(a: CostedPlan, b: CostedPlan) -> Iterator[PlanChange]:
     for name in STEP:
         unit = {"mfu": "share", "tokens_per_s_per_device": "tokens/s"}.get(name, "s")
         peaks = (a.step.peak, b.step.peak) if name == "mfu" else ()
@@ -275,7 +275,7 @@ def _step(a: CostedPlan, b: CostedPlan) -> Iterator[Change]:
         )
 
 
-def _run(a: CostedPlan, b: CostedPlan) -> Iterator[Change]:
+def _run(a: CostedPlan, b: CostedPlan) -> Iterator[PlanChange]:
     """Days, device hours and price of the whole run, of plans that give them; prices in one currency."""
     currencies = {c.run.currency for c in (a, b) if c.run is not None and c.run.price is not None}
     units = {"days": "days", "device_hours": "hours"} | ({"price": currencies.pop()} if len(currencies) == 1 else {})
@@ -285,9 +285,9 @@ def _run(a: CostedPlan, b: CostedPlan) -> Iterator[Change]:
             yield from _number("run", name, unit or "", *pair)
 
 
-def _number(part: Part, name: str, unit: str, a: float | None, b: float | None) -> Iterator[Change]:
+def _number(part: Part, name: str, unit: str, a: float | None, b: float | None) -> Iterator[PlanChange]:
     if a is None or b is None or abs(a - b) > SAME * max(abs(a), abs(b)):
-        yield Change(part=part, name=name, unit=unit, a=a, b=b)
+        yield PlanChange(part=part, name=name, unit=unit, a=a, b=b)
 
 
 # The checkpoint.

@@ -77,7 +77,7 @@ class LevelTraffic:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Placement:
+class RankPlacement:
     """The answer. `device_order` holds the device of each rank of the plan's mesh that makes it the best order's mesh;
     None where that is the order of the ranks."""
 
@@ -101,7 +101,7 @@ class Placement:
         return {"format": FORMAT, **asdict(self)}
 
 
-def place(costed: CostedPlan) -> tuple[Placement, Mesh]:
+def place(costed: CostedPlan) -> tuple[RankPlacement, Mesh]:
     """The best order of the mesh axes of `costed`, a plan with its cost, and the mesh in that order.
 
     Raises ValueError, in words for the user, where the mesh has more than MOST_AXES axes that could change places.
@@ -115,7 +115,7 @@ def place(costed: CostedPlan) -> tuple[Placement, Mesh]:
     best = orders.seconds[chosen][1]
     rows = costed.timed.mine
     traffic = tuple(_traffic(plan, best, rows))
-    answer = Placement(
+    answer = RankPlacement(
         plan=plan.name,
         target=costed.target,
         devices=mesh.devices,

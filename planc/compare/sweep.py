@@ -35,7 +35,7 @@ class Costs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class SweepRow:
     """The plan at one value. `costs` are None where it has errors of its own; `why` says what it cannot be."""
 
     value: int
@@ -62,7 +62,7 @@ class Sweep:
 
     file: str
     over: Over
-    rows: tuple[Row, ...]
+    rows: tuple[SweepRow, ...]
 
     def to_json(self) -> dict[str, Any]:
         rows = [
@@ -113,17 +113,19 @@ def sweep(
     return Sweep(file=str(path), over=over, rows=tuple(_rows(path, varied, over, given, target)))
 
 
-def _rows(path: Path, varied: Varied, over: Over, given: dict[str, int], target: AnyTarget | None) -> Iterator[Row]:
+def _rows(
+    path: Path, varied: Varied, over: Over, given: dict[str, int], target: AnyTarget | None
+) -> Iterator[SweepRow]:
     for value in over.values:
         try:
             text = at(varied, over.name, value)
         except NotWrittenError as error:
-            yield Row(value=value, why=str(error))
+            yield SweepRow(value=value, why=str(error))
         else:
             yield _row(value, examine(path, set=given, target=target, unsaved={path.resolve(): text}))
 
 
-def _row(value: int, checked: Examined) -> Row:
+def _row(value: int, checked: Examined) -> SweepRow:
     report = checked.report
     costs = None
     if report.step is not None and report.memory is not None:
@@ -139,4 +141,6 @@ def _row(value: int, checked: Examined) -> Row:
             memory_gib=memory.per_device_gib.total,
             capacity_gib=memory.capacity_gib,
         )
-    return Row(value=value, devices=report.devices, target=report.target, costs=costs, diagnostics=report.diagnostics)
+    return SweepRow(
+        value=value, devices=report.devices, target=report.target, costs=costs, diagnostics=report.diagnostics
+    )

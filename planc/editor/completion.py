@@ -10,7 +10,7 @@ from typing import Literal
 
 from planc.checks import rules
 from planc.diag.span import Source
-from planc.editor.opened import Opened, Settings, names_in
+from planc.editor.opened import EditorSettings, Opened, names_in
 from planc.editor.verbs import manual
 from planc.ir.target import TARGETS
 from planc.syntax.expected_tokens import MARK, Follow, follow
@@ -21,7 +21,7 @@ MOST_FILES = 200
 
 
 @dataclass(frozen=True)
-class Candidate:
+class Replacement:
     """A replacement of the word from `start` up to the cursor; `about` describes it."""
 
     text: str
@@ -31,7 +31,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _WordPlace:
     """The word under the cursor begins at `start`; `before` is the sentence up to it."""
 
     text: str
@@ -44,7 +44,7 @@ class _Place:
         return self.before.split(maxsplit=1)[0]
 
 
-def complete(opened: Opened, offset: int, unsaved: Mapping[Path, str], settings: Settings) -> list[Candidate]:
+def complete(opened: Opened, offset: int, unsaved: Mapping[Path, str], settings: EditorSettings) -> list[Replacement]:
     """Completions at `offset` of the opened text, in planc's order.
 
     `unsaved` are texts of open files by path, which go before those on disk.
@@ -55,19 +55,19 @@ def complete(opened: Opened, offset: int, unsaved: Mapping[Path, str], settings:
     if not place.before.strip():
         return _verbs(opened, place)
     if place.before.count('"') % 2:
-        return [Candidate(f, "file", "a file beside the plan", place.start) for f in _files(opened, place)]
+        return [Replacement(f, "file", "a file beside the plan", place.start) for f in _files(opened, place)]
     what = follow(place.before)
     if what is None:
         return []
     names = list(_names(opened, place, what, unsaved, settings))
     verbs = place.before.rstrip().endswith(":")
     keywords = [
-        Candidate(k, "verb" if verbs else "keyword", manual(k) if verbs else "", place.start) for k in what.keywords
+        Replacement(k, "verb" if verbs else "keyword", manual(k) if verbs else "", place.start) for k in what.keywords
     ]
     return [*names, *keywords]
 
 
-def _place(text: str, offset: int) -> _Place | None:
+def _place(text: str, offset: int) -> _WordPlace | None:
     """The sentence and the word at an offset; None in a comment."""
     line = text[:offset].rpartition("\n")[2]
     quoted = line.rpartition('"') if line.split("#")[0].count('"') % 2 else None
@@ -77,19 +77,19 @@ def _place(text: str, offset: int) -> _Place | None:
     marked = list(logical_lines(Source.of("", text[:start] + MARK)))
     if not marked or not marked[-1].text.endswith(MARK):
         return None
-    return _Place(text, offset, start, marked[-1].text[: -len(MARK)])
+    return _WordPlace(text, offset, start, marked[-1].text[: -len(MARK)])
 
 
-def _verbs(opened: Opened, place: _Place) -> list[Candidate]:
+def _verbs(opened: Opened, place: _WordPlace) -> list[Replacement]:
     header = opened.file.header
     first = header is None or header.span.line == opened.text.count("\n", 0, place.start) + 1
     hardware = header is not None and header.verb == "hardware"
     machines = VERBS[VERBS.index("chip") :]
     usual = [v for v in VERBS if v not in HEADERS and (v in machines) == hardware]
-    return [Candidate(v, "verb", manual(v), place.start) for v in ([*HEADERS, *usual] if first else usual)]
+    return [Replacement(v, "verb", manual(v), place.start) for v in ([*HEADERS, *usual] if first else usual)]
 
 
-def _files(opened: Opened, place: _Place) -> Iterator[str]:
+def _files(opened: Opened, place: _WordPlace) -> Iterator[str]:
     """Plans to import, or configs to read, in the plan's folder and one below."""
     ending = "*.json" if place.verb == "model" else "*.plan"
     folder = opened.path.parent
@@ -98,20 +98,20 @@ def _files(opened: Opened, place: _Place) -> Iterator[str]:
 
 
 def _names(
-    opened: Opened, place: _Place, what: Follow, unsaved: Mapping[Path, str], settings: Settings
-) -> Iterator[Candidate]:
+    opened: Opened, place: _WordPlace, what: Follow, unsaved: Mapping[Path, str], settings: EditorSettings
+) -> Iterator[Replacement]:
     if place.verb == "on" and place.before.split() == ["on"]:
-        yield from (Candidate(t, "name", "a target", place.start) for t in TARGETS)
+        yield from (Replacement(t, "name", "a target", place.start) for t in TARGETS)
     elif what.code:
-        yield from (Candidate(c, "code", rule.page.title, place.start) for c, rule in rules().items())
+        yield from (Replacement(c, "code", rule.page.title, place.start) for c, rule in rules().items())
     else:
         for about, legal in _legal_names(opened, place, what, unsaved, settings).items():
             kind: Kind = "unit" if about.startswith("a unit") else "name"
-            yield from (Candidate(name, kind, about, place.start) for name in legal if name)
+            yield from (Replacement(name, kind, about, place.start) for name in legal if name)
 
 
 def _legal_names(
-    opened: Opened, place: _Place, what: Follow, unsaved: Mapping[Path, str], settings: Settings
+    opened: Opened, place: _WordPlace, what: Follow, unsaved: Mapping[Path, str], settings: EditorSettings
 ) -> dict[str, tuple[str, ...]]:
     """Legal names at the mark, by description: the rest of the sentence follows it, else the shortest ending."""
     line_end = place.text.find("\n", place.offset)

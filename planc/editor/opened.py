@@ -23,7 +23,7 @@ LIBRARY = ("plans/hardware/", "plans/layouts/")
 
 
 @dataclass(frozen=True)
-class Settings:
+class EditorSettings:
     """Settings of an editor: the target whose collectives are shown, and numbers that `let` names."""
 
     target: AnyTarget | None = None
@@ -82,7 +82,7 @@ class Opened:
                 yield parse_text(source.text, name)
 
 
-def open_file(path: Path, text: str, unsaved: Mapping[Path, str], settings: Settings) -> Opened:
+def open_file(path: Path, text: str, unsaved: Mapping[Path, str], settings: EditorSettings) -> Opened:
     """Check a text that may not be on disk. `unsaved` holds every open text by resolved path."""
     file = parse_text(text if len(text) <= MAX_BYTES else "", path.name)
     if file.header is not None and file.header.verb != "plan":
@@ -95,7 +95,7 @@ def open_file(path: Path, text: str, unsaved: Mapping[Path, str], settings: Sett
     return Opened(path, text, file, checked, checked.report.diagnostics, lookups)
 
 
-def names_in(path: Path, text: str, unsaved: Mapping[Path, str], settings: Settings) -> tuple[NameLookup, ...]:
+def names_in(path: Path, text: str, unsaved: Mapping[Path, str], settings: EditorSettings) -> tuple[NameLookup, ...]:
     """The names that are looked up while `text` is read; nothing is costed. `unsaved` are texts of open files by
     path."""
     file = parse_text(text, path.name)

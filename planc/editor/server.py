@@ -21,11 +21,11 @@ from pygls.workspace.position_codec import PositionCodec
 
 from planc.diag.diagnostic import Diagnostic
 from planc.diag.span import Span
-from planc.editor.completion import Candidate, complete
+from planc.editor.completion import Replacement, complete
 from planc.editor.definition import definition
 from planc.editor.diagnostics import quick_fix, shown
 from planc.editor.hover import hover
-from planc.editor.opened import Opened, Settings, open_file
+from planc.editor.opened import EditorSettings, Opened, open_file
 from planc.editor.positions import Positions
 from planc.editor.symbols import symbols
 from planc.editor.work import Work
@@ -66,7 +66,7 @@ class PlanServer(LanguageServer):
 
     def __init__(self) -> None:
         super().__init__("planc", __version__, text_document_sync_kind=lsp.TextDocumentSyncKind.Full)
-        self.settings = Settings()
+        self.settings = EditorSettings()
         self._work = Work()
         self._looked: dict[str, tuple[object, Opened]] = {}
         """By open file: the open texts it was read from, and what came of it."""
@@ -263,12 +263,12 @@ def _read(path: Path) -> str:
         return ""
 
 
-def settings(options: Any) -> Settings:
+def settings(options: Any) -> EditorSettings:
     """The settings in `options`, like `{"target": "xla", "set": {"nodes": 8}}`; anything else is left out."""
     given = options if isinstance(options, dict) else {}
     target, values = given.get("target"), given.get("set")
     whole = {n: v for n, v in values.items() if type(v) is int and 0 <= v <= 10**12} if isinstance(values, dict) else {}
-    return Settings(target if target in (*TARGETS, NO_TARGET) else None, whole)
+    return EditorSettings(target if target in (*TARGETS, NO_TARGET) else None, whole)
 
 
 def make_server() -> PlanServer:
@@ -369,7 +369,7 @@ def _register_requests(server: PlanServer) -> None:
         return await server.answer(params.text_document.uri, work, LONG_PATIENCE_S) or []
 
 
-def _item(candidate: Candidate, number: int, offset: int, positions: Positions) -> lsp.CompletionItem:
+def _item(candidate: Replacement, number: int, offset: int, positions: Positions) -> lsp.CompletionItem:
     """`sort_text` keeps planc's order."""
     replaced = lsp.Range(positions.position(candidate.start), positions.position(offset))
     return lsp.CompletionItem(

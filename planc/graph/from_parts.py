@@ -10,7 +10,7 @@ from planc.graph.links import Cable, LinkKind, MachineLinks, Vertex, added_share
 from planc.graph.symmetry import Address, Digit, Symmetry
 from planc.ir.cache import cached_on
 from planc.ir.garbage import gc_paused
-from planc.ir.hardware import Cluster, Link, OwnGraph, Part
+from planc.ir.hardware import Cluster, GraphPart, Link, OwnGraph
 
 INSIDE = (-1, -1)
 """The two digits of a chip in its node, where a vertex does not move with them."""
@@ -92,7 +92,7 @@ class GraphBuilder:
         """Links between two vertices."""
         self.cables.append(Cable(one, other, self.links[link], links, share))
 
-    def node(self, part: Part, name: str, *above: int, cards: int = 1) -> list[int]:
+    def node(self, part: GraphPart, name: str, *above: int, cards: int = 1) -> list[int]:
         """The chips of a node on its switch, `cards` blocks of them; `above` are the digits of the node's place."""
         unit, count, link = self.new_unit(name), part.numbers["chips"], self.links[part.links["link"]]
         switch = self.add(f"{name}.switch", "switch", unit, ("switch", (*INSIDE, *above)))
@@ -106,12 +106,12 @@ class GraphBuilder:
         self.cables += [Cable(chip, switch, link) for chip in chips]
         return chips
 
-    def rack(self, part: Part) -> None:
+    def rack(self, part: GraphPart) -> None:
         """Chips on one switch."""
         self.digits = (Digit(part.numbers["chips"]), Digit(1))
         self.node(part, part.name)
 
-    def rail(self, part: Part) -> None:
+    def rail(self, part: GraphPart) -> None:
         """Nodes whose chips with the same number meet on a switch: a rail, or several where `leaf` nodes fill one."""
         n = part.numbers
         self.digits = _digits(Digit(n["chips"]), Digit(1), n)
@@ -124,7 +124,7 @@ class GraphBuilder:
                     self.join(chips[j][i], rails[-1], part.links["out"])
         self.spines(part, rails)
 
-    def fat_tree(self, part: Part) -> None:
+    def fat_tree(self, part: GraphPart) -> None:
         """Nodes with their cards on one leaf, leaves on every spine. Chips share cards in equal blocks."""
         n, count = part.numbers, part.numbers["cards"]
         if n["chips"] % count == 0:
@@ -144,14 +144,14 @@ class GraphBuilder:
             self.cables += [Cable(card, leaf, out) for card in cards]
         self.spines(part, leaves)
 
-    def spines(self, part: Part, leaves: list[int]) -> None:
+    def spines(self, part: GraphPart, leaves: list[int]) -> None:
         """Every leaf on every spine by `uplinks` links."""
         for s in range(part.numbers["spines"]):
             spine = self.add(f"{part.name}.spine{s}", "spine", -1, (f"spine{s}", (*INSIDE, -1, -1)))
             for leaf in leaves:
                 self.join(leaf, spine, part.links["up"], part.numbers["uplinks"])
 
-    def dragonfly(self, part: Part) -> None:
+    def dragonfly(self, part: GraphPart) -> None:
         """Groups of switches, all of a group joined with each other; each two groups by one link, in turn."""
         n = part.numbers
         self.digits = (
@@ -174,7 +174,7 @@ class GraphBuilder:
             one, other = groups[g][(h - 1) % n["switches"]], groups[h][g % n["switches"]]
             self.join(one, other, part.links["up"], n["uplinks"])
 
-    def torus(self, part: Part) -> None:
+    def torus(self, part: GraphPart) -> None:
         """A switch for every chip, joined with the next along every dimension; `wrap = 1` closes them all."""
         at: dict[tuple[int, ...], int] = {}
         unit = self.new_unit(part.name)
@@ -196,7 +196,7 @@ def _digits(chip: Digit, card: Digit, n: dict[str, int]) -> tuple[Digit, ...]:
     return (chip, card, Digit(n["leaf"]), Digit(n["nodes"] // n["leaf"])) if n["nodes"] % n["leaf"] == 0 else ()
 
 
-PARTS: dict[str, Callable[[GraphBuilder, Part], None]] = {
+PARTS: dict[str, Callable[[GraphBuilder, GraphPart], None]] = {
     "rack": GraphBuilder.rack,
     "rail": GraphBuilder.rail,
     "fat_tree": GraphBuilder.fat_tree,
@@ -205,7 +205,7 @@ PARTS: dict[str, Callable[[GraphBuilder, Part], None]] = {
 }
 
 
-def links_of(part: Part) -> int:
+def links_of(part: GraphPart) -> int:
     """Number of cables that a part will have, without making them."""
     n = part.numbers
     if part.kind == "rack":

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import NamedTuple, get_args
 
 from planc.graph.links import MachineLinks, VertexKind
-from planc.ir.hardware import Part
+from planc.ir.hardware import GraphPart
 
 KINDS = tuple(kind for kind in get_args(VertexKind) if kind != "die")
 """Kinds of points that are written by name."""
@@ -44,7 +44,7 @@ class Mistake(NamedTuple):
     points: tuple[str, ...] = ()
 
 
-def mistake_of_part(part: Part) -> Mistake | None:
+def mistake_of_part(part: GraphPart) -> Mistake | None:
     """The first mistake in the numbers of `part`, which has all that its kind needs."""
     n = part.numbers
     if "leaf" in n and n["nodes"] > n["leaf"] and not n["spines"]:

@@ -17,7 +17,7 @@ that keep whole state; data-parallel ranks that divide state as `zero` says; con
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shape:
+class DecoderShape:
     """The sizes of a decoder, and what tells its family from others.
 
     Sizes are whole numbers, 0 where the model has no such thing: `kv_heads` 0 are as many as `heads`, `head_dim` 0 is
@@ -75,7 +75,7 @@ class TrainingSetup:
 
     name: str
     model: str = ""
-    shape: Shape | None = None
+    shape: DecoderShape | None = None
     graph: Model | None = field(default=None, compare=False)
     """The model's ops and parameters, where they are known: for the names of ops."""
     cluster: str = ""

@@ -6,7 +6,7 @@ from functools import cache
 
 from planc.catalog import build_model, model_names
 from planc.diag.fast_dataclass import dataclass
-from planc.interop.setup import Shape
+from planc.interop.setup import DecoderShape
 from planc.ir.model import Model
 
 
@@ -26,7 +26,7 @@ class Family:
     latent: bool = False
     routed: bool = False
 
-    def has(self, shape: Shape) -> bool:
+    def has(self, shape: DecoderShape) -> bool:
         """True if the family's models have the shape's norms, positions, biases, head and experts."""
         own = (self.rms_norm, self.rotary, self.gated, self.biased, self.query_norm, self.tied)
         asked = (shape.rms_norm, shape.rotary, shape.gated, shape.biased, shape.query_norm, shape.tied)
@@ -56,7 +56,7 @@ FAMILIES = (
 """Architectures of the catalog whose sizes a `model` sentence may change."""
 
 
-def model_words(shape: Shape) -> str:
+def model_words(shape: DecoderShape) -> str:
     """Words after `model` in a plan: the published name where every size is its own, else a name and the sizes that
     differ.
 
@@ -88,14 +88,14 @@ def model_words(shape: Shape) -> str:
 _SIZES = (*_GROUPED, *_LATENT, "shared_ffn", "vocab", "positions", "mtp_layers")
 
 
-def _sizes(shape: Shape) -> dict[str, int]:
+def _sizes(shape: DecoderShape) -> dict[str, int]:
     """The sizes of a shape that are more than nothing, with those filled in that it leaves to its heads."""
     filled = {"kv_heads": shape.kv_heads or shape.heads, "head_dim": shape.head_dim or shape.embed // shape.heads}
     found = {name: filled.get(name) or getattr(shape, name) for name in _SIZES}
     return {name: size for name, size in found.items() if size}
 
 
-def _unlike(shape: Shape, wanted: dict[str, int], model: Model) -> str:
+def _unlike(shape: DecoderShape, wanted: dict[str, int], model: Model) -> str:
     """The first difference between `model` and the shape, in words for the user; empty where there is none."""
     implied = {"kv_heads": model.sizes["heads"], **model.sizes}
     for name in _SIZES:
@@ -118,13 +118,13 @@ def _relatives(family: Family) -> tuple[str, ...]:
     return tuple(sorted(names, key=lambda n: (len(n), n)))
 
 
-def shape_of(model: Model) -> Shape | None:
+def shape_of(model: Model) -> DecoderShape | None:
     """The shape of `model`; None for one of a family that FAMILIES does not list."""
     family = next((f for f in FAMILIES if build_model(f.name).family == model.family and f.tied == model.tied), None)
     if family is None:
         return None
     sizes = {name: model.sizes.get(name, 0) for name in family.sizes}
-    return Shape(
+    return DecoderShape(
         **{"ffn": 0, **sizes},
         rms_norm=family.rms_norm,
         rotary=family.rotary,
@@ -145,7 +145,7 @@ def _dense_layers(model: Model) -> int:
     return routed.index(True) if True in routed else 0
 
 
-def _architecture(shape: Shape) -> str:
+def _architecture(shape: DecoderShape) -> str:
     words = [
         "RMSNorm" if shape.rms_norm else "LayerNorm",
         "rotary positions" if shape.rotary else "learned positions",

@@ -55,7 +55,7 @@ VERBS = {
 
 
 @dataclass(frozen=True)
-class Row:
+class FieldRow:
     """A field: its name, its default, and what is done with it; the verbs of the sentences that it takes part in, or
     why it is refused or makes no difference; True where an export sets it."""
 
@@ -66,15 +66,15 @@ class Row:
     written: bool
 
 
-def rows(system: System) -> tuple[Row, ...]:
+def rows(system: System) -> tuple[FieldRow, ...]:
     """The fields of `system`, in the order of its table. Fields that are only noted stand for all that match them."""
     settings = settings_of_fields(system)
 
-    def row(field: Field) -> Row:
+    def row(field: Field) -> FieldRow:
         verbs = dict.fromkeys(VERBS[s] for s in settings.get(field.name, ()))
         becomes = ", ".join(f"`{verb}`" for verb in verbs) if field.treatment == "read" else field.why
         written = any(name in system.writes for name in (field.name, *field.aliases))
-        return Row(field.name, field.default, field.treatment, becomes, written)
+        return FieldRow(field.name, field.default, field.treatment, becomes, written)
 
     return tuple(row(field) for field in system.fields)
 

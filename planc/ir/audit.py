@@ -180,7 +180,7 @@ class LiveBuffer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Overlap:
+class OperationOverlap:
     """One operation over one axis in a compiled program: bytes that it does not wait for, beside the seconds that are
     predicted to be exposed."""
 
@@ -233,7 +233,7 @@ class CompilerReport:
     """Bytes of all buffers at the fullest moment, by the order of the program's instructions; 0 where it has none."""
     buffers: tuple[LiveBuffer, ...] = ()
     """The largest of them, the largest first."""
-    overlap: tuple[Overlap, ...] = ()
+    overlap: tuple[OperationOverlap, ...] = ()
     """Each operation over each axis."""
 
     def to_json(self) -> dict[str, Any]:

@@ -162,7 +162,7 @@ PartKind = Literal["rack", "rail", "fat_tree", "dragonfly", "torus"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part(Value):
+class GraphPart(Value):
     """A regular part of a graph: its points and links follow from a few numbers."""
 
     name: Name
@@ -200,7 +200,7 @@ class OwnGraph(Value):
     """A machine written as a graph of links: regular parts, and the rest link by link."""
 
     links: tuple[Link, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[GraphPart, ...]
     points: tuple[Points, ...]
     wires: tuple[Wire, ...]
 

@@ -24,7 +24,7 @@ StepKind = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class RedistributionStep:
     """One collective (or a free local slice) of a redistribution.
 
     `dim` is the tensor dim that is gathered, scattered or sliced; an all_to_all gathers `dim` and
@@ -45,7 +45,7 @@ class Move:
     before: Layout
     partial: tuple[str, ...] = ()
     after: Layout
-    steps: tuple[Step, ...]
+    steps: tuple[RedistributionStep, ...]
     cause: Cause | None = None
 
 

@@ -17,7 +17,7 @@ from planc.diag.span import Span
 from planc.graph.from_parts import MOST_LINKS, GraphBuilder, links_of, links_of_graph
 from planc.graph.links import MachineLinks
 from planc.graph.soundness import KINDS, LINKS, MAY_BE_ZERO, NUMBERS, mistake_of_part, mistake_of_whole
-from planc.ir.hardware import Chip, Link, OwnGraph, Part, PartKind, Points, Wire
+from planc.ir.hardware import Chip, GraphPart, Link, OwnGraph, PartKind, Points, Wire
 from planc.language.draft import Draft
 from planc.language.verbs.hardware import Declared, declared_name, read_chip, read_link
 from planc.language.verbs.measured import check_owners, with_chip_tables
@@ -43,7 +43,7 @@ class ReadGraph:
 def read_graph(sentence: Sentence, declared: Declared, draft: Draft) -> ReadGraph | None:
     """The machine of `sentence`, a `graph`, with the other sentences `declared` in its file; None when one is wrong."""
     before = len(draft.diagnostics)
-    reader = _Reader(declared, draft)
+    reader = _GraphReader(declared, draft)
     if len(declared.names("graph")) > 1:
         second = [s for s in declared.sentences if s.verb == "graph"][1]
         draft.report("E1416", second.span, "a second graph in one file", help="write each graph in a file of its own")
@@ -84,7 +84,7 @@ def _machine(chip: Chip, graph: OwnGraph, links: MachineLinks) -> ReadGraph:
     return ReadGraph(chip, fastest, graph, len(sizes) if alike else 1, len(links.devices))
 
 
-class _Reader:
+class _GraphReader:
     """The sentences of a graph, with where each name is from."""
 
     def __init__(self, declared: Declared, draft: Draft) -> None:
@@ -147,7 +147,7 @@ class _Reader:
 
     # Parts.
 
-    def _part(self, sentence: Sentence) -> Part | None:
+    def _part(self, sentence: Sentence) -> GraphPart | None:
         name, call = sentence.node.words("NAME")[0], sentence.node.node("call")
         assert call is not None
         word = call.words()[0]
@@ -171,7 +171,7 @@ class _Reader:
 
     def _filled(
         self, name: str, kind: str, numbers: dict[str, int], links: dict[str, str], shape: tuple[int, ...]
-    ) -> Part:
+    ) -> GraphPart:
         """With what is left out."""
         every = {n: numbers.get(n, value or 0) for n, value in NUMBERS[kind].items()}
         if "leaf" in every:
@@ -179,9 +179,9 @@ class _Reader:
             every["cards"] = every["cards"] or every["chips"]
         joined = {n: links.get(n) or links[SAME_AS[n]] for n in LINKS[kind]}
         assert kind in get_args(PartKind)
-        return Part(name=name, kind=kind, numbers=every, links=joined, shape=shape)  # type: ignore[arg-type]
+        return GraphPart(name=name, kind=kind, numbers=every, links=joined, shape=shape)  # type: ignore[arg-type]
 
-    def _adds_up(self, part: Part, call: Node) -> bool:
+    def _adds_up(self, part: GraphPart, call: Node) -> bool:
         mistake = mistake_of_part(part)
         if mistake is not None:
             self.draft.report(mistake.code, call.span, mistake.message, help=mistake.help)
@@ -254,7 +254,7 @@ class _Reader:
         )  # fmt: skip
 
 
-def _wire_of(reader: _Reader, names: set[str]) -> Span | None:
+def _wire_of(reader: _GraphReader, names: set[str]) -> Span | None:
     """The last wire between two points."""
     found = [
         s.span for s in reader.declared.sentences if s.verb == "wire"

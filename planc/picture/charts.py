@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from planc.picture.marks import Circle, Line, Mark, Path, Picture, Rect, Text, clipped, text_px
+from planc.picture.marks import Circle, Mark, Path, Picture, Rect, StraightLine, Text, clipped, text_px
 from planc.picture.scales import Scale, tick_text
 
 MOST_TALL = 24
 """Rows whose bars are tall; more are drawn thin."""
 
 
-class Part(NamedTuple):
+class BarPart(NamedTuple):
     """A part of every bar: its class, which gives the colour, and its name."""
 
     css: str
@@ -35,7 +35,7 @@ class Limit(NamedTuple):
     name: str
 
 
-def legend(parts: Sequence[Part], width: float, y: float = 14) -> tuple[list[Mark], float]:
+def legend(parts: Sequence[BarPart], width: float, y: float = 14) -> tuple[list[Mark], float]:
     """Swatches with the names of `parts`, wrapped at `width` pixels; returns the marks and the y below them.
 
     `y` is where the first line's text stands.
@@ -53,7 +53,7 @@ def legend(parts: Sequence[Part], width: float, y: float = 14) -> tuple[list[Mar
 
 def stacked_bars(
     rows: Sequence[Bar],
-    parts: Sequence[Part],
+    parts: Sequence[BarPart],
     *,
     title: str,
     summary: str,
@@ -103,7 +103,7 @@ def stacked_bars(
             marks.append(Text(end, foot, row.end, "strong number" if row.strong else "number"))
     if limit:
         x = scale.px(limit.value)
-        marks += [Line(x, top - 6, x, bottom, "limit"), Text(x, top - 10, limit.name, "limit-text", "end")]
+        marks += [StraightLine(x, top - 6, x, bottom, "limit"), Text(x, top - 10, limit.name, "limit-text", "end")]
     return Picture(width, bottom + 34, title, summary, tuple(marks))
 
 
@@ -111,7 +111,7 @@ def _axis(scale: Scale, top: float, bottom: float, unit: str) -> Iterator[Mark]:
     ticks = scale.ticks(5 if scale.end - scale.start > 300 else 3)
     for tick in ticks:
         x = scale.px(tick)
-        yield Line(x, top - 2, x, bottom, "grid")
+        yield StraightLine(x, top - 2, x, bottom, "grid")
         yield Text(x, bottom + 16, tick_text(tick), "small", "middle")
     yield Text(scale.end, bottom + 30, unit, "small", "end")
 
@@ -153,7 +153,7 @@ def diverging_bars(
         high = most if any(row.values[c] > 0 for row in rows) else 0.0
         scale = Scale(low, high, start + 8, start + column - label - 12)
         zero = scale.px(0)
-        marks += [Text(start + 8, 14, head, "small strong"), Line(zero, top - 4, zero, bottom, "axis")]
+        marks += [Text(start + 8, 14, head, "small strong"), StraightLine(zero, top - 4, zero, bottom, "axis")]
         for at, row in enumerate(rows):
             y = top + at * row_px + (18 if narrow else 4)
             x = scale.px(row.values[c])
@@ -199,7 +199,7 @@ def curves(
         marks_at: steps with an upright line.
         from_zero: True begins the axis of the values at zero.
     """
-    marks, top = legend([Part(f"{c.css}-key", c.name) for c in lines], width) if len(lines) > 1 else ([], 4.0)
+    marks, top = legend([BarPart(f"{c.css}-key", c.name) for c in lines], width) if len(lines) > 1 else ([], 4.0)
     values = [v for c in lines for v in c.values]
     low, high = (0.0 if from_zero else min(values)), max(values)
     pad = 0.06 * (high - low) or 0.1 * abs(high) or 1.0
@@ -208,11 +208,11 @@ def curves(
     up = Scale(low if from_zero else low - pad, high + pad, bottom, top)
     for tick in up.ticks(5):
         y = up.px(tick)
-        marks += [Line(left, y, width - 12, y, "grid"), Text(left - 6, y + 4, tick_text(tick), "small", "end")]
+        marks += [StraightLine(left, y, width - 12, y, "grid"), Text(left - 6, y + 4, tick_text(tick), "small", "end")]
     for tick in across.ticks(7 if width > 500 else 4):
         marks.append(Text(across.px(tick), bottom + 16, tick_text(tick), "small", "middle"))
     marks += [Text(0, top - 10, unit, "small"), Text(width - 12, bottom + 32, "step", "small", "end")]
-    marks += [Line(across.px(x), top, across.px(x), bottom, "start") for x in marks_at]
+    marks += [StraightLine(across.px(x), top, across.px(x), bottom, "start") for x in marks_at]
     for c in lines:
         places = [(across.px(x), up.px(v)) for x, v in zip(c.xs, c.values, strict=True)]
         marks.append(Path(f"M{'L'.join(f'{x:.1f} {y:.1f}' for x, y in places)}", c.css))

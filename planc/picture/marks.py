@@ -25,7 +25,7 @@ class Rect(NamedTuple):
     kind: str = "rect"
 
 
-class Line(NamedTuple):
+class StraightLine(NamedTuple):
     """A straight line between two points."""
 
     x1: float
@@ -67,7 +67,7 @@ class Circle(NamedTuple):
     kind: str = "circle"
 
 
-Mark = Rect | Line | Text | Path | Circle
+Mark = Rect | StraightLine | Text | Path | Circle
 
 
 @dataclass(frozen=True)

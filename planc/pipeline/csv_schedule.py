@@ -18,7 +18,7 @@ ACTION = re.compile(r"(\d{1,7})([FBIW])(\d{1,7})", re.ASCII)
 OVERLAP = re.compile(r"\(([^;()]*);([^;()]*)\)OVERLAP_F_B")
 
 
-class Place(NamedTuple):
+class CellPlace(NamedTuple):
     """Where a cell stands in the file: line and columns, from 1, the end exclusive."""
 
     line: int
@@ -29,7 +29,7 @@ class Place(NamedTuple):
 class Problem(NamedTuple):
     """A mistake in the file."""
 
-    place: Place
+    place: CellPlace
     message: str
     help: str = ""
 
@@ -37,7 +37,7 @@ class Problem(NamedTuple):
 class Cell(NamedTuple):
     """A cell with one action, or with two that overlap."""
 
-    place: Place
+    place: CellPlace
     actions: tuple[Action, ...]
 
 
@@ -88,7 +88,7 @@ def read(text: str) -> tuple[list[list[Cell]], list[Problem]]:
         column = 1
         for raw in line.rstrip("\r").split(","):
             blank = len(raw) - len(raw.lstrip())
-            place = Place(number, column + blank, column + max(blank + len(raw.strip()), 1))
+            place = CellPlace(number, column + blank, column + max(blank + len(raw.strip()), 1))
             column += len(raw) + 1
             if not raw.strip():
                 continue
@@ -100,7 +100,7 @@ def read(text: str) -> tuple[list[list[Cell]], list[Problem]]:
     return table, problems
 
 
-def _not_an_action(place: Place, text: str) -> Problem:
+def _not_an_action(place: CellPlace, text: str) -> Problem:
     shown = text if len(text) <= 40 else f"{text[:37]}..."
     letters = ", ".join(f"{letter} {kind.replace('_', ' of ')}" for kind, letter in LETTERS.items())
     return Problem(place, f"`{shown}` is not an action", f"such as 0F3: stage 0, forward, microbatch 3 ({letters})")
@@ -118,13 +118,13 @@ def _cell(text: str) -> tuple[Action, ...]:
 def check(table: list[list[Cell]], ranks: int) -> Iterator[Problem]:
     """Mistakes of a `table` whose cells can all be read, for a pipeline of `ranks` ranks: of the first rule that it
     breaks."""
-    last = Place(len(table), 1, 2)
+    last = CellPlace(len(table), 1, 2)
     if len(table) != ranks:
         yield Problem(last, f"the file has {len(table)} rows and the pipeline {ranks} ranks", "write a row a rank")
         return
     for number, row in enumerate(table, 1):
         if not row:
-            yield Problem(Place(number, 1, 2), f"rank {number - 1} has no action", "every rank holds a stage")
+            yield Problem(CellPlace(number, 1, 2), f"rank {number - 1} has no action", "every rank holds a stage")
             return
     for rule in (_stages_on_two_ranks, _repeated_actions, _missing):
         found = list(rule(table))
@@ -174,7 +174,7 @@ def _missing(table: list[list[Cell]]) -> Iterator[Problem]:
         for m in range(microbatches):
             if absent := _missing_action(places, stage, m):
                 row = next(i for i, r in enumerate(table, 1) if any(a.stage == stage for c in r for a in c.actions))
-                yield Problem(Place(row, 1, 2), f"{absent} is nowhere", "every stage runs every microbatch once")
+                yield Problem(CellPlace(row, 1, 2), f"{absent} is nowhere", "every stage runs every microbatch once")
                 return
 
 

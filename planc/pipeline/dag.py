@@ -15,7 +15,7 @@ from itertools import chain, pairwise, repeat
 from planc.diag.fast_dataclass import dataclass
 from planc.pipeline.actions import Action, Kind, Repeat
 from planc.pipeline.deadlock import find_deadlock
-from planc.pipeline.schedule import Schedule, Shape
+from planc.pipeline.schedule import Schedule, ScheduleShape
 from planc.pipeline.stage_times import StageTimes
 
 RankList = Sequence[Repeat]
@@ -246,6 +246,6 @@ def execution_order(lists: Sequence[RankList]) -> ExecutionOrder:
 
 
 @lru_cache(maxsize=256)
-def rank_lists(schedule: Schedule, shape: Shape) -> tuple[list[Repeat], ...]:
+def rank_lists(schedule: Schedule, shape: ScheduleShape) -> tuple[list[Repeat], ...]:
     """The action list of each rank of a bundled `schedule`, for the numbers in `shape`."""
     return tuple(schedule.rank_actions(shape, rank) for rank in range(shape.ranks))

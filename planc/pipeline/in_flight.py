@@ -12,7 +12,7 @@ from typing import NamedTuple
 from planc.ir.plan import Split
 from planc.pipeline.actions import Action, Kind, Repeat
 from planc.pipeline.dag import rank_lists
-from planc.pipeline.schedule import Schedule, Shape
+from planc.pipeline.schedule import Schedule, ScheduleShape
 from planc.pipeline.split import repeats_of_rank, schedule_of, shape_of, stages_of
 
 
@@ -171,7 +171,7 @@ def _in_flight(counts: Counter[tuple[Kind, int]]) -> InFlight:
 
 
 @lru_cache(maxsize=256)
-def in_flight_by_rank(schedule: Schedule, shape: Shape) -> tuple[InFlight, ...]:
+def in_flight_by_rank(schedule: Schedule, shape: ScheduleShape) -> tuple[InFlight, ...]:
     """The microbatches in flight of each rank of a bundled `schedule`, for the numbers in `shape`."""
     return tuple(map(most_in_flight, rank_lists(schedule, shape)))
 
@@ -199,7 +199,7 @@ def in_flight_lower_bound(split: Split, ranks: int, microbatches: int, rank: int
 
 
 @lru_cache(maxsize=4096)
-def rank_in_flight(schedule: Schedule, shape: Shape, rank: int) -> dict[int, int]:
+def rank_in_flight(schedule: Schedule, shape: ScheduleShape, rank: int) -> dict[int, int]:
     """The microbatches in flight of each virtual stage of rank `rank` of a bundled `schedule`, for the numbers in
     `shape`."""
     return most_in_flight(schedule.rank_actions(shape, rank)).held

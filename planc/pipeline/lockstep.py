@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from planc.ir.plan import Split
 from planc.pipeline.actions import Action, Repeat, phases
-from planc.pipeline.schedule import Schedule, Shape, any_number
+from planc.pipeline.schedule import Schedule, ScheduleShape, any_number
 from planc.schedules import schedules
 
 
@@ -106,7 +106,7 @@ def lockstep_schedule(name: str) -> Schedule:
     return replace(known, name=name, rank_actions=actions, need=any_number)
 
 
-def one_forward_one_backward(shape: Shape, rank: int) -> list[Repeat]:
+def one_forward_one_backward(shape: ScheduleShape, rank: int) -> list[Repeat]:
     """The actions of rank `rank` for the numbers in `shape`: forwards until its first microbatch has been to the last
     rank and back, then one forward and one backward in each tick."""
     warm_up = min(2 * (shape.ranks - rank - 1), shape.microbatches)

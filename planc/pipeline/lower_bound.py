@@ -17,7 +17,7 @@ from planc.diag.fast_dataclass import dataclass
 from planc.ir.plan import Split
 from planc.pipeline.actions import Action, Repeat
 from planc.pipeline.dag import Entries, RankEntries, costs_s, in_order, rank_lists
-from planc.pipeline.schedule import Schedule, Shape
+from planc.pipeline.schedule import Schedule, ScheduleShape
 from planc.pipeline.simulate import Simulation
 from planc.pipeline.split import microbatch_copies, schedule_of, shape_of
 from planc.pipeline.stage_times import StageTimes, busy_s
@@ -202,7 +202,7 @@ class RelaxedOrder:
 
 
 @lru_cache(maxsize=256)
-def relaxed_order(schedule: Schedule, shape: Shape, count: int) -> RelaxedOrder:
+def relaxed_order(schedule: Schedule, shape: ScheduleShape, count: int) -> RelaxedOrder:
     """The relaxed step of a bundled schedule that follows `count` microbatches."""
     return _Relaxation(rank_lists(schedule, shape), shape, followed(shape.microbatches, schedule.copies, count)).order()
 
@@ -229,7 +229,7 @@ class _FollowedAction(NamedTuple):
 class _Relaxation:
     """The followed actions of all ranks. In the table of ends they have the numbers of the followed microbatches."""
 
-    def __init__(self, lists: Sequence[Sequence[Repeat]], shape: Shape, follow: list[int]) -> None:
+    def __init__(self, lists: Sequence[Sequence[Repeat]], shape: ScheduleShape, follow: list[int]) -> None:
         self.number = {m: i for i, m in enumerate(follow)}
         self._residues: dict[int, dict[int, list[int]]] = {}
         met = [[self._followed_actions(repeat) for repeat in mine] for mine in lists]

@@ -13,7 +13,7 @@ Placement = Literal["loop", "v", "both"]
 P on the last rank again. `both`: two pipelines in opposite directions, so that rank r holds stages r and P - 1 - r."""
 
 
-class Shape(NamedTuple):
+class ScheduleShape(NamedTuple):
     """The numbers that a schedule's action lists depend on. `chunks` is the number of virtual stages per rank."""
 
     ranks: int
@@ -43,7 +43,7 @@ class Need(NamedTuple):
     microbatches: int
 
 
-def any_number(shape: Shape) -> Need | None:
+def any_number(shape: ScheduleShape) -> Need | None:
     """The requirement of schedules that run any number of microbatches: None for every `shape`."""
     return None
 
@@ -55,16 +55,16 @@ class Schedule:
     name: str
     position: int
     """Place in lists that are shown to users."""
-    rank_actions: Callable[[Shape, int], list[Repeat]]
+    rank_actions: Callable[[ScheduleShape, int], list[Repeat]]
     """The action list of a rank: warm-up, steady state, cool-down."""
     chunks: int = 1
     """Virtual stages per rank, unless the plan gives another number (`free_chunks`)."""
     free_chunks: bool = False
     placement: Placement = "loop"
-    need: Callable[[Shape], Need | None] = any_number
+    need: Callable[[ScheduleShape], Need | None] = any_number
     """None if the schedule runs this number of microbatches, else the requirement that it misses."""
     in_rounds: bool = False
-    """Microbatches are issued in rounds of `Shape.round`."""
+    """Microbatches are issued in rounds of `ScheduleShape.round`."""
     even_ranks: bool = False
     """The number of ranks must be even."""
     equal_stages: bool = False
@@ -92,12 +92,12 @@ def stages_at(placement: Placement, ranks: int, chunks: int, rank: int) -> tuple
     return tuple(range(rank, ranks * chunks, ranks))
 
 
-def minimum_microbatches(minimum: int, shape: Shape) -> Need | None:
+def minimum_microbatches(minimum: int, shape: ScheduleShape) -> Need | None:
     """The requirement of `minimum` microbatches or more."""
     return Need(f"at least {minimum}", minimum) if shape.microbatches < minimum else None
 
 
-def whole_rounds(shape: Shape) -> Need | None:
+def whole_rounds(shape: ScheduleShape) -> Need | None:
     """The requirement of interleaved schedules: equal rounds of at least one microbatch per rank; None where `shape`
     meets it.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planc.ir.plan import Split
 from planc.pipeline.actions import Action, Repeat, unrolled
-from planc.pipeline.schedule import Schedule, Shape, stages_at
+from planc.pipeline.schedule import Schedule, ScheduleShape, stages_at
 from planc.schedules import schedules
 
 
@@ -17,9 +17,9 @@ def schedule_of(split: Split) -> Schedule:
     return lockstep_schedule(split.schedule)
 
 
-def shape_of(split: Split, ranks: int, microbatches: int) -> Shape:
+def shape_of(split: Split, ranks: int, microbatches: int) -> ScheduleShape:
     """The numbers that a schedule's action lists depend on, for `ranks` pipeline ranks."""
-    return Shape(ranks, split.chunks, microbatches)
+    return ScheduleShape(ranks, split.chunks, microbatches)
 
 
 def action_lists(split: Split | None, ranks: int, microbatches: int) -> list[list[Action]]:

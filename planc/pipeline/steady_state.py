@@ -17,7 +17,7 @@ from operator import sub
 from planc.diag.fast_dataclass import dataclass
 from planc.pipeline.actions import Repeat
 from planc.pipeline.dag import NO_WAIT, Entries, ExecutionOrder, execution_order, in_order, rank_lists
-from planc.pipeline.schedule import Schedule, Shape
+from planc.pipeline.schedule import Schedule, ScheduleShape
 from planc.pipeline.simulate import Simulation
 from planc.pipeline.stage_times import StageTimes
 
@@ -95,7 +95,7 @@ class StepOrder:
 
 
 @lru_cache(maxsize=256)
-def step_order(schedule: Schedule, shape: Shape) -> StepOrder:
+def step_order(schedule: Schedule, shape: ScheduleShape) -> StepOrder:
     """The order of a bundled `schedule`, for the numbers in `shape`. Steps that differ only in the length of their
     steady state share one."""
     lists = rank_lists(schedule, shape)
@@ -103,7 +103,9 @@ def step_order(schedule: Schedule, shape: Shape) -> StepOrder:
     repeats = min(mine[at].times for mine, at in zip(lists, steady, strict=True)) - LISTED_PERIODS
     if repeats >= MIN_REPEATS:
         fewer = repeats * lists[0][steady[0]].step
-        short = Shape(shape.ranks, shape.chunks, shape.microbatches - fewer, shape.round if schedule.in_rounds else 0)
+        short = ScheduleShape(
+            shape.ranks, shape.chunks, shape.microbatches - fewer, shape.round if schedule.in_rounds else 0
+        )
         shortened = tuple(_without_repetitions(mine, at, repeats) for mine, at in zip(lists, steady, strict=True))
         if rank_lists(schedule, short) == shortened and (found := periodic_order(schedule, short, steady)):
             return replace(found, repeats=repeats)
@@ -129,7 +131,7 @@ def _without_repetitions(repeats: list[Repeat], at: int, times: int) -> list[Rep
 
 
 @lru_cache(maxsize=64)
-def periodic_order(schedule: Schedule, short: Shape, steady: tuple[int, ...]) -> StepOrder | None:
+def periodic_order(schedule: Schedule, short: ScheduleShape, steady: tuple[int, ...]) -> StepOrder | None:
     """The order of a step whose ranks run these repeats `LISTED_PERIODS` times or more; None if its last period cannot
     be repeated.
 

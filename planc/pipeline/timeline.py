@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.plan import Split
 from planc.pipeline.actions import Action, Repeat
-from planc.pipeline.schedule import Schedule, Shape
+from planc.pipeline.schedule import Schedule, ScheduleShape
 from planc.pipeline.split import action_lists, schedule_of, shape_of
 from planc.pipeline.stage_times import StageTimes
 
@@ -54,7 +54,7 @@ def run_schedule(split: Split | None, ranks: int, microbatches: int, times: Stag
     return _timeline(makespan_s(schedule, shape, times), in_flight_by_rank(schedule, shape))
 
 
-def makespan_s(schedule: Schedule, shape: Shape, times: StageTimes) -> float:
+def makespan_s(schedule: Schedule, shape: ScheduleShape, times: StageTimes) -> float:
     """Seconds of a step of a bundled `schedule`, for the numbers in `shape` and the seconds of stages in `times`.
 
     With all forwards first, the step takes as long as its relaxation to the first and the last microbatch. Between two

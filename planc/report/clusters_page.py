@@ -7,11 +7,11 @@ from typing import Literal
 
 from planc.compare.clusters import Clusters, OnCluster
 from planc.picture.charts import Bar, stacked_bars
-from planc.picture.marks import Circle, Line, Mark, Picture, Text, clipped, text_px
+from planc.picture.marks import Circle, Mark, Picture, StraightLine, Text, clipped, text_px
 from planc.picture.marks import Path as Curve
 from planc.picture.scales import Scale, tick_text
 from planc.picture.units import count, days, gib, money, percent, seconds
-from planc.report.data import Data, View
+from planc.report.data import Data, PageView
 from planc.report.diff_page import StepParts
 from planc.report.parts import STEP_PARTS
 from planc.report.plan_page import Number
@@ -22,7 +22,7 @@ UNITS = ((1e9, "billion"), (1e6, "million"), (1e3, "thousand"))
 """Units of the price's axis."""
 
 
-class Row(Data):
+class ClusterRow(Data):
     """One cluster with its best layout. Without one, `why` says why, and there are no figures."""
 
     number: int
@@ -49,7 +49,7 @@ class Row(Data):
 class Pareto(Data):
     """Days of the run against its price, in `currency`. Limits are those that the plan expects."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[ClusterRow, ...]
     currency: str
     most_days: float | None
     most_price: float | None
@@ -59,7 +59,7 @@ class Pareto(Data):
 class Table(Data):
     """A row a cluster, in the order asked for."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[ClusterRow, ...]
     currency: str
     summary: str
 
@@ -107,9 +107,9 @@ def clusters_page(found: Clusters, file: str, text: str, command: str) -> Cluste
     )
 
 
-def _row(number: int, row: OnCluster, on_front: bool) -> Row:
+def _row(number: int, row: OnCluster, on_front: bool) -> ClusterRow:
     best, run = row.best, row.run
-    return Row(
+    return ClusterRow(
         number=number,
         cluster=row.cluster,
         devices=row.devices,
@@ -162,7 +162,7 @@ def _numbers(name: str, row: OnCluster | None, currency: str) -> list[Number]:
     return found
 
 
-def _pareto(found: Clusters, rows: tuple[Row, ...]) -> Pareto:
+def _pareto(found: Clusters, rows: tuple[ClusterRow, ...]) -> Pareto:
     on_front = [row.cluster for row in rows if row.on_front]
     beaten = sum(row.days is not None and not row.on_front for row in rows)
     said = f"No other cluster is as fast and as cheap as {', '.join(on_front)}"
@@ -176,7 +176,7 @@ def _pareto(found: Clusters, rows: tuple[Row, ...]) -> Pareto:
     )
 
 
-def _rows_message(rows: tuple[Row, ...]) -> str:
+def _rows_message(rows: tuple[ClusterRow, ...]) -> str:
     without = sum(row.days is None for row in rows)
     said = f"The best layout on each of {len(rows)} clusters, in the order asked for"
     return said + (f"; {without} {'has' if without == 1 else 'have'} none, and why." if without else ".")
@@ -198,7 +198,7 @@ def pareto_picture(data: Pareto, width: float) -> Picture:
     marks: list[Mark] = []
     for tick in up.ticks(5):
         marks += [
-            Line(left, up.px(tick), width - 12, up.px(tick), "grid"),
+            StraightLine(left, up.px(tick), width - 12, up.px(tick), "grid"),
             Text(left - 6, up.px(tick) + 4, tick_text(tick), "small", "end"),
         ]
     for tick in across.ticks(7 if width > 500 else 4):
@@ -235,19 +235,19 @@ def _limits(data: Pareto, across: Scale, up: Scale, unit: float, width: float) -
         x, text = across.px(data.most_days), f"{data.most_days:g} days expected"
         wide = x + 6 + text_px(text) > width
         marks += [
-            Line(x, up.end, x, up.start, "limit"),
+            StraightLine(x, up.end, x, up.start, "limit"),
             Text(x - 5 if wide else x + 5, up.end + 10, text, "limit-text halo", "end" if wide else "start"),
         ]
     if data.most_price:
         y, text = up.px(data.most_price / unit), f"{money(data.most_price, data.currency)} expected"
         marks += [
-            Line(across.start, y, across.end, y, "limit"),
+            StraightLine(across.start, y, across.end, y, "limit"),
             Text(across.start + 4, y - 5, text, "limit-text halo"),
         ]
     return marks
 
 
-def _name(row: Row, x: float, y: float, width: float, css: str) -> Text:
+def _name(row: ClusterRow, x: float, y: float, width: float, css: str) -> Text:
     """Name of a point, on the side where there is room; on a telephone its number alone."""
     text = f"{row.number}: {row.cluster}" if width > 500 else str(row.number)
     room = max(width - 12 - x - 10, x - 44 - 10)
@@ -275,7 +275,7 @@ def rows_picture(data: Table, width: float) -> Picture | None:
     return stacked_bars(rows, STEP_PARTS, title=title, summary=data.summary, unit="seconds", width=width)
 
 
-def figures(row: Row, currency: str) -> dict[str, str]:
+def figures(row: ClusterRow, currency: str) -> dict[str, str]:
     """Cells of a `row` of the table as text, prices in `currency`; without a layout only its name."""
     if row.days is None or row.device_hours is None or row.time_s is None or row.mfu is None:
         return {}
@@ -289,11 +289,11 @@ def figures(row: Row, currency: str) -> dict[str, str]:
     }
 
 
-CLUSTERS_VIEWS: tuple[View, ...] = (
-    View("verdict", "Verdict"),
-    View("pareto", "Days against price", pareto_picture),
-    View("clusters", "The clusters", rows_picture),
-    View("text", "What was searched"),
-    View("command", "This page again"),
+CLUSTERS_VIEWS: tuple[PageView, ...] = (
+    PageView("verdict", "Verdict"),
+    PageView("pareto", "Days against price", pareto_picture),
+    PageView("clusters", "The clusters", rows_picture),
+    PageView("text", "What was searched"),
+    PageView("command", "This page again"),
 )
 """The views of a page of a search over several clusters."""

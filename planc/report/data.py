@@ -13,7 +13,7 @@ from planc.driver import Examined
 from planc.picture.marks import Picture
 
 
-class View(NamedTuple):
+class PageView(NamedTuple):
     """A view of a page: its name for `--view`, its heading, and its picture, if it has one."""
 
     name: str
@@ -28,7 +28,7 @@ class Data(BaseModel):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Subject:
+class PageSubject:
     """A plan that was examined and costed, and how the page came about."""
 
     examined: Examined

@@ -12,10 +12,10 @@ from planc.ir.report import RunCost, Step
 from planc.picture.charts import Bar, Limit, stacked_bars
 from planc.picture.marks import Picture
 from planc.picture.units import count, gib, percent, seconds, size
-from planc.report.data import Data, View
+from planc.report.data import Data, PageView
 from planc.report.parts import MEMORY_PARTS, STEP_PARTS
 from planc.report.plan_page import Number, about, run_numbers
-from planc.report.views.memory import Parts
+from planc.report.views.memory import MemoryParts
 from planc.version import __version__
 
 
@@ -47,7 +47,7 @@ class Side(Data):
     time_s: float
     step: StepParts
     total_gib: float
-    memory: Parts
+    memory: MemoryParts
     capacity_gib: float
     fits: bool
 
@@ -61,7 +61,7 @@ class Changed(Data):
     change: str
 
 
-class Row(Data):
+class DiffRow(Data):
     """Lines of both plans beside each other: `same`, or one of them changed."""
 
     same: bool
@@ -107,7 +107,7 @@ class DiffPage(Data):
     shards: tuple[Changed, ...]
     losses: Losses
     checkpoint: str
-    lines: tuple[Row, ...]
+    lines: tuple[DiffRow, ...]
     command: str
 
     @property
@@ -156,7 +156,7 @@ def _side(letter: Literal["A", "B"], costed: CostedPlan, file: str) -> Side:
         time_s=step.time_s,
         step=StepParts(**{name: getattr(step, name) for name in StepParts.model_fields}),
         total_gib=worst.total,
-        memory=Parts(**{p.css: getattr(worst, p.css) for p in MEMORY_PARTS}),
+        memory=MemoryParts(**{p.css: getattr(worst, p.css) for p in MEMORY_PARTS}),
         capacity_gib=used.capacity_gib,
         fits=worst.total <= used.capacity_gib,
     )
@@ -281,14 +281,14 @@ def checkpoint_text(found: Diff) -> str:
     )
 
 
-def _rows(a: list[str], b: list[str]) -> list[Row]:
-    found: list[Row] = []
+def _rows(a: list[str], b: list[str]) -> list[DiffRow]:
+    found: list[DiffRow] = []
     for kind, i1, i2, j1, j2 in SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
         for k in range(max(i2 - i1, j2 - j1)):
             i, j = i1 + k, j1 + k
             has_a, has_b = i < i2, j < j2
             found.append(
-                Row(
+                DiffRow(
                     same=kind == "equal",
                     a_line=i + 1 if has_a else None,
                     a=a[i] if has_a else "",
@@ -316,16 +316,16 @@ def memory_picture(data: Bars, width: float) -> Picture:
     return stacked_bars(rows, MEMORY_PARTS, title=title, summary=data.summary, unit="GiB", width=width, limit=limit)
 
 
-DIFF_VIEWS: tuple[View, ...] = (
-    View("verdict", "Verdict"),
-    View("step", "Time of a step", step_picture),
-    View("memory", "Memory of the fullest device", memory_picture),
-    View("decisions", "Decisions"),
-    View("collectives", "Collectives"),
-    View("shards", "Layouts of tensors"),
-    View("losses", "Are losses comparable?"),
-    View("checkpoint", "Does the checkpoint load?"),
-    View("lines", "Both plans"),
-    View("command", "This page again"),
+DIFF_VIEWS: tuple[PageView, ...] = (
+    PageView("verdict", "Verdict"),
+    PageView("step", "Time of a step", step_picture),
+    PageView("memory", "Memory of the fullest device", memory_picture),
+    PageView("decisions", "Decisions"),
+    PageView("collectives", "Collectives"),
+    PageView("shards", "Layouts of tensors"),
+    PageView("losses", "Are losses comparable?"),
+    PageView("checkpoint", "Does the checkpoint load?"),
+    PageView("lines", "Both plans"),
+    PageView("command", "This page again"),
 )
 """The views of a page of two plans."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from planc.compare.diff import Change, Diff
+from planc.compare.diff import Diff, PlanChange
 from planc.ir.program_text import ProgramText
 from planc.ir.report import Report
 from planc.ir.target import named
@@ -89,7 +89,7 @@ def diff_shown(found: Diff) -> Shown:
     return Shown(title=title, summary=summary, heads=("of", "what", "A", "B"), rows=rows)
 
 
-def _value(change: Change, value: float | str | None) -> str:
+def _value(change: PlanChange, value: float | str | None) -> str:
     if value is None or isinstance(value, str):
         return value or "-"
     units = {"s": seconds, "GiB": gib, "bytes": size, "share": percent}

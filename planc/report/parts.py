@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from planc.picture.charts import Part
+from planc.picture.charts import BarPart
 
 MEMORY_PARTS = (
-    Part("params", "parameters"),
-    Part("grads", "gradients"),
-    Part("optimizer", "optimizer"),
-    Part("activations", "activations"),
-    Part("buffers", "buffers"),
-    Part("comm_buffers", "communicators"),
-    Part("reserve", "reserve"),
+    BarPart("params", "parameters"),
+    BarPart("grads", "gradients"),
+    BarPart("optimizer", "optimizer"),
+    BarPart("activations", "activations"),
+    BarPart("buffers", "buffers"),
+    BarPart("comm_buffers", "communicators"),
+    BarPart("reserve", "reserve"),
 )
 """Parts of a device's memory in the order in which they are stacked."""
 STEP_PARTS = (
-    Part("compute", "compute"),
-    Part("recompute", "recompute"),
-    Part("exposed_comm", "exposed communication"),
-    Part("bubble", "bubble"),
-    Part("optimizer", "optimizer"),
-    Part("offload", "offload"),
-    Part("overhead", "overhead"),
+    BarPart("compute", "compute"),
+    BarPart("recompute", "recompute"),
+    BarPart("exposed_comm", "exposed communication"),
+    BarPart("bubble", "bubble"),
+    BarPart("optimizer", "optimizer"),
+    BarPart("offload", "offload"),
+    BarPart("overhead", "overhead"),
 )
 """Parts of a step in the order in which they are stacked."""

@@ -9,18 +9,18 @@ from planc.driver import Examined
 from planc.ir.report import RunCost
 from planc.ir.target import named
 from planc.picture.units import count, days, gib, money, percent, seconds
-from planc.report.data import Data, Subject
+from planc.report.data import Data, PageSubject
 from planc.report.views.accuracy import Accuracy, accuracy
 from planc.report.views.findings import Findings, findings
 from planc.report.views.links import Links, links
-from planc.report.views.machine import Machine, machine
-from planc.report.views.memory import Memory, memory
+from planc.report.views.machine import MachineView, machine
+from planc.report.views.memory import MemoryView, memory
 from planc.report.views.neighbours import Neighbours, neighbours
 from planc.report.views.over_step import OverStep, over_step
 from planc.report.views.roofline import Roofline, roofline
 from planc.report.views.sentences import Sentences, sentences
 from planc.report.views.shards import Shards, shards
-from planc.report.views.timeline import Cause, Timeline, timeline
+from planc.report.views.timeline import TimelineCause, TimelineView, timeline
 from planc.report.views.traffic import Traffic, traffic
 from planc.version import __version__
 
@@ -59,11 +59,11 @@ class PlanPage(Data):
     about: str
     """Model, machine, mesh and batch in one line."""
     verdict: Verdict
-    memory: Memory | None
+    memory: MemoryView | None
     over_step: OverStep | None
-    timeline: Timeline | None
+    timeline: TimelineView | None
     traffic: Traffic | None
-    machine: Machine | None
+    machine: MachineView | None
     links: Links | None
     """None too where the machine is not written as links."""
     shards: Shards | None
@@ -86,7 +86,7 @@ def plan_page(examined: Examined, command: str) -> PlanPage:
     """The page of a plan that was `examined`; `command` makes it again."""
     if examined.costed is None:
         return _wrong(examined, command)
-    subject = Subject(examined=examined, costed=examined.costed, command=command)
+    subject = PageSubject(examined=examined, costed=examined.costed, command=command)
     report, plan = examined.report, examined.costed.sharded.plan
     lines = sentences(subject)
     by_stage, sent = memory(subject), traffic(subject)
@@ -121,17 +121,17 @@ def _text(examined: Examined) -> str:
     return next(iter(built.sources.values())).text if built and built.sources else ""
 
 
-def _causes(lines: Sentences) -> tuple[Cause, ...]:
+def _causes(lines: Sentences) -> tuple[TimelineCause, ...]:
     """The sentence that costs the most of each part of the step."""
     names = {"exposed communication": "exposed_comm"}
-    most: dict[str, tuple[float, Cause]] = {}
+    most: dict[str, tuple[float, TimelineCause]] = {}
     for line in lines.lines:
         for part in {item.part for item in line.items}:
             total = sum(item.seconds for item in line.items if item.part == part)
             key = names.get(part, part)
             if total > most.get(key, (0.0, None))[0]:
                 text = " ".join(line.text.split("#")[0].split())
-                most[key] = total, Cause(part=key, line=line.line, sentence=text)
+                most[key] = total, TimelineCause(part=key, line=line.line, sentence=text)
     return tuple(cause for _, cause in most.values())
 
 
@@ -146,7 +146,7 @@ def about(costed: CostedPlan) -> str:
     )
 
 
-def _verdict(subject: Subject) -> Verdict:
+def _verdict(subject: PageSubject) -> Verdict:
     costed, report = subject.costed, subject.examined.report
     used, step, limits = costed.memory, costed.step, costed.limits
     fullest, capacity = used.worst.per_device_gib.total, used.capacity_gib

@@ -12,11 +12,11 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from planc.picture.charts import Part
+from planc.picture.charts import BarPart
 from planc.picture.marks import NARROW, WIDE
 from planc.picture.render import clean, environment, sheet, svg
 from planc.picture.units import count, gib, percent, rate, seconds, size
-from planc.report.data import Data, View
+from planc.report.data import Data, PageView
 from planc.report.parts import MEMORY_PARTS, STEP_PARTS
 from planc.report.plan_page import PlanPage
 from planc.report.views import links, machine, memory, neighbours, over_step, roofline, shards, timeline, traffic
@@ -31,21 +31,21 @@ Page: TypeAlias = "PlanPage | DiffPage | SearchPage | ClustersPage | RunPage"
 """Every kind of page."""
 
 
-PLAN_VIEWS: tuple[View, ...] = (
-    View("verdict", "Verdict"),
-    View("memory", "Memory by stage", memory.picture),
-    View("over_step", "Memory over the step", over_step.picture),
-    View("timeline", "Timeline of the step", timeline.picture),
-    View("traffic", "Bytes by axis and level", traffic.picture),
-    View("machine", "Where the axes lie in the machine", machine.picture),
-    View("links", "The axes on the machine's links", links.picture),
-    View("shards", "Shard map", shards.picture),
-    View("roofline", "Roofline", roofline.picture),
-    View("neighbours", "What would be different", neighbours.picture),
-    View("findings", "Findings"),
-    View("sentences", "The plan, and what each sentence costs"),
-    View("accuracy", "How accurate such predictions have been"),
-    View("command", "This page again"),
+PLAN_VIEWS: tuple[PageView, ...] = (
+    PageView("verdict", "Verdict"),
+    PageView("memory", "Memory by stage", memory.picture),
+    PageView("over_step", "Memory over the step", over_step.picture),
+    PageView("timeline", "Timeline of the step", timeline.picture),
+    PageView("traffic", "Bytes by axis and level", traffic.picture),
+    PageView("machine", "Where the axes lie in the machine", machine.picture),
+    PageView("links", "The axes on the machine's links", links.picture),
+    PageView("shards", "Shard map", shards.picture),
+    PageView("roofline", "Roofline", roofline.picture),
+    PageView("neighbours", "What would be different", neighbours.picture),
+    PageView("findings", "Findings"),
+    PageView("sentences", "The plan, and what each sentence costs"),
+    PageView("accuracy", "How accurate such predictions have been"),
+    PageView("command", "This page again"),
 )
 """The views of a plan's page in the order in which they are read."""
 
@@ -66,11 +66,11 @@ def html(page: Page, view: str = "") -> str:
     return written("diff.html.j2", page, shown, step_parts=_names(STEP_PARTS), memory_parts=_names(MEMORY_PARTS))
 
 
-def _names(parts: Sequence[Part]) -> list[tuple[str, str]]:
+def _names(parts: Sequence[BarPart]) -> list[tuple[str, str]]:
     return [(part.name, part.css) for part in parts]
 
 
-def _plan_html(page: PlanPage, views: list[View]) -> str:
+def _plan_html(page: PlanPage, views: list[PageView]) -> str:
     """The page of a plan, with what its script reads."""
     more: dict[str, Any] = {"data": "", "legend": []}
     if page.timeline:
@@ -80,7 +80,7 @@ def _plan_html(page: PlanPage, views: list[View]) -> str:
     return written("plan.html.j2", page, views, **more)
 
 
-def written(template: str, page: Data, views: list[View], **more: Any) -> str:
+def written(template: str, page: Data, views: list[PageView], **more: Any) -> str:
     """A template of pages, filled with `page` and the pictures of its `views`."""
     env = environment("planc.report", "planc.picture")
     env.filters |= FILTERS
@@ -116,14 +116,14 @@ def _text(name: str) -> str:
     return files("planc.report").joinpath("templates", name).read_text()
 
 
-def _both(view: View, data: Any) -> list[str]:
+def _both(view: PageView, data: Any) -> list[str]:
     """The picture for a page and for a telephone; none where there is nothing to draw."""
     assert view.picture is not None
     drawn = [view.picture(data, width) for width in (WIDE, NARROW)]
     return [svg(picture) for picture in drawn if picture is not None]
 
 
-def views_of(page: Page) -> tuple[View, ...]:
+def views_of(page: Page) -> tuple[PageView, ...]:
     """The views of a `page` in the order in which they are read."""
     return _views(page.format.split(".")[-1].partition("/")[0])
 
@@ -133,7 +133,7 @@ def view_names(command: str) -> list[str]:
     return [v.name for v in _views(command)]
 
 
-def _views(kind: str) -> tuple[View, ...]:
+def _views(kind: str) -> tuple[PageView, ...]:
     """The views of a page of two plans (`diff`), of a `search`, one over `clusters`, of a `run`, or else of a plan."""
     if kind == "diff":
         from planc.report.diff_page import DIFF_VIEWS
@@ -181,7 +181,7 @@ def _shard_data(data: shards.Shards) -> dict[str, Any]:
     }
 
 
-def _zoom_data(data: timeline.Timeline) -> str:
+def _zoom_data(data: timeline.TimelineView) -> str:
     """The timeline for the script, packed: text that is no markup."""
     plain = {
         "slowest": data.slowest,

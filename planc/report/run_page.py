@@ -9,10 +9,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
-from planc.picture.charts import Bar, Curve, Part, curves, stacked_bars
+from planc.picture.charts import Bar, BarPart, Curve, curves, stacked_bars
 from planc.picture.marks import Picture
 from planc.picture.units import gib, percent, seconds
-from planc.report.data import Data, View
+from planc.report.data import Data, PageView
 from planc.report.plan_page import Number
 from planc.trainer.telemetry.goodput import measured_goodput
 from planc.trainer.telemetry.metrics_file import NAME, Record, read_metrics
@@ -24,11 +24,11 @@ MOST_EVENTS = 100
 MOST_BYTES = 500_000_000
 """Largest metrics file that is read."""
 USES = (
-    Part("compute", "steps"),
-    Part("recompute", "steps taken twice"),
-    Part("exposed_comm", "waiting for saves"),
-    Part("overhead", "starting"),
-    Part("bubble", "the rest"),
+    BarPart("compute", "steps"),
+    BarPart("recompute", "steps taken twice"),
+    BarPart("exposed_comm", "waiting for saves"),
+    BarPart("overhead", "starting"),
+    BarPart("bubble", "the rest"),
 )
 
 
@@ -46,7 +46,7 @@ class Series(Data):
     """The median over all steps, those left out of the curve too."""
 
 
-class Losses(Data):
+class RunLosses(Data):
     """Training losses, and held-out ones where the run took them."""
 
     train: Series
@@ -82,7 +82,7 @@ class Comparison(Data):
     summary: str
 
 
-class Goodput(Data):
+class RunSeconds(Data):
     """Seconds of wall-clock time by use; they sum to the time from the first start to the last word."""
 
     productive_s: float
@@ -123,11 +123,11 @@ class RunPage(Data):
     devices: int
     plan_sha256: str
     verdict: RunVerdict
-    losses: Losses | None
+    losses: RunLosses | None
     speed: Figure | None
     memory: Figure | None
     compared: Comparison | None
-    goodput: Goodput | None
+    goodput: RunSeconds | None
     events: tuple[Happened, ...]
     command: str
 
@@ -223,7 +223,7 @@ def _value(point: tuple[int, float]) -> float:
     return point[1]
 
 
-def _losses(records: list[Record], steps: list[Record], again: tuple[int, ...]) -> Losses | None:
+def _losses(records: list[Record], steps: list[Record], again: tuple[int, ...]) -> RunLosses | None:
     train = _series(_numbers(steps, "loss"), None)
     if train is None:
         return None
@@ -231,7 +231,7 @@ def _losses(records: list[Record], steps: list[Record], again: tuple[int, ...]) 
     summary = f"The loss goes from {train.values[0]:.4f} to {train.values[-1]:.4f} nats a token"
     if held is not None:
         summary += f", held out from {held.values[0]:.4f} to {held.values[-1]:.4f}"
-    return Losses(train=train, held_out=held, starts=again, summary=f"{summary}.")
+    return RunLosses(train=train, held_out=held, starts=again, summary=f"{summary}.")
 
 
 def _figure(
@@ -247,14 +247,14 @@ def _figure(
     return Figure(series=series, starts=again, summary=f"{summary}.")
 
 
-def _goodput(records: list[Record], predicted: float | None) -> Goodput | None:
+def _goodput(records: list[Record], predicted: float | None) -> RunSeconds | None:
     found = measured_goodput(records)
     if found is None or not found.wall_s > 0:
         return None
     parts = {n: getattr(found, n) for n in ("productive_s", "redone_s", "checkpoint_s", "restart_s", "stall_s")}
     summary = f"{percent(found.share)} of {seconds(found.wall_s)} went into steps that count"
     summary += f"; {percent(predicted)} were predicted for a long run." if predicted is not None else "."
-    return Goodput(**parts, wall_s=found.wall_s, share=found.share, predicted=predicted, summary=summary)
+    return RunSeconds(**parts, wall_s=found.wall_s, share=found.share, predicted=predicted, summary=summary)
 
 
 def _compared(
@@ -262,7 +262,7 @@ def _compared(
     steps: list[Record],
     speed: Figure | None,
     memory: Figure | None,
-    goodput: Goodput | None,
+    goodput: RunSeconds | None,
 ) -> Comparison | None:
     predictions: dict[str, Any] = start.get("predicted") or {}
     times = [value for _, value in _numbers(steps[1:] or steps, "step_s")]
@@ -314,7 +314,11 @@ def _events(records: list[Record], began: float) -> Iterator[Happened]:
 
 
 def _verdict(
-    records: list[Record], steps: list[Record], losses: Losses | None, speed: Figure | None, goodput: Goodput | None
+    records: list[Record],
+    steps: list[Record],
+    losses: RunLosses | None,
+    speed: Figure | None,
+    goodput: RunSeconds | None,
 ) -> RunVerdict:
     last, whole = int(steps[-1]["step"]), int(steps[-1]["steps"])
     ends = [r for r in records if r["kind"] in ("start", "end")]
@@ -354,7 +358,7 @@ def _verdict(
 # Pictures.
 
 
-def losses_picture(data: Losses, width: float) -> Picture:
+def losses_picture(data: RunLosses, width: float) -> Picture:
     """Losses in `data` over the steps, in a picture of `width` pixels."""
     found = [Curve("training", "front", data.train.steps, data.train.values)]
     if data.held_out is not None:
@@ -375,21 +379,21 @@ def figure_picture(data: Figure, width: float, *, title: str, unit: str) -> Pict
     )
 
 
-def goodput_picture(data: Goodput, width: float) -> Picture:
+def goodput_picture(data: RunSeconds, width: float) -> Picture:
     """Seconds of the run by use, in a picture of `width` pixels."""
     values = (data.productive_s, data.redone_s, data.checkpoint_s, data.restart_s, data.stall_s)
     row = Bar("the run", values, seconds(data.wall_s))
     return stacked_bars([row], USES, title="Goodput", summary=data.summary, unit="seconds", width=width)
 
 
-RUN_VIEWS: tuple[View, ...] = (
-    View("verdict", "Verdict"),
-    View("losses", "Losses", losses_picture),
-    View("speed", "Tokens each second", partial(figure_picture, title="Tokens each second", unit="tokens/s")),
-    View("memory", "Memory", partial(figure_picture, title="Memory of rank 0", unit="GiB")),
-    View("compared", "Predicted beside measured"),
-    View("goodput", "Goodput", goodput_picture),
-    View("events", "Starts, saves, and what went wrong"),
-    View("command", "This page again"),
+RUN_VIEWS: tuple[PageView, ...] = (
+    PageView("verdict", "Verdict"),
+    PageView("losses", "Losses", losses_picture),
+    PageView("speed", "Tokens each second", partial(figure_picture, title="Tokens each second", unit="tokens/s")),
+    PageView("memory", "Memory", partial(figure_picture, title="Memory of rank 0", unit="GiB")),
+    PageView("compared", "Predicted beside measured"),
+    PageView("goodput", "Goodput", goodput_picture),
+    PageView("events", "Starts, saves, and what went wrong"),
+    PageView("command", "This page again"),
 )
 """The views of a page of a run."""

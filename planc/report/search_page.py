@@ -11,11 +11,11 @@ from planc.costing.costed import cost_plan
 from planc.diag.errors import PlanError
 from planc.lowering import backend_of
 from planc.picture.charts import Bar, stacked_bars
-from planc.picture.marks import Circle, Line, Mark, Picture, Text
+from planc.picture.marks import Circle, Mark, Picture, StraightLine, Text
 from planc.picture.marks import Path as Curve
 from planc.picture.scales import Scale, tick_text
 from planc.picture.units import gib, percent, seconds
-from planc.report.data import Data, View
+from planc.report.data import Data, PageView
 from planc.report.diff_page import StepParts
 from planc.report.parts import STEP_PARTS
 from planc.report.plan_page import Number, run_numbers, run_sentence
@@ -44,7 +44,7 @@ class Layout(Data):
     """The plan file."""
 
 
-class Mesh(Data):
+class OtherMesh(Data):
     """A mesh that is not among the best, with the best layout's other choices, and why."""
 
     mesh: str
@@ -67,12 +67,12 @@ class Front(Data):
 
     best: tuple[Layout, ...]
     front: tuple[Layout, ...]
-    others: tuple[Mesh, ...]
+    others: tuple[OtherMesh, ...]
     room_gib: float
     summary: str
 
 
-class Steps(Data):
+class BestSteps(Data):
     """Parts of the step of each of the best layouts."""
 
     best: tuple[Layout, ...]
@@ -82,7 +82,7 @@ class Steps(Data):
 class Rejected(Data):
     """Meshes that were rejected."""
 
-    meshes: tuple[Mesh, ...]
+    meshes: tuple[OtherMesh, ...]
     of: int
     """Meshes of the space."""
     summary: str
@@ -97,7 +97,7 @@ class SearchPage(Data):
     target: str | None
     verdict: SearchVerdict
     pareto: Front | None
-    steps: Steps | None
+    steps: BestSteps | None
     rejected: Rejected
     text: str
     """The file with its free places."""
@@ -134,7 +134,7 @@ def search_page(
         target=found.target,
         verdict=_verdict(source.name, found),
         pareto=_front(best, front, meshes, found.room_gib) if best else None,
-        steps=Steps(best=best, summary=_steps_message(best, found.equivalent)) if best else None,
+        steps=BestSteps(best=best, summary=_steps_message(best, found.equivalent)) if best else None,
         rejected=Rejected(meshes=meshes, of=space.meshes, summary=_rejected_message(meshes, space.meshes)),
         text=space.text,
         command=command,
@@ -202,7 +202,9 @@ def _verdict(file: str, found: Found) -> SearchVerdict:
     )
 
 
-def _front(best: tuple[Layout, ...], front: tuple[Layout, ...], meshes: tuple[Mesh, ...], room_gib: float) -> Front:
+def _front(
+    best: tuple[Layout, ...], front: tuple[Layout, ...], meshes: tuple[OtherMesh, ...], room_gib: float
+) -> Front:
     leanest = min(front, key=lambda c: c.memory_gib, default=None)
     said = f"{len(front)} layouts near the fastest are beaten by none in time and memory."
     if leanest is not None and leanest.memory_gib < best[0].memory_gib:
@@ -227,7 +229,7 @@ def _steps_message(best: tuple[Layout, ...], equivalent: int) -> str:
 # Meshes that are not among the best.
 
 
-def _rejected(space: Space, found: Found) -> list[Mesh]:
+def _rejected(space: Space, found: Found) -> list[OtherMesh]:
     """Meshes spread over the space, each with the choices of the best layout."""
     taken = {(c.point.sizes, c.point.order) for c in (*found.best, *found.pareto)}
     every = [laid for laid in _some(space) if laid not in taken]
@@ -241,31 +243,31 @@ def _some(space: Space) -> list[tuple[tuple[int, ...], int]]:
     return list(islice(space.laid(), 20_000))
 
 
-def _mesh(space: Space, bounds: Bounds, sizes: tuple[int, ...], order: int, found: Found) -> Mesh:
+def _mesh(space: Space, bounds: Bounds, sizes: tuple[int, ...], order: int, found: Found) -> OtherMesh:
     text = " > ".join(f"{name} {axis.size}" for name, axis in space.mesh(sizes, order).every.items())
     made = _point(space, bounds, sizes, order, found)
     if isinstance(made, str):
-        return Mesh(mesh=text, reason="rule", why=made, time_s=None, memory_gib=None)
+        return OtherMesh(mesh=text, reason="rule", why=made, time_s=None, memory_gib=None)
     try:
         checked = check_plan(space.plan_of(made))
     except PlanError as error:
         first = error.diagnostics[0]
-        return Mesh(mesh=text, reason="rule", why=f"{first.code}: {first.message}", time_s=None, memory_gib=None)
+        return OtherMesh(mesh=text, reason="rule", why=f"{first.code}: {first.message}", time_s=None, memory_gib=None)
     try:
         costed = cost_plan(propagate(checked), backend=backend_of(found.target))
     except PlanError as error:
         first = error.diagnostics[0]
-        return Mesh(mesh=text, reason="target", why=f"{first.code}: {first.message}", time_s=None, memory_gib=None)
+        return OtherMesh(mesh=text, reason="target", why=f"{first.code}: {first.message}", time_s=None, memory_gib=None)
     used, time_s = costed.memory.per_device_gib.total, costed.step.time_s
     if used > found.room_gib:
         why = f"{gib(used)} GiB, {gib(used - found.room_gib)} too much, of stage {costed.memory.worst.stage}"
-        return Mesh(mesh=text, reason="memory", why=why, time_s=time_s, memory_gib=used)
+        return OtherMesh(mesh=text, reason="memory", why=why, time_s=time_s, memory_gib=used)
     why = f"{seconds(time_s)} a step"
     if found.best:
         why += (
             f", {percent(time_s / found.best[0].time_s - 1)} more than the fastest; bound by {costed.limits.bound_by}"
         )
-    return Mesh(mesh=text, reason="slower", why=why, time_s=time_s, memory_gib=used)
+    return OtherMesh(mesh=text, reason="slower", why=why, time_s=time_s, memory_gib=used)
 
 
 def _point(space: Space, bounds: Bounds, sizes: tuple[int, ...], order: int, found: Found) -> Point | str:
@@ -285,7 +287,7 @@ def _point(space: Space, bounds: Bounds, sizes: tuple[int, ...], order: int, fou
     return Point(variant, sizes, *batch, pipeline, order)
 
 
-def _rejected_message(meshes: tuple[Mesh, ...], of: int) -> str:
+def _rejected_message(meshes: tuple[OtherMesh, ...], of: int) -> str:
     if not meshes:
         return "No other mesh is in the space."
     counts = {reason: sum(m.reason == reason for m in meshes) for reason in ("rule", "target", "memory", "slower")}
@@ -312,7 +314,7 @@ def pareto_picture(data: Front, width: float) -> Picture:
     marks: list[Mark] = []
     for tick in up.ticks(5):
         marks += [
-            Line(left, up.px(tick), width - 12, up.px(tick), "grid"),
+            StraightLine(left, up.px(tick), width - 12, up.px(tick), "grid"),
             Text(left - 6, up.px(tick) + 4, tick_text(tick), "small", "end"),
         ]
     for tick in across.ticks(7 if width > 500 else 4):
@@ -321,7 +323,7 @@ def pareto_picture(data: Front, width: float) -> Picture:
     marks += [
         Text(0, 14, "GiB of the fullest device", "small"),
         Text(width - 12, bottom + 32, "seconds of a step", "small", "end"),
-        Line(left, y, width - 12, y, "limit"),
+        StraightLine(left, y, width - 12, y, "limit"),
         Text(width - 12, y - 5, f"{gib(data.room_gib)} GiB", "limit-text halo", "end"),
     ]
     for m in data.others:
@@ -354,7 +356,7 @@ def _ranks_text(ranks: list[int]) -> str:
     return f"{ranks[0]} to {ranks[-1]}" if whole else ", ".join(map(str, ranks))
 
 
-def steps_picture(data: Steps, width: float) -> Picture:
+def steps_picture(data: BestSteps, width: float) -> Picture:
     """Parts of the steps of the layouts in `data`, in a picture of `width` pixels."""
     rows = [
         Bar(f"{c.rank}", c.step.values, f"{seconds(c.time_s)}, {gib(c.memory_gib)} GiB", strong=c.rank == 1)
@@ -364,12 +366,12 @@ def steps_picture(data: Steps, width: float) -> Picture:
     return stacked_bars(rows, STEP_PARTS, title=title, summary=data.summary, unit="seconds", width=width)
 
 
-SEARCH_VIEWS: tuple[View, ...] = (
-    View("verdict", "Verdict"),
-    View("pareto", "Time against memory", pareto_picture),
-    View("steps", "The best layouts", steps_picture),
-    View("rejected", "Why other meshes were rejected"),
-    View("text", "What was searched"),
-    View("command", "This page again"),
+SEARCH_VIEWS: tuple[PageView, ...] = (
+    PageView("verdict", "Verdict"),
+    PageView("pareto", "Time against memory", pareto_picture),
+    PageView("steps", "The best layouts", steps_picture),
+    PageView("rejected", "Why other meshes were rejected"),
+    PageView("text", "What was searched"),
+    PageView("command", "This page again"),
 )
 """The views of a page of a search."""

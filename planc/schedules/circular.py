@@ -6,11 +6,11 @@ those of `looped_bfs`. All ranks run the same code: every stage must hold the sa
 fills and drains (the bubble), a rank computes garbage for as long as real microbatches would take.
 """
 
-from planc.pipeline.schedule import Need, Schedule, Shape
+from planc.pipeline.schedule import Need, Schedule, ScheduleShape
 from planc.schedules.looped_bfs import rank_actions
 
 
-def need(shape: Shape) -> Need | None:
+def need(shape: ScheduleShape) -> Need | None:
     """Require a multiple of the ranks as microbatches, since each rank stores an equal share of the inputs (MaxText's
     microbatches per stage); None if `shape` meets this."""
     if shape.microbatches % shape.ranks == 0:

@@ -5,11 +5,11 @@ ranks hold each parameter. Even microbatches run down, odd ones up.
 """
 
 from planc.pipeline.actions import Action, Repeat
-from planc.pipeline.schedule import Need, Schedule, Shape
+from planc.pipeline.schedule import Need, Schedule, ScheduleShape
 from planc.schedules.dualpipev import one_direction
 
 
-def rank_actions(shape: Shape, rank: int) -> list[Repeat]:
+def rank_actions(shape: ScheduleShape, rank: int) -> list[Repeat]:
     """Return the actions of rank `rank`: those of DualPipeV on half the ranks of `shape`.
 
     Chunk 0 of a rank is its stage in the pipeline whose first rank is nearer.
@@ -27,7 +27,7 @@ def rank_actions(shape: Shape, rank: int) -> list[Repeat]:
     return [Repeat(times, tuple(map(renumbered, actions)), step=2) for times, actions, _ in folded]
 
 
-def need(shape: Shape) -> Need | None:
+def need(shape: ScheduleShape) -> Need | None:
     """Require equally many microbatches in both directions, at least one per rank each; None if `shape` meets this."""
     minimum = 2 * shape.ranks
     if shape.microbatches % 2 == 0 and shape.microbatches >= minimum:

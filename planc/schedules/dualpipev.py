@@ -5,7 +5,7 @@ eight steps follow the published implementation (github.com/deepseek-ai/DualPipe
 """
 
 from planc.pipeline.actions import Action, Repeat
-from planc.pipeline.schedule import Need, Schedule, Shape, minimum_microbatches, stages_at
+from planc.pipeline.schedule import Need, Schedule, ScheduleShape, minimum_microbatches, stages_at
 
 
 class _RankList:
@@ -111,12 +111,12 @@ def _cool_down(made: _RankList, inner: int, rank: int) -> None:
     made.repeat(1)
 
 
-def rank_actions(shape: Shape, rank: int) -> list[Repeat]:
+def rank_actions(shape: ScheduleShape, rank: int) -> list[Repeat]:
     """Return the actions of rank `rank`, which holds stages `rank` and 2 P - 1 - `rank` of the V."""
     return one_direction(shape.ranks, rank, shape.microbatches, stages_at("v", shape.ranks, 2, rank))
 
 
-def need(shape: Shape) -> Need | None:
+def need(shape: ScheduleShape) -> Need | None:
     """Require two microbatches per rank, for the first rank's warm-up; None if `shape` meets this."""
     return minimum_microbatches(2 * shape.ranks, shape)
 

@@ -1,10 +1,10 @@
 """`csv("FILE")`: a schedule that the user wrote. The plan holds its action lists (`planc.pipeline.csv_schedule`)."""
 
 from planc.pipeline.actions import Repeat
-from planc.pipeline.schedule import Schedule, Shape
+from planc.pipeline.schedule import Schedule, ScheduleShape
 
 
-def rank_actions(shape: Shape, rank: int) -> list[Repeat]:
+def rank_actions(shape: ScheduleShape, rank: int) -> list[Repeat]:
     """Never called: the plan holds the action lists of the file."""
     raise AssertionError("the action lists of a csv schedule are in its plan")
 

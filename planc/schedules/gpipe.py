@@ -4,10 +4,10 @@ Rank 0 of 2, 3 microbatches: F0 F1 F2 B0 B1 B2.
 """
 
 from planc.pipeline.actions import Action, Repeat
-from planc.pipeline.schedule import Schedule, Shape
+from planc.pipeline.schedule import Schedule, ScheduleShape
 
 
-def rank_actions(shape: Shape, rank: int) -> list[Repeat]:
+def rank_actions(shape: ScheduleShape, rank: int) -> list[Repeat]:
     """Return all forwards of rank `rank`, then all backwards in the same order."""
     forwards = Repeat(shape.microbatches, (Action("forward", rank, 0),))
     backwards = Repeat(shape.microbatches, (Action("backward", rank, 0),))

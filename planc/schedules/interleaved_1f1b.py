@@ -5,10 +5,10 @@ Rank 0 of 2 with 2 chunks (stages 0 and 2), 4 microbatches in rounds of 2:
 """
 
 from planc.pipeline.actions import Action, InstructionStream, Kind, Repeat, interleave
-from planc.pipeline.schedule import Schedule, Shape, whole_rounds
+from planc.pipeline.schedule import Schedule, ScheduleShape, whole_rounds
 
 
-def stream(shape: Shape, rank: int, kind: Kind, begin: int = 0) -> InstructionStream:
+def stream(shape: ScheduleShape, rank: int, kind: Kind, begin: int = 0) -> InstructionStream:
     """Return the actions of one `kind` of rank `rank` in order, starting at time slot `begin`.
 
     Rounds contain chunks (backwards start at the last one), chunks contain microbatches.
@@ -18,7 +18,7 @@ def stream(shape: Shape, rank: int, kind: Kind, begin: int = 0) -> InstructionSt
     return InstructionStream(begin, one_round, shape.microbatches // shape.round, shape.round)
 
 
-def rank_actions(shape: Shape, rank: int) -> list[Repeat]:
+def rank_actions(shape: ScheduleShape, rank: int) -> list[Repeat]:
     """Return the actions of rank `rank`: warm-up forwards, alternating forwards and backwards, cool-down backwards."""
     warm_up = (shape.chunks - 1) * shape.round + 2 * (shape.ranks - rank - 1)
     warm_up = min(warm_up, shape.chunks * shape.microbatches)

@@ -1,11 +1,11 @@
 """Interleaved zero bubble: weight gradients are postponed to fill the bubble (ZB-H1 of Qi et al. 2023)."""
 
 from planc.pipeline.actions import Repeat, interleave
-from planc.pipeline.schedule import Schedule, Shape, whole_rounds
+from planc.pipeline.schedule import Schedule, ScheduleShape, whole_rounds
 from planc.schedules.interleaved_1f1b import stream
 
 
-def rank_actions(shape: Shape, rank: int) -> list[Repeat]:
+def rank_actions(shape: ScheduleShape, rank: int) -> list[Repeat]:
     """Return the actions of rank `rank`, with half the warm-up of interleaved 1F1B.
 
     Weight gradients run `rank` microbatches after input gradients; the last ones run in the cool-down, where 1F1B

@@ -4,10 +4,10 @@ Rank 0 of 2 with 2 chunks (stages 0 and 2), 2 microbatches: 0F0 0F1 2F0 2F1 2B1 
 """
 
 from planc.pipeline.actions import Action, Repeat
-from planc.pipeline.schedule import Schedule, Shape
+from planc.pipeline.schedule import Schedule, ScheduleShape
 
 
-def rank_actions(shape: Shape, rank: int) -> list[Repeat]:
+def rank_actions(shape: ScheduleShape, rank: int) -> list[Repeat]:
     """Return all forwards of rank `rank`, chunk by chunk, then all backwards in the opposite order."""
     stages, microbatches = range(rank, shape.stages, shape.ranks), shape.microbatches
     forwards = [Repeat(microbatches, (Action("forward", s, 0),)) for s in stages]

@@ -5,10 +5,10 @@ Rank 0 of 3, 5 microbatches: F0 F1 | F2 B0 F3 B1 F4 B2 | B3 B4.
 """
 
 from planc.pipeline.actions import Action, Repeat, phases
-from planc.pipeline.schedule import Need, Schedule, Shape, minimum_microbatches
+from planc.pipeline.schedule import Need, Schedule, ScheduleShape, minimum_microbatches
 
 
-def rank_actions(shape: Shape, rank: int) -> list[Repeat]:
+def rank_actions(shape: ScheduleShape, rank: int) -> list[Repeat]:
     """Return the actions of rank `rank`: P - `rank` - 1 warm-up forwards keep P - `rank` microbatches in flight.
 
     >>> from planc.pipeline.actions import unrolled
@@ -24,7 +24,7 @@ def rank_actions(shape: Shape, rank: int) -> list[Repeat]:
     )
 
 
-def need(shape: Shape) -> Need | None:
+def need(shape: ScheduleShape) -> Need | None:
     """Require at least one microbatch per stage, as torch does; None if `shape` meets this."""
     return minimum_microbatches(shape.ranks, shape)
 

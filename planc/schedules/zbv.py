@@ -1,7 +1,7 @@
 """ZB-V: two chunks per rank, down the ranks and back; no bubble where F = B = W (Qi et al. 2023, section 6)."""
 
 from planc.pipeline.actions import Action, Kind, Repeat
-from planc.pipeline.schedule import Schedule, Shape, stages_at
+from planc.pipeline.schedule import Schedule, ScheduleShape, stages_at
 
 BACKWARD: tuple[tuple[tuple[Kind, int], ...], ...] = tuple(
     (("backward_input", chunk), ("backward_weight", chunk)) for chunk in (0, 1)
@@ -32,7 +32,7 @@ class _RankList:
         return self.next.get((kind, chunk), 0)
 
 
-def rank_actions(shape: Shape, rank: int) -> list[Repeat]:
+def rank_actions(shape: ScheduleShape, rank: int) -> list[Repeat]:
     """Return the actions of rank `rank`: build them for at least 2 P - 1 microbatches, which fill the V, then drop
     those beyond the plan's."""
     ranks, filled = shape.ranks, max(2 * shape.ranks - 1, shape.microbatches)

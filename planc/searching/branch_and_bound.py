@@ -38,7 +38,7 @@ from planc.ir.target import Target
 from planc.pipeline.lower_bound import makespan_lower_bound_s
 from planc.searching.constraints import Constraints
 from planc.searching.explain import reasons
-from planc.searching.lower_bounds import Bounds, Family, Shape
+from planc.searching.lower_bounds import Bounds, LayoutFamily, LayoutShape
 from planc.searching.result import Candidate, Ends, Found, Refused
 from planc.searching.space import Point, Space
 
@@ -160,7 +160,7 @@ class LeafNode(NamedTuple):
     simulated_bound: bool = False
 
 
-Node = Family | Shape | LeafNode
+Node = LayoutFamily | LayoutShape | LeafNode
 """A node of the search tree, from the coarse to the fine."""
 
 
@@ -294,7 +294,7 @@ class _Run:
         """
         best: Candidate | None = None
         costed = 0
-        waiting: list[tuple[float, int, Shape | tuple[Shape, Point]]] = []
+        waiting: list[tuple[float, int, LayoutShape | tuple[LayoutShape, Point]]] = []
         families = self._families(count=False)
         for shape in itertools.chain.from_iterable(self.bounds.shapes(family) for family in families):
             waiting.append((shape.first_bytes / GIB, len(waiting), shape))
@@ -306,7 +306,7 @@ class _Run:
         while not self.ended() and waiting and (best is None or waiting[0][0] < best.memory_gib):
             node = heappop(waiting)[2]
             self._report(len(waiting))
-            if isinstance(node, Shape):
+            if isinstance(node, LayoutShape):
                 for gib, point in self.bounds.points(node):
                     number += 1
                     heappush(waiting, (gib, number, (node, point)))
@@ -342,10 +342,10 @@ class _Run:
 
     def _take(self, node: Node, bound_s: float, bound_gib: float) -> None:
         """Expand a node into its children, cheapest bound first; cost it if it is a leaf."""
-        if isinstance(node, Family):
+        if isinstance(node, LayoutFamily):
             for shape in self.bounds.shapes(node, self.open_gib):
                 self._wait(self.bounds.critical_path_s(shape) / node.sequences, shape.first_bytes / GIB, shape)
-        elif isinstance(node, Shape):
+        elif isinstance(node, LayoutShape):
             for gib, point in self.bounds.points(node):
                 if self._open(bound_s, gib):
                     layout = self.bounds.layout(point, node)
@@ -371,7 +371,7 @@ class _Run:
             self._last_s = self.best[-1].s_per_sequence
             self._limit_s = max(self._last_s, NEAR * self.best[0].s_per_sequence)
 
-    def _families(self, *, count: bool = True) -> Iterator[Family]:
+    def _families(self, *, count: bool = True) -> Iterator[LayoutFamily]:
         """Every family whose mesh is lawful. With `count`, all layouts of the space count as decided."""
         for number, (sizes, order) in enumerate(self.space.laid()):
             if self.ended():

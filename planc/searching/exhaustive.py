@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from planc.ir.report import Step
 from planc.searching.constraints import Constraints
-from planc.searching.lower_bounds import Bounds, Shape
+from planc.searching.lower_bounds import Bounds, LayoutShape
 from planc.searching.space import Point, Space
 
 
@@ -33,6 +33,6 @@ def every(space: Space, most: int | None = None) -> Iterator[tuple[Point, Step, 
             yield point, *bounds.layout(point, shape).run()
 
 
-def _pipeline(at: tuple[Shape, Point]) -> tuple[int, int, str]:
+def _pipeline(at: tuple[LayoutShape, Point]) -> tuple[int, int, str]:
     shape, point = at
     return shape.family.ranks, shape.family.microbatches, point.pipeline.text if point.pipeline else ""

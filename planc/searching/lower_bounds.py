@@ -58,14 +58,14 @@ SHAVED = 1 - 1e-12
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class LowerBound:
     """Seconds of a step and GiB of the fullest device, at least."""
 
     time_s: float
     memory_gib: float
 
 
-class Family(NamedTuple):
+class LayoutFamily(NamedTuple):
     """Layouts with the same mesh and batch, and variants that differ in what is stored where."""
 
     variants: tuple[int, ...]
@@ -93,10 +93,10 @@ class Family(NamedTuple):
         return point.variant in self.variants and (point.sequences, point.microbatch, point.order) == own
 
 
-class Shape(NamedTuple):
+class LayoutShape(NamedTuple):
     """A family with a pipeline: what all its points have in common."""
 
-    family: Family
+    family: LayoutFamily
     pipeline: Pipeline | None
     paths: PipelinePaths
     times: int
@@ -130,7 +130,7 @@ class Bounds:
         """A microbatch of so many sequences keeps so many times the bytes of one."""
         self.cache = Cache()
         self._links = LinkTimes()
-        self._at: tuple[Shape, Plan, float] | None = None
+        self._at: tuple[LayoutShape, Plan, float] | None = None
         """The shape that was asked for last, with a plan of it and the seconds of a send between stages."""
         self._last_ranks: Computed[int, set[tuple[int, int]]] = Computed(self._end_layers)
         self._data: Computed[int, tuple[str, ...]] = Computed(self._data_axes)
@@ -162,7 +162,7 @@ class Bounds:
         batches = sum([len(v) * len(self.space.batches(self.data_parallel(v[0], sizes))) for v in self.variant_groups])
         return batches * len(self.space.pipelines(self.ranks(sizes)))
 
-    def families(self, sizes: tuple[int, ...], order: int) -> Iterator[Family]:
+    def families(self, sizes: tuple[int, ...], order: int) -> Iterator[LayoutFamily]:
         """The layouts on the mesh with these `sizes` in this `order`, by what is run again and by their batches."""
         ranks, known = self.ranks(sizes), {}
         for variants in self.variant_groups:
@@ -173,9 +173,9 @@ class Bounds:
             what = (self.space.variants[variants[0]].recompute, inside)
             for sequences, microbatch in self.space.batches(data):
                 times = sequences // (data * microbatch)
-                yield Family(variants, sizes, sequences, microbatch, ranks, times, what, order, strides)
+                yield LayoutFamily(variants, sizes, sequences, microbatch, ranks, times, what, order, strides)
 
-    def of_family(self, family: Family) -> float:
+    def of_family(self, family: LayoutFamily) -> float:
         """Lower bound on the step time (s) of a `family`: the mean over ranks, and the last rank with the pipeline's
         fill."""
         ranks, times = family.ranks, family.microbatches
@@ -192,17 +192,17 @@ class Bounds:
 
     # Shapes.
 
-    def shapes(self, family: Family, room_gib: float = float("inf")) -> Iterator[Shape]:
+    def shapes(self, family: LayoutFamily, room_gib: float = float("inf")) -> Iterator[LayoutShape]:
         """The `family` with each pipeline that takes its microbatches, where the first rank's saved tensors fit
         `room_gib`."""
         saved, room = self._saved_of(family), room_gib * GIB
         for pipeline, paths, held in self._paths_of(family):
             first_bytes = _bytes(saved, held) * SHAVED
             if first_bytes <= room:
-                yield Shape(family, pipeline, paths, family.microbatches // paths.copies, saved, first_bytes)
+                yield LayoutShape(family, pipeline, paths, family.microbatches // paths.copies, saved, first_bytes)
 
     @cached_on(lambda b, family: (b.cache, (family.ranks, family.microbatches)))
-    def _paths_of(self, family: Family) -> list[tuple[Pipeline | None, PipelinePaths, Sections]]:
+    def _paths_of(self, family: LayoutFamily) -> list[tuple[Pipeline | None, PipelinePaths, Sections]]:
         """The pipelines that take a family's microbatches, and what the first rank holds of those at least."""
         ranks, microbatches, found = family.ranks, family.microbatches, []
         for pipeline in self.space.pipelines(ranks):
@@ -211,15 +211,15 @@ class Bounds:
                 found.append((pipeline, paths, paths.held_of_class(microbatches, 0)))
         return found
 
-    def unfit(self, family: Family) -> int:
+    def unfit(self, family: LayoutFamily) -> int:
         """Pipelines of the space whose schedules do not run the microbatches of a `family` on its ranks."""
         return len(self.space.pipelines(family.ranks)) - len(self._paths_of(family))
 
-    def _saved_bytes(self, shape: Shape) -> list[float]:
+    def _saved_bytes(self, shape: LayoutShape) -> list[float]:
         """Bytes of the microbatches in flight on the first rank of each class, at least."""
         return [_bytes(shape.saved, held) for held in shape.paths.held[shape.family.microbatches]]
 
-    def critical_path_s(self, shape: Shape) -> float:
+    def critical_path_s(self, shape: LayoutShape) -> float:
         """Lower bound on the step time (s) of a `shape`: the critical path of the pipeline, without transfers
         of state; in lockstep that of the layers alone."""
         within = self.space.plan.model.blocks if self.in_lockstep(shape) else None
@@ -228,7 +228,7 @@ class Bounds:
 
     # Points.
 
-    def points(self, shape: Shape) -> Iterator[tuple[float, Point]]:
+    def points(self, shape: LayoutShape) -> Iterator[tuple[float, Point]]:
         """The `shape` with everything that may be stored where, each with the GiB of its fullest device."""
         family, saved, chip = shape.family, self._saved_bytes(shape), allocator_of(self.space.plan, self.stack)
         for variant in family.variants:
@@ -236,7 +236,7 @@ class Bounds:
             most = max(map(add, saved, self._state_bytes(point, shape)))
             yield with_reserve(chip, most) / GIB * SHAVED, point
 
-    def _state_bytes(self, point: Point, shape: Shape) -> list[float]:
+    def _state_bytes(self, point: Point, shape: LayoutShape) -> list[float]:
         """Bytes besides saved activations, by class of ranks."""
         stored, replayed = self._resting_bytes(point, shape), self._replayed_bytes(shape)
         in_loss = self.stack.policy.gathered_in_loss
@@ -245,7 +245,7 @@ class Bounds:
             for (resting, passing), back in zip(stored, replayed, strict=True)
         ]
 
-    def layout(self, point: Point, shape: Shape) -> LayoutCost:
+    def layout(self, point: Point, shape: LayoutShape) -> LayoutCost:
         """Cost of a `point` of a `shape`. Its plan stands for all points, which differ in where state is stored."""
         if self._at is None or self._at[0] is not shape:
             plan = self.space.plan_of(point)
@@ -266,7 +266,7 @@ class Bounds:
         sharded = self.sharded(point)
         return memory(sharded, timeline, None, semantic_collectives(sharded)).per_device_gib.total
 
-    def time_s(self, layout: LayoutCost, shape: Shape) -> float:
+    def time_s(self, layout: LayoutCost, shape: LayoutShape) -> float:
         """Lower bound on the step time (s) of a `layout` of a `shape`, whatever the order in which its
         pipeline runs."""
         if self.in_lockstep(shape):
@@ -285,17 +285,17 @@ class Bounds:
             makespan_s = max(makespan_s - after_s, work.busy_s[work.slowest])
         return work.total_s(makespan_s)
 
-    def in_lockstep(self, shape: Shape) -> bool:
+    def in_lockstep(self, shape: LayoutShape) -> bool:
         """True if the ranks of the pipeline of a `shape` run one program."""
         return self.stack.lockstep and shape.pipeline is not None and shape.pipeline.split is not None
 
-    def of(self, point: Point) -> Bound:
+    def of(self, point: Point) -> LowerBound:
         """The bound of a `point` whose batch and pipeline fit."""
         shape = self.shape(point)
         [(gib, point)] = self.points(shape)
-        return Bound(self.time_s(self.layout(point, shape), shape), gib)
+        return LowerBound(self.time_s(self.layout(point, shape), shape), gib)
 
-    def shape(self, point: Point) -> Shape:
+    def shape(self, point: Point) -> LayoutShape:
         """The shape of a `point`, of this point alone."""
         family = next(f for f in self.families(point.sizes, point.order) if f.holds(point))
         family = family._replace(variants=(point.variant,))
@@ -316,25 +316,25 @@ class Bounds:
         return tuple([(a.name, a.size) for a in inside]), tuple([a.stride for a in inside])
 
     @cached_on(lambda b, family, pipeline: b._microbatch_place(family, pipeline))
-    def microbatch_seconds(self, family: Family, pipeline: Pipeline | None) -> MicrobatchSeconds:
+    def microbatch_seconds(self, family: LayoutFamily, pipeline: Pipeline | None) -> MicrobatchSeconds:
         """Seconds of a `family`'s microbatch in a `pipeline`. How state is stored and the schedule play no part, unless
         narrow copies of weights are made as often as they are gathered."""
         return microbatch_seconds(self._sharded_as(family, pipeline), self._links)
 
-    def _microbatch_place(self, family: Family, pipeline: Pipeline | None) -> tuple[Cache, Hashable]:
+    def _microbatch_place(self, family: LayoutFamily, pipeline: Pipeline | None) -> tuple[Cache, Hashable]:
         stored = self._stored_as[family.variants[0]], _keeps_gathered(pipeline)
         used = tuple([n > 1 for n in family.sizes])  # of one rank, they divide no parameters to gather
         narrow = (stored, family.microbatches, used) if self._narrow else None
         return self.cache, (family.microbatch, narrow, family.inside, family.strides)
 
     @cached_on(lambda b, family: (b.cache, (family.microbatch, family.inside)))
-    def _saved_of(self, family: Family) -> SavedActivations:
+    def _saved_of(self, family: LayoutFamily) -> SavedActivations:
         """Bytes of a family's microbatch."""
         if self._linear and family.microbatch > 1:
             return self._saved_of(family._replace(microbatch=1)).times(family.microbatch)
         return saved_activations(self._sharded_as(family, self.space.pipelines(family.ranks)[0]))
 
-    def _sharded_as(self, family: Family, pipeline: Pipeline | None) -> Sharded:
+    def _sharded_as(self, family: LayoutFamily, pipeline: Pipeline | None) -> Sharded:
         """The layouts of a family with its first variant and a `pipeline`; an op and a transfer take as long
         whatever is run again."""
         point = replace(family.first, pipeline=pipeline)
@@ -359,7 +359,7 @@ class Bounds:
         return StateSeconds(transfers, update_seconds(sharded), shared_gradients(sharded, links))
 
     @cached_on(lambda b, point, shape: (b.cache, (shape.schedule, b._stored_as[point.variant], point.sizes)))
-    def _resting_bytes(self, point: Point, shape: Shape) -> list[tuple[float, tuple[float, float]]]:
+    def _resting_bytes(self, point: Point, shape: LayoutShape) -> list[tuple[float, tuple[float, float]]]:
         """Bytes of state on a rank of each class, and those of them that are there for a while only."""
         stored, blocks = self._stored_of(point), self.space.plan.model.blocks
         return [
@@ -367,7 +367,7 @@ class Bounds:
         ]
 
     @cached_on(lambda b, shape: (b.cache, (shape.schedule, shape.family.microbatch, shape.family.inside)))
-    def _replayed_bytes(self, shape: Shape) -> list[tuple[float, float]]:
+    def _replayed_bytes(self, shape: LayoutShape) -> list[tuple[float, float]]:
         """Recompute workspace of the backward on a rank of each class (bytes)."""
         return [replay_buffers(shape.saved.replays, ranks.on) for ranks in shape.paths.classes]
 

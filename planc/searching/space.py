@@ -23,7 +23,7 @@ from planc.language.imports import Files
 from planc.language.op_names import covering
 from planc.language.verbs.split import MOST_STAGES, even
 from planc.pipeline import csv_schedule
-from planc.pipeline.schedule import Shape
+from planc.pipeline.schedule import ScheduleShape
 from planc.schedules import schedules
 from planc.searching.holes import Free, covered_by_views, filled, free_in, ordered, sizes_inside_views, written_sizes
 
@@ -343,7 +343,7 @@ class Space:
         schedule = schedules()[split.schedule]
         if schedule.even_ranks and ranks % 2:
             return False
-        return schedule.need(Shape(ranks, split.chunks, microbatches)) is None
+        return schedule.need(ScheduleShape(ranks, split.chunks, microbatches)) is None
 
     # A point as a plan, and as a file.
 

@@ -11,7 +11,7 @@ from planc.ir.cache import cached_on
 from planc.ir.collective import Phase
 from planc.ir.model import ROUTED, Section
 from planc.ir.plan import Plan
-from planc.ir.sharding import Layout, Move, OpSharding, Sharded, Step
+from planc.ir.sharding import Layout, Move, OpSharding, RedistributionStep, Sharded
 from planc.sharding.calls import Call, axis_cause
 from planc.sharding.dispatch import copies_share
 from planc.sharding.local import local_elements
@@ -156,7 +156,7 @@ def _reversed(move: Move) -> Move:
     return Move(tensor=move.tensor, before=move.after, after=move.before, steps=(), cause=move.cause)
 
 
-def _calls(sharded: Sharded, steps: tuple[Step, ...], move: Move, phase: Phase) -> Iterator[Call]:
+def _calls(sharded: Sharded, steps: tuple[RedistributionStep, ...], move: Move, phase: Phase) -> Iterator[Call]:
     """One call per step, following the local size: gathers grow it, scatters shrink it."""
     plan, tensor = sharded.plan, sharded.model.tensor[move.tensor]
     dtype = plan.precision.compute if tensor.dtype == "compute" else "fp32"
@@ -179,12 +179,12 @@ def _calls(sharded: Sharded, steps: tuple[Step, ...], move: Move, phase: Phase) 
         )
 
 
-def _copies(plan: Plan, region: str, step: Step) -> float:
+def _copies(plan: Plan, region: str, step: RedistributionStep) -> float:
     """The share of a copy for each choice that is sent of tokens on their way to experts; 1 of anything else."""
     return copies_share(plan, step.axes) if region == ROUTED and step.kind == "all_to_all" else 1.0
 
 
-def _apply(layout: Layout, step: Step) -> None:
+def _apply(layout: Layout, step: RedistributionStep) -> None:
     if step.kind in ("all_gather", "all_to_all"):
         layout[step.dim] = tuple(a for a in layout[step.dim] if a not in step.axes)
     target = step.to_dim if step.kind == "all_to_all" else step.dim

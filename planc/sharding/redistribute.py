@@ -6,7 +6,7 @@ axes (`partial`). Every axis that changes its role gives one step; axes with the
 
 from __future__ import annotations
 
-from planc.ir.sharding import Layout, Step, StepKind
+from planc.ir.sharding import Layout, RedistributionStep, StepKind
 
 ORDER: tuple[StepKind, ...] = ("reduce_scatter", "all_reduce", "all_to_all", "all_gather", "slice")
 """Steps that make a tensor smaller come before those that leave its size, and gathers after both: each step moves as
@@ -18,7 +18,7 @@ def where(layout: Layout, axis: str) -> str:
     return next((dim for dim, axes in layout.items() if axis in axes), "")
 
 
-def steps_between(before: Layout, partial: tuple[str, ...], after: Layout) -> tuple[Step, ...]:
+def steps_between(before: Layout, partial: tuple[str, ...], after: Layout) -> tuple[RedistributionStep, ...]:
     """The steps that turn `before` (a sum over `partial`) into `after`, in the order of `ORDER`.
 
     An axis that divided dim d and now divides nothing gathers d; one that now divides another dim is an all-to-all; a
@@ -44,7 +44,9 @@ def steps_between(before: Layout, partial: tuple[str, ...], after: Layout) -> tu
             if axis not in partial and not where(before, axis):
                 grouped.setdefault(("slice", dim, ""), []).append(axis)
     ordered = sorted(grouped.items(), key=lambda item: ORDER.index(item[0][0]))
-    return tuple(Step(kind=kind, axes=tuple(axes), dim=dim, to_dim=to_dim) for (kind, dim, to_dim), axes in ordered)
+    return tuple(
+        RedistributionStep(kind=kind, axes=tuple(axes), dim=dim, to_dim=to_dim) for (kind, dim, to_dim), axes in ordered
+    )
 
 
 def restrict(layout: Layout, dims: tuple[str, ...]) -> Layout:

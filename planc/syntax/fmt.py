@@ -20,7 +20,7 @@ _PIECES = re.compile(r'"[^"\n]*"|\s+|[^\s"]+|"')
 
 
 @dataclass(slots=True)
-class Row:
+class FormattedLine:
     """A line to be written: code without its comment, and the comment."""
 
     code: str
@@ -44,18 +44,18 @@ def format_text(text: str) -> str:
     return "".join(line + "\n" for line in lines)
 
 
-def _rows(source: Source, found: list[Line]) -> list[Row]:
+def _rows(source: Source, found: list[Line]) -> list[FormattedLine]:
     """Every physical line; sentences on one line are respaced, longer ones kept."""
     sentences = {line.number: line for line in found}
     rows, inside = [], 0
     for number, raw in enumerate(source.lines, 1):
         line = sentences.get(number)
         if line is not None and "\n" not in line.text and number > inside:
-            rows.append(Row(_spaced(line.text), line.comment, sentence=True))
+            rows.append(FormattedLine(_spaced(line.text), line.comment, sentence=True))
             continue
         if line is not None:
             inside = number + line.text.count("\n")
-        rows.append(Row(raw.rstrip()))
+        rows.append(FormattedLine(raw.rstrip()))
     return rows
 
 
@@ -70,10 +70,10 @@ def _spaced(text: str) -> str:
     return f"{verb:<{VERB_WIDTH}} {rest}"
 
 
-def _align_over(rows: list[Row]) -> None:
+def _align_over(rows: list[FormattedLine]) -> None:
     """Line up the first ` over ` or ` per ` of neighbouring sentences."""
-    block: list[Row] = []
-    for row in [*rows, Row("")]:
+    block: list[FormattedLine] = []
+    for row in [*rows, FormattedLine("")]:
         if row.sentence and row.code.split(maxsplit=1)[0] in ALIGNED and _split_at(row.code) > 0:
             block.append(row)
             continue
@@ -81,7 +81,7 @@ def _align_over(rows: list[Row]) -> None:
         block = []
 
 
-def _align_block(block: list[Row]) -> None:
+def _align_block(block: list[FormattedLine]) -> None:
     column = max((_split_at(row.code) for row in block), default=0)
     for row in block:
         at = _split_at(row.code)
@@ -93,7 +93,7 @@ def _split_at(code: str) -> int:
     return found.start() if found else 0
 
 
-def _align_comments(rows: list[Row]) -> None:
+def _align_comments(rows: list[FormattedLine]) -> None:
     """Comments after sentences in one column, two spaces beyond the longest of those sentences."""
     commented = [row for row in rows if row.sentence and row.comment]
     column = max((len(row.code) for row in commented), default=0)

@@ -10,7 +10,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from planc.backends.cuda.audit import pool
-from planc.backends.cuda.audit.equal_blocks import EqualBlocks, Span
+from planc.backends.cuda.audit.equal_blocks import BlockEvents, EqualBlocks
 from planc.backends.cuda.audit.memory import MemoryTracker
 from planc.backends.cuda.audit.observe import Observer
 from planc.backends.cuda.audit.traced import UnlikeError
@@ -67,10 +67,10 @@ def test_blocks_are_counted_where_their_modules_say_the_same() -> None:
 def test_blocks_that_differ_are_not_counted() -> None:
     blocks = EqualBlocks(MemoryTracker(), Observer())
     calls = ((("all_gather", "tp", "bf16"), 64),)
-    for other in (Span((), 1, 2), Span(calls, 2, 2), Span(calls, 1, 3)):
-        blocks.compare("a block", Span(calls, 1, 2), Span(calls, 1, 2))
+    for other in (BlockEvents((), 1, 2), BlockEvents(calls, 2, 2), BlockEvents(calls, 1, 3)):
+        blocks.compare("a block", BlockEvents(calls, 1, 2), BlockEvents(calls, 1, 2))
         blocks.check()
-        blocks.compare("a block", Span(calls, 1, 2), other)
+        blocks.compare("a block", BlockEvents(calls, 1, 2), other)
         with pytest.raises(UnlikeError, match="a block"):
             blocks.check()
         blocks = EqualBlocks(MemoryTracker(), Observer())

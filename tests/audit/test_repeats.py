@@ -50,15 +50,15 @@ def test_a_stage_that_gathers_for_each_pass_holds_what_was_predicted() -> None:
 def test_microbatches_that_differ_are_not_counted() -> None:
     from planc.backends.cuda.audit.memory import MemoryTracker
     from planc.backends.cuda.audit.observe import Observer
-    from planc.backends.cuda.audit.repeats import FORWARD, Place, Record, Repeats
+    from planc.backends.cuda.audit.repeats import FORWARD, ActionPlace, ActionRecord, ActionRepeats
 
-    repeats = Repeats(MemoryTracker(), Observer())
+    repeats = ActionRepeats(MemoryTracker(), Observer())
     repeats._last = 7
-    place = Place(FORWARD, 0, frozenset({"F", "B"}))
+    place = ActionPlace(FORWARD, 0, frozenset({"F", "B"}))
     calls = ((("all_gather", "tp", "bf16"), 64),)
-    repeats._records[place] = {0: Record((), 9, 9), 1: Record(calls, 1, 2), 2: Record(calls, 1, 2)}
-    assert repeats._common(place) == Record(calls, 1, 2)
-    for other in (Record((), 1, 2), Record(calls, 2, 2), Record(calls, 1, 3)):
+    repeats._records[place] = {0: ActionRecord((), 9, 9), 1: ActionRecord(calls, 1, 2), 2: ActionRecord(calls, 1, 2)}
+    assert repeats._common(place) == ActionRecord(calls, 1, 2)
+    for other in (ActionRecord((), 1, 2), ActionRecord(calls, 2, 2), ActionRecord(calls, 1, 3)):
         repeats._records[place][2] = other
         with pytest.raises(UnlikeError, match="forward on stage 0"):
             repeats._common(place)

@@ -11,7 +11,7 @@ import pytest
 
 from planc.calibration.fit_machine import calibrate, parameters_of, written
 from planc.calibration.machine_tables import table_probes
-from planc.calibration.probes import Measured, MeasuredStep, predicted_s, probes
+from planc.calibration.probes import MeasuredProbe, MeasuredStep, predicted_s, probes
 from planc.cli.commands.calibrate import plan_text, stepped
 from planc.driver import load
 from planc.ir.hardware import Cluster
@@ -74,10 +74,10 @@ def others(folder: Path) -> list[Path]:
     return paths
 
 
-def measured_on(truth: Cluster, seed: int = 0) -> list[Measured]:
+def measured_on(truth: Cluster, seed: int = 0) -> list[MeasuredProbe]:
     noise = random.Random(seed)
     return [
-        Measured(probe=p, seconds=predicted_s(p, truth) * (1 + NOISE * noise.uniform(-1, 1)))
+        MeasuredProbe(probe=p, seconds=predicted_s(p, truth) * (1 + NOISE * noise.uniform(-1, 1)))
         for p in probes(4, ("fp32", "bf16"))
     ]
 
@@ -145,7 +145,7 @@ def test_a_data_sheet_stays() -> None:
     truth = replace(truth, chip=replace(truth.chip, matmul_efficiency=0.7, matmul_depth=100.0, matmul_tail=0.0))
     start = cluster_of("1 x h100_node")
     start = replace(start, chip=replace(start.chip, matmul_tail=0.0))
-    measured = [Measured(probe=p, seconds=predicted_s(p, truth)) for p in probes(8, ("bf16",), large=True)]
+    measured = [MeasuredProbe(probe=p, seconds=predicted_s(p, truth)) for p in probes(8, ("bf16",), large=True)]
     found = calibrate(start, measured)
     assert found.cluster.chip.flops_per_s == truth.chip.flops_per_s
     assert found.cluster.chip.matmul_efficiency == pytest.approx(0.7, rel=0.03)
@@ -163,8 +163,8 @@ def test_a_calibrated_file_has_the_tables_that_were_measured(tmp_path: Path) -> 
     truth, base = machine(), cluster_of("4 x cpu_local")
     fitted, shaped = probes(4, ["fp32"]), table_probes(["fp32"])
     uneven = ((p, 1.1 if number % 2 else 0.9) for number, p in enumerate(fitted))
-    measured = [Measured(probe=p, seconds=times * predicted_s(p, truth)) for p, times in uneven]
-    tabled = [Measured(probe=p, seconds=1.1 * predicted_s(p, truth)) for p in shaped]
+    measured = [MeasuredProbe(probe=p, seconds=times * predicted_s(p, truth)) for p, times in uneven]
+    tabled = [MeasuredProbe(probe=p, seconds=1.1 * predicted_s(p, truth)) for p in shaped]
     found = calibrate(base, measured, (), tabled)
     (tmp_path / "mine.plan").write_text(written(TEXT, found, ["by a test"]))
     plan = tmp_path / "p.plan"

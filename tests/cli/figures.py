@@ -17,7 +17,7 @@ from typing import Any
 
 from planc.cli import main
 from planc.driver import check, load, user_path
-from planc.editor.opened import Settings, open_file
+from planc.editor.opened import EditorSettings, open_file
 from planc.graph import machine_links
 from planc.ir.target import Target, named
 from planc.language import library
@@ -130,7 +130,7 @@ def _sentences(text: str) -> list[str]:
 
 def _lsp(path: Path, folder: Path) -> Iterator[Told]:
     """Hovers read this report."""
-    opened = open_file(path, path.read_text(), {}, Settings())
+    opened = open_file(path, path.read_text(), {}, EditorSettings())
     report = opened.checked.report if opened.checked else None
     assert report is not None
     yield Told("lsp", report.target, report.step.time_s, report.memory.per_device_gib.total)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from planc.calibration.probes import Measured, predicted_s
+from planc.calibration.probes import MeasuredProbe, predicted_s
 from planc.cli import main
 from planc.cli.commands import calibrate
 from planc.cli.commands.calibrate import step_of
@@ -28,7 +28,7 @@ def on_paper(
 ) -> measure.Measurement:
     """The measurement of a launch on that machine: the second of two steps is the faster."""
     steps = {p.stem: step_of(load(p), 1.0, target).predicted_s(TRUTH) for p in plans}
-    probed = tuple(Measured(probe=p, seconds=predicted_s(p, TRUTH)) for p in probes)
+    probed = tuple(MeasuredProbe(probe=p, seconds=predicted_s(p, TRUTH)) for p in probes)
     return measure.Measurement(probed, {name: (2 * s, s) for name, s in steps.items()})
 
 

@@ -13,7 +13,7 @@ import pytest
 from planc.diag.diagnostic import MAX_MESSAGE, MAX_OF_ONE_CODE
 from planc.diag.span import Source
 from planc.driver import examine
-from planc.editor.opened import Settings, open_file
+from planc.editor.opened import EditorSettings, open_file
 from planc.language import imports
 from planc.language.imports import MAX_BYTES
 from planc.language.verbs import use
@@ -173,11 +173,11 @@ def test_a_long_name_in_a_malformed_sentence_is_read_once() -> None:
 
 
 def test_an_editor_opens_them_too(tmp_path: Path) -> None:
-    opened = open_file(tmp_path / "a.plan", of_size("numbers", MAX_BYTES), {}, Settings())
+    opened = open_file(tmp_path / "a.plan", of_size("numbers", MAX_BYTES), {}, EditorSettings())
     assert [d.code for d in opened.diagnostics] == ["E0117"]
     text = HEAD + "".join(f"let n{i} = 1\n" for i in range(1_500)) + BODY
     assert (
-        max(len(n.legal) for n in open_file(tmp_path / "a.plan", text + "let m = n3\n", {}, Settings()).lookups)
+        max(len(n.legal) for n in open_file(tmp_path / "a.plan", text + "let m = n3\n", {}, EditorSettings()).lookups)
         <= 1_000
     )
 

@@ -14,7 +14,7 @@ import pytest
 from jsonschema import Draft202012Validator, ValidationError
 
 from planc.calibration.intervals import Ratios, Subject
-from planc.calibration.probes import Measured, predicted_s
+from planc.calibration.probes import MeasuredProbe, predicted_s
 from planc.cli import main, schemas
 from planc.cli.commands import calibrate
 from planc.driver import load
@@ -23,7 +23,7 @@ from planc.ir.probe import Probe
 from planc.ir.target import Target
 from planc.searching import search as found_layouts
 from planc.searching.space import Space
-from planc.trainer.checkpoint.manifest import Box, File, Manifest, Position, Stored
+from planc.trainer.checkpoint.manifest import File, Manifest, Position, Stored, StoredBox
 from planc.trainer.measure import coordinator
 from planc.trainer.run.dry_run import DryRun
 from tests.calibration.test_fit_machine import machine
@@ -189,7 +189,7 @@ def on_paper(monkeypatch: pytest.MonkeyPatch) -> None:
         target: Target, devices: int, probes: Sequence[Probe] = (), plans: Sequence[Path] = (), **_: Any
     ) -> coordinator.Measurement:
         steps = {p.stem: calibrate.step_of(load(p), 1.0, target).predicted_s(machine()) for p in plans}
-        probed = tuple(Measured(probe=p, seconds=predicted_s(p, machine())) for p in probes)
+        probed = tuple(MeasuredProbe(probe=p, seconds=predicted_s(p, machine())) for p in probes)
         return coordinator.Measurement(probed, {name: (2 * s, s) for name, s in steps.items()})
 
     saves = {"synchronous_s": 0.2, "asynchronous_s": 0.1, "step_s": 0.3, "step_while_saving_s": 0.4}
@@ -257,7 +257,7 @@ def test_a_receipt_agrees_with_its_schema() -> None:
 
 
 def test_a_checkpoint_agrees_with_its_schema() -> None:
-    stored = Stored(shape=(4, 2), boxes=(Box(file="0.bin", offset=(0, 0), size=(4, 2)),))
+    stored = Stored(shape=(4, 2), boxes=(StoredBox(file="0.bin", offset=(0, 0), size=(4, 2)),))
     manifest = Manifest(
         step=2, optimizer_steps=2, plan="tiny", plan_sha256="0", mesh={"fsdp": 2}, target="cuda", runtime="torch",
         versions={}, model="llama_tiny", course={"lr": 1e-3}, data_sha256="0", saved_at="2025-01-01T00:00:00Z",

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.analysis.roles import AxisRoles
 from planc.backends.cuda.audit.observe import Observer
 from planc.backends.cuda.rules import exchange_gate_weights, exchange_token_counts, expert_rows_per_rank, realise
 from planc.backends.cuda.rules.expert_rows_per_rank import rows_sent
@@ -47,7 +47,7 @@ class Watch(Observer):
 
 def as_routed(sharded: Sharded, stage: int, expected: Totals, counted: dict[bool, list[Any]]) -> Totals:
     """The predicted totals with the rows that there were in place of an even share of them."""
-    roles = Roles(sharded)
+    roles = AxisRoles(sharded)
     found = dict(expected)
     for row in realise(sharded, semantic_collectives(sharded)):
         here = counted[row.phase == "recompute"]
@@ -63,7 +63,7 @@ def _of_rows(row: Collective) -> bool:
     return bool(named) and exchange_token_counts.NAME not in row.realised_by
 
 
-def _times(roles: Roles, row: Collective, counted: list[Any]) -> float:
+def _times(roles: AxisRoles, row: Collective, counted: list[Any]) -> float:
     """The rows of all calls over those of as many even ones: exchanged, or padded to the longest and gathered."""
     experts, even = roles.experts, rows_sent(roles)
     both = experts.exchange and experts.gathers

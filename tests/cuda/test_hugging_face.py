@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from planc.backends.cuda.runtime.traced.bind import Bound
+from planc.backends.cuda.runtime.traced.bind import BoundModel
 from planc.backends.cuda.runtime.traced.names import names_of
 from planc.backends.cuda.runtime.traced.read import roles_of_module
 from planc.trainer.run.launch import run
@@ -76,7 +76,7 @@ def test_each_block_sees_what_its_class_lets_it_see(kind: str, window: int | Non
     model = getattr(transformers, f"{kind}ForCausalLM")(config)
     tokens = torch.arange(48).view(2, 24)
     expected = model(tokens).logits
-    assert torch.allclose(Bound(model, roles_of_module(model), 24)(tokens), expected, atol=1e-6)
+    assert torch.allclose(BoundModel(model, roles_of_module(model), 24)(tokens), expected, atol=1e-6)
 
 
 FUSED_LATENTS = ("deepseek_v2", "deepseek_v3")
@@ -94,7 +94,7 @@ def test_a_bound_model_is_what_it_was(family: str) -> None:
     tokens = torch.randint(0, 50, (2, 24))
     before = model(input_ids=tokens, labels=tokens, use_cache=False)
     number = sum(p.numel() for p in model.parameters())
-    bound = Bound(model, roles_of_module(model), 24)
+    bound = BoundModel(model, roles_of_module(model), 24)
     assert sum(p.numel() for p in bound.parameters()) == number
     largest = max(1.0, before.logits.detach().abs().max().item())
     assert torch.allclose(bound(tokens), before.logits, atol=1e-6 * largest)

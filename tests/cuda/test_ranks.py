@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.analysis.roles import AxisRoles
 from planc.backends.cuda.audit.places import misplaced, sampled_ranks
 from planc.backends.cuda.emit.ranks import place
 from planc.checks import check_plan
@@ -52,7 +52,7 @@ def test_ranks_of_a_group_rise(order: tuple[str, ...]) -> None:
         plan = plan_of(
             "experts", " > ".join(order), *(s.replace("d, e", "d") for s in sentences), model="mixtral_micro"
         )
-        roles = Roles(propagated(plan))
+        roles = AxisRoles(propagated(plan))
         for factor in (*roles.factors, *roles.joined, *roles.experts.factors):
             groups: dict[int, list[int]] = {}
             others = [

@@ -12,14 +12,14 @@ from itertools import pairwise
 
 import pytest
 
-from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.analysis.roles import AxisRoles
 from planc.backends.cuda.audit.predict import dimension_of, predicted
 from planc.backends.cuda.rules import ORDER, realise
 from planc.backends.cuda.rules.pipeline_keeps_state import gathers
 from planc.ir.collective import Collective
 from planc.ir.plan import Optimizer
 from planc.pipeline.actions import Action, unrolled
-from planc.pipeline.schedule import Shape
+from planc.pipeline.schedule import ScheduleShape
 from planc.schedules import schedules
 from planc.sharding.collectives import semantic_collectives
 from tests.plans import propagated
@@ -151,7 +151,7 @@ def test_ranks_with_fewer_rows_hand_over_fewer_to_updates() -> None:
 def test_a_mesh_of_two_axes_has_its_own_name() -> None:
     """Attention is divided over both, and feed-forward layers over the inner one."""
     sharded = propagated(plan_of("part", "a 2 > tp 2", "shard heads over a, tp", "shard ffn, vocab over tp"))
-    roles = Roles(sharded)
+    roles = AxisRoles(sharded)
     assert [f.name for f in roles.factors if f.role == "tensor"] == ["a", "tp"]
     assert [f.name for f in roles.tensor_meshes] == ["a_tp", "tp"]
     found = {dimension_of(roles, row) for row in realise(sharded, semantic_collectives(sharded))}
@@ -224,7 +224,7 @@ def test_gathers_of_repeats_are_those_of_single_actions(name: str) -> None:
     """Parameters of a pipeline's stages, for ranks, chunks and microbatches that the schedule runs."""
     schedule, counted = schedules()[name], 0
     for ranks, microbatches in ((1, 3), (2, 4), (3, 7), (4, 8), (4, 12)):
-        shape = Shape(ranks, 2 if schedule.free_chunks else schedule.chunks, microbatches)
+        shape = ScheduleShape(ranks, 2 if schedule.free_chunks else schedule.chunks, microbatches)
         if schedule.need(shape) is not None or (schedule.even_ranks and ranks % 2):
             continue
         for rank in range(ranks):

@@ -17,13 +17,13 @@ from torch import nn
 
 import planc
 from planc.backends.cuda.runtime.traced import bind_block
-from planc.backends.cuda.runtime.traced.bind import Bound
+from planc.backends.cuda.runtime.traced.bind import BoundModel
 from planc.backends.cuda.runtime.traced.bind_experts import experts_path
 from planc.backends.cuda.runtime.traced.expert_form import form_of
 from planc.backends.cuda.runtime.traced.latents import late_of
 from planc.backends.cuda.runtime.traced.loops import with_blocks
 from planc.backends.cuda.runtime.traced.read import roles_of_module
-from planc.backends.cuda.runtime.traced.roles import ByHeads, Experts, UnknownError, heads_of
+from planc.backends.cuda.runtime.traced.roles import ByHeads, ExpertLayers, UnknownError, heads_of
 from planc.backends.cuda.runtime.traced.same_steps import other_steps
 from planc.backends.cuda.runtime.traced.share import on_a_share, refusal
 from planc.catalog import config_types
@@ -192,7 +192,7 @@ def test_ways_of_writing_a_decoder(way: str) -> None:
     assert {n for n, _ in module.named_parameters()} == names
     assert on_a_share(module, roles, 2, sequence=True)[1] == "" and other_steps(module, roles) == ""
     sizes = sorted(p.numel() for p in module.parameters())
-    bound = Bound(module, roles, 12)
+    bound = BoundModel(module, roles, 12)
     assert torch.equal(bound(tokens), before)
     fused = way not in ("in_blocks", "our_names")  # three layers in one, cut apart
     assert sum(sizes) == sum(p.numel() for p in bound.parameters())
@@ -258,7 +258,7 @@ def test_code_that_no_op_is_stays_whole(kind: str) -> None:
     if heads_of(roles) is not None:
         assert on_a_share(module, roles, 2, sequence=True)[1] == ""
     assert other_steps(module, roles) == ""
-    assert torch.equal(Bound(module, roles, 12)(tokens), before)
+    assert torch.equal(BoundModel(module, roles, 12)(tokens), before)
 
 
 def test_layers_with_steps_between_them_are_no_halves() -> None:
@@ -347,7 +347,7 @@ def test_code_around_a_bare_weight_goes_on_running() -> None:
     """Where a linear layer of torch stood in for the whole module, the activation was lost without a word."""
     module, tokens = OneWeight(), torch.arange(16).view(2, 8)
     expected = module(tokens)
-    bound = Bound(module, roles_of_module(module), 8)
+    bound = BoundModel(module, roles_of_module(module), 8)
     assert torch.allclose(bound(tokens), expected, atol=1e-6)
 
 
@@ -561,7 +561,7 @@ def test_experts_are_planc_s_where_they_compute_what_their_class_does(
     """Tried with numbers: gpt-oss has biases, clamps, and stores gates and ups in turn, the other way round."""
     model = model_on("cpu", config_of(family))
     experts = roles_of_module(model).blocks[-1].second
-    assert isinstance(experts, Experts)
+    assert isinstance(experts, ExpertLayers)
     module = model.get_submodule(f"model.layers.3.{experts_path(experts)}")
     assert form_of(module, experts) is not None
     forward = type(module).forward

@@ -23,7 +23,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.analysis.roles import AxisRoles
 from planc.backends.cuda.audit.observe import meshes_of
 from planc.backends.cuda.audit.predict import predicted
 from planc.backends.cuda.runtime.reference import DTYPES, reductions
@@ -106,7 +106,7 @@ def relative(found: list[float], expected: list[float]) -> float:
 
 def unpredicted(sharded: Sharded, mesh: Any, observer: Watch) -> list[str]:
     """Where the rules and torch differ, on any rank."""
-    roles = Roles(sharded)
+    roles = AxisRoles(sharded)
     stage = mesh.get_local_rank(roles.name("pipeline")) if roles.pipeline else 0
     sizes = {f.name: f.size for f in (*roles.experts.factors, *roles.factors)}
     own = as_on_rank(sharded, mesh.get_local_rank(roles.name("tensor"))) if roles.tensor else sharded
@@ -123,7 +123,7 @@ def as_on_rank(sharded: Sharded, rank: int) -> Sharded:
 
     The last one has fewer of an uneven vocabulary, which the plan's own predictions leave to the others.
     """
-    plan, roles = sharded.plan, Roles(sharded)
+    plan, roles = sharded.plan, AxisRoles(sharded)
     vocab, ranks = plan.model.sizes["vocab"], plan.mesh.size(*roles.tensor)
     if vocab % ranks == 0 or plan.axes_of("vocab", "head") != roles.tensor:
         return sharded
@@ -202,7 +202,7 @@ def compare(name: str, references: References) -> None:
         module: Any = program.load()
         module.COMPILER = "aot_eager"
     narrow_state = plan.store_dtype("params") != "fp32"
-    if narrow_state or (plan.quantize and Roles(sharded).tensor):
+    if narrow_state or (plan.quantize and AxisRoles(sharded).tensor):
         settings = replace(settings, clip_norm=0.0) if narrow_state else settings  # or the norm's last bit would count
         plan = in_fp64(plan, program.load())
         sharded = propagated(plan)

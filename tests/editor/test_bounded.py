@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from planc.editor.opened import Settings, open_file
+from planc.editor.opened import EditorSettings, open_file
 from planc.editor.transport import MOST_BYTES, FramingError, read_message
 from planc.editor.work import Work
 from tests.editor.client import Client
@@ -158,7 +158,7 @@ def test_a_request_whose_turn_does_not_come_is_not_begun() -> None:
 
 
 def test_a_text_that_is_too_large_for_a_plan_is_not_read(tmp_path: Path) -> None:
-    opened = open_file(tmp_path / "a.plan", "x\n" * 600_000, {}, Settings())
+    opened = open_file(tmp_path / "a.plan", "x\n" * 600_000, {}, EditorSettings())
     assert [d.code for d in opened.diagnostics] == ["E0105"] and not opened.sentences
 
 

@@ -19,7 +19,7 @@ from planc.editor.definition import definition
 from planc.editor.diagnostics import quick_fix, shown
 from planc.editor.hover import hover
 from planc.editor.names import FACTS
-from planc.editor.opened import Opened, Settings, open_file
+from planc.editor.opened import EditorSettings, Opened, open_file
 from planc.editor.positions import Positions
 from planc.editor.symbols import symbols
 from planc.editor.verbs import manual
@@ -36,7 +36,7 @@ GOOD = HEAD + BODY
 
 
 def opened(text: str, **unsaved: str) -> Opened:
-    return open_file(HERE, text, {HERE.parent / f"{name}.plan": t for name, t in unsaved.items()}, Settings())
+    return open_file(HERE, text, {HERE.parent / f"{name}.plan": t for name, t in unsaved.items()}, EditorSettings())
 
 
 def everything(text: str, offset: int) -> None:
@@ -45,7 +45,7 @@ def everything(text: str, offset: int) -> None:
     place = positions.place_at(offset)
     hover(file, *place)
     definition(file, *place)
-    assert all(c.start <= offset for c in complete(file, offset, {}, Settings()))
+    assert all(c.start <= offset for c in complete(file, offset, {}, EditorSettings()))
     symbols(file, positions)
     for finding in file.diagnostics:
         found = shown(finding, lambda span: Location("file:///x", positions.range(span)))

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planc.costing.routes.algorithms import Machine, Routes
+from planc.costing.routes.algorithms import RoutedMachine, Routes
 from planc.costing.routes.fabric import Fabric
 from planc.driver import load
 from planc.graph import machine_links
 from planc.graph.from_parts import links_of_graph
-from planc.ir.hardware import Link, OwnGraph, Part
+from planc.ir.hardware import GraphPart, Link, OwnGraph
 from planc.ir.mesh import Mesh
 from tests.graph.closed_form import OPS
 from tests.graph.test_own_graphs import links_of, plan_on
@@ -44,8 +44,8 @@ def test_one_group_of_each_kind_is_as_good_as_all(name: str, sizes: tuple[int, .
     cluster, links = links_of(tmp_path, text, mesh="fsdp 16 > tp 4")
     mesh = Mesh.of(dict(zip("abc", sizes, strict=True)), cluster.cause)
     slow = replace(links, cables=tuple(c._replace(share=0.3) if i % 37 == 5 else c for i, c in enumerate(links.cables)))
-    folded, machine = 0, Machine(slow if sum(sizes) % 4 else links)
-    plain = Machine(replace(machine.links, symmetry=None))
+    folded, machine = 0, RoutedMachine(slow if sum(sizes) % 4 else links)
+    plain = RoutedMachine(replace(machine.links, symmetry=None))
     for axes in AXES:
         few, every = (Routes(one, mesh, cluster, axes) for one in (machine, plain))
         folded += len(few.groups) < len(every.groups)
@@ -68,7 +68,7 @@ def test_a_machine_of_several_parts_is_routed_whole(tmp_path: Path) -> None:
 def test_ways_on_a_torus_are_those_that_a_search_finds(shape: list[int], wrap: bool, data: st.DataObject) -> None:
     shape = [*shape, 4] if prod(shape) < 4 else shape
     link = Link(name="ib", bandwidth_bytes_per_s=50e9, latency_s=8e-6)
-    part = Part(name="a", kind="torus", numbers={"wrap": int(wrap)}, links={"link": "ib"}, shape=(*shape,))
+    part = GraphPart(name="a", kind="torus", numbers={"wrap": int(wrap)}, links={"link": "ib"}, shape=(*shape,))
     links = links_of_graph("pod", OwnGraph(links=(link,), parts=(part,), points=(), wires=()))
     known, searched = Fabric(links), Fabric(replace(links, symmetry=None))
     chip = st.sampled_from(links.devices)
@@ -87,7 +87,7 @@ def test_every_axis_of_16384_devices_has_one_group_to_route(tmp_path: Path) -> N
     links = machine_links(cluster)
     mesh = Mesh.of({"pp": 4, "dp": 4, "fsdp": 128, "tp": 8}, cluster.cause)
     for axes in (("pp",), ("dp",), ("fsdp",), ("tp",), ("dp", "fsdp")):
-        routes = Routes(Machine(links), mesh, cluster, axes)
+        routes = Routes(RoutedMachine(links), mesh, cluster, axes)
         assert len(routes.groups) == 1 and routes.fold is not None
         assert routes.fold.copies * routes.size == 16384
 
@@ -99,9 +99,10 @@ def test_a_dragonfly_routes_one_group_of_axes_inside_its_groups(tmp_path: Path) 
     links = machine_links(cluster)
     mesh = Mesh.of({"pp": 4, "dp": 16, "fsdp": 16, "ep": 2, "tp": 8}, cluster.cause)
     groups = {
-        axes: len(Routes(Machine(links), mesh, cluster, axes).groups) for axes in (("tp",), ("ep", "tp"), ("fsdp",))
+        axes: len(Routes(RoutedMachine(links), mesh, cluster, axes).groups)
+        for axes in (("tp",), ("ep", "tp"), ("fsdp",))
     }
     assert groups == {("tp",): 1, ("ep", "tp"): 1, ("fsdp",): 1}
-    crossing = Routes(Machine(links), mesh, cluster, ("dp",))
+    crossing = Routes(RoutedMachine(links), mesh, cluster, ("dp",))
     assert len(crossing.groups) == 16 * 4 and crossing.fold is not None
     assert crossing.fold.copies == 16

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planc.costing.machine.topology import at_peak
-from planc.costing.routes.algorithms import Machine, Routes, double_tree, machine_of
+from planc.costing.routes.algorithms import RoutedMachine, Routes, double_tree, machine_of
 from planc.costing.routes.bound import gather_bound_s
 from planc.costing.routes.fabric import Fabric
 from planc.costing.routes.rings import exchange_loads, gather_s, groups_on_line, torus_lines
@@ -61,7 +61,7 @@ def random_machine(degree: int, count: int, seed: int) -> MachineLinks:
 def routes_over(links: MachineLinks, inner: int = 1) -> Routes:
     devices = len(links.devices)
     mesh = Mesh.of({"axis": devices // inner, "inner": inner}, ANY.cause)
-    return Routes(Machine(links), mesh, ANY, ("axis",))
+    return Routes(RoutedMachine(links), mesh, ANY, ("axis",))
 
 
 MACHINES = st.builds(random_machine, st.sampled_from([3, 4]), st.sampled_from([6, 8, 12]), st.integers(0, 10**6))

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planc.costing.costed import CostedPlan
-from planc.costing.routes.algorithms import Machine, Routes
+from planc.costing.routes.algorithms import RoutedMachine, Routes
 from planc.costing.routes.fabric import Flow
 from planc.costing.routes.joint import LinkLoads, joint_shares
 from planc.costing.step.critical_path import critical_path
@@ -37,7 +37,7 @@ POD = f"graph pod of h100\nfabric a = {TREE}\n"
 class Rings:
     """Rings along one axis of a mesh, all at once: as flows, and as the link loads that planc makes of them."""
 
-    def __init__(self, machine: Machine, mesh: Mesh, cluster: Cluster, axis: str, buffer: float) -> None:
+    def __init__(self, machine: RoutedMachine, mesh: Mesh, cluster: Cluster, axis: str, buffer: float) -> None:
         self.routes, self.buffer = Routes(machine, mesh, cluster, (axis,), folding=False), buffer
         way = self.routes.algorithms("all_gather")[0]
         assert way.name == "ring"
@@ -65,7 +65,7 @@ def test_two_collectives_at_once_take_as_long_as_in_a_simulation(
     """Rings inside leaves and rings between them: over fast switches, over cards, and over both ways up."""
     links = replace(leaf_and_spine(leaves, spines, 2), symmetry=None)
     links = replace(links, vertices=tuple(v._replace(unit=v.device) for v in links.vertices))
-    mesh, machine = Mesh.of({"outer": leaves, "inner": 2}, ANY.cause), Machine(links)
+    mesh, machine = Mesh.of({"outer": leaves, "inner": 2}, ANY.cause), RoutedMachine(links)
     one, other = (
         Rings(machine, mesh, ANY, axis, buffer) for axis, buffer in zip(("inner", "outer"), buffers, strict=True)
     )
@@ -84,7 +84,7 @@ def test_rings_over_the_same_cards_wait_for_each_other(buffers: tuple[float, flo
     kept = tuple(c for c in links.cables if c.kind != 2)
     one_unit = tuple(v._replace(unit=v.device) for v in links.vertices if not v.name.startswith("fast"))
     links = replace(links, cables=kept, vertices=one_unit)
-    mesh, machine = Mesh.of({"outer": 4, "inner": 2}, ANY.cause), Machine(links)
+    mesh, machine = Mesh.of({"outer": 4, "inner": 2}, ANY.cause), RoutedMachine(links)
     one, other = (
         Rings(machine, mesh, ANY, axis, buffer) for axis, buffer in zip(("inner", "outer"), buffers, strict=True)
     )
@@ -97,14 +97,14 @@ def test_rings_over_the_same_cards_wait_for_each_other(buffers: tuple[float, flo
 def test_a_slow_link_that_both_use_is_where_they_wait(tmp_path: Path) -> None:
     cluster, links = links_of(tmp_path, POD, mesh="fsdp 8 > tp 4")
     mesh = Mesh.of({"a": 8, "b": 4}, cluster.cause)
-    machine = Machine(links)
+    machine = RoutedMachine(links)
     near, far = (_loads(machine, mesh, cluster, axes) for axes in (("b",), ("a",)))
     apart = beside(LinkSeconds(1.0, ((far, 1.0),)), LinkSeconds(1.0, ((near, 1.0),)))[0]
     again = beside(LinkSeconds(1.0, ((far, 1.0),)), LinkSeconds(1.0, ((far, 1.0),)))[0]
     assert apart == 0.0 and again == 1.0, "cards are no links of a node"
 
 
-def _loads(machine: Machine, mesh: Mesh, cluster: Cluster, axes: tuple[str, ...]) -> LinkLoads:
+def _loads(machine: RoutedMachine, mesh: Mesh, cluster: Cluster, axes: tuple[str, ...]) -> LinkLoads:
     routes = Routes(machine, mesh, cluster, axes)
     return routes.loads_of(routes.algorithms("all_gather")[0], len(axes))
 
@@ -118,7 +118,7 @@ def test_what_is_folded_never_counts_less_than_every_group(name: str, sizes: tup
     slow = replace(links, cables=tuple(c._replace(share=0.3) if i % 37 == 5 else c for i, c in enumerate(links.cables)))
     exact = 0
     for given_links in (links, slow):
-        folded, plain = Machine(given_links), Machine(replace(given_links, symmetry=None))
+        folded, plain = RoutedMachine(given_links), RoutedMachine(replace(given_links, symmetry=None))
         few, every = ([_loads(m, mesh, cluster, axes) for axes in AXES] for m in (folded, plain))
         for i, j in permutations(range(len(AXES)), 2):
             mine, wanted = joint_shares([few[i], few[j]]), joint_shares([every[i], every[j]])

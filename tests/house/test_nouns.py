@@ -6,6 +6,7 @@ import ast
 import inspect
 import pickle
 import re
+from collections import defaultdict
 from collections.abc import Callable
 from functools import cache
 
@@ -106,3 +107,14 @@ def test_a_program_is_pickled_whatever_it_has_cached() -> None:
     cost_plan(program.sharded)
     again = pickle.loads(pickle.dumps(program))
     assert (again.plan, again.text) == (program.plan, program.text)
+
+
+def test_few_classes_of_different_files_share_a_name() -> None:
+    """A reader who meets a class's name in two files takes them for one."""
+    files: dict[str, set[str]] = defaultdict(set)
+    for file, text in source_files(ROOT).items():
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ClassDef):
+                files[node.name].add(file)
+    shared = {name: len(found) for name, found in files.items() if len(found) > 1}
+    assert len(shared) <= 5, shared

@@ -11,7 +11,7 @@ import pytest
 
 from planc.driver import examine
 from planc.editor.hover import hover
-from planc.editor.opened import Settings, open_file
+from planc.editor.opened import EditorSettings, open_file
 from planc.ir.report import Report
 from planc.language.build import build_file
 from planc.report.plan_page import plan_page
@@ -49,7 +49,7 @@ def is_wrong_without_figures(path: Path) -> bool:
         return False
     report: Report = examined.report
     assert not any(getattr(report, part) for part in COSTED)
-    page, opened = plan_page(examined, ""), open_file(path, path.read_text(), {}, Settings())
+    page, opened = plan_page(examined, ""), open_file(path, path.read_text(), {}, EditorSettings())
     shown = [d.message + d.help + d.label for d in report.diagnostics]
     for said in (*shown, page.verdict.sentence, page.verdict.headline, page.findings.summary):
         assert not FIGURE.search(said), said

@@ -4,7 +4,7 @@ import pytest
 
 from planc.pipeline.actions import Action, InstructionStream, Repeat, interleave, unrolled
 from planc.pipeline.in_flight import before_backwards, most_in_flight
-from planc.pipeline.schedule import Shape
+from planc.pipeline.schedule import ScheduleShape
 from planc.pipeline.stage_times import stage_times
 from planc.pipeline.timeline import timeline
 from planc.schedules import schedules
@@ -27,7 +27,7 @@ def test_repeats_go_by_their_step() -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("ranks", "microbatches"), [(2, 8), (4, 16), (6, 24), (6, 36), (8, 64)])
 def test_the_fullest_moment_is_that_of_the_actions(name: str, ranks: int, microbatches: int) -> None:
-    size = Shape(ranks, schedules()[name].chunks, microbatches)
+    size = ScheduleShape(ranks, schedules()[name].chunks, microbatches)
     for rank in range(ranks):
         repeats = schedules()[name].rank_actions(size, rank)
         every = [Repeat(1, (action,)) for action in unrolled(repeats)]
@@ -51,7 +51,7 @@ def test_gradients_of_weights_that_came_apart_wait_for_the_next_backward() -> No
 @pytest.mark.parametrize("name", ["gpipe", "1f1b", "interleaved_1f1b", "looped_bfs"])
 @pytest.mark.parametrize(("ranks", "microbatches"), [(2, 2), (2, 8), (4, 4), (4, 16), (6, 36), (8, 64)])
 def test_moments_before_backwards_are_those_of_the_actions(name: str, ranks: int, microbatches: int) -> None:
-    size = Shape(ranks, schedules()[name].chunks, microbatches)
+    size = ScheduleShape(ranks, schedules()[name].chunks, microbatches)
     for rank in range(ranks):
         repeats = schedules()[name].rank_actions(size, rank)
         every = before_backwards([Repeat(1, (action,)) for action in unrolled(repeats)])
@@ -69,5 +69,7 @@ def test_a_rank_that_does_nothing_holds_nothing() -> None:
 @pytest.mark.parametrize("name", ["gpipe", "1f1b", "zbv", "dualpipev", "dualpipe"])
 def test_a_longer_step_has_no_more_turns(name: str) -> None:
     schedule = schedules()[name]
-    few, many = ([len(schedule.rank_actions(Shape(4, schedule.chunks, m), r)) for r in range(4)] for m in (32, 3200))
+    few, many = (
+        [len(schedule.rank_actions(ScheduleShape(4, schedule.chunks, m), r)) for r in range(4)] for m in (32, 3200)
+    )
     assert many == few

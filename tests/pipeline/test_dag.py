@@ -6,7 +6,7 @@ import pytest
 
 from planc.pipeline.actions import unrolled
 from planc.pipeline.dag import execution_order, rank_lists
-from planc.pipeline.schedule import Shape
+from planc.pipeline.schedule import ScheduleShape
 from planc.pipeline.simulate import Simulation, action_spans
 from planc.pipeline.stage_times import StageTimes, stage_times
 from planc.pipeline.timeline import makespan_s
@@ -25,10 +25,10 @@ def some_times(chance: random.Random, stages: int) -> StageTimes:
     return stage_times(forward, backward, chance.choice([0.0, 0.05, 0.7]), weight)
 
 
-def some_shape(name: str, ranks: int, microbatches: int) -> Shape | None:
+def some_shape(name: str, ranks: int, microbatches: int) -> ScheduleShape | None:
     """With the schedule's own number of chunks; None where it does not take these numbers."""
     schedule = schedules()[name]
-    shape = Shape(ranks, schedule.chunks, microbatches)
+    shape = ScheduleShape(ranks, schedule.chunks, microbatches)
     return None if schedule.need(shape) or (schedule.even_ranks and ranks % 2) else shape
 
 
@@ -36,7 +36,7 @@ CASES = [(name, shape) for name in NAMES for sizes in SHAPES if (shape := some_s
 
 
 @pytest.mark.parametrize(("name", "shape"), CASES)
-def test_every_action_ends_when_the_lists_say(name: str, shape: Shape) -> None:
+def test_every_action_ends_when_the_lists_say(name: str, shape: ScheduleShape) -> None:
     lists, chance = rank_lists(schedules()[name], shape), random.Random(f"{name} {shape}")
     actions = [unrolled(mine) for mine in lists]
     order = execution_order(lists)

@@ -8,7 +8,7 @@ import pytest
 
 from planc.pipeline.actions import Action, unrolled
 from planc.pipeline.lockstep import Lockstep, in_lockstep, lockstep_schedule
-from planc.pipeline.schedule import Shape
+from planc.pipeline.schedule import ScheduleShape
 from planc.pipeline.split import action_lists
 from planc.pipeline.stage_times import stage_times
 from planc.pipeline.timeline import timeline
@@ -81,7 +81,7 @@ def test_a_step_takes_as_many_ticks_as_it_has(name: str) -> None:
 def test_1f1b_in_lockstep_keeps_more_microbatches() -> None:
     schedule = lockstep_schedule("1f1b_in_lockstep")
     for rank in range(4):
-        actions = list(unrolled(schedule.rank_actions(Shape(4, 1, 16), rank)))
+        actions = list(unrolled(schedule.rank_actions(ScheduleShape(4, 1, 16), rank)))
         first = next(i for i, a in enumerate(actions) if a.kind == "backward")
         assert first == 2 * (3 - rank) + 1
         assert [a.microbatch for a in actions if a.kind == "backward"] == list(range(16))

@@ -6,7 +6,7 @@ import pytest
 
 from planc.ir.plan import Split
 from planc.pipeline.lower_bound import CriticalPaths, followed, makespan_lower_bound_s
-from planc.pipeline.schedule import Shape
+from planc.pipeline.schedule import ScheduleShape
 from planc.pipeline.stage_times import StageTimes, stage_times
 from planc.pipeline.timeline import run_schedule
 from planc.schedules import schedules
@@ -27,7 +27,7 @@ LONG = [(name, shape) for name in NAMES for sizes in ((4, 120), (8, 360)) if (sh
 
 
 @pytest.mark.parametrize(("name", "shape"), [*CASES, *LONG])
-def test_no_step_is_shorter(name: str, shape: Shape) -> None:
+def test_no_step_is_shorter(name: str, shape: ScheduleShape) -> None:
     split, chance = split_of(name, shape.ranks), random.Random(f"bound {name} {shape}")
     ranks, microbatches = shape.ranks, shape.microbatches
     for _ in range(10):

@@ -7,7 +7,7 @@ import pytest
 
 from planc.pipeline import steady_state
 from planc.pipeline.dag import execution_order, rank_lists
-from planc.pipeline.schedule import Shape
+from planc.pipeline.schedule import ScheduleShape
 from planc.pipeline.stage_times import stage_times
 from planc.pipeline.steady_state import StepOrder, periodic_order, repeats_itself, step_order
 from planc.schedules import schedules
@@ -25,7 +25,7 @@ def test_a_long_step_repeats_a_period(name: str, ranks: int, microbatches: int) 
         ranks += 1
     found = []
     for more in (0, 4 * ranks):
-        shape = Shape(ranks, schedule.chunks, microbatches + more)
+        shape = ScheduleShape(ranks, schedule.chunks, microbatches + more)
         found.append(step_order(schedule, shape))
         for _ in range(5):
             times = some_times(chance, shape.stages)
@@ -42,14 +42,14 @@ def test_no_step_is_too_long_to_list(name: str, ranks: int) -> None:
     schedule = schedules()[name]
     for chunks in (1, 2, 5) if schedule.free_chunks else (schedule.chunks,):
         for rest in (0, 2, ranks // 2):
-            shape = Shape(ranks, chunks, 10**5 * ranks + rest)
+            shape = ScheduleShape(ranks, chunks, 10**5 * ranks + rest)
             if schedule.need(shape) is None:
                 assert step_order(schedule, shape).repeats > 10**4
 
 
 def test_what_does_not_repeat_itself_is_found() -> None:
     """A period that waits for what came before the period before it, or runs its actions in another order."""
-    step = periodic_order(schedules()["zbv"], Shape(4, 2, 9), (2, 3, 3, 3))
+    step = periodic_order(schedules()["zbv"], ScheduleShape(4, 2, 9), (2, 3, 3, 3))
     assert step is not None and repeats_itself(step)
     waits, kinds = [*step.order.waits], [*step.order.kinds]
     waiting = next(i for i in range(step.begin, step.end) if waits[i])
@@ -63,6 +63,6 @@ def test_a_step_that_stays_unsteady_is_extrapolated_in_the_end(monkeypatch: pyte
     """Two ranks are almost equally slow: it takes thousands of microbatches until the slower one sets the pace."""
     monkeypatch.setattr(steady_state, "MAX_SIMULATED_ENTRIES", 1_000)
     times = stage_times([1.0, 0.0, 1.0001], [1.0, 0.0, 1.0001])
-    step = step_order(schedules()["1f1b"], Shape(3, 1, 4_000))
-    listed = StepOrder(execution_order(rank_lists(schedules()["1f1b"], Shape(3, 1, 4_000))))
+    step = step_order(schedules()["1f1b"], ScheduleShape(3, 1, 4_000))
+    listed = StepOrder(execution_order(rank_lists(schedules()["1f1b"], ScheduleShape(3, 1, 4_000))))
     assert step.makespan_s(times) == pytest.approx(listed.makespan_s(times), rel=1e-3)

@@ -7,7 +7,7 @@ import pytest
 from planc.ir.plan import Split
 from planc.pipeline.actions import Action, Repeat
 from planc.pipeline.deadlock import find_deadlock
-from planc.pipeline.schedule import Shape
+from planc.pipeline.schedule import ScheduleShape
 from planc.pipeline.simulate import action_spans
 from planc.pipeline.split import action_lists, microbatch_copies, shape_of
 from planc.pipeline.stage_times import StageTimes, busy_s, stage_times
@@ -134,7 +134,7 @@ SIZES = [(ranks, microbatches) for ranks in (2, 4, 6) for microbatches in (8, 12
 @pytest.mark.parametrize(
     ("schedule", "shape"), [(n, s) for n in NAMES for size in SIZES if (s := some_shape(n, *size))]
 )
-def test_every_action_runs_once(schedule: str, shape: Shape) -> None:
+def test_every_action_runs_once(schedule: str, shape: ScheduleShape) -> None:
     """On the rank that holds its stage; the backward whole or in its two parts; and no rank waits forever."""
     split, ranks, microbatches = split_of(schedule, shape.ranks), shape.ranks, shape.microbatches
     lists = action_lists(split, ranks, microbatches)

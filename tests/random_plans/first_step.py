@@ -49,14 +49,16 @@ def xla_step(program: Program) -> Callable[[int], Row]:
     """The step compiled for virtual devices: bytes on each axis, as the audit judges them, and layers of the picks."""
 
     def compiled(_: int) -> Row:
-        from planc.backends.xla.audit.compile import Compiled
+        from planc.backends.xla.audit.compile import CompilerAnswer
         from planc.backends.xla.audit.run import audit_of_answer
         from planc.backends.xla.audit.worker import described, step_of
 
         _, step, arguments = step_of(program, described("", program.plan.mesh.devices))
         lowered = step.lower(*arguments)
         text = lowered.compile().as_text()
-        answer = Compiled(topology="", on_torus=None, options={}, versions={}, compile_s=0.0, peak_bytes=None, hlo=text)
+        answer = CompilerAnswer(
+            topology="", on_torus=None, options={}, versions={}, compile_s=0.0, peak_bytes=None, hlo=text
+        )
         off = [w for w in audit_of_answer(program.sharded, answer).judged if abs(w.relative) > AXES_WITHIN]
         found = [f"{w.axis}: predicted {w.predicted_bytes} bytes, compiled {w.observed_bytes}" for w in off]
         routed = routed_layers(program.plan.model)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import gcd, lcm
 
 from planc.ir.model import EXPERTS
-from planc.pipeline.schedule import Shape
+from planc.pipeline.schedule import ScheduleShape
 from planc.schedules import schedules
 from tests.random_plans.pieces import DATA, OUTERMOST_FIRST, Axis, Draft, Role, divisors, names
 
@@ -111,7 +111,7 @@ def draw_batch(draft: Draft) -> None:
     draft.microbatch = dice.choice((1, 2, 2, 4))
     count = dice.choice((1, 1, 2, 4)) if draft.schedule is None else draft.size("pp") * dice.choice((1, 2, 2))
     if draft.schedule is not None:
-        stages = Shape(draft.size("pp"), draft.chunks, count)
+        stages = ScheduleShape(draft.size("pp"), draft.chunks, count)
         need = draft.schedule.need(stages)
         count = need.microbatches if need else count
     draft.microbatches = count
@@ -286,7 +286,7 @@ def _stages(draft: Draft, count: int) -> str:
 def _csv(draft: Draft) -> str:
     """The schedule's own actions, written as torch writes them."""
     assert draft.schedule is not None
-    shape = Shape(draft.size("pp"), draft.chunks, draft.microbatches)
+    shape = ScheduleShape(draft.size("pp"), draft.chunks, draft.microbatches)
     rows = []
     for rank in range(shape.ranks):
         cells, joined = [], ""

@@ -9,7 +9,7 @@ import pytest
 from planc.cli import COMMANDS
 from planc.driver import examine, search
 from planc.ir.target import NO_TARGET
-from planc.report.data import Subject
+from planc.report.data import PageSubject
 from planc.report.views.roofline import roofline
 from tests.plans import ROOT
 from tests.random_plans import extremes, physics
@@ -103,7 +103,7 @@ def test_no_op_lies_above_the_roof() -> None:
     path = ROOT / "plans/llama3_70b_h100.plan"
     examined = examine(path)
     assert examined.costed is not None
-    data = roofline(Subject(examined=examined, costed=examined.costed, command=""))
+    data = roofline(PageSubject(examined=examined, costed=examined.costed, command=""))
     for op in data.ops:
         assert op.bytes <= op.seconds * data.bytes_per_s * physics.EXACT, op
         assert op.flops <= op.seconds * data.flops_per_s * physics.EXACT, op

@@ -24,7 +24,7 @@ from planc.lowering import load_backend
 from planc.searching import Found, search
 from planc.searching import every as every_layout
 from planc.searching.branch_and_bound import NEAR
-from planc.searching.lower_bounds import Bound, Bounds
+from planc.searching.lower_bounds import Bounds, LowerBound
 from planc.searching.space import Point, Space
 from planc.sharding.collectives import semantic_collectives
 from planc.sharding.propagate import propagate
@@ -177,7 +177,7 @@ def rounded(number: float) -> float:
     return float(f"{number:.12g}")
 
 
-def _coarser(helper: Bounds, point: Point, bound: Bound) -> None:
+def _coarser(helper: Bounds, point: Point, bound: LowerBound) -> None:
     """The bounds of the point's family and shape are no higher than its own."""
     family = next(f for f in helper.families(point.sizes, point.order) if f.holds(point))
     shape = next(s for s in helper.shapes(family) if s.pipeline == point.pipeline)
@@ -185,7 +185,7 @@ def _coarser(helper: Bounds, point: Point, bound: Bound) -> None:
     assert helper.of_family(family) <= time_s * (1 + 1e-12) and time_s <= bound.time_s * (1 + 1e-12)
     assert gib <= bound.memory_gib * (1 + 1e-12)
     assert bound in [
-        Bound(helper.time_s(helper.layout(p, shape), shape), b) for b, p in helper.points(shape) if p == point
+        LowerBound(helper.time_s(helper.layout(p, shape), shape), b) for b, p in helper.points(shape) if p == point
     ]
 
 

@@ -14,7 +14,7 @@ import torch
 
 from planc.backends.cuda.models.moe import Experts
 from planc.backends.torch_xla.audit.modules import NoModuleError, bundled, found, step_of
-from planc.backends.torch_xla.audit.stand_in import StandIn
+from planc.backends.torch_xla.audit.stand_in import ReadStandIn
 from planc.backends.torch_xla.audit.walk import Walked, walk
 
 from . import leaks
@@ -74,7 +74,7 @@ def test_the_experts_of_the_stand_in_are_those_of_the_cpu() -> None:
     for stands_in in (False, True):
         experts.zero_grad()
         if stands_in:
-            with StandIn(lambda name: pytest.fail(f"{name} was read")):
+            with ReadStandIn(lambda name: pytest.fail(f"{name} was read")):
                 out = experts(rows, weights, counts)
         else:
             out = experts(rows, weights, counts)

@@ -12,7 +12,7 @@ from planc.diag import Span
 from planc.trainer.checkpoint.compatible import course, misfits
 from planc.trainer.checkpoint.manifest import Manifest, Position, read
 from planc.trainer.preset.load import Preset, load_preset
-from planc.trainer.preset.settings import COURSE, Checkpoint, Train
+from planc.trainer.preset.settings import COURSE, Checkpoint, TrainTable
 
 TINY = Path(__file__).resolve().parents[2] / "plans" / "presets" / "tiny.toml"
 SPAN = Span("run.toml", 1, 1, 1, 1)
@@ -32,7 +32,7 @@ CHANGED: dict[str, Any] = {
 def preset(allow: tuple[str, ...] = (), **settings: Any) -> Preset:
     loaded = load_preset(TINY)
     parts = loaded.parts.model_copy(
-        update={"train": Train.model_construct(**{**FULL, **settings}), "checkpoint": Checkpoint(allow=allow)}
+        update={"train": TrainTable.model_construct(**{**FULL, **settings}), "checkpoint": Checkpoint(allow=allow)}
     )
     return replace(loaded, parts=parts)
 

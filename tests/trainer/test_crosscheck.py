@@ -13,8 +13,8 @@ import pytest
 from planc.diag import PlanError
 from planc.trainer.receipt.crosscheck import MUST_AGREE, crosscheck, otherwise_begun
 from planc.trainer.receipt.crosscheck_text import picture, render
-from planc.trainer.receipt.receipt import Compile, Measured, Receipt, read_receipt
-from planc.trainer.telemetry.chart import Curve, plot, svg
+from planc.trainer.receipt.receipt import CompileActivity, Measured, Receipt, read_receipt
+from planc.trainer.telemetry.chart import Series, plot, svg
 
 RECEIPT_KEYS = {
     "format",
@@ -65,7 +65,7 @@ def receipt(losses: tuple[float, ...] = LOSSES, **changes: Any) -> Receipt:
         "grad_norms": losses,
         "step_time_s": 0.5,
         "peak_memory_gib": None,
-        "compile": Compile(),
+        "compile": CompileActivity(),
         "routing_flips": None,
         "collectives": None,
         "predicted": None,
@@ -286,7 +286,7 @@ def test_different_runs_say_where() -> None:
 
 
 def test_the_plot_shows_apart_and_together() -> None:
-    text = plot([Curve("a", (2.0, 2.0, 1.0)), Curve("b", (2.0, 1.0, 1.0))], width=40, height=3)
+    text = plot([Series("a", (2.0, 2.0, 1.0)), Series("b", (2.0, 1.0, 1.0))], width=40, height=3)
     rows = [line.partition("|")[2] for line in text.split("\n")[:3]]
     assert rows[0].startswith("=")
     assert "*" in rows[0]
@@ -295,13 +295,13 @@ def test_the_plot_shows_apart_and_together() -> None:
 
 
 def test_a_flat_curve_can_be_drawn() -> None:
-    assert "*" in plot([Curve("a", (1.0,))])
+    assert "*" in plot([Series("a", (1.0,))])
 
 
 def test_the_picture_is_well_formed() -> None:
     from xml.etree import ElementTree
 
-    text = svg([Curve("a<b", LOSSES), Curve("c", LOSSES)], "x & y")
+    text = svg([Series("a<b", LOSSES), Series("c", LOSSES)], "x & y")
     root = ElementTree.fromstring(text)
     assert len(root.findall("{*}polyline")) == 2
     assert len(re.findall(r"<polyline", picture([receipt()]))) == 1

@@ -20,7 +20,7 @@ from safetensors.numpy import save
 from planc.diag import PlanError
 from planc.trainer.checkpoint import directory as folder
 from planc.trainer.checkpoint import manifest as manifests
-from planc.trainer.checkpoint.manifest import HISTORY, NAME, Box, Stored
+from planc.trainer.checkpoint.manifest import HISTORY, NAME, Stored, StoredBox
 from planc.trainer.checkpoint.writer import Saved
 from tests.trainer.test_checkpoint import history, saved
 
@@ -234,13 +234,13 @@ def test_boxes_are_whole_exactly_when_each_element_is_in_one(data: st.DataObject
     shape = data.draw(SHAPES)
     cuts = [sorted({0, n, *data.draw(st.sets(st.integers(0, n), max_size=2))}) for n in shape]
     cells = list(product(*(list(pairwise(c)) for c in cuts)))
-    boxes = [Box(file="f", offset=tuple(a for a, _ in c), size=tuple(b - a for a, b in c)) for c in cells]
+    boxes = [StoredBox(file="f", offset=tuple(a for a, _ in c), size=tuple(b - a for a, b in c)) for c in cells]
     if data.draw(st.booleans()):
         del boxes[data.draw(st.integers(0, len(boxes) - 1))]
     for _ in range(data.draw(st.integers(0, 2))):
         offset = [data.draw(st.integers(0, n)) for n in shape]
         size = [data.draw(st.integers(0, n - o)) for n, o in zip(shape, offset, strict=True)]
-        boxes.append(Box(file="f", offset=tuple(offset), size=tuple(size)))
+        boxes.append(StoredBox(file="f", offset=tuple(offset), size=tuple(size)))
     held = np.zeros(shape, int)
     for box in boxes:
         held[tuple(slice(o, o + n) for o, n in zip(box.offset, box.size, strict=True))] += 1
@@ -254,7 +254,7 @@ def test_boxes_are_whole_exactly_when_each_element_is_in_one(data: st.DataObject
 def test_boxes_of_as_many_elements_as_a_tensor_may_lie_on_each_other(boxes: tuple[tuple[int, ...], ...]) -> None:
     """Boxes of 2, or of 2 x 2, in a tensor of 4, or of 4 x 4."""
     dims = len(boxes[0])
-    laid = tuple(Box(file="f", offset=offset, size=(2,) * dims) for offset in boxes)
+    laid = tuple(StoredBox(file="f", offset=offset, size=(2,) * dims) for offset in boxes)
     assert not Stored(shape=(4,) * dims, boxes=laid).is_whole()
 
 

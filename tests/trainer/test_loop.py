@@ -13,12 +13,12 @@ import pytest
 from planc.ir.session import Session
 from planc.trainer.data.stream import PythonStdlib
 from planc.trainer.preset.load import load_preset
-from planc.trainer.preset.settings import Train
+from planc.trainer.preset.settings import TrainTable
 from planc.trainer.receipt.receipt import Receipt, read_receipt
 from planc.trainer.run import loop, worker
 from planc.trainer.run.loop import Facts, History, NotFiniteError
 from planc.trainer.run.lr_schedule import learning_rate
-from planc.trainer.telemetry.events import Event, HeldOut, Skipped, StepDone, Table, decode, encode
+from planc.trainer.telemetry.events import Event, EventTable, HeldOut, Skipped, StepDone, decode, encode
 from tests.trainer.bigram import BigramRuntime, BigramSession
 from tests.trainer.stand_in import lowering_to
 
@@ -90,7 +90,7 @@ def test_a_loss_that_is_no_number_stops_the_run(
 
 def train_on(session: BigramSession, steps: int, told: list[Event]) -> History:
     source = PythonStdlib(4, 16, 0, 65536)
-    settings = Train(steps=steps, lr=1e-3, on_nan="skip", eval_batches=0)
+    settings = TrainTable(steps=steps, lr=1e-3, on_nan="skip", eval_batches=0)
     return loop.train(
         cast(Session, session), source, settings, steps=steps, facts=Facts(64, 640.0, 1e6), tell=told.append
     )
@@ -129,19 +129,19 @@ def test_a_framework_that_is_not_installed(
 
 def test_the_request_survives_its_command_line() -> None:
     for steps, single in ((None, False), (3, True)):
-        request = worker.Request(Path("/p.toml"), "xla", steps, Path("/r.json"), single)
+        request = worker.WorkerArguments(Path("/p.toml"), "xla", steps, Path("/r.json"), single)
         assert worker._request(request.arguments()) == request
 
 
 def test_the_learning_rate() -> None:
-    train = Train(steps=110, lr=1.0, warmup_steps=10, min_lr=0.1)
+    train = TrainTable(steps=110, lr=1.0, warmup_steps=10, min_lr=0.1)
     rates = [learning_rate(train, step) for step in range(1, 121)]
     assert rates[0] == pytest.approx(0.1)
     assert rates[9] == 1.0
     assert rates[59] == pytest.approx(0.55)
     assert rates[109:] == [pytest.approx(0.1)] * 11
     assert all(a >= b for a, b in pairwise(rates[9:]))
-    assert learning_rate(Train(steps=5, lr=2.0, schedule="constant"), 4) == 2.0
+    assert learning_rate(TrainTable(steps=5, lr=2.0, schedule="constant"), 4) == 2.0
 
 
 def test_events_survive_the_pipe() -> None:
@@ -153,7 +153,7 @@ def test_events_survive_the_pipe() -> None:
 
 def test_the_table_keeps_every_tenth_step() -> None:
     stream = io.StringIO()
-    table = Table(stream, 10)
+    table = EventTable(stream, 10)
     table(HeldOut(0, 5.5))
     for step in range(1, 24):
         table(StepDone(step, 23, 5.0, 1.0, 1e-3, 2e4, 3700.0))
@@ -168,7 +168,7 @@ def test_a_terminal_shows_every_step_on_one_line() -> None:
             return True
 
     stream = Terminal()
-    table = Table(stream, 10)
+    table = EventTable(stream, 10)
     for step in range(1, 5):
         table(StepDone(step, 20, 5.0, 1.0, 1e-3, 2e4, 45.0))
     assert stream.getvalue().count("\r") == 4

@@ -369,10 +369,14 @@ def test_keeping_few_never_removes_the_one_just_written(preset: Path) -> None:
 
 
 @pytest.mark.parametrize("said", [lambda r: r.checkpoint, lambda r: r.resume, lambda r: r.chosen])
-def test_the_request_survives_its_command_line(said: Callable[[worker.Request], Any]) -> None:
-    request = worker.Request(Path("/p.toml"), "xla", 4, Path("/r.json"), False, Path("/kept"), -1, "step-00000001")
+def test_the_request_survives_its_command_line(said: Callable[[worker.WorkerArguments], Any]) -> None:
+    request = worker.WorkerArguments(
+        Path("/p.toml"), "xla", 4, Path("/r.json"), False, Path("/kept"), -1, "step-00000001"
+    )
     assert (
-        said(worker._request(request.arguments())) == said(request) != said(worker.Request(Path(), "xla", None, Path()))
+        said(worker._request(request.arguments()))
+        == said(request)
+        != said(worker.WorkerArguments(Path(), "xla", None, Path()))
     )
 
 

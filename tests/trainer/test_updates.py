@@ -15,7 +15,7 @@ from planc.diag import PlanError
 from planc.ir.session import Settings
 from planc.ir.updates import NEWTON_SCHULZ_STEPS, decay_of, is_orthogonalised
 from planc.trainer.preset.load import load_preset
-from planc.trainer.preset.settings import Train
+from planc.trainer.preset.settings import TrainTable
 from planc.trainer.run.lr_schedule import learning_rate
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -191,7 +191,7 @@ def test_an_update_of_muon_is_nearly_orthogonal() -> None:
 
 
 def test_wsd_is_stable_and_then_falls_in_a_line() -> None:
-    train = Train(steps=100, lr=1.0, min_lr=0.1, warmup_steps=10, schedule="wsd", decay_steps=20)
+    train = TrainTable(steps=100, lr=1.0, min_lr=0.1, warmup_steps=10, schedule="wsd", decay_steps=20)
     rates = [learning_rate(train, step) for step in range(1, 103)]
     assert rates[4] == pytest.approx(0.5)
     assert rates[9:80] == [1.0] * 71

@@ -12,7 +12,7 @@ import pytest
 
 from planc.backends.xla.audit import compile as compiling
 from planc.backends.xla.audit import run as auditing
-from planc.backends.xla.audit.compile import Compiled, compiled, needed_bytes
+from planc.backends.xla.audit.compile import CompilerAnswer, compiled, needed_bytes
 from planc.backends.xla.audit.hlo import HloError, parse
 from planc.backends.xla.audit.live_buffers import fullest
 from planc.backends.xla.audit.predict import by_axis, predicted
@@ -45,7 +45,7 @@ def small(cluster: str = "tpu_v5p(2x2x2)", mesh: str = "fsdp 4 > tp 2") -> Plan:
     return plan_of("small", mesh, FSDP, TP, SP, *BF16, cluster=cluster)
 
 
-def answer(**changed: object) -> Compiled:
+def answer(**changed: object) -> CompilerAnswer:
     """As if the compiler had made the program of hlo/layers_v5p.hlo."""
     facts: dict[str, object] = {
         "topology": "v5p:2x2x2",
@@ -56,7 +56,7 @@ def answer(**changed: object) -> Compiled:
         "peak_bytes": 2**20,
         "hlo": (CORPUS / "layers_v5p.hlo").read_text(),
     }
-    return Compiled(**{**facts, **changed})  # type: ignore[arg-type]
+    return CompilerAnswer(**{**facts, **changed})  # type: ignore[arg-type]
 
 
 def test_golden_of_the_tpu_predictions(golden) -> None:  # type: ignore[no-untyped-def]

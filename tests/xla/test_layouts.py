@@ -10,7 +10,7 @@ import pytest
 from planc.backends.xla.analysis.layouts import Spec, Use, activation_spec, param_spec
 from planc.backends.xla.analysis.padding import padded
 from planc.backends.xla.analysis.slices import ranks_over_slices, whole_axes
-from planc.backends.xla.analysis.stacked_params import Stack, stacks_of
+from planc.backends.xla.analysis.stacked_params import StackedDims, stacks_of
 from planc.backends.xla.emit.program import emit
 from planc.backends.xla.emit.tables import exchanged
 from planc.checks import check_plan
@@ -83,10 +83,10 @@ def test_a_vocabulary_with_a_rest_is_stored_with_rows_for_all_ranks() -> None:
 def test_stages_of_unequal_length_are_filled_up() -> None:
     """At their ends, so that every rank has as many layers as the longest."""
     one = stacks_of(sharded("unequal_stages").plan)
-    assert one[W1] == Stack((6,), (0, 1, 2, 3, None, None))
+    assert one[W1] == StackedDims((6,), (0, 1, 2, 3, None, None))
     assert list(one[W1].places) == [(0, 0), (1, 1), (2, 2), (3, 3)]
     of_chunks = stacks_of(sharded("unequal_stages_interleaved").plan)
-    assert of_chunks[W1] == Stack((2, 4), (None, None, 0, 1, 2, None, 3, None))
+    assert of_chunks[W1] == StackedDims((2, 4), (None, None, 0, 1, 2, None, 3, None))
     assert "norm.weight" not in one
 
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planc.backends.cuda.analysis.roles import Roles
-from planc.ir.sharding import OpSharding, Step
+from planc.backends.cuda.analysis.roles import AxisRoles
+from planc.ir.sharding import OpSharding, RedistributionStep
 
 
-def balanced(roles: Roles) -> bool:
+def balanced(roles: AxisRoles) -> bool:
     """True if a rank holds one piece from each end of a sequence, rather than one stretch of it."""
     kernel = roles.plan.attention
     both = kernel is not None and kernel.from_both_ends
     return both and any(is_divided(roles, o) for o in roles.sharded.attentions)
 
 
-def exchanges(roles: Roles) -> Iterator[tuple[OpSharding, Step, int | None]]:
+def exchanges(roles: AxisRoles) -> Iterator[tuple[OpSharding, RedistributionStep, int | None]]:
     """All-to-alls over the context axes: the op, the step, and which input of it (None: its output)."""
     for kind in roles.sharded.model.blocks:
         for o in roles.sharded.ops[kind]:
@@ -26,12 +26,12 @@ def exchanges(roles: Roles) -> Iterator[tuple[OpSharding, Step, int | None]]:
                         yield o, step, index
 
 
-def is_divided(roles: Roles, o: OpSharding) -> bool:
+def is_divided(roles: AxisRoles, o: OpSharding) -> bool:
     """True if ranks have other tokens than each other at the op `o`."""
     return bool(set(o.layout.get("sequence", ())) & set(roles.context))
 
 
-def gathers(roles: Roles) -> bool:
+def gathers(roles: AxisRoles) -> bool:
     """True if the plan of `roles` gathers keys and values from the ranks that share a sequence."""
     divided = [o for o in roles.sharded.attentions if is_divided(roles, o)]
     return bool(divided) and not any(o.ring for o in divided)

@@ -59,7 +59,7 @@ class Outside(Protocol):
 
 
 @dataclass(frozen=True)
-class Experts(ExpertAxes):
+class TorchExpertAxes(ExpertAxes):
     """The axes at the experts, beside those outside them."""
 
     roles: Outside
@@ -148,7 +148,7 @@ def routed(op: Op) -> bool:
     return op.region in (EXPERTS, ROUTED)
 
 
-def stored_otherwise(experts: Experts) -> list[Noun]:
+def stored_otherwise(experts: TorchExpertAxes) -> list[Noun]:
     """The nouns that are stored divided of the `experts` alone, or of all but them, where experts are stored at all."""
     if not experts.shard:
         return []

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from planc.backends.cuda.analysis.placements import Groups, Placement, folded, placement
-from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.analysis.roles import AxisRoles
 from planc.ir.model import Section
 from planc.ir.sharding import Layout, Move, OpSharding, Sharded
 from planc.sharding.activation_collectives import shared_over
@@ -25,7 +25,7 @@ class Boundary:
     o: OpSharding
     section: Section
     sharded: Sharded
-    roles: Roles
+    roles: AxisRoles
 
     @property
     def path(self) -> str:

@@ -14,7 +14,7 @@ from functools import cached_property
 
 from planc.backends.cuda.analysis.block_backward import most_bytes, waiting_bytes
 from planc.backends.cuda.analysis.fsdp_shard_dim import stored_dim, stored_over
-from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.analysis.roles import AxisRoles
 from planc.backends.cuda.analysis.saved_tensors import SavedTensors
 from planc.backends.cuda.rules.pad_dim0 import padded_elements
 from planc.diag.fast_dataclass import dataclass
@@ -50,7 +50,7 @@ def peak_memory(sharded: Sharded, in_flight: InFlight) -> tuple[TensorBytes, ...
         begins = _begins(plan, rank)
         key = tuple(sections_on(plan, rank).items()), held, _neighbours(plan, rank), _by_place(begins)
         if key not in peaks:
-            peaks[key] = Rank(sharded, rank, flying, begins).peak()
+            peaks[key] = PipelineRank(sharded, rank, flying, begins).peak()
         found.append(peaks[key])
     return tuple(found)
 
@@ -87,7 +87,7 @@ def _neighbours(plan: Plan, rank: int) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moment:
+class LiveBytes:
     """Bytes of what comes and goes: gradients that are there, activations that are gone, and buffers."""
 
     name: str
@@ -105,14 +105,14 @@ class Moment:
         return self.grads + self.activations + self.buffers + self.copies + self.passed_on
 
 
-class Rank:
+class PipelineRank:
     """One pipeline rank. `flying` maps its virtual stages to the microbatches held at the fullest moment; `begins` are
     the moments before its backwards, if it has several stages."""
 
     def __init__(self, sharded: Sharded, rank: int, flying: dict[int, int], begins: tuple[Begins, ...] = ()) -> None:
         self.begins = begins
         self.sharded, self.plan, self.rank, self.flying = sharded, sharded.plan, rank, flying
-        self.roles = Roles(sharded)
+        self.roles = AxisRoles(sharded)
         self.saved = SavedTensors(sharded, self.roles)
         self.sections = sections_on(self.plan, rank)
         held = [(p, self._copies(p)) for p in sharded.params]
@@ -151,10 +151,10 @@ class Rank:
             moment=fullest.name if fullest.name == UPDATE else during(fullest.name, sum(self.flying.values())),
         )
 
-    def _moments(self) -> list[Moment]:
+    def _moments(self) -> list[LiveBytes]:
         found = [
             *self._moments_of_blocks(),
-            Moment(
+            LiveBytes(
                 name=UPDATE,
                 grads=self._trained_bytes(),
                 buffers=self._trained_bytes(),
@@ -168,9 +168,9 @@ class Rank:
             found.extend(self._moments_of_loss())
         return found
 
-    def _moments_of_embedding(self) -> list[Moment]:
+    def _moments_of_embedding(self) -> list[LiveBytes]:
         """The backward of the embedding, when what the blocks after it saved is gone."""
-        moment = Moment(
+        moment = LiveBytes(
             name="backward of the embedding",
             grads=self._grads_after_backward(),
             activations=self._saved(done=1),
@@ -198,7 +198,7 @@ class Rank:
         (`FSDPParamGroup.post_backward`)."""
         return self.roles.uses_fsdp and not self.roles.pipeline and self.plan.microbatches == 1
 
-    def _while_copies_go(self, moment: Moment) -> list[Moment]:
+    def _while_copies_go(self, moment: LiveBytes) -> list[LiveBytes]:
         """The backward of the embedding as it ends, beside what the block after it reduces, and as its own gradient is
         reduced, when all copies are gone. The two gradients of a tied weight are there with their sum."""
         made = self._of_embedding(reducing=False)
@@ -231,7 +231,7 @@ class Rank:
         made = [p for p, _ in self.trained if self.roles.replicate or section in p.param.sections]
         return taken + sum(map(self._share, made)) * self.reduced
 
-    def _as_the_block_is_reduced(self, moment: Moment) -> Moment:
+    def _as_the_block_is_reduced(self, moment: LiveBytes) -> LiveBytes:
         """The end of the backward of a rank's only block: its gradient as computed, and as it is reduced."""
         (kind,) = [kind for kind in self.sharded.model.blocks if kind in self.sections]
         made = self._group(kind, trained=True) * self.computed
@@ -243,14 +243,14 @@ class Rank:
             copies=self._copies_behind_blocks() if self._copies_go_as_they_reduce else 0.0,
         )
 
-    def _moments_of_blocks(self) -> list[Moment]:
+    def _moments_of_blocks(self) -> list[LiveBytes]:
         """The backward of the last block with all microbatches in flight, and the one after it.
 
         A schedule with all forwards first has no gradients at the first of them but those of the head.
         """
         if self.begins:
             return [m for b in self.begins for m in (*self._moments_in_blocks(b), *self._moments_in_experts(b))]
-        moment = Moment(
+        moment = LiveBytes(
             name="backward of the last block",
             grads=self._grads_of_head() if self._all_forwards_first else self._grads(),
             activations=self._saved() - self._saved_by_loss(),
@@ -282,12 +282,12 @@ class Rank:
         first = self.saved.of_section(kinds[0]) if kinds else 0.0
         return first + self._at_ends(stage, sections)
 
-    def _moments_in_blocks(self, b: Begins) -> list[Moment]:
+    def _moments_in_blocks(self, b: Begins) -> list[LiveBytes]:
         """The backward of the last block of a virtual stage, and of its first block where nothing is let go in between.
         Virtual stages whose backwards begin later have no gradients yet."""
         ends, whole = b.stage == len(self.plan.stages) - 1, self._is_whole(b)
         head = self._grads_of_head() if ends and whole and b.stage not in b.begun else 0.0
-        moment = Moment(
+        moment = LiveBytes(
             name="backward of the last block",
             grads=self._grads_before(b) + head,
             activations=self._saved_before(b) - (self._saved_by_loss() if ends and whole else 0.0),
@@ -308,13 +308,13 @@ class Rank:
         )
         return [last, first]
 
-    def _moments_in_experts(self, b: Begins) -> list[Moment]:
+    def _moments_in_experts(self, b: Begins) -> list[LiveBytes]:
         """The end of the last experts of a forward that came just before a backward: rows as experts made them, in the
         order of their senders (and zeros for that), and as they came back."""
         if b.forward is None or not (rows := self._rows_sent_back(b.forward)):
             return []
         return [
-            Moment(
+            LiveBytes(
                 name="forward of the experts",
                 grads=self._grads_before(b),
                 activations=self._saved_before(b),
@@ -359,9 +359,9 @@ class Rank:
         """True if every microbatch of a pipeline is in flight at once: no backward has begun then."""
         return bool(self.roles.pipeline) and all(n == self.plan.microbatches for n in self.flying.values())
 
-    def _moments_of_loss(self) -> list[Moment]:
+    def _moments_of_loss(self) -> list[LiveBytes]:
         first = self.flying.get(len(self.plan.stages) - 1, 0) == self.plan.microbatches  # and no backward before
-        moment = Moment(
+        moment = LiveBytes(
             name="backward of the loss",
             grads=0.0 if first else self._grads(begun=False),
             activations=self._saved(),

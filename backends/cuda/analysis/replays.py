@@ -13,7 +13,7 @@ from typing import TypeGuard
 from planc.backends.cuda.analysis.expert_mesh import routed
 from planc.backends.cuda.analysis.module_placements import Boundary, relative
 from planc.backends.cuda.analysis.own_code import ops_by_code
-from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.analysis.roles import AxisRoles
 from planc.backends.cuda.analysis.styles import Styler
 from planc.ir.cache import cached_on
 from planc.ir.model import Op, Section
@@ -42,7 +42,7 @@ def is_selective(sharded: Sharded) -> bool:
     recompute = sharded.plan.recompute
     if not recompute.ops or recompute.whole:
         return False
-    roles = Roles(sharded)
+    roles = AxisRoles(sharded)
     if recompute.blocks:
         kept = [o.op for kind in sharded.model.blocks for o in sharded.ops[kind] if not named_again(sharded, o.op)]
         kinds = {op.kind for op in kept}
@@ -62,7 +62,7 @@ def is_selective(sharded: Sharded) -> bool:
     return _can_keep_outputs(roles) and any(_is_saved_by_others(sharded, op) for op in light)
 
 
-def _can_keep_outputs(roles: Roles) -> bool:
+def _can_keep_outputs(roles: AxisRoles) -> bool:
     """True if a selective replay of blocks works in this plan (`planc.backends.cuda.refusals.blocks`)."""
     plan = roles.plan
     return not (roles.context or roles.experts.ops or plan.quantize or plan.compiled("blocks"))
@@ -80,7 +80,7 @@ def _is_saved_by_others(sharded: Sharded, op: Op) -> bool:
 
 def saved_in(sharded: Sharded, section: Section) -> SavedOutputs:
     """The outputs that a selective replay of one kind of block keeps, by module."""
-    roles = Roles(sharded)
+    roles = AxisRoles(sharded)
     styler = Styler(sharded, roles)
     found: dict[str, list[str]] = {}
     producers = {o.op.output: o.op for o in sharded.ops[section]}
@@ -119,7 +119,7 @@ def replay(sharded: Sharded, section: Section) -> Replay:
         return plain_replay(sharded.plan, section)
     if not is_selective(sharded):
         return _replay_of_modules(sharded, section)
-    roles = Roles(sharded)
+    roles = AxisRoles(sharded)
     styler = Styler(sharded, roles)
     producers = {o.op.output: o.op for o in sharded.ops[section]}
     gathered = {

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from planc.backends.cuda.analysis.expert_mesh import WHOLE, Dimension, Experts, routed
+from planc.backends.cuda.analysis.expert_mesh import WHOLE, Dimension, TorchExpertAxes, routed
 from planc.backends.cuda.torch_versions import PINNED
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
@@ -29,7 +29,7 @@ class Factor(Dimension):
 
 
 @dataclass(frozen=True)
-class Roles:
+class AxisRoles:
     """The axes of a plan by role. Axes of size 1 play none."""
 
     sharded: Sharded
@@ -132,9 +132,9 @@ class Roles:
         return self.plan.store_dtype("params")
 
     @cached_property
-    def experts(self) -> Experts:
+    def experts(self) -> TorchExpertAxes:
         """The axes by their roles at the experts."""
-        return Experts(self.sharded, self)
+        return TorchExpertAxes(self.sharded, self)
 
     @cached_property
     def rest(self) -> tuple[str, ...]:

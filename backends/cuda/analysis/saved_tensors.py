@@ -9,7 +9,7 @@ from __future__ import annotations
 from planc.backends.cuda.analysis.block_backward import by_ring, products_inside
 from planc.backends.cuda.analysis.own_code import inside_bytes, is_seen, named_bytes, ops_by_code
 from planc.backends.cuda.analysis.replays import named_again, replay
-from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.analysis.roles import AxisRoles
 from planc.backends.cuda.analysis.styles import Styler
 from planc.costing.compute.attention import repeated_bytes
 from planc.costing.compute.flops import local_dim
@@ -31,7 +31,7 @@ DIVIDED_LOSS_COPIES = 3
 class SavedTensors:
     """Bytes that one microbatch of a program saves on a device."""
 
-    def __init__(self, sharded: Sharded, roles: Roles) -> None:
+    def __init__(self, sharded: Sharded, roles: AxisRoles) -> None:
         self.sharded, self.plan, self.roles = sharded, sharded.plan, roles
         self.computed = DTYPE_BYTES[self.plan.precision.compute]
         self.away = self.plan.offloaded

@@ -11,7 +11,7 @@ Layout = Literal["one", "loop", "v"]
 
 
 @dataclass(frozen=True)
-class Schedule:
+class TorchSchedule:
     """torch's class for a schedule, and where a rank's stages lie.
 
     `one` stage a rank; a `loop` goes round the ranks; a `v` goes down the ranks and back.
@@ -25,14 +25,14 @@ class Schedule:
         return self.layout == "one"
 
 
-SCHEDULES: dict[str, Schedule] = {
-    "gpipe": Schedule("ScheduleGPipe", "one"),
-    "1f1b": Schedule("Schedule1F1B", "one"),
-    "interleaved_1f1b": Schedule("ScheduleInterleaved1F1B"),
-    "looped_bfs": Schedule("ScheduleLoopedBFS"),
-    "interleaved_zero_bubble": Schedule("ScheduleInterleavedZeroBubble"),
-    "zbv": Schedule("ScheduleZBVZeroBubble", "v"),
-    "dualpipev": Schedule("ScheduleDualPipeV", "v"),
+SCHEDULES: dict[str, TorchSchedule] = {
+    "gpipe": TorchSchedule("ScheduleGPipe", "one"),
+    "1f1b": TorchSchedule("Schedule1F1B", "one"),
+    "interleaved_1f1b": TorchSchedule("ScheduleInterleaved1F1B"),
+    "looped_bfs": TorchSchedule("ScheduleLoopedBFS"),
+    "interleaved_zero_bubble": TorchSchedule("ScheduleInterleavedZeroBubble"),
+    "zbv": TorchSchedule("ScheduleZBVZeroBubble", "v"),
+    "dualpipev": TorchSchedule("ScheduleDualPipeV", "v"),
 }
 
 

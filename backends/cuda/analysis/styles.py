@@ -17,7 +17,7 @@ from planc.backends.common.source_writer import tuple_of
 from planc.backends.cuda.analysis.expert_mesh import routed
 from planc.backends.cuda.analysis.module_placements import Boundary, relative
 from planc.backends.cuda.analysis.placements import WHOLE
-from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.analysis.roles import AxisRoles
 from planc.diag.quoting import python_string
 from planc.ir.base import Cause
 from planc.ir.cache import cached_on
@@ -49,7 +49,7 @@ class Styler:
     """Derives the styles of one plan. `roles.tensor` are the axes of tensor parallelism."""
 
     sharded: Sharded
-    roles: Roles
+    roles: AxisRoles
 
     def top(self) -> tuple[Style, ...]:
         """The styles of the modules outside the blocks."""
@@ -310,7 +310,7 @@ class Styler:
 
 def boundaries(sharded: Sharded) -> Iterator[Boundary]:
     """Every op's boundary in the model of `sharded`; none without tensor parallelism."""
-    roles = Roles(sharded)
+    roles = AxisRoles(sharded)
     styler = Styler(sharded, roles)
     for section in sharded.ops if roles.tensor else ():
         yield from styler.section(section)

@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 from torch import Tensor
 
-from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.analysis.roles import AxisRoles
 from planc.backends.cuda.models import moe
 from planc.backends.cuda.rules.expert_rows_per_rank import rows_sent
 from planc.ir.sharding import Sharded
@@ -24,7 +24,7 @@ from planc.ir.sharding import Sharded
 @contextmanager
 def balanced(emitted: ModuleType, sharded: Sharded) -> Iterator[None]:
     """A context in which the program `emitted` counts as many rows for each expert as an even router would send it."""
-    roles = Roles(sharded)
+    roles = AxisRoles(sharded)
     experts = roles.experts
     if not experts.ops or experts.capacity:
         yield

@@ -32,7 +32,7 @@ RUN = 2
 """Blocks of a kind that are run."""
 
 
-class Span(NamedTuple):
+class BlockEvents(NamedTuple):
     """Events of one pass of a block: its collectives in order, the bytes by which memory grew, and the most
     bytes that there were beyond those at its beginning."""
 
@@ -41,7 +41,7 @@ class Span(NamedTuple):
     most_bytes: int
 
 
-class Form(NamedTuple):
+class TensorForm(NamedTuple):
     """A tensor without its numbers; `spec` is its layout where it is a DTensor."""
 
     shape: torch.Size
@@ -50,7 +50,7 @@ class Form(NamedTuple):
     spec: Any
 
     @classmethod
-    def of(cls, tensor: Tensor) -> Form:
+    def of(cls, tensor: Tensor) -> TensorForm:
         """The form of a `tensor`."""
         local = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
         spec = tensor._spec if isinstance(tensor, DTensor) else None
@@ -67,7 +67,7 @@ class Form(NamedTuple):
         return self.shape.numel() * self.dtype.itemsize
 
 
-class Place(NamedTuple):
+class BlockPlace(NamedTuple):
     """A pass of the blocks of one kind: the `nth` one that is run of a block."""
 
     phase: str
@@ -75,7 +75,7 @@ class Place(NamedTuple):
     nth: int
 
 
-class Start(NamedTuple):
+class PassStart(NamedTuple):
     """The beginning of a pass: collectives so far, bytes alive, the most that were alive in what it lies in, and the
     most of the step with the operation after which they were."""
 
@@ -91,10 +91,10 @@ class EqualBlocks:
 
     def __init__(self, tracker: MemoryTracker, observer: Observer) -> None:
         self.tracker, self._observer = tracker, observer
-        self.spans: dict[Place, Span] = {}
-        self.outputs: dict[Place, Form] = {}
+        self.spans: dict[BlockPlace, BlockEvents] = {}
+        self.outputs: dict[BlockPlace, TensorForm] = {}
         """Outputs of a pass: hidden states, or their gradient."""
-        self.gradients: dict[Hashable, dict[int, Form]] = {}
+        self.gradients: dict[Hashable, dict[int, TensorForm]] = {}
         """Gradients of parameters by kind of block, in the order of its parameters."""
         self._last: dict[Hashable, nn.Module] = {}
         self._unlike: list[str] = []
@@ -125,7 +125,7 @@ class EqualBlocks:
     ) -> Tensor:
         """The forward of a block: run where `run` is its function, else counted."""
         nth = next(passes)
-        forward, backward = Place(FORWARD, kind, nth), Place(BACKWARD, kind, nth)
+        forward, backward = BlockPlace(FORWARD, kind, nth), BlockPlace(BACKWARD, kind, nth)
         start = self._start()
         if run is not None:
             y = run(x)
@@ -133,7 +133,7 @@ class EqualBlocks:
             raise UnlikeError(f"{forward.phase} {nth}: a block is counted before one like it has run")
         else:
             y = _Counted.apply(self, forward, backward, x, *block.parameters())  # type: ignore[no-untyped-call]
-        began: list[Start] = []
+        began: list[PassStart] = []
         if y.grad_fn is None:  # nothing before its end is trained
             self._ran(forward, start, y) if run is not None else self._count(forward, start)
             return y
@@ -151,37 +151,37 @@ class EqualBlocks:
         whose backward is the first; the handles end it."""
         if kind in self.gradients or block is not self._last[kind]:
             return []
-        forms: dict[int, Form] = {}
+        forms: dict[int, TensorForm] = {}
         self.gradients[kind] = forms
         trained = [(i, p) for i, p in enumerate(block.parameters()) if p.requires_grad]
         return [_on_gradient(p, partial(_note, forms, i)) for i, p in trained]
 
-    def _ran_backward(self, place: Place, began: list[Start], watched: list[Any], grad: Tensor) -> None:
+    def _ran_backward(self, place: BlockPlace, began: list[PassStart], watched: list[Any], grad: Tensor) -> None:
         for handle in watched:
             handle.remove()
         self._ran(place, began.pop(), grad)
 
-    def _start(self) -> Start:
+    def _start(self) -> PassStart:
         tracker = self.tracker
-        begun = Start(len(self._observer.log), tracker.live, tracker.highest, tracker.peak, tracker.peak_at)
+        begun = PassStart(len(self._observer.log), tracker.live, tracker.highest, tracker.peak, tracker.peak_at)
         tracker.highest = tracker.live
         return begun
 
-    def _ran(self, place: Place, start: Start, passed: Tensor) -> None:
+    def _ran(self, place: BlockPlace, start: PassStart, passed: Tensor) -> None:
         """Keep what a pass did, or compare it with what one like it did."""
         tracker = self.tracker
         most = tracker.highest - start.live
-        span = Span(tuple(self._observer.log[start.calls :]), tracker.live - start.live, most)
+        span = BlockEvents(tuple(self._observer.log[start.calls :]), tracker.live - start.live, most)
         tracker.highest = max(tracker.highest, start.highest)
-        self.outputs.setdefault(place, Form.of(passed))
+        self.outputs.setdefault(place, TensorForm.of(passed))
         self.compare(f"{place.phase} {place.nth} of a block", self.spans.setdefault(place, span), span)
 
-    def compare(self, named: str, one: Span, other: Span) -> None:
+    def compare(self, named: str, one: BlockEvents, other: BlockEvents) -> None:
         """Note that two passes that have to be alike are not."""
         if one != other:
             self._unlike.append(f"{named}: {one} and {other}")
 
-    def _count(self, place: Place, start: Start) -> None:
+    def _count(self, place: BlockPlace, start: PassStart) -> None:
         """Count a pass like the one that was run. What stood in for its tensors, all at once, made no peak."""
         span, tracker = self.spans[place], self.tracker
         self._observer.repeat(span.calls)
@@ -195,13 +195,13 @@ class _Counted(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, blocks: EqualBlocks, forward: Place, backward: Place, x: Tensor, *parameters: Tensor
+        ctx: Any, blocks: EqualBlocks, forward: BlockPlace, backward: BlockPlace, x: Tensor, *parameters: Tensor
     ) -> Tensor:
         ctx.save_for_backward(x)
         ctx.blocks, ctx.backward = blocks, backward
         made = blocks.outputs[forward]
         ctx.saved_bytes = blocks.spans[forward].change_bytes - made.bytes
-        ctx.parameters = [Form.of(p) for p in parameters]
+        ctx.parameters = [TensorForm.of(p) for p in parameters]
         return made.made()
 
     @staticmethod
@@ -218,8 +218,8 @@ def _on_gradient(tensor: Tensor, do: Callable[[Tensor], None]) -> Any:
     return tensor.register_hook(do)  # type: ignore[no-untyped-call]
 
 
-def _note(forms: dict[int, Form], at: int, grad: Tensor) -> None:
-    forms[at] = Form.of(grad)
+def _note(forms: dict[int, TensorForm], at: int, grad: Tensor) -> None:
+    forms[at] = TensorForm.of(grad)
 
 
 def _blocks(modules: list[nn.Module]) -> Iterator[tuple[Hashable, nn.Module]]:

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from planc.backends.common.sequence_order import held_order
-from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.analysis.roles import AxisRoles
 from planc.backends.cuda.audit.fake_ranks import fake_rank
 from planc.backends.cuda.audit.observe import MADE, made_meshes, ranks_of
 from planc.ir.plan import Plan
@@ -59,7 +59,7 @@ class _Expected:
     tokens = "tokens of sequences"
 
     def __init__(self, program: ProgramText) -> None:
-        roles = Roles(program.sharded)
+        roles = AxisRoles(program.sharded)
         self.plan: Plan = program.plan
         self.context, self.ends = roles.context, roles.ends_name if roles.pipeline else ""
         self.dimensions = {f.name: f.axes for f in (*roles.experts.factors, *roles.joined, *roles.factors)}

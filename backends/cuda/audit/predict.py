@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from planc.backends.cuda.analysis.fsdp_shard_dim import stored_dim, stored_over
-from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.analysis.roles import AxisRoles
 from planc.backends.cuda.rules import realise
 from planc.backends.cuda.rules.pad_dim0 import rows_on_rank
 from planc.ir.audit import Key, Total, Totals
@@ -17,7 +17,7 @@ from planc.sharding.collectives import semantic_collectives
 def predicted(sharded: Sharded, stage: int, rank: int | None = None) -> Totals:
     """The realised collectives of pipeline stage `stage`, with the payload of each send: on `rank`, or on one of those
     that have most (None)."""
-    roles = Roles(sharded)
+    roles = AxisRoles(sharded)
     calls: Counter[Key] = Counter()
     payload: Counter[Key] = Counter()
     for row in realise(sharded, semantic_collectives(sharded)):
@@ -28,7 +28,7 @@ def predicted(sharded: Sharded, stage: int, rank: int | None = None) -> Totals:
     return {k: Total(calls[k], payload[k]) for k in calls}
 
 
-def _share(roles: Roles, row: Collective, rank: int) -> float:
+def _share(roles: AxisRoles, row: Collective, rank: int) -> float:
     """Payload on `rank` of a gather of an update, or of a sum of a tied gradient between the ends of a pipeline, as a
     part of the largest: ranks that fully_shard gave fewer rows hand over fewer, to those of tensor parallelism, which
     are asked first (`gather_whole_updates`), and to the other end."""
@@ -41,7 +41,7 @@ def _share(roles: Roles, row: Collective, rank: int) -> float:
     return rows_on_rank(roles, row.tensor, mesh.place_of(rank, axes)) / rows_on_rank(roles, row.tensor, 0)
 
 
-def dimension_of(roles: Roles, row: Collective) -> str:
+def dimension_of(roles: AxisRoles, row: Collective) -> str:
     """The dimension of the mesh that a row runs over: a sum between both ends of a pipeline leaves out the others."""
     ends = row.carries == "grad" and row.axes == roles.pipeline and row.group_size < roles.plan.mesh.size(*row.axes)
     return roles.ends_name if ends else roles.dimension(row.axes)

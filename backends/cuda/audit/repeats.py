@@ -34,7 +34,7 @@ COMPARED = 2
 
 
 @dataclass(frozen=True)
-class Record:
+class ActionRecord:
     """One action as it ran: its collectives in order, the bytes it left behind besides what it passed on, and the most
     bytes that there were beyond those at its beginning."""
 
@@ -43,7 +43,7 @@ class Record:
     most_bytes: int
 
 
-class Place(NamedTuple):
+class ActionPlace(NamedTuple):
     """A kind of action on a virtual stage; `course` are the kinds of all actions of its microbatch there."""
 
     kind: str
@@ -51,14 +51,14 @@ class Place(NamedTuple):
     course: frozenset[str]
 
 
-class Repeats:
+class ActionRepeats:
     """The actions of one pipeline rank in a step: each is run, or counted like those of other microbatches."""
 
     def __init__(self, tracker: MemoryTracker, observer: Observer, *, whole: bool = False) -> None:
         """`whole`: every microbatch is run."""
         self._whole = whole
         self._tracker, self._observer = tracker, observer
-        self._records: dict[Place, dict[int, Record]] = {}
+        self._records: dict[ActionPlace, dict[int, ActionRecord]] = {}
         self._courses: dict[tuple[int, int], frozenset[str]] = {}
         self._chosen: dict[int, set[int]] = {}
         self._passed: dict[tuple[str, int], list[tuple[torch.Size, torch.dtype] | None]] = {}
@@ -178,7 +178,7 @@ class Repeats:
         gc.collect()  # torch's backward of inputs alone leaves circles of references, with tensors in them
         tensors = list(passed(result))
         tracker.pass_on(tensors)
-        record = Record(tuple(self._observer.log[calls:]), tracker.own_bytes - own_bytes, tracker.highest - live)
+        record = ActionRecord(tuple(self._observer.log[calls:]), tracker.own_bytes - own_bytes, tracker.highest - live)
         self._records.setdefault(self._place(kind, stage, m), {})[m] = record
         self._passed[kind, stage] = [_form(t) for t in tensors]
         return result
@@ -196,10 +196,10 @@ class Repeats:
         self._tracker.pass_on(made)
         return tuple(made)
 
-    def _place(self, kind: str, stage: int, m: int) -> Place:
-        return Place(kind, stage, self._courses[stage, m])
+    def _place(self, kind: str, stage: int, m: int) -> ActionPlace:
+        return ActionPlace(kind, stage, self._courses[stage, m])
 
-    def _common(self, place: Place) -> Record:
+    def _common(self, place: ActionPlace) -> ActionRecord:
         """The record that two microbatches of a place have in common."""
         between = {m: r for m, r in self._records.get(place, {}).items() if 0 < m < self._last}
         if len(between) < COMPARED or len(set(between.values())) > 1:

@@ -20,7 +20,7 @@ from torch.distributed.pipelining import schedules as pipelining
 from torch.distributed.tensor import DTensor
 
 from planc.backends.cuda.analysis.attention import attention_kernel
-from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.analysis.roles import AxisRoles
 from planc.backends.cuda.audit.attention import one_kernel_attention
 from planc.backends.cuda.audit.balance import balanced
 from planc.backends.cuda.audit.equal_blocks import EqualBlocks
@@ -30,7 +30,7 @@ from planc.backends.cuda.audit.norms import one_kernel_norms
 from planc.backends.cuda.audit.observe import Observer, made_meshes
 from planc.backends.cuda.audit.own_code import one_sequence_a_row
 from planc.backends.cuda.audit.places import misplaced, sampled_ranks
-from planc.backends.cuda.audit.repeats import Repeats
+from planc.backends.cuda.audit.repeats import ActionRepeats
 from planc.backends.cuda.audit.traced import Traced, UnlikeError
 from planc.backends.cuda.models import family
 from planc.backends.cuda.runtime.compare_module import named
@@ -66,7 +66,7 @@ def trace(program: ProgramText, stage: int, *, whole: bool = False, source: Sour
         modules = divided if isinstance(divided, list) else [divided]
         observer = Observer(*made_meshes(emitted, mesh))
         tracker = MemoryTracker(observer)
-        repeats = Repeats(tracker, observer, whole=whole or not _has_equal_microbatches(sharded))
+        repeats = ActionRepeats(tracker, observer, whole=whole or not _has_equal_microbatches(sharded))
         shortened = repeats.within(emitted) if hasattr(emitted, "build_schedule") else nullcontext()
         with FakeTensorMode(allow_non_fake_inputs=True), shortened, one_sequence_a_row():
             for module in modules:
@@ -79,7 +79,7 @@ def trace(program: ProgramText, stage: int, *, whole: bool = False, source: Sour
                 tracker.hold(step.state())
                 step()
             blocks.check()
-        roles = Roles(sharded)
+        roles = AxisRoles(sharded)
         sizes = {f.name: f.size for f in (*roles.experts.factors, *roles.factors)}
         return Traced(
             stage=stage,
@@ -123,7 +123,7 @@ def _has_equal_microbatches(sharded: Sharded) -> bool:
     It can where parameters are let go between microbatches, and where gradients of weights come later than those of
     inputs.
     """
-    roles, split = Roles(sharded), sharded.plan.split
+    roles, split = AxisRoles(sharded), sharded.plan.split
     stay = not roles.uses_fsdp or not sharded.plan.gathers_each_pass()
     return split is not None and stay and not split.splits_backward
 
@@ -132,7 +132,7 @@ def _has_equal_blocks(sharded: Sharded) -> bool:
     """True if the work of a block depends on its modules alone: experts take turns at how many rows they have, what is
     compiled is not these modules, a backward in two parts goes through a block's own graph, a copy
     on the host is made on its way, and groups of blocks come together or ahead."""
-    plan, experts = sharded.plan, Roles(sharded).experts
+    plan, experts = sharded.plan, AxisRoles(sharded).experts
     alone = plan.gather is None or (plan.gather.bucket == 1 and not plan.gather.prefetch)
     return alone and not experts.ops and not plan.splits_backward and not plan.compiles and not plan.offloads
 

@@ -6,7 +6,7 @@ from planc.backends.common.source_writer import because, call, fill, lines, tupl
 from planc.backends.cuda.analysis import replays
 from planc.backends.cuda.analysis.attention import GROUPED, KERNELS, grouped
 from planc.backends.cuda.analysis.module_placements import relative
-from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.analysis.roles import AxisRoles
 from planc.diag.quoting import python_string
 from planc.ir.model import Op
 from planc.ir.plan import Plan
@@ -28,7 +28,7 @@ SAVED: dict[str, tuple[str, ...]] = {
 """torch ops of each kind whose outputs can be saved: torch's policies know ops and not modules."""
 
 
-def kernel(roles: Roles) -> str:
+def kernel(roles: AxisRoles) -> str:
     """with_kernel and apply_kernel, if the plan names one."""
     chosen = roles.plan.attention
     if chosen is None or not wraps_kernel(roles.plan):
@@ -167,7 +167,7 @@ def _ops(sharded: Sharded) -> list[Op]:
     return [o.op for kind in sharded.model.blocks for o in sharded.ops[kind]]
 
 
-def compiling(roles: Roles) -> str:
+def compiling(roles: AxisRoles) -> str:
     """apply_compile, if the plan asks for it."""
     sentence = roles.plan.compiled("blocks")
     if sentence is None:
@@ -188,7 +188,7 @@ def compiling(roles: Roles) -> str:
     )
 
 
-def eager_modules(roles: Roles) -> dict[str, str]:
+def eager_modules(roles: AxisRoles) -> dict[str, str]:
     """Paths in a block of the modules that stay eager where blocks are compiled, with torch's reason."""
     found: dict[str, str] = {}
     for kind in roles.sharded.model.blocks:
@@ -201,7 +201,7 @@ def eager_modules(roles: Roles) -> dict[str, str]:
     return found
 
 
-def _left_eager(roles: Roles) -> str:
+def _left_eager(roles: AxisRoles) -> str:
     eager = eager_modules(roles)
     return (
         fill(
@@ -241,7 +241,7 @@ def apply_compile(model: nn.Module<mesh>) -> None:
 '''
 
 
-def recompute_inside(roles: Roles) -> bool:
+def recompute_inside(roles: AxisRoles) -> bool:
     """True if a block is compiled after recompute has wrapped it, so that the compiler sees the recomputation.
 
     torch 2.13 fails to trace a checkpoint around DTensors or around a break in its graph: there the compiled block is
@@ -250,7 +250,7 @@ def recompute_inside(roles: Roles) -> bool:
     return not roles.tensor and not eager_modules(roles)
 
 
-def in_order(roles: Roles, module: str) -> list[str]:
+def in_order(roles: AxisRoles, module: str) -> list[str]:
     """The calls of `parallelize` that this file's functions answer, in the order that works."""
     plan = roles.plan
     replay = f"apply_recompute({module})" if plan.recompute.ops else ""

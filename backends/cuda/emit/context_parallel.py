@@ -9,15 +9,15 @@ from __future__ import annotations
 from planc.backends.common.source_writer import because, call, fill, lines
 from planc.backends.cuda.analysis.context import balanced, exchanges, gathers, is_divided
 from planc.backends.cuda.analysis.module_placements import relative
-from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.analysis.roles import AxisRoles
 from planc.backends.cuda.emit import ranks
 from planc.backends.cuda.emit.ring import ring_functions
 from planc.backends.cuda.versions import gather_with_gradient
 from planc.diag.quoting import python_string
-from planc.ir.sharding import OpSharding, Step
+from planc.ir.sharding import OpSharding, RedistributionStep
 
 
-def context(roles: Roles) -> str:
+def context(roles: AxisRoles) -> str:
     """Every function that a plan with context axes needs, apply_cp last; empty for one without."""
     if not roles.context:
         return ""
@@ -37,7 +37,7 @@ def context(roles: Roles) -> str:
     return "\n\n\n".join(p.strip() for p in parts if p)
 
 
-def _mesh(roles: Roles) -> str:
+def _mesh(roles: AxisRoles) -> str:
     name, mesh = roles.context_name, roles.plan.mesh
     axes = mesh.in_order(mesh.sizes)
     if roles.context in [f.axes for f in roles.factors]:
@@ -68,7 +68,7 @@ def _mesh(roles: Roles) -> str:
     )
 
 
-def _rows(roles: Roles) -> str:
+def _rows(roles: AxisRoles) -> str:
     mesh = roles.plan.mesh
     return fill(
         '''
@@ -110,7 +110,7 @@ def whole_sequence(x: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
 '''
 
 
-def _gathered(roles: Roles) -> str:
+def _gathered(roles: AxisRoles) -> str:
     ends = "(rank + 1, 2 * ranks - rank)" if balanced(roles) else "(rank + 1,)"
     pieces = "2 * ranks" if balanced(roles) else "ranks"
     return fill(
@@ -157,7 +157,7 @@ for module in placed:
 """
 
 
-def _apply(roles: Roles, divided: list[OpSharding], *, ring: bool) -> str:
+def _apply(roles: AxisRoles, divided: list[OpSharding], *, ring: bool) -> str:
     """apply_cp: attention's forward, its neighbours' exchanges, and the positions of rows."""
     kernel = roles.plan.attention
     cause = because(kernel.cause) if kernel is not None else ""
@@ -184,18 +184,18 @@ def _apply(roles: Roles, divided: list[OpSharding], *, ring: bool) -> str:
     )
 
 
-def _positions(roles: Roles) -> str:
+def _positions(roles: AxisRoles) -> str:
     """Code that places the rows of rotary positions; a stage of an end alone has none."""
     return fill(POSITIONS, rotating="model.layers and " if roles.pipeline else "")
 
 
-def _rotates_rows(roles: Roles) -> bool:
+def _rotates_rows(roles: AxisRoles) -> bool:
     """True if rotary positions are applied to a part of a sequence."""
     kinds = roles.sharded.model.blocks
     return any(is_divided(roles, o) for kind in kinds for o in roles.sharded.ops[kind] if o.op.kind == "rope")
 
 
-def _hook(o: OpSharding, step: Step, index: int | None) -> str:
+def _hook(o: OpSharding, step: RedistributionStep, index: int | None) -> str:
     module = f"block.{relative(o.op.module)}"
     change = "sequence_to_heads" if step.dim == "sequence" else "heads_to_sequence"
     if index is None:

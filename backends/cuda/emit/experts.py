@@ -7,8 +7,8 @@ sent back. Nothing is written that a plan does not ask for.
 from __future__ import annotations
 
 from planc.backends.common.source_writer import because, call, fill, lines, tuple_of
-from planc.backends.cuda.analysis.expert_mesh import Experts
-from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.analysis.expert_mesh import TorchExpertAxes
+from planc.backends.cuda.analysis.roles import AxisRoles
 from planc.backends.cuda.emit import ranks
 from planc.diag.quoting import python_string
 from planc.ir.base import Cause
@@ -16,7 +16,7 @@ from planc.ir.model import EXPERTS
 from planc.ir.sharding import ParamSharding
 
 
-def functions(roles: Roles) -> str:
+def functions(roles: AxisRoles) -> str:
     """All of them, apply_ep last; empty where experts are divided as everything else is."""
     experts = roles.experts
     sorts = not experts.capacity and bool(experts.exchange or experts.gathers)
@@ -32,7 +32,7 @@ def functions(roles: Roles) -> str:
     return "\n\n\n".join(p.strip() for p in parts if p)
 
 
-def _mesh(roles: Roles) -> str:
+def _mesh(roles: AxisRoles) -> str:
     """build_expert_mesh: the experts' axes, in the order in which torch composes them."""
     experts, mesh = roles.experts, roles.plan.mesh
     order = tuple(a for f in experts.factors for a in f.axes)
@@ -45,7 +45,7 @@ def _mesh(roles: Roles) -> str:
     )
 
 
-def _view_cause(roles: Roles) -> Cause | None:
+def _view_cause(roles: AxisRoles) -> Cause | None:
     view = roles.plan.view_of(EXPERTS)
     if view is not None:
         return view.cause
@@ -115,7 +115,7 @@ class Unsorted(torch.autograd.Function):
 '''
 
 
-def _expert_parallel_class(roles: Roles) -> str:
+def _expert_parallel_class(roles: AxisRoles) -> str:
     """ExpertParallel: what stands around a module of experts."""
     experts = roles.experts
     there, each, back = _capacity(experts) if experts.capacity else _dropless(experts)
@@ -139,7 +139,7 @@ def _returning(text: str) -> str:
     return lines(before.lstrip("\n"), f"return {after}") if text else "return rows"
 
 
-def _exchange_sentence(experts: Experts) -> str:
+def _exchange_sentence(experts: TorchExpertAxes) -> str:
     """The exchange of token rows, as a sentence."""
     parts = [
         "rows get places at their experts, or none" if experts.capacity else "",
@@ -181,7 +181,7 @@ Body = tuple[list[str], str, list[str]]
 """The lines of dispatch, how many rows each expert here has, and the lines of combine."""
 
 
-def _dropless(experts: Experts) -> Body:
+def _dropless(experts: TorchExpertAxes) -> Body:
     """Every row is sent: how many a rank gets is known when they are."""
     if experts.gathers:
         counted = [EXCHANGE_COUNTS, EXCHANGE] if experts.exchange else ["arrived = counts[None]"]
@@ -194,7 +194,7 @@ def _dropless(experts: Experts) -> Body:
     return there, EACH, [UNSORT, *total, *_return_rows(experts)]
 
 
-def _return_rows(experts: Experts) -> list[str]:
+def _return_rows(experts: TorchExpertAxes) -> list[str]:
     return [RETURN] if experts.exchange else []
 
 
@@ -273,7 +273,7 @@ self.total = len(rows)
 self.order = torch.cat(placed).argsort(stable=True)[: sum(lengths)]""".strip()
 
 
-def _capacity(experts: Experts) -> Body:
+def _capacity(experts: TorchExpertAxes) -> Body:
     """Functions for capacity routing: each expert has the same number of slots on every rank, so sizes are static."""
     mesh = experts.roles.plan.mesh
     holders = mesh.size(*experts.exchange)
@@ -320,7 +320,7 @@ BY_SENDER = "rows = rows.unflatten(0, (-1, <senders>, self.places)).transpose(0,
 TAKE = "rows = Taken.apply(F.pad(rows, (0, 0, 0, 1)), self.taken)"
 
 
-def _apply(roles: Roles) -> str:
+def _apply(roles: AxisRoles) -> str:
     """apply_ep: experts divided, and ExpertParallel around them."""
     experts = roles.experts
     dims = ", ".join(map(python_string, experts.divided_dims))
@@ -355,7 +355,7 @@ for path, placements in weights.items():
 """
 
 
-def _weights(experts: Experts) -> str:
+def _weights(experts: TorchExpertAxes) -> str:
     prefix = f"layers.*.{experts.module}."
     rows = [
         f"{python_string(p.param.name.removeprefix(prefix))}: {tuple_of(_placements(experts, p))}"
@@ -364,7 +364,7 @@ def _weights(experts: Experts) -> str:
     return call("weights = {", rows, depth=1)
 
 
-def _placements(experts: Experts, p: ParamSharding) -> list[str]:
+def _placements(experts: TorchExpertAxes, p: ParamSharding) -> list[str]:
     """Placements of a parameter over the dimensions that divide experts while they are used."""
     found = []
     for axes in (experts.exchange, experts.tensor):
@@ -374,7 +374,7 @@ def _placements(experts: Experts, p: ParamSharding) -> list[str]:
     return found
 
 
-def fsdp(roles: Roles, *, policy: list[str], placed: bool, again: bool) -> str:
+def fsdp(roles: AxisRoles, *, policy: list[str], placed: bool, again: bool) -> str:
     """fully_shard of the experts apart from their blocks, and before these; empty when they are not.
 
     `policy` are the arguments of the mixed-precision policy of everything, `placed` whether there is a
@@ -412,7 +412,7 @@ for experts in expert_modules(model):
 """
 
 
-def _gradient_mean(roles: Roles) -> str:
+def _gradient_mean(roles: AxisRoles) -> str:
     """Gradients are a mean over the data ranks, whatever the size of the experts' mesh."""
     experts, mesh = roles.experts, roles.plan.mesh
     ranks = mesh.size(*roles.shard, *roles.replicate)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from planc.backends.common.source_writer import because, call, fill, lines
 from planc.backends.cuda.analysis.module_placements import relative
-from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.analysis.roles import AxisRoles
 from planc.diag.quoting import python_string
 
 
-def functions(roles: Roles) -> str:
+def functions(roles: AxisRoles) -> str:
     """with_update and apply_lora, where the plan has updates; apply_freeze, where it trains a part of the model."""
     parts = (_lora(roles) if roles.plan.lora else "", _freeze(roles) if roles.sharded.model.has_frozen else "")
     return "\n\n\n".join(p for p in parts if p)
 
 
-def constants(roles: Roles) -> str:
+def constants(roles: AxisRoles) -> str:
     """LORA_RANK and LORA_SCALE, with their sentence."""
     lora = roles.plan.lora
     if lora is None:
@@ -23,7 +23,7 @@ def constants(roles: Roles) -> str:
     return lines(because(lora.cause), f"LORA_RANK = {lora.rank}", f"LORA_SCALE = {scale}")
 
 
-def _lora(roles: Roles) -> str:
+def _lora(roles: AxisRoles) -> str:
     assert roles.plan.lora is not None
     model = roles.sharded.model
     paths = dict.fromkeys(relative(op.module) for kind in model.blocks for op in model.ops[kind] if op.update)
@@ -69,7 +69,7 @@ def apply_lora(model: nn.Module) -> None:
 '''
 
 
-def _freeze(roles: Roles) -> str:
+def _freeze(roles: AxisRoles) -> str:
     model, plan = roles.sharded.model, roles.plan
     trained = [p.name for p in model.params if not p.frozen]
     frozen = [p.name for p in model.params if p.frozen]
@@ -94,7 +94,7 @@ def apply_freeze(model: nn.Module) -> None:
 '''
 
 
-def backward_prefetch(roles: Roles) -> str:
+def backward_prefetch(roles: AxisRoles) -> str:
     """A line for the first group with a backward: fully_shard would gather the group before it, which has none."""
     sections = roles.sharded.ops
     goes = {s: any(o.op.has_backward for o in ops) for s, ops in sections.items()}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from planc.backends.common.source_writer import fill, lines
-from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.analysis.roles import AxisRoles
 from planc.backends.cuda.emit import ranks, tied
 from planc.diag.quoting import python_string
 
 
-def mean_over_batch(roles: Roles) -> str:
+def mean_over_batch(roles: AxisRoles) -> str:
     """The loss is known to the last stage, for its own data rank: make it everyone's."""
     if not (roles.data or roles.pipeline):
         return ""
@@ -31,19 +31,19 @@ for axis in DATA_AXES:
     loss /= MESH[axis]"""
 
 
-def _sum_of_stages(roles: Roles, why: str, value: str) -> str:
+def _sum_of_stages(roles: AxisRoles, why: str, value: str) -> str:
     if not roles.pipeline:
         return ""
     return f"# {why}\ndist.all_reduce({value}, group=mesh.get_group({python_string(roles.name('pipeline'))}))"
 
 
-def sums_left(roles: Roles) -> bool:
+def sums_left(roles: AxisRoles) -> bool:
     """True if gradients stay partial sums over the tensor axes: fully_shard would reduce them itself."""
     tensor = set(roles.tensor)
     return not roles.uses_fsdp and any(tensor & {*p.grad_partial} for p in roles.sharded.params if not p.param.frozen)
 
 
-def sum_gradients(roles: Roles) -> str:
+def sum_gradients(roles: AxisRoles) -> str:
     """sum_gradients, where nothing else reduces what DTensor has left unreduced."""
     return SUM_GRADIENTS.strip() if sums_left(roles) else ""
 
@@ -58,7 +58,7 @@ def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
 '''
 
 
-def total_norm(roles: Roles) -> str:
+def total_norm(roles: AxisRoles) -> str:
     """total_norm, where gradients are kept in another dtype than fp32."""
     return "" if roles.state_dtype == "fp32" else TOTAL_NORM.strip()
 
@@ -71,7 +71,7 @@ def total_norm(gradients: list[torch.Tensor]) -> torch.Tensor:
 '''
 
 
-def clip(roles: Roles) -> str:
+def clip(roles: AxisRoles) -> str:
     """clip_grad_norm over everything that divides state: the data, tensor and pipeline axes."""
     mixed = _mixed(roles)
     divided = roles.uses_fsdp or bool(roles.tensor)
@@ -102,7 +102,7 @@ def clip(roles: Roles) -> str:
     )
 
 
-def _norm(roles: Roles, *, mixed: bool, divided: bool) -> str:
+def _norm(roles: AxisRoles, *, mixed: bool, divided: bool) -> str:
     """Code for the norm of this rank's gradients; those of copies are counted where their weights come from."""
     tied = bool(roles.modules_of_both_ends)
     total = "torch.nn.utils.get_total_norm" if roles.state_dtype == "fp32" else "total_norm"
@@ -129,14 +129,14 @@ for group in groups.values():
     torch.nn.utils.clip_grads_with_norm_(group, max_norm, norm)"""
 
 
-def _mixed(roles: Roles) -> bool:
+def _mixed(roles: AxisRoles) -> bool:
     """True if some parameters are DTensors over the tensor axis and others are not."""
     tensor = set(roles.tensor)
     mixed = bool(tensor) and not all(tensor & {*p.axes(), *p.grad_partial} for p in roles.sharded.params)
     return mixed or len(roles.tensor_parts) > 1 or roles.experts.apart
 
 
-def data_rank(roles: Roles) -> str:
+def data_rank(roles: AxisRoles) -> str:
     """data_rank: which slice of the global batch belongs to this rank."""
     mesh, axes = roles.plan.mesh, roles.plan.data_axes
     return fill(

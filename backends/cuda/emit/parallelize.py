@@ -6,7 +6,7 @@ from planc.backends.common.source_writer import because, beside, call, causes, f
 from planc.backends.cuda.analysis import replays
 from planc.backends.cuda.analysis.fsdp_shard_dim import stored_dim
 from planc.backends.cuda.analysis.module_placements import relative
-from planc.backends.cuda.analysis.roles import Factor, Roles
+from planc.backends.cuda.analysis.roles import AxisRoles, Factor
 from planc.backends.cuda.analysis.styles import DIVIDED, OWN_PART, SHARED, SHARED_KEYS, UPDATED, Style, Styler
 from planc.backends.cuda.emit import blocks, experts, fine_tuning
 from planc.diag.quoting import python_docstring, python_string
@@ -17,7 +17,7 @@ from planc.sharding.recompute import names_op
 TORCH_DTYPES = {"fp32": "torch.float32", "bf16": "torch.bfloat16", "fp16": "torch.float16"}
 
 
-def tensor_parallel(roles: Roles, styler: Styler) -> str:
+def tensor_parallel(roles: AxisRoles, styler: Styler) -> str:
     """apply_tp, if any axis is of tensor parallelism."""
     if not roles.tensor:
         return ""
@@ -42,7 +42,7 @@ def tensor_parallel(roles: Roles, styler: Styler) -> str:
 
 
 def _divided_over(
-    factor: Factor, roles: Roles, styler: Styler, top: tuple[Style, ...], block: tuple[Style, ...]
+    factor: Factor, roles: AxisRoles, styler: Styler, top: tuple[Style, ...], block: tuple[Style, ...]
 ) -> str:
     """The styles of modules that one dimension of the mesh divides."""
     mine = (tuple(s for s in styles if roles.tensor_part(s.axes) == factor.axes) for styles in (top, block))
@@ -54,13 +54,13 @@ def _divided_over(
     )
 
 
-def _mesh_of(factor: Factor, roles: Roles) -> str:
+def _mesh_of(factor: Factor, roles: AxisRoles) -> str:
     if factor in roles.joined:
         return "joined_mesh(mesh)"
     return f"mesh[{python_string(factor.name)}]"
 
 
-def joined_mesh(roles: Roles) -> str:
+def joined_mesh(roles: AxisRoles) -> str:
     """joined_mesh, where modules are divided over several dimensions of the mesh, and others over some of these."""
     if not roles.joined:
         return ""
@@ -261,7 +261,7 @@ def _styles(name: str, styles: tuple[Style, ...]) -> str:
     return lines(*causes(style.cause for style in styles), fill(f"{name} = {{\n    <rows>\n}}", rows=lines(*rows)))
 
 
-def _clone(roles: Roles, styler: Styler) -> str:
+def _clone(roles: AxisRoles, styler: Styler) -> str:
     """A workaround for torch 2.13: its AOTAutograd drops the gradient of an AsyncCollectiveTensor."""
     module = next((o.op.module for o in styler.sharded.ops["first"] if o.op.kind == "embedding"), "")
     if not module:
@@ -275,7 +275,7 @@ ASYNC_OUTPUT = """\
 # https://github.com/pytorch/pytorch/pull/191113. Its clone is a plain tensor."""
 
 
-def _if_present(roles: Roles, module: str, line: str) -> str:
+def _if_present(roles: AxisRoles, module: str, line: str) -> str:
     """With a pipeline, only some stages have this module."""
     return f"if model.{module} is not None:\n    {line}" if roles.pipeline else line
 
@@ -360,7 +360,7 @@ def recomputed_modules(sharded: Sharded) -> list[str]:
     return list(dict.fromkeys(relative(op.module) for op in chosen))
 
 
-def state_dtype(roles: Roles) -> str:
+def state_dtype(roles: AxisRoles) -> str:
     """apply_state_dtype, if state is kept in another dtype than fp32."""
     if roles.state_dtype == "fp32":
         return ""
@@ -377,7 +377,7 @@ def apply_state_dtype(model: nn.Module) -> None:
 '''
 
 
-def fsdp(roles: Roles) -> str:
+def fsdp(roles: AxisRoles) -> str:
     """apply_fsdp, if state is stored divided, gradients are averaged, or computing is in another dtype."""
     if not roles.uses_fsdp:
         return ""
@@ -416,7 +416,7 @@ def fsdp(roles: Roles) -> str:
     )
 
 
-def _fsdp_doc(roles: Roles) -> str:
+def _fsdp_doc(roles: AxisRoles) -> str:
     if roles.shard and roles.replicate:
         return "Store state over the shard axes, one group per block; all-reduce gradients over the others."
     if roles.shard:
@@ -447,13 +447,13 @@ def _offload(plan: Plan) -> str:
     return lines(because(sentence.cause), "offload = CPUOffloadPolicy(pin_memory=torch.cuda.is_available())")
 
 
-def _stored_dims(roles: Roles) -> dict[str, int]:
+def _stored_dims(roles: AxisRoles) -> dict[str, int]:
     """The parameters, by their names in a block or the model, that are not stored over the first dimension."""
     found = {relative(p.param.name): stored_dim(roles, p) for p in roles.sharded.params}
     return {name: dim for name, dim in found.items() if dim}
 
 
-def _placement(roles: Roles, dims: dict[str, int]) -> str:
+def _placement(roles: AxisRoles, dims: dict[str, int]) -> str:
     cause = next((p.cause for p in roles.sharded.params if p.on_dim), None)
     return fill(
         """
@@ -467,7 +467,7 @@ def _placement(roles: Roles, dims: dict[str, int]) -> str:
     )
 
 
-def _why_placed(roles: Roles) -> str:
+def _why_placed(roles: AxisRoles) -> str:
     if any(stored_dim(roles, p) for p in roles.experts.params):
         return "fewer experts than ranks: these are stored over another dimension"
     return "tensor parallelism divides these inside their first dimension"
@@ -480,7 +480,7 @@ COMMENTS = {
 }
 
 
-def _why_gathered(roles: Roles) -> str:
+def _why_gathered(roles: AxisRoles) -> str:
     """When parameters are gathered, which `reshard_after_forward` decides."""
     gather = roles.plan.gather
     said = COMMENTS[roles.plan.gather_per_in("")] if roles.shard else ""
@@ -489,7 +489,7 @@ def _why_gathered(roles: Roles) -> str:
     return because(gather.cause if gather else None, said)
 
 
-def _groups(roles: Roles) -> str:
+def _groups(roles: AxisRoles) -> str:
     """One fully_shard per group of parameters that are gathered and reduced together."""
     if roles.sharded.tied:
         return lines(
@@ -554,7 +554,7 @@ ENDS_IN_ONE_GROUP = """\
 fully_shard(model, **config)"""
 
 
-def _last_group(roles: Roles, modules: list[str]) -> str:
+def _last_group(roles: AxisRoles, modules: list[str]) -> str:
     """The group of the model's last modules."""
     tail = ", ".join(f"model.{m}" for m in modules)
     if not roles.plan.gathers_each_pass():

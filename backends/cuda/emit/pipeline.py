@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from planc.backends.common.source_writer import because, call, fill, lines
-from planc.backends.cuda.analysis.roles import Roles
-from planc.backends.cuda.analysis.schedules import SCHEDULES, Schedule, in_a_v
+from planc.backends.cuda.analysis.roles import AxisRoles
+from planc.backends.cuda.analysis.schedules import SCHEDULES, TorchSchedule, in_a_v
 from planc.backends.cuda.versions import stages_on_one_rank
 from planc.diag.quoting import python_string
 from planc.ir.plan import Split
@@ -18,7 +18,7 @@ HELD = {
 """For each layout: what is said of it, and a rank's virtual stages."""
 
 
-def constants(roles: Roles) -> str:
+def constants(roles: AxisRoles) -> str:
     """MICROBATCHES and STAGES, if there is a pipeline."""
     if not roles.pipeline:
         return ""
@@ -31,7 +31,7 @@ def constants(roles: Roles) -> str:
     )
 
 
-def split(roles: Roles) -> str:
+def split(roles: AxisRoles) -> str:
     """stage_indices and split_stages, if there is a pipeline."""
     if not roles.pipeline:
         return ""
@@ -86,7 +86,7 @@ def _without(condition: str, modules: list[str]) -> str:
     return fill("<condition>\n    <gone>", condition=condition, gone=gone) if modules else ""
 
 
-def schedule(roles: Roles) -> str:
+def schedule(roles: AxisRoles) -> str:
     """build_schedule, if there is a pipeline."""
     if not roles.pipeline:
         return ""
@@ -115,13 +115,13 @@ def schedule(roles: Roles) -> str:
     return f"{OTHER_RANKS.strip()}\n\n\n{build}" if alone else build
 
 
-def _new(kind: Schedule) -> str:
+def _new(kind: TorchSchedule) -> str:
     """A new schedule of this kind, as source text."""
     held = "pipeline[0]" if kind.single else "pipeline"
     return f"{kind.name}({held}, n_microbatches=MICROBATCHES, loss_fn=loss_fn)"
 
 
-def _gathered_once(roles: Roles, kind: Schedule) -> str:
+def _gathered_once(roles: AxisRoles, kind: TorchSchedule) -> str:
     """Code that makes a schedule and keeps gathered parameters where torch would let them go and gather them again; ""
     where torch keeps them too."""
     most = max(len(virtual_stages(roles.plan, rank)) for rank in range(roles.plan.pipeline))
@@ -156,7 +156,7 @@ class Stage(PipelineStage):
 '''
 
 
-def forwards_only(roles: Roles) -> str:
+def forwards_only(roles: AxisRoles) -> str:
     """Code for evaluation by a schedule: torch also runs the backward actions of a V schedule, and fails."""
     if not in_a_v(roles.plan):
         return ""
@@ -173,6 +173,6 @@ schedule.pipeline_order_with_comms = {
 """
 
 
-def _split(roles: Roles) -> Split:
+def _split(roles: AxisRoles) -> Split:
     assert roles.plan.split is not None
     return roles.plan.split

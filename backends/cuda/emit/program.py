@@ -11,7 +11,7 @@ import re
 from planc.backends.common.source_writer import because, call, file_of, fill, lines, tuple_of
 from planc.backends.cuda.analysis.expert_mesh import WHOLE
 from planc.backends.cuda.analysis.placements import STRIDED
-from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.analysis.roles import AxisRoles
 from planc.backends.cuda.analysis.styles import Styler
 from planc.backends.cuda.emit import (
     blocks,
@@ -59,7 +59,7 @@ IMPORTS: tuple[tuple[str, str], ...] = (
 
 def emit(sharded: Sharded, torch: Version = TORCH.pinned) -> str:
     """The text of the program of `sharded` for a version of `torch`. Deterministic to the byte."""
-    roles = Roles(sharded, torch)
+    roles = AxisRoles(sharded, torch)
     styler = Styler(sharded, roles)
     functions = (
         _build_mesh(roles),
@@ -93,7 +93,7 @@ def emit(sharded: Sharded, torch: Version = TORCH.pinned) -> str:
     return file_of([_docstring(roles), imports, TORCH.guard(sharded, torch), constants], functions, width=120)
 
 
-def _build_mesh(roles: Roles) -> str:
+def _build_mesh(roles: AxisRoles) -> str:
     """build_mesh. Ranks lie as the plan's mesh says; torch composes the dimensions in its own order."""
     mesh = roles.plan.mesh
     axes = mesh.in_order(mesh.sizes)
@@ -123,7 +123,7 @@ def build_mesh(device_type: str | None = None) -> DeviceMesh:
 '''
 
 
-def _docstring(roles: Roles) -> str:
+def _docstring(roles: AxisRoles) -> str:
     plan = roles.plan
     return fill(
         '''
@@ -181,7 +181,7 @@ def _import_line(module: str, names: list[str]) -> str:
     return f"from {module} import {', '.join(names)}" if names else ""
 
 
-def _constants(roles: Roles) -> str:
+def _constants(roles: AxisRoles) -> str:
     plan = roles.plan
     whole = any(f.name == WHOLE for f in roles.factors)
     return fill(
@@ -210,13 +210,13 @@ def _constants(roles: Roles) -> str:
     )
 
 
-def _why_whole(roles: Roles) -> str:
+def _why_whole(roles: AxisRoles) -> str:
     if not roles.uses_fsdp:
         return f"# {WHOLE}: no axis has more than one rank"
     return f"# {WHOLE}: no axis stores state, so fully_shard divides it over one rank"
 
 
-def _data_axes(roles: Roles) -> str:
+def _data_axes(roles: AxisRoles) -> str:
     if not roles.data:
         return ""
     names = tuple_of([python_string(f.name) for f in roles.data])
@@ -224,7 +224,7 @@ def _data_axes(roles: Roles) -> str:
     return lines(because(roles.plan.cause_of_shard(dim, axes[0])), f"DATA_AXES = {names}")
 
 
-def _parallelize(roles: Roles, sharded: Sharded) -> str:
+def _parallelize(roles: AxisRoles, sharded: Sharded) -> str:
     module = "stage" if roles.pipeline else "model"
     steps = lines(
         f"apply_lora({module})" if roles.plan.lora else "",
@@ -243,7 +243,7 @@ def _parallelize(roles: Roles, sharded: Sharded) -> str:
     return fill(PARALLELIZE_STAGES if steps else ONLY_SPLIT, experts=expert_mesh, steps=steps)
 
 
-def _expert_mesh(roles: Roles) -> str:
+def _expert_mesh(roles: AxisRoles) -> str:
     """The mesh that experts are divided over, as a further argument; none where they are not."""
     return (", expert_mesh" if roles.experts.own_mesh else ", mesh") if roles.experts.apart else ""
 

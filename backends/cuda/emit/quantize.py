@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from planc.backends.common.refusal import Refusal
 from planc.backends.common.source_writer import because, call, fill, lines
 from planc.backends.cuda.analysis.module_placements import Boundary, relative
-from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.analysis.roles import AxisRoles
 from planc.costing.compute.quantize import quantized
 from planc.diag.quoting import python_string
 from planc.ir.model import EXPERTS, Op
@@ -18,7 +18,7 @@ RECIPES = {"": "tensorwise", "tensorwise": "tensorwise", "rowwise": "rowwise"}
 """A plan's word and torchao's name of what shares a scale: a tensor, which is torchao's own choice, or a row."""
 
 
-def functions(roles: Roles) -> str:
+def functions(roles: AxisRoles) -> str:
     """apply_float8, if the plan asks for narrow matmuls."""
     if not roles.plan.quantize:
         return ""
@@ -80,7 +80,7 @@ def _ops(sharded: Sharded, q: Quantize, section: str) -> Iterator[Op]:
             yield o.op
 
 
-def refused(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+def refused(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
     """torchao's linear layers: float8 by tensor or by row, out of bf16."""
     for q in sharded.plan.quantize:
         if q.dtype != "float8" or q.tile or q.recipe not in RECIPES:
@@ -91,7 +91,7 @@ def refused(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
             yield from _modules(sharded, roles, q)
 
 
-def _modules(sharded: Sharded, roles: Roles, q: Quantize) -> Iterator[Refusal]:
+def _modules(sharded: Sharded, roles: AxisRoles, q: Quantize) -> Iterator[Refusal]:
     for section, ops in sharded.ops.items():
         for o in ops:
             if quantized(sharded.plan, o.op) is not q:

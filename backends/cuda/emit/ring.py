@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from planc.backends.common.source_writer import because, fill, lines
 from planc.backends.cuda.analysis.attention import value_padding
 from planc.backends.cuda.analysis.context import balanced
-from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.analysis.roles import AxisRoles
 from planc.ir.sharding import OpSharding
 from planc.sharding.recompute import names_op
 
 
-def ring_functions(roles: Roles, divided: Sequence[OpSharding]) -> str:
+def ring_functions(roles: AxisRoles, divided: Sequence[OpSharding]) -> str:
     """The functions of ring attention, for the attention (`divided`) of each kind of block."""
     kept, window = keeps_rings(roles), ring_window(roles)
     which = "window" if window else "source == rank"
@@ -29,7 +29,7 @@ def ring_functions(roles: Roles, divided: Sequence[OpSharding]) -> str:
     return "\n\n\n".join([RINGS.strip(), text.strip()] if kept else [text])
 
 
-def _parts(roles: Roles, divided: Sequence[OpSharding], window: int) -> str:
+def _parts(roles: AxisRoles, divided: Sequence[OpSharding], window: int) -> str:
     """Attention of some rows over some keys, and its backward. Flash attention wants values as wide as keys: narrower
     ones are padded."""
     flash = "torch.ops.aten._scaled_dot_product_flash_attention"
@@ -57,12 +57,12 @@ def _parts(roles: Roles, divided: Sequence[OpSharding], window: int) -> str:
     ).strip()
 
 
-def ring_window(roles: Roles) -> int:
+def ring_window(roles: AxisRoles) -> int:
     """Tokens that a row of a ring's attention sees, itself included; 0 for all before it."""
     return max((o.op.window for o in roles.sharded.attentions if o.ring), default=0)
 
 
-def _seen(roles: Roles, window: int) -> str:
+def _seen(roles: AxisRoles, window: int) -> str:
     """`seen`: which rows meet which keys."""
     if not window:
         return fill(SEEN_WITHOUT_WINDOW, seen=(SEEN_BALANCED if balanced(roles) else SEEN).strip()).strip()
@@ -75,7 +75,7 @@ def _seen(roles: Roles, window: int) -> str:
     ).strip()
 
 
-def keeps_rings(roles: Roles) -> bool:
+def keeps_rings(roles: AxisRoles) -> bool:
     """True if blocks are replayed but for attention, which is a ring.
 
     torch's policies are asked about single ops; a ring is many of them, whose outputs are parts.
@@ -379,6 +379,6 @@ def attend_ring(mesh: DeviceMesh, q: torch.Tensor, k: torch.Tensor, v: torch.Ten
 '''
 
 
-def _gradient_dtype(roles: Roles) -> str:
+def _gradient_dtype(roles: AxisRoles) -> str:
     """The dtype in which gradients travel: that of other reductions."""
     return {"fp32": "torch.float32", "bf16": "torch.bfloat16"}[roles.plan.precision.reduce]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planc.backends.common.source_writer import because, fill, lines
-from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.analysis.roles import AxisRoles
 from planc.backends.cuda.analysis.styles import Styler
 from planc.backends.cuda.emit import global_ops, pipeline, tied
 from planc.diag.quoting import python_string
@@ -31,7 +31,7 @@ def _vocab_axes(styler: Styler) -> tuple[tuple[str, ...], str]:
     return loss.axes, next(f.name for f in styler.roles.factors if set(loss.axes) <= set(f.axes))
 
 
-def step(roles: Roles, styler: Styler) -> str:
+def step(roles: AxisRoles, styler: Styler) -> str:
     """build_step: forward and backward of all microbatches."""
     if roles.pipeline:
         return fill(
@@ -53,7 +53,7 @@ def step(roles: Roles, styler: Styler) -> str:
     )
 
 
-def _own_tokens(roles: Roles) -> dict[str, str]:
+def _own_tokens(roles: AxisRoles) -> dict[str, str]:
     """Code by which each rank takes its own tokens of sequences that ranks share."""
     if not roles.context:
         return {"rows": "", "own": ""}
@@ -98,7 +98,7 @@ def build_step(stages: list[nn.Module], mesh: DeviceMesh) -> Step:
 '''
 
 
-def evaluate(roles: Roles, styler: Styler) -> str:
+def evaluate(roles: AxisRoles, styler: Styler) -> str:
     """build_evaluate: the mean loss without gradients."""
     if roles.pipeline:
         return fill(
@@ -187,7 +187,7 @@ def _forward(styler: Styler, *, backward: bool) -> str:
     return lines(within, "total += loss.detach().full_tensor()")
 
 
-def _policy(roles: Roles) -> str:
+def _policy(roles: AxisRoles) -> str:
     """Code for gradient reduction and resharding over the microbatches of a step."""
     if not roles.uses_fsdp:
         return ""
@@ -225,7 +225,7 @@ def _scheduled(styler: Styler, method: str) -> str:
     )
 
 
-def mean_loss(roles: Roles, styler: Styler) -> str:
+def mean_loss(roles: AxisRoles, styler: Styler) -> str:
     """_mean_loss, if there is a pipeline: step and evaluate end with it."""
     if not roles.pipeline:
         return ""
@@ -246,5 +246,5 @@ def _mean_loss(losses: list[torch.Tensor] | None, device: torch.device, mesh: De
 '''
 
 
-def _returned_loss(roles: Roles) -> str:
+def _returned_loss(roles: AxisRoles) -> str:
     return "mean_over_batch(total, mesh)" if roles.data else "total"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from planc.backends.common.source_writer import fill, lines, tuple_of
-from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.analysis.roles import AxisRoles
 from planc.backends.cuda.analysis.schedules import in_a_v
 from planc.diag.quoting import python_string
 
 
-def functions(roles: Roles) -> str:
+def functions(roles: AxisRoles) -> str:
     """head_copies and sum_shared_gradients, and the mesh of the two ends; empty where no stage has a copy."""
     if not roles.modules_of_both_ends:
         return ""
@@ -23,12 +23,12 @@ def functions(roles: Roles) -> str:
     return "\n\n\n".join((copies, *([_ends_mesh(roles)] if between else []), sums))
 
 
-def in_the_step(roles: Roles) -> str:
+def in_the_step(roles: AxisRoles) -> str:
     """The call after the last microbatch's backward."""
     return "sum_shared_gradients(stages, mesh)" if roles.modules_of_both_ends else ""
 
 
-def left_out_of_the_norm(roles: Roles, *, by_mesh: bool) -> str:
+def left_out_of_the_norm(roles: AxisRoles, *, by_mesh: bool) -> str:
     """Code for the parameters whose gradients another stage counts; `by_mesh`: the norm is taken mesh by mesh."""
     if not roles.modules_of_both_ends:
         return ""
@@ -54,7 +54,7 @@ def sum_shared_gradients(stages: list[nn.Module], mesh: DeviceMesh) -> None:
 '''
 
 
-def _ends_mesh(roles: Roles) -> str:
+def _ends_mesh(roles: AxisRoles) -> str:
     return fill(
         ENDS_MESH,
         dim=str([f.role for f in roles.factors].index("pipeline")),

@@ -8,7 +8,7 @@ from planc.backends.common.refusal import Refusal
 from planc.backends.cuda.analysis.attention import GROUPED, KERNELS, value_padding
 from planc.backends.cuda.analysis.expert_mesh import routed
 from planc.backends.cuda.analysis.replays import HEAVY, is_selective, named_again, saved_in
-from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.analysis.roles import AxisRoles
 from planc.backends.cuda.emit.blocks import MASKED, recompute_inside, saved_op_kinds
 from planc.ir.plan import PASSES_KEYS, Offload
 from planc.ir.sharding import Sharded
@@ -18,7 +18,7 @@ ON_GPU = ("cudnn", "efficient")
 """Kernels of attention that torch has for GPUs alone."""
 
 
-def kernel(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+def kernel(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
     """torch picks a kernel by its backend's name, and not every kernel does every kind of attention."""
     chosen = sharded.plan.attention
     if chosen is None or not chosen.runs:
@@ -59,7 +59,7 @@ def kernel(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
             return
 
 
-def saved_outputs(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+def saved_outputs(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
     """A replay keeps outputs that torch's policy is asked about: those of single ops, which it knows by their kind."""
     plan = sharded.plan
     recompute = plan.recompute
@@ -83,7 +83,7 @@ def _keeps_rings_alone(sharded: Sharded) -> bool:
     return not sharded.plan.compiled("blocks") and saved_op_kinds(sharded) == ("attention",)
 
 
-def _selective(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+def _selective(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
     """A replay that keeps outputs of matmuls and attention by their modules."""
     plan = sharded.plan
     cause, blocks = plan.recompute.cause, "`recompute blocks`"
@@ -107,7 +107,7 @@ def _selective(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
         yield cause, "torch's policies see no ops inside a compiled block", blocks
 
 
-def compiled(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+def compiled(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
     """A block is compiled with its backward in one piece."""
     plan = sharded.plan
     if sentence := plan.compiled("blocks"):
@@ -121,7 +121,7 @@ def compiled(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
             yield sentence.cause, what, "`recompute blocks`, which wraps the compiled block"
 
 
-def overlapped(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+def overlapped(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
     """inductor cuts the matmuls of tensor parallelism into pieces; nothing else is run beside transfers."""
     compiler = [c.method for c in sharded.plan.compiles if c.what == "blocks"]
     for sentence in sharded.plan.overlaps:
@@ -138,7 +138,7 @@ def overlapped(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
             )
 
 
-def offloaded(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+def offloaded(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
     """fully_shard keeps parameters, gradients and optimizer state in one place; hooks see what a checkpoint saves."""
     for sentence in sharded.plan.offloads:
         if not set(sentence.what) & {"params", "optimizer"}:

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 from planc.backends.common.refusal import Refusal
 from planc.backends.cuda.analysis.expert_mesh import stored_otherwise
-from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.analysis.roles import AxisRoles
 from planc.ir.model import EXPERTS, SLOTS
 from planc.ir.plan import NOUNS
 from planc.ir.sharding import Sharded
 
 
-def refused(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+def refused(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
     """Every sentence about experts of the plan in `sharded` that the target refuses."""
     if roles.experts.ops:
         yield from _node_limit(sharded)
@@ -31,7 +31,7 @@ def _node_limit(sharded: Sharded) -> Iterator[Refusal]:
         yield route.cause, "the program sends a copy of a token for each expert that it chose", "leave `copies` out"
 
 
-def _dims(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+def _dims(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
     """Experts are divided by whole experts and by their width."""
     plan = sharded.plan
     for o in roles.experts.ops:
@@ -45,7 +45,7 @@ def _dims(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
                 return
 
 
-def _weights_of_one_expert(roles: Roles) -> Iterator[Refusal]:
+def _weights_of_one_expert(roles: AxisRoles) -> Iterator[Refusal]:
     """Rows come to an expert once, for all of its weights."""
     experts = roles.experts
     for dim, axes in (("experts", experts.exchange), ("expert_ffn", experts.tensor)):
@@ -57,7 +57,7 @@ def _weights_of_one_expert(roles: Roles) -> Iterator[Refusal]:
                 return
 
 
-def _shares(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+def _shares(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
     """Ranks that share an expert have the same tokens, or different ones: all of them alike."""
     experts = roles.experts
     different = set(experts.tensor) & set(experts.tokens)
@@ -70,7 +70,7 @@ def _shares(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
         yield cause, "a bias of an expert would be added by every rank that shares it", "leave expert_ffn whole"
 
 
-def _stores(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+def _stores(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
     """fully_shard keeps experts as it keeps the rest, over axes of their own."""
     plan, experts = sharded.plan, roles.experts
     cause = plan.cause_of_store("optimizer", EXPERTS)

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 from planc.backends.common.refusal import Refusal
 from planc.backends.cuda.analysis.replays import is_selective
-from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.analysis.roles import AxisRoles
 from planc.backends.cuda.analysis.styles import Styler
 from planc.ir.base import Cause
 from planc.ir.sharding import Sharded
 
 
-def refused(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+def refused(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
     """Other sentences that do not go with frozen parameters, and matrices that take no update."""
     plan = sharded.plan
     sentence = plan.lora or plan.freeze
@@ -43,7 +43,7 @@ def refused(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
     yield from _updates(sharded, roles)
 
 
-def _updates(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+def _updates(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
     """Matrices whose update has no parts to go with the weight's."""
     lora = sharded.plan.lora
     if lora is None:

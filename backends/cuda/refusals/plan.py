@@ -10,7 +10,7 @@ from planc.backends.cuda.analysis.context import balanced
 from planc.backends.cuda.analysis.expert_mesh import routed
 from planc.backends.cuda.analysis.fsdp_shard_dim import stored_dim, stored_over, used, user_of
 from planc.backends.cuda.analysis.module_placements import Boundary
-from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.analysis.roles import AxisRoles
 from planc.backends.cuda.analysis.schedules import SCHEDULES
 from planc.backends.cuda.analysis.styles import Styler
 from planc.backends.cuda.emit import quantize
@@ -25,24 +25,24 @@ from planc.ir.sharding import Sharded
 def refusals(sharded: Sharded) -> list[Diagnostic]:
     """Every sentence of the plan in `sharded` that the cuda target refuses, in no particular order; [] when it can do
     all."""
-    roles = Roles(sharded)
+    roles = AxisRoles(sharded)
     found = (refusal for rule in RULES for refusal in rule(sharded, roles))
     return [refused("cuda target", cause or sharded.plan.mesh.cause, what, help=help) for cause, what, help in found]
 
 
-def _unsupported_sentences(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+def _unsupported_sentences(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
     """Sentences that planc checks and costs, and writes no program for yet."""
     for cause in dict.fromkeys(s.cause for s in sharded.plan.stores if s.region not in ("", EXPERTS)):
         yield cause, "planc writes no program for it yet", "check and cost take it into account; lower without it"
 
 
-def _further_tokens(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+def _further_tokens(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
     """A program's loss is of the next token."""
     if sharded.model.sizes.get("mtp_layers"):
         yield sharded.model.cause, "its program predicts no further tokens", "leave `mtp_layers` out"
 
 
-def _tied_embedding(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+def _tied_embedding(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
     """A weight that the lookup and the head use is one DTensor, divided in one way."""
     tied = {p.param.name for p in sharded.tied}
     heads = [b for b in Styler(sharded, roles).section("last") if tied & set(b.o.op.params)] if roles.tensor else []
@@ -54,7 +54,7 @@ def _tied_embedding(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
             yield _cause(b, next(iter(b.divided), "vocab")), what, "divide vocab in both, or in neither"
 
 
-def _stores_apart(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+def _stores_apart(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
     """fully_shard keeps one division for all state, over ranks that see different data."""
     plan = sharded.plan
     for noun in NOUNS:
@@ -68,7 +68,7 @@ def _stores_apart(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
         yield plan.cause_of_store("optimizer"), what, f"add `shard batch over {', '.join(roles.shard)}`"
 
 
-def _store_dtypes(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+def _store_dtypes(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
     """torch makes gradients and moments in the dtype of their parameters, and fully_shard has one for all of these."""
     plan = sharded.plan
     regions = ("", EXPERTS) if roles.experts.ops else ("",)
@@ -84,7 +84,7 @@ def _store_dtypes(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
             yield store.cause, what, f"`store params, grads, optimizer as {store.dtype}`, or leave out the dtype"
 
 
-def _buckets(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+def _buckets(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
     """fully_shard is given several blocks as one group, where all groups are alike."""
     plan = sharded.plan
     gather, layers = plan.gather, plan.bucket_layers
@@ -100,7 +100,7 @@ def _buckets(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
         yield gather.cause, "no axis stores state", "store it over an axis, as in `use fsdp over AXIS`"
 
 
-def _stored_dims(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+def _stored_dims(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
     """fully_shard pads dimension 0 only."""
     for p in sharded.params:
         dim = stored_dim(roles, p)
@@ -114,7 +114,7 @@ def _stored_dims(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
             return
 
 
-def _divided_inside(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+def _divided_inside(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
     """A dimension that tensor parallelism divides inside cannot also be what fully_shard divides."""
     for p in sharded.params:
         inside = used(roles, p)
@@ -127,7 +127,7 @@ def _divided_inside(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
             return
 
 
-def _tensor_axes(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+def _tensor_axes(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
     """Tensor axes that divide the same ops work as one, so each use must name all of them, or leave all of them out."""
     sentences: list[Shard | Replicate] = [*sharded.plan.shards, *sharded.plan.replicates]
     parts, alone = [set(part) for part in roles.tensor_parts], _used_alone(sharded, roles)
@@ -147,7 +147,7 @@ def _tensor_axes(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
         yield sharded.plan.mesh.cause, what, "divide both over one of them"
 
 
-def _used_alone(sharded: Sharded, roles: Roles) -> str:
+def _used_alone(sharded: Sharded, roles: AxisRoles) -> str:
     """Axes that an op, or a move of what it takes or makes, uses without the others of the joined mesh of its module;
     an empty string for none."""
     if not roles.joined:
@@ -162,7 +162,7 @@ def _used_alone(sharded: Sharded, roles: Roles) -> str:
     return ""
 
 
-def _apart_from_parts(sharded: Sharded, roles: Roles) -> str:
+def _apart_from_parts(sharded: Sharded, roles: AxisRoles) -> str:
     """The part of a plan that stands against several meshes of tensor parallelism; an empty string for nothing."""
     sections = (b for section in ("first", "last") for b in Styler(sharded, roles).section(section))
     tied = {p.param.name for p in sharded.tied}
@@ -172,7 +172,7 @@ def _apart_from_parts(sharded: Sharded, roles: Roles) -> str:
     return next((name for name, there in found.items() if there), "")
 
 
-def _context(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+def _context(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
     """The ranks that share sequences are one dimension; attention alone may mix its tokens."""
     plan, axes = sharded.plan, set(roles.context)
     if not axes:
@@ -200,7 +200,7 @@ def _context(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
         yield kernel.cause, what, f"`(balance = none)`, or a multiple of {2 * ranks} tokens"
 
 
-def _heads_and_rows(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+def _heads_and_rows(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
     """Redistributions over the context axes other than keys: sequence and heads trade places at linear layers."""
     axes = set(roles.context)
     for kind, ops in sharded.ops.items():
@@ -218,7 +218,7 @@ def _heads_and_rows(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
                     return
 
 
-def _attention(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+def _attention(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
     """The emitted ring knows causal attention, of all tokens or of one window for all blocks."""
     kernel = sharded.plan.attention
     if kernel is None or kernel.method not in PASSES_KEYS:
@@ -248,7 +248,7 @@ NEVER: dict[str, set[str]] = {"rope": {"sequence"}, "attention": {"sequence"}}
 """Dims whose parts such an op would have to be told the place of."""
 
 
-def _tensor_dims(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+def _tensor_dims(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
     """Every use of the tensor axes that no style, public or our own, can do."""
     styler = Styler(sharded, roles)
     said: set[tuple[Cause | None, str]] = set()
@@ -302,7 +302,7 @@ def _cause(b: Boundary, dim: str) -> Cause | None:
     return b.sharded.plan.cause_of_shard(dim, b.axes[0], b.o.op.region)
 
 
-def _grouped_heads(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+def _grouped_heads(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
     """Keys are divided as their query heads are, or whole: then the heads of a rank share one, or use each alike."""
     sizes = sharded.model.sizes
     for kind, ops in sharded.ops.items():
@@ -324,7 +324,7 @@ def _grouped_heads(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
                     yield cause, f"{o.op.name} has no module of its own", "divide heads and kv_heads alike"
 
 
-def _kinds(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+def _kinds(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
     """All blocks are divided by one table of styles, of which a kind of block may have some only."""
     styler = Styler(sharded, roles)
     kinds = sharded.model.blocks
@@ -335,7 +335,7 @@ def _kinds(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
         yield sharded.plan.mesh.cause, what, f"leave {axes} out"
 
 
-def _pipeline(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+def _pipeline(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
     split = sharded.plan.split
     if split is None:
         return
@@ -348,7 +348,7 @@ def _pipeline(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
         yield split.cause, "a stage between the first and the last has no layer", "give each at least one"
 
 
-def _recompute(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+def _recompute(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
     """A replay ends when the backward has what it needs."""
     plan = sharded.plan
     if plan.recompute.whole:
@@ -359,7 +359,7 @@ def _joined_by_and(names: tuple[str, ...] | list[str] | set[str]) -> str:
     return " and ".join(sorted(names) if isinstance(names, set) else names)
 
 
-RULES: tuple[Callable[[Sharded, Roles], Iterator[Refusal]], ...] = (
+RULES: tuple[Callable[[Sharded, AxisRoles], Iterator[Refusal]], ...] = (
     _unsupported_sentences,
     _further_tokens,
     _stores_apart,

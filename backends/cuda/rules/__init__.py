@@ -5,7 +5,7 @@ One rule a file, applied in this order. A rule sees layouts and roles; never a m
 
 from __future__ import annotations
 
-from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.analysis.roles import AxisRoles
 from planc.backends.cuda.rules import (
     all_reduce_float8_scales,
     all_reduce_last,
@@ -54,7 +54,7 @@ ORDER = (
 def realise(sharded: Sharded, rows: Rows) -> tuple[Collective, ...]:
     """The collectives that torch issues for `sharded`, per device and optimizer step, from the semantic ones in
     `rows`."""
-    roles = Roles(sharded)
+    roles = AxisRoles(sharded)
     for rule in ORDER:
         rows = rule.apply(roles, rows)
     return tuple(r for r in rows if r.count and r.group_size > 1)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planc.backends.cuda.analysis.module_placements import Boundary
-from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.analysis.roles import AxisRoles
 from planc.backends.cuda.rules.rule import Rows
 from planc.costing.compute.quantize import quantized
 from planc.ir.collective import DTYPE_BYTES, Collective, Phase
@@ -29,13 +29,13 @@ Maxima = list[tuple[Phase, int]]
 """The phase of each all-reduce, and how many maxima it carries."""
 
 
-def apply(roles: Roles, rows: Rows) -> Rows:
+def apply(roles: AxisRoles, rows: Rows) -> Rows:
     if not roles.tensor or not roles.plan.quantize:
         return rows
     return (*rows, *(new for stage in range(roles.plan.pipeline) for new in _of_stage(roles, stage)))
 
 
-def _of_stage(roles: Roles, stage: int) -> Iterator[Collective]:
+def _of_stage(roles: AxisRoles, stage: int) -> Iterator[Collective]:
     plan = roles.plan
     for section in sections_on(plan, stage):
         for o in roles.sharded.ops.get(section, ()):
@@ -95,7 +95,7 @@ def _again(b: Boundary) -> bool:
     return bool(b.section in b.sharded.model.blocks and named and not kept)
 
 
-def _layers(roles: Roles, stage: int, section: str, sentence: Quantize, *, replayed: bool) -> int:
+def _layers(roles: AxisRoles, stage: int, section: str, sentence: Quantize, *, replayed: bool) -> int:
     """Copies of a section on a stage that multiply in float8; `replayed`, those among them that are run again."""
     plan = roles.plan
     if section not in plan.model.blocks:

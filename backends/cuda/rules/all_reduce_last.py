@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.analysis.roles import AxisRoles
 from planc.backends.cuda.rules.rule import Rows, changed, of_state
 from planc.ir.collective import Collective
 from planc.sharding.stage_assignment import sections_on
@@ -15,11 +15,11 @@ from planc.sharding.stage_assignment import sections_on
 NAME = "all_reduce_last"
 
 
-def apply(roles: Roles, rows: Rows) -> Rows:
+def apply(roles: AxisRoles, rows: Rows) -> Rows:
     return tuple(_once_a_step(roles, row) for row in rows)
 
 
-def _once_a_step(roles: Roles, row: Collective) -> Collective:
+def _once_a_step(roles: AxisRoles, row: Collective) -> Collective:
     if row.carries != "grad" or not of_state(row, roles):
         return row
     if row.op == "all_reduce":

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from planc.backends.cuda.analysis.roles import Factor, Roles
+from planc.backends.cuda.analysis.roles import AxisRoles, Factor
 from planc.backends.cuda.rules.rule import Rows, changed, over
 from planc.ir.collective import DTYPE_BYTES, Collective
 from planc.ir.sharding import ParamSharding
@@ -19,12 +19,12 @@ from planc.sharding.stage_assignment import copies_on, sections_on
 NAME = "all_reduce_scalars_per_dim"
 
 
-def apply(roles: Roles, rows: Rows) -> Rows:
+def apply(roles: AxisRoles, rows: Rows) -> Rows:
     kept = tuple(new for row in rows for new in (_split(roles, row) if row.carries == "scalar" else (row,)))
     return kept if not roles.pipeline else (*kept, *_losses_of_stages(roles, kept))
 
 
-def _split(roles: Roles, row: Collective) -> Iterator[Collective]:
+def _split(roles: AxisRoles, row: Collective) -> Iterator[Collective]:
     dividing = _dividing(roles) if row.tensor == "grad_norm" else set(row.axes)
     for factor in (*(f for f in roles.factors if f.role != "tensor"), *roles.tensor_meshes):
         axes = tuple(a for a in factor.axes if a in dividing)
@@ -39,17 +39,17 @@ def _split(roles: Roles, row: Collective) -> Iterator[Collective]:
         yield from _of_experts(roles, row)
 
 
-def _dividing(roles: Roles) -> set[str]:
+def _dividing(roles: AxisRoles) -> set[str]:
     """The axes that divide gradients, but those of experts on a mesh of their own."""
     rest = [p for p in roles.sharded.params if not apart(roles, p) and not p.param.frozen]
     return {a for p in rest for a in (*p.axes(), *(p.stored["grads"] or p.stored["optimizer"]))} | {*roles.pipeline}
 
 
-def apart(roles: Roles, p: ParamSharding) -> bool:
+def apart(roles: AxisRoles, p: ParamSharding) -> bool:
     return roles.experts.own_mesh and p in roles.experts.params
 
 
-def _of_experts(roles: Roles, row: Collective) -> Iterator[Collective]:
+def _of_experts(roles: AxisRoles, row: Collective) -> Iterator[Collective]:
     """The norms of experts on a mesh of their own, over each dimension of it that divides them."""
     experts = roles.experts
     held = sections_on(roles.plan, row.stage)
@@ -59,7 +59,7 @@ def _of_experts(roles: Roles, row: Collective) -> Iterator[Collective]:
             yield changed(row, NAME, **over(row, roles, axes), buffer_bytes=norms * DTYPE_BYTES["fp32"])
 
 
-def _norms(roles: Roles, factor: Factor, stage: int) -> list[int]:
+def _norms(roles: AxisRoles, factor: Factor, stage: int) -> list[int]:
     """For each mesh with this dimension that the stage's parameters lie on: how many lie on it."""
     held = sections_on(roles.plan, stage)
     counts: Counter[tuple[str, ...]] = Counter()
@@ -71,19 +71,19 @@ def _norms(roles: Roles, factor: Factor, stage: int) -> list[int]:
     return [n for part, n in counts.items() if n and (factor.role != "tensor" or part == factor.axes)]
 
 
-def _mesh_of_module(roles: Roles, p: ParamSharding) -> set[str]:
+def _mesh_of_module(roles: AxisRoles, p: ParamSharding) -> set[str]:
     """The tensor axes of the module that has `p`: a whole bias lies on the mesh of the weight that is divided."""
     module = p.param.name.rpartition(".")[0]
     beside = [q for q in roles.sharded.params if q.param.name.rpartition(".")[0] == module]
     return set(roles.tensor) & {a for q in beside for a in (*q.axes(), *q.grad_partial)}
 
 
-def _counted_by_first_stage(roles: Roles, p: ParamSharding, held: Mapping[str, int]) -> bool:
+def _counted_by_first_stage(roles: AxisRoles, p: ParamSharding, held: Mapping[str, int]) -> bool:
     """True for the last stage's copy of a weight that both ends use."""
     return bool(roles.pipeline) and p in roles.sharded.tied and "first" not in held
 
 
-def _losses_of_stages(roles: Roles, rows: Rows) -> Iterator[Collective]:
+def _losses_of_stages(roles: AxisRoles, rows: Rows) -> Iterator[Collective]:
     """Only the last stage knows the loss."""
     cause = roles.plan.split.cause if roles.plan.split else None
     for row in rows:

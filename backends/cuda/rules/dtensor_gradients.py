@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.analysis.roles import AxisRoles
 from planc.backends.cuda.rules.rule import Rows, changed, of_experts, over
 from planc.ir.collective import DTYPE_BYTES, Collective
 from planc.sharding.local import param_elements
@@ -19,11 +19,11 @@ from planc.sharding.stage_assignment import sections_on
 NAME = "dtensor_gradients"
 
 
-def apply(roles: Roles, rows: Rows) -> Rows:
+def apply(roles: AxisRoles, rows: Rows) -> Rows:
     return tuple(new for row in rows for new in _split(roles, row))
 
 
-def _split(roles: Roles, row: Collective) -> Iterator[Collective]:
+def _split(roles: AxisRoles, row: Collective) -> Iterator[Collective]:
     inside = tuple(a for a in row.axes if a in roles.tensor)
     if row.carries != "grad" or not inside or of_experts(row, roles):
         yield row
@@ -46,16 +46,16 @@ def _split(roles: Roles, row: Collective) -> Iterator[Collective]:
         yield changed(row, NAME, **over(row, roles, outside))
 
 
-def _times(roles: Roles) -> int:
+def _times(roles: AxisRoles) -> int:
     """Number of times a step reduces gradients: in every backward where they are not kept whole."""
     return roles.plan.microbatches if _reduces_each_backward(roles) else 1
 
 
-def _reduces_each_backward(roles: Roles) -> bool:
+def _reduces_each_backward(roles: AxisRoles) -> bool:
     return roles.uses_fsdp and not roles.pipeline and bool(roles.plan.store("grads"))
 
 
-def _added_up(roles: Roles) -> bool:
+def _added_up(roles: AxisRoles) -> bool:
     """True if fully_shard casts gradients to accumulate them; torch's schedules do so for one microbatch, too."""
     several = roles.plan.microbatches > 1 or bool(roles.pipeline)
     return roles.uses_fsdp and not _reduces_each_backward(roles) and several

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.analysis.roles import AxisRoles
 from planc.backends.cuda.rules.rule import Rows, changed, routed_tensors
 from planc.ir.collective import DTYPE_BYTES, Collective
 
 NAME = "exchange_gate_weights"
 
 
-def apply(roles: Roles, rows: Rows) -> Rows:
+def apply(roles: AxisRoles, rows: Rows) -> Rows:
     there = {name for name, way in routed_tensors(roles).items() if way == "there"}
     return tuple(new for row in rows for new in _with_weights(roles, row, row.tensor in there))
 
 
-def _with_weights(roles: Roles, row: Collective, there: bool) -> Iterator[Collective]:
+def _with_weights(roles: AxisRoles, row: Collective, there: bool) -> Iterator[Collective]:
     yield row
     if there:
         width = roles.plan.model.sizes[roles.sharded.model.tensor[row.tensor].dims[-1]] * DTYPE_BYTES[row.dtype]

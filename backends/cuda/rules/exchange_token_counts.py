@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.analysis.roles import AxisRoles
 from planc.backends.cuda.rules.rule import Rows, changed, routed_tensors
 from planc.ir.collective import DTYPE_BYTES, Collective
 
 NAME = "exchange_token_counts"
 
 
-def apply(roles: Roles, rows: Rows) -> Rows:
+def apply(roles: AxisRoles, rows: Rows) -> Rows:
     if roles.experts.capacity:
         return rows
     there = {name for name, way in routed_tensors(roles).items() if way == "there"}
     return tuple(new for row in rows for new in _with_counts(roles, row, row.tensor in there))
 
 
-def _with_counts(roles: Roles, row: Collective, there: bool) -> Iterator[Collective]:
+def _with_counts(roles: AxisRoles, row: Collective, there: bool) -> Iterator[Collective]:
     """Gradients come back as the rows went: nothing is counted again in a backward."""
     yield row
     if there and row.phase != "backward" and row.op in ("all_to_all", "all_gather"):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.analysis.roles import AxisRoles
 from planc.backends.cuda.rules.rule import Rows, changed, routed_tensors
 from planc.ir.collective import Collective
 from planc.ir.model import ROUTED, SLOTS
@@ -16,18 +16,18 @@ from planc.sharding.local import local_length
 NAME = "expert_rows_per_rank"
 
 
-def apply(roles: Roles, rows: Rows) -> Rows:
+def apply(roles: AxisRoles, rows: Rows) -> Rows:
     routed = routed_tensors(roles)
     return tuple(_rows_of_rank(roles, row) if row.tensor in routed else row for row in rows)
 
 
-def _rows_of_rank(roles: Roles, row: Collective) -> Collective:
+def _rows_of_rank(roles: AxisRoles, row: Collective) -> Collective:
     plan = roles.plan
     share = plan.model.sizes["experts"] * local_length(plan, SLOTS, plan.axes_of(SLOTS, ROUTED))
     return changed(row, NAME, buffer_bytes=row.buffer_bytes / share * rows_sent(roles))
 
 
-def rows_sent(roles: Roles) -> int:
+def rows_sent(roles: AxisRoles) -> int:
     """Number of rows that one rank of `roles` sends for a microbatch, if every expert is picked equally often."""
     plan = roles.plan
     divided = plan.mesh.size(*plan.axes_of("sequence", "residual"))

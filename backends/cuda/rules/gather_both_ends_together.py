@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from planc.backends.cuda.analysis.fsdp_shard_dim import stored_over
-from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.analysis.roles import AxisRoles
 from planc.backends.cuda.rules.pad_dim0 import padded_elements
 from planc.backends.cuda.rules.rule import Rows, changed, of_state
 from planc.ir.collective import DTYPE_BYTES, Collective
@@ -20,13 +20,13 @@ from planc.sharding.local import param_elements
 NAME = "gather_both_ends_together"
 
 
-def apply(roles: Roles, rows: Rows) -> Rows:
+def apply(roles: AxisRoles, rows: Rows) -> Rows:
     if not roles.sharded.tied:
         return rows
     return tuple(new for row in rows for new in _realised(roles, row))
 
 
-def _realised(roles: Roles, row: Collective) -> Iterator[Collective]:
+def _realised(roles: AxisRoles, row: Collective) -> Iterator[Collective]:
     tied = row.tensor in {p.param.name for p in roles.sharded.tied}
     if tied and row.carries == "grad" and row.section == "step":
         yield _between_ends(roles, row)
@@ -38,7 +38,7 @@ def _realised(roles: Roles, row: Collective) -> Iterator[Collective]:
         yield changed(row, NAME, section="first")
 
 
-def _between_ends(roles: Roles, row: Collective) -> Collective:
+def _between_ends(roles: AxisRoles, row: Collective) -> Collective:
     """The largest share of a rank: rows that do not divide leave some ranks less."""
     p = roles.sharded.param[row.tensor]
     elements = param_elements(roles.plan, p)

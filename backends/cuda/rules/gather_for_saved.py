@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from planc.backends.cuda.analysis.replays import is_selective, named_again
-from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.analysis.roles import AxisRoles
 from planc.backends.cuda.rules.rule import Rows, changed
 from planc.ir.collective import Collective
 from planc.sharding.recompute import close, replay
@@ -19,7 +19,7 @@ from planc.sharding.stage_assignment import microbatches_each, replayed_on, sect
 NAME = "gather_for_saved"
 
 
-def apply(roles: Roles, rows: Rows) -> Rows:
+def apply(roles: AxisRoles, rows: Rows) -> Rows:
     selective = is_selective(roles.sharded)
     if not (roles.plan.recompute.kept or selective):
         return rows
@@ -28,7 +28,7 @@ def apply(roles: Roles, rows: Rows) -> Rows:
     return (*rows, *(new for row in rows for new in _again(roles, row, again.get(row.section, set()))))
 
 
-def _gathered_again(roles: Roles, section: str) -> set[str]:
+def _gathered_again(roles: AxisRoles, section: str) -> set[str]:
     """Tensors that are made again for an op that is not."""
     sharded = roles.sharded
     ops = sharded.ops[section]
@@ -43,19 +43,19 @@ def _gathered_again(roles: Roles, section: str) -> set[str]:
     }
 
 
-def _redistributed_as_in_blocks(roles: Roles, section: str) -> set[str]:
+def _redistributed_as_in_blocks(roles: AxisRoles, section: str) -> set[str]:
     """Tensors that `recompute blocks` moves again, and that the semantic replay does not: it keeps some ops."""
     ops = roles.sharded.model.ops[section]
     whole = close(roles.sharded.model, ops, {op.name for op in ops}).ops
     return _redistributed(roles, section, whole) - _redistributed(roles, section, replay(roles.plan, section).ops)
 
 
-def _redistributed(roles: Roles, section: str, names: Collection[str]) -> set[str]:
+def _redistributed(roles: AxisRoles, section: str, names: Collection[str]) -> set[str]:
     ops = (o for o in roles.sharded.ops[section] if o.op.name in names)
     return {move.tensor for o in ops for move in (*o.redistributions, o.settle) if move is not None}
 
 
-def _again(roles: Roles, row: Collective, tensors: set[str]) -> Iterator[Collective]:
+def _again(roles: AxisRoles, row: Collective, tensors: set[str]) -> Iterator[Collective]:
     """The row of a replay beside that of a forward's redistribution of one of the `tensors`."""
     settled = row.op in ("reduce_scatter", "all_reduce")
     if row.phase == "forward" and row.carries == "activation" and row.tensor in tensors and not settled:

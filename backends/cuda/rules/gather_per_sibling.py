@@ -6,7 +6,7 @@ others whole (an `override`), or they lie in different modules, each prepares it
 
 from __future__ import annotations
 
-from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.analysis.roles import AxisRoles
 from planc.backends.cuda.analysis.styles import Styler
 from planc.backends.cuda.rules.rule import Rows, changed
 from planc.ir.collective import Collective
@@ -14,7 +14,7 @@ from planc.ir.collective import Collective
 NAME = "gather_per_sibling"
 
 
-def apply(roles: Roles, rows: Rows) -> Rows:
+def apply(roles: AxisRoles, rows: Rows) -> Rows:
     styler = Styler(roles.sharded, roles)
     return tuple(_gather_per_sibling(styler, row) for row in rows)
 

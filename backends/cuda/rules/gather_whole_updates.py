@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planc.backends.cuda.analysis.fsdp_shard_dim import stored_dim, stored_over
-from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.analysis.roles import AxisRoles
 from planc.backends.cuda.rules.pad_dim0 import padded_elements
 from planc.backends.cuda.rules.rule import Rows, changed, over
 from planc.ir.collective import DTYPE_BYTES, Collective
@@ -18,12 +18,12 @@ from planc.ir.collective import DTYPE_BYTES, Collective
 NAME = "gather_whole_updates"
 
 
-def apply(roles: Roles, rows: Rows) -> Rows:
+def apply(roles: AxisRoles, rows: Rows) -> Rows:
     """`rows` with one gather of an update over each mesh dimension of `roles` that divides it."""
     return tuple(new for row in rows for new in (_by_dimension(roles, row) if row.carries == "update" else (row,)))
 
 
-def _by_dimension(roles: Roles, row: Collective) -> Iterator[Collective]:
+def _by_dimension(roles: AxisRoles, row: Collective) -> Iterator[Collective]:
     p, mesh = roles.sharded.param[row.tensor], roles.plan.mesh
     stored = tuple(a for a in row.axes if a in stored_over(roles, p))
     tensor = tuple(a for a in row.axes if a not in stored)

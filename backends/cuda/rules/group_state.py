@@ -5,14 +5,14 @@ Experts that lie on a mesh of their own are a group apart from the rest of their
 
 from __future__ import annotations
 
-from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.analysis.roles import AxisRoles
 from planc.backends.cuda.rules.rule import Rows, changed, of_experts, of_state
 from planc.ir.collective import Collective
 
 NAME = "group_state"
 
 
-def apply(roles: Roles, rows: Rows) -> Rows:
+def apply(roles: AxisRoles, rows: Rows) -> Rows:
     """The first row of each group stands for the sum; rows of one group are issued equally often."""
     groups: dict[tuple[object, ...], list[Collective]] = {}
     for place, row in enumerate(rows):
@@ -20,7 +20,7 @@ def apply(roles: Roles, rows: Rows) -> Rows:
     return tuple(_bucketed(roles, _merged(group)) for group in groups.values())
 
 
-def _bucketed(roles: Roles, row: Collective) -> Collective:
+def _bucketed(roles: AxisRoles, row: Collective) -> Collective:
     """The row of a block's group, where the plan has as many blocks in one group."""
     layers = roles.plan.bucket_layers
     if layers == 1 or row.section not in roles.sharded.model.blocks or not of_state(row, roles):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.analysis.roles import AxisRoles
 from planc.backends.cuda.rules.rule import Rows, of_state
 
 NAME = "keep_last_group_gathered"
 
 
-def apply(roles: Roles, rows: Rows) -> Rows:
+def apply(roles: AxisRoles, rows: Rows) -> Rows:
     return tuple(
         row
         for row in rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil
 
 from planc.backends.cuda.analysis.fsdp_shard_dim import stored_dim, stored_over
-from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.analysis.roles import AxisRoles
 from planc.backends.cuda.rules.rule import Rows, changed, of_state
 from planc.ir.cache import cached_on
 from planc.ir.collective import DTYPE_BYTES, Collective
@@ -15,11 +15,11 @@ from planc.sharding.local import param_elements
 NAME = "pad_dim0"
 
 
-def apply(roles: Roles, rows: Rows) -> Rows:
+def apply(roles: AxisRoles, rows: Rows) -> Rows:
     return tuple(_padded(roles, row) if of_state(row, roles) else row for row in rows)
 
 
-def _padded(roles: Roles, row: Collective) -> Collective:
+def _padded(roles: AxisRoles, row: Collective) -> Collective:
     """An all-reduce over the replicas sees the share that a reduce-scatter has left."""
     elements = padded_elements(roles, row.tensor)
     if row.op == "all_reduce":
@@ -28,7 +28,7 @@ def _padded(roles: Roles, row: Collective) -> Collective:
 
 
 @cached_on(lambda roles, param: (roles.sharded.cache, param))
-def padded_elements(roles: Roles, param: str) -> int:
+def padded_elements(roles: AxisRoles, param: str) -> int:
     """Elements of one copy of the parameter called `param` after tensor parallelism, rows rounded up to the shard
     axes."""
     plan, p = roles.plan, roles.sharded.param[param]
@@ -37,7 +37,7 @@ def padded_elements(roles: Roles, param: str) -> int:
     return param_elements(plan, p) // rows * ceil(rows / parts) * parts
 
 
-def rows_on_rank(roles: Roles, param: str, place: int) -> int:
+def rows_on_rank(roles: AxisRoles, param: str, place: int) -> int:
     """Rows of the parameter called `param` that fully_shard leaves on the rank at `place` of the shard axes: the last
     ones have fewer, or none."""
     p = roles.sharded.param[param]
@@ -46,7 +46,7 @@ def rows_on_rank(roles: Roles, param: str, place: int) -> int:
     return max(0, min(each, rows - place * each))
 
 
-def _rows(roles: Roles, p: ParamSharding) -> int:
+def _rows(roles: AxisRoles, p: ParamSharding) -> int:
     """Rows after tensor parallelism, of the dimension that fully_shard divides."""
     dim = stored_dim(roles, p)
     return ceil(roles.sharded.model.shape(p.param)[dim] / roles.plan.mesh.size(*p.compute[dim]))

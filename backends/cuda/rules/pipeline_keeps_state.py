@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.analysis.roles import AxisRoles
 from planc.backends.cuda.rules.rule import Rows, changed, of_state
 from planc.ir.cache import cached_on
 from planc.ir.collective import Collective
@@ -22,13 +22,13 @@ from planc.sharding.stage_assignment import sections_on, virtual_stages
 NAME = "pipeline_keeps_state"
 
 
-def apply(roles: Roles, rows: Rows) -> Rows:
+def apply(roles: AxisRoles, rows: Rows) -> Rows:
     if not roles.pipeline:
         return rows
     return tuple(_counted(roles, row) if of_state(row, roles) else row for row in rows)
 
 
-def _counted(roles: Roles, row: Collective) -> Collective:
+def _counted(roles: AxisRoles, row: Collective) -> Collective:
     plan = roles.plan
     if row.carries == "grad":
         return changed(row, NAME, per="step", count=sections_on(plan, row.stage)[row.section])

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planc.backends.cuda.analysis.replays import named_again
-from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.analysis.roles import AxisRoles
 from planc.backends.cuda.rules.rule import Rows, changed
 from planc.ir.collective import Collective
 from planc.ir.model import Section
@@ -20,7 +20,7 @@ from planc.sharding.stage_assignment import replayed_on, sections_on
 NAME = "replay_in_order"
 
 
-def apply(roles: Roles, rows: Rows) -> Rows:
+def apply(roles: AxisRoles, rows: Rows) -> Rows:
     """`rows`, with what each replay moves beyond its need."""
     if not roles.plan.recompute.blocks:
         return rows
@@ -28,7 +28,7 @@ def apply(roles: Roles, rows: Rows) -> Rows:
     return tuple(new for row in rows for new in _twice(roles, row, (row.section, row.tensor) in again))
 
 
-def _reduced_again(roles: Roles, kind: Section) -> Iterator[str]:
+def _reduced_again(roles: AxisRoles, kind: Section) -> Iterator[str]:
     """Outputs, moved where they are made, of ops beside the routed experts that run again only for their place."""
     again = set(replay(roles.plan, kind).ops)
     after: set[str] = set()
@@ -42,7 +42,7 @@ def _reduced_again(roles: Roles, kind: Section) -> Iterator[str]:
             yield o.op.output
 
 
-def _twice(roles: Roles, row: Collective, again: bool) -> Iterator[Collective]:
+def _twice(roles: AxisRoles, row: Collective, again: bool) -> Iterator[Collective]:
     yield row
     if again and row.phase == "forward":
         copies = sections_on(roles.plan, row.stage)[row.section]

@@ -3,19 +3,19 @@ them."""
 
 from __future__ import annotations
 
-from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.analysis.roles import AxisRoles
 from planc.backends.cuda.rules.rule import Rows, changed
 from planc.ir.collective import DTYPE_BYTES, Collective
 
 NAME = "ring_gradients"
 
 
-def apply(roles: Roles, rows: Rows) -> Rows:
+def apply(roles: AxisRoles, rows: Rows) -> Rows:
     reduce = roles.plan.precision.reduce
     return tuple(_in_reduce_dtype(row, reduce) if _is_ring_gradient(roles, row) else row for row in rows)
 
 
-def _is_ring_gradient(roles: Roles, row: Collective) -> bool:
+def _is_ring_gradient(roles: AxisRoles, row: Collective) -> bool:
     """A gradient on its way round: the only thing of its name that is sent over the context axes."""
     sent = row.op == "send_recv" and set(row.axes) <= set(roles.context)
     return sent and row.tensor not in roles.sharded.model.tensor and row.dtype != roles.plan.precision.reduce

@@ -9,14 +9,21 @@ from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from planc.backends.cuda.runtime.traced.bind import Bound
+from planc.backends.cuda.runtime.traced.bind import BoundModel
 from planc.backends.cuda.runtime.traced.bind_block import common_path, places_of
 from planc.backends.cuda.runtime.traced.bind_experts import experts_path
 from planc.backends.cuda.runtime.traced.expert_form import form_of
 from planc.backends.cuda.runtime.traced.loops import with_blocks
 from planc.backends.cuda.runtime.traced.names import names_of
 from planc.backends.cuda.runtime.traced.read import roles_of_module
-from planc.backends.cuda.runtime.traced.roles import Attention, Experts, FeedForward, Roles, UnknownError, heads_of
+from planc.backends.cuda.runtime.traced.roles import (
+    AttentionLayers,
+    DecoderRoles,
+    ExpertLayers,
+    FeedForwardLayers,
+    UnknownError,
+    heads_of,
+)
 from planc.backends.cuda.runtime.traced.same_steps import other_steps
 from planc.backends.cuda.runtime.traced.share import on_a_share
 from planc.backends.cuda.runtime.traced.shell import without_weights
@@ -78,7 +85,7 @@ def named(model: Any, program: ProgramText) -> Any:
             raise UnknownError(
                 f"under the names of a plan it would make other steps: {said}; this is a mistake of planc"
             )
-        return Bound(model, roles, plan.batch.sequence_tokens)
+        return BoundModel(model, roles, plan.batch.sequence_tokens)
     except UnknownError as error:
         raise PlanError([Diagnostic("E1207", f"{type(model).__name__}: {error}", span)]) from None
 
@@ -102,13 +109,15 @@ def _keys_whole(program: ProgramText) -> bool:
     return "kv_heads" in plan.model.sizes and not plan.axes_of("kv_heads", region)
 
 
-def _undivided(model: Any, program: ProgramText, roles: Roles) -> Iterator[str]:
+def _undivided(model: Any, program: ProgramText, roles: DecoderRoles) -> Iterator[str]:
     """Parts that the plan divides and this module's code does not let be divided."""
     plan = program.plan
     if re.search(r"[.\"]moe\b", program.text) and (wrong := next(_not_experts(model, roles), "")):
         yield wrong
     sequence = any(s.dim == "sequence" for s in plan.shards)
-    halves = [h for b in roles.blocks for h in (b.attention, b.second) if isinstance(h, Attention | FeedForward)]
+    halves = [
+        h for b in roles.blocks for h in (b.attention, b.second) if isinstance(h, AttentionLayers | FeedForwardLayers)
+    ]
     if sequence and any(not common_path(places_of(h)) and h.before is None for h in halves):
         yield "the plan divides the sequence, and layers that need it whole lie in the block, with no norm before them"
     if roles.tied and roles.head.bias and any(s.dim == "vocab" for s in plan.shards):
@@ -117,10 +126,10 @@ def _undivided(model: Any, program: ProgramText, roles: Roles) -> Iterator[str]:
         yield "the plan divides the sequence, and its learned positions are added to the whole one"
 
 
-def _not_experts(model: Any, roles: Roles) -> Iterator[str]:
+def _not_experts(model: Any, roles: DecoderRoles) -> Iterator[str]:
     """Experts of `model` that compute something else than planc's do, with their line."""
     for number, block in enumerate(roles.blocks):
-        if isinstance(e := block.second, Experts):
+        if isinstance(e := block.second, ExpertLayers):
             path = f"{roles.layers}.{number}.{experts_path(e)}"
             module = model.get_submodule(path)
             if form_of(module, e) is None or not common_path([experts_path(e), e.router.path]):
@@ -131,7 +140,7 @@ def _not_experts(model: Any, roles: Roles) -> Iterator[str]:
                 yield f"{shown}:{line}: the plan divides experts, and those of {path} are stored or computed otherwise"
 
 
-def differences(model: Any, expected: Model, roles: Roles | None = None) -> Iterator[str]:
+def differences(model: Any, expected: Model, roles: DecoderRoles | None = None) -> Iterator[str]:
     """Each way in which `model` is not `expected`, in words, with what was expected and found.
 
     `roles` are its parts where its parameters have names of their own.
@@ -185,9 +194,9 @@ def _config_differences(config: Any, expected: Model) -> Iterator[str]:
         yield f"num_experts_per_tok: {picked} found, {expected.top_k} expected"
 
 
-def _role_differences(config: Any, roles: Roles, expected: Model) -> Iterator[str]:
+def _role_differences(config: Any, roles: DecoderRoles, expected: Model) -> Iterator[str]:
     """Differences that no parameter's shape shows alone, under the names that the module's `config` has for them."""
-    a, routed = heads_of(roles), [b.second for b in roles.blocks if isinstance(b.second, Experts)]
+    a, routed = heads_of(roles), [b.second for b in roles.blocks if isinstance(b.second, ExpertLayers)]
     found = {"heads": a.heads, "head_dim": a.value_dim or a.head_dim} if a is not None else {}
     found |= {"kv_heads": a.kv_heads} if a is not None and "kv_heads" in expected.sizes else {}
     found |= {"experts": routed[0].experts} if routed else {}

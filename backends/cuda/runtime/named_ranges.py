@@ -18,7 +18,7 @@ from torch.distributed.pipelining import stage as pipelining
 from torch.profiler import record_function
 from torch.utils import checkpoint
 
-from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.analysis.roles import AxisRoles
 from planc.backends.cuda.audit.observe import ELSEWHERE, OPS, ranks_of
 from planc.backends.cuda.audit.predict import dimension_of
 from planc.backends.cuda.rules import realise
@@ -67,7 +67,7 @@ class _Ranges:
 
     def __init__(self, program: ProgramText, meshes: tuple[Any, ...]) -> None:
         sharded = program.sharded
-        roles = Roles(sharded)
+        roles = AxisRoles(sharded)
         rows = realise(sharded, semantic_collectives(sharded)) if meshes else ()
         self._plan, self._piped = program.plan, bool(roles.pipeline) and bool(meshes)
         self._transfers = TransferNames((dimension_of(roles, row), row) for row in rows)

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.analysis.roles import AxisRoles
 from planc.backends.cuda.models.balance import Balance, whole
 from planc.backends.cuda.models.moe import MoE
 from planc.ir.plan import Plan
@@ -18,7 +18,7 @@ from planc.ir.session import Settings
 from planc.ir.sharding import Sharded
 
 
-class Watched:
+class WatchedRouters:
     """The routers of a rank. Without experts there are none, and nothing is counted."""
 
     def __init__(
@@ -63,7 +63,7 @@ def _slope(sharded: Sharded, settings: Settings, mesh: Any) -> float:
     if mesh is None:
         return settings.balance_loss / plan.batch.sequences
     each = plan.batch.microbatch_sequences * (1 if plan.pipeline > 1 else plan.microbatches)
-    return settings.balance_loss * plan.mesh.size(*Roles(sharded).context) / each
+    return settings.balance_loss * plan.mesh.size(*AxisRoles(sharded).context) / each
 
 
 def _total(program: ProgramText, mesh: Any) -> Callable[[Tensor], Tensor]:
@@ -86,7 +86,7 @@ def _total(program: ProgramText, mesh: Any) -> Callable[[Tensor], Tensor]:
 def _groups(program: ProgramText, mesh: Any, axes: tuple[str, ...]) -> list[Any]:
     """The process groups over `axes`: that of context parallelism, which may have a mesh of its own, and that of
     sequence parallelism."""
-    roles, emitted = Roles(program.sharded), program.load()
+    roles, emitted = AxisRoles(program.sharded), program.load()
     rest = tuple(a for a in axes if a not in roles.context)
     names = [roles.context_name] if len(rest) < len(axes) else []
     names += [roles.dimension(rest)] if rest else []

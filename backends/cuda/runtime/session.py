@@ -22,7 +22,7 @@ from planc.backends.cuda.runtime.collective_timeout import collectives_named
 from planc.backends.cuda.runtime.fine_tuning import in_every_layer
 from planc.backends.cuda.runtime.named_ranges import named_ranges
 from planc.backends.cuda.runtime.optimizer import optimizer_of
-from planc.backends.cuda.runtime.routing import Watched
+from planc.backends.cuda.runtime.routing import WatchedRouters
 from planc.backends.cuda.runtime.shards import gathered, norm
 from planc.ir.model import Model
 from planc.ir.program_text import ProgramText
@@ -82,7 +82,7 @@ class TorchSession:
         self._optimizer = optimizer_of(modules, program.plan.model, settings, fused=fused(program, device))
         self.optimizer_steps = 0
         self._pieces: list[Piece] | None = None
-        self._routers = Watched(modules, program, settings, mesh, device)
+        self._routers = WatchedRouters(modules, program, settings, mesh, device)
 
     def _named(self) -> AbstractContextManager[None]:
         """A context that names collectives which do not complete."""

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.analysis.roles import AxisRoles
 from planc.backends.cuda.audit.observe import meshes_of
 from planc.backends.cuda.models import family
 from planc.backends.cuda.runtime import collective_timeout
@@ -135,5 +135,5 @@ def _only_cuda(device: torch.device) -> torch.device | None:
 
 
 def _pipeline(program: ProgramText) -> str:
-    roles = Roles(program.sharded)
+    roles = AxisRoles(program.sharded)
     return roles.name("pipeline") if roles.pipeline else ""

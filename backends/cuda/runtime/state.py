@@ -21,7 +21,7 @@ from planc.backends.cuda.runtime.shards import Array, cut
 from planc.ir.session import STATE, Piece, Read
 
 
-class Run(NamedTuple):
+class DimRun(NamedTuple):
     """Neighbours in one dimension: where they begin in the whole tensor and in this rank's part."""
 
     start: int
@@ -29,10 +29,10 @@ class Run(NamedTuple):
     length: int
 
 
-class Box(NamedTuple):
+class DimRuns(NamedTuple):
     """One run of each dimension."""
 
-    runs: tuple[Run, ...]
+    runs: tuple[DimRun, ...]
 
     @property
     def offset(self) -> tuple[int, ...]:
@@ -53,9 +53,11 @@ class Box(NamedTuple):
         return tuple(slice(r.start, r.start + r.length) for r in self.runs)
 
 
-def boxes(parameter: Tensor) -> list[Box]:
+def boxes(parameter: Tensor) -> list[DimRuns]:
     """The boxes of the whole tensor `parameter` that this rank holds; none where its share is empty."""
-    return [Box(runs) for runs in product(*(_contiguous_runs(held(parameter, dim)) for dim in range(parameter.ndim)))]
+    return [
+        DimRuns(runs) for runs in product(*(_contiguous_runs(held(parameter, dim)) for dim in range(parameter.ndim)))
+    ]
 
 
 def held(parameter: Tensor, dim: int) -> Tensor:
@@ -77,11 +79,11 @@ def held(parameter: Tensor, dim: int) -> Tensor:
     return indices
 
 
-def _contiguous_runs(indices: Tensor) -> list[Run]:
+def _contiguous_runs(indices: Tensor) -> list[DimRun]:
     """Indices that rise by one from each to the next make a run."""
     ends = [*(torch.diff(indices) != 1).nonzero().flatten().add(1).tolist(), len(indices)]
     starts = [0, *ends[:-1]]
-    return [Run(int(indices[a]), a, b - a) for a, b in zip(starts, ends, strict=True) if b > a]
+    return [DimRun(int(indices[a]), a, b - a) for a, b in zip(starts, ends, strict=True) if b > a]
 
 
 def pieces(modules: list[nn.Module], optimizer: torch.optim.Optimizer, divided: bool) -> list[Piece]:
@@ -172,7 +174,7 @@ def _local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def _copier(tensor: Tensor, box: Box) -> Any:
+def _copier(tensor: Tensor, box: DimRuns) -> Any:
     """The tensor's values are looked at when it is called, not now."""
 
     @torch.no_grad()

@@ -10,9 +10,9 @@ from planc.ir.version import Version
 def gathers_sequences(sharded: Sharded) -> bool:
     """True if `sharded` gathers attention's keys and values from the ranks that share a sequence."""
     from planc.backends.cuda.analysis.context import gathers
-    from planc.backends.cuda.analysis.roles import Roles
+    from planc.backends.cuda.analysis.roles import AxisRoles
 
-    return gathers(Roles(sharded))
+    return gathers(AxisRoles(sharded))
 
 
 DIFFERENCE = Difference(

@@ -25,7 +25,7 @@ ANSWERS: dict[Any, Any] = {Tensor.device: DEVICE, Tensor.is_cpu: False, torch._C
 """Values of tensor attributes during the audited step."""
 
 
-class StandIn(TorchFunctionMode):
+class ReadStandIn(TorchFunctionMode):
     """`read(name)` is told each read of a value, by the method's name."""
 
     def __init__(self, read: Callable[[str], None]) -> None:

@@ -13,7 +13,7 @@ from itertools import zip_longest
 from planc.backends.torch_xla.audit.containers import Containers
 from planc.backends.torch_xla.audit.operations import Operation, Watch
 from planc.backends.torch_xla.audit.places import Place, here
-from planc.backends.torch_xla.audit.stand_in import StandIn
+from planc.backends.torch_xla.audit.stand_in import ReadStandIn
 from planc.diag.fast_dataclass import dataclass
 
 STEPS = 3
@@ -57,7 +57,7 @@ def walk(step: Callable[[int], None]) -> Walked:
     containers = Containers()
     for number in range(1, STEPS + 1):
         # The first step imports what torch loads when it is used: looking at each of those calls takes ten seconds.
-        with containers if number > 1 else nullcontext(), StandIn(read), Watch(read, sized) as watch:
+        with containers if number > 1 else nullcontext(), ReadStandIn(read), Watch(read, sized) as watch:
             take_step(step, number)
         runs.append(watch.done)
     seen += _differences(runs[-2], runs[-1])

@@ -15,7 +15,7 @@ from planc.ir.sharding import ParamSharding
 
 
 @dataclass(frozen=True)
-class Experts(ExpertAxes):
+class XlaExpertAxes(ExpertAxes):
     """The axes at the experts, in the emitted mesh's axes."""
 
     @cached_property

@@ -12,7 +12,7 @@ from __future__ import annotations
 from functools import cached_property
 
 from planc.backends.xla.analysis.attention import LANES, runs_splash
-from planc.backends.xla.analysis.expert_mesh import Experts
+from planc.backends.xla.analysis.expert_mesh import XlaExpertAxes
 from planc.backends.xla.analysis.layouts import cut
 from planc.backends.xla.analysis.offload import fetched_whole
 from planc.backends.xla.analysis.pipeline import layers_of_a_stage, lockstep, pipelined
@@ -53,7 +53,7 @@ def peak_memory(sharded: Sharded, collectives: tuple[Collective, ...]) -> tuple[
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moment:
+class LiveBytes:
     """Bytes that come and go, beside the state: saved activations, and all else."""
 
     name: str
@@ -71,7 +71,7 @@ class Moments:
         self._sums = tuple(r for r in collectives if r.carries == "grad")
         self.computed = DTYPE_BYTES[self.plan.precision.compute]
         self._splash = runs_splash(sharded)
-        self._experts = Experts(sharded)
+        self._experts = XlaExpertAxes(sharded)
         self._stacks = stacks_of(sharded.plan)
 
     def peak(self) -> TensorBytes:
@@ -86,20 +86,20 @@ class Moments:
             moment=fullest.name,
         )
 
-    def _moments(self) -> list[Moment]:
+    def _moments(self) -> list[LiveBytes]:
         if pipelined(self.plan):
             return self._moments_of_pipeline()
         if self._splash:
             return self._moments_without_scores()
         saved = self._saved()
         blocks = [
-            Moment(name=f"backward of {kind}", activations=saved, buffers=self._backward(kind))
+            LiveBytes(name=f"backward of {kind}", activations=saved, buffers=self._backward(kind))
             for kind in self.model.blocks
         ]
-        loss = Moment(name="loss", activations=saved, buffers=self._loss())
-        return [*blocks, loss, Moment(name="sums", buffers=self._whole_sums()), Moment(name="update")]
+        loss = LiveBytes(name="loss", activations=saved, buffers=self._loss())
+        return [*blocks, loss, LiveBytes(name="sums", buffers=self._whole_sums()), LiveBytes(name="update")]
 
-    def _moments_without_scores(self) -> list[Moment]:
+    def _moments_without_scores(self) -> list[LiveBytes]:
         """Those of a program whose attention keeps no scores, which fill no moment any more.
 
         Read from the live ranges of programs of two layers for v5p. The logits' gradient waits for the end of the loop
@@ -111,16 +111,16 @@ class Moments:
         head_once = 0.0 if self._hoisted() and not in_loop else head * self.computed
         apart = self._logits() * (LOGITS - 1) if self.plan.cluster.chip.name in LOSS_APART else 0.0
         blocks = [
-            Moment(
+            LiveBytes(
                 name=f"backward of {kind}", activations=saved, buffers=waits + self._block(kind) + self._new_gradients()
             )
             for kind in self.model.blocks
         ]
-        loss = Moment(name="loss", activations=saved, buffers=waits + apart + head_once)
-        head_grad = Moment(name="gradient of the head", buffers=waits + head * FP32 + self._summed_before_head())
-        return [*blocks, loss, head_grad, Moment(name="sums", buffers=self._whole_sums()), Moment(name="update")]
+        loss = LiveBytes(name="loss", activations=saved, buffers=waits + apart + head_once)
+        head_grad = LiveBytes(name="gradient of the head", buffers=waits + head * FP32 + self._summed_before_head())
+        return [*blocks, loss, head_grad, LiveBytes(name="sums", buffers=self._whole_sums()), LiveBytes(name="update")]
 
-    def _moments_of_pipeline(self) -> list[Moment]:
+    def _moments_of_pipeline(self) -> list[LiveBytes]:
         """Those of a program that runs a stage forward and one backward in each tick, after a lookup of all tokens.
 
         Read from the live ranges of programs for v5p (pp 4 > fsdp 2 > tp 2, 32 and 128 microbatches).
@@ -130,7 +130,7 @@ class Moments:
         # What ranks hand on in both directions, and their shares of all microbatches.
         held = 2 * (1 + ticks.delay) * hidden + self.plan.microbatches * hidden / self.plan.pipeline
         blocks = [
-            Moment(
+            LiveBytes(
                 name=f"backward of {kind}",
                 activations=kept,
                 buffers=held + self._block_of_pipeline(kind),
@@ -139,15 +139,15 @@ class Moments:
             for kind in self.model.blocks
         ]
         shared = self._head_input() / self.plan.pipeline
-        loss = Moment(name="loss", activations=kept, buffers=held + shared + self._loss(), without_grads=early)
+        loss = LiveBytes(name="loss", activations=kept, buffers=held + shared + self._loss(), without_grads=early)
         rows, table = self._looked_up() * (FP32 + self.computed), self._table() * FP32
         every = ("first", "last", *self.model.blocks)
-        lookup = Moment(name="lookup", buffers=rows, without_grads=every)
-        of_lookup = Moment(name="gradient of the lookup", buffers=rows + table, without_grads=early)
-        sums = Moment(name="sums", buffers=self._whole_sums(), without_grads=early)
-        return [*blocks, loss, lookup, of_lookup, sums, Moment(name="update")]
+        lookup = LiveBytes(name="lookup", buffers=rows, without_grads=every)
+        of_lookup = LiveBytes(name="gradient of the lookup", buffers=rows + table, without_grads=early)
+        sums = LiveBytes(name="sums", buffers=self._whole_sums(), without_grads=early)
+        return [*blocks, loss, lookup, of_lookup, sums, LiveBytes(name="update")]
 
-    def _grads(self, moment: Moment) -> float:
+    def _grads(self, moment: LiveBytes) -> float:
         """Bytes of the gradients that rest at a moment."""
         return self._state_bytes("grads", without=moment.without_grads)
 

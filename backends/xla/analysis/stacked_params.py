@@ -11,7 +11,7 @@ from planc.ir.plan import Plan
 
 
 @dataclass(frozen=True)
-class Stack:
+class StackedDims:
     """The leading dims of the array of all layers of a parameter, and the layer at each of their places in row-major
     order; None where a pipeline's stage is filled up."""
 
@@ -24,14 +24,14 @@ class Stack:
         yield from ((place, layer) for place, layer in enumerate(self.layers) if layer is not None)
 
 
-Stacks = Mapping[str, Stack]
+Stacks = Mapping[str, StackedDims]
 """The stack of each parameter of blocks, by its name."""
 
 
 def undivided(model: Model) -> Stacks:
     """The stacks of `model` without a pipeline: the layers one after the other."""
     found = {p.name: numbers(model, p) for p in model.params if stacked(model, p)}
-    return {name: Stack((len(layers),), layers) for name, layers in found.items()}
+    return {name: StackedDims((len(layers),), layers) for name, layers in found.items()}
 
 
 def stacks_of(plan: Plan) -> Stacks:
@@ -46,13 +46,13 @@ def stacks_of(plan: Plan) -> Stacks:
     return {p.name: _by_stages(plan, set(numbers(model, p))) for p in model.params if stacked(model, p)}
 
 
-def _by_stages(plan: Plan, having: set[int]) -> Stack:
+def _by_stages(plan: Plan, having: set[int]) -> StackedDims:
     """The stack of a parameter that the layers `having` have."""
     stages = [[n for n in range(begin, end) if n in having] for begin, end in plan.stages]
     most = max(map(len, stages))
     layers = tuple(n for held in stages for n in (*held, *[None] * (most - len(held))))
     of_all_ranks = most * plan.pipeline
-    return Stack((of_all_ranks,) if chunks(plan) == 1 else (chunks(plan), of_all_ranks), layers)
+    return StackedDims((of_all_ranks,) if chunks(plan) == 1 else (chunks(plan), of_all_ranks), layers)
 
 
 def stacked(model: Model, param: Param) -> bool:

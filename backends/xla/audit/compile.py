@@ -29,7 +29,7 @@ _UNITS = {"": 1.0, "K": 2.0**10, "M": 2.0**20, "G": 2.0**30, "T": 2.0**40}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compiled:
+class CompilerAnswer:
     """The compiler's answer. A program that does not fit has a message instead of a text."""
 
     topology: str
@@ -48,7 +48,7 @@ class Compiled:
     hlo: str = ""
 
 
-def compiled(plan: Plan, topology: str, timeout_s: float = TIMEOUT_S) -> Compiled:
+def compiled(plan: Plan, topology: str, timeout_s: float = TIMEOUT_S) -> CompilerAnswer:
     """Compile the step of `plan` for a `topology` of TPUs such as `v5p:4x4x4`; "" for virtual CPU devices.
 
     Raises PlanError: no compiler, no answer within `timeout_s` seconds, an error.
@@ -103,11 +103,11 @@ def _failed(plan: Plan, where: str, note: str) -> Diagnostic:
     return Diagnostic(code, f"the compiler failed on {where}: {last[:SHOWN]}", plan.cluster.cause.span)
 
 
-def _answer(topology: str, path: Path) -> Compiled:
+def _answer(topology: str, path: Path) -> CompilerAnswer:
     answer: dict[str, Any] = json.loads(path.read_text())
     refused, memory = answer.get("refused", ""), answer.get("memory", {})
     text = path.with_suffix(".hlo.gz")
-    return Compiled(
+    return CompilerAnswer(
         topology=topology,
         on_torus=answer["on_torus"],
         options=answer["options"],

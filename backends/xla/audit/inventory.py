@@ -11,7 +11,7 @@ from typing import Literal
 
 from planc.backends.xla.audit.groups import axes_of, groups
 from planc.backends.xla.audit.hlo import HOST, Computation, HloError, Instruction, Module, Shape, parse
-from planc.backends.xla.audit.trip_count import Loop
+from planc.backends.xla.audit.trip_count import WhileLoop
 
 RAGGED = "ragged-all-to-all"
 """Rows from a buffer into another, as many as numbers say that are known when it runs. One of the buffers has a place
@@ -53,7 +53,7 @@ _CALLS = ("calls", "to_apply", "called_computations", "async_execution_thread_co
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundCollective:
     """One collective of the program. Bytes are of one call on one device; `count` its calls in a step."""
 
     op: str
@@ -153,7 +153,7 @@ def _cycles_until_done(computation: Computation, start: Instruction) -> int:
 class Inventory:
     """Everything found; `cycles` is the compiler's own estimate of the step without transfers."""
 
-    found: list[Found] = field(default_factory=list)
+    found: list[FoundCollective] = field(default_factory=list)
     cycles: int = 0
     loops: dict[str, int] = field(default_factory=dict)
     transfers: list[HostMove] = field(default_factory=list)
@@ -183,7 +183,7 @@ class _InventoryReader:
         """For each chain of fusions, the computation whose collective was counted."""
 
     def walk(
-        self, computation: Computation, times: int, loop: Loop | None = None, meanwhile: int | None = None
+        self, computation: Computation, times: int, loop: WhileLoop | None = None, meanwhile: int | None = None
     ) -> None:
         """Count what `computation` runs so many times; `loop` is the one whose body it is, `meanwhile` the cycles of
         what runs beside it, None where the program waits for it."""
@@ -208,10 +208,10 @@ class _InventoryReader:
         chain = _CHAIN.search(i.attributes)
         return chain is not None and self.chains.setdefault(chain[1], computation.name) != computation.name
 
-    def _count_called(self, computation: Computation, i: Instruction, times: int, loop: Loop | None) -> None:
+    def _count_called(self, computation: Computation, i: Instruction, times: int, loop: WhileLoop | None) -> None:
         """Count the computations that an instruction runs: a loop's body as often as it runs."""
         if i.opcode == "while":
-            inner = Loop(self.module, computation, i)
+            inner = WhileLoop(self.module, computation, i)
             self.out.loops[i.name] = inner.count
             for name in i.named("body"):
                 self.walk(self.module[name], times * inner.count, inner)
@@ -226,7 +226,7 @@ class _InventoryReader:
         for attribute in _CALLS:
             yield from i.named(attribute)
 
-    def _branches(self, computation: Computation, i: Instruction, times: int, loop: Loop | None) -> None:
+    def _branches(self, computation: Computation, i: Instruction, times: int, loop: WhileLoop | None) -> None:
         """Each branch as often as the loop's counter says; else the one that sends most, as which one a device takes is
         not known here."""
         names = (*i.named("branch_computations"), *i.named("true_computation"), *i.named("false_computation"))
@@ -248,7 +248,7 @@ class _InventoryReader:
         self.out.loops |= most.loops
         self.out.transfers += most.transfers
 
-    def _taken(self, i: Instruction, names: tuple[str, ...], loop: Loop | None) -> dict[str, int]:
+    def _taken(self, i: Instruction, names: tuple[str, ...], loop: WhileLoop | None) -> dict[str, int]:
         """In how many turns of the loop each branch is taken; {} where that is not known."""
         if loop is None:
             return {}
@@ -261,7 +261,7 @@ class _InventoryReader:
         last = len(names) - 1
         return dict(Counter(names[value if 0 <= value <= last else last] for value in chosen))
 
-    def _between_slices(self, computation: Computation, i: Instruction, times: int) -> Found:
+    def _between_slices(self, computation: Computation, i: Instruction, times: int) -> FoundCollective:
         """A collective of all slices. Which devices of them meet is not told: those at one place of each."""
         kind, where = _BETWEEN.search(i.attributes), _SLICES.search(i.attributes)
         members = prod(self.slices.values())
@@ -269,7 +269,7 @@ class _InventoryReader:
         if op is None or where is None or _count(where[1]) != members:
             raise HloError(f"{computation.name}: %{i.name} goes between slices in a way that is not known")
         (shape,) = computation[i.operands[0]].shapes
-        return Found(
+        return FoundCollective(
             op=op,
             axes=tuple(self.slices),
             exact=True,
@@ -283,7 +283,7 @@ class _InventoryReader:
 
     def _collective(
         self, computation: Computation, i: Instruction, op: str, times: int, meanwhile: int | None
-    ) -> Iterator[Found]:
+    ) -> Iterator[FoundCollective]:
         """One row for each dtype that it carries."""
         carried_on = _CHAIN.search(i.attributes) is not None
         if op == "all_reduce" and computation.name.startswith(FUSED_SCATTER):
@@ -299,7 +299,7 @@ class _InventoryReader:
         for dtype in dict.fromkeys(s.dtype for s in shapes):
             alike = tuple(s for s in shapes if s.dtype == dtype)
             sent = sum(s.bytes for s in alike)
-            yield Found(
+            yield FoundCollective(
                 op=op,
                 axes=axes,
                 exact=exact or op == "send_recv",

@@ -8,9 +8,9 @@ from planc.backends.xla.analysis.mesh_factors import atoms, parts
 from planc.backends.xla.analysis.offload import resting_bytes, transferred_bytes
 from planc.backends.xla.analysis.slices import ranks_over_slices
 from planc.backends.xla.audit.buffer_names import largest
-from planc.backends.xla.audit.compile import TIMEOUT_S, Compiled, compiled
+from planc.backends.xla.audit.compile import TIMEOUT_S, CompilerAnswer, compiled
 from planc.backends.xla.audit.hlo import HloError, parse
-from planc.backends.xla.audit.inventory import Direction, Found, Inventory, inventory
+from planc.backends.xla.audit.inventory import Direction, FoundCollective, Inventory, inventory
 from planc.backends.xla.audit.live_buffers import Fullest, fullest
 from planc.backends.xla.audit.predict import by_axis, predicted
 from planc.backends.xla.audit.topology import topology_of
@@ -25,7 +25,7 @@ from planc.ir.audit import (
     CompilerReport,
     HostBytes,
     Key,
-    Overlap,
+    OperationOverlap,
     PeakMemory,
     Total,
     Totals,
@@ -57,7 +57,7 @@ def audit(plan: Plan, options: AuditOptions) -> Audit:
     return audit_of_answer(program.sharded, answer)
 
 
-def audit_of_answer(sharded: Sharded, answer: Compiled) -> Audit:
+def audit_of_answer(sharded: Sharded, answer: CompilerAnswer) -> Audit:
     """The compiler's `answer` beside the predictions for `sharded`."""
     plan = sharded.plan
     found = _read(plan, answer)
@@ -77,7 +77,7 @@ def audit_of_answer(sharded: Sharded, answer: Compiled) -> Audit:
     )
 
 
-def _read(plan: Plan, answer: Compiled) -> Inventory:
+def _read(plan: Plan, answer: CompilerAnswer) -> Inventory:
     """The collectives of the program; none without one. A text that is not understood is a finding."""
     if answer.refused:
         return Inventory()
@@ -89,7 +89,7 @@ def _read(plan: Plan, answer: Compiled) -> Inventory:
         raise PlanError([Diagnostic("E0904", message, plan.mesh.cause.span, help=help)]) from None
 
 
-def _totals(found: list[Found]) -> Totals:
+def _totals(found: list[FoundCollective]) -> Totals:
     calls: Counter[Key] = Counter()
     sent: dict[Key, float] = {}
     for f in found:
@@ -107,7 +107,7 @@ def _wire(totals: Totals, observed: Totals) -> tuple[AxisWire, ...]:
     )
 
 
-def _memory(sharded: Sharded, answer: Compiled) -> tuple[PeakMemory, ...]:
+def _memory(sharded: Sharded, answer: CompilerAnswer) -> tuple[PeakMemory, ...]:
     """Nothing on virtual devices, whose compiler plans no memory; nothing where a refusal names no size."""
     if not answer.topology or answer.peak_bytes is None:
         return ()
@@ -121,7 +121,7 @@ def predicted_bytes(sharded: Sharded) -> float:
     return max(stage.per_device_gib.tensors for stage in stages) * GIB
 
 
-def _normalisations(plan: Plan, answer: Compiled) -> tuple[str, ...]:
+def _normalisations(plan: Plan, answer: CompilerAnswer) -> tuple[str, ...]:
     if not answer.topology:
         sliced = any(plan.store(noun) for noun in ("grads", "optimizer"))
         narrow = plan.precision.compute != "fp32"
@@ -129,7 +129,7 @@ def _normalisations(plan: Plan, answer: Compiled) -> tuple[str, ...]:
     return (BYTES_SENT, WINDOWED, *([] if answer.on_torus else [OFF_TORUS]))
 
 
-def _compiler(sharded: Sharded, answer: Compiled, found: Inventory) -> CompilerReport:
+def _compiler(sharded: Sharded, answer: CompilerAnswer, found: Inventory) -> CompilerReport:
     chip = sharded.plan.cluster.chip
     capacity = chip.memory_bytes / chip.devices
     room = capacity - chip.runtime_bytes / chip.devices
@@ -152,7 +152,7 @@ def _compiler(sharded: Sharded, answer: Compiled, found: Inventory) -> CompilerR
     )
 
 
-def _overlap(sharded: Sharded, found: list[Found]) -> tuple[Overlap, ...]:
+def _overlap(sharded: Sharded, found: list[FoundCollective]) -> tuple[OperationOverlap, ...]:
     """Each operation over each axis as compiled, those that send most first, with the seconds that the cost model gives
     it."""
     timed: dict[tuple[str, str], tuple[float, float]] = {}
@@ -165,7 +165,7 @@ def _overlap(sharded: Sharded, found: list[Found]) -> tuple[Overlap, ...]:
         mine = [f for f in found if (f.op, f.axis) == (op, axis)]
         whole, exposed = timed.get((op, axis), (0.0, 0.0))
         rows.append(
-            Overlap(
+            OperationOverlap(
                 op=op,
                 axis=axis,
                 sent_bytes=round(sum(f.wire_bytes for f in mine)),
@@ -178,7 +178,7 @@ def _overlap(sharded: Sharded, found: list[Found]) -> tuple[Overlap, ...]:
     return tuple(sorted(rows, key=lambda r: -r.sent_bytes))
 
 
-def _fullest(answer: Compiled) -> Fullest | None:
+def _fullest(answer: CompilerAnswer) -> Fullest | None:
     """The fullest moment of the compiled program; None without one, on virtual devices, whose programs are in no order,
     and where its text is not understood: what was said of it before holds without that."""
     if answer.refused or not answer.topology:
@@ -189,7 +189,7 @@ def _fullest(answer: Compiled) -> Fullest | None:
         return None
 
 
-def _host(sharded: Sharded, answer: Compiled, found: Inventory) -> tuple[HostBytes, ...]:
+def _host(sharded: Sharded, answer: CompilerAnswer, found: Inventory) -> tuple[HostBytes, ...]:
     """The host's memory as predicted and as compiled."""
     directions: dict[Direction, float] = dict(zip(("to_host", "from_host"), transferred_bytes(sharded), strict=True))
     moved = (

@@ -79,7 +79,7 @@ def trips(module: Module, where: Computation, loop: Instruction) -> int:
     raise HloError(f"{where.name}: %{loop.name} runs more than {LONGEST} times")
 
 
-class Loop:
+class WhileLoop:
     """A `while` whose iterations are known one by one."""
 
     def __init__(self, module: Module, where: Computation, loop: Instruction) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from planc.backends.common.source_writer import INDENT, beside, causes, comment, fill
-from planc.backends.xla.analysis.expert_mesh import Experts
+from planc.backends.xla.analysis.expert_mesh import XlaExpertAxes
 from planc.backends.xla.analysis.mesh_factors import atoms
 from planc.backends.xla.analysis.pipeline import pipelined
 from planc.backends.xla.emit import sorted_experts
@@ -211,7 +211,7 @@ def with_picks(text: str) -> str:
 
 def expert_tables(sharded: Sharded) -> list[str]:
     """`EXPERTS` and what is done to them before use; nothing for a model without."""
-    experts = Experts(sharded)
+    experts = XlaExpertAxes(sharded)
     if not experts.ops:
         return []
     said = "as stored" if experts.in_use else "as used"
@@ -231,7 +231,7 @@ def expert_tables(sharded: Sharded) -> list[str]:
 
 def expert_functions(sharded: Sharded, *, names: bool) -> list[str]:
     """`named`, `experts` and their parts; none for a model without. `names`: something is kept by its name."""
-    experts = Experts(sharded)
+    experts = XlaExpertAxes(sharded)
     if not experts.ops:
         return []
     total = "_total" if experts.sequence else "lambda counts: counts"
@@ -242,7 +242,7 @@ def expert_functions(sharded: Sharded, *, names: bool) -> list[str]:
     return [*found, *_expert(experts)]
 
 
-def _experts(experts: Experts) -> str:
+def _experts(experts: XlaExpertAxes) -> str:
     return fill(
         EXPERTS,
         mlp="\n".join(_mlp(experts)),
@@ -251,7 +251,7 @@ def _experts(experts: Experts) -> str:
     )
 
 
-def _in_places(experts: Experts, total: str, weights: str, sequences: str) -> list[str]:
+def _in_places(experts: XlaExpertAxes, total: str, weights: str, sequences: str) -> list[str]:
     """`_served` and its parts where experts have a capacity."""
     moves = _exchanges(experts)
     routed = f"named({python_string(experts.ops[0].op.inputs[0])}, {'_sent(<rows>)' if moves else '<rows>'})"
@@ -272,7 +272,7 @@ def _in_places(experts: Experts, total: str, weights: str, sequences: str) -> li
     return [text, *([_sent(experts)] if moves else [])]
 
 
-def _sequences(experts: Experts) -> str:
+def _sequences(experts: XlaExpertAxes) -> str:
     """How many sequences the loss is a mean of, as code, for the gradient of the balance.
 
     In a pipeline nothing knows which ranks have the same tokens: their gradients are summed like others.
@@ -283,7 +283,7 @@ def _sequences(experts: Experts) -> str:
     return f"{same} * MICROBATCH" if same > 1 else "MICROBATCH"
 
 
-def _mapped(experts: Experts) -> str:
+def _mapped(experts: XlaExpertAxes) -> str:
     """The lines that map `_served` over the axes: in a pipeline, for one of whose ranks `layers` is written already,
     over those that divide something here, as gradients would be summed over all others too."""
     call = "mapped = jax.shard_map(served, in_specs=given, out_specs=answers, axis_names=set(MESH))"
@@ -295,7 +295,7 @@ def _mapped(experts: Experts) -> str:
     return fill(MAPPED, out=python_string(experts.combine.output), call=call)
 
 
-def _mlp(experts: Experts) -> list[str]:
+def _mlp(experts: XlaExpertAxes) -> list[str]:
     """The lines about `mlp` and which tokens are served."""
     if experts.capacity:
         return [
@@ -311,16 +311,16 @@ def _mlp(experts: Experts) -> list[str]:
     ]
 
 
-def _changed(experts: Experts) -> bool:
+def _changed(experts: XlaExpertAxes) -> bool:
     """True if experts' weights are gathered or cast where they are used."""
     return experts.in_use or _casts(experts)
 
 
-def _exchanges(experts: Experts) -> bool:
+def _exchanges(experts: XlaExpertAxes) -> bool:
     return bool(experts.exchange or experts.gathers)
 
 
-def _sent(experts: Experts) -> str:
+def _sent(experts: XlaExpertAxes) -> str:
     holders = _size(experts, experts.exchange)
     senders = holders * (_size(experts, experts.tensor) if experts.gathers else 1)
     there = [f"rows = rows.reshape({holders}, -1, *rows.shape[1:])"]
@@ -336,7 +336,7 @@ def _sent(experts: Experts) -> str:
     return fill(SENT, lines="\n".join(there), back="\n".join(back), senders=str(senders))
 
 
-def _expert(experts: Experts) -> list[str]:
+def _expert(experts: XlaExpertAxes) -> list[str]:
     precision = experts.plan.precision
     axes = ", ".join(dict.fromkeys(a for p in experts.params for a in experts.gathered(p)[1]))
     if experts.in_use and not _casts(experts):
@@ -349,11 +349,11 @@ def _expert(experts: Experts) -> list[str]:
     return [fill(text, axes=axes, compute=precision.compute, reduce=precision.reduce, summed=summed)]
 
 
-def _casts(experts: Experts) -> bool:
+def _casts(experts: XlaExpertAxes) -> bool:
     return experts.plan.precision.compute != "fp32"
 
 
-def _size(experts: Experts, axes: tuple[str, ...]) -> int:
+def _size(experts: XlaExpertAxes, axes: tuple[str, ...]) -> int:
     sizes = {a.name: a.size for a in atoms(experts.plan)}
     total = 1
     for axis in axes:

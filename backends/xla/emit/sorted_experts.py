@@ -8,7 +8,7 @@ weights in one grouped product (`jax.lax.ragged_dot`).
 from __future__ import annotations
 
 from planc.backends.common.source_writer import fill
-from planc.backends.xla.analysis.expert_mesh import Experts
+from planc.backends.xla.analysis.expert_mesh import XlaExpertAxes
 from planc.backends.xla.emit.specs import axes_text
 
 SORTED = '''
@@ -131,7 +131,7 @@ first = lies[:, me].at[sender].get(mode="clip")
 return sent.at[sender, place - first].get(mode="fill", fill_value=0)"""
 
 
-def served(experts: Experts, total: str, params: str, sequences: str) -> list[str]:
+def served(experts: XlaExpertAxes, total: str, params: str, sequences: str) -> list[str]:
     """`_served` and its parts for the plan of `experts`, one text each; `total` sums counts, `params` are the weights
     as they are multiplied, and `sequences` those that the loss is a mean of, all as code."""
     names = {"total": total, "params": params, "sequences": sequences}
@@ -140,14 +140,14 @@ def served(experts: Experts, total: str, params: str, sequences: str) -> list[st
     return [*found, *([_exchanged(experts)] if experts.exchange else [])]
 
 
-def _counts(experts: Experts) -> str:
+def _counts(experts: XlaExpertAxes) -> str:
     """Rows of each expert here."""
     if experts.gathers:
         return "arrived.sum((0, 1))"
     return "arrived.sum(0)" if experts.exchange else "counts"
 
 
-def _there(experts: Experts) -> str:
+def _there(experts: XlaExpertAxes) -> str:
     parts = []
     if experts.exchange:
         parts.append(fill(EXCHANGE, axes=axes_text(experts.exchange), holders=str(experts.holders)))
@@ -162,7 +162,7 @@ def _there(experts: Experts) -> str:
     return "\n".join(p.strip("\n") for p in parts)
 
 
-def _back(experts: Experts) -> str:
+def _back(experts: XlaExpertAxes) -> str:
     parts = [UNSORT] if experts.exchange or experts.gathers else []
     if experts.gathers:
         parts.append(fill(SCATTER, axes=axes_text(experts.tensor)))
@@ -172,7 +172,7 @@ def _back(experts: Experts) -> str:
     return "\n".join(parts)
 
 
-def _exchanged(experts: Experts) -> str:
+def _exchanged(experts: XlaExpertAxes) -> str:
     axes = axes_text(experts.exchange)
     body = fill(RAGGED if experts.ragged else IN_BLOCKS, axes=axes, holders=str(experts.holders))
     return fill(EXCHANGED, axes=axes, along=" and ".join(experts.exchange), body=body.strip("\n"))

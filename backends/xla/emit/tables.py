@@ -27,7 +27,7 @@ from planc.diag.quoting import python_string
 from planc.ir.base import Cause
 from planc.ir.model import EXPERTS, ROUTED, Tensor
 from planc.ir.plan import NOUNS, Noun, Plan
-from planc.ir.sharding import Layout, Move, OpSharding, Sharded, Step
+from planc.ir.sharding import Layout, Move, OpSharding, RedistributionStep, Sharded
 
 
 def constants(sharded: Sharded) -> list[str]:
@@ -237,7 +237,7 @@ def _comment(move: Move | None, where: str) -> str:
     return f"{', '.join(steps)} {where}" if steps else ""
 
 
-def _step(step: Step) -> str:
+def _step(step: RedistributionStep) -> str:
     kind = step.kind.replace("_", "-")
     dims = " to ".join(d for d in (step.dim, step.to_dim) if d)
     return f"{kind} {dims} over {', '.join(step.axes)}".replace("  ", " ")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planc.backends.common.refusal import Refusal
-from planc.backends.xla.analysis.expert_mesh import Experts
+from planc.backends.xla.analysis.expert_mesh import XlaExpertAxes
 from planc.backends.xla.analysis.mesh_factors import fits
 from planc.ir.model import EXPERTS, SLOTS
 from planc.ir.plan import NOUNS
@@ -22,7 +22,7 @@ def refused(sharded: Sharded) -> Iterator[Refusal]:
         what = f"{sizes} and {', '.join(view.of)} cannot be put together from the same parts"
         yield view.cause, what, "choose sizes of which one divides the other"
         return
-    experts = Experts(sharded)
+    experts = XlaExpertAxes(sharded)
     if experts.ops:
         yield from _node_limit(experts)
         yield from _dims(experts)
@@ -30,7 +30,7 @@ def refused(sharded: Sharded) -> Iterator[Refusal]:
         yield from _stores(experts)
 
 
-def _node_limit(experts: Experts) -> Iterator[Refusal]:
+def _node_limit(experts: XlaExpertAxes) -> Iterator[Refusal]:
     route = experts.plan.route
     if route.node_limit:
         yield route.cause, "the model's router picks experts wherever they are", "leave `node_limit` out"
@@ -38,7 +38,7 @@ def _node_limit(experts: Experts) -> Iterator[Refusal]:
         yield route.cause, "the program sends a copy of a token for each expert that it chose", "leave `copies` out"
 
 
-def _dims(experts: Experts) -> Iterator[Refusal]:
+def _dims(experts: XlaExpertAxes) -> Iterator[Refusal]:
     """Experts are divided by whole experts and by their width, evenly."""
     plan = experts.plan
     for o in experts.ops:
@@ -55,7 +55,7 @@ def _dims(experts: Experts) -> Iterator[Refusal]:
         yield plan.model.cause, "its experts have biases", "lower it for cuda"
 
 
-def _shares(experts: Experts) -> Iterator[Refusal]:
+def _shares(experts: XlaExpertAxes) -> Iterator[Refusal]:
     """Ranks that share an expert have the same tokens, or different ones: all of them alike."""
     different = set(experts.tensor) & set(experts.tokens)
     if different and not experts.gathers:
@@ -64,7 +64,7 @@ def _shares(experts: Experts) -> Iterator[Refusal]:
         yield cause, what, "divide expert_ffn over axes that all divide the tokens, or over others"
 
 
-def _stores(experts: Experts) -> Iterator[Refusal]:
+def _stores(experts: XlaExpertAxes) -> Iterator[Refusal]:
     """Experts and the rest are gathered by the same functions at the same time."""
     plan = experts.plan
     if not plan.store("optimizer", EXPERTS):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planc.backends.xla.analysis.expert_mesh import Experts
+from planc.backends.xla.analysis.expert_mesh import XlaExpertAxes
 from planc.backends.xla.rules.rule import Rows, changed
 from planc.ir.collective import DTYPE_BYTES, Collective
 from planc.ir.sharding import ParamSharding, Sharded
@@ -17,7 +17,7 @@ NAME = "all_reduce_expert_gradients"
 
 
 def apply(sharded: Sharded, rows: Rows) -> Rows:
-    experts = Experts(sharded)
+    experts = XlaExpertAxes(sharded)
     if experts.in_use:
         return rows
     whole = {p.param.name: p for p in experts.params}

@@ -7,7 +7,7 @@ on v5p: f32[32768, 1, 128]).
 from __future__ import annotations
 
 from planc.backends.xla.analysis.attention import LANES
-from planc.backends.xla.analysis.expert_mesh import Experts
+from planc.backends.xla.analysis.expert_mesh import XlaExpertAxes
 from planc.backends.xla.rules.rule import Rows, changed, of_tokens, platform
 from planc.ir.collective import DTYPE_BYTES, Collective
 from planc.ir.sharding import Sharded
@@ -16,7 +16,7 @@ NAME = "exchange_gate_weights"
 
 
 def apply(sharded: Sharded, rows: Rows) -> Rows:
-    experts = Experts(sharded)
+    experts = XlaExpertAxes(sharded)
     if not experts.ops:
         return rows
     sent = experts.ops[0].op.inputs[0]

@@ -6,7 +6,7 @@ many as an even choice gives are counted); CPUs have no such exchange and send b
 
 from __future__ import annotations
 
-from planc.backends.xla.analysis.expert_mesh import Experts
+from planc.backends.xla.analysis.expert_mesh import XlaExpertAxes
 from planc.backends.xla.rules.rule import Rows, changed, of_tokens
 from planc.ir.collective import DTYPE_BYTES, Collective
 from planc.ir.sharding import Sharded
@@ -15,13 +15,13 @@ NAME = "expert_buffers"
 
 
 def apply(sharded: Sharded, rows: Rows) -> Rows:
-    experts = Experts(sharded)
+    experts = XlaExpertAxes(sharded)
     if not experts.ops or experts.capacity:
         return rows
     return tuple(_of_buffer(experts, row) if of_tokens(sharded, row) else row for row in rows)
 
 
-def _of_buffer(experts: Experts, row: Collective) -> Collective:
+def _of_buffer(experts: XlaExpertAxes, row: Collective) -> Collective:
     tokens = experts.tokens_of_a_rank
     gathered = row.op in ("all_gather", "reduce_scatter")
     if gathered or (row.op == "all_to_all" and not experts.ragged):

@@ -5,7 +5,7 @@ They are the share's rows, rounded up.
 
 from __future__ import annotations
 
-from planc.backends.xla.analysis.expert_mesh import Experts
+from planc.backends.xla.analysis.expert_mesh import XlaExpertAxes
 from planc.backends.xla.rules.rule import Rows, changed, of_tokens
 from planc.ir.collective import DTYPE_BYTES, Collective
 from planc.ir.sharding import Sharded
@@ -14,14 +14,14 @@ NAME = "expert_capacity_slots"
 
 
 def apply(sharded: Sharded, rows: Rows) -> Rows:
-    experts = Experts(sharded)
+    experts = XlaExpertAxes(sharded)
     if not experts.ops or not experts.capacity:
         return rows
     elements = _capacity_slots(experts) * sharded.model.sizes["experts"] * sharded.model.sizes["embed"]
     return tuple(_with_capacity_slots(row, elements) if of_tokens(sharded, row) else row for row in rows)
 
 
-def _capacity_slots(experts: Experts) -> int:
+def _capacity_slots(experts: XlaExpertAxes) -> int:
     return experts.places(experts.tokens_of_a_rank)
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import ceil
 
-from planc.backends.xla.analysis.expert_mesh import Experts
+from planc.backends.xla.analysis.expert_mesh import XlaExpertAxes
 from planc.backends.xla.analysis.layouts import cut
 from planc.backends.xla.rules.rule import Rows, changed, of_experts, platform
 from planc.ir.collective import DTYPE_BYTES, Collective
@@ -54,7 +54,7 @@ def rows_of_part(sharded: Sharded, row: Collective) -> int:
     if p is None or place is None:
         return 0
     if of_experts(sharded, row):
-        if not Experts(sharded).alone:
+        if not XlaExpertAxes(sharded).alone:
             return 0
         place -= 1
     length: int = plan.model.shape(p.param)[place] // plan.mesh.size(*p.compute[place]) // row.group_size

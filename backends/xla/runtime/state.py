@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from planc.backends.xla.analysis.stacked_params import Stack, Stacks, undivided
+from planc.backends.xla.analysis.stacked_params import StackedDims, Stacks, undivided
 from planc.ir.model import Model
 from planc.ir.session import Piece
 
@@ -99,7 +99,7 @@ def not_finite(params: Any) -> list[str]:
     return [found[device] for device in sorted(found)]
 
 
-def _read(read: Read, name: str, stack: Stack | None, own: tuple[int, ...], index: Index) -> Weights:
+def _read(read: Read, name: str, stack: StackedDims | None, own: tuple[int, ...], index: Index) -> Weights:
     """A box of a leaf: of one tensor with dims `own`, or of one a layer, with zeros where a stack is filled up."""
     if stack is None:
         return _filled(read, name, index, own)
@@ -127,7 +127,7 @@ def _filled(read: Read, name: str, index: Index, own: tuple[int, ...]) -> Weight
 
 def _of_shard(
     name: str,
-    stack: Stack | None,
+    stack: StackedDims | None,
     shape: tuple[int, ...],
     whole: tuple[int, ...],
     index: Index,

@@ -15,7 +15,7 @@ from planc.files import write_atomically
 from planc.ir.target import named
 
 if TYPE_CHECKING:
-    from planc.compare.placement import Placement, Reach
+    from planc.compare.placement import RankPlacement, Reach
     from planc.driver import Examined
     from planc.ir.mesh import Mesh
 
@@ -95,7 +95,7 @@ def _write_order(file: str, examined: Examined, best: Mesh) -> None:
     apply_fix(examined, file, Fix("the best order", (Edit(axes, reordered(written, best.sizes)),)))
 
 
-def _lines(found: Placement, written: str = "") -> Iterator[str]:
+def _lines(found: RankPlacement, written: str = "") -> Iterator[str]:
     """Today's order and the best one, and what moves where in each; `written` is the file that has the best one now."""
     from planc.cli.views.table import table
 

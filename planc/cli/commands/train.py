@@ -150,7 +150,7 @@ def on_machine(plan: Plan, file: Path | None) -> Plan:
 
 def _train(ready: Prepared, options: argparse.Namespace) -> Receipt:
     from planc.trainer.run.train import train
-    from planc.trainer.telemetry.events import Table
+    from planc.trainer.telemetry.events import EventTable
 
     stream = sys.stderr if options.format == "json" else sys.stdout
     return train(
@@ -167,7 +167,7 @@ def _train(ready: Prepared, options: argparse.Namespace) -> Receipt:
         predicted=None
         if options.single
         else predicted_figures(on_machine(ready.preset.plan, options.machine), options.target),
-        on_event=Table(stream, ready.preset.train.log_every),
+        on_event=EventTable(stream, ready.preset.train.log_every),
     )
 
 

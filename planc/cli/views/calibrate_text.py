@@ -11,10 +11,10 @@ from typing import Any
 from planc.calibration.fit import rounded, shown
 from planc.calibration.fit_machine import FAR, Calibrated
 from planc.calibration.fit_steps import FromSteps
-from planc.calibration.probes import Measured
+from planc.calibration.probes import MeasuredProbe
 from planc.cli.views.report_text import seconds, size, strong
 from planc.cli.views.table import table
-from planc.trainer.telemetry.chart import Across, Curve, plot
+from planc.trainer.telemetry.chart import Across, Series, plot
 
 
 def facts(found: Calibrated, before_s: Sequence[float] = ()) -> dict[str, Any]:
@@ -110,8 +110,8 @@ def _peak_cells(peak: tuple[float, float] | None) -> list[str]:
     return [size(peak[0]), f"{peak[1] / peak[0] - 1:+.1%}"] if peak else ["", ""]
 
 
-def _groups(found: Calibrated) -> dict[str, list[Measured]]:
-    groups: dict[str, list[Measured]] = {}
+def _groups(found: Calibrated) -> dict[str, list[MeasuredProbe]]:
+    groups: dict[str, list[MeasuredProbe]] = {}
     for m in found.probes:
         groups.setdefault(m.probe.name, []).append(m)
     return groups
@@ -128,12 +128,12 @@ def _rows(found: Calibrated) -> list[list[str]]:
     return rows
 
 
-def curve(found: Calibrated, group: list[Measured], width: int) -> str:
+def curve(found: Calibrated, group: list[MeasuredProbe], width: int) -> str:
     """A picture of measured and fitted seconds of the probes in `group`, one kind, both scales logarithmic."""
     ordered = sorted(group, key=lambda m: m.probe.scale)
     drawn = [
-        Curve("measured", tuple(log10(m.seconds) for m in ordered)),
-        Curve("fitted", tuple(log10(found.fitted_s(m)) for m in ordered)),
+        Series("measured", tuple(log10(m.seconds) for m in ordered)),
+        Series("fitted", tuple(log10(found.fitted_s(m)) for m in ordered)),
     ]
     across = Across(tuple(size(m.probe.scale) for m in ordered), "")
     return plot(drawn, width, 8, across=across, say=lambda value: seconds(10**value).replace(" ", ""))

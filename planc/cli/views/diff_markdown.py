@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from planc.cli.views.diff_text import TITLES, formatted, label, lines, ratio
-from planc.compare.diff import Change, Diff
+from planc.compare.diff import Diff, PlanChange
 from planc.compare.pairs import Pair
 from planc.diag.diagnostic import Diagnostic
 from planc.diag.quoting import markdown_block, markdown_cell, markdown_code, xml_text
@@ -164,7 +164,7 @@ def _table(found: Diff | None) -> Iterator[str]:
         yield "\n".join(["| | before | after | change |", "|---|---:|---:|---:|", *rows])
 
 
-def _row(change: Change) -> str:
+def _row(change: PlanChange) -> str:
     if change.part == "plan":
         cells = [f"{TITLES['plan']}: {change.name}", *(_value(v) for v in (change.a, change.b)), ""]
     else:

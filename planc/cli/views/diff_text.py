@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from planc.cli.views.report_text import days, gib, money, seconds, size, strong
 from planc.cli.views.table import table
-from planc.compare.diff import Change, Diff, Part
+from planc.compare.diff import Diff, Part, PlanChange
 from planc.compare.same_training import Apart
 from planc.ir.target import named
 from planc.language.units import CURRENCIES
@@ -47,7 +47,7 @@ def lines(found: Diff, bold: Bold = strong) -> Iterator[str]:
     yield from _checkpoint(bold, found)
 
 
-def _numbers(part: Part, bold: Bold, changes: Sequence[Change]) -> Iterator[str]:
+def _numbers(part: Part, bold: Bold, changes: Sequence[PlanChange]) -> Iterator[str]:
     if not changes:
         return
     rows = [(label(c), formatted(c.a, c.unit), formatted(c.b, c.unit), ratio(c.a, c.b)) for c in changes]
@@ -57,11 +57,11 @@ def _numbers(part: Part, bold: Bold, changes: Sequence[Change]) -> Iterator[str]
     yield from table(heads, rows, left=3 if part == "plan" else 1, columns=None if bold is strong else 0)
 
 
-def _collectives(bold: Bold, changes: Sequence[Change]) -> Iterator[str]:
+def _collectives(bold: Bold, changes: Sequence[PlanChange]) -> Iterator[str]:
     """One row a kind: calls and bytes of both plans."""
     if not changes:
         return
-    kinds: dict[str, dict[str, Change]] = {}
+    kinds: dict[str, dict[str, PlanChange]] = {}
     for change in changes:
         kinds.setdefault(change.name, {})[change.unit] = change
     rows = [[*_kind(name), *_counts(by.get("calls"), ""), *_counts(by.get("bytes"), "B")] for name, by in kinds.items()]
@@ -76,14 +76,14 @@ def _kind(name: str) -> list[str]:
     return [op, axis, dtype]
 
 
-def _counts(change: Change | None, unit: str) -> list[str]:
+def _counts(change: PlanChange | None, unit: str) -> list[str]:
     if change is None:
         return ["=", "=", *([""] if unit else [])]  # as many in both
     pair = [formatted(change.a, unit), formatted(change.b, unit)]
     return [*pair, ratio(change.a, change.b)] if unit else pair
 
 
-def _shards(bold: Bold, changes: Sequence[Change]) -> Iterator[str]:
+def _shards(bold: Bold, changes: Sequence[PlanChange]) -> Iterator[str]:
     if not changes:
         return
     yield ""
@@ -135,7 +135,7 @@ def _checkpoint(bold: Bold, found: Diff) -> Iterator[str]:
         )
 
 
-def label(change: Change) -> str:
+def label(change: PlanChange) -> str:
     """The name of `change`; of MFU with the peak that it is a share of, or both where they differ."""
     if change.name == "mfu":
         a, b = change.names

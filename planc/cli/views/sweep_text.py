@@ -10,10 +10,10 @@ from textwrap import shorten
 
 from planc.cli.views.report_text import seconds, strong
 from planc.cli.views.table import table
-from planc.compare.sweep import NAMES, Costs, Row, Sweep
+from planc.compare.sweep import NAMES, Costs, Sweep, SweepRow
 from planc.ir.report import peak_text
 from planc.ir.target import NO_TARGET, named
-from planc.trainer.telemetry.chart import Across, Curve, plot, svg
+from planc.trainer.telemetry.chart import Across, Series, plot, svg
 
 SHARES: dict[str, Callable[[Costs], float]] = {
     "MFU": lambda c: c.mfu,
@@ -51,7 +51,7 @@ def _one_target(found: Sweep) -> str:
     return f", {named(*targets)}" if len(targets) == 1 else ""
 
 
-def _cells(row: Row, width: int) -> list[str]:
+def _cells(row: SweepRow, width: int) -> list[str]:
     costs = row.costs
     numbers = [""] * 7
     if costs is not None:
@@ -68,7 +68,7 @@ def _cells(row: Row, width: int) -> list[str]:
     return [f"{row.value:,}", devices, *numbers, shorten(error_summary(row), max(20, width - 30), placeholder=" ...")]
 
 
-def error_summary(row: Row) -> str:
+def error_summary(row: SweepRow) -> str:
     """The reason why the value of `row` cannot be costed: the first error's code and message; "" when it can."""
     if row.why:
         return row.why
@@ -77,10 +77,10 @@ def error_summary(row: Row) -> str:
     return "" if first is None else f"{first.code} {first.message}{more}"
 
 
-def curves(found: Sweep) -> list[Curve]:
+def curves(found: Sweep) -> list[Series]:
     """The shares of every value in `found`; nothing where it has no cost. A share that is 0 everywhere is left out."""
     drawn = [
-        Curve(name, tuple(nan if row.costs is None else share(row.costs) for row in found.rows))
+        Series(name, tuple(nan if row.costs is None else share(row.costs) for row in found.rows))
         for name, share in SHARES.items()
     ]
     return [c for c in drawn if any(v > 0 for v in c.values)]

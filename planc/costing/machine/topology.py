@@ -153,7 +153,7 @@ class RoutedAlgorithm(NamedTuple):
         return RoutedAlgorithm(name, sent_s, latency_s, link, self.half_s + other.half_s, (*self.loads, *other.loads))
 
 
-class Routes(Protocol):
+class GroupRoutes(Protocol):
     """The answers of a machine's graph for one group of devices."""
 
     @property
@@ -176,7 +176,7 @@ class DeviceGroup:
     levels: tuple[GroupLevel, ...]
     level: str
     """The outermost level crossed; for a group of one, the innermost there is."""
-    routes: Routes | None = None
+    routes: GroupRoutes | None = None
     """The ways of its collectives over a graph of links; None where the closed forms answer from the levels."""
 
     @property

@@ -51,7 +51,7 @@ LL_SHARE = 0.25
 
 
 @dataclass(frozen=True)
-class Machine:
+class RoutedMachine:
     """A machine's links, with what routing over them needs once."""
 
     links: MachineLinks
@@ -82,12 +82,14 @@ class Machine:
 
 
 @cached_on(lambda cluster: (cluster.cache, ()))
-def machine_of(cluster: Cluster) -> Machine:
+def machine_of(cluster: Cluster) -> RoutedMachine:
     """The graph of `cluster` for routing."""
-    return Machine(machine_links(cluster))
+    return RoutedMachine(machine_links(cluster))
 
 
-def routed_group(mesh: Mesh, cluster: Cluster, axes: tuple[str, ...], machine: Machine | None = None) -> DeviceGroup:
+def routed_group(
+    mesh: Mesh, cluster: Cluster, axes: tuple[str, ...], machine: RoutedMachine | None = None
+) -> DeviceGroup:
     """Where a group over `axes` of `mesh` lies on the graph of `cluster`, with the ways of its collectives.
 
     Its one level is the busiest link of a gather. `machine` is another graph of as many devices.
@@ -106,7 +108,7 @@ def routed_group(mesh: Mesh, cluster: Cluster, axes: tuple[str, ...], machine: M
     return machine.groups[key]
 
 
-def _routed_group(machine: Machine, mesh: Mesh, cluster: Cluster, axes: tuple[str, ...]) -> DeviceGroup:
+def _routed_group(machine: RoutedMachine, mesh: Mesh, cluster: Cluster, axes: tuple[str, ...]) -> DeviceGroup:
     size, routes = mesh.size(*axes), Routes(machine, mesh, cluster, axes)
     gather = min(routes.algorithms("all_gather"), key=lambda found: found.s_per_byte)
     rate = (1 - 1 / size) / gather.s_per_byte if gather.s_per_byte else 0.0
@@ -125,7 +127,7 @@ class Routes:
     """
 
     def __init__(
-        self, machine: Machine, mesh: Mesh, cluster: Cluster, axes: tuple[str, ...], *, folding: bool = True
+        self, machine: RoutedMachine, mesh: Mesh, cluster: Cluster, axes: tuple[str, ...], *, folding: bool = True
     ) -> None:
         self.folding = folding
         self.machine, self.fabric = machine, machine.fabric

@@ -29,7 +29,7 @@ class Bundle:
         self.arcs, self.links = arcs, links
 
 
-class Core:
+class SwitchCore:
     """The switches of any network. An integer bitmask represents a set of switches."""
 
     def __init__(self, near: Mapping[int, Mapping[int, Bundle]]) -> None:
@@ -231,10 +231,10 @@ class Grid:
         return found
 
 
-def core_of(near: Mapping[int, Mapping[int, Bundle]], symmetry: Symmetry | None) -> Core | Grid:
+def core_of(near: Mapping[int, Mapping[int, Bundle]], symmetry: Symmetry | None) -> SwitchCore | Grid:
     """The core of switches with the neighbours `near`: a grid where `symmetry` says that they are all of a torus."""
     digits = symmetry.digits if symmetry is not None else ()
     joined = all(d.size == 1 or d.exchange in ("round", "line") for d in digits)
     if symmetry is not None and joined and len(near) == prod(d.size for d in digits):
         return Grid(near, symmetry)
-    return Core(near)
+    return SwitchCore(near)

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import permutations, product
 
-from planc.costing.routes.core import Amounts, Arc, Bundle, Core, Grid, core_of
+from planc.costing.routes.core import Amounts, Arc, Bundle, Grid, SwitchCore, core_of
 from planc.graph.links import MachineLinks
 
 Flow = tuple[int, int, float]
@@ -423,7 +423,7 @@ class Fabric:
     # The core.
 
     @cached_property
-    def _core(self) -> Core | Grid:
+    def _core(self) -> SwitchCore | Grid:
         return core_of({v: near for v, near in self._next.items() if near}, self.links.symmetry)
 
     def hops(self, u: int, v: int) -> float:

@@ -22,7 +22,7 @@ STEADY = ("params", "optimizer", "comm_buffers")
 WORKING = ("grads", "buffers")
 
 
-class Held(NamedTuple):
+class HeldBytes(NamedTuple):
     """Bytes that a rank holds from `start_s` to `end_s` (None: beyond the step); activations name their microbatch."""
 
     rank: int
@@ -34,7 +34,7 @@ class Held(NamedTuple):
     microbatch: int | None = None
 
 
-def held_over_step(costed: CostedPlan, spans: Sequence[ActionSpan]) -> list[Held]:
+def held_over_step(costed: CostedPlan, spans: Sequence[ActionSpan]) -> list[HeldBytes]:
     """Everything that ranks hold over the step of `costed`, whose actions are `spans`. The most that a rank holds at a
     time is its stage's total in the report, less the reserve.
 
@@ -47,14 +47,14 @@ def held_over_step(costed: CostedPlan, spans: Sequence[ActionSpan]) -> list[Held
     '4.8 GiB of parameters'
     """
     end_s = max(span.end_s for span in spans)
-    found: list[Held] = []
+    found: list[HeldBytes] = []
     for rank in range(costed.sharded.plan.pipeline):
         mine = [span for span in spans if span.rank == rank]
         found += held_by_rank(costed, rank, mine, end_s)
     return found
 
 
-def held_by_rank(costed: CostedPlan, rank: int, spans: Sequence[ActionSpan], end_s: float) -> list[Held]:
+def held_by_rank(costed: CostedPlan, rank: int, spans: Sequence[ActionSpan], end_s: float) -> list[HeldBytes]:
     """Everything that one `rank` holds over the step of `costed`.
 
     Args:
@@ -75,9 +75,9 @@ def held_by_rank(costed: CostedPlan, rank: int, spans: Sequence[ActionSpan], end
     parts = costed.memory.stages[rank].per_device_gib
     sizes = {name: getattr(parts, name) * GIB for name in (*STEADY, *WORKING)}
     at_update = parts.activations == 0
-    found = [Held(rank, name, sizes[name], 0.0, None) for name in STEADY if sizes[name]]
+    found = [HeldBytes(rank, name, sizes[name], 0.0, None) for name in STEADY if sizes[name]]
     begin_s = end_s if at_update else 0.0
-    found += [Held(rank, name, sizes[name], begin_s, None) for name in WORKING if sizes[name]]
+    found += [HeldBytes(rank, name, sizes[name], begin_s, None) for name in WORKING if sizes[name]]
     activations = _activations(costed, rank, spans)
     most = _most(activations)
     most_allowed = sum(sizes[name] for name in WORKING) if at_update else parts.activations * GIB
@@ -85,7 +85,7 @@ def held_by_rank(costed: CostedPlan, rank: int, spans: Sequence[ActionSpan], end
     return [*found, *(h._replace(size_bytes=h.size_bytes * share) for h in activations)]
 
 
-def _activations(costed: CostedPlan, rank: int, spans: Sequence[ActionSpan]) -> list[Held]:
+def _activations(costed: CostedPlan, rank: int, spans: Sequence[ActionSpan]) -> list[HeldBytes]:
     """Activations of every microbatch on every stage of a rank, as its layers save them."""
     plan, saved = costed.sharded.plan, saved_by_section(costed.sharded)
     ends = {
@@ -95,17 +95,17 @@ def _activations(costed: CostedPlan, rank: int, spans: Sequence[ActionSpan]) -> 
     }
     sizes = {s: sum(n * saved[kind] for kind, n in sections_of(plan, s).items()) for s in {stage for stage, _ in ends}}
     return [
-        Held(rank, "activations", sizes[s.action.stage], s.end_s, ends[s.action[1:3]], *s.action[1:3])
+        HeldBytes(rank, "activations", sizes[s.action.stage], s.end_s, ends[s.action[1:3]], *s.action[1:3])
         for s in spans
         if s.action.kind == "forward" and sizes[s.action.stage]
     ]
 
 
-def _most(held: Sequence[Held]) -> float:
+def _most(held: Sequence[HeldBytes]) -> float:
     return max((size for _, size in sizes_over_time(held)), default=0.0)
 
 
-def sizes_over_time(held: Iterable[Held]) -> list[tuple[float, float]]:
+def sizes_over_time(held: Iterable[HeldBytes]) -> list[tuple[float, float]]:
     """Seconds of each change of what is `held`, with the bytes that there are from then on, in order of time.
 
     Bytes that go at a moment make room for those that come then.

@@ -11,7 +11,7 @@ import pickle
 from typing import Any, NamedTuple
 
 from planc.costing.costed import CostedPlan
-from planc.costing.step.memory_over_step import Held, held_over_step
+from planc.costing.step.memory_over_step import HeldBytes, held_over_step
 from planc.ir.base import Cause
 from planc.ir.plan import Plan
 from planc.pipeline.simulate import action_spans
@@ -47,13 +47,13 @@ def pickled(snapshot: dict[str, Any]) -> bytes:
 class _Block(NamedTuple):
     """One allocation with its address."""
 
-    held: Held
+    held: HeldBytes
     address: int
     size: int
     frames: list[dict[str, Any]]
 
 
-def _blocks(plan: Plan, held: list[Held]) -> list[_Block]:
+def _blocks(plan: Plan, held: list[HeldBytes]) -> list[_Block]:
     """Allocations in order of time, each behind the one before: addresses are not used again."""
     found, address = [], BASE
     for one in sorted(held, key=lambda h: h.start_s):
@@ -113,7 +113,7 @@ def _event(action: str, block: _Block, at_s: float) -> dict[str, Any]:
     }
 
 
-def _frames(plan: Plan, held: Held) -> list[dict[str, Any]]:
+def _frames(plan: Plan, held: HeldBytes) -> list[dict[str, Any]]:
     """The part, the sentence that it comes from, and the plan, innermost first."""
     cause = _cause(plan, held.part)
     of = f" of microbatch {held.microbatch}, stage {held.stage}" if held.microbatch is not None else ""

@@ -165,7 +165,7 @@ def step_time(sharded: Sharded, rows: tuple[Collective, ...] | None = None, link
 
 
 @dataclass(frozen=True, slots=True)
-class _Rank:
+class _RankOfStep:
     """A rank's cost, with what it is made of; ranks with the same load and transfers share it."""
 
     transfers: list[Transfer]
@@ -186,10 +186,10 @@ class _StepCost:
         self._times = {s: section_time(sharded, s, self.plan.cluster.chip) for s in sharded.ops}
         self.updates = update_seconds(sharded)
         self.lockstep = LockstepCost(self.plan) if sharded.stack.lockstep and self.plan.split is not None else None
-        self._ranks: dict[int, _Rank] = {}
-        self._known: dict[object, _Rank] = {}
+        self._ranks: dict[int, _RankOfStep] = {}
+        self._known: dict[object, _RankOfStep] = {}
 
-    def rank(self, rank: int) -> _Rank:
+    def rank(self, rank: int) -> _RankOfStep:
         """A pipeline rank's cost."""
         if rank not in self._ranks:
             load, replayed = load_of(self.plan, rank), replayed_copies(self.plan, rank)
@@ -204,7 +204,7 @@ class _StepCost:
             self._ranks[rank] = self._known[key]
         return self._ranks[rank]
 
-    def _cost(self, load: dict[Section, int], replayed: dict[Section, int], transfers: list[Transfer]) -> _Rank:
+    def _cost(self, load: dict[Section, int], replayed: dict[Section, int], transfers: list[Transfer]) -> _RankOfStep:
         plan = self.plan
         moving: dict[tuple[Section, str], list[Transfer]] = {}
         for t in transfers:
@@ -215,7 +215,7 @@ class _StepCost:
         compute = {s: section_seconds(self._times[s], exposed[s], waits[s]) for s in load}
         state = state_transfers(plan, transfers)
         cost = rank_cost(load, replayed, microbatches_each(plan), compute, state, plan.cluster.chip.contention)
-        return _Rank(transfers, exposed, compute, replayed, cost)
+        return _RankOfStep(transfers, exposed, compute, replayed, cost)
 
     def _exposed(
         self, section: Section, phase: ActivationPhase, transfers: Sequence[Transfer]

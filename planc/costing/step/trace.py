@@ -39,7 +39,7 @@ COUNTED = {
 """The counter of each part of a rank's memory."""
 
 
-class Span(NamedTuple):
+class TraceSpan(NamedTuple):
     """A stretch of a rank's time. `part` is what the report counts it as."""
 
     rank: int
@@ -89,7 +89,7 @@ def _action_spans(costed: CostedPlan) -> list[ActionSpan]:
     return action_spans(action_lists(costed.timed.split, plan.pipeline, plan.microbatches), costed.timed.times)
 
 
-def _step_spans(costed: CostedPlan, spans: list[ActionSpan]) -> Iterator[Span]:
+def _step_spans(costed: CostedPlan, spans: list[ActionSpan]) -> Iterator[TraceSpan]:
     plan = costed.sharded.plan
     end_s = max(span.end_s for span in spans)
     named = _transfers(costed)
@@ -118,7 +118,7 @@ def _transfers(costed: CostedPlan) -> Transfers:
     return named
 
 
-def _spans_of_action(costed: CostedPlan, span: ActionSpan, named: Transfers) -> Iterator[Span]:
+def _spans_of_action(costed: CostedPlan, span: ActionSpan, named: Transfers) -> Iterator[TraceSpan]:
     """An action's transfers, replay and compute, one after the other."""
     kind, stage, microbatch, _ = span.action
     cost = costed.timed.costs[stage]
@@ -138,11 +138,11 @@ def _spans_of_action(costed: CostedPlan, span: ActionSpan, named: Transfers) -> 
     start = span.start_s
     for part, seconds in parts:
         names_of = named.get((span.rank, "F" if kind == "forward" else "B"), ()) if part == "exposed_comm" else ()
-        yield Span(span.rank, names[part], part, start, seconds, stage, microbatch, LETTERS[kind], names_of)
+        yield TraceSpan(span.rank, names[part], part, start, seconds, stage, microbatch, LETTERS[kind], names_of)
         start += seconds
 
 
-def _spans_after_last_microbatch(costed: CostedPlan, rank: int, start: float, named: Transfers) -> Iterator[Span]:
+def _spans_after_last_microbatch(costed: CostedPlan, rank: int, start: float, named: Transfers) -> Iterator[TraceSpan]:
     """Spans of a rank's work once a step, after the last microbatch."""
     sharded, plan = costed.sharded, costed.sharded.plan
     stages = virtual_stages(plan, rank)
@@ -157,14 +157,14 @@ def _spans_after_last_microbatch(costed: CostedPlan, rank: int, start: float, na
     )
     for name, part, seconds in parts:
         after = named.get((rank, ""), ()) if part == "exposed_comm" else ()
-        yield Span(rank, name, part, start, seconds, transfers=after)
+        yield TraceSpan(rank, name, part, start, seconds, transfers=after)
         start += seconds
 
 
-def _flows(costed: CostedPlan, spans: list[Span]) -> Iterator[dict[str, Any]]:
+def _flows(costed: CostedPlan, spans: list[TraceSpan]) -> Iterator[dict[str, Any]]:
     """An arrow from each action to the one on another rank that takes up what it sends: activations forwards, their
     gradients backwards. Viewers bind an arrow to the spans that its ends lie in."""
-    ends: dict[tuple[str, int, int], tuple[Span, Span]] = {}
+    ends: dict[tuple[str, int, int], tuple[TraceSpan, TraceSpan]] = {}
     for span in spans:
         if span.stage is not None and span.microbatch is not None and span.seconds > 0 and span.kind != "W":
             key = ("F" if span.kind == "F" else "B", span.stage, span.microbatch)
@@ -213,7 +213,7 @@ def _names(costed: CostedPlan) -> Iterator[dict[str, Any]]:
         yield {"name": "thread_sort_index", "ph": "M", "pid": 0, "tid": rank, "args": {"sort_index": rank}}
 
 
-def _event(span: Span) -> dict[str, Any]:
+def _event(span: TraceSpan) -> dict[str, Any]:
     args = {k: v for k, v in (("stage", span.stage), ("microbatch", span.microbatch)) if v is not None}
     transfers = {"transfers": list(span.transfers)} if span.transfers else {}
     return {

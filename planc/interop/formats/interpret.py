@@ -17,20 +17,20 @@ from planc.interop.document import UnreadableError
 from planc.interop.formats.arithmetic import evaluate
 from planc.interop.formats.conditions import Operand, holds
 from planc.interop.formats.scan import ASSIGNMENT, MOST_LEVELS, Places, Scan
-from planc.interop.formats.variables import MAX_EXPANDED, Value, Variables
+from planc.interop.formats.variables import MAX_EXPANDED, Variables, VariableValue
 from planc.interop.formats.words import (
     Case,
     Function,
-    Group,
     If,
-    Loop,
     Node,
-    Piece,
+    PipelineStep,
+    ShellGroup,
+    ShellLoop,
     ShellWord,
     Simple,
-    Step,
     Steps,
     Test,
+    WordPiece,
     Written,
 )
 
@@ -52,11 +52,11 @@ MOST_COMMANDS = 50_000
 
 
 @dataclass(frozen=True)
-class Command:
+class ShellCommand:
     """A command with its words, the variables that went into them, and the words of the script that it is."""
 
     words: tuple[ShellWord, ...]
-    used: tuple[Value, ...]
+    used: tuple[VariableValue, ...]
     written: tuple[Written, ...]
 
 
@@ -73,11 +73,11 @@ class Script:
     ) -> None:
         """Follow the script of `source`, after those of `first`. `given` are values of variables and arguments (`1`)
         that the command line gives, `beside` the files that it may `source`, by their names."""
-        self.commands: list[Command] = []
+        self.commands: list[ShellCommand] = []
         self.written: list[Written] = []
         self.directives: list[Written] = []
         self.read: set[int] = set()
-        self.used: list[Value] = []
+        self.used: list[VariableValue] = []
         self.taken: set[str] = set()
         self.sourced: set[str] = set()
         self.unfound: list[str] = []
@@ -86,7 +86,7 @@ class Script:
         self._start = Span(source.file, 1, 1, 1, 1)
         self._beside: Mapping[str, Source] = beside
         self._places: dict[str, Places] = {}
-        self._given = {n: Value([ShellWord(w, self._start) for w in v.split()], v) for n, v in given.items()}
+        self._given = {n: VariableValue([ShellWord(w, self._start) for w in v.split()], v) for n, v in given.items()}
         self._variables = Variables(self._given)
         self._functions: dict[str, Function] = {}
         self._following: list[str] = []
@@ -126,7 +126,7 @@ class Script:
                 status, ordinary = None, False
         return status
 
-    def _step(self, step: Step) -> bool | None:
+    def _step(self, step: PipelineStep) -> bool | None:
         """Follow a pipeline; returns whether it succeeds."""
         status: bool | None = True
         for node in step.pipeline:
@@ -148,12 +148,12 @@ class Script:
             return holds([self._operand(word) for word in node.words], patterns=True)
         if isinstance(node, If):
             return self._if(node)
-        if isinstance(node, Loop):
+        if isinstance(node, ShellLoop):
             self._loop(node)
             return None
         if isinstance(node, Case):
             return self._case(node)
-        if isinstance(node, Group):
+        if isinstance(node, ShellGroup):
             if not node.own:
                 return self._run(node.body)
             self._variables.fork()
@@ -204,13 +204,13 @@ class Script:
         self._certain = before
         self._variables.merge(worlds, self._start, all_of_them=all_of_them)
 
-    def _loop(self, node: Loop) -> None:
+    def _loop(self, node: ShellLoop) -> None:
         if node.name:
             self.read |= {id(word) for word in node.items}
             items, used = self._expanded(node.items)
             words = [replace(word, certain=False) for word in items]
             text = " ".join(word.text for word in words)
-            value = Value(words, text, certain=False, used=used, written=node.items)
+            value = VariableValue(words, text, certain=False, used=used, written=node.items)
             self._variables.set(node.name, value, self._start)
         elif node.condition and self._condition(node.condition) is False:
             return
@@ -256,9 +256,9 @@ class Script:
             raise UnreadableError("its variables grow beyond reason", words[0].span)
         if not self._certain:
             expanded = [replace(word, certain=False) for word in expanded]
-        return self._command(Command(tuple(expanded), tuple(used), words), node)
+        return self._command(ShellCommand(tuple(expanded), tuple(used), words), node)
 
-    def _command(self, command: Command, node: Simple) -> bool | None:
+    def _command(self, command: ShellCommand, node: Simple) -> bool | None:
         """Follow a command that is itself a script: a function, a file, `eval`, a text for another shell; keep any
         other."""
         words, name = command.words, command.words[0].text
@@ -288,7 +288,7 @@ class Script:
         self._level -= 1
         return None
 
-    def _called(self, name: str, words: Sequence[ShellWord], command: Command) -> None:
+    def _called(self, name: str, words: Sequence[ShellWord], command: ShellCommand) -> None:
         """Follow a function with `words` for its arguments."""
         before, self._arguments = self._arguments, list(words)
         self._following.append(name)
@@ -299,7 +299,7 @@ class Script:
         self.read |= {id(word) for word in command.written}
         self.used += command.used
 
-    def _source(self, file: Source, command: Command) -> None:
+    def _source(self, file: Source, command: ShellCommand) -> None:
         self.read |= {id(word) for word in command.written}
         self.used += command.used
         if file.file not in self._places:
@@ -307,7 +307,7 @@ class Script:
             self.sourced.add(file.file)
             self._run(self._scanned(Scan(self._places[file.file], file.text)).steps)
 
-    def _inside(self, text: str, outer: Command, place: Span, *, hides: bool) -> None:
+    def _inside(self, text: str, outer: ShellCommand, place: Span, *, hides: bool) -> None:
         """Follow the script `text` inside a command, whose other words go before each command of it. Where it `hides`,
         it is another shell's, which gets the variables that are exported."""
         first = len(self.commands)
@@ -322,9 +322,9 @@ class Script:
         for index in range(first, len(self.commands)):
             one = self.commands[index]
             words = (*outer.words, *one.words)  # what starts it stands before it
-            self.commands[index] = Command(words, (*one.used, *outer.used), outer.written)
+            self.commands[index] = ShellCommand(words, (*one.used, *outer.used), outer.written)
 
-    def _document(self, document: Written, command: Command) -> None:
+    def _document(self, document: Written, command: ShellCommand) -> None:
         (piece,) = document.pieces
         scan = Scan(self._places[document.span.file], piece.text, at=piece.at)
         self._scanned(scan)
@@ -349,11 +349,13 @@ class Script:
         is_array = word.items is not None or element or (before is not None and before.array)
         certain = all(one.certain for one in own) and all(one.certain for one in used)
         written = (word, *(word.items or ()))
-        value = Value(own, text, array=is_array, prev=before, certain=certain, known=known, written=written, used=used)
+        value = VariableValue(
+            own, text, array=is_array, prev=before, certain=certain, known=known, written=written, used=used
+        )
         given = self._given.get(found[1])
         if given is not None and not known:  # `TP=$1`: the command line says what the shell would
             self.taken.add(found[1])
-            value = Value(given.own, given.own_text, written=written)
+            value = VariableValue(given.own, given.own_text, written=written)
         self._variables.set(found[1], value, word.span)
 
     def _declare(self, words: Sequence[Written]) -> bool:
@@ -379,7 +381,7 @@ class Script:
         for word in words:
             own = word.text.partition("=")[0]
             if own.isidentifier():
-                left = Value([ShellWord(f"${own}", word.span)], f"${own}", known=False, written=(word,))
+                left = VariableValue([ShellWord(f"${own}", word.span)], f"${own}", known=False, written=(word,))
                 self._variables.set(own, None if name == "unset" else left, word.span)
         return None if name != "unset" else True
 
@@ -388,7 +390,7 @@ class Script:
         text = word.text
         if found := _SET_IN_ARITHMETIC.findall(text):
             for name in {name for names in found for name in names if name}:
-                left = Value([ShellWord(f"${name}", word.span)], f"${name}", known=False, written=(word,))
+                left = VariableValue([ShellWord(f"${name}", word.span)], f"${name}", known=False, written=(word,))
                 self._variables.set(name, left, word.span)
             return None
         value = evaluate(text[:1000], self._number)
@@ -403,14 +405,14 @@ class Script:
 
     # What is put in for variables.
 
-    def _value(self, name: str) -> Value | None:
+    def _value(self, name: str) -> VariableValue | None:
         """The value of a variable or argument; None where the script does not set it."""
         if not name.isdecimal():
             value = self._variables.get(name)
         elif self._arguments is not None:
             index = int(name[:4])
             words = self._arguments[index - 1 : index] if index else []
-            return Value(words, words[0].text if words else "", certain=all(w.certain for w in words))
+            return VariableValue(words, words[0].text if words else "", certain=all(w.certain for w in words))
         else:
             name = str(int(name[:4]) + self._shifted) if self._shifted is not None else ""
             value = self._given.get(name)
@@ -418,10 +420,10 @@ class Script:
             self.taken.add(name)
         return value
 
-    def _expanded(self, words: Sequence[Written]) -> tuple[list[ShellWord], list[Value]]:
+    def _expanded(self, words: Sequence[Written]) -> tuple[list[ShellWord], list[VariableValue]]:
         """The words that a command gets for those that are written, and the variables that go into them."""
         result: list[ShellWord] = []
-        used: list[Value] = []
+        used: list[VariableValue] = []
         size = 0
         for word in words:
             parts: list[ShellWord] = []  # of the word that is put together
@@ -444,10 +446,10 @@ class Script:
             result += _together(parts, word.span)
         return result, used
 
-    def _split(self, word: Written) -> tuple[list[ShellWord], list[Value]]:
+    def _split(self, word: Written) -> tuple[list[ShellWord], list[VariableValue]]:
         """The words of a variable's value, each at its place: `ARGS="--a 1 --b 2"` is used unquoted by scripts."""
         result: list[ShellWord] = []
-        used: list[Value] = []
+        used: list[VariableValue] = []
         parts: list[ShellWord] = []
         for piece in word.pieces:
             if piece.expanded:
@@ -473,7 +475,7 @@ class Script:
         result += _together(parts, word.span)
         return [one for one in result if one.text], used
 
-    def _text(self, word: Written, used: list[Value]) -> tuple[str, bool]:
+    def _text(self, word: Written, used: list[VariableValue]) -> tuple[str, bool]:
         """The word in quotes, and whether nothing of it is left to the shell."""
         texts, known = [], True
         for piece in word.pieces:
@@ -487,13 +489,13 @@ class Script:
 
     def _operand(self, word: Written) -> Operand:
         """A word of a test."""
-        used: list[Value] = []
+        used: list[VariableValue] = []
         text, known = self._text(word, used)
         self.used += used
         quoted = bool(word.pieces) and all(piece.quoted for piece in word.pieces)
         return Operand(text, known and all(value.certain for value in used), quoted)
 
-    def _put(self, piece: Piece, place: Span, used: list[Value]) -> _Put:
+    def _put(self, piece: WordPiece, place: Span, used: list[VariableValue]) -> _Put:
         """Text that a shell puts in for `piece`."""
         text = piece.text
         left = _Put([ShellWord(text, place)], text, known=False)
@@ -521,20 +523,20 @@ class Script:
             return _Put([ShellWord(shown, place)], shown, known=False)
         return self._of_value(value, index or "", place, used, left)
 
-    def _of_value(self, value: Value, index: str, place: Span, used: list[Value], left: _Put) -> _Put:
+    def _of_value(self, value: VariableValue, index: str, place: Span, used: list[VariableValue], left: _Put) -> _Put:
         words = value.words()
         if value.array and index not in ("[@]", "[*]"):  # one element: the first where none is named
             number = int(index[1:-1] or "0") if index[1:-1].isdecimal() and len(index) < 8 else 0 if not index else -1
             if number < 0 or not value.certain:
                 used.append(value)
                 return replace(left, words=words) if number == 0 else left
-            used.append(Value((), written=value.chain()[0].written[: 2 + number], used=value.used))
+            used.append(VariableValue((), written=value.chain()[0].written[: 2 + number], used=value.used))
             words = words[number : number + 1]
             return _Put(words, words[0].text if words else "")
         used.append(value)
         return _Put(words, value.text(), apart=value.array and index == "[@]", known=value.known)
 
-    def _default(self, text: str, place: Span, used: list[Value]) -> _Put:
+    def _default(self, text: str, place: Span, used: list[VariableValue]) -> _Put:
         """The words behind `:-`."""
         self._level += 1
         if self._level > MOST_LEVELS:
@@ -598,7 +600,7 @@ def _behind(word: Written, length: int) -> Written:
     """The word without its first characters."""
     first, *others = word.pieces
     shift = length if first.at >= 0 else 0
-    rest = Piece(first.text[length:], first.at + shift, first.quoted)
+    rest = WordPiece(first.text[length:], first.at + shift, first.quoted)
     return Written((*((rest,) if rest.text else ()), *others), word.span)
 
 
@@ -612,7 +614,7 @@ def _assigns(word: Written) -> bool:
     return first is not None and not (first.quoted or first.expanded) and ASSIGNMENT.match(first.text) is not None
 
 
-def _only_assigns(step: Step) -> bool:
+def _only_assigns(step: PipelineStep) -> bool:
     """True for a pipeline that only changes variables."""
     return all(
         isinstance(node, Simple) and (all(map(_assigns, node.words)) or node.words[0].plain in (*_DECLARES, *_SETS))
@@ -620,7 +622,7 @@ def _only_assigns(step: Step) -> bool:
     )
 
 
-def _name(step: Step) -> str:
+def _name(step: PipelineStep) -> str:
     """The first word of the last command of a pipeline; `[[` for a test, nothing for what is put together."""
     last = step.pipeline[-1]
     return last.words[0].plain if isinstance(last, Simple) and last.words else "[[" if isinstance(last, Test) else ""

@@ -11,7 +11,20 @@ from itertools import accumulate
 
 from planc.diag.span import Source, Span
 from planc.interop.document import UnreadableError
-from planc.interop.formats.words import Case, Function, Group, If, Loop, Node, Piece, Simple, Step, Steps, Test, Written
+from planc.interop.formats.words import (
+    Case,
+    Function,
+    If,
+    Node,
+    PipelineStep,
+    ShellGroup,
+    ShellLoop,
+    Simple,
+    Steps,
+    Test,
+    WordPiece,
+    Written,
+)
 
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(?:\[[^\]\s]{0,40}\])?(\+?)=")
 _REDIRECTION = re.compile(r"(?:\d{0,3}|&)(?:<<<|<<-|<<|>>|>\||>&|<&|<>|>(?!\()|<(?!\())")
@@ -69,7 +82,7 @@ class Scan:
 
     def _steps(self, ends: tuple[str, ...]) -> Steps:
         """Commands up to one of the words `ends`, which is left; to the end of the text for no words."""
-        found: list[Step] = []
+        found: list[PipelineStep] = []
         joined = ""
         while True:
             self._skip(lines=True)
@@ -85,13 +98,13 @@ class Scan:
                 joined = here if (here := self._operator()) in ("&&", "||") else ""
                 self._at += len(joined) or int(self._at == before)  # at least a character that belongs to no word
 
-    def _pipeline(self, joined: str) -> Step:
+    def _pipeline(self, joined: str) -> PipelineStep:
         negated = self._take("!")
         nodes = [self._node()]
         while True:
             self._skip(lines=False)
             if (here := self._operator()) not in ("|", "|&"):
-                return Step(joined, negated, tuple(nodes))
+                return PipelineStep(joined, negated, tuple(nodes))
             self._at += len(here)
             self._skip(lines=True)
             nodes.append(self._node())
@@ -114,7 +127,7 @@ class Scan:
             self._at += 1
             body = self._steps((")",))
             self._at += len(self._operator())
-            return Group(body, own=True)
+            return ShellGroup(body, own=True)
         word = self._upcoming()
         if word == "if":
             return self._if()
@@ -124,12 +137,12 @@ class Scan:
             self._reserved()
             condition = self._steps(("do",))
             self._take("do")
-            return Loop("", (), condition, self._until("done"))
+            return ShellLoop("", (), condition, self._until("done"))
         if word == "case":
             return self._case()
         if word == "{":
             self._reserved()
-            return Group(self._until("}"), own=False)
+            return ShellGroup(self._until("}"), own=False)
         return self._test() if word == "[[" else self._simple()
 
     def _until(self, end: str) -> Steps:
@@ -147,7 +160,7 @@ class Scan:
         self._take("fi")
         return If(tuple(branches), otherwise)
 
-    def _for(self) -> Loop:
+    def _for(self) -> ShellLoop:
         self._reserved()
         self._skip(lines=False)
         name, items = "", []
@@ -163,7 +176,7 @@ class Scan:
         self._at += self._operator() == ";"
         self._skip(lines=True)
         self._take("do")
-        return Loop(name, tuple(items), (), self._until("done"))
+        return ShellLoop(name, tuple(items), (), self._until("done"))
 
     def _case(self) -> Case:
         self._reserved()
@@ -201,7 +214,7 @@ class Scan:
             if (word := self._word()) is None:
                 start = self._at
                 self._at += max(len(self._operator()), 1)
-                word = self._listed(start, (Piece(self._text[start : self._at], start),))
+                word = self._listed(start, (WordPiece(self._text[start : self._at], start),))
             if word.plain == "]]":
                 self.reserved.append(word)
                 break
@@ -212,7 +225,7 @@ class Scan:
         """`(( ... ))`, as one word."""
         start = self._at
         self._at = self._closing(start)
-        return self._listed(start, (Piece(self._text[start + 2 : self._at - 2], start + 2, expanded=True),))
+        return self._listed(start, (WordPiece(self._text[start + 2 : self._at - 2], start + 2, expanded=True),))
 
     def _simple(self) -> Node:
         words, documents = self._line()
@@ -222,7 +235,7 @@ class Scan:
             return Simple(tuple(words), tuple(documents))
         self._at = brackets.end() if brackets else self._at
         self._skip(lines=True)
-        return Function(tuple(words), (Step("", False, (self._node(),)),))
+        return Function(tuple(words), (PipelineStep("", False, (self._node(),)),))
 
     def _line(self) -> tuple[list[Written], list[Written]]:
         """The words up to the end of a command, and the texts that follow it after `<<`."""
@@ -298,7 +311,7 @@ class Scan:
                 found = _COMMENT.match(self._text, self._at)
                 assert found is not None
                 if found[0].startswith("#SBATCH"):
-                    self.directives.append(self._made(self._at, (Piece(found[0], self._at),), found.end()))
+                    self.directives.append(self._made(self._at, (WordPiece(found[0], self._at),), found.end()))
                 self._at = found.end()
             elif lines and self._text[self._at] == "\n":
                 self._at = self._documents.get(self._at, self._at + 1)
@@ -344,7 +357,7 @@ class Scan:
             else:  # an operator, which has no place here
                 self._at += 1
 
-    def _quotation(self, mark: str) -> list[Piece]:
+    def _quotation(self, mark: str) -> list[WordPiece]:
         start = self._at
         self._at += 1
         pieces = []
@@ -367,7 +380,7 @@ class Scan:
         self._at += 1
         return pieces or [self._piece("", start, quoted=True)]
 
-    def _escaped(self, in_quotes: bool = False) -> list[Piece]:
+    def _escaped(self, in_quotes: bool = False) -> list[WordPiece]:
         """A backslash and what follows it: nothing for the end of a line."""
         following = self._text[self._at + 1 : self._at + 2]
         self._at += 1 + len(following)
@@ -376,7 +389,7 @@ class Scan:
         text = "\\" + following if in_quotes and following not in '"\\$`' else following
         return [self._piece(text, self._at - len(text), quoted=True)]
 
-    def _expanded(self, quoted: bool) -> Piece:
+    def _expanded(self, quoted: bool) -> WordPiece:
         """`$NAME`, `${...}`, `$(...)`, `<(...)` or backticks; a lone `$` is text."""
         start = self._at
         if self._text.startswith(("$(", "<(", ">(", "${"), start):
@@ -406,18 +419,18 @@ class Scan:
 
     # Places.
 
-    def _piece(self, text: str, start: int, quoted: bool = False, expanded: bool = False) -> Piece:
-        return Piece(text, -1 if self._place else start + self._shift, quoted, expanded)
+    def _piece(self, text: str, start: int, quoted: bool = False, expanded: bool = False) -> WordPiece:
+        return WordPiece(text, -1 if self._place else start + self._shift, quoted, expanded)
 
     def _listed(
-        self, start: int, pieces: tuple[Piece, ...], items: tuple[Written, ...] | None = None, end: int = 0
+        self, start: int, pieces: tuple[WordPiece, ...], items: tuple[Written, ...] | None = None, end: int = 0
     ) -> Written:
         word = self._made(start, pieces, end or self._at, items)
         self.words.append(word)
         return word
 
     def _made(
-        self, start: int, pieces: tuple[Piece, ...], end: int, items: tuple[Written, ...] | None = None
+        self, start: int, pieces: tuple[WordPiece, ...], end: int, items: tuple[Written, ...] | None = None
     ) -> Written:
         return Written(pieces, self._span(start, end), items)
 

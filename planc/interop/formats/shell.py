@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 
 from planc.diag.span import Source
 from planc.interop.document import MAX_FIELDS, Document, FieldValue, Given, Left, UnreadableError
-from planc.interop.formats.interpret import Command, Script
+from planc.interop.formats.interpret import Script, ShellCommand
 from planc.interop.formats.variables import closure
 from planc.interop.formats.words import ShellWord, Written
 from planc.interop.launcher import is_unknown
@@ -53,18 +53,18 @@ def _document(source: Source, script: Script, kind: str) -> Document:
     return _of_flags(source, script, flags)
 
 
-def _chosen(source: Source, script: Script, counts: Callable[[ShellWord], bool]) -> Command:
+def _chosen(source: Source, script: Script, counts: Callable[[ShellWord], bool]) -> ShellCommand:
     """The command with the most of what counts. Lines that begin with a flag are one list in a file that is no script,
     and none in a script."""
     lists = [one for one in script.commands if _is_flag(one.words[0])]
     commands = [one for one in script.commands if not _is_flag(one.words[0])]
     if lists and not source.file.endswith(SCRIPTS):
         words, used = [w for one in lists for w in one.words], [v for one in lists for v in one.used]
-        commands.append(Command(tuple(words), tuple(used), tuple(w for one in lists for w in one.written)))
-    return max(commands, key=lambda one: sum(map(counts, one.words)), default=Command((), (), ()))
+        commands.append(ShellCommand(tuple(words), tuple(used), tuple(w for one in lists for w in one.written)))
+    return max(commands, key=lambda one: sum(map(counts, one.words)), default=ShellCommand((), (), ()))
 
 
-def _of_flags(source: Source, script: Script, best: Command) -> Document:
+def _of_flags(source: Source, script: Script, best: ShellCommand) -> Document:
     words = best.words
     first = next((i for i, word in enumerate(words) if _is_flag(word)), len(words))
     program = _program_index(words)
@@ -84,7 +84,7 @@ def _of_flags(source: Source, script: Script, best: Command) -> Document:
     )  # fmt: skip
 
 
-def _of_assignments(source: Source, script: Script, best: Command) -> Document:
+def _of_assignments(source: Source, script: Script, best: ShellCommand) -> Document:
     fields: dict[str, Given] = {}
     left = list(_left(source, script, best))
     seen = False
@@ -160,7 +160,7 @@ def _stray(word: ShellWord) -> Left:
 # What is left.
 
 
-def _left(source: Source, script: Script, best: Command) -> Iterator[Left]:
+def _left(source: Source, script: Script, best: ShellCommand) -> Iterator[Left]:
     """The words of a script that the command `best` is not made from, a line at a time."""
     read = {id(word) for word in best.written} | script.read
     for value in closure([*best.used, *script.used]):
@@ -183,7 +183,7 @@ def _shown(word: Written) -> str:
     return f"{word.text}(...)" if word.items is not None else word.text
 
 
-def _others(script: Script, best: Command) -> tuple[dict[str, Given], ...]:
+def _others(script: Script, best: ShellCommand) -> tuple[dict[str, Given], ...]:
     """The flags of each other command."""
     others = [one.words for one in script.commands if one is not best and any(_is_flag(word) for word in one.words)]
     return tuple(_fields(words)[0] for words in others)

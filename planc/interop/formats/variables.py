@@ -13,7 +13,7 @@ MAX_EXPANDED = 100_000
 """Characters that a variable may grow to."""
 
 
-class Value:
+class VariableValue:
     """Value of a variable: the value before (`prev`, for `+=`), and more.
 
     `own` are its words, `text` what it is in quotes. Not `certain` where only the shell knows whether it is this value.
@@ -26,11 +26,11 @@ class Value:
         text: str = "",
         *,
         array: bool = False,
-        prev: Value | None = None,
+        prev: VariableValue | None = None,
         certain: bool = True,
         known: bool = True,
         written: Sequence[Written] = (),
-        used: Sequence[Value] = (),
+        used: Sequence[VariableValue] = (),
     ) -> None:
         self.own, self.own_text, self.array, self.prev = own, text, array, prev
         self.certain: bool = certain and (prev is None or prev.certain)
@@ -40,18 +40,18 @@ class Value:
         self._words: list[ShellWord] | None = None
         self.size: int = sum(len(w.text) + 1 for w in own) + len(text) + (prev.size if prev else 0)
 
-    def chain(self, end: Value | None = None) -> list[Value]:
+    def chain(self, end: VariableValue | None = None) -> list[VariableValue]:
         """The values that it grew from, the first of them first, after `end`."""
-        found: list[Value] = []
-        one: Value | None = self
+        found: list[VariableValue] = []
+        one: VariableValue | None = self
         while one is not None and one is not end:
             found.append(one)
             one = one.prev
         return found[::-1]
 
-    def grew_from(self, other: Value | None) -> bool:
+    def grew_from(self, other: VariableValue | None) -> bool:
         """True if it is `other` with more behind it."""
-        one: Value | None = self
+        one: VariableValue | None = self
         while one is not None and one is not other:
             one = one.prev
         return one is not None
@@ -67,23 +67,23 @@ class Value:
         return " ".join(w.text for w in self.words()) if self.array else "".join(o.own_text for o in self.chain())
 
 
-UNSET = Value((), known=True)
+UNSET = VariableValue((), known=True)
 """Value of a variable in a branch that does not set it, where nothing set it before."""
 
 
 class Variables:
     """The variables of a script, with what has been changed since each fork that is open."""
 
-    def __init__(self, given: dict[str, Value]) -> None:
+    def __init__(self, given: dict[str, VariableValue]) -> None:
         self._values = dict(given)
-        self._changed: list[dict[str, Value | None]] = []
+        self._changed: list[dict[str, VariableValue | None]] = []
         self.exported: set[str] = set(given)
 
-    def get(self, name: str) -> Value | None:
+    def get(self, name: str) -> VariableValue | None:
         """The value of `name`; None where the script has not set it."""
         return self._values.get(name)
 
-    def set(self, name: str, value: Value | None, place: Span) -> None:
+    def set(self, name: str, value: VariableValue | None, place: Span) -> None:
         """Let `name` be `value`, or nothing. Raises UnreadableError for a value that grows beyond reason."""
         if value is not None and value.size > 4 * MAX_EXPANDED:
             raise UnreadableError("a variable grows beyond reason", place)
@@ -98,7 +98,7 @@ class Variables:
         """From here on, changes are kept apart, until `back`."""
         self._changed.append({})
 
-    def back(self) -> dict[str, Value | None]:
+    def back(self) -> dict[str, VariableValue | None]:
         """Undo what has been changed since `fork`; returns what it had made of each variable."""
         changed = self._changed.pop()
         made = {name: self._values.get(name) for name in changed}
@@ -109,7 +109,7 @@ class Variables:
                 self._values[name] = before
         return made
 
-    def merge(self, worlds: Sequence[dict[str, Value | None]], place: Span, *, all_of_them: bool) -> None:
+    def merge(self, worlds: Sequence[dict[str, VariableValue | None]], place: Span, *, all_of_them: bool) -> None:
         """Variables after a fork of which one of `worlds` comes true, or none unless these are `all_of_them`."""
         for name in dict.fromkeys(name for world in worlds for name in world):
             before = self._values.get(name)
@@ -117,7 +117,7 @@ class Variables:
             self.set(name, either(values, before), place)
 
 
-def either(values: Sequence[Value | None], before: Value | None) -> Value:
+def either(values: Sequence[VariableValue | None], before: VariableValue | None) -> VariableValue:
     """The value of which it is not known which of `values` it is; a part that all have in common with `before` stays
     certain."""
     found = list(dict.fromkeys(value or UNSET for value in values))
@@ -131,7 +131,9 @@ def either(values: Sequence[Value | None], before: Value | None) -> Value:
         words += _flags_beside(words, more) if words else more
     text = " ".join(word.text for word in words)
     array = any(value.array for value in found)
-    return Value(words, text, array=array, prev=common, certain=False, used=[v for v in found if v is not common])
+    return VariableValue(
+        words, text, array=array, prev=common, certain=False, used=[v for v in found if v is not common]
+    )
 
 
 def _flags_beside(words: Sequence[ShellWord], more: Sequence[ShellWord]) -> list[ShellWord]:
@@ -143,7 +145,7 @@ def _flags_beside(words: Sequence[ShellWord], more: Sequence[ShellWord]) -> list
     return found
 
 
-def closure(values: Sequence[Value]) -> Iterator[Value]:
+def closure(values: Sequence[VariableValue]) -> Iterator[VariableValue]:
     """The values with all that went into them, each once."""
     seen: set[int] = set()
     waiting = list(values)

@@ -9,7 +9,7 @@ from planc.diag.span import Span
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class WordPiece:
     """A stretch of a written word: its text without quotes, its offset in the source (-1 for a word that is put
     together), and how it is quoted."""
 
@@ -24,7 +24,7 @@ class Piece:
 class Written:
     """A word as it stands in a script. `items` are the words of an array, `NAME=(...)`."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[WordPiece, ...]
     span: Span
     items: tuple[Written, ...] | None = None
 
@@ -78,7 +78,7 @@ class If:
 
 
 @dataclass(frozen=True, slots=True)
-class Loop:
+class ShellLoop:
     """`for NAME in ITEMS`; `while` and `until` have neither."""
 
     name: str
@@ -98,7 +98,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ShellGroup:
     """`{ ... }`, or `( ... )`, whose variables end with it."""
 
     body: Steps
@@ -113,11 +113,11 @@ class Function:
     body: Steps
 
 
-Node: TypeAlias = Simple | Test | If | Loop | Case | Group | Function
+Node: TypeAlias = Simple | Test | If | ShellLoop | Case | ShellGroup | Function
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PipelineStep:
     """A pipeline, and how the one before it leads to it: `&&`, `||`, or nothing for always."""
 
     joined: str
@@ -125,4 +125,4 @@ class Step:
     pipeline: tuple[Node, ...]
 
 
-Steps: TypeAlias = tuple[Step, ...]
+Steps: TypeAlias = tuple[PipelineStep, ...]

@@ -16,7 +16,7 @@ from planc.frameworks.maxtext import CUSTOM, POLICIES
 from planc.interop.document import Document
 from planc.interop.fields import Field, noted, refused
 from planc.interop.ops import block_ops, existing, linear_layers, of_kind_saved
-from planc.interop.setup import CannotSayError, Quantized, Role, Shape, TrainingSetup
+from planc.interop.setup import CannotSayError, DecoderShape, Quantized, Role, TrainingSetup
 from planc.interop.shape import model_words
 from planc.interop.system import OMIT, System, Writer
 from planc.interop.values import Values
@@ -204,7 +204,7 @@ def _model(v: Values) -> str:
         raise v.refused(f"no model of the catalog is {name}; give one with --model", "model_name")
     if v.text("decoder_block") != "llama2":
         raise v.refused("only llama2's blocks are told from sizes; give the model with --model", "decoder_block")
-    shape = Shape(
+    shape = DecoderShape(
         layers=v.whole("base_num_decoder_layers"),
         embed=v.whole("base_emb_dim"),
         heads=v.whole("base_num_query_heads"),

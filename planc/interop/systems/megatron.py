@@ -17,7 +17,7 @@ from planc.frameworks.megatron import MODULES, VOCAB
 from planc.interop.document import Document, FieldValue
 from planc.interop.layer_patterns import even, layers_of_pattern, layout_of_stages, stages_of_layout
 from planc.interop.ops import existing, linear_layers
-from planc.interop.setup import ROLES, CannotSayError, Quantized, Role, Shape, TrainingSetup
+from planc.interop.setup import ROLES, CannotSayError, DecoderShape, Quantized, Role, TrainingSetup
 from planc.interop.shape import model_words
 from planc.interop.system import OMIT, System
 from planc.interop.systems.megatron_asserts import check_asserts
@@ -88,7 +88,7 @@ def _zero(v: Values) -> int:
     return 1 if v.flag("use_distributed_optimizer") else 0
 
 
-def _shape(v: Values) -> Shape:
+def _shape(v: Values) -> DecoderShape:
     """The decoder's sizes, with Megatron's rules for those that are not given."""
     embed, heads = v.needed("hidden_size"), v.needed("num_attention_heads")
     gated = v.flag("swiglu") or v.flag("quick_geglu")
@@ -98,7 +98,7 @@ def _shape(v: Values) -> Shape:
     experts = v.maybe_whole("num_experts", minimum=1) or 0
     dense = dense_layers(v) if experts else 0
     rotary, latent = _rotary(v), v.flag("multi_latent_attention")
-    return Shape(
+    return DecoderShape(
         layers=v.needed("num_layers"),
         embed=embed,
         heads=heads,
@@ -502,7 +502,7 @@ def _when(condition: bool, value: object = True) -> object:
     return value if condition else OMIT
 
 
-def _shape_of(s: TrainingSetup) -> Shape:
+def _shape_of(s: TrainingSetup) -> DecoderShape:
     if s.shape is None:
         raise CannotSayError("the model is not one whose sizes are Megatron's flags", "model")
     return s.shape
@@ -643,7 +643,7 @@ def _narrow(s: TrainingSetup) -> str:
     return one.method
 
 
-def _frequency(shape: Shape) -> str:
+def _frequency(shape: DecoderShape) -> str:
     return f"([0]*{shape.dense_layers}+[1]*{shape.layers - shape.dense_layers})"
 
 

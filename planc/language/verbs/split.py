@@ -55,7 +55,7 @@ def read(sentence: Sentence, draft: Draft) -> None:
         )
 
 
-class Pipeline(NamedTuple):
+class StageCounts(NamedTuple):
     """Stages of the pipeline, and the most that one rank holds, by the schedule and its arguments."""
 
     stages: int
@@ -63,25 +63,25 @@ class Pipeline(NamedTuple):
     order: tuple[str, ...] = ()
 
 
-def _pipeline(method: Node, schedule: Schedule, ranks: int, draft: Draft) -> Pipeline | None:
+def _pipeline(method: Node, schedule: Schedule, ranks: int, draft: Draft) -> StageCounts | None:
     args = method.node("args")
     arg = args.parts[0] if args is not None and args.parts else None
     if schedule.name == "csv":
         return _schedule_from_file(method, arg, ranks, draft)
     if arg is None:
-        return Pipeline(ranks * schedule.chunks, schedule.chunks)
+        return StageCounts(ranks * schedule.chunks, schedule.chunks)
     if isinstance(arg, Node) and arg.kind == "named" and schedule.free_chunks:
         word = arg.parts[0]
         assert isinstance(word, Word)
         known = draft.one_of(word, ("chunks",), "an argument")
         chunks = draft.integer(arg.parts[1]) if known else None
-        return Pipeline(ranks * chunks, chunks) if chunks else None
+        return StageCounts(ranks * chunks, chunks) if chunks else None
     takes = "only `chunks = N`" if schedule.free_chunks else "no argument"
     draft.report("E0108", arg.span, f"`{schedule.name}` takes {takes}")
     return None
 
 
-def _schedule_from_file(method: Node, arg: Node | Word | None, ranks: int, draft: Draft) -> Pipeline | None:
+def _schedule_from_file(method: Node, arg: Node | Word | None, ranks: int, draft: Draft) -> StageCounts | None:
     """A schedule from a file."""
     if not isinstance(arg, Word) or arg.kind != "STRING":
         example = 'such as csv("schedule.csv")'
@@ -93,12 +93,12 @@ def _schedule_from_file(method: Node, arg: Node | Word | None, ranks: int, draft
     return None if order is None else _of_order(order)
 
 
-def _of_order(order: tuple[str, ...]) -> Pipeline:
+def _of_order(order: tuple[str, ...]) -> StageCounts:
     """The pipeline of each rank's row of actions."""
     from planc.pipeline import csv_schedule
 
     held = [csv_schedule.stages(order, rank) for rank in range(len(order))]
-    return Pipeline(sum(map(len, held)), max(map(len, held)), order)
+    return StageCounts(sum(map(len, held)), max(map(len, held)), order)
 
 
 def even(layers: int, count: int) -> tuple[tuple[int, int], ...]:

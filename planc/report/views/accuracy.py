@@ -7,7 +7,7 @@ from functools import cache
 from planc.calibration.bundled import bundled
 from planc.calibration.intervals import uncertainty
 from planc.picture.units import gib, percent, seconds
-from planc.report.data import Data, Subject
+from planc.report.data import Data, PageSubject
 
 CHIPS = {
     "a100": "A100-80",
@@ -62,7 +62,7 @@ def _errors() -> dict[str, Errors]:
     return {e["group"]: Errors(**e) for e in bundled("accuracy.json")["held_out"]}
 
 
-def accuracy(subject: Subject) -> Accuracy:
+def accuracy(subject: PageSubject) -> Accuracy:
     """The classes of published runs that `subject` belongs to, the narrowest first."""
     plan = subject.costed.sharded.plan
     kind = "experts" if "experts" in plan.model.sizes else "dense"

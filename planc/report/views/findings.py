@@ -19,7 +19,7 @@ class Finding(Data):
     """Title of the edit that removes it; empty without one."""
 
 
-class TargetAnswer(Data):
+class TargetFinding(Data):
     """A target's answer to the plan."""
 
     target: str
@@ -31,7 +31,7 @@ class Findings(Data):
     """Findings view."""
 
     findings: tuple[Finding, ...]
-    targets: tuple[TargetAnswer, ...]
+    targets: tuple[TargetFinding, ...]
     summary: str
 
 
@@ -51,7 +51,7 @@ def findings(examined: Examined) -> Findings:
         for d in report.diagnostics
     )
     targets = tuple(
-        TargetAnswer(
+        TargetFinding(
             target=t.target,
             lowers=t.lowers,
             refusals=tuple(f"{r.code} at line {r.line}: {r.message}" for r in t.refusals),

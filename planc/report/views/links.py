@@ -9,10 +9,10 @@ from math import hypot
 from planc.costing import CostedPlan
 from planc.costing.routes.busy import seconds_of_arcs
 from planc.graph import MachineLinks, machine_links
-from planc.picture.charts import Part, legend
+from planc.picture.charts import BarPart, legend
 from planc.picture.marks import Circle, Mark, Path, Picture, Rect, Text, clipped
 from planc.picture.units import seconds
-from planc.report.data import Data, Subject
+from planc.report.data import Data, PageSubject
 
 MOST_CHIPS = 144
 """Chips that are drawn at most; of larger machines whole nodes are drawn until there are so many."""
@@ -31,7 +31,7 @@ BUSIEST = 8
 Place = tuple[float, float]
 
 
-class Point(Data):
+class DrawnPoint(Data):
     """A chip, card, switch or host of the machine."""
 
     name: str
@@ -46,7 +46,7 @@ class Point(Data):
     """True if a picture for a telephone has it too."""
 
 
-class Cable(Data):
+class DrawnLink(Data):
     """One link between two of the points, by their numbers, with the seconds of a step in which the collectives over
     each axis send on it, of the busier way."""
 
@@ -66,8 +66,8 @@ class Links(Data):
     machine: str
     chips: int
     """Chips of the machine."""
-    points: tuple[Point, ...]
-    cables: tuple[Cable, ...]
+    points: tuple[DrawnPoint, ...]
+    cables: tuple[DrawnLink, ...]
     axes: tuple[str, ...]
     """The groups of axes that send, each in a colour."""
     busiest: tuple[int, ...]
@@ -75,7 +75,7 @@ class Links(Data):
     summary: str
 
 
-def links(subject: Subject) -> Links | None:
+def links(subject: PageSubject) -> Links | None:
     """The links of the machine of `subject` with its axes on them; None for a machine that is not written as links."""
     cluster = subject.costed.sharded.plan.cluster
     return None if cluster.own_graph is None else links_of(machine_links(cluster), subject.costed)
@@ -87,7 +87,7 @@ def links_of(machine: MachineLinks, costed: CostedPlan | None = None) -> Links:
     number = {v: i for i, v in enumerate(drawn)}
     on_switches = not any(v.place for v in machine.vertices)
     points = tuple(
-        Point(
+        DrawnPoint(
             name=machine.vertices[v].name,
             kind=machine.vertices[v].kind,
             device=machine.vertices[v].device,
@@ -100,7 +100,7 @@ def links_of(machine: MachineLinks, costed: CostedPlan | None = None) -> Links:
     kept = [i for i, c in enumerate(machine.cables) if c.source in number and c.target in number]
     ends = [(number[machine.cables[i].source], number[machine.cables[i].target]) for i in kept]
     cables = tuple(
-        Cable(one=one, other=other, seconds=each)
+        DrawnLink(one=one, other=other, seconds=each)
         for (one, other), each in zip(ends, _seconds(costed, kept), strict=True)
     )
     busiest = sorted((i for i, c in enumerate(cables) if c.seconds), key=lambda i: -cables[i].busy_s)[:BUSIEST]
@@ -122,7 +122,7 @@ def picture(data: Links, width: float) -> Picture:
     shown = {*drawn}
     cables = [c for c in data.cables if c.one in shown and c.other in shown]
     places, height = _on_grid(data, drawn, width) or _in_rows(data, drawn, cables, width)
-    marks, top = legend([Part(f"axis{i % COLOURS}", axis) for i, axis in enumerate(data.axes)], width)
+    marks, top = legend([BarPart(f"axis{i % COLOURS}", axis) for i, axis in enumerate(data.axes)], width)
     chips = sum(data.points[i].device >= 0 for i in drawn)
     if chips < data.chips:
         marks.append(Text(0, top + 8, f"{chips} of {data.chips:,} chips", "small"))
@@ -205,7 +205,7 @@ def _seconds(costed: CostedPlan | None, cables: Sequence[int]) -> list[dict[str,
     return found
 
 
-def _summary(links: MachineLinks, points: Sequence[Point], busiest: Cable | None) -> str:
+def _summary(links: MachineLinks, points: Sequence[DrawnPoint], busiest: DrawnLink | None) -> str:
     chips = len(links.devices)
     if busiest is None:
         return f"{chips:,} chips."
@@ -218,7 +218,7 @@ def _summary(links: MachineLinks, points: Sequence[Point], busiest: Cable | None
 
 
 def _in_rows(
-    data: Links, drawn: Sequence[int], cables: Sequence[Cable], width: float
+    data: Links, drawn: Sequence[int], cables: Sequence[DrawnLink], width: float
 ) -> tuple[dict[int, Place], float]:
     """Chips on a line in order of rank, switches inside of nodes below it, cards, leaves and spines above."""
     near: dict[int, list[int]] = defaultdict(list)
@@ -300,7 +300,7 @@ def _row_names(data: Links, drawn: Sequence[int], at: Mapping[int, Place]) -> It
         yield Text(0, y + 4, ", ".join(kinds), "small halo")
 
 
-def _line(data: Links, cable: Cable, at: Mapping[int, Place], px: float) -> Iterator[Mark]:
+def _line(data: Links, cable: DrawnLink, at: Mapping[int, Place], px: float) -> Iterator[Mark]:
     """The lines of one link, side by side: one for each axis that sends over it."""
     (x1, y1), (x2, y2) = at[cable.one], at[cable.other]
     length = hypot(x2 - x1, y2 - y1) or 1.0
@@ -327,7 +327,7 @@ def _path(x1: float, y1: float, x2: float, y2: float, bent: bool) -> str:
     return f"M{x1:.1f} {y1:.1f}Q{(x1 + x2) / 2:.1f} {y1 - min(60.0, 0.2 * abs(x2 - x1)):.1f} {x2:.1f} {y2:.1f}"
 
 
-def _point(point: Point, place: Place, *, roomy: bool, named: bool) -> Iterator[Mark]:
+def _point(point: DrawnPoint, place: Place, *, roomy: bool, named: bool) -> Iterator[Mark]:
     """The mark of a point, large with its number where it is `roomy`; a switch or card with its name if `named`."""
     x, y = place
     if point.kind in ("chip", "die"):

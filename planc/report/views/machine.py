@@ -9,16 +9,16 @@ from planc.costing.machine.collective_time import transfer_s
 from planc.costing.machine.group import device_group
 from planc.costing.machine.topology import torus_dims
 from planc.ir.plan import Plan
-from planc.picture.marks import Line, Mark, Picture, Rect, Text, clipped, text_px
+from planc.picture.marks import Mark, Picture, Rect, StraightLine, Text, clipped, text_px
 from planc.picture.units import rate, seconds
-from planc.report.data import Data, Subject
+from planc.report.data import Data, PageSubject
 from planc.report.views.traffic import Traffic
 
 GATHERED_BYTES = 1e9
 """Bytes of a gather that shows what the links of an axis carry: so many that latencies do not count."""
 
 
-class Level(Data):
+class MachineLevel(Data):
     """A level of the machine: blocks of `inner` neighbouring devices meet in blocks of `outer`. On a machine that is
     written as links, the busiest link of an axis."""
 
@@ -47,19 +47,19 @@ class MeshAxis(Data):
     """The torus dimensions that it lies on; empty elsewhere."""
 
 
-class Machine(Data):
+class MachineView(Data):
     """Machine view."""
 
     devices: int
     nodes: int
     chip: str
-    levels: tuple[Level, ...]
+    levels: tuple[MachineLevel, ...]
     axes: tuple[MeshAxis, ...]
     busiest: str
     summary: str
 
 
-def machine(subject: Subject, traffic: Traffic) -> Machine:
+def machine(subject: PageSubject, traffic: Traffic) -> MachineView:
     """The levels of the machine of `subject` and the axes on them; `traffic` tells which level is busiest."""
     costed = subject.costed
     plan = costed.sharded.plan
@@ -92,7 +92,7 @@ def machine(subject: Subject, traffic: Traffic) -> Machine:
         else "Nothing is sent."
     )
     crossed = "the busiest link that its groups use" if own else "the outermost level that its groups cross"
-    return Machine(
+    return MachineView(
         devices=plan.mesh.devices,
         nodes=plan.cluster.count,
         chip=plan.cluster.chip.name,
@@ -103,7 +103,7 @@ def machine(subject: Subject, traffic: Traffic) -> Machine:
     )
 
 
-def _busiest_links(plan: Plan, traffic: Traffic) -> Iterator[Level]:
+def _busiest_links(plan: Plan, traffic: Traffic) -> Iterator[MachineLevel]:
     """The busiest link of each axis of the mesh on a machine that is written as links, with what each device gathers
     over it, and the transfers of groups that reach no further than the axis."""
     busy: dict[str, list[tuple[float, float]]] = {}
@@ -113,7 +113,7 @@ def _busiest_links(plan: Plan, traffic: Traffic) -> Iterator[Level]:
         group = device_group(plan.mesh, plan.cluster, (axis.name,))
         gathered_s = transfer_s("all_gather", GATHERED_BYTES, group)
         mine = busy.get(axis.name, [])
-        yield Level(
+        yield MachineLevel(
             name=group.level,
             what=f"busiest link of {axis.name}",
             inner=axis.stride,
@@ -131,17 +131,17 @@ def _outermost(plan: Plan, names: Iterable[str]) -> str:
     return max((m for name in names for m in covered.get(name, (name,))), key=lambda m: plan.mesh.axis(m).stride)
 
 
-def _levels(plan: Plan, busy: dict[str, tuple[float, float]]) -> list[Level]:
+def _levels(plan: Plan, busy: dict[str, tuple[float, float]]) -> list[MachineLevel]:
     cluster, chip = plan.cluster, plan.cluster.chip
     total = plan.mesh.devices
-    found: list[Level] = []
+    found: list[MachineLevel] = []
 
     def add(name: str, what: str, outer: int, bytes_per_s: float) -> None:
         inner = found[-1].outer if found else 1
         time_s, exposed_s = busy.get(name, (0.0, 0.0))
         if outer > inner or time_s:
             found.append(
-                Level(
+                MachineLevel(
                     name=name,
                     what=what,
                     inner=inner,
@@ -177,7 +177,7 @@ def _torus(plan: Plan) -> dict[str, str]:
     }
 
 
-def picture(data: Machine, width: float) -> Picture:
+def picture(data: MachineView, width: float) -> Picture:
     """Stretches of device numbers on a scale of powers of two: levels above, axes of `data` below."""
     narrow = width < 500
     left = 62.0 if narrow else 84.0
@@ -197,7 +197,7 @@ def picture(data: Machine, width: float) -> Picture:
     marks: list[Mark] = []
     for power in range(round(reach) + 1):
         x = px(2**power)
-        marks.append(Line(x, 2, x, bottom, "grid"))
+        marks.append(StraightLine(x, 2, x, bottom, "grid"))
         every = 3 if reach > 10 or narrow else 1
         if power == round(reach) or (power % every == 0 and round(reach) - power >= every):
             marks.append(Text(x, bottom + 14, f"{2**power:,}", "small", "middle"))
@@ -211,7 +211,7 @@ def picture(data: Machine, width: float) -> Picture:
     return Picture(width, bottom + 36, "Where the mesh axes lie in the machine", data.summary, tuple(marks))
 
 
-def _level_text(level: Level) -> str:
+def _level_text(level: MachineLevel) -> str:
     return f"{level.name}|{rate(level.bytes_per_s, 'B')}"
 
 

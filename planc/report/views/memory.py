@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from planc.picture.charts import Bar, Limit, Part, stacked_bars
+from planc.picture.charts import Bar, BarPart, Limit, stacked_bars
 from planc.picture.marks import Picture
 from planc.picture.units import gib
-from planc.report.data import Data, Subject
+from planc.report.data import Data, PageSubject
 from planc.report.parts import MEMORY_PARTS as PARTS
 
 
-class Parts(Data):
+class MemoryParts(Data):
     """GiB of each part; they sum to the total."""
 
     params: float
@@ -26,7 +26,7 @@ class Parts(Data):
         return [getattr(self, part.css) for part in PARTS]
 
     @property
-    def largest(self) -> Part:
+    def largest(self) -> BarPart:
         """The part with the most GiB."""
         return max(PARTS, key=lambda part: getattr(self, part.css))
 
@@ -38,11 +38,11 @@ class Stage(Data):
     layers: int
     ranks: int
     total_gib: float
-    parts_gib: Parts
+    parts_gib: MemoryParts
     peak_at: str
 
 
-class Memory(Data):
+class MemoryView(Data):
     """Memory view."""
 
     capacity_gib: float
@@ -57,7 +57,7 @@ class Memory(Data):
         return self.stages[self.fullest]
 
 
-def memory(subject: Subject) -> Memory:
+def memory(subject: PageSubject) -> MemoryView:
     """The memory of every stage of a costed plan, `subject`."""
     used = subject.costed.memory
     stages = tuple(
@@ -66,7 +66,7 @@ def memory(subject: Subject) -> Memory:
             layers=s.layers,
             ranks=s.ranks,
             total_gib=s.per_device_gib.total,
-            parts_gib=Parts(**{p.css: getattr(s.per_device_gib, p.css) for p in PARTS}),
+            parts_gib=MemoryParts(**{p.css: getattr(s.per_device_gib, p.css) for p in PARTS}),
             peak_at=s.peak_at,
         )
         for s in used.stages
@@ -76,7 +76,7 @@ def memory(subject: Subject) -> Memory:
     spare = used.capacity_gib - worst.total_gib
     room = f"{gib(spare)} GiB are free" if spare >= 0 else f"{gib(-spare)} GiB too much"
     where = f"Stage {worst.stage} is fullest" if len(stages) > 1 else "Every device holds as much"
-    return Memory(
+    return MemoryView(
         capacity_gib=used.capacity_gib,
         usable_gib=used.usable_gib,
         fullest=stages.index(worst),
@@ -87,7 +87,7 @@ def memory(subject: Subject) -> Memory:
     )
 
 
-def picture(data: Memory, width: float) -> Picture:
+def picture(data: MemoryView, width: float) -> Picture:
     """Stacked bars of `data`, a stage each, in a picture of `width` pixels."""
     rows = [
         Bar(

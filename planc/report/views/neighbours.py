@@ -14,7 +14,7 @@ from planc.language.verbs.split import even
 from planc.picture.charts import DivergingRow, diverging_bars
 from planc.picture.marks import Picture
 from planc.picture.units import gib, percent, seconds
-from planc.report.data import Data, Subject
+from planc.report.data import Data, PageSubject
 from planc.schedules import schedules
 from planc.sharding.propagate import propagate
 
@@ -58,7 +58,7 @@ class Neighbours(Data):
     summary: str
 
 
-class Change(NamedTuple):
+class NeighbourChange(NamedTuple):
     """A changed plan, the change in words, the sentence, and the line that it replaces."""
 
     plan: Plan
@@ -67,7 +67,7 @@ class Change(NamedTuple):
     line: int
 
 
-def neighbours(subject: Subject) -> Neighbours:
+def neighbours(subject: PageSubject) -> Neighbours:
     """Plans one decision away from that of `subject`."""
     costed = subject.costed
     plan, here = costed.sharded.plan, costed.memory.per_device_gib.total
@@ -117,9 +117,9 @@ def _costed(plan: Plan, costed: CostedPlan) -> CostedPlan | None:
         return None
 
 
-def spread(found: list[Change], most: int) -> list[Change]:
+def spread(found: list[NeighbourChange], most: int) -> list[NeighbourChange]:
     """At most `most` of the changes `found`: of every kind of sentence the first ones, in turn."""
-    kinds: dict[str, list[Change]] = {}
+    kinds: dict[str, list[NeighbourChange]] = {}
     for change in found:
         kinds.setdefault(change.sentence.split()[0], []).append(change)
     rounds = [of[i] for i in range(most) for of in kinds.values() if i < len(of)]
@@ -127,7 +127,7 @@ def spread(found: list[Change], most: int) -> list[Change]:
     return [c for c in found if id(c) in chosen]
 
 
-def changes(plan: Plan) -> Iterator[Change]:
+def changes(plan: Plan) -> Iterator[NeighbourChange]:
     """Every plan that differs from `plan` in one decision: recompute, microbatch, gather, store, schedule, mesh."""
     yield from _recompute(plan)
     yield from _microbatch(plan)
@@ -137,7 +137,7 @@ def changes(plan: Plan) -> Iterator[Change]:
     yield from _mesh(plan)
 
 
-def _recompute(plan: Plan) -> Iterator[Change]:
+def _recompute(plan: Plan) -> Iterator[NeighbourChange]:
     now, line = plan.recompute, plan.recompute.cause.span.line if plan.recompute.cause else 0
     choices: list[tuple[str, ...]] = [(), ("attention.core",), ("blocks",)]
     for ops in choices:
@@ -145,20 +145,20 @@ def _recompute(plan: Plan) -> Iterator[Change]:
             continue
         text = f"recompute {', '.join(ops) or 'none'}"
         change = f"recompute {'nothing' if not ops else 'whole blocks' if ops == ('blocks',) else ops[0] + ' only'}"
-        yield Change(replace(plan, recompute=Recompute(ops=ops, cause=now.cause)), change, text, line)
+        yield NeighbourChange(replace(plan, recompute=Recompute(ops=ops, cause=now.cause)), change, text, line)
 
 
-def _microbatch(plan: Plan) -> Iterator[Change]:
+def _microbatch(plan: Plan) -> Iterator[NeighbourChange]:
     batch = plan.batch
     now = batch.microbatch_sequences
     for m in (now * 2, now // 2):
         if m and batch.sequences % (plan.data_parallel * m) == 0 and m != now:
             text = f"batch {batch.sequences} x {batch.sequence_tokens} tokens microbatch {m}"
             changed = replace(plan, batch=replace(batch, microbatch_sequences=m))
-            yield Change(changed, f"microbatch of {m} instead of {now}", text, batch.cause.span.line)
+            yield NeighbourChange(changed, f"microbatch of {m} instead of {now}", text, batch.cause.span.line)
 
 
-def _gather(plan: Plan) -> Iterator[Change]:
+def _gather(plan: Plan) -> Iterator[NeighbourChange]:
     if not plan.store("params"):
         return
     cause = plan.gather.cause if plan.gather else plan.mesh.cause
@@ -166,10 +166,12 @@ def _gather(plan: Plan) -> Iterator[Change]:
     for per in ("pass", "microbatch", "step"):
         if per != plan.gather_per and (per != "microbatch" or plan.microbatches > 1):
             gather = Gather(per=per, bucket=plan.bucket_layers, cause=cause)
-            yield Change(replace(plan, gather=gather), f"gather parameters per {per}", f"gather params per {per}", line)
+            yield NeighbourChange(
+                replace(plan, gather=gather), f"gather parameters per {per}", f"gather params per {per}", line
+            )
 
 
-def _schedule(plan: Plan) -> Iterator[Change]:
+def _schedule(plan: Plan) -> Iterator[NeighbourChange]:
     split = plan.split
     if split is None or split.order or plan.pipeline == 1:
         return
@@ -182,12 +184,12 @@ def _schedule(plan: Plan) -> Iterator[Change]:
             continue
         text = f"{name}(chunks = {chunks})" if known.free_chunks else name
         made = replace(split, schedule=name, chunks=chunks, stages=even(layers, stages))
-        yield Change(
+        yield NeighbourChange(
             replace(plan, split=made), f"pipeline as {text}", f"split layers over {split.axis} as {text}", line
         )
 
 
-def _store(plan: Plan) -> Iterator[Change]:
+def _store(plan: Plan) -> Iterator[NeighbourChange]:
     """One kind of state more divided over the data-parallel axes, or one less."""
     axes = plan.store("optimizer") or plan.data_axes
     if not axes or any(s.region for s in plan.stores):
@@ -199,16 +201,18 @@ def _store(plan: Plan) -> Iterator[Change]:
         store = Store(noun=whole[0], axes=axes, cause=plan.mesh.cause)
         text = f"store {whole[0]} over {', '.join(axes)}"
         name = {"params": "parameters", "grads": "gradients"}.get(whole[0], whole[0])
-        yield Change(replace(plan, stores=(*plan.stores, store)), f"divide {name} over {', '.join(axes)} too", text, 0)
+        yield NeighbourChange(
+            replace(plan, stores=(*plan.stores, store)), f"divide {name} over {', '.join(axes)} too", text, 0
+        )
     if divided and divided[0] == "params":
         stores = tuple(s for s in plan.stores if s.noun != "params")
         rest = ", ".join(n for n in NOUNS if n != "params" and plan.store(n))
         line = next((s.cause.span.line for s in plan.stores if s.noun == "params"), 0)
         text = f"store {rest} over {', '.join(axes)}" if rest else "store params"
-        yield Change(replace(plan, stores=stores, gather=None), "keep parameters whole", text, line)
+        yield NeighbourChange(replace(plan, stores=stores, gather=None), "keep parameters whole", text, line)
 
 
-def _mesh(plan: Plan) -> Iterator[Change]:
+def _mesh(plan: Plan) -> Iterator[NeighbourChange]:
     """A factor of two moved from one axis to another."""
     sizes = plan.mesh.sizes
     covered = {name for view in plan.mesh.views for name in view.of}
@@ -222,7 +226,7 @@ def _mesh(plan: Plan) -> Iterator[Change]:
                 text = "mesh " + " > ".join(f"{name} {n}" for name, n in changed.items())
                 before = f"{sizes[target]} and {sizes[source]}"
                 change = f"{target} {changed[target]} and {source} {changed[source]} instead of {before}"
-                yield Change(made, change, text, plan.mesh.cause.span.line)
+                yield NeighbourChange(made, change, text, plan.mesh.cause.span.line)
 
 
 def _resized(plan: Plan, sizes: dict[str, int]) -> Plan | None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from planc.costing.memory.peak import GIB
 from planc.costing.step.memory_over_step import held_by_rank, sizes_over_time
 from planc.picture.charts import legend
-from planc.picture.marks import Circle, Line, Mark, Path, Picture, Text, text_px
+from planc.picture.marks import Circle, Mark, Path, Picture, StraightLine, Text, text_px
 from planc.picture.scales import Scale, tick_text
 from planc.picture.units import gib, seconds
 from planc.pipeline.actions import KINDS, Action
 from planc.pipeline.simulate import ActionSpan
-from planc.report.data import Data, Subject
+from planc.report.data import Data, PageSubject
 from planc.report.parts import MEMORY_PARTS as PARTS
-from planc.report.views.memory import Memory, Parts
-from planc.report.views.timeline import US, Timeline
+from planc.report.views.memory import MemoryParts, MemoryView
+from planc.report.views.timeline import US, TimelineView
 
 MOST_POINTS = 600
 """Points of the curve; of more, the fullest of each stretch."""
@@ -30,7 +30,7 @@ class OverStep(Data):
 
     stage: int
     capacity_gib: float
-    at_peak_gib: Parts
+    at_peak_gib: MemoryParts
     peak_s: float
     peak_gib: float
     peak_at: str
@@ -47,7 +47,7 @@ class OverStep(Data):
         return sum(parts)
 
 
-def over_step(subject: Subject, memory: Memory, timeline: Timeline) -> OverStep:
+def over_step(subject: PageSubject, memory: MemoryView, timeline: TimelineView) -> OverStep:
     """Memory over the step of the fullest stage of `subject`: `timeline` has the actions, `memory` the parts."""
     worst, row = memory.worst, timeline.ranks[memory.worst.stage]
     spans = [
@@ -109,7 +109,7 @@ def _level(point: tuple[float, float]) -> float:
     return point[1]
 
 
-def _message(stage: int, parts: Parts, peak_s: float, moment: str, staged: bool) -> str:
+def _message(stage: int, parts: MemoryParts, peak_s: float, moment: str, staged: bool) -> str:
     total = sum(parts.values)
     largest = sorted(PARTS, key=lambda p: -getattr(parts, p.css))[:3]
     of = ", ".join(f"{p.name} {gib(getattr(parts, p.css))}" for p in largest)
@@ -131,7 +131,7 @@ def picture(data: OverStep, width: float) -> Picture:
     up = Scale(0, max(data.capacity_gib, data.peak_gib) * 1.02, bottom, top)
     for tick in up.ticks(5):
         y = up.px(tick)
-        marks += [Line(left, y, width - 10, y, "grid"), Text(left - 6, y + 4, tick_text(tick), "small", "end")]
+        marks += [StraightLine(left, y, width - 10, y, "grid"), Text(left - 6, y + 4, tick_text(tick), "small", "end")]
     for tick in across.ticks(8 if width > 500 else 4):
         marks.append(Text(across.px(tick), bottom + 16, tick_text(tick), "small", "middle"))
     marks += [
@@ -141,7 +141,7 @@ def picture(data: OverStep, width: float) -> Picture:
     marks += _areas(data, across, up)
     y = up.px(data.capacity_gib)
     name = f"{gib(data.capacity_gib)} GiB of a device"
-    marks += [Line(left, y, width - 10, y, "limit"), Text(width - 10, y - 5, name, "limit-text halo", "end")]
+    marks += [StraightLine(left, y, width - 10, y, "limit"), Text(width - 10, y - 5, name, "limit-text halo", "end")]
     marks += _peak(data, across, up, width)
     return Picture(width, bottom + 38, "Memory of the fullest device over the step", data.summary, tuple(marks))
 

@@ -9,10 +9,10 @@ from planc.costing.compute.section import op_s
 from planc.costing.machine.rates import memory_bytes_per_s, peak_flops_per_s
 from planc.ir.hardware import Chip
 from planc.ir.plan import Plan
-from planc.picture.marks import Circle, Line, Mark, Path, Picture, Text, text_px
+from planc.picture.marks import Circle, Mark, Path, Picture, StraightLine, Text, text_px
 from planc.picture.scales import LogScale
 from planc.picture.units import percent, rate, seconds
-from planc.report.data import Data, Subject
+from planc.report.data import Data, PageSubject
 from planc.sharding.stage_assignment import microbatches_each, sections_on
 
 MOST_NAMES = 7
@@ -31,7 +31,7 @@ class OpPoint(Data):
     """Seconds of a step: forward and backward of every copy and microbatch on the slowest stage."""
 
 
-class Bound(Data):
+class RooflineFigure(Data):
     """A closed form: a figure of the plan beside the limit where transfers take as long as the matmuls."""
 
     axis: str
@@ -52,7 +52,7 @@ class Roofline(Data):
     bytes_per_s: float
     """Memory rate that kernels reach on one device."""
     ops: tuple[OpPoint, ...]
-    bounds: tuple[Bound, ...]
+    bounds: tuple[RooflineFigure, ...]
     summary: str
 
     @property
@@ -61,7 +61,7 @@ class Roofline(Data):
         return self.flops_per_s / self.bytes_per_s
 
 
-def roofline(subject: Subject) -> Roofline:
+def roofline(subject: PageSubject) -> Roofline:
     """The ops of the slowest stage of `subject`, the longest first, and the plan's closed forms."""
     sharded, plan = subject.costed.sharded, subject.costed.sharded.plan
     chip, dtype = plan.cluster.chip, plan.precision.compute
@@ -89,7 +89,7 @@ def roofline(subject: Subject) -> Roofline:
         bytes_per_s=memory_rate,
         ops=tuple(points),
         bounds=tuple(
-            Bound(axis=b.axis, has=b.has, limit=b.limit, side=b.side, by_compute=b.by_compute, what=b.what)
+            RooflineFigure(axis=b.axis, has=b.has, limit=b.limit, side=b.side, by_compute=b.by_compute, what=b.what)
             for b in bounds(plan)
         ),
         summary=_message(points, peak / memory_rate, chip.name),
@@ -125,10 +125,13 @@ def picture(data: Roofline, width: float) -> Picture | None:
     marks: list[Mark] = []
     for tick in up.ticks():
         y = up.px(tick)
-        marks += [Line(left, y, width - 12, y, "grid"), Text(left - 6, y + 4, rate(tick, "FLOP"), "small", "end")]
+        marks += [
+            StraightLine(left, y, width - 12, y, "grid"),
+            Text(left - 6, y + 4, rate(tick, "FLOP"), "small", "end"),
+        ]
     for tick in across.ticks():
         x = across.px(tick)
-        marks += [Line(x, top, x, bottom, "grid"), Text(x, bottom + 16, f"{tick:,.6g}", "small", "middle")]
+        marks += [StraightLine(x, top, x, bottom, "grid"), Text(x, bottom + 16, f"{tick:,.6g}", "small", "middle")]
     marks.append(Text(width - 12, bottom + 32, "FLOPs for each byte of device memory", "small", "end"))
     ridge_x, roof_y = across.px(data.ridge), up.px(data.flops_per_s)
     low = max(across.low, up.low / data.bytes_per_s)

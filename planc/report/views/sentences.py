@@ -8,7 +8,7 @@ from planc.checks.cost.e0801_expect import COMPARE, measure, shown
 from planc.costing.costed import CostedPlan
 from planc.costing.explain import explain
 from planc.picture.units import percent
-from planc.report.data import Data, Subject
+from planc.report.data import Data, PageSubject
 from planc.report.parts import MEMORY_PARTS as PARTS
 
 
@@ -28,7 +28,7 @@ class Held(Data):
     gib: float
 
 
-class Line(Data):
+class PlanLine(Data):
     """A line of the plan's file. Lines without a sentence have no costs."""
 
     line: int
@@ -52,7 +52,7 @@ class Sentences(Data):
     """The plan's text with its costs. Seconds of all lines and `other_s` sum to the step."""
 
     file: str
-    lines: tuple[Line, ...]
+    lines: tuple[PlanLine, ...]
     other: tuple[Item, ...]
     """Seconds that no sentence asks for."""
     other_s: float
@@ -62,7 +62,7 @@ class Sentences(Data):
     summary: str
 
 
-def sentences(subject: Subject) -> Sentences:
+def sentences(subject: PageSubject) -> Sentences:
     """Cost of each line of the plan of `subject`."""
     examined, costed = subject.examined, subject.costed
     plan, built = costed.sharded.plan, examined.built
@@ -91,7 +91,7 @@ def sentences(subject: Subject) -> Sentences:
     expected = _expectations(costed)
     step_s = costed.step.time_s
     lines = tuple(
-        Line(
+        PlanLine(
             line=n,
             text=text,
             sentence=n in written,
@@ -138,7 +138,7 @@ def _expectations(costed: CostedPlan) -> dict[int, str]:
     return found
 
 
-def _written_lines(subject: Subject) -> dict[int, str]:
+def _written_lines(subject: PageSubject) -> dict[int, str]:
     """Verb of the sentence on each line of the plan's own file."""
     built, file = subject.examined.built, subject.costed.sharded.plan.file
     found: dict[int, str] = {}
@@ -149,7 +149,7 @@ def _written_lines(subject: Subject) -> dict[int, str]:
     return found
 
 
-def _memory_by_line(subject: Subject, first_line: dict[str, int]) -> dict[int, list[Held]]:
+def _memory_by_line(subject: PageSubject, first_line: dict[str, int]) -> dict[int, list[Held]]:
     """GiB of the fullest device by the sentence that decides on them."""
     plan, parts = subject.costed.sharded.plan, subject.costed.memory.worst.per_device_gib
     home = {"params": "model", "grads": "model", "optimizer": "optimizer", "comm_buffers": "mesh", "reserve": "cluster"}

@@ -9,9 +9,9 @@ from planc.compare.shard_intervals import Runs, StoredLayout, stored_layout
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.mesh import Axis
 from planc.ir.sharding import ParamSharding, Sharded
-from planc.picture.marks import Line, Mark, Picture, Rect, Text, clipped
+from planc.picture.marks import Mark, Picture, Rect, StraightLine, Text, clipped
 from planc.picture.units import count, size
-from planc.report.data import Data, Subject
+from planc.report.data import Data, PageSubject
 
 MOST_CARDS = 6
 """Tensors that the picture draws: those with the most elements, one of each layout."""
@@ -39,7 +39,7 @@ class AxisPlace(Data):
     stride: int
 
 
-class Tensor(Data):
+class ShardedTensors(Data):
     """Parameters of one layout and shape; `copies` of each lie in the model."""
 
     names: tuple[str, ...]
@@ -66,11 +66,11 @@ class Shards(Data):
 
     devices: int
     axes: dict[str, AxisPlace]
-    tensors: tuple[Tensor, ...]
+    tensors: tuple[ShardedTensors, ...]
     summary: str
 
 
-def shards(subject: Subject) -> Shards:
+def shards(subject: PageSubject) -> Shards:
     """The parameters of `subject` by layout, the largest first."""
     costed = subject.costed
     sharded, plan = costed.sharded, costed.sharded.plan
@@ -95,7 +95,9 @@ def shards(subject: Subject) -> Shards:
     )
 
 
-def _tensor(sharded: Sharded, params: list[ParamSharding], layout: StoredLayout, others: tuple[object, ...]) -> Tensor:
+def _tensor(
+    sharded: Sharded, params: list[ParamSharding], layout: StoredLayout, others: tuple[object, ...]
+) -> ShardedTensors:
     plan, first = sharded.plan, params[0]
     shape = sharded.model.shape(first.param)
     dims = first.param.shape_dims
@@ -108,7 +110,7 @@ def _tensor(sharded: Sharded, params: list[ParamSharding], layout: StoredLayout,
     )
     dtype = plan.store_dtype("params", first.param.region)
     grads, optimizer = ((*map(str, names),) if isinstance(names, tuple) else () for names in others)
-    return Tensor(
+    return ShardedTensors(
         names=tuple(p.param.name for p in params),
         copies=sharded.model.copies(first.param),
         shape=shape,
@@ -174,7 +176,7 @@ def picture(data: Shards, width: float) -> Picture:
     return Picture(width, height, "Shard map: the slice of device 0", data.summary, tuple(marks))
 
 
-def _card(data: Shards, tensor: Tensor, x: float, y: float, width: float) -> list[Mark]:
+def _card(data: Shards, tensor: ShardedTensors, x: float, y: float, width: float) -> list[Mark]:
     shape = tensor.shape if len(tensor.shape) > 1 else (tensor.shape[0], 1)
     box_w, box_h = (width if len(tensor.shape) > 1 else 60.0), 96.0
     top = y + 38
@@ -202,10 +204,10 @@ def _card(data: Shards, tensor: Tensor, x: float, y: float, width: float) -> lis
     )
     for i in range(1, min(_cuts(data, tensor, at_rows), MOST_LINES)):
         line = top + i / _cuts(data, tensor, at_rows) * box_h
-        marks.append(Line(x, line, x + box_w, line, "cut"))
+        marks.append(StraightLine(x, line, x + box_w, line, "cut"))
     for i in range(1, min(_cuts(data, tensor, at_columns), MOST_LINES)):
         line = x + i / _cuts(data, tensor, at_columns) * box_w
-        marks.append(Line(line, top, line, top + box_h, "cut"))
+        marks.append(StraightLine(line, top, line, top + box_h, "cut"))
     marks.append(Rect(x, top, box_w, box_h, "outline"))
     copies = f"one in each of {tensor.copies:,} layers" if tensor.copies > 1 else "one in the model"
     marks += [
@@ -220,14 +222,14 @@ def _card(data: Shards, tensor: Tensor, x: float, y: float, width: float) -> lis
     return marks
 
 
-def _cuts(data: Shards, tensor: Tensor, dim: int) -> int:
+def _cuts(data: Shards, tensor: ShardedTensors, dim: int) -> int:
     """Number of parts of a storage dimension while the tensor is in use."""
     if dim < 0:
         return 1
     return prod(data.axes[name].size for cut in tensor.cuts[dim] for name in cut.axes)
 
 
-def _drawn_dims(data: Shards, tensor: Tensor) -> tuple[int, int]:
+def _drawn_dims(data: Shards, tensor: ShardedTensors) -> tuple[int, int]:
     """The storage dimensions drawn down and across: divided ones before others; -1 where there is no second."""
     dims = range(len(tensor.shape))
     if len(tensor.shape) == 1:
@@ -237,7 +239,7 @@ def _drawn_dims(data: Shards, tensor: Tensor) -> tuple[int, int]:
     return down, across
 
 
-def _first_box(tensor: Tensor) -> dict[int, tuple[int, int]]:
+def _first_box(tensor: ShardedTensors) -> dict[int, tuple[int, int]]:
     """First run of device 0's slice, by storage dimension."""
     runs = [text.partition(" + ")[0].partition(":") for text in tensor.slices[0].strip("[]").split(", ")]
     return {dim: (int(a), int(b)) if b else (0, 0) for dim, (a, _, b) in enumerate(runs)}

@@ -8,16 +8,16 @@ from planc.costing.costed import CostedPlan
 from planc.costing.step.offload import offload_s
 from planc.costing.step.optimizer import optimizer_s
 from planc.costing.step.step_time import overhead_s, updated_load
-from planc.picture.charts import Part, legend
-from planc.picture.marks import Line, Mark, Path, Picture, Rect, Text, text_px
+from planc.picture.charts import BarPart, legend
+from planc.picture.marks import Mark, Path, Picture, Rect, StraightLine, Text, text_px
 from planc.picture.scales import Scale, tick_text
 from planc.picture.units import percent, seconds
 from planc.pipeline.actions import LETTERS
-from planc.pipeline.schedule import Shape
+from planc.pipeline.schedule import ScheduleShape
 from planc.pipeline.simulate import ActionSpan, action_spans
 from planc.pipeline.split import action_lists, microbatch_copies, schedule_of
 from planc.pipeline.stage_times import busy_s
-from planc.report.data import Data, Subject
+from planc.report.data import Data, PageSubject
 from planc.sharding.stage_assignment import microbatches_each, virtual_stages
 
 MOST_ACTIONS = 14_000
@@ -27,13 +27,13 @@ MOST_ROWS_NARROW = 12
 """Ranks that the picture draws; of more, some spread over all of them and the slowest."""
 US = 1e6
 PARTS = (
-    Part("forward", "forward"),
-    Part("backward", "backward"),
-    Part("recompute", "recompute"),
-    Part("exposed_comm", "exposed communication"),
-    Part("optimizer", "optimizer"),
-    Part("overhead", "overhead and offload"),
-    Part("bubble", "bubble"),
+    BarPart("forward", "forward"),
+    BarPart("backward", "backward"),
+    BarPart("recompute", "recompute"),
+    BarPart("exposed_comm", "exposed communication"),
+    BarPart("optimizer", "optimizer"),
+    BarPart("overhead", "overhead and offload"),
+    BarPart("bubble", "bubble"),
 )
 
 
@@ -51,7 +51,7 @@ class StageSeconds(Data):
     exposed_backward_s: float
 
 
-class Rank(Data):
+class RankTimeline(Data):
     """One pipeline rank. Its actions are columns: letter, virtual stage, microbatch, start and length."""
 
     rank: int
@@ -77,7 +77,7 @@ class PartSeconds(Data):
     share: float
 
 
-class Cause(Data):
+class TimelineCause(Data):
     """The sentence that a part of the timeline comes from."""
 
     part: str
@@ -85,7 +85,7 @@ class Cause(Data):
     sentence: str
 
 
-class Timeline(Data):
+class TimelineView(Data):
     """Timeline view. Without microbatches left out, the last action of all ends at `makespan_s`."""
 
     step_s: float
@@ -97,12 +97,12 @@ class Timeline(Data):
     parts: tuple[PartSeconds, ...]
     """Parts of the step on the slowest rank; they sum to `step_s`."""
     costs: tuple[StageSeconds, ...]
-    ranks: tuple[Rank, ...]
-    causes: tuple[Cause, ...]
+    ranks: tuple[RankTimeline, ...]
+    causes: tuple[TimelineCause, ...]
     summary: str
 
 
-def timeline(subject: Subject, causes: tuple[Cause, ...]) -> Timeline:
+def timeline(subject: PageSubject, causes: tuple[TimelineCause, ...]) -> TimelineView:
     """The simulated step of `subject`; `causes` name the sentence behind each part."""
     costed = subject.costed
     plan, step = costed.sharded.plan, costed.step
@@ -116,7 +116,7 @@ def timeline(subject: Subject, causes: tuple[Cause, ...]) -> Timeline:
         for part, name in names.items()
         if (value := getattr(step, f"{part}_s")) > 0
     )
-    return Timeline(
+    return TimelineView(
         step_s=step.time_s,
         slowest=costed.slowest,
         microbatches=plan.microbatches,
@@ -161,12 +161,12 @@ def microbatches_shown(costed: CostedPlan) -> int:
     schedule, copies = schedule_of(split), microbatch_copies(split)
     unit = plan.pipeline * copies
     for times in range(max(2, MOST_ACTIONS // (each * unit)), 0, -1):
-        if schedule.need(Shape(plan.pipeline, split.chunks, times * unit)) is None:
+        if schedule.need(ScheduleShape(plan.pipeline, split.chunks, times * unit)) is None:
             return min(plan.microbatches, times * unit)
     return plan.microbatches
 
 
-def _rank(costed: CostedPlan, rank: int, spans: list[ActionSpan], end_s: float) -> Rank:
+def _rank(costed: CostedPlan, rank: int, spans: list[ActionSpan], end_s: float) -> RankTimeline:
     plan = costed.sharded.plan
     held = virtual_stages(plan, rank)
     (passes_s,) = busy_s([held], microbatches_each(plan), costed.timed.times)
@@ -176,7 +176,7 @@ def _rank(costed: CostedPlan, rank: int, spans: list[ActionSpan], end_s: float) 
         "offload": offload_s(costed.sharded, rank, passes_s),
         "overhead": overhead_s(plan, len(held)),
     }
-    return Rank(
+    return RankTimeline(
         rank=rank,
         stages=held,
         actions="".join(LETTERS[span.action.kind] for span in spans),
@@ -206,7 +206,7 @@ def _message(costed: CostedPlan, parts: tuple[PartSeconds, ...], shown: int) -> 
 # The picture.
 
 
-def rows_shown(data: Timeline, most: int = MOST_ROWS) -> list[Rank]:
+def rows_shown(data: TimelineView, most: int = MOST_ROWS) -> list[RankTimeline]:
     """At most `most` of the ranks of `data`, the slowest among them."""
     count = len(data.ranks)
     if count <= most:
@@ -215,7 +215,7 @@ def rows_shown(data: Timeline, most: int = MOST_ROWS) -> list[Rank]:
     return [data.ranks[i] for i in sorted(spread | {data.slowest})]
 
 
-def picture(data: Timeline, width: float) -> Picture:
+def picture(data: TimelineView, width: float) -> Picture:
     """Rows of ranks over the seconds of the step of `data`, in a picture of `width` pixels."""
     rows = rows_shown(data, MOST_ROWS if width > 500 else MOST_ROWS_NARROW)
     names = {r.rank: f"rank {r.rank}" if len(data.ranks) > 1 else "device" for r in rows}
@@ -227,7 +227,7 @@ def picture(data: Timeline, width: float) -> Picture:
     bottom = top + len(rows) * (bar + gap)
     for tick in scale.ticks(8 if width > 500 else 4):
         x = scale.px(tick)
-        marks += [Line(x, top - 2, x, bottom, "grid"), Text(x, bottom + 15, tick_text(tick), "small", "middle")]
+        marks += [StraightLine(x, top - 2, x, bottom, "grid"), Text(x, bottom + 15, tick_text(tick), "small", "middle")]
     marks.append(Text(width - 8, bottom + 30, "seconds of the step", "small", "end"))
     for at, row in enumerate(rows):
         y = top + at * (bar + gap)
@@ -238,18 +238,18 @@ def picture(data: Timeline, width: float) -> Picture:
     return Picture(width, bottom + 36, "Timeline of the step", data.summary, tuple(marks))
 
 
-def legend_of(data: Timeline) -> list[Part]:
+def legend_of(data: TimelineView) -> list[BarPart]:
     """The parts that the timeline `data` has, for a legend."""
     return [p for p in PARTS if _in_use(data, p.css)]
 
 
-def _in_use(data: Timeline, part: str) -> bool:
+def _in_use(data: TimelineView, part: str) -> bool:
     part = {"forward": "compute", "backward": "compute"}.get(part, part)
     shares = {p.part for p in data.parts if p.share >= 0.0005}
     return part in shares or (part == "overhead" and "offload" in shares)
 
 
-def _row(data: Timeline, row: Rank, scale: Scale, y: float, bar: float) -> list[Mark]:
+def _row(data: TimelineView, row: RankTimeline, scale: Scale, y: float, bar: float) -> list[Mark]:
     """The spans of a rank: a broken line for each part, as thick as the row."""
     found: dict[str, list[tuple[int, int]]] = {}
     for part, start_s, length_s in spans_of(data, row):
@@ -274,7 +274,7 @@ def _path(runs: list[tuple[int, int]], y: float) -> str:
     return "".join(commands)
 
 
-def spans_of(data: Timeline, row: Rank) -> list[tuple[str, float, float]]:
+def spans_of(data: TimelineView, row: RankTimeline) -> list[tuple[str, float, float]]:
     """Part, start and length (s) of everything that a rank, `row` of `data`, does, in order of time."""
     found: list[tuple[str, float, float]] = []
     for letter, stage, start_us, length_us in zip(row.actions, row.stage, row.start_us, row.length_us, strict=True):

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from planc.picture.charts import Bar, Part, stacked_bars
+from planc.picture.charts import Bar, BarPart, stacked_bars
 from planc.picture.marks import Picture
 from planc.picture.units import percent, seconds, size
-from planc.report.data import Data, Subject
+from planc.report.data import Data, PageSubject
 
-PARTS = (Part("exposed_comm", "exposed: the step waits"), Part("beside", "hidden behind compute"))
+PARTS = (BarPart("exposed_comm", "exposed: the step waits"), BarPart("beside", "hidden behind compute"))
 
 
-class Row(Data):
+class TrafficRow(Data):
     """Collectives of one kind on the slowest stage: each device and step."""
 
     op: str
@@ -23,7 +23,7 @@ class Row(Data):
     exposed_s: float
 
 
-class Axis(Data):
+class AxisTraffic(Data):
     """Collectives over one axis (or several together), and the outermost level that they cross."""
 
     axis: str
@@ -33,14 +33,14 @@ class Axis(Data):
     wire_bytes: float
     time_s: float
     exposed_s: float
-    rows: tuple[Row, ...]
+    rows: tuple[TrafficRow, ...]
 
 
 class Traffic(Data):
     """Traffic view: a device of the slowest stage, one step."""
 
     stage: int
-    axes: tuple[Axis, ...]
+    axes: tuple[AxisTraffic, ...]
     payload_bytes: float
     wire_bytes: float
     time_s: float
@@ -48,17 +48,17 @@ class Traffic(Data):
     summary: str
 
 
-def traffic(subject: Subject) -> Traffic:
+def traffic(subject: PageSubject) -> Traffic:
     """The collectives of the slowest stage of `subject`, by axis and kind; the most exposed first."""
     costed = subject.costed
-    groups: dict[tuple[str, int, str], dict[tuple[str, str, str], list[Row]]] = {}
+    groups: dict[tuple[str, int, str], dict[tuple[str, str, str], list[TrafficRow]]] = {}
     for timed in costed.collectives:
         row = timed.row
         if row.stage != costed.slowest:
             continue
         kinds = groups.setdefault((row.axis, row.group_size, timed.level), {})
         kinds.setdefault((row.op, row.carries, row.phase), []).append(
-            Row(
+            TrafficRow(
                 op=row.op,
                 carries=row.carries,
                 phase=row.phase,
@@ -81,9 +81,9 @@ def traffic(subject: Subject) -> Traffic:
     )
 
 
-def _axis(axis: str, group_size: int, level: str, kinds: dict[tuple[str, str, str], list[Row]]) -> Axis:
+def _axis(axis: str, group_size: int, level: str, kinds: dict[tuple[str, str, str], list[TrafficRow]]) -> AxisTraffic:
     rows = tuple(_sum(of) for of in kinds.values())
-    return Axis(
+    return AxisTraffic(
         axis=axis,
         group_size=group_size,
         level=level,
@@ -95,9 +95,9 @@ def _axis(axis: str, group_size: int, level: str, kinds: dict[tuple[str, str, st
     )
 
 
-def _sum(rows: list[Row]) -> Row:
+def _sum(rows: list[TrafficRow]) -> TrafficRow:
     first = rows[0]
-    return Row(
+    return TrafficRow(
         op=first.op,
         carries=first.carries,
         phase=first.phase,
@@ -109,7 +109,7 @@ def _sum(rows: list[Row]) -> Row:
     )
 
 
-def _message(axes: list[Axis], step_s: float) -> str:
+def _message(axes: list[AxisTraffic], step_s: float) -> str:
     if not axes:
         return "No device sends anything."
     first = axes[0]

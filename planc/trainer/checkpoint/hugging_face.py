@@ -41,7 +41,7 @@ MOST_BYTES = 2 * 2**30
 """Largest size in bytes of one written file, unless a single tensor is larger."""
 
 
-class Place(NamedTuple):
+class TensorPlace(NamedTuple):
     """Location of a tensor: file, dtype, shape and byte range."""
 
     file: Path
@@ -177,7 +177,7 @@ def _window_fields(model: Model) -> dict[str, Any]:
     return {"use_sliding_window": True, "sliding_window": window, "layer_types": kinds}
 
 
-def _tensor_places(folder: Path, span: Span) -> dict[str, Place]:
+def _tensor_places(folder: Path, span: Span) -> dict[str, TensorPlace]:
     """Every tensor of the folder. Raises PlanError (E1030)."""
     try:
         if (folder / INDEX).is_file():
@@ -185,7 +185,9 @@ def _tensor_places(folder: Path, span: Span) -> dict[str, Place]:
         else:
             files = [ALONE] if (folder / ALONE).is_file() else []
         found = {
-            name: Place(folder / file, *entry) for file in files for name, entry in read_header(folder / file).items()
+            name: TensorPlace(folder / file, *entry)
+            for file in files
+            for name, entry in read_header(folder / file).items()
         }
     except (OSError, ValueError) as error:
         raise PlanError([Diagnostic("E1030", f"{folder}: the weights cannot be read: {error}", span)]) from None
@@ -208,14 +210,14 @@ def _indexed(index: Path) -> list[str]:
     return sorted(set(files.values()))
 
 
-def _read(place: Place) -> Weights:
+def _read(place: TensorPlace) -> Weights:
     """The values as float32."""
     raw: Any = np.memmap(place.file, NUMBERS[place.dtype], "r", offset=place.start, shape=place.shape)
     values: Weights = (raw.astype(np.uint32) << 16).view(np.float32) if place.dtype == "BF16" else np.array(raw, "<f4")
     return values
 
 
-def _compare(model: Model, places: Mapping[str, Place], folder: Path, span: Span) -> None:
+def _compare(model: Model, places: Mapping[str, TensorPlace], folder: Path, span: Span) -> None:
     """Raises PlanError (E1031) unless the folder has the model's parameters, and no others."""
     if model.family not in FAMILIES:
         raise PlanError([_no_table(model, span)])

@@ -42,7 +42,7 @@ class File(Frozen):
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
-class Box(Frozen):
+class StoredBox(Frozen):
     """One box of a tensor: its file, and the part of the tensor that the file holds."""
 
     file: FileName
@@ -54,7 +54,7 @@ class Stored(Frozen):
     """A whole tensor and the boxes that make it up. Values are little-endian float32."""
 
     shape: Dims
-    boxes: tuple[Box, ...]
+    boxes: tuple[StoredBox, ...]
 
     @model_validator(mode="after")
     def _boxes_inside(self) -> Stored:
@@ -143,7 +143,7 @@ class Manifest(Frozen):
         return json.dumps({**fields, "sha256": _sha256(fields)}, indent=1, allow_nan=False) + "\n"
 
 
-class UnreadableError(ValueError):
+class DamagedManifestError(ValueError):
     """A manifest that was damaged."""
 
 
@@ -160,20 +160,20 @@ def read(text: str) -> Manifest:
         fields = parse_json(text)
         written, found = fields.pop("sha256"), fields["format"]
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise UnreadableError(f"{NAME} is not whole") from None
+        raise DamagedManifestError(f"{NAME} is not whole") from None
     if _sha256(fields) != written:
-        raise UnreadableError(f"{NAME} is not what was written: its own sum differs")
+        raise DamagedManifestError(f"{NAME} is not what was written: its own sum differs")
     if found != FORMAT:
         raise LaterError(f"its format is {shortened(found)}; this version reads {FORMAT}")
     try:
         return Manifest.model_validate(fields)
     except ValidationError as error:
-        raise UnreadableError(f"{NAME} is not what a run saves: {first_mistake(error)}") from None
+        raise DamagedManifestError(f"{NAME} is not what a run saves: {first_mistake(error)}") from None
 
 
 def _sha256(fields: dict[str, Any]) -> str:
     try:
         text = json.dumps(fields, sort_keys=True)
     except RecursionError:
-        raise UnreadableError(f"{NAME} is nested too deeply") from None
+        raise DamagedManifestError(f"{NAME} is nested too deeply") from None
     return hashlib.sha256(text.encode()).hexdigest()

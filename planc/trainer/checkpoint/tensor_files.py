@@ -14,7 +14,7 @@ import numpy as np
 from safetensors import safe_open
 from safetensors.numpy import save
 
-from planc.trainer.checkpoint.manifest import Box, File, Stored
+from planc.trainer.checkpoint.manifest import File, Stored, StoredBox
 
 if TYPE_CHECKING:
     from planc.ir.session import Piece, Weights
@@ -46,7 +46,7 @@ def write(
         files[name] = File(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
         for i in group:
             piece = pieces[i]
-            box = Box(file=name, offset=tuple(map(int, piece.offset)), size=tuple(map(int, piece.size)))
+            box = StoredBox(file=name, offset=tuple(map(int, piece.offset)), size=tuple(map(int, piece.size)))
             before = tensors[piece.name].boxes if piece.name in tensors else ()
             tensors[piece.name] = Stored(shape=tuple(map(int, piece.shape)), boxes=(*before, box))
     return files, tensors

@@ -24,7 +24,7 @@ import numpy as np
 from planc.files import read_json, read_text
 from planc.trainer.checkpoint import directory as folders
 from planc.trainer.checkpoint import tensor_files as parts
-from planc.trainer.checkpoint.manifest import HISTORY, MAX_BYTES, NAME, Box, File, Manifest, Stored
+from planc.trainer.checkpoint.manifest import HISTORY, MAX_BYTES, NAME, File, Manifest, Stored, StoredBox
 from planc.trainer.run.launch import ATTEMPT
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ class Saver:
 
 
 def _add(tensors: dict[str, Stored], name: str, stored: Stored) -> None:
-    before: tuple[Box, ...] = tensors[name].boxes if name in tensors else ()
+    before: tuple[StoredBox, ...] = tensors[name].boxes if name in tensors else ()
     tensors[name] = Stored(shape=stored.shape, boxes=(*before, *stored.boxes))
 
 

@@ -8,36 +8,36 @@ from typing import TYPE_CHECKING
 
 from planc.diag import Diagnostic, PlanError
 from planc.trainer.preset.load import Preset
-from planc.trainer.preset.settings import Data
+from planc.trainer.preset.settings import DataTable
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from planc.trainer.data.stream import Source
+    from planc.trainer.data.stream import BatchSource
     from planc.trainer.data.tokens.files import Stream
     from planc.trainer.data.tokens.source import TokenSource
 
 
-def source_of(preset: Preset) -> Source:
+def source_of(preset: Preset) -> BatchSource:
     """The data of `preset` at its plan's batch, with its data for evaluation. Raises PlanError (E1032) for data that
     cannot be read."""
-    source = _Reader(preset, preset.data, "data").source()
+    source = _TableReader(preset, preset.data, "data").source()
     if preset.parts.evaluation is None:
         return source
     from planc.trainer.data.stream import Evaluated
 
-    return Evaluated(source, _Reader(preset, preset.parts.evaluation, "evaluation").source())
+    return Evaluated(source, _TableReader(preset, preset.parts.evaluation, "evaluation").source())
 
 
 @dataclass(frozen=True)
-class _Reader:
+class _TableReader:
     """One table of a preset that names data."""
 
     preset: Preset
-    data: Data
+    data: DataTable
     table: str
 
-    def source(self) -> Source:
+    def source(self) -> BatchSource:
         if self.data.source == "python-stdlib":
             from planc.trainer.data.stream import PythonStdlib
 

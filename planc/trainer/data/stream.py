@@ -23,7 +23,7 @@ BYTES = 256
 """Vocabulary of byte-level data."""
 
 
-class Source(Protocol):
+class BatchSource(Protocol):
     """A source of batches: (tokens, targets), int32 [sequences, sequence_tokens]; targets follow the tokens."""
 
     @property
@@ -44,7 +44,7 @@ class Source(Protocol):
         """The reason why a model with a vocabulary of `vocab` tokens cannot train on it at this batch; "" if it can."""
         ...
 
-    def going_on(self, step: int, shown: int) -> Source:
+    def going_on(self, step: int, shown: int) -> BatchSource:
         """The same data for a run that has seen this many sequences by the end of `step`."""
         ...
 
@@ -53,8 +53,8 @@ class Source(Protocol):
 class Evaluated:
     """A `source` to train on, whose held-out batches are those of another one (`evaluation`)."""
 
-    source: Source
-    evaluation: Source
+    source: BatchSource
+    evaluation: BatchSource
 
     @property
     def sha256(self) -> str:

@@ -12,7 +12,7 @@ from statistics import median_low
 from typing import Any
 
 from planc.calibration.cpu_contention import CALM
-from planc.calibration.probes import Measured
+from planc.calibration.probes import MeasuredProbe
 from planc.ir.probe import Probe
 from planc.ir.target import Target
 from planc.trainer.measure.worker import MARK
@@ -30,7 +30,7 @@ class MeasuringError(Exception):
 class Measurement:
     """The probes with their seconds, and each plan's steps by its name."""
 
-    probes: tuple[Measured, ...]
+    probes: tuple[MeasuredProbe, ...]
     steps: dict[str, tuple[float, ...]]
     peak_gib: dict[str, float | None] = field(default_factory=dict)
     """Peak memory (GiB) of rank 0's device, or of its process where it has none."""
@@ -124,7 +124,7 @@ def measure(
     )
     seconds = [row["seconds"] for row in rows if "seconds" in row]
     trained = [row for row in rows if "plan" in row]
-    measured = (Measured(probe=p, seconds=s) for p, s in zip(probes, seconds, strict=True))
+    measured = (MeasuredProbe(probe=p, seconds=s) for p, s in zip(probes, seconds, strict=True))
     return Measurement(
         tuple(measured),
         {row["plan"]: tuple(row["steps"]) for row in trained},

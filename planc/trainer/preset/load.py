@@ -26,7 +26,7 @@ from planc.language.framework_rules import settled
 from planc.syntax.suggest import nearest
 from planc.trainer.preset.compiled import Compiled, checksum, first_line, plan_of
 from planc.trainer.preset.outputs import misplaced, without_folder
-from planc.trainer.preset.settings import Checkpoint, Data, Parts, PlanPart, Train
+from planc.trainer.preset.settings import Checkpoint, DataTable, PlanPart, PresetTables, TrainTable
 from planc.trainer.preset.toml_spans import Place, diagnose, places, span_of
 
 COMPILED = "compiled"
@@ -41,15 +41,15 @@ class Preset:
 
     path: Path
     plan: Plan
-    parts: Parts
+    parts: PresetTables
     notes: tuple[Diagnostic, ...] = ()
 
     @property
-    def train(self) -> Train:
+    def train(self) -> TrainTable:
         return self.parts.train
 
     @property
-    def data(self) -> Data:
+    def data(self) -> DataTable:
         return self.parts.data
 
     @property
@@ -135,12 +135,12 @@ def embed_command(part: PlanPart, path: Path) -> str:
     return f"planc embed {source} {shell_word(str(path))}{given}"
 
 
-def _read_parts(path: Path, text: str) -> Parts:
+def _read_parts(path: Path, text: str) -> PresetTables:
     values = read_toml(path, text)
     try:
-        return Parts.model_validate(values)
+        return PresetTables.model_validate(values)
     except ValidationError as error:
-        raise PlanError(diagnose(error.errors(), Parts, str(path), text)) from None
+        raise PlanError(diagnose(error.errors(), PresetTables, str(path), text)) from None
 
 
 def _missing_folder(checkpoint: Checkpoint, span: Span) -> list[Diagnostic]:
@@ -178,7 +178,7 @@ def _check_source(part: PlanPart, source: Span) -> list[Diagnostic]:
     return [Diagnostic("E1003", message, source, help=f"files: {', '.join(_files(part)) or 'none'}")]
 
 
-def _unfit_patterns(parts: Parts, plan: Plan, path: Path, spans: dict[Place, Span]) -> list[Diagnostic]:
+def _unfit_patterns(parts: PresetTables, plan: Plan, path: Path, spans: dict[Place, Span]) -> list[Diagnostic]:
     """A pattern of [train] decay_groups that fits nothing would be believed and do nothing."""
     known = [p.name for p in plan.model.params]
     return [
@@ -193,7 +193,7 @@ def _unfit_patterns(parts: Parts, plan: Plan, path: Path, spans: dict[Place, Spa
     ]
 
 
-def _unbalanced(parts: Parts, plan: Plan, path: Path, spans: dict[Place, Span]) -> list[Diagnostic]:
+def _unbalanced(parts: PresetTables, plan: Plan, path: Path, spans: dict[Place, Span]) -> list[Diagnostic]:
     """A balance between experts where there are none would be believed and do nothing."""
     if not parts.train.balance_loss or plan.model.top_k:
         return []
@@ -201,7 +201,7 @@ def _unbalanced(parts: Parts, plan: Plan, path: Path, spans: dict[Place, Span]) 
     return [Diagnostic("E1003", f"[train] balance_loss: {plan.model.name} has no experts", where, help="leave it out")]
 
 
-def _other_optimizer(parts: Parts, plan: Plan, path: Path, spans: dict[Place, Span]) -> list[Diagnostic]:
+def _other_optimizer(parts: PresetTables, plan: Plan, path: Path, spans: dict[Place, Span]) -> list[Diagnostic]:
     """A plan that names an optimizer has its memory and time predicted for that one."""
     name, sentence = parts.train.optimizer, plan.optimizer.cause
     if sentence is None or name == plan.optimizer.name:

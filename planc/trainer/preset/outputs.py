@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from planc.diag import Diagnostic
-from planc.trainer.preset.settings import Checkpoint, Parts
+from planc.trainer.preset.settings import Checkpoint, PresetTables
 from planc.trainer.preset.toml_spans import Place, places, span_of
 from planc.trainer.telemetry.metrics_file import may_replace
 
@@ -21,7 +21,7 @@ OUTPUTS: tuple[Place, ...] = (
 HELP = "name a place below it; with --checkpoint DIR checkpoints and metrics go to any folder of yours"
 
 
-def misplaced(parts: Parts, preset: Path, text: str) -> list[Diagnostic]:
+def misplaced(parts: PresetTables, preset: Path, text: str) -> list[Diagnostic]:
     """E1035 for each output in `parts` that lies outside the folder of `preset`, or whose metrics replace another file.
 
     `text` is the preset's own, for the places of its keys.
@@ -43,7 +43,7 @@ def misplaced(parts: Parts, preset: Path, text: str) -> list[Diagnostic]:
     return found
 
 
-def without_folder(parts: Parts) -> Parts:
+def without_folder(parts: PresetTables) -> PresetTables:
     """`parts` with no folder for checkpoints, for a run whose user names another one."""
     checkpoint: Checkpoint = parts.checkpoint.model_copy(update={"folder": ""})
     return parts.model_copy(update={"checkpoint": checkpoint})

@@ -34,7 +34,7 @@ class PlanPart(Frozen):
     """Texts of the files that its sentences name, by path: a model's config or op graph, a schedule."""
 
 
-class Train(Frozen):
+class TrainTable(Frozen):
     """`[train]`: steps, the learning rate's course, AdamW, and how often to tell."""
 
     steps: Positive
@@ -77,7 +77,7 @@ class Train(Frozen):
     """The longest that no rank may get on, compilation included, before the run is ended; 0: for ever."""
 
     @model_validator(mode="after")
-    def _rates_in_order(self) -> Train:
+    def _rates_in_order(self) -> TrainTable:
         if self.min_lr > self.lr:
             raise ValueError(f"min_lr {self.min_lr} is above lr {self.lr}")
         if self.warmup_steps > self.steps:
@@ -91,7 +91,7 @@ class Train(Frozen):
         return self
 
 
-class Data(Frozen):
+class DataTable(Frozen):
     """`[data]`: where the tokens come from. `path` and `tokenizer` are relative to the preset."""
 
     source: Literal["python-stdlib", "text", "tokens"] = "python-stdlib"
@@ -112,7 +112,7 @@ class Data(Frozen):
     """Sources `text` and `tokens`: another order in every epoch; false keeps the files' order."""
 
     @model_validator(mode="after")
-    def _keys_of_the_source(self) -> Data:
+    def _keys_of_the_source(self) -> DataTable:
         if foreign := sorted(self.model_fields_set - {"source", *DATA_KEYS[self.source]}):
             raise ValueError(f"`{foreign[0]}` says nothing about the source {self.source}")
         if self.source != "python-stdlib" and not self.path:
@@ -164,7 +164,7 @@ class Checkpoint(Frozen):
         return self
 
 
-class Watch(Frozen):
+class WatchTable(Frozen):
     """`[watch]`: what is written about the run beside its receipt. Paths are relative to the preset."""
 
     metrics: str = ""
@@ -179,25 +179,25 @@ class Watch(Frozen):
     """The folder of the trace."""
 
     @model_validator(mode="after")
-    def _in_order(self) -> Watch:
+    def _in_order(self) -> WatchTable:
         if self.profile_steps and self.profile_steps[0] > self.profile_steps[1]:
             raise ValueError("profile_steps: the first step comes after the last")
         return self
 
 
-class Parts(Frozen):
+class PresetTables(Frozen):
     """A whole preset file."""
 
     plan: PlanPart = PlanPart()
-    train: Train
-    data: Data = Data()
-    evaluation: Data | None = None
+    train: TrainTable
+    data: DataTable = DataTable()
+    evaluation: DataTable | None = None
     """`[evaluation]`: other data for held-out losses, all of which is held out; by default a part of [data]."""
     checkpoint: Checkpoint = Checkpoint()
-    watch: Watch = Watch()
+    watch: WatchTable = WatchTable()
 
     @model_validator(mode="after")
-    def _something_to_evaluate(self) -> Parts:
+    def _something_to_evaluate(self) -> PresetTables:
         if self.data.held_out == 0 and self.train.eval_batches > 0 and self.evaluation is None:
             raise ValueError("[data] held_out = 0 leaves nothing to evaluate: write [train] eval_batches = 0")
         if self.evaluation and (split := sorted({"held_out", "shuffle"} & self.evaluation.model_fields_set)):

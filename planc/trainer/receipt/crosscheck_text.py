@@ -11,7 +11,7 @@ from planc.trainer.receipt.crosscheck import CrossCheck, spreads
 from planc.trainer.receipt.divergence import Diagnosis
 from planc.trainer.receipt.receipt import Receipt
 from planc.trainer.receipt.routing import AFTER_A_FLIP
-from planc.trainer.telemetry.chart import Curve, plot, svg
+from planc.trainer.telemetry.chart import Series, plot, svg
 
 HEAD = ("run", "first", "last", "held out", "tokens/s")
 
@@ -29,9 +29,9 @@ def picture(receipts: Sequence[Receipt]) -> str:
     return svg(curves(receipts), "loss, nats per token")
 
 
-def curves(receipts: Sequence[Receipt]) -> list[Curve]:
+def curves(receipts: Sequence[Receipt]) -> list[Series]:
     """The loss curve (nats per token) of each of `receipts`, under its name of `names`."""
-    return [Curve(name, _known(r)) for name, r in zip(names(receipts), receipts, strict=True)]
+    return [Series(name, _known(r)) for name, r in zip(names(receipts), receipts, strict=True)]
 
 
 def names(receipts: Sequence[Receipt]) -> list[str]:

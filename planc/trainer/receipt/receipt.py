@@ -23,7 +23,7 @@ MOST = 1e100
 """Largest receipt that is read: losses of every step, and picks of every expert."""
 
 
-class Compile(Frozen):
+class CompileActivity(Frozen):
     """Compiler activity of a run; see `session.CompileFacts`."""
 
     uncached: int | None = None
@@ -79,7 +79,7 @@ class Receipt(Frozen):
     grad_norms: tuple[float | None, ...]
     step_time_s: float
     peak_memory_gib: float | None
-    compile: Compile
+    compile: CompileActivity
     routing_flips: int | None
     collectives: list[dict[str, Any]] | None
     predicted: dict[str, float] | None

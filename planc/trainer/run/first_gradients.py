@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from planc.ir.session import Session
-    from planc.trainer.preset.settings import Train
+    from planc.trainer.preset.settings import TrainTable
 
 MOMENT = "exp_avg."
 CLIP_EPS = 1e-6
 """Both stacks clip by max_norm / (norm + this)."""
 
 
-def first_gradient_norms(session: Session, train: Train, grad_norm: float) -> dict[str, float] | None:
+def first_gradient_norms(session: Session, train: TrainTable, grad_norm: float) -> dict[str, float] | None:
     """L2 norm of each parameter's first gradient before clipping, by name.
 
     Call it after the first step, when AdamW's first moment is (1 - beta) times the clipped gradient. `grad_norm` is the
@@ -38,7 +38,7 @@ def first_gradient_norms(session: Session, train: Train, grad_norm: float) -> di
     return {name: math.sqrt(total) / share for name, total in squares.items()}
 
 
-def _scale(train: Train, grad_norm: float) -> float:
+def _scale(train: TrainTable, grad_norm: float) -> float:
     """The factor by which clipping scaled the gradients."""
     return min(1.0, train.clip_norm / (grad_norm + CLIP_EPS)) if train.clip_norm else 1.0
 

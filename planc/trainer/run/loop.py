@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING
 
-from planc.trainer.preset.settings import Train
+from planc.trainer.preset.settings import TrainTable
 from planc.trainer.run.lr_schedule import learning_rate
 from planc.trainer.telemetry.events import Event, HeldOut, Skipped, StepDone
 
 if TYPE_CHECKING:
     from planc.ir.session import Session
-    from planc.trainer.data.stream import Source
+    from planc.trainer.data.stream import BatchSource
     from planc.trainer.telemetry.profiler import Profile
 
 
@@ -74,8 +74,8 @@ class History:
 
 def train(
     session: Session,
-    source: Source,
-    settings: Train,
+    source: BatchSource,
+    settings: TrainTable,
     *,
     steps: int,
     facts: Facts,
@@ -111,8 +111,8 @@ def train(
 
 def _step(
     session: Session,
-    source: Source,
-    settings: Train,
+    source: BatchSource,
+    settings: TrainTable,
     history: History,
     step: int,
     rate: float,
@@ -146,8 +146,8 @@ def _in_a_row(losses: list[float | None]) -> int:
 
 def _evaluate(
     session: Session,
-    source: Source,
-    settings: Train,
+    source: BatchSource,
+    settings: TrainTable,
     history: History,
     step: int,
     tell: Callable[[Event], None],

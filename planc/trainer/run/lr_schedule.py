@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from math import cos, pi
 
-from planc.trainer.preset.settings import Train
+from planc.trainer.preset.settings import TrainTable
 
 
-def learning_rate(train: Train, step: int) -> float:
+def learning_rate(train: TrainTable, step: int) -> float:
     """The rate of 1-based `step`: a linear warm-up, then the schedule.
 
     `wsd` keeps the peak and falls in a line over the last `decay_steps` (Hu and others 2024, MiniCPM, section 4).

@@ -29,7 +29,7 @@ from planc.trainer.run.environment import python_of
 from planc.trainer.run.heartbeat import MARK as HEARTBEAT
 from planc.trainer.run.heartbeat import Watchdog
 from planc.trainer.run.loop import PreemptedError
-from planc.trainer.run.worker import Request, first_values
+from planc.trainer.run.worker import WorkerArguments, first_values
 from planc.trainer.telemetry.boards import missing_packages
 from planc.trainer.telemetry.events import MARK, Event, decode
 from planc.trainer.telemetry.reporter import EVENTS, PREDICTED, metrics_path
@@ -138,7 +138,7 @@ def train(
         saving_in = Path(checkpoint) if checkpoint else None
         chosen = ready.start.name if ready.start else ""
         metrics = metrics_path(ready.preset, target, Path(receipt) if receipt else None)
-        request = Request(
+        request = WorkerArguments(
             Path(preset), target, steps, path, single, saving_in, resume, chosen, metrics, runtime, devices
         )
         finished = _launch(request, ready, predicted, on_event, timeout_s)
@@ -151,7 +151,7 @@ def train(
 
 
 def _launch(
-    request: Request,
+    request: WorkerArguments,
     ready: Prepared,
     predicted: Mapping[str, float] | None,
     on_event: Callable[[Event], None] | None,

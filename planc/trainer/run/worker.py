@@ -30,7 +30,7 @@ from planc.trainer.checkpoint.resume import NEWEST, start_of
 from planc.trainer.data.sources import source_of
 from planc.trainer.preset.load import Preset, load_preset
 from planc.trainer.preset.runtime_limits import beyond
-from planc.trainer.receipt.receipt import Compile, Measured, Receipt
+from planc.trainer.receipt.receipt import CompileActivity, Measured, Receipt
 from planc.trainer.receipt.routing import Picks, counted
 from planc.trainer.run import launch
 from planc.trainer.run.elastic import fitted, here
@@ -45,12 +45,12 @@ from planc.version import __version__
 if TYPE_CHECKING:
     from planc.ir.session import Initial, Session, Settings
     from planc.trainer.checkpoint.manager import Keeper
-    from planc.trainer.data.stream import Source
+    from planc.trainer.data.stream import BatchSource
     from planc.trainer.telemetry.goodput import MeasuredGoodput
 
 
 @dataclass(frozen=True)
-class Request:
+class WorkerArguments:
     """Arguments of one worker. `single` trains the same model undivided in one process."""
 
     preset: Path
@@ -118,7 +118,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 130
 
 
-def work(request: Request, started: float) -> Receipt | None:
+def work(request: WorkerArguments, started: float) -> Receipt | None:
     """Train as requested: the receipt on rank 0, None on the others.
 
     `started` is the `time.perf_counter()` at which the process began. Raises PreemptedError once the state is
@@ -131,7 +131,7 @@ def work(request: Request, started: float) -> Receipt | None:
     source = source_of(preset)
     checkpoint = _resume_checkpoint(preset, request, source)
     session = _start_session(preset, request)
-    run = Run(request, loaded, preset, session)
+    run = RankRun(request, loaded, preset, session)
     try:
         history = run.open(source, checkpoint, began)
         start_s = time.perf_counter() - started
@@ -147,10 +147,10 @@ def work(request: Request, started: float) -> Receipt | None:
         run.close()
 
 
-class Run:
+class RankRun:
     """One rank's part of a run: its session, and the checkpoints, reports and counts made while it trains."""
 
-    def __init__(self, request: Request, loaded: Preset, preset: Preset, session: Session) -> None:
+    def __init__(self, request: WorkerArguments, loaded: Preset, preset: Preset, session: Session) -> None:
         """`loaded` is the preset as it was read; `preset` the same on the devices that are there."""
         watch = preset.parts.watch
         self._request, self._loaded, self._preset, self._session = request, loaded, preset, session
@@ -163,7 +163,7 @@ class Run:
         self.reason = "failed"
         """Why the run ended, for the metrics file."""
 
-    def open(self, source: Source, checkpoint: Path | None, began: float) -> History:
+    def open(self, source: BatchSource, checkpoint: Path | None, began: float) -> History:
         """Load the checkpoint, if there is one, and begin to report. `began` is a UNIX time."""
         history = History()
         if self._preset.checkpoints:
@@ -241,7 +241,7 @@ def _span(preset: Preset) -> Span:
     return Span(str(preset.path), 1, 1, 1, 1)
 
 
-def _fitted(preset: Preset, request: Request) -> Preset:
+def _fitted(preset: Preset, request: WorkerArguments) -> Preset:
     """On the devices that are there: a process each with torch. Raises PlanError (E1033)."""
     if request.single:
         return preset
@@ -255,7 +255,7 @@ def _heartbeat() -> Callable[[str], None]:
     return HeartbeatSender(say).now
 
 
-def _resume_checkpoint(preset: Preset, request: Request, source: Source) -> Path | None:
+def _resume_checkpoint(preset: Preset, request: WorkerArguments, source: BatchSource) -> Path | None:
     """The checkpoint to go on from; None for the beginning. Raises PlanError."""
     if preset.checkpoints is None or not request.chosen:
         return start_of(preset, request.resume, source.sha256).path
@@ -279,7 +279,7 @@ def first_values(preset: Preset) -> Initial:
     return initial(model, preset.train.seed)
 
 
-def _start_session(preset: Preset, request: Request) -> Session:
+def _start_session(preset: Preset, request: WorkerArguments) -> Session:
     """The session. The environment is prepared before anything loads a framework."""
     plan, target, span = preset.plan, request.target, _span(preset)
     program = lower_plan(check_plan(plan), target, request.runtime, "installed")
@@ -335,7 +335,7 @@ def _receipt(
     preset: Preset,
     target: Target,
     session: Session,
-    source: Source,
+    source: BatchSource,
     history: History,
     measured: Measured,
     *,
@@ -363,7 +363,7 @@ def _receipt(
         grad_norms=tuple(history.grad_norms),
         step_time_s=history.step_time_s,
         peak_memory_gib=session.peak_memory_gib(),
-        compile=Compile(**facts.to_json()),
+        compile=CompileActivity(**facts.to_json()),
         routing_flips=None,
         collectives=None,
         predicted=None,
@@ -388,7 +388,7 @@ def _measured(plan: Plan, history: History, start_s: float, goodput: MeasuredGoo
     )
 
 
-def _request(arguments: list[str] | None) -> Request:
+def _request(arguments: list[str] | None) -> WorkerArguments:
     parser = ArgumentParser(prog="python -m planc.trainer.run.worker", description="One process of a run.")
     parser.add_argument("--preset", type=Path, required=True)
     parser.add_argument("--target", choices=get_args(Target), required=True)
@@ -402,7 +402,7 @@ def _request(arguments: list[str] | None) -> Request:
     parser.add_argument("--metrics", type=Path, help="write the metrics into this file")
     parser.add_argument("--chosen", default="", help="go on from this checkpoint of the folder")
     given = parser.parse_args(arguments)
-    return Request(**vars(given))
+    return WorkerArguments(**vars(given))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ HUES = ("#1f6feb", "#d1495b", "#2a9d5c", "#8a63d2", "#c77d0a", "#4b5563")
 
 
 @dataclass(frozen=True)
-class Curve:
+class Series:
     """A named run of values."""
 
     name: str
@@ -43,7 +43,7 @@ def _decimals(value: float) -> str:
 
 
 def plot(
-    curves: Sequence[Curve],
+    curves: Sequence[Series],
     width: int = 72,
     height: int = 12,
     *,
@@ -74,12 +74,12 @@ def plot(
     return "\n".join(line[:width].rstrip() for line in lines)
 
 
-def _steps(curves: Sequence[Curve]) -> Across:
+def _steps(curves: Sequence[Series]) -> Across:
     """Training steps from 1; only the ends are named."""
     return Across(("1", str(max(len(c.values) for c in curves))), "step")
 
 
-def svg(curves: Sequence[Curve], title: str, *, across: Across | None = None, say: Say = _decimals) -> str:
+def svg(curves: Sequence[Series], title: str, *, across: Across | None = None, say: Say = _decimals) -> str:
     """The curves as an SVG document.
 
     Args:
@@ -161,7 +161,7 @@ def _line_width(number: int, of: int) -> float:
     return 1.5 + 2.5 * (of - 1 - number)
 
 
-def _curve(frame: _Frame, curve: Curve, number: int, of: int, wide: float) -> list[str]:
+def _curve(frame: _Frame, curve: Series, number: int, of: int, wide: float) -> list[str]:
     """One line and its name below the picture."""
     hue = HUES[number % len(HUES)]
     points = " ".join(f"{frame.x(i):.1f},{frame.y(v):.1f}" for i, v in enumerate(curve.values) if isfinite(v))
@@ -172,7 +172,7 @@ def _curve(frame: _Frame, curve: Curve, number: int, of: int, wide: float) -> li
     ]
 
 
-def _range(curves: Sequence[Curve]) -> tuple[float, float]:
+def _range(curves: Sequence[Series]) -> tuple[float, float]:
     """Smallest and largest value; never an empty range."""
     values = [v for c in curves for v in c.values if isfinite(v)]
     low, high = min(values, default=0.0), max(values, default=0.0)

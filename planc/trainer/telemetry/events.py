@@ -134,7 +134,7 @@ def marked(line: str, mark: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-class Table:
+class EventTable:
     """Events as a table. On a terminal the last step is a line that is written over."""
 
     def __init__(self, stream: TextIO, log_every: int) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from planc.ir.target import Target
 from planc.trainer.preset.load import Preset
 from planc.trainer.telemetry.boards import Board, boards
-from planc.trainer.telemetry.events import Event, Table, encode, say
+from planc.trainer.telemetry.events import Event, EventTable, encode, say
 from planc.trainer.telemetry.goodput import MeasuredGoodput, measured_goodput
 from planc.trainer.telemetry.metrics_file import NAME, Metrics, read_metrics
 
@@ -90,4 +90,4 @@ def metrics_path(preset: Preset, target: Target, receipt: Path | None) -> Path:
 def _listener(log_every: int) -> Listener:
     if EVENTS in os.environ:
         return lambda event: say(encode(event))
-    return Table(sys.stdout, log_every)
+    return EventTable(sys.stdout, log_every)

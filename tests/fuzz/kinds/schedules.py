@@ -32,12 +32,12 @@ CELLS = (
 def tables() -> tuple[str, ...]:
     """Good files for four ranks and eight microbatches: one or two stages a rank, whole backwards or in two halves."""
     from planc.pipeline.actions import unrolled
-    from planc.pipeline.schedule import Shape
+    from planc.pipeline.schedule import ScheduleShape
     from planc.schedules import schedules
 
     found = []
     for name, chunks in (("gpipe", 1), ("1f1b", 1), ("zbv", 2), ("dualpipev", 2), ("interleaved_1f1b", 2)):
-        shape = Shape(ranks=4, chunks=chunks, microbatches=8)
+        shape = ScheduleShape(ranks=4, chunks=chunks, microbatches=8)
         lists = [unrolled(schedules()[name].rank_actions(shape, rank)) for rank in range(4)]
         found.append("\n".join(",".join(a.text for a in row) for row in lists) + "\n")
     return tuple(found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from planc.calibration.probes import Measured, predicted_s, probes
+from planc.calibration.probes import MeasuredProbe, predicted_s, probes
 from planc.diag.fast_dataclass import dataclass
 from planc.driver import load
 from planc.ir.hardware import Cluster
@@ -50,7 +50,7 @@ class MachineCurves:
         }
 
 
-def _fitted(cluster: Cluster, measured: tuple[Measured, ...]) -> dict[str, float]:
+def _fitted(cluster: Cluster, measured: tuple[MeasuredProbe, ...]) -> dict[str, float]:
     """The numbers of a hardware file, by name, that these probes give."""
     from planc.calibration.fit_machine import calibrate
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch.distributed as dist
 
-from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.analysis.roles import AxisRoles
 from planc.backends.cuda.audit.observe import Observer, meshes_of
 from planc.backends.cuda.audit.predict import predicted
 from planc.backends.cuda.runtime.session import TorchSession
@@ -70,7 +70,7 @@ def gradient_gap(found: Gradients, expected: Gradients) -> tuple[float, str]:
 def audited(program: Program, session: TorchSession, observer: Observer) -> list[list[Any]]:
     """For each rank: its rows of collectives that are not as predicted, in words, then the number of those that are."""
     sharded = program.sharded
-    roles = Roles(sharded)
+    roles = AxisRoles(sharded)
     stage = session.mesh.get_local_rank(roles.name("pipeline")) if roles.pipeline else 0
     sizes = {f.name: f.size for f in (*roles.experts.factors, *roles.factors)}
     rows: tuple[AuditRow, ...] = compared(stage, predicted(sharded, stage, dist.get_rank()), observer.totals(sizes))

@@ -629,7 +629,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="cuda: experts are balanced by a part of the sum under context parallelism",
         file="backends/cuda/runtime/routing.py",
-        text="settings.balance_loss * plan.mesh.size(*Roles(sharded).context) / each",
+        text="settings.balance_loss * plan.mesh.size(*AxisRoles(sharded).context) / each",
         planted="settings.balance_loss / each",
         test="tests/cuda/test_balance.py::test_ranks_that_share_sequences_have_a_part_of_the_sum_each[mesh1-2]",
     ),

@@ -20,7 +20,7 @@ from planc.backends.cuda.models.llama import TiedHead
 from planc.backends.cuda.runtime.traced.bind_block import bound_block, plain_linear, rename_params
 from planc.backends.cuda.runtime.traced.loops import with_blocks
 from planc.backends.cuda.runtime.traced.own_share import split
-from planc.backends.cuda.runtime.traced.roles import Roles, UnknownError
+from planc.backends.cuda.runtime.traced.roles import DecoderRoles, UnknownError
 from planc.backends.cuda.runtime.traced.stand_in import stand_in
 
 
@@ -31,7 +31,7 @@ class _Done(Exception):  # noqa: N818
         self.hidden = hidden
 
 
-class Bound(nn.Module):
+class BoundModel(nn.Module):
     """Tokens [B, S] to logits [B, S, V]; a stage without an embedding takes hidden states [B, S, D].
 
     Called as `model(input_ids=..., labels=...)` it returns what the model's own class returns.
@@ -41,7 +41,7 @@ class Bound(nn.Module):
     norm: Any
     output: Any
 
-    def __init__(self, model: nn.Module, roles: Roles, sequence_tokens: int) -> None:
+    def __init__(self, model: nn.Module, roles: DecoderRoles, sequence_tokens: int) -> None:
         super().__init__()
         self.sequence_tokens, self.tied, self.width, self.rows = sequence_tokens, roles.tied, roles.embed, roles.vocab
         self.more = {"use_cache": False} if hasattr(model, "config") else {}
@@ -77,7 +77,7 @@ class Bound(nn.Module):
             ends["embedding_norm"] = (roles.norm.path, _NormOfBothEnds)
             self.norm = copy.deepcopy(model.get_submodule(roles.norm.path))
         elif roles.norm:
-            ends["norm"] = (roles.norm.path, _Norm)
+            ends["norm"] = (roles.norm.path, _NormSpot)
         self.heads = None if head_path else _HeadCall(self)
         if head_path:
             ends["output"] = (head_path, _Head)
@@ -97,7 +97,7 @@ class Bound(nn.Module):
             owner._parameters.pop(name, None)
             owner.__dict__[name] = None
         for number, (name, block) in enumerate(list(self.layers.items())):
-            place = _Place(self, block, name)
+            place = _BlockSpot(self, block, name)
             place.returns, place.is_last = roles.returns, number == len(roles.blocks) - 1
             _put(model, f"{roles.layers}.{number}", place)
         self.__dict__["model"] = model
@@ -174,7 +174,7 @@ def logits_of(result: Any) -> Tensor:
 class _Spot(nn.Module):
     """Stands where a part of the model stood; it has the part's plain attributes, for code that looks at them."""
 
-    def __init__(self, bound: Bound, theirs: nn.Module, name: str = "") -> None:
+    def __init__(self, bound: BoundModel, theirs: nn.Module, name: str = "") -> None:
         super().__init__()
         plain = {k: v for k, v in vars(theirs).items() if not k.startswith("_") and k != "forward"}
         self.__dict__.update({k: v for k, v in plain.items() if k != "training" and not isinstance(v, nn.Module)})
@@ -186,7 +186,7 @@ class _Spot(nn.Module):
         return self.__dict__["bound"].tok_embeddings.weight
 
 
-class _Place(_Spot):
+class _BlockSpot(_Spot):
     """A block's place."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -226,7 +226,7 @@ def _with_containers(given: Any, here: Any) -> tuple[tuple[Any, ...], dict[str, 
 class _Embedding(_Spot):
     """The table's place. A table that scales or norms what it finds is a plain one, with its code behind it."""
 
-    def __init__(self, bound: Bound, theirs: nn.Module) -> None:
+    def __init__(self, bound: BoundModel, theirs: nn.Module) -> None:
         super().__init__(bound, theirs)
         self.own = theirs if _does_more(theirs) else None
 
@@ -245,7 +245,7 @@ class _Embedding(_Spot):
 class _Rows:
     """The embedding of tokens [B, S], by the table and the code of its own module (`own`) around it."""
 
-    def __init__(self, bound: Bound, own: Any) -> None:
+    def __init__(self, bound: BoundModel, own: Any) -> None:
         self.bound, self.own = bound, own
 
     def __call__(self, ids: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -256,13 +256,13 @@ class _Rows:
         hidden = bound.tok_embeddings(ids)
         if self.own is not None:
             self.own.__dict__["weight"] = hidden.new_empty(())
-            with _Found(hidden):
+            with _FoundInTable(hidden):
                 hidden = self.own(ids, *args, **kwargs)
         bound.look(hidden.dtype)
         return hidden
 
 
-class _Found(TorchFunctionMode):
+class _FoundInTable(TorchFunctionMode):
     """While it is entered, a lookup in a table finds `found`."""
 
     def __init__(self, found: Tensor) -> None:
@@ -284,7 +284,7 @@ class _Positions(_Spot):
 class _Table:
     """The positions' table as its parameter was shaped; zeros where this stage was given hidden states."""
 
-    def __init__(self, bound: Bound, shape: tuple[int, ...]) -> None:
+    def __init__(self, bound: BoundModel, shape: tuple[int, ...]) -> None:
         self.bound, self.shape = bound, shape
 
     def __call__(self) -> Tensor:
@@ -300,7 +300,7 @@ class _FirstNorm(_Spot):
         return hidden if bound.looks or bound.entered is not None else bound.embedding_norm(hidden)
 
 
-class _Norm(_Spot):
+class _NormSpot(_Spot):
     def forward(self, hidden: Tensor) -> Any:
         bound = self.__dict__["bound"]
         if bound.looks:
@@ -313,7 +313,7 @@ class _NormOfBothEnds(_Spot):
 
     def forward(self, hidden: Tensor) -> Any:
         bound = self.__dict__["bound"]
-        return (_Norm if bound.behind else _FirstNorm).forward(self, hidden)  # type: ignore[arg-type]
+        return (_NormSpot if bound.behind else _FirstNorm).forward(self, hidden)  # type: ignore[arg-type]
 
 
 class _Head(_Spot):
@@ -335,7 +335,7 @@ class _BiasedTiedHead(TiedHead):
 class _HeadCall:
     """Logits of hidden states [B, S, D]."""
 
-    def __init__(self, bound: Bound) -> None:
+    def __init__(self, bound: BoundModel) -> None:
         self.bound = bound
 
     def __call__(self, hidden: Tensor) -> Any:
@@ -351,7 +351,7 @@ def _put(model: nn.Module, path: str, module: nn.Module) -> None:
     model.get_submodule(parent)._modules[name] = module
 
 
-def head_of(model: nn.Module, roles: Roles) -> str:
+def head_of(model: nn.Module, roles: DecoderRoles) -> str:
     """The path of the module that makes the logits; a tied one has the embedding's weight. "" where the code makes a
     product with the table itself. Raises UnknownError."""
     table = model.get_parameter(roles.embedding)

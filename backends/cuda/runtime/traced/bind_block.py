@@ -24,15 +24,15 @@ from planc.backends.cuda.runtime.traced.latents import AsWhole, Down, OnOwn, Sha
 from planc.backends.cuda.runtime.traced.names import CHANNELS, MIXER
 from planc.backends.cuda.runtime.traced.own_share import KeyLayer, OnShare, OwnArguments, OwnKeys, Scores
 from planc.backends.cuda.runtime.traced.roles import (
-    Attention,
-    Block,
+    AttentionLayers,
+    BlockLayers,
     Code,
-    Experts,
-    FeedForward,
+    DecoderRoles,
+    ExpertLayers,
+    FeedForwardLayers,
     Latent,
     Linear,
     Norm,
-    Roles,
     UnknownError,
 )
 from planc.backends.cuda.runtime.traced.stand_in import stand_in
@@ -51,7 +51,7 @@ def plain_linear(module: nn.Module, linear: Linear) -> nn.Module:
     return made
 
 
-def bound_block(block: nn.Module, role: Block, tokens: Callable[[], int], roles: Roles) -> nn.Module:
+def bound_block(block: nn.Module, role: BlockLayers, tokens: Callable[[], int], roles: DecoderRoles) -> nn.Module:
     """A block of a model with these `roles`, whose children have the op graph's names; their own code finds them where
     they were. One that stays whole is in a module that stands for it.
 
@@ -75,7 +75,7 @@ def bound_block(block: nn.Module, role: Block, tokens: Callable[[], int], roles:
         _rename_attention(block, a, tokens)
     if isinstance(second, Code):
         _put_code(block, second, CHANNELS)
-    elif isinstance(second, FeedForward):
+    elif isinstance(second, FeedForwardLayers):
         _rename_dense(block, second, block, "feed_forward", tokens)
     elif second is not None:
         _rename_experts(block, second, tokens)
@@ -84,10 +84,10 @@ def bound_block(block: nn.Module, role: Block, tokens: Callable[[], int], roles:
     return block
 
 
-def _copy_sums(block: nn.Module, role: Block) -> None:
+def _copy_sums(block: nn.Module, role: BlockLayers) -> None:
     """Give code that changes tensors in place copies of what layers make whose parts are summed over ranks."""
     outs = [(part_at(block, "attention"), role.heads.out)] if role.heads is not None else []
-    if isinstance(role.second, FeedForward):
+    if isinstance(role.second, FeedForwardLayers):
         outs.append((part_at(block, "feed_forward"), role.second.down))
     for holder, layer in outs:
         old = name_in_code(layer.path.rpartition(".")[2])
@@ -136,7 +136,7 @@ class AndBeside:
         return getattr(self.__dict__["module"], name)
 
 
-def _rename_attention(block: nn.Module, a: Attention, tokens: Callable[[], int]) -> None:
+def _rename_attention(block: nn.Module, a: AttentionLayers, tokens: Callable[[], int]) -> None:
     holder, path = holder_of(block, places_of(a), "attention", a.before)
     if a.latent is not None:
         _divide_latents(block, holder, a, a.latent)
@@ -153,7 +153,7 @@ def _rename_attention(block: nn.Module, a: Attention, tokens: Callable[[], int])
         block.register_forward_pre_hook(OwnArguments(holder, a), with_kwargs=True)
 
 
-def _divide_latents(block: nn.Module, holder: nn.Module, a: Attention, latent: Latent) -> None:
+def _divide_latents(block: nn.Module, holder: nn.Module, a: AttentionLayers, latent: Latent) -> None:
     """The layers and norms of latent attention under the op graph's names."""
     if latent.q_up is not None and latent.q_norm is not None:
         _put_layer(block, a.q, OnOwn(_named(block, holder, a.q, "wq_a")))
@@ -167,11 +167,11 @@ def _divide_latents(block: nn.Module, holder: nn.Module, a: Attention, latent: L
     _move_norm(block, latent.kv_norm, holder, "kv_norm", called=OnOwn)
     names = ("wk_b", "wv_b")
     _parts_of(block, holder, latent.kv_up, names, latent.up_rows)
-    joined = _Joined([_Named(holder, name) for name in names], latent.up_rows, ())
+    joined = _JoinedLayers([_Named(holder, name) for name in names], latent.up_rows, ())
     _put_layer(block, latent.kv_up, ToHeads(joined))
 
 
-def _divide_heads(block: nn.Module, holder: nn.Module, a: Attention) -> None:
+def _divide_heads(block: nn.Module, holder: nn.Module, a: AttentionLayers) -> None:
     """The layers that make queries, keys and values, and the norms of each head, under the op graph's names."""
     if a.keys_whole:
         holder._modules["core"] = OwnKeys()
@@ -193,7 +193,7 @@ def _put_scores(block: nn.Module, path: str, holder: nn.Module) -> None:
     owner.__dict__[name] = stand_in(tuple(scores.shape), value=holder._modules["head_sinks"])
 
 
-def _rename_experts(block: nn.Module, e: Experts, tokens: Callable[[], int]) -> None:
+def _rename_experts(block: nn.Module, e: ExpertLayers, tokens: Callable[[], int]) -> None:
     """The router, the experts and what stands beside them, where planc's experts compute what the class's do."""
     path = experts_path(e)
     holder_path = common_path([path, e.router.path])
@@ -230,7 +230,9 @@ def _take_tokens(block: nn.Module, path: str) -> None:
     holder.__dict__[name] = OnTokens(holder.__dict__[name])
 
 
-def _rename_dense(block: nn.Module, f: FeedForward, parent: nn.Module, own: str, tokens: Callable[[], int]) -> None:
+def _rename_dense(
+    block: nn.Module, f: FeedForwardLayers, parent: nn.Module, own: str, tokens: Callable[[], int]
+) -> None:
     """A feed-forward layer as `own` of `parent`."""
     holder, path = holder_of(block, places_of(f), own, f.before)
     if f.fused:
@@ -297,13 +299,13 @@ def _move_norm(block: nn.Module, norm: Norm, parent: nn.Module, name: str, calle
     _move(block, norm.path, parent, name, called=called)
 
 
-def places_of(half: Attention | FeedForward | Experts | Code) -> list[str]:
+def places_of(half: AttentionLayers | FeedForwardLayers | ExpertLayers | Code) -> list[str]:
     """The paths of the layers of half a block, but for those of experts."""
     if isinstance(half, Code):
         return [f"{half.path}.code"]
-    if isinstance(half, Experts):
+    if isinstance(half, ExpertLayers):
         return [half.router.place, f"{experts_path(half)}.weight"]
-    if isinstance(half, FeedForward):
+    if isinstance(half, FeedForwardLayers):
         return [layer.place for layer in (*half.ups, half.down)]
     return [layer.place for layer in (half.q, half.k, half.v, half.out) if layer is not None]
 
@@ -382,7 +384,7 @@ def _divide(
     layer: Linear,
     names: tuple[str, ...],
     rows: tuple[Any, ...],
-    a: Attention | None = None,
+    a: AttentionLayers | None = None,
     *,
     enters: bool = False,
 ) -> None:
@@ -395,7 +397,7 @@ def _divide(
     else:
         _parts_of(block, holder, layer, names, rows)
         calls = [called.get(name, _Named(holder, name)) for name in names]
-        made = _Joined(calls, rows, a.rows_here if a is not None else ())
+        made = _JoinedLayers(calls, rows, a.rows_here if a is not None else ())
     _put_layer(block, layer, Entered(holder, made) if enters and isinstance(holder, Entrance) else made)
 
 
@@ -455,7 +457,7 @@ class _Named:
         return self.holder._modules[self.name](x)  # type: ignore[misc]
 
 
-class _Joined:
+class _JoinedLayers:
     """Joins what several layers make, as the one layer made it that they were; of a share of the heads too."""
 
     def __init__(self, layers: list[Any], rows: tuple[Any, ...], here: tuple[Any, ...]) -> None:

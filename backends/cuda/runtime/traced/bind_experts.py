@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from planc.backends.cuda.runtime.traced.expert_form import Form, OwnExperts, called
-from planc.backends.cuda.runtime.traced.roles import Experts, Linear
+from planc.backends.cuda.runtime.traced.roles import ExpertLayers, Linear
 from planc.backends.cuda.runtime.traced.stand_in import stand_in
 
 
@@ -52,7 +52,7 @@ class _Router(nn.Linear):
         return F.linear(x, self.weight.to(x.dtype), None if self.bias is None else self.bias.to(x.dtype))
 
 
-def experts_path(e: Experts) -> str:
+def experts_path(e: ExpertLayers) -> str:
     """The path, in its block, of the module that holds the experts' weights."""
     return e.params[0][0].rpartition(".")[0]
 
@@ -72,7 +72,7 @@ def router_of(module: nn.Module, linear: Linear) -> nn.Module:
     return layer
 
 
-def own_experts(module: nn.Module, e: Experts, form: Form) -> OwnExperts:
+def own_experts(module: nn.Module, e: ExpertLayers, form: Form) -> OwnExperts:
     """planc's experts with the weights of `module`, which has none after that."""
     weights = {role: module.get_parameter(name.rpartition(".")[2]) for role, name in e.by_role().items()}
     made = OwnExperts(weights, form, e.top_k)

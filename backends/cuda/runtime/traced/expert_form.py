@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from planc.backends.cuda.models import moe
-from planc.backends.cuda.runtime.traced.roles import Experts, Shape
+from planc.backends.cuda.runtime.traced.roles import ExpertLayers, Shape
 
 TRIED_TOKENS, TRIED_WIDTH, TRIED_EMBED = 12, 8, 24
 TRIED_WITHIN = 1e-4
@@ -35,7 +35,7 @@ class Form:
     """Gates and ups, [R, F] each, to what goes back [R, F]; numbers of one place depend on that place alone."""
 
     def stored(self, role: str, experts: int, embed: int, width: int) -> Shape:
-        """The shape of the parameter of this `role`, as `Experts.by_role` names it."""
+        """The shape of the parameter of this `role`, as `ExpertLayers.by_role` names it."""
         sizes = (embed, 2 * width) if role.startswith("up") else (width, embed)
         if role.endswith("_bias"):
             return (experts, sizes[1])
@@ -46,7 +46,7 @@ class Form:
         return (both[:, ::2], both[:, 1::2]) if self.alternate else tuple(both.chunk(2, dim=1))  # type: ignore[return-value]
 
 
-class ExpertLinear(moe.ExpertLinear):
+class BiasedExpertLinear(moe.ExpertLinear):
     """planc's layer of all experts, with a bias for each."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
@@ -76,8 +76,8 @@ class OwnExperts(moe.Experts):
         up, down = ((w.transpose(1, 2) if form.transposed else w) for w in (weights["up"], weights["down"]))
         biases = form.halves(weights["up_bias"]) if "up_bias" in weights else (None, None)
         for name, weight, bias in zip(("w1", "w3"), form.halves(up), biases, strict=True):
-            self._modules[name] = ExpertLinear(weight, bias)
-        self._modules["w2"] = ExpertLinear(down, weights.get("down_bias"))
+            self._modules[name] = BiasedExpertLinear(weight, bias)
+        self._modules["w2"] = BiasedExpertLinear(down, weights.get("down_bias"))
 
     def forward(self, rows: Tensor, weights: Tensor, counts: Tensor | list[int]) -> Tensor:
         each = counts if isinstance(counts, list) else moe.sizes(counts)
@@ -99,7 +99,7 @@ def called(experts: Any, x: Tensor, chosen: Tensor, weights: Tensor, number: int
     return out
 
 
-def form_of(module: nn.Module, e: Experts) -> Form | None:
+def form_of(module: nn.Module, e: ExpertLayers) -> Form | None:
     """The form in which `module` keeps its experts, where planc's compute with it what `module` does; None where no
     form is found."""
     shapes, roles = dict(e.params), e.by_role()
@@ -140,7 +140,7 @@ def _joined(method: Any, alternate: bool, gates: Tensor, ups: Tensor) -> Tensor:
     return made
 
 
-def _computes(module: nn.Module, e: Experts, form: Form) -> bool:
+def _computes(module: nn.Module, e: ExpertLayers, form: Form) -> bool:
     """True where `module` and planc's experts of this form make the same of the same random numbers.
 
     planc's are tried in two parts of their width: what is between the layers may not mix places.

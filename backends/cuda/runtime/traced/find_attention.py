@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from planc.backends.cuda.runtime.traced.flow import REDUCTIONS, Flow, Node
-from planc.backends.cuda.runtime.traced.record import Call, Run
-from planc.backends.cuda.runtime.traced.roles import LINEAR, Attention, Latent, Linear, Norm, UnknownError
+from planc.backends.cuda.runtime.traced.flow import REDUCTIONS, Flow, FlowNode
+from planc.backends.cuda.runtime.traced.record import ModuleRun, RecordedCall
+from planc.backends.cuda.runtime.traced.roles import LINEAR, AttentionLayers, Latent, Linear, Norm, UnknownError
 from planc.backends.cuda.runtime.traced.stored_rows import rows_of
 
 
@@ -18,10 +18,10 @@ class _Core:
     k: int
     v: int
     out: int
-    call: Call
+    call: RecordedCall
 
 
-def _core(flow: Flow, run: Run) -> _Core:
+def _core(flow: Flow, run: ModuleRun) -> _Core:
     cores = [n for n in flow.nodes if n.kind == "core"]
     if cores:
         node = cores[-1]
@@ -41,7 +41,7 @@ def _core(flow: Flow, run: Run) -> _Core:
     raise UnknownError(f"{run.module}: no attention over the sequence was found in this block")
 
 
-def attention_of(flow: Flow, run: Run) -> Attention:
+def attention_of(flow: Flow, run: ModuleRun) -> AttentionLayers:
     """The attention of the block that `run` is, by the nodes of its `flow`. Raises UnknownError."""
     core = _core(flow, run)
     out, behind = flow.ahead(core.out, ("linear",))
@@ -90,7 +90,7 @@ def attention_of(flow: Flow, run: Run) -> Attention:
         if (heads * width != q.made) or k.made % width or v.made % value_width:
             raise UnknownError(f"{first.call.line}: {q.weight} makes {q.made}, which is not {heads} heads of {width}")
         kv_heads, kinds = k.made // width, (q, k, v)
-    return Attention(
+    return AttentionLayers(
         heads=heads,
         kv_heads=kv_heads,
         head_dim=width,
@@ -111,7 +111,9 @@ def attention_of(flow: Flow, run: Run) -> Attention:
     )
 
 
-def _latent(flow: Flow, core: _Core, layers: tuple[Node, Node, Node], heads: int) -> tuple[Latent, Node]:
+def _latent(
+    flow: Flow, core: _Core, layers: tuple[FlowNode, FlowNode, FlowNode], heads: int
+) -> tuple[Latent, FlowNode]:
     """The narrow way to keys and values, and the layer that queries begin with. `layers` make queries, the latent with
     the rotated part, and keys and values from the latent."""
     q, down, up = layers
@@ -136,7 +138,7 @@ def _latent(flow: Flow, core: _Core, layers: tuple[Node, Node, Node], heads: int
     return replace(made, q_norm=q_norm, q_up=q.linear), above[-1]
 
 
-def norm_before(flow: Flow, node: Node) -> Norm | None:
+def norm_before(flow: Flow, node: FlowNode) -> Norm | None:
     """The norm that makes what a linear layer takes; None where it takes a sum of the stream."""
     value = node.inputs[0]
     while (maker := flow.maker.get(value)) is not None and len(maker.inputs) == 1 and maker.kind != "linear":
@@ -149,7 +151,7 @@ def norm_before(flow: Flow, node: Node) -> Norm | None:
 SUMS = ("add", "__add__", "add_", "__iadd__")
 
 
-def norm_after(flow: Flow, node: Node) -> Norm | None:
+def norm_after(flow: Flow, node: FlowNode) -> Norm | None:
     """The norm between a linear layer and the sum that takes what it makes."""
     following, _ = flow.ahead(
         node.outputs[0], ("norm", "linear", "core", "experts", "add", "__add__", "add_", "__iadd__")

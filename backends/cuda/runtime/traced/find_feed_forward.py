@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from planc.backends.cuda.runtime.traced.find_attention import norm_after, norm_before
-from planc.backends.cuda.runtime.traced.flow import REDUCTIONS, Flow, Node
-from planc.backends.cuda.runtime.traced.record import Run
+from planc.backends.cuda.runtime.traced.flow import REDUCTIONS, Flow, FlowNode
+from planc.backends.cuda.runtime.traced.record import ModuleRun
 from planc.backends.cuda.runtime.traced.roles import (
-    Attention,
-    Experts,
-    FeedForward,
+    AttentionLayers,
+    ExpertLayers,
+    FeedForwardLayers,
     Linear,
     UnknownError,
     expert_width,
@@ -34,8 +34,8 @@ MIXES = (
 
 
 def second_half(
-    flow: Flow, run: Run, attention: Attention | None, outside: tuple[str, ...] = ()
-) -> FeedForward | Experts:
+    flow: Flow, run: ModuleRun, attention: AttentionLayers | None, outside: tuple[str, ...] = ()
+) -> FeedForwardLayers | ExpertLayers:
     """The part of the block that `run` is, by the nodes of its `flow`, which is not its `attention`, and has none of
     the parameters `outside`. Raises UnknownError."""
     mine = {*(params_of(attention) if attention is not None else ()), *outside}
@@ -46,7 +46,7 @@ def second_half(
     return _dense(flow, run, linears, attention)
 
 
-def _dense(flow: Flow, run: Run, linears: list[Node], attention: Attention | None) -> FeedForward:
+def _dense(flow: Flow, run: ModuleRun, linears: list[FlowNode], attention: AttentionLayers | None) -> FeedForwardLayers:
     embed = flow.shape(run.taken)[-1]
     downs = [
         n for n in linears if n.linear and n.linear.made == embed and len(flow.back(n.inputs[0], ("linear",))[0]) <= 2
@@ -71,10 +71,10 @@ def _dense(flow: Flow, run: Run, linears: list[Node], attention: Attention | Non
     if len(layers) == 2:
         layers = _gate_first(flow, ups, down)
     rows = _halves(flow, ups[0], down) if fused else ()
-    return FeedForward(layers, down.linear, fused, norm, norm_after(flow, down), rows, parallel)
+    return FeedForwardLayers(layers, down.linear, fused, norm, norm_after(flow, down), rows, parallel)
 
 
-def _parallel(flow: Flow, layer: Node, attention: Attention | None) -> bool:
+def _parallel(flow: Flow, layer: FlowNode, attention: AttentionLayers | None) -> bool:
     """True where a layer does not see what the attention adds."""
     if attention is None:
         return False
@@ -82,7 +82,7 @@ def _parallel(flow: Flow, layer: Node, attention: Attention | None) -> bool:
     return not flow.depends(layer.inputs[0], out.outputs[0])
 
 
-def _halves(flow: Flow, layer: Node, down: Node) -> tuple[tuple[int, ...], ...]:
+def _halves(flow: Flow, layer: FlowNode, down: FlowNode) -> tuple[tuple[int, ...], ...]:
     """The rows of a layer's weight that make the gate, and those that make what it is multiplied with."""
     assert layer.linear is not None
     values = numbers_of(flow, layer)
@@ -98,7 +98,7 @@ def _halves(flow: Flow, layer: Node, down: Node) -> tuple[tuple[int, ...], ...]:
     return tuple(sorted(found, key=lambda rows: found[rows] in plain))
 
 
-def _gate_first(flow: Flow, ups: list[Node], down: Node) -> tuple[Linear, ...]:
+def _gate_first(flow: Flow, ups: list[FlowNode], down: FlowNode) -> tuple[Linear, ...]:
     """The layer whose output goes through the activation, and the other."""
     products = [n for n in flow.back(down.inputs[0], ("linear",))[1] if n.kind in ("mul", "__mul__")]
     plain = {v for n in products for v in n.inputs}
@@ -106,7 +106,9 @@ def _gate_first(flow: Flow, ups: list[Node], down: Node) -> tuple[Linear, ...]:
     return tuple(u.linear for u in through if u.linear)
 
 
-def _experts(flow: Flow, run: Run, experts: Node, linears: list[Node], attention: Attention | None) -> Experts:
+def _experts(
+    flow: Flow, run: ModuleRun, experts: FlowNode, linears: list[FlowNode], attention: AttentionLayers | None
+) -> ExpertLayers:
     params = tuple((flow._own(p), flow.params[p]) for p in experts.call.params)
     number = max((s[0] for _, s in params if len(s) == 3), default=0)
     routers = [n for n in linears if n.linear and n.linear.made == number]
@@ -127,6 +129,8 @@ def _experts(flow: Flow, run: Run, experts: Node, linears: list[Node], attention
         raise UnknownError(f"{experts.call.line}: its experts have a router or an input of another kind")
     if shared is not None and any(layer.bias for layer in (*shared.ups, shared.down)):
         raise UnknownError(f"{experts.call.line}: its shared expert has biases")
-    found = Experts(router.linear, number, params, top_k, shared, gate, "", norm, norm_after(flow, experts), parallel)
+    found = ExpertLayers(
+        router.linear, number, params, top_k, shared, gate, "", norm, norm_after(flow, experts), parallel
+    )
     expert_width(found, flow.shape(run.taken)[-1])
     return found

@@ -10,13 +10,13 @@ from math import prod
 from planc.backends.cuda.runtime.traced.find_attention import attention_of
 from planc.backends.cuda.runtime.traced.find_feed_forward import second_half
 from planc.backends.cuda.runtime.traced.flow import Flow
-from planc.backends.cuda.runtime.traced.record import Record, Run
+from planc.backends.cuda.runtime.traced.record import ForwardRecord, ModuleRun
 from planc.backends.cuda.runtime.traced.roles import (
-    Attention,
-    Block,
+    AttentionLayers,
+    BlockLayers,
     Code,
-    Experts,
-    FeedForward,
+    ExpertLayers,
+    FeedForwardLayers,
     Norm,
     Shape,
     UnknownError,
@@ -26,28 +26,28 @@ from planc.backends.cuda.runtime.traced.roles import (
 SUMS = ("add", "__add__", "add_", "__iadd__", "__radd__")
 SCALES = ("mul", "__mul__", "__rmul__", "mul_", "dropout", "to", "type", "float", "type_as", "contiguous", "clone")
 """Steps of one tensor between a half and the stream, which do not look from token to token."""
-Half = Attention | FeedForward | Experts | Code
+Half = AttentionLayers | FeedForwardLayers | ExpertLayers | Code
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundHalf:
     """A recorded block, the run that it is, and the nodes of its calls."""
 
-    record: Record
-    run: Run
+    record: ForwardRecord
+    run: ModuleRun
     flow: Flow
     params: Mapping[str, Shape]
     """Its own, by their names in the block."""
 
 
-def found_block(record: Record, run: Run, params: Mapping[str, Shape], batch: int) -> Found:
+def found_block(record: ForwardRecord, run: ModuleRun, params: Mapping[str, Shape], batch: int) -> FoundHalf:
     """The block that `run` is, with the nodes of its calls."""
     prefix = f"{run.module}."
     own = {n.removeprefix(prefix): s for n, s in params.items() if n.startswith(prefix)}
-    return Found(record, run, Flow(record, run, params, prefix, batch), own)
+    return FoundHalf(record, run, Flow(record, run, params, prefix, batch), own)
 
 
-def blocks_of(found: list[Found]) -> tuple[Block, ...]:
+def blocks_of(found: list[FoundHalf]) -> tuple[BlockLayers, ...]:
     """The blocks of a model. Those halves that a plan divides by one dim have one width: others are code."""
     blocks = [_block_of(f) for f in found]
     for width in (_of_attention, _of_feed_forward, _of_experts):
@@ -58,23 +58,23 @@ def blocks_of(found: list[Found]) -> tuple[Block, ...]:
     return tuple(blocks)
 
 
-def _of_attention(block: Block) -> tuple[int, ...] | None:
+def _of_attention(block: BlockLayers) -> tuple[int, ...] | None:
     a = block.heads
     return None if a is None else (a.heads, a.kv_heads, a.head_dim, a.value_dim)
 
 
-def _of_feed_forward(block: Block) -> tuple[int, ...] | None:
-    return (block.second.down.taken,) if isinstance(block.second, FeedForward) else None
+def _of_feed_forward(block: BlockLayers) -> tuple[int, ...] | None:
+    return (block.second.down.taken,) if isinstance(block.second, FeedForwardLayers) else None
 
 
-def _of_experts(block: Block) -> tuple[int, ...] | None:
+def _of_experts(block: BlockLayers) -> tuple[int, ...] | None:
     e = block.second
-    if not isinstance(e, Experts):
+    if not isinstance(e, ExpertLayers):
         return None
     return (e.experts, e.top_k, *sorted(prod(s) for _, s in e.params), e.shared.down.taken if e.shared else 0)
 
 
-def _as_code(found: Found, block: Block, first: bool) -> Block:
+def _as_code(found: FoundHalf, block: BlockLayers, first: bool) -> BlockLayers:
     """A block with one of its halves as code."""
     why = "it has other widths than those of most blocks"
     half = block.attention if first else block.second
@@ -89,7 +89,7 @@ def _as_code(found: Found, block: Block, first: bool) -> Block:
 
 
 def _is_parallel(half: Half) -> bool:
-    return not isinstance(half, Attention) and half.parallel
+    return not isinstance(half, AttentionLayers) and half.parallel
 
 
 def _within(half: Half, path: str) -> bool:
@@ -98,7 +98,7 @@ def _within(half: Half, path: str) -> bool:
     return all(n.startswith(f"{path}.") for n in _inside(half) - norms)
 
 
-def _block_of(found: Found) -> Block:
+def _block_of(found: FoundHalf) -> BlockLayers:
     """A block; what planc has no ops for is `Code`."""
     run, own = found.run, found.params
     try:
@@ -108,18 +108,18 @@ def _block_of(found: Found) -> Block:
         return _in_halves(found, str(error))
     rest = [n for n in own if n not in params_of(attention) | params_of(second)]
     if not rest:
-        return Block(attention, second)
+        return BlockLayers(attention, second)
     return _in_halves(found, f"parameters without a part that planc knows: {', '.join(rest)}")
 
 
-def _whole(found: Found, why: str) -> Block:
+def _whole(found: FoundHalf, why: str) -> BlockLayers:
     """All of a block as code."""
     lines = [c.line for c in found.record.calls[found.run.begin : found.run.end] if c.module == found.run.module]
     line = lines[0] if lines else found.record.calls[found.run.begin].line
-    return Block(Code("", tuple(found.params.items()), returns=found.run.returns, line=line, why=why), None)
+    return BlockLayers(Code("", tuple(found.params.items()), returns=found.run.returns, line=line, why=why), None)
 
 
-def _in_halves(found: Found, why: str) -> Block:
+def _in_halves(found: FoundHalf, why: str) -> BlockLayers:
     """The block as the modules that its code calls: each has parts that planc knows and nothing else, or is code."""
     runs = _halves(found)
     inside = {p for r in runs for p in found.params if p.startswith(f"{_own(found, r)}.")}
@@ -127,21 +127,21 @@ def _in_halves(found: Found, why: str) -> Block:
     if not 1 <= len(runs) <= 2 or set(found.params) - inside - norms or not _are_added(found, runs):
         return _whole(found, why)
     halves = [_half(found, r, why) for r in runs]
-    if len(halves) == 2 and not isinstance(halves[1], FeedForward | Experts | Code):
+    if len(halves) == 2 and not isinstance(halves[1], FeedForwardLayers | ExpertLayers | Code):
         halves[1] = _code(found, runs[1], "attention stands in the second half")
     first: Half = halves[0]
-    if isinstance(first, FeedForward | Experts):
+    if isinstance(first, FeedForwardLayers | ExpertLayers):
         if len(halves) == 1:
-            return Block(None, first)
+            return BlockLayers(None, first)
         first = _code(found, runs[0], "a feed-forward layer stands in the first half")
     second = halves[1] if len(halves) == 2 else None
-    assert not isinstance(second, Attention)
+    assert not isinstance(second, AttentionLayers)
     if isinstance(second, Code) and found.flow.depends(runs[1].taken, runs[0].given) is False:
         second = replace(second, parallel=True)
-    return Block(first, second)
+    return BlockLayers(first, second)
 
 
-def _halves(found: Found) -> list[Run]:
+def _halves(found: FoundHalf) -> list[ModuleRun]:
     """Modules that the block's own code calls with hidden states and that give hidden states; norms are none."""
     record, block = found.record, found.run
     size = prod(record.shapes[block.taken])
@@ -158,7 +158,7 @@ def _halves(found: Found) -> list[Run]:
     return [r for r in runs if not found.flow._is_norm(r)]
 
 
-def _are_added(found: Found, halves: list[Run]) -> bool:
+def _are_added(found: FoundHalf, halves: list[ModuleRun]) -> bool:
     """True where the block adds what each of its halves gives to the stream, and does nothing else with it."""
     flow, block = found.flow, found.run
     own = [n for n in flow.nodes if n.kind != "norm" and n.call.module == block.module]
@@ -191,12 +191,12 @@ def _leaves(flow: Flow, value: int, stream: int) -> bool:
     return True
 
 
-def _own(found: Found, run: Run) -> str:
+def _own(found: FoundHalf, run: ModuleRun) -> str:
     """The path of a run's module in its block."""
     return run.module.removeprefix(f"{found.run.module}.")
 
 
-def _half(found: Found, run: Run, why: str) -> Half:
+def _half(found: FoundHalf, run: ModuleRun, why: str) -> Half:
     """The half that `run` is."""
     path, flow = _own(found, run), found.flow
     mine = {p for p in found.params if p.startswith(f"{path}.")}
@@ -223,7 +223,7 @@ def _inside(half: Half) -> set[str]:
     return params_of(half) - {""}
 
 
-def _code(found: Found, run: Run, why: str) -> Code:
+def _code(found: FoundHalf, run: ModuleRun, why: str) -> Code:
     path = _own(found, run)
     calls = found.record.calls[run.begin : run.end]
     line = next((c.line for c in calls if c.module == run.module), calls[0].line)

@@ -11,15 +11,15 @@ from itertools import pairwise
 
 from planc.backends.cuda.runtime.traced.find_halves import blocks_of, found_block
 from planc.backends.cuda.runtime.traced.flow import Flow, reached
-from planc.backends.cuda.runtime.traced.record import Call, Record, Run
-from planc.backends.cuda.runtime.traced.roles import Roles, Shape, UnknownError
+from planc.backends.cuda.runtime.traced.record import ForwardRecord, ModuleRun, RecordedCall
+from planc.backends.cuda.runtime.traced.roles import DecoderRoles, Shape, UnknownError
 
 
-def roles_of(record: Record, params: Mapping[str, Shape], batch: int) -> Roles:
+def roles_of(record: ForwardRecord, params: Mapping[str, Shape], batch: int) -> DecoderRoles:
     """The parts of a recorded decoder. Raises UnknownError."""
     layers = _layer_runs(record)
     holder = layers[0].module.rpartition(".")[0]
-    whole = Run("", -1, record.result, 0, len(record.calls))
+    whole = ModuleRun("", -1, record.result, 0, len(record.calls))
     flow = Flow(record, whole, params, "", batch)
     blocks = blocks_of([found_block(record, run, params, batch) for run in layers])
     table = next((c for c in record.calls if _is_lookup(c, record, params)), None)
@@ -46,7 +46,7 @@ def roles_of(record: Record, params: Mapping[str, Shape], batch: int) -> Roles:
     used |= {n for n, _ in first.params} if first else set()
     rest = [n for n in rest if n not in used]
     shape = params[positions][-2:] if positions else ()
-    return Roles(
+    return DecoderRoles(
         embedding=table.params[0],
         positions=positions,
         layers=holder,
@@ -65,7 +65,7 @@ def roles_of(record: Record, params: Mapping[str, Shape], batch: int) -> Roles:
     )
 
 
-def _without_blocks(record: Record) -> str:
+def _without_blocks(record: ForwardRecord) -> str:
     """Why there are no blocks, in words."""
     ran = {run.module for run in record.runs}
     apart = [r for r in record.runs if r.module.count(".") > 1 and r.module.rpartition(".")[0] not in ran]
@@ -80,7 +80,7 @@ def _without_blocks(record: Record) -> str:
     )
 
 
-def _is_lookup(call: Call, record: Record, params: Mapping[str, Shape]) -> bool:
+def _is_lookup(call: RecordedCall, record: ForwardRecord, params: Mapping[str, Shape]) -> bool:
     """True for rows of a table, found by their numbers."""
     if call.function != "__getitem__" or len(call.inputs) != 1 or len(call.direct) != 1:
         return call.function == "embedding"
@@ -93,9 +93,9 @@ def _is_of_positions(shape: Shape, embed: int) -> bool:
     return shape[-1:] == (embed,) and (len(shape) == 2 or (len(shape) == 3 and shape[0] == 1))
 
 
-def _layer_runs(record: Record) -> list[Run]:
+def _layer_runs(record: ForwardRecord) -> list[ModuleRun]:
     """The longest chain of numbered modules, each of which takes what the one before gives."""
-    groups: dict[str, list[Run]] = {}
+    groups: dict[str, list[ModuleRun]] = {}
     for run in record.runs:
         prefix, _, last = run.module.rpartition(".")
         if last.isdigit():
@@ -106,7 +106,7 @@ def _layer_runs(record: Record) -> list[Run]:
     return max(chains, key=lambda runs: sum(r.end - r.begin for r in runs))
 
 
-def _is_chain(record: Record, runs: list[Run]) -> bool:
+def _is_chain(record: ForwardRecord, runs: list[ModuleRun]) -> bool:
     numbers = [int(r.module.rpartition(".")[2]) for r in runs]
     if numbers != list(range(len(runs))) or any(r.end == r.begin for r in runs):
         return False

@@ -6,18 +6,18 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from planc.backends.cuda.runtime.traced.record import Call, Record, Run
+from planc.backends.cuda.runtime.traced.record import ForwardRecord, ModuleRun, RecordedCall
 from planc.backends.cuda.runtime.traced.roles import CORES, LINEAR, REARRANGING, Linear, Norm, Shape
 
 REDUCTIONS = ("rms_norm", "layer_norm", "mean", "var", "norm", "vector_norm", "sum", "group_norm")
 
 
 @dataclass(frozen=True)
-class Node:
+class FlowNode:
     """A norm, a linear layer, experts, the core of attention, or anything else."""
 
     kind: str
-    call: Call
+    call: RecordedCall
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     norm: Norm | None = None
@@ -27,11 +27,13 @@ class Node:
 class Flow:
     """The nodes of a stretch of the record, and the ways between them."""
 
-    def __init__(self, record: Record, run: Run, params: Mapping[str, Shape], prefix: str, batch: int) -> None:
+    def __init__(
+        self, record: ForwardRecord, run: ModuleRun, params: Mapping[str, Shape], prefix: str, batch: int
+    ) -> None:
         self.record, self.params, self.prefix, self.batch = record, params, prefix, batch
         self.nodes = list(self._nodes(run))
         self.maker = {value: node for node in self.nodes for value in node.outputs}
-        self.users: dict[int, list[Node]] = {}
+        self.users: dict[int, list[FlowNode]] = {}
         for node in self.nodes:
             for value in node.inputs:
                 self.users.setdefault(value, []).append(node)
@@ -39,7 +41,7 @@ class Flow:
     def shape(self, value: int) -> Shape:
         return self.record.shapes[value]
 
-    def _nodes(self, run: Run) -> Iterator[Node]:
+    def _nodes(self, run: ModuleRun) -> Iterator[FlowNode]:
         norms = {r.begin: r for r in self.record.runs if run.begin <= r.begin < r.end <= run.end and self._is_norm(r)}
         calls, at = self.record.calls, run.begin
         while at < run.end:
@@ -47,16 +49,16 @@ class Flow:
                 found = norms[at]
                 names = dict.fromkeys(p for c in calls[found.begin : found.end] for p in c.params)
                 norm = Norm(self._own(found.module), tuple((self._own(n), self.params[n]) for n in names))
-                yield Node("norm", calls[at], (found.taken,), (found.given,), norm=norm)
+                yield FlowNode("norm", calls[at], (found.taken,), (found.given,), norm=norm)
                 at = found.end
                 continue
             call = calls[at]
             linear = self._linear(call)
             kind = "linear" if linear else "core" if call.function in CORES else call.function
-            yield Node(kind, call, call.inputs, call.outputs, linear=linear)
+            yield FlowNode(kind, call, call.inputs, call.outputs, linear=linear)
             at += 1
 
-    def _is_norm(self, run: Run) -> bool:
+    def _is_norm(self, run: ModuleRun) -> bool:
         calls = self.record.calls[run.begin : run.end]
         if not calls or run.taken < 0 or run.given < 0 or self.shape(run.taken) != self.shape(run.given):
             return False
@@ -70,7 +72,7 @@ class Flow:
     def _own(self, name: str) -> str:
         return name.removeprefix(self.prefix)
 
-    def _linear(self, call: Call) -> Linear | None:
+    def _linear(self, call: RecordedCall) -> Linear | None:
         matrices = [p for p in call.params if len(self.params[p]) == 2]
         if call.function not in LINEAR or len(matrices) != 1 or len(call.inputs) != 1:
             return None
@@ -83,17 +85,17 @@ class Flow:
         bias = self._own(biases[0]) if biases else ""
         return Linear(self._own(matrices[0]), bias, made, taken, transposed, self._is_alone(call, matrices[0]))
 
-    def _is_alone(self, linear: Call, weight: str) -> bool:
+    def _is_alone(self, linear: RecordedCall, weight: str) -> bool:
         """True where the module that has `weight` does nothing but this product."""
         own = weight.rpartition(".")[0]
         inside = [c for c in self.record.calls if c.module == own or c.module.startswith(f"{own}.")]
         others = [c for c in inside if c is not linear]
         return bool(own) and linear.module == own and all(c.function in REARRANGING and not c.params for c in others)
 
-    def back(self, value: int, stops: tuple[str, ...]) -> tuple[list[Node], list[Node]]:
+    def back(self, value: int, stops: tuple[str, ...]) -> tuple[list[FlowNode], list[FlowNode]]:
         """The nearest nodes of these kinds that `value` is made from, and those passed on the way."""
-        found: list[Node] = []
-        passed: list[Node] = []
+        found: list[FlowNode] = []
+        passed: list[FlowNode] = []
         open_values, seen = [value], set()
         while open_values:
             here = open_values.pop()
@@ -120,10 +122,10 @@ class Flow:
             seen.add(here)
         return False
 
-    def ahead(self, value: int, kinds: tuple[str, ...]) -> tuple[Node | None, list[Node]]:
+    def ahead(self, value: int, kinds: tuple[str, ...]) -> tuple[FlowNode | None, list[FlowNode]]:
         """The first node of these kinds that uses what is made from `value`, and those on the way."""
         reached: set[int] = {value}
-        passed: list[Node] = []
+        passed: list[FlowNode] = []
         start = self.nodes.index(self.maker[value]) if value in self.maker else -1
         for node in self.nodes[start + 1 :]:
             if reached & set(node.inputs):

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from planc.backends.cuda.runtime.traced.roles import Block, Linear, Norm
+from planc.backends.cuda.runtime.traced.roles import BlockLayers, Linear, Norm
 
 OURS = frozenset(
     (
@@ -25,7 +25,7 @@ THEIRS = "theirs_"
 """Before a user's name that is one of ours."""
 
 
-def with_free_names(block: nn.Module, role: Block) -> Block:
+def with_free_names(block: nn.Module, role: BlockLayers) -> BlockLayers:
     """`role` for `block`, once no part of the user's has a name of ours: its code finds each part where it was."""
     owners = {"", *(path.rpartition(".")[0] for path in _places(role))}
     renamed: set[str] = set()
@@ -38,7 +38,7 @@ def with_free_names(block: nn.Module, role: Block) -> Block:
             owner._modules[f"{THEIRS}{name}"] = part
             owner.__dict__[name] = part
             renamed.add(f"{path}.{name}".lstrip("."))
-    found: Block = _renamed(role, renamed) if renamed else role
+    found: BlockLayers = _renamed(role, renamed) if renamed else role
     return found
 
 

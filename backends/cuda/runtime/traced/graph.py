@@ -8,14 +8,14 @@ from math import prod
 
 from planc.backends.cuda.runtime.traced.names import CHANNELS, MIXER, name_in
 from planc.backends.cuda.runtime.traced.roles import (
-    Attention,
-    Block,
+    AttentionLayers,
+    BlockLayers,
     Code,
-    Experts,
-    FeedForward,
+    DecoderRoles,
+    ExpertLayers,
+    FeedForwardLayers,
     Linear,
     Norm,
-    Roles,
     UnknownError,
     expert_width,
     heads_of,
@@ -36,7 +36,7 @@ UNNAMED = "own_"
 """The beginning of dims that are the length of a parameter without a name of its own."""
 
 
-def model_of_roles(name: str, roles: Roles) -> Model:
+def model_of_roles(name: str, roles: DecoderRoles) -> Model:
     """The op graph of these roles, as a model called `name`. Raises UnknownError."""
     if roles.rest:
         shown = "; ".join(f"{line}: {name}" if line else name for name, line in roles.rest)
@@ -68,15 +68,15 @@ def _in_order(parts: Mapping[str, Part]) -> list[str]:
     return sorted(parts, key=lambda kind: kind == BLOCK)
 
 
-def _kinds(blocks: tuple[Block, ...]) -> dict[str, Block]:
+def _kinds(blocks: tuple[BlockLayers, ...]) -> dict[str, BlockLayers]:
     """Each kind of block under a name that says how it differs."""
     different = list(dict.fromkeys(blocks))
     if len(different) == 1:
         return {BLOCK: different[0]}
-    named: dict[str, Block] = {}
+    named: dict[str, BlockLayers] = {}
     for number, block in enumerate(different):
         words = []
-        if isinstance(block.second, FeedForward) and any(isinstance(b.second, Experts) for b in different):
+        if isinstance(block.second, FeedForwardLayers) and any(isinstance(b.second, ExpertLayers) for b in different):
             words.append("dense")
         a, others = block.heads, [b.heads for b in different if b.heads is not None]
         words += [_kind_of_code(c) for c in block.code]
@@ -95,11 +95,11 @@ def _kind_of_code(code: Code) -> str:
     return f"with_{words.lower().strip('_') or 'whole'}"
 
 
-def _size(roles: Roles) -> Size:
+def _size(roles: DecoderRoles) -> Size:
     a = heads_of(roles)
     seconds = [b.second for b in roles.blocks]
-    dense = next((s for s in seconds if isinstance(s, FeedForward)), None)
-    routed = next((s for s in seconds if isinstance(s, Experts)), None)
+    dense = next((s for s in seconds if isinstance(s, FeedForwardLayers)), None)
+    routed = next((s for s in seconds if isinstance(s, ExpertLayers)), None)
     latent = a.latent if a is not None else None
     return Size(
         heads=a.heads if a is not None else 0,
@@ -122,12 +122,12 @@ def _size(roles: Roles) -> Size:
     )
 
 
-def _grouped(attention: Attention) -> bool:
+def _grouped(attention: AttentionLayers) -> bool:
     """True where key heads have a dim of their own."""
     return attention.k is not None or attention.kv_heads != attention.heads
 
 
-def _first(roles: Roles) -> Part:
+def _first(roles: DecoderRoles) -> Part:
     part = embedding_with_positions() if roles.positions else embedding()
     norm = roles.embedding_norm
     if norm is None:
@@ -143,14 +143,14 @@ def _renamed(part: Part, output: Tensor) -> Part:
     return Part(params=part.params, tensors=(*kept, output), ops=(*part.ops[:-1], replace(last, output=output.name)))
 
 
-def _last(roles: Roles) -> Part:
+def _last(roles: DecoderRoles) -> Part:
     source, part = "hidden", Part()
     if roles.norm is not None:
         part, source = _norm("final.norm", "norm", roles.norm, source, hidden("head.in")), "head.in"
     return part + loss(source, tied=roles.tied, biased=bool(roles.head.bias))
 
 
-def _block(block: Block) -> Part:
+def _block(block: BlockLayers) -> Part:
     first, second = block.attention, block.second
     if isinstance(first, Code) and block.is_whole:
         made = _code(first, MIXER, "hidden", "hidden.mid")
@@ -166,7 +166,7 @@ def _block(block: Block) -> Part:
     stream = "hidden" if first is None else "hidden.mid"
     source = "hidden" if second.parallel else stream
     shares = first is not None and second.before is not None and second.before == first.before and second.parallel
-    if isinstance(second, FeedForward):
+    if isinstance(second, FeedForwardLayers):
         return part + _feed_forward(second, source, stream, shares)
     if isinstance(second, Code):
         return part + _half_of_code(second, CHANNELS, "ffn", "ffn.norm", stream, "hidden", source, shares)
@@ -213,7 +213,7 @@ def _unnamed(name: str, shape: tuple[int, ...]) -> Param:
     return Param(name=name, shape_dims=tuple((f"{UNNAMED}{n}",) for n in shape), section="", decay=len(shape) > 1)
 
 
-def _attention(a: Attention, made: str) -> Part:
+def _attention(a: AttentionLayers, made: str) -> Part:
     """`hidden` to the tensor `made`."""
     if a.latent is not None:
         if a.before is None or len(a.before.params) != 1 or a.out.bias or a.after is not None:
@@ -271,7 +271,7 @@ def _to_stream(name: str, module: str, after: Norm | None, layer: Linear, path: 
     return part + add(f"{name}.add", "layers.*", (stream, made), hidden(target), bias_of=bias_of)
 
 
-def _feed_forward(f: FeedForward, taken: str, stream: str, shares: bool) -> Part:
+def _feed_forward(f: FeedForwardLayers, taken: str, stream: str, shares: bool) -> Part:
     part, source = Part(), taken
     if shares:
         source = "attention.in"
@@ -282,7 +282,7 @@ def _feed_forward(f: FeedForward, taken: str, stream: str, shares: bool) -> Part
     return part + _to_stream("ffn", "layers.*.ffn_post_norm", f.after, f.down, f"{FFN}.w2", stream, "hidden")
 
 
-def _gated(name: str, module: str, width: str, f: FeedForward, source: str) -> Part:
+def _gated(name: str, module: str, width: str, f: FeedForwardLayers, source: str) -> Part:
     wide = (*HIDDEN[:2], width)
     gated = f.fused or len(f.ups) == 2
     shape: Dims = ((width,), ("embed",))
@@ -299,7 +299,7 @@ def _gated(name: str, module: str, width: str, f: FeedForward, source: str) -> P
     return part + matmul(f"{name}.down", "ffn", f"{module}.w2", back, mid.name, hidden(f"{name}.out"))
 
 
-def _experts(e: Experts, stream: str) -> Part:
+def _experts(e: ExpertLayers, stream: str) -> Part:
     biased = any(len(shape) == 2 for _, shape in e.params)
     assert e.before is not None
     part, out = mixture(shared=e.shared is not None, shared_gate=e.shared_gate is not None, biased=biased)
@@ -323,7 +323,7 @@ def _norm(name: str, module: str, norm: Norm, source: str, target: Tensor) -> Pa
     return norm_with(name, module, source, target, tuple(found), over=("embed",))
 
 
-def _head_norm(letter: str, norm: Norm, a: Attention, source: str, target: Tensor) -> Part:
+def _head_norm(letter: str, norm: Norm, a: AttentionLayers, source: str, target: Tensor) -> Part:
     """A norm of queries or keys: of each head with one weight or a weight each, or over all heads together."""
     heads = target.dims[2]
     number = a.heads if heads == "heads" else a.kv_heads

@@ -29,10 +29,10 @@ from planc.backends.cuda.audit.memory import MemoryTracker
 from planc.backends.cuda.audit.norms import one_kernel_norms
 from planc.backends.cuda.audit.own_code import one_sequence_a_row
 from planc.backends.cuda.models import moe
-from planc.backends.cuda.runtime.traced.bind import Bound, logits_of
+from planc.backends.cuda.runtime.traced.bind import BoundModel, logits_of
 from planc.backends.cuda.runtime.traced.expert_form import OwnExperts
 from planc.backends.cuda.runtime.traced.free_names import part_at
-from planc.backends.cuda.runtime.traced.roles import Roles, UnknownError
+from planc.backends.cuda.runtime.traced.roles import DecoderRoles, UnknownError
 from planc.backends.cuda.runtime.traced.shell import first_line, place, without_weights
 from planc.ir.model import EXPERTS, SLOTS, Model, Op, Section
 from planc.ir.saved_by_code import Elements, Moment, SavedByCode, Unseen
@@ -85,7 +85,7 @@ class _Made:
     savers: set[Region] = field(default_factory=set)
 
 
-def with_own_code(model: Model, module: nn.Module, roles: Roles) -> Model:
+def with_own_code(model: Model, module: nn.Module, roles: DecoderRoles) -> Model:
     """`model`, whose ops say what the code of `module` keeps; `roles` are its parts.
 
     Code may do something else for sequences longer than a window: lengths of which the module speaks, in its config or
@@ -174,13 +174,13 @@ def _changes(found_at: Callable[[int], Found], low: int, high: int) -> list[int]
     return [*_changes(found_at, low, middle), *_changes(found_at, middle, high)]
 
 
-def _found(model: Model, module: nn.Module, roles: Roles, tokens: int, whole: _Whole) -> Found:
+def _found(model: Model, module: nn.Module, roles: DecoderRoles, tokens: int, whole: _Whole) -> Found:
     """Memory for sequences of so many `tokens` or a little more; what code that stays whole does besides goes into
     `whole`. Raises UnknownError, and what the code raises."""
     lengths = {*model.sizes.values()}
     sequence = _prime(tokens, lengths, model.sizes.get("positions", LONGEST))
-    run = _Run(model, _prime(3, {*lengths, sequence, sequence + 1}), sequence)
-    bound = Bound(without_weights(module).train(), roles, sequence)
+    run = _SavedRun(model, _prime(3, {*lengths, sequence, sequence + 1}), sequence)
+    bound = BoundModel(without_weights(module).train(), roles, sequence)
     _shorten(bound, model, run)
     run.watch(bound)
     for region, counted in run.products.items():
@@ -202,7 +202,7 @@ def _prime(first: int, lengths: Iterable[int], most: int = LONGEST) -> int:
     return next(fits, first)
 
 
-def _shorten(bound: Bound, model: Model, run: _Run) -> None:
+def _shorten(bound: BoundModel, model: Model, run: _SavedRun) -> None:
     """Leave the first block of each kind, in bf16, and experts that make nothing."""
     seen: set[Section] = set()
     for name, kind in zip(list(bound.layers), model.kinds, strict=True):
@@ -231,7 +231,7 @@ class _Given(torch.autograd.Function):
         return grads[0]
 
 
-def _nothing(run: _Run, weights: list[nn.Parameter], *args: Any, **kwargs: Any) -> Any:
+def _nothing(run: _SavedRun, weights: list[nn.Parameter], *args: Any, **kwargs: Any) -> Any:
     """Experts that are not run. Each row of what they are given is multiplied by as many of them as it picks."""
     tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, Tensor)]
     given, picks = tensors[0], next((t.shape[-1] for t in tensors if t.dtype == torch.int64), 1)
@@ -243,7 +243,7 @@ def _nothing(run: _Run, weights: list[nn.Parameter], *args: Any, **kwargs: Any) 
 class _Watch(MemoryTracker):  # type: ignore[no-untyped-call]
     """Every storage that is made, by the op whose code makes it."""
 
-    def __init__(self, run: _Run) -> None:
+    def __init__(self, run: _SavedRun) -> None:
         super().__init__()
         self.run, self.storages = run, dict[int, _Made]()
 
@@ -277,7 +277,7 @@ class _Watch(MemoryTracker):  # type: ignore[no-untyped-call]
             self.run.let_go(made)
 
 
-class _Run:
+class _SavedRun:
     """The one run of a model whose op graph is `model`: what is made, kept and let go, by op."""
 
     def __init__(self, model: Model, batch: int, sequence: int) -> None:
@@ -298,7 +298,7 @@ class _Run:
 
     # What happens.
 
-    def watch(self, bound: Bound) -> None:
+    def watch(self, bound: BoundModel) -> None:
         """Run `bound` forward and backward on fake tensors."""
         with FakeTensorMode(allow_non_fake_inputs=True), one_sequence_a_row(), ExitStack() as stack:
             bound.to_empty(device="cpu")
@@ -403,7 +403,7 @@ class _Run:
 
     # Where it happens.
 
-    def _hook(self, bound: Bound) -> None:
+    def _hook(self, bound: BoundModel) -> None:
         sections = {"first": "", "last": ""}
         for name, block in bound.layers.items():
             kind = self.model.kinds[int(name)]

@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import nn
 
-from planc.backends.cuda.runtime.traced.roles import Loop, UnknownError
+from planc.backends.cuda.runtime.traced.roles import ModuleLoop, UnknownError
 
 BLOCKS = "planc_blocks"
 """The list of the blocks in the module whose forward has the loop."""
@@ -24,7 +24,7 @@ BODY, NUMBER = "_planc_body", "_planc_number"
 ENDS_EARLY = (ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.Break, ast.Continue)
 
 
-class Block(nn.Module):
+class LoopIteration(nn.Module):
     """One turn of a loop in the forward of `owner`: called with the hidden state and the names that its code reads."""
 
     def __init__(self, owner: nn.Module, body: Callable[..., Any]) -> None:
@@ -36,10 +36,10 @@ class Block(nn.Module):
         return made[0] if len(made) == 1 else made
 
 
-class Part(nn.Module):
+class PartProxy(nn.Module):
     """Stands where a part stood, and calls it in its block, whatever is there by that name."""
 
-    def __init__(self, block: Block, name: str) -> None:
+    def __init__(self, block: LoopIteration, name: str) -> None:
         super().__init__()
         self.__dict__["block"], self.__dict__["name"] = block, name
 
@@ -55,17 +55,17 @@ class Part(nn.Module):
         return getattr(self._own(), name)
 
 
-def loops_of(shell: nn.Module, run: Callable[[nn.Module], Any]) -> Iterator[Loop]:
+def loops_of(shell: nn.Module, run: Callable[[nn.Module], Any]) -> Iterator[ModuleLoop]:
     """The loops of `shell`, a module without weights, whose bodies call parts of it; `run` calls it with tokens."""
     for path, owner in list(shell.named_modules()):
-        own = not isinstance(owner, Block) and not type(owner).__module__.startswith("torch.")
+        own = not isinstance(owner, LoopIteration) and not type(owner).__module__.startswith("torch.")
         for place in range(len(_Forward(owner).loops)) if own else ():
             parts = _scouted(shell, path, place, run)
             if len(parts) > 1 and all(parts):
-                yield Loop(path, place, tuple(_named(found) for found in parts))
+                yield ModuleLoop(path, place, tuple(_named(found) for found in parts))
 
 
-def with_blocks(model: nn.Module, loop: Loop | None) -> nn.Module:
+def with_blocks(model: nn.Module, loop: ModuleLoop | None) -> nn.Module:
     """`model`, whose `loop` runs over blocks now; one that has them, or no loop, is left as it is."""
     if loop is None:
         return model
@@ -73,13 +73,13 @@ def with_blocks(model: nn.Module, loop: Loop | None) -> nn.Module:
     if hasattr(owner, BLOCKS):
         return model
     forward, body = _Forward(owner).rewritten(loop.place)
-    blocks = [Block(owner, body) for _ in loop.parts]
+    blocks = [LoopIteration(owner, body) for _ in loop.parts]
     for block, parts in zip(blocks, loop.parts, strict=True):
         for path, name in parts:
             where, _, last = path.rpartition(".")
             holder = owner.get_submodule(where)
             block._modules[name] = holder._modules[last]
-            holder._modules[last] = Part(block, name)
+            holder._modules[last] = PartProxy(block, name)
     setattr(owner, BLOCKS, nn.ModuleList(blocks))
     owner.__dict__["forward"] = types.MethodType(forward, owner)
     return model
@@ -116,7 +116,7 @@ def _scouted(shell: nn.Module, path: str, place: int, run: Callable[[nn.Module],
             inside[0] = False
         return made[0] if len(made) == 1 else made
 
-    class Repeats:
+    class LoopRepeats:
         def __getitem__(self, number: int) -> Any:
             return repeat
 
@@ -136,7 +136,7 @@ def _scouted(shell: nn.Module, path: str, place: int, run: Callable[[nn.Module],
         if module is not owner:
             hooks += [module.register_forward_pre_hook(begins(name)), module.register_forward_hook(ends)]
     before = owner.__dict__.get("forward")
-    owner.__dict__[BLOCKS] = Repeats()
+    owner.__dict__[BLOCKS] = LoopRepeats()
     owner.__dict__["forward"] = types.MethodType(forward, owner)
     try:
         run(shell)

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planc.backends.cuda.runtime.traced.roles import Attention, Block, Code, Experts, FeedForward, Linear, Norm, Roles
+from planc.backends.cuda.runtime.traced.roles import (
+    AttentionLayers,
+    BlockLayers,
+    Code,
+    DecoderRoles,
+    ExpertLayers,
+    FeedForwardLayers,
+    Linear,
+    Norm,
+)
 
 MIXER, CHANNELS = "mixer", "channels"
 """The modules of a block's first and second half that stay whole; of a whole block it is the first."""
@@ -12,7 +21,7 @@ Names = dict[str, tuple[str, ...]]
 """By a parameter's name in the model: those of the op graph that it holds, one behind the other."""
 
 
-def names_of(roles: Roles) -> Names:
+def names_of(roles: DecoderRoles) -> Names:
     """The names of every parameter of a model with these roles."""
     found = dict(_ends(roles))
     for number, block in enumerate(roles.blocks):
@@ -21,7 +30,7 @@ def names_of(roles: Roles) -> Names:
     return found
 
 
-def _ends(roles: Roles) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _ends(roles: DecoderRoles) -> Iterator[tuple[str, tuple[str, ...]]]:
     yield roles.embedding, ("tok_embeddings.weight",)
     if roles.positions:
         yield roles.positions, ("pos_embeddings.weight",)
@@ -33,7 +42,7 @@ def _ends(roles: Roles) -> Iterator[tuple[str, tuple[str, ...]]]:
         yield roles.head.bias, ("output.bias",)
 
 
-def _block(block: Block) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _block(block: BlockLayers) -> Iterator[tuple[str, tuple[str, ...]]]:
     first, second = block.attention, block.second
     if first is not None:
         yield from _norm(first.before, "attention_norm")
@@ -46,7 +55,7 @@ def _block(block: Block) -> Iterator[tuple[str, tuple[str, ...]]]:
     if isinstance(second, Code):
         yield from _code(second, CHANNELS)
     elif second is not None:
-        yield from _dense(second, "feed_forward") if isinstance(second, FeedForward) else _experts(second)
+        yield from _dense(second, "feed_forward") if isinstance(second, FeedForwardLayers) else _experts(second)
 
 
 def _code(code: Code, module: str) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -60,7 +69,7 @@ def name_in(code: Code, name: str) -> str:
     return name.removeprefix(f"{code.path}.") if code.path else name
 
 
-def _attention(a: Attention) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _attention(a: AttentionLayers) -> Iterator[tuple[str, tuple[str, ...]]]:
     if (latent := a.latent) is not None:
         yield from _linear(a.q, "attention.wq_a" if latent.q_up else "attention.wq")
         yield from _norm(latent.q_norm, "attention.q_norm")
@@ -82,7 +91,7 @@ def _attention(a: Attention) -> Iterator[tuple[str, tuple[str, ...]]]:
         yield a.sinks, ("attention.head_sinks.weight",)
 
 
-def _dense(f: FeedForward, module: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _dense(f: FeedForwardLayers, module: str) -> Iterator[tuple[str, tuple[str, ...]]]:
     if f.fused:
         yield from _linear(f.ups[0], f"{module}.w1", f"{module}.w3")
     else:
@@ -91,7 +100,7 @@ def _dense(f: FeedForward, module: str) -> Iterator[tuple[str, tuple[str, ...]]]
     yield from _linear(f.down, f"{module}.w2")
 
 
-def _experts(e: Experts) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _experts(e: ExpertLayers) -> Iterator[tuple[str, tuple[str, ...]]]:
     yield from _linear(e.router, "moe.router")
     for role, name in e.by_role().items():
         layers = ("w1", "w3") if role.startswith("up") else ("w2",)

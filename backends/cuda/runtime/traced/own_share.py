@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from planc.backends.cuda.runtime.traced.roles import Attention, ByHeads
+from planc.backends.cuda.runtime.traced.roles import AttentionLayers, ByHeads
 
 NOT_OF_ALL_HEADS = (
     *("head_dim", "head_size", "head_width", "d_head", "dim_head", "per_head", "rotary", "layer", "window", "max_"),
@@ -29,7 +29,7 @@ class Share:
     kv_heads: int
 
     @classmethod
-    def of(cls, a: Attention, ranks: int, rank: int = 0) -> Share:
+    def of(cls, a: AttentionLayers, ranks: int, rank: int = 0) -> Share:
         """The share of `rank`; where all ranks have all keys, it uses those of its own heads."""
         heads = a.heads // ranks
         if not a.keys_whole:
@@ -41,7 +41,7 @@ class Share:
 class OnShare:
     """A hook before an attention: numbers of heads that its code reads become those of this rank, once."""
 
-    def __init__(self, holder: nn.Module, a: Attention) -> None:
+    def __init__(self, holder: nn.Module, a: AttentionLayers) -> None:
         """`holder` has the attention's layers."""
         self.holder, self.a, self.done = holder, a, False
 
@@ -54,7 +54,7 @@ class OnShare:
             localise(module, self.a, share)
 
 
-def share_of(attention: nn.Module, a: Attention) -> Share:
+def share_of(attention: nn.Module, a: AttentionLayers) -> Share:
     """This rank's share of the heads, by the layer of `attention` that makes queries."""
     modules: Any = attention._modules
     weight = modules["wq_b" if a.latent and a.latent.q_up else "wq"].weight
@@ -64,7 +64,7 @@ def share_of(attention: nn.Module, a: Attention) -> Share:
     return Share.of(a, ranks, weight.device_mesh.get_local_rank() if ranks > 1 else 0)
 
 
-def localise(holder: nn.Module, a: Attention, share: Share) -> None:
+def localise(holder: nn.Module, a: AttentionLayers, share: Share) -> None:
     """Change numbers of heads, and widths of all heads together, to those of `share`: among `holder`'s attributes, and
     in its own copy of the config."""
     here = _here(a, share)
@@ -84,7 +84,7 @@ def localise(holder: nn.Module, a: Attention, share: Share) -> None:
         holder.__dict__["config"] = own
 
 
-def _here(a: Attention, share: Share) -> dict[int, int]:
+def _here(a: AttentionLayers, share: Share) -> dict[int, int]:
     """Numbers of all heads and their widths, and those of a share."""
     numbers = {a.kv_heads: share.kv_heads, a.heads: share.heads}
     every = {a.heads + 2 * a.kv_heads: share.heads + 2 * share.kv_heads, **numbers}
@@ -104,7 +104,7 @@ class OwnKeys(nn.Module):
 class KeyLayer:
     """Keys or values [B, S, kv_heads * width] of this rank's heads, made by a layer that makes those of all heads."""
 
-    def __init__(self, holder: nn.Module, name: str, a: Attention) -> None:
+    def __init__(self, holder: nn.Module, name: str, a: AttentionLayers) -> None:
         self.holder, self.name, self.a = holder, name, a
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -140,7 +140,7 @@ def split(args: Any, kwargs: Any) -> tuple[Tensor, Any, Any]:
 class OwnArguments:
     """A hook before a block: of arguments that have a number for each head it is given those of this rank's."""
 
-    def __init__(self, attention: nn.Module, a: Attention) -> None:
+    def __init__(self, attention: nn.Module, a: AttentionLayers) -> None:
         """`attention` has the layers of the block's attention, which is `a`."""
         self.attention, self.a = attention, a
 

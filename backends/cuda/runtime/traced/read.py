@@ -19,8 +19,8 @@ from planc.backends.cuda.runtime.traced.find_roles import roles_of
 from planc.backends.cuda.runtime.traced.graph import model_of_roles
 from planc.backends.cuda.runtime.traced.keep import with_own_code
 from planc.backends.cuda.runtime.traced.loops import loops_of, with_blocks
-from planc.backends.cuda.runtime.traced.record import Record, asks_values, record
-from planc.backends.cuda.runtime.traced.roles import Roles, UnknownError
+from planc.backends.cuda.runtime.traced.record import ForwardRecord, asks_values, record
+from planc.backends.cuda.runtime.traced.roles import DecoderRoles, UnknownError
 from planc.backends.cuda.runtime.traced.shell import first_line, place, without_weights
 from planc.diag import Diagnostic, PlanError
 from planc.diag.span import Span
@@ -75,7 +75,7 @@ def module_of(source: Any) -> tuple[nn.Module, str]:
     return source, ""
 
 
-def roles_of_module(module: nn.Module, example: Any = None) -> Roles:
+def roles_of_module(module: nn.Module, example: Any = None) -> DecoderRoles:
     """The parts of `module`, which keeps its weights: a copy without them is run. Of several readings it is the one
     that leaves least whole. Raises UnknownError, PlanError."""
     shell = without_weights(module).eval()
@@ -86,14 +86,16 @@ def roles_of_module(module: nn.Module, example: Any = None) -> Roles:
     more = {"use_cache": False} if _of_transformers(module) else {}
     inputs = torch.zeros(shape, dtype=torch.long, device="meta")
 
-    def run(model: nn.Module) -> Record:
-        made: Record = _run(lambda x: record(model, lambda t: _logits(model(t, *rest, **more)), x, skips=True), inputs)
+    def run(model: nn.Module) -> ForwardRecord:
+        made: ForwardRecord = _run(
+            lambda x: record(model, lambda t: _logits(model(t, *rest, **more)), x, skips=True), inputs
+        )
         return made
 
-    def found(model: nn.Module) -> Roles:
+    def found(model: nn.Module) -> DecoderRoles:
         return roles_of(run(model), {n: tuple(p.shape) for n, p in model.named_parameters()}, shape[0])
 
-    why, readings = UnknownError(), list[Roles]()
+    why, readings = UnknownError(), list[DecoderRoles]()
     try:
         readings.append(found(shell))
     except UnknownError as error:

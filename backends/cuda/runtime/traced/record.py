@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from planc.backends.cuda.models import moe
-from planc.backends.cuda.runtime.traced.loops import Part
+from planc.backends.cuda.runtime.traced.loops import PartProxy
 from planc.backends.cuda.runtime.traced.roles import Shape
 from planc.backends.cuda.runtime.traced.shell import place, shown_file
 
 
 @dataclass(frozen=True)
-class Call:
+class RecordedCall:
     """One function call on tensors that depend on the tokens. Tensors are numbered."""
 
     function: str
@@ -53,7 +53,7 @@ class Numbered:
 
 
 @dataclass(frozen=True)
-class Run:
+class ModuleRun:
     """A module that ran, with its first tensor argument and its first tensor result, and the calls inside it."""
 
     module: str
@@ -68,17 +68,17 @@ class Run:
 
 
 @dataclass
-class Record:
+class ForwardRecord:
     """Everything that one forward did."""
 
-    calls: list[Call] = field(default_factory=list)
-    runs: list[Run] = field(default_factory=list)
+    calls: list[RecordedCall] = field(default_factory=list)
+    runs: list[ModuleRun] = field(default_factory=list)
     shapes: dict[int, Shape] = field(default_factory=dict)
     result: int = -1
 
 
 class _Recorder(TorchFunctionMode):
-    def __init__(self, model: nn.Module, record: Record, tokens: Tensor, *, skips: bool) -> None:
+    def __init__(self, model: nn.Module, record: ForwardRecord, tokens: Tensor, *, skips: bool) -> None:
         """`skips`: code below the model that asks for values is not run, as if it were one call."""
         super().__init__()
         self.record, self.inside = record, [""]
@@ -165,17 +165,17 @@ class _Recorder(TorchFunctionMode):
             return
         outputs = tuple(self.number(tensor) for tensor in made)
         unique = tuple(dict.fromkeys(params))
-        call = Call(name, tuple(inputs), unique, tuple(beside), outputs, self.inside[-1], line or _line())
+        call = RecordedCall(name, tuple(inputs), unique, tuple(beside), outputs, self.inside[-1], line or _line())
         call = replace(call, direct=tuple(direct), facts=facts or {}, again=again)
         self.record.calls.append(call)
 
 
-def record(model: nn.Module, call: Callable[[Tensor], Any], tokens: Tensor, *, skips: bool = False) -> Record:
+def record(model: nn.Module, call: Callable[[Tensor], Any], tokens: Tensor, *, skips: bool = False) -> ForwardRecord:
     """The calls that `call(tokens)` makes; `model` and `tokens` are on the meta device.
 
     With `skips`, a module whose code asks for values counts as one call, whose output has the shape of its input.
     """
-    made = Record()
+    made = ForwardRecord()
     recorder = _Recorder(model, made, tokens, skips=skips)
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
@@ -192,7 +192,7 @@ def _watched(model: nn.Module, recorder: _Recorder) -> Iterator[None]:
     """Every module's forward notes when it runs; that of experts is not run."""
     changed = []
     for path, module in model.named_modules():
-        if isinstance(module, Part):  # the part itself is noted, where it is
+        if isinstance(module, PartProxy):  # the part itself is noted, where it is
             continue
         changed.append((module, module.__dict__.get("forward")))
         module.forward = _noted(path, module.forward, recorder, own=list(module.parameters(recurse=False)))
@@ -234,7 +234,7 @@ def _noted(path: str, forward: Callable[..., Any], recorder: _Recorder, *, own: 
             recorder.inside.pop()
         given_number = next((numbers[id(t)] for t in _tensors(result) if id(t) in numbers), -1)
         returns = len(list(result)) if isinstance(result, tuple) else 0
-        record.runs.append(Run(path, taken, given_number, begin, len(record.calls), returns, caller))
+        record.runs.append(ModuleRun(path, taken, given_number, begin, len(record.calls), returns, caller))
         return result
 
     return noted

@@ -23,7 +23,7 @@ class UnknownError(ValueError):
 
 
 @dataclass(frozen=True)
-class Loop:
+class ModuleLoop:
     """A loop in the forward of the module at `path`, the `place`th of that forward, with the parts of each block: the
     path of each from that module, and its name in the block."""
 
@@ -99,7 +99,7 @@ class Latent:
 
 
 @dataclass(frozen=True)
-class Attention:
+class AttentionLayers:
     """Queries, keys and values (one layer for all three where `k` is None), the core, and the way back."""
 
     heads: int
@@ -133,7 +133,7 @@ class Attention:
 
 
 @dataclass(frozen=True)
-class FeedForward:
+class FeedForwardLayers:
     """`ups` are gate and up, or one layer: `fused` where it makes both."""
 
     ups: tuple[Linear, ...]
@@ -148,14 +148,14 @@ class FeedForward:
 
 
 @dataclass(frozen=True)
-class Experts:
+class ExpertLayers:
     """A router and experts whose weights have a dimension of experts, with a dense part beside them."""
 
     router: Linear
     experts: int
     params: tuple[tuple[str, Shape], ...]
     top_k: int
-    shared: FeedForward | None = None
+    shared: FeedForwardLayers | None = None
     shared_gate: Linear | None = None
     correction: str = ""
     before: Norm | None = None
@@ -193,11 +193,11 @@ class Code:
 
 
 @dataclass(frozen=True)
-class Block:
+class BlockLayers:
     """One kind of block; paths begin at the block. One that is whole is the first half alone."""
 
-    attention: Attention | Code | None
-    second: FeedForward | Experts | Code | None
+    attention: AttentionLayers | Code | None
+    second: FeedForwardLayers | ExpertLayers | Code | None
 
     @property
     def is_whole(self) -> bool:
@@ -205,9 +205,9 @@ class Block:
         return isinstance(self.attention, Code) and not self.attention.path
 
     @property
-    def heads(self) -> Attention | None:
+    def heads(self) -> AttentionLayers | None:
         """The attention over heads, where it has one."""
-        return self.attention if isinstance(self.attention, Attention) else None
+        return self.attention if isinstance(self.attention, AttentionLayers) else None
 
     @property
     def code(self) -> tuple[Code, ...]:
@@ -216,14 +216,14 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Roles:
+class DecoderRoles:
     """A whole decoder. Paths outside the blocks begin at the model."""
 
     embedding: str
     positions: str
     layers: str
     """Path of the module that holds the blocks."""
-    blocks: tuple[Block, ...]
+    blocks: tuple[BlockLayers, ...]
     """Each layer's."""
     norm: Norm | None
     head: Linear
@@ -238,7 +238,7 @@ class Roles:
     in_place: bool = False
     """True where the code of a block changes tensors in place."""
     embedding_norm: Norm | None = None
-    loop: Loop | None = None
+    loop: ModuleLoop | None = None
     """The loop whose turns are the blocks, where these are no modules; paths are those of the module with blocks."""
     raw_table: bool = False
     """True where rows of the embedding are taken by number, and no module finds them."""
@@ -249,7 +249,7 @@ class Roles:
         return sum(prod(shape) for block in self.blocks for code in block.code for _, shape in code.params)
 
 
-def expert_width(experts: Experts, embed: int) -> int:
+def expert_width(experts: ExpertLayers, embed: int) -> int:
     """Width inside one expert. Raises UnknownError for experts that are not gated."""
     large = sorted(prod(shape) for _, shape in experts.params if len(shape) == 3)
     if len(large) != 2 or large[1] != 2 * large[0]:
@@ -257,7 +257,7 @@ def expert_width(experts: Experts, embed: int) -> int:
     return large[0] // (experts.experts * embed)
 
 
-def heads_of(roles: Roles) -> Attention | None:
+def heads_of(roles: DecoderRoles) -> AttentionLayers | None:
     """The attention over heads that a plan speaks of: all that a model has are alike."""
     return next((block.heads for block in roles.blocks if block.heads is not None), None)
 

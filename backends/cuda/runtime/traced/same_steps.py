@@ -7,10 +7,18 @@ from collections import Counter
 import torch
 from torch import nn
 
-from planc.backends.cuda.runtime.traced.bind import Bound, logits_of
+from planc.backends.cuda.runtime.traced.bind import BoundModel, logits_of
 from planc.backends.cuda.runtime.traced.loops import with_blocks
-from planc.backends.cuda.runtime.traced.record import Record, record
-from planc.backends.cuda.runtime.traced.roles import CORES, LINEAR, REARRANGING, Block, Experts, FeedForward, Roles
+from planc.backends.cuda.runtime.traced.record import ForwardRecord, record
+from planc.backends.cuda.runtime.traced.roles import (
+    CORES,
+    LINEAR,
+    REARRANGING,
+    BlockLayers,
+    DecoderRoles,
+    ExpertLayers,
+    FeedForwardLayers,
+)
 from planc.backends.cuda.runtime.traced.shell import without_weights
 
 SEQUENCES, TOKENS = 2, 24
@@ -21,7 +29,7 @@ NO_STEPS = (
 """Functions beside those that rearrange, with which layers that were cut apart are joined, and numbers cast."""
 
 
-def other_steps(model: nn.Module, roles: Roles) -> str:
+def other_steps(model: nn.Module, roles: DecoderRoles) -> str:
     """Steps that `model` makes more or less of once its parts have the op graph's names, in words; "" for the same.
 
     Its code is run twice on the meta device, as it is and bound. Layers that are cut apart are as many as their parts;
@@ -31,7 +39,7 @@ def other_steps(model: nn.Module, roles: Roles) -> str:
     shell = with_blocks(without_weights(model).eval(), roles.loop)
     more = {"use_cache": False} if hasattr(model, "config") else {}
     before = _steps(record(shell, lambda t: logits_of(shell(t, **more)), tokens, skips=True), roles)
-    bound = Bound(without_weights(model).eval(), roles, TOKENS)
+    bound = BoundModel(without_weights(model).eval(), roles, TOKENS)
     after = _steps(record(bound, bound, tokens, skips=True), roles)
     before["numbers in parameters"], after["numbers in parameters"] = _numbers(shell), _numbers(bound)
     before["products"] += sum(map(_products_more, roles.blocks))
@@ -43,18 +51,18 @@ def _numbers(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def _products_more(block: Block) -> int:
+def _products_more(block: BlockLayers) -> int:
     """Products that a block makes more where layers that make several things are one for each."""
-    a, second = block.heads, block.second.shared if isinstance(block.second, Experts) else block.second
-    more = int(isinstance(second, FeedForward) and len(second.rows) > 0)
+    a, second = block.heads, block.second.shared if isinstance(block.second, ExpertLayers) else block.second
+    more = int(isinstance(second, FeedForwardLayers) and len(second.rows) > 0)
     if a is not None:  # of latents: keys and values, and the latent and the rotated key
         more += max(0, len(a.rows) - 1) + (2 if a.latent else 0)
     return more
 
 
-def _steps(made: Record, roles: Roles) -> Counter[str]:
+def _steps(made: ForwardRecord, roles: DecoderRoles) -> Counter[str]:
     """Calls by their function; of a model with experts, which sort tokens in between, products and cores alone."""
-    routed = any(isinstance(b.second, Experts) for b in roles.blocks)
+    routed = any(isinstance(b.second, ExpertLayers) for b in roles.blocks)
     counted: Counter[str] = Counter()
     for call in made.calls:
         if call.function in LINEAR:

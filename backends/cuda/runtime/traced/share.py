@@ -10,23 +10,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from planc.backends.cuda.runtime.traced.bind import Bound
+from planc.backends.cuda.runtime.traced.bind import BoundModel
 from planc.backends.cuda.runtime.traced.bind_block import common_path, places_of
 from planc.backends.cuda.runtime.traced.free_names import part_at
 from planc.backends.cuda.runtime.traced.loops import with_blocks
 from planc.backends.cuda.runtime.traced.names import CHANNELS, MIXER
 from planc.backends.cuda.runtime.traced.own_share import OwnArguments, Share, arguments_by_heads, localise, split
 from planc.backends.cuda.runtime.traced.read import SEQUENCES, TOKENS, roles_of_module
-from planc.backends.cuda.runtime.traced.record import Record, record
+from planc.backends.cuda.runtime.traced.record import ForwardRecord, record
 from planc.backends.cuda.runtime.traced.roles import (
     CORES,
     LINEAR,
-    Attention,
-    Block,
+    AttentionLayers,
+    BlockLayers,
     ByHeads,
     Code,
-    FeedForward,
-    Roles,
+    DecoderRoles,
+    FeedForwardLayers,
     UnknownError,
     heads_of,
 )
@@ -38,8 +38,8 @@ MOST_UNSURE = 3
 
 
 def on_a_share(
-    model: nn.Module, roles: Roles, ranks: int, *, keys_whole: bool = False, sequence: bool = False
-) -> tuple[Roles, str]:
+    model: nn.Module, roles: DecoderRoles, ranks: int, *, keys_whole: bool = False, sequence: bool = False
+) -> tuple[DecoderRoles, str]:
     """`roles` for one of `ranks` shares of the heads, and why the attention takes none, in words; "" where it does.
 
     Every share has all keys and values with `keys_whole`, and some tokens of each `sequence`. Attributes that have the
@@ -66,25 +66,25 @@ def on_a_share(
     return (roles, why) if why else (_with(roles, rows_here=rows), "")
 
 
-def _has_some_tokens(block: Block) -> bool:
+def _has_some_tokens(block: BlockLayers) -> bool:
     """True where code of a block has this rank's tokens; all other code is given whole sequences."""
-    halves = [h for h in (block.attention, block.second) if isinstance(h, Attention | FeedForward)]
+    halves = [h for h in (block.attention, block.second) if isinstance(h, AttentionLayers | FeedForwardLayers)]
     inside = [not common_path(places_of(h)) for h in halves]
     inside += [h.before is not None and h.before.path.startswith(f"{common_path(places_of(h))}.") for h in halves]
     return (block.heads is not None and block.heads.latent is not None) or any(inside)
 
 
-def _with(roles: Roles, **changes: Any) -> Roles:
+def _with(roles: DecoderRoles, **changes: Any) -> DecoderRoles:
     """`roles` with these fields of every block's attention."""
     changed = (replace(b, attention=replace(b.heads, **changes)) if b.heads is not None else b for b in roles.blocks)
     return replace(roles, blocks=tuple(changed))
 
 
-def arguments(model: nn.Module, roles: Roles) -> list[ByHeads]:
+def arguments(model: nn.Module, roles: DecoderRoles) -> list[ByHeads]:
     """The arguments of the blocks that may have a number for each head. Their values are looked at where they depend
     on no weight."""
     number, a = next((n, b.heads) for n, b in enumerate(roles.blocks) if b.heads is not None)
-    bound = Bound(without_weights(model).eval(), roles, TOKENS)
+    bound = BoundModel(without_weights(model).eval(), roles, TOKENS)
     tokens = torch.zeros(SEQUENCES, TOKENS, dtype=torch.long)
     bound.called_with = (tokens, {})
     try:
@@ -95,15 +95,17 @@ def arguments(model: nn.Module, roles: Roles) -> list[ByHeads]:
     return arguments_by_heads(args, kwargs, a.heads, SEQUENCES)
 
 
-def refusal(model: nn.Module, roles: Roles, ranks: int) -> str:
+def refusal(model: nn.Module, roles: DecoderRoles, ranks: int) -> str:
     """Why the attention of `model` does not take one of `ranks` shares of its heads, in words; "" where it does."""
     return _tried(model, roles, ranks, False)[0]
 
 
-def _tried(model: nn.Module, roles: Roles, ranks: int, sequence: bool) -> tuple[str, tuple[tuple[int, ...], ...]]:
+def _tried(
+    model: nn.Module, roles: DecoderRoles, ranks: int, sequence: bool
+) -> tuple[str, tuple[tuple[int, ...], ...]]:
     """Why one of `ranks` shares is not taken ("": it is), and the rows of one layer for queries, keys and values in a
     share, where they lie otherwise than in the whole."""
-    bound = Bound(without_weights(model).eval(), roles, TOKENS)
+    bound = BoundModel(without_weights(model).eval(), roles, TOKENS)
     for block, role in zip(bound.layers.values(), roles.blocks, strict=True):
         if role.heads is not None:
             _narrow(part_at(block, "attention"), role.heads, ranks)
@@ -127,7 +129,7 @@ def _tried(model: nn.Module, roles: Roles, ranks: int, sequence: bool) -> tuple[
     return f"{wrong}: its attention takes no share of the heads" if wrong is not None else "", rows
 
 
-def _rows_of_a_share(model: nn.Module, roles: Roles, ranks: int) -> tuple[tuple[int, ...], ...]:
+def _rows_of_a_share(model: nn.Module, roles: DecoderRoles, ranks: int) -> tuple[tuple[int, ...], ...]:
     """The rows of a layer that makes queries, keys and values, as the code wants them in a share of the heads; () where
     they lie as in the whole. Raises UnknownError."""
     own = with_blocks(without_weights(model).eval(), roles.loop)
@@ -170,7 +172,7 @@ class _Queries(nn.Module):
         self.wq = nn.Linear(1, rows, device="meta")
 
 
-def _narrow(attention: nn.Module, a: Attention, ranks: int) -> None:
+def _narrow(attention: nn.Module, a: AttentionLayers, ranks: int) -> None:
     """Give the linear layers of `attention` the widths that they have on one of `ranks` ranks."""
     share = Share.of(a, ranks)
     own = ("wk_b", "wv_b") if a.latent else () if a.keys_whole else ("wk", "wv")
@@ -220,7 +222,7 @@ def _divide_sequence(block: nn.Module, ranks: int) -> None:
     block.register_forward_hook(whole)
 
 
-def _gather_norms(attention: nn.Module, a: Attention, share: int) -> None:
+def _gather_norms(attention: nn.Module, a: AttentionLayers, share: int) -> None:
     """Norms over all heads together take those of all ranks, and leave this rank's, as a program has them do."""
     for name, norm, heads in (("q_norm", a.q_norm, a.heads), ("k_norm", a.k_norm, a.kv_heads)):
         if norm is not None and norm.over_all(heads, a.head_dim):
@@ -229,7 +231,7 @@ def _gather_norms(attention: nn.Module, a: Attention, share: int) -> None:
             module.register_forward_hook(lambda _, given, made: made[..., : made.shape[-1] // share])
 
 
-def _wrong(made: Record, roles: Roles, a: Attention, share: int) -> Iterator[str]:
+def _wrong(made: ForwardRecord, roles: DecoderRoles, a: AttentionLayers, share: int) -> Iterator[str]:
     """Lines at which queries or scores are not those of a share of the heads over all tokens."""
     rows = SEQUENCES * a.heads // share * TOKENS
     apart = tuple(f"layers.{n}.{MIXER}" for n, b in enumerate(roles.blocks) if b.heads is None)

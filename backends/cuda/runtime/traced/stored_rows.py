@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 
-from planc.backends.cuda.runtime.traced.flow import Flow, Node
+from planc.backends.cuda.runtime.traced.flow import Flow, FlowNode
 from planc.backends.cuda.runtime.traced.record import Numbered
 from planc.backends.cuda.runtime.traced.roles import REARRANGING, UnknownError
 
 SAME = ("to", "type_as", "float", "clone", "dropout", "detach", "type")
 
 
-def numbers_of(flow: Flow, layer: Node) -> dict[int, torch.Tensor]:
+def numbers_of(flow: Flow, layer: FlowNode) -> dict[int, torch.Tensor]:
     """Tensors that hold what a layer makes, unchanged: for each element the row of the weight that makes it.
 
     Only the elements of the first token have their row; others are beyond all rows.
@@ -42,7 +42,7 @@ def _filled(value: Any, values: Mapping[int, torch.Tensor]) -> Any:
     return type(value)(_filled(v, values) for v in value) if type(value) in (list, tuple) else value
 
 
-def rows_of(flow: Flow, layer: Node, target: int, count: int) -> tuple[int, ...]:
+def rows_of(flow: Flow, layer: FlowNode, target: int, count: int) -> tuple[int, ...]:
     """The rows of a layer's weight that make `target`, in the order of its heads. Raises UnknownError."""
     assert layer.linear is not None
     values = numbers_of(flow, layer)

@@ -32,7 +32,7 @@ NARROW = 1 << 16
 
 
 @dataclass(frozen=True)
-class Text:
+class TextTokens:
     """Text files and what makes them tokens."""
 
     root: Path
@@ -82,17 +82,17 @@ class Text:
         yield held
 
 
-def text_of(path: Path, tokenizer: Tokenizer) -> Text:
+def text_of(path: Path, tokenizer: Tokenizer) -> TextTokens:
     """The text in `path`, a file or a folder with all below it, for `tokenizer`. Raises DataError."""
     if path.is_file():
-        return Text(path.parent, (path,), tokenizer)
+        return TextTokens(path.parent, (path,), tokenizer)
     if not path.is_dir():
         raise DataError(f"{path} is not there")
     below = (p for p in path.rglob("*") if p.is_file() and not _is_hidden(path, p) and p.stat().st_size)
     files = sorted(below, key=lambda p: hashlib.sha256(_name(path, p).encode()).digest())
     if not files:
         raise DataError(f"{path} holds no text")
-    return Text(path, tuple(files), tokenizer)
+    return TextTokens(path, tuple(files), tokenizer)
 
 
 def documents(path: Path) -> Iterator[Iterator[str]]:
