@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import exp, inf
+from math import exp, inf, isclose
 from typing import TYPE_CHECKING, Any
 
 from planc.calibration.fit import SIGMA, STEP, rounded, shown, solved
@@ -64,7 +64,8 @@ class FromSteps:
     def changed(self) -> Calibrated:
         """The machine with those numbers alone that are others than before, as a hardware file writes them."""
         pairs = zip(self.found.parameters, self.found.values, strict=True)
-        kept = [(p, v) for p, v in pairs if shown(p, rounded(v)) != shown(p, rounded(p.prior))]
+        moved = [(p, v) for p, v in pairs if not isclose(v, p.prior)]  # it went through a logarithm, which may round
+        kept = [(p, v) for p, v in moved if shown(p, rounded(v)) != shown(p, rounded(p.prior))]
         return replace(self.found, parameters=tuple(p for p, _ in kept), values=tuple(v for _, v in kept))
 
 

@@ -294,6 +294,7 @@ class _Run:
         """
         best: Candidate | None = None
         costed = 0
+        unsaid: list[Diagnostic] = []  # of layouts that the search left out for their memory before it asked its rules
         waiting: list[tuple[float, int, LayoutShape | tuple[LayoutShape, Point]]] = []
         families = self._families(count=False)
         for shape in itertools.chain.from_iterable(self.bounds.shapes(family) for family in families):
@@ -310,7 +311,9 @@ class _Run:
                 for gib, point in self.bounds.points(node):
                     number += 1
                     heappush(waiting, (gib, number, (node, point)))
-            elif self.constraints.broken_at(node[1]) is None:
+            elif (broken := self.constraints.broken_at(node[1])) is not None:
+                unsaid.append(broken)
+            else:
                 shape, point = node
                 found = self._costed(point, self.bounds.layout(point, shape))
                 if found is not None and (best is None or found.memory_gib < best.memory_gib):
@@ -318,6 +321,8 @@ class _Run:
                 costed += 1
                 if self.backend is not None and best is not None and costed >= NEAREST_MISSES:
                     break
+        for broken in unsaid if not self.refusals else ():
+            self._refuse(broken, 1)
         return best
 
     def may_fit(self, candidate: Candidate) -> bool:

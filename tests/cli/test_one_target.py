@@ -27,9 +27,12 @@ def test_every_command_says_what_check_says(path: Path, tmp_path: Path) -> None:
     names_its_target(path, tmp_path)
 
 
-@pytest.mark.parametrize("seed", [91043, *(pytest.param(n, marks=pytest.mark.long) for n in (91005, 91035, 91050))])
+@pytest.mark.parametrize(
+    "seed", [91043, *(pytest.param(n, marks=pytest.mark.long) for n in (91005, 91035, 91050, 91179, 91254))]
+)
 def test_every_command_says_of_drawn_plans_what_check_says(seed: int, tmp_path: Path) -> None:
-    """Hardware of one's own in another folder, a ring of two chips, groups of which the first lies in fewer nodes."""
+    """Hardware of one's own in another folder, a ring of two chips, groups of which the first lies in fewer nodes,
+    a layout that does not fit and that its framework cannot run, a number that rounds otherwise after a logarithm."""
     path = write(drawn_of(seed), tmp_path / "plan")
     law(path, tmp_path)
     names_its_target(path, tmp_path)
