@@ -24,6 +24,9 @@ DTYPE_BYTES: dict[str, int] = {"fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2, "int3
 class Collective:
     """Calls of one kind on one pipeline stage. A row of the report before it has a time.
 
+    `planc/sharding/state_collectives.py` makes those of parameters, gradients and state, `activation_collectives.py`
+    those of activations; a backend's rules (`backends/*/rules/`) then change them to what it issues.
+
     `buffer_bytes` is the larger of the input and output buffer of one call on one device; `count` the
     calls per device and optimizer step, and `per` whether they come with each microbatch or once a step.
     `realised_by` names the realisation rules that made the row what it is; empty for a semantic one.

@@ -53,7 +53,7 @@ NEEDED = {
 NOWHERE = Path(os.path.realpath(os.devnull)) / "preset"
 """The folder of a plan that is in no file: there is none of this name on any machine."""
 MENDED = Precision(compute="bf16", reduce="fp32")
-"""Title of the edit of a plan without `compute` says."""
+"""What the edit that E0107 offers writes into a plan without a `compute` sentence."""
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ def read_what_ifs(texts: Sequence[str]) -> tuple[Change, ...]:
 
 
 def span_of(text: str, line: int, name: str = "") -> Span:
-    """The place of `name` in the what-if `text`, the one with the number `line`; the whole of it where it is not there.
+    """Return the span of `name` in `text`, the what-if number `line`; that of the whole text if `name` is not in it.
 
     >>> span_of("rail 2 gone", 1, "2").column
     6

@@ -348,7 +348,7 @@ class Space:
     # A point as a plan, and as a file.
 
     def plan_of(self, point: Point) -> Plan:
-        """The plan of a `point`, equal to the one that its file would be costed as."""
+        """Return the plan of a `point`: what reading `text_of(point)` would give."""
         base = self.variants[point.variant].plan
         split = point.pipeline.split if point.pipeline else base.split
         mesh, batch = self.mesh(point.sizes, point.order), self._batch(point.sequences, point.microbatch)

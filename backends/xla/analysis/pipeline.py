@@ -56,7 +56,7 @@ def uneven(plan: Plan) -> bool:
 
 
 def stage_layers(plan: Plan) -> tuple[int, ...] | tuple[tuple[int, ...], ...]:
-    """The number of layers of each rank's stage of `plan`, or of each chunk's stages by rank."""
+    """Layers of each rank's stage of `plan`; with several chunks a rank, a tuple by rank for each chunk."""
     lengths = tuple(end - begin for begin, end in plan.stages)
     ranks, parts = plan.pipeline, chunks(plan)
     return lengths if parts == 1 else tuple(lengths[c * ranks : (c + 1) * ranks] for c in range(parts))

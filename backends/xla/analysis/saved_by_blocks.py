@@ -39,7 +39,7 @@ def saved_activations(sharded: Sharded) -> tuple[str, ...]:
 
 
 def saved_without_replay(sharded: Sharded) -> tuple[str, ...]:
-    """Names of what the other blocks keep: all that a backward reads; () where every block is run again."""
+    """Names of the activations that blocks without recomputation save for the backward; () if all recompute."""
     if every(sharded) == 1:
         return ()
     held = {kind: saved_without_recompute(sharded.model, kind) for kind in sharded.model.blocks}

@@ -282,7 +282,7 @@ def _compiled(plan: Plan) -> str:
 
 
 def state_functions(plan: Plan) -> list[str]:
-    """The optimizer and its state, one text each."""
+    """Source of the functions that make the optimizer and its state, and of those that round narrow state, if any."""
     narrow = narrow_state(plan)
     chain = CHAIN_NARROW if narrow else CHAIN
     state = fill(STATE, chain=chain.strip("\n"), optimizer=_layouts(plan, "optimizer"), params=_layouts(plan, "params"))

@@ -31,8 +31,8 @@ class StateSeconds:
 class LayoutCost:
     """A plan with the seconds of its sections, its division over a pipeline and the seconds of a send.
 
-    `memory_gib` gives the memory of the fullest device over a timeline; `offload_s` a rank's exposed transfers to its
-    host beside so many seconds of compute.
+    `memory_gib` returns the memory of the fullest device over a timeline. `offload_s` returns the exposed seconds of a
+    rank's transfers to its host, given the seconds of compute that can hide them.
     """
 
     plan: Plan

@@ -28,8 +28,8 @@ class LockstepCost:
         self._longest = max(stages, key=lambda v: plan.stages[v][1] - plan.stages[v][0])
 
     def sections(self, stage: int) -> dict[Section, int]:
-        """Copies of each kind of block that a rank runs for its virtual `stage`: those of the longest one
-        (docs/reference/cost-model.md, "Pipelines in lockstep")."""
+        """Layers of each kind that a rank runs for its virtual `stage`. In lockstep every stage takes as long as the
+        longest, so these are the longest stage's (docs/reference/cost-model.md, "Pipelines in lockstep")."""
         assert stage < len(self._plan.stages)
         return {s: n for s, n in sections_of(self._plan, self._longest).items() if s in self._blocks}
 

@@ -49,7 +49,7 @@ def stored_checkpoints(folder: Path) -> list[StoredCheckpoint]:
 
 
 def named_checkpoint(path: Path) -> StoredCheckpoint:
-    """The checkpoint at `path`, whose name is one."""
+    """Return the checkpoint at `path`, whose last part is a checkpoint's name, as `step-00000100`."""
     match = _NAME.fullmatch(path.name)
     assert match, f"{path.name} is no checkpoint's name"
     return StoredCheckpoint(int(match[1]), int(match[2] or 0), path)

@@ -14,7 +14,7 @@ from planc.diag.fast_dataclass import dataclass
 from planc.trainer.receipt.receipt import Receipt
 
 TOLERANCES = {"fp32": 1e-4, "bf16": 5e-2}
-"""Largest relative difference of first gradient norms, by compute dtype."""
+"""Largest relative difference of first gradient norms, by compute dtype; `crosscheck.BUDGETS` has those of losses."""
 
 REPORTED = ("runtime", "versions", "features", "compile", "routing_flips")
 """Fields that may differ between runs that agree, and that may explain why they do not."""

@@ -104,7 +104,7 @@ def _put_code(block: nn.Module, code: Code, name: str) -> None:
 
 
 class WholeBlock(nn.Module):
-    """A block that stays whole, as a part of what stands for it: hidden state in, hidden state out."""
+    """Wraps a block whose code planc does not divide: hidden state in, hidden state out."""
 
     def __init__(self, block: nn.Module, code: Code) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The op graph of a recorded model, made of the same steps as the catalog's, and the names of its parameters there."""
+"""Builds the op graph of a recorded model from the steps that the catalog's models use, and names its parameters."""
 
 from __future__ import annotations
 
