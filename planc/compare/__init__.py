@@ -1,1 +1,1 @@
-"""Plans beside each other: what changes between two, and how one's cost moves with its numbers."""
+"""Compare plans: differences between two, and how the cost of one depends on its numbers."""

@@ -29,30 +29,32 @@ _PRICED = re.compile(r"(?P<cluster>.*?)[;,]?\s+price\s+(?P<price>.*)", re.DOTALL
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """A cluster as the command line names it, `64 x h100_node price 2.50 USD per device hour`; without a price, the
-    plan's or the hardware file's."""
+    """A cluster as given on the command line: `64 x h100_node price 2.50 USD per device hour`.
+
+    If the price is omitted, that of the plan or of the hardware file applies.
+    """
 
     cluster: str
     price: str = ""
 
     @classmethod
     def of(cls, text: str) -> Choice:
-        """The choice that `text` names."""
+        """Parse `text`."""
         found = _PRICED.fullmatch(text.strip())
         return cls(cluster=text.strip()) if found is None else cls(**found.groupdict())
 
 
 @dataclass(frozen=True, kw_only=True)
 class OnCluster:
-    """The best layout on one cluster. `best` is None where nothing fits, or where `diagnostics` say what is wrong."""
+    """The best layout on one cluster; `best` is None if no layout fits or `diagnostics` has errors."""
 
     cluster: str
     devices: int
     best: Candidate | None
     target: Target | None = None
-    """The target that the best layout is costed for; None: any correct program."""
+    """The target for which the best layout is costed; None: any correct program."""
     why: str = ""
-    """Why there is no layout."""
+    """The reason if there is no layout."""
     diagnostics: tuple[Diagnostic, ...] = ()
 
     @property
@@ -62,13 +64,13 @@ class OnCluster:
 
     @property
     def days(self) -> float:
-        """Length of the run, a number of days; infinite without a layout."""
+        """Length of the run as a number of days; infinite without a layout."""
         found = self.run.days if self.run else None
         return float("inf") if found is None else found
 
     @property
     def price(self) -> float:
-        """Price of the run, a number of units of its currency; infinite without a layout or a price."""
+        """Price of the run as a number of units of its currency; infinite without a layout or a price."""
         found = self.run.price if self.run else None
         return float("inf") if found is None else found
 
@@ -87,14 +89,14 @@ class OnCluster:
 
 @dataclass(frozen=True, kw_only=True)
 class RunBounds:
-    """The bounds of the plan's `expect` sentences on the run: `days` and `price`, infinite where it has none."""
+    """Upper bounds on the run from the plan's `expect` sentences: `days` and `price`, infinite if not given."""
 
     days: float = float("inf")
     price: float = float("inf")
 
     @classmethod
     def of(cls, expects: Iterable[Expect]) -> RunBounds:
-        """The strictest upper bounds among `expects`: days, and a price in its currency."""
+        """Return the strictest upper bounds in `expects`: days, and a price in its currency."""
         least = {"days": float("inf"), "price": float("inf")}
         for expect in expects:
             if expect.metric in least and expect.cmp[0] == "<":
@@ -104,17 +106,17 @@ class RunBounds:
 
 @dataclass(frozen=True, kw_only=True)
 class Clusters:
-    """The answer, a row a cluster in the order asked for."""
+    """The answer: one row per cluster, in the order given."""
 
     file: str
     currency: str
-    """The currency of all prices; empty where a cluster has none."""
+    """The currency of all prices; empty if a cluster has no price."""
     limits: RunBounds
     rows: tuple[OnCluster, ...]
 
     @property
     def pareto(self) -> tuple[OnCluster, ...]:
-        """Clusters of which no other is as fast and as cheap, fastest first. Without prices, the fastest."""
+        """The Pareto front over time and price, fastest first; without prices, the fastest cluster."""
         front: list[OnCluster] = []
         for row in sorted((r for r in self.rows if r.best), key=lambda r: (r.days, r.price)):
             if not front or row.price < front[-1].price:
@@ -123,19 +125,19 @@ class Clusters:
 
     @property
     def cheapest(self) -> OnCluster | None:
-        """The cheapest that is done in the days of `limits`; None where none is, or where prices are missing."""
+        """The cheapest cluster that meets the days of `limits`; None if none does or prices are missing."""
         if not self.currency:
             return None
         return min((r for r in self.pareto if r.days <= self.limits.days), key=lambda r: r.price, default=None)
 
     @property
     def fastest(self) -> OnCluster | None:
-        """The fastest for the money of `limits`; None where none is cheap enough."""
+        """The fastest cluster within the price of `limits`; None if none is cheap enough."""
         affordable = (r for r in self.pareto if r.price <= self.limits.price or not self.currency)
         return min(affordable, key=lambda r: r.days, default=None)
 
     def to_json(self) -> dict[str, Any]:
-        """`planc.clusters/1`: rows are named by their places."""
+        """Return `planc.clusters/1`; rows are referred to by index."""
         places = {id(row): i for i, row in enumerate(self.rows)}
         bounds = {"days": self.limits.days, "price": self.limits.price}
         return {
@@ -160,14 +162,14 @@ def compare(
     seconds: float | None = None,
     on_cluster: Callable[[str], None] | None = None,
 ) -> Clusters:
-    """The best layout of the plan at `path` on each of `choices`, with the days and the price of its run.
+    """Search the best layout of the plan at `path` on each of `choices`, and return days and price of its run.
 
     Args:
         set: values of the plan's `let` numbers.
         most_sequences: the largest batch, for a plan that leaves its batch free.
         target: "cuda", "xla" or "none"; None: each cluster's own.
-        seconds: the search on each cluster ends after so long.
-        on_cluster: called with each cluster before it is searched.
+        seconds: time limit (s) of the search on each cluster.
+        on_cluster: called with each cluster before its search starts.
 
     Raises:
         NotWrittenError: the plan has no `cluster` sentence of its own, no `train` sentence, or prices in several
@@ -200,7 +202,7 @@ def compare(
 
 
 def _on(text: str, choice: Choice) -> str:
-    """The plan `text` on another cluster, with the price of an hour of it where the choice names one."""
+    """Replace the cluster of the plan `text`, and its price per hour if the choice gives one."""
     changed = rewritten(text, "cluster", choice.cluster)
     if not choice.price:
         return changed
@@ -225,7 +227,7 @@ def _no_layout(found: Found) -> str:
 
 
 def _currency(rows: list[OnCluster]) -> str:
-    """The currency of all prices; empty where one is missing. Raises NotWrittenError where there are two."""
+    """Return the currency of all prices; empty if a price is missing. Raises NotWrittenError if there are two."""
     known = {row.run.currency or "" for row in rows if row.run is not None}
     if len(known - {""}) > 1:
         raise NotWrittenError(f"prices are in {' and '.join(sorted(known - {''}))}: write them in one currency")

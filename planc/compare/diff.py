@@ -28,12 +28,12 @@ STEP = (
     *("optimizer_s", "offload_s", "overhead_s"),
 )
 SAME = 1e-9
-"""Relative difference below which two numbers are the same."""
+"""Two numbers with a smaller relative difference are equal."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanChange:
-    """One thing that is not the same. `a` or `b` is None where a plan has nothing of the kind."""
+    """One difference. `a` or `b` is None if that plan has no such item."""
 
     part: Part
     name: str
@@ -41,29 +41,29 @@ class PlanChange:
     a: float | str | None
     b: float | str | None
     names: tuple[str, ...] = ()
-    """For a changed layout, every parameter or activation that has it; for `mfu`, the peak that each is a share of."""
+    """For a layout: the parameters or activations that have it; for `mfu`: the peak to which each plan's refers."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Diff(InNotebook):
-    """The answer. `checkpoint` is None between models that have no checkpoint in common."""
+    """The answer. `checkpoint` is None if the models cannot share a checkpoint."""
 
     a: str
     b: str
     targets: tuple[Target | None, Target | None]
-    """The target that each is costed for, as `planc check` costs it; None: any correct program."""
+    """The target for which each plan is costed, as in `planc check`; None: any correct program."""
     changes: tuple[PlanChange, ...]
     apart: tuple[Apart, ...]
     checkpoint: ReshardingBytes | None
 
     @property
     def target(self) -> Target | None:
-        """The target of both; None: no target, or two different ones."""
+        """The common target; None: no target, or two different ones."""
         return self.targets[0] if self.targets[0] == self.targets[1] else None
 
     @property
     def comparable(self) -> bool:
-        """True if the losses of runs of both plans are expected to agree."""
+        """True if runs of both plans are expected to have the same losses."""
         return not self.apart
 
     def to_json(self) -> dict[str, Any]:
@@ -80,9 +80,9 @@ class Diff(InNotebook):
 
 
 def diff(a: CostedPlan, b: CostedPlan, *, names: tuple[str, str]) -> Diff:
-    """Compare two costed plans: both as the same target's program, or each as its own.
+    """Compare two costed plans, for the same target or each for its own.
 
-    `names` are what the output calls `a` and `b`: their files.
+    `names` are the names of `a` and `b` in the output: their files.
     """
     one, other = a.sharded, b.sharded
     changes = (
@@ -120,7 +120,7 @@ def _plan(one: Plan, other: Plan) -> Iterator[PlanChange]:
 
 
 def _machines(plan: Plan) -> str:
-    """The machines as the language names them; their numbers may differ although the name does not."""
+    """Return the machines as written in the language; equal names may have different numbers."""
     cluster = plan.cluster
     shape = f"({'x'.join(map(str, cluster.shape))})" if cluster.is_torus else ""
     return f"{cluster.count} x {cluster.name}{shape}"
@@ -140,7 +140,7 @@ def _pipeline(plan: Plan) -> str | None:
 
 
 def _sentences_of(field: str) -> Callable[[Plan], str | None]:
-    """The sentences that a field of the plan comes from, without their verb."""
+    """Return a getter of the sentences that set a field of the plan, without their verb."""
 
     def say(plan: Plan) -> str | None:
         value = getattr(plan, field)
@@ -152,7 +152,7 @@ def _sentences_of(field: str) -> Callable[[Plan], str | None]:
 
 
 def _gather(plan: Plan) -> str | None:
-    """The period of gathers, and the layers of a bucket and ahead of it where the plan says them."""
+    """Return how often parameters are gathered, and the bucket and prefetch sizes in layers if the plan sets them."""
     said = plan.gather
     bucket = f", {said.bucket} layers together" if said and said.bucket > 1 else ""
     ahead = f", {said.prefetch} layers ahead" if said and said.prefetch else ""
@@ -182,14 +182,14 @@ SETTINGS: dict[str, Callable[[Plan], str | None]] = {
     "train": _sentences_of("train"),
     "price": _sentences_of("price"),
 }
-"""Decisions of a plan beside its layouts, as a reader would name them."""
+"""Settings of a plan other than layouts, by the name shown to the user."""
 
 
 # Layouts.
 
 
 def _shards(one: Sharded, other: Sharded) -> Iterator[PlanChange]:
-    """Layouts that differ, those of one kind together; a name that only one model has is no layout."""
+    """Yield the layouts that differ, grouped by kind; names that only one model has are skipped."""
     layouts = [{**_params(s), **_activations(s)} for s in (one, other)]
     groups: dict[tuple[str, str], list[str]] = {}
     for name in layouts[0]:
@@ -240,7 +240,7 @@ def _axes(mesh: Mesh, names: tuple[str, ...]) -> str:
 
 
 def _collectives(a: CostedPlan, b: CostedPlan) -> Iterator[PlanChange]:
-    """Calls and bytes of each kind on the slowest stage of each plan."""
+    """Compare the calls and bytes of each kind of collective on each plan's slowest stage."""
     sums = [_collective_totals(costed) for costed in (a, b)]
     for key in sorted({**sums[0], **sums[1]}):
         for index, unit in enumerate(("calls", "bytes")):
@@ -249,7 +249,7 @@ def _collectives(a: CostedPlan, b: CostedPlan) -> Iterator[PlanChange]:
 
 
 def _collective_totals(costed: CostedPlan) -> dict[tuple[str, str, str], tuple[float, float]]:
-    """Calls and payload bytes a device and step, by op, axis and dtype."""
+    """Return calls and payload bytes per device and step, by op, axis and dtype."""
     found: dict[tuple[str, str, str], tuple[float, float]] = {}
     for row in costed.timed.mine:
         calls, size = found.get((row.op, row.axis, row.dtype), (0.0, 0.0))
@@ -276,7 +276,7 @@ def _step(a: CostedPlan, b: CostedPlan) -> Iterator[PlanChange]:
 
 
 def _run(a: CostedPlan, b: CostedPlan) -> Iterator[PlanChange]:
-    """Days, device hours and price of the whole run, of plans that give them; prices in one currency."""
+    """Compare days, device hours and price of the whole run where both plans have them in one currency."""
     currencies = {c.run.currency for c in (a, b) if c.run is not None and c.run.price is not None}
     units = {"days": "days", "device_hours": "hours"} | ({"price": currencies.pop()} if len(currencies) == 1 else {})
     for name, unit in units.items():
@@ -303,5 +303,5 @@ def _resharding(a: CostedPlan, b: CostedPlan) -> ReshardingBytes | None:
 
 
 def rest(sharded: Sharded, target: Target | None) -> StateLayout:
-    """The layout of state between steps on `target`; without a target, as the sentences say."""
+    """Return the layout of state between steps on `target`; without a target, the one that the plan declares."""
     return declared_layout if target is None else load_backend(target).state_layout(sharded)

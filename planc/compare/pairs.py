@@ -16,10 +16,10 @@ Kind = Literal["same", "changed", "new", "gone", "mended", "broken", "wrong"]
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """One plan before and after; None where a version has no such file, or its folder none of this name."""
+    """One plan before and after; None if a version has no such file."""
 
     name: str
-    """Its path within both versions, or what the command line calls it."""
+    """Its path within both versions, or its name on the command line."""
     before: Examined | None
     after: Examined | None
     found: Diff | None
@@ -72,12 +72,12 @@ def pair(name: str, before: Examined | None, after: Examined | None, names: tupl
 def pairs(
     folders: tuple[Path, Path], plans: Callable[[Path], Sequence[Path]], examine: Callable[[Path], Examined]
 ) -> Iterator[Pair]:
-    """Every plan of two folders, by its path within them.
+    """Compare every plan of two folders, matched by its relative path.
 
     Args:
         folders: the earlier version and the later one.
-        plans: the plans of a folder.
-        examine: a plan's report.
+        plans: returns the plans of a folder.
+        examine: checks a plan and returns its report.
     """
     before, after = ({p.relative_to(folder).as_posix(): p for p in plans(folder)} for folder in folders)
     for name in sorted({**before, **after}):

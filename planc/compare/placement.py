@@ -1,10 +1,10 @@
-"""The order of a plan's mesh axes that is fastest on its machine, beside today's: `planc.place/1`.
+"""Find the order of a plan's mesh axes with the fastest step on its machine: `planc.place/1`.
 
-Each order's collectives are costed as those of a plan with that mesh. An order in which none is faster than in another
-one is left out: more seconds of communication never make a step faster. On a machine that is written as a graph they
-do where other links are busy: there an order is left out if it, or one in which no collective is slower, takes as long
-as the best one known even with no link in common to two collectives. The steps of the others are timed, and the best
-one is checked and costed as a plan of its own, for its target may refuse it.
+The collectives of each order are costed as in a plan with that mesh. An order is pruned if another order has no slower
+collective, because more communication time never makes a step faster. On a machine described as a graph this does not
+hold, because collectives share links: there an order is pruned if its step without any sharing of links, or that of an
+order with no slower collective, takes at least as long as the best known step. The steps of the remaining orders are
+estimated, and the best order is checked and costed as a plan, because its target may refuse it.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from planc.sharding.propagate import propagate
 
 FORMAT = "planc.place/1"
 MOST_AXES = 7
-"""Axes of more than one rank at most: 5,040 orders."""
+"""Maximum number of axes with more than one rank: 5,040 orders."""
 SAME = 1e-12
-"""Relative difference below which two numbers of seconds are the same."""
+"""Two times with a smaller relative difference are equal."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """One order of the axes, and the step in it."""
+    """One order of the axes, and its step."""
 
     mesh: str
     step_s: float
@@ -46,19 +46,19 @@ class Order:
 
 @dataclass(frozen=True, kw_only=True)
 class Reach:
-    """The part of the machine that the groups of some axes cross."""
+    """The part of the machine that the process groups of some axes span."""
 
     level: str
-    """The outermost level of the network; on a graph of links its busiest link."""
+    """The outermost level of the network; on a graph of links the busiest link."""
     nodes: float
-    """Nodes (or slices of a torus) that one group lies in."""
+    """Nodes (or slices of a torus) per group."""
     seconds: float
-    """Seconds of their collectives in a step."""
+    """Seconds per step of their collectives."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AxisTraffic:
-    """The collectives over some axes: what a device of the slowest rank sends in a step, and where it goes."""
+    """The collectives over some axes: bytes that a device of the slowest rank sends per step, and their reach."""
 
     axes: str
     members: int
@@ -69,7 +69,7 @@ class AxisTraffic:
 
 @dataclass(frozen=True, kw_only=True)
 class LevelTraffic:
-    """Bytes that a device of the slowest rank sends in a step in collectives that reach as far as one level."""
+    """Bytes that a device of the slowest rank sends per step in collectives whose outermost level is `level`."""
 
     level: str
     today_bytes: float
@@ -78,18 +78,18 @@ class LevelTraffic:
 
 @dataclass(frozen=True, kw_only=True)
 class RankPlacement:
-    """The answer. `device_order` holds the device of each rank of the plan's mesh that makes it the best order's mesh;
-    None where that is the order of the ranks."""
+    """The answer. `device_order` assigns a device to each rank of the plan's mesh so that its axes lie as in the best
+    order; None if each rank keeps its device."""
 
     plan: str
     target: Target | None
     devices: int
     orders: int
-    """Orders that the plan's views allow."""
+    """Number of orders that the plan's views allow."""
     timed: int
-    """Orders whose step was timed; that of none of the others can be faster."""
+    """Number of orders whose step was estimated; no other order can be faster."""
     refused: int
-    """Orders that would be faster, and that a rule or the target refuses."""
+    """Number of faster orders that a check or the target refuses."""
     today: Order
     best: Order
     traffic: tuple[AxisTraffic, ...]
@@ -102,9 +102,9 @@ class RankPlacement:
 
 
 def place(costed: CostedPlan) -> tuple[RankPlacement, Mesh]:
-    """The best order of the mesh axes of `costed`, a plan with its cost, and the mesh in that order.
+    """Return the best order of the mesh axes of `costed`, and the mesh in that order.
 
-    Raises ValueError, in words for the user, where the mesh has more than MOST_AXES axes that could change places.
+    Raises ValueError, with a message for the user, if the mesh has more than MOST_AXES axes to reorder.
     """
     plan, mesh = costed.sharded.plan, costed.sharded.plan.mesh
     moving = moving_axes(mesh)
@@ -132,8 +132,8 @@ def place(costed: CostedPlan) -> tuple[RankPlacement, Mesh]:
 
 
 def device_order(mesh: Mesh, best: Mesh) -> tuple[int, ...] | None:
-    """For each rank of `mesh`, outermost axis first, the device on which it lies as in `best`, another order of the
-    same axes; None where that is its own number."""
+    """Return the device of each rank of `mesh` (outermost axis first) that places its axes as in `best`, which has the
+    same axes in another order; None if every rank's device is its own index."""
     found = [0]
     for axis in mesh.axes:
         stride = best.axis(axis.name).stride
@@ -142,12 +142,12 @@ def device_order(mesh: Mesh, best: Mesh) -> tuple[int, ...] | None:
 
 
 def mesh_text(mesh: Mesh) -> str:
-    """The axes of `mesh` with their sizes, as its sentence has them."""
+    """Return the axes of `mesh` with their sizes, as in a mesh sentence."""
     return " > ".join(f"{name} {size}" for name, size in mesh.sizes.items())
 
 
 def reordered(written: str, names: Iterable[str]) -> str:
-    """The axes of a mesh sentence in the order of `names`, each with its size as it is `written`: a number or a name.
+    """Reorder the axes of a mesh sentence as in `names`; each keeps its size as `written`: a number or a name.
 
     >>> reordered("tp 8 > fsdp n", ["fsdp", "tp"])
     'fsdp n > tp 8'
@@ -157,8 +157,7 @@ def reordered(written: str, names: Iterable[str]) -> str:
 
 
 class _Orders:
-    """The orders of the axes of a plan, each with the seconds of its collectives and, where it may be the best, of its
-    step."""
+    """All orders of a plan's axes with the seconds of their collectives and, for candidates, of their step."""
 
     def __init__(self, costed: CostedPlan) -> None:
         self.today, self.plan = costed, costed.sharded.plan
@@ -166,17 +165,17 @@ class _Orders:
         self.seconds = [(row_seconds(self.plan, m, [*rows.values()]), m) for m in axis_orders(self.plan.mesh)]
         self.seconds[1:] = sorted(self.seconds[1:], key=lambda found: sum(found[0]))
         self.refused: set[int] = set()
-        """Places in `seconds` of orders that a rule or the target refuses."""
+        """Indices into `seconds` of orders that a check or the target refuses."""
         self.timed: dict[int, float] = {}
-        """Seconds of the step of orders with the collectives of today's program."""
+        """Step time (s) of orders, estimated with the collectives of the current program."""
         self.disjoint: dict[int, float] = {}
-        """Seconds of the step of orders if no two collectives had a link in common."""
+        """Lower bound (s) of the step time of orders: no two collectives share a link."""
         self.costed: dict[int, float] = {0: costed.step.time_s}
-        """Seconds of the step of orders that were checked and costed as a plan of their own."""
+        """Step time (s) of orders that were checked and costed as a plan."""
 
     def best(self) -> int:
-        """The place in `seconds` of the order with the fastest step; of equal ones that with the fastest collectives,
-        and today's before others."""
+        """Return the index into `seconds` of the order with the fastest step. Ties go to the fastest collectives, then
+        to the current order."""
         while True:
             best = self._fastest()
             if best in self.costed:
@@ -184,8 +183,8 @@ class _Orders:
             self._cost(best)
 
     def _fastest(self) -> int:
-        """That of the orders that are not refused yet. They are timed in the order of what their steps take at least,
-        until none of the others can be faster."""
+        """Return the fastest order that is not refused so far. Orders are estimated by increasing lower bound until no
+        other order can be faster."""
         best: tuple[float, float, int] | None = None
         for least_s, i in sorted(self._in_question()):
             if best is None or _rounded(least_s) <= best[0]:
@@ -195,7 +194,7 @@ class _Orders:
         return best[2]
 
     def step_s(self, i: int) -> float:
-        """Seconds of the step in one order: as costed, else with the collectives of today's program."""
+        """Seconds of the step of order `i`: as costed, else estimated with the current program's collectives."""
         if i in self.costed:
             return self.costed[i]
         if i not in self.timed:
@@ -208,15 +207,14 @@ class _Orders:
         return step_time(moved, rows, links).step.time_s
 
     def _disjoint_s(self, i: int) -> float:
-        """Seconds of the step in one order if no two of its collectives had a link in common."""
+        """Seconds of the step of order `i` if no two of its collectives shared a link."""
         if i not in self.disjoint:
             self.disjoint[i] = self._step_s(i, LinkTimes(disjoint=True))
         return self.disjoint[i]
 
     def _in_question(self) -> Iterator[tuple[float, int]]:
-        """Orders that are not refused and may be the fastest, each after the seconds that its step takes at least:
-        those in which some collective is faster than in each of the others; on a graph all, as links that no other
-        collective uses may decide."""
+        """Yield (lower bound of the step in seconds, order) of each candidate that is not refused: on a graph every
+        order, because shared links may decide; else the orders that no other order beats in all collectives."""
         kept: list[int] = []
         beaten: dict[int, list[int]] = {}
         for i, (seconds, _) in enumerate(self.seconds):
@@ -234,7 +232,7 @@ class _Orders:
                 yield self._disjoint_s(i), i
 
     def _cost(self, i: int) -> None:
-        """Check and cost the plan with its axes in this order; the order is refused where a rule or the target does."""
+        """Check and cost the plan with its axes in this order; record the order if a check or the target refuses it."""
         try:
             checked = check_plan(replace(self.plan, mesh=self.seconds[i][1]))
             self.costed[i] = cost_plan(propagate(checked), backend=self.today.backend).step.time_s
@@ -247,7 +245,7 @@ def _rounded(seconds: float) -> float:
 
 
 def _none_faster(seconds: list[float], known: list[float]) -> bool:
-    """True if no collective takes fewer seconds than it is known to take in another order."""
+    """True if no collective is faster than in the `known` order."""
     return all(one >= other * (1 - SAME) for one, other in zip(seconds, known, strict=True))
 
 
@@ -256,7 +254,7 @@ def _order(plan: Plan, mesh: Mesh, rows: list[Collective], step_s: float) -> Ord
 
 
 def _traffic(plan: Plan, best: Mesh, rows: list[Collective]) -> Iterator[AxisTraffic]:
-    """The rows of each group of axes, those that send the most first."""
+    """Yield the traffic of each group of axes, the most bytes first."""
     by_axes: dict[tuple[str, ...], list[Collective]] = defaultdict(list)
     for row in rows:
         by_axes[row.axes].append(row)
@@ -276,7 +274,7 @@ def _reach(plan: Plan, mesh: Mesh, axes: tuple[str, ...], rows: list[Collective]
 
 
 def _levels(traffic: tuple[AxisTraffic, ...]) -> Iterator[LevelTraffic]:
-    """Each level that some collective reaches, in today's order or in the best one."""
+    """Yield each level that some collective reaches, in the current order or in the best one."""
     today: dict[str, float] = defaultdict(float)
     best: dict[str, float] = defaultdict(float)
     for one in traffic:

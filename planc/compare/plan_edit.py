@@ -1,4 +1,4 @@
-"""A plan file with one sentence written otherwise: the text that is checked in the file's stead."""
+"""Replace one sentence in the text of a plan file."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from planc.syntax import Sentence, parse_text
 
 
 class NotWrittenError(ValueError):
-    """The file does not say in a sentence of its own what is to be changed."""
+    """The requested change cannot be made in the text of the plan file."""
 
 
 def own_sentence(text: str, verb: str) -> Sentence:
-    """The sentence of `verb` in the plan `text`. Raises NotWrittenError when it has none."""
+    """Return the sentence of `verb` in the plan `text`. Raises NotWrittenError if there is none."""
     for sentence in parse_text(text, "").sentences:
         if sentence.verb == verb and not sentence.target:
             return sentence
@@ -21,7 +21,7 @@ def own_sentence(text: str, verb: str) -> Sentence:
 
 
 def rewritten(text: str, verb: str, rest: str) -> str:
-    """The text with the file's sentence of this verb saying `rest`."""
+    """Return `text` with the sentence of `verb` replaced by `verb rest`."""
     span = own_sentence(text, verb).span
     lines = text.split("\n")
     head = lines[span.line - 1][: span.column - 1]
@@ -31,7 +31,7 @@ def rewritten(text: str, verb: str, rest: str) -> str:
 
 
 def read(path: Path) -> str:
-    """The text of the plan file at `path`. Raises OSError, or NotWrittenError when it is no text."""
+    """Read the plan file at `path`. Raises OSError, or NotWrittenError if it is not text."""
     try:
         return read_text(path, MAX_TEXT_BYTES)
     except ValueError as error:

@@ -1,6 +1,6 @@
-"""Files that lay a plan's ranks on devices in another order: for torchrun, Slurm and JAX.
+"""Write files that assign a plan's ranks to devices in another order, for torchrun, Slurm and JAX.
 
-With one of them the plan's program runs as it is, and each of its axes lies where the best order has it.
+The plan's program runs unchanged with such a file, and its axes lie on the devices as in the best order.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ KINDS = ("torchrun", "slurm", "jax")
 
 
 def rank_file(plan: Plan, best: Mesh, order: Sequence[int], kind: str) -> str:
-    """The text of a file of one of the KINDS.
+    """Return the text of a file of `kind`, one of KINDS.
 
-    `order` holds the device of each rank of the mesh of `plan`, where its axes lie as in `best`. Raises ValueError, in
-    words for the user, for a machine that the `kind` does not start programs on.
+    `order` holds the device of each rank of the mesh of `plan` that places its axes as in `best`. Raises ValueError,
+    with a message for the user, if `kind` does not support the machine.
     """
     torus = plan.cluster.is_torus and plan.cluster.own_graph is None
     if torus and kind != "jax":
@@ -140,7 +140,7 @@ def _slurm(plan: Plan, order: Sequence[int]) -> str:
 
 
 def _hosts(plan: Plan) -> list[tuple[int, int]]:
-    """The host of each device, and its number there."""
+    """Return (host, local index) of each device."""
     if plan.cluster.own_graph is None:
         each = machine_of(plan.cluster).devices
         return [divmod(device, each) for device in range(plan.mesh.devices)]
@@ -154,7 +154,7 @@ def _hosts(plan: Plan) -> list[tuple[int, int]]:
 
 
 def _counted(nodes: Sequence[int]) -> list[int]:
-    """For each rank the number of ranks before it on the same node: the number that Slurm gives it."""
+    """Return the local rank that Slurm assigns: for each rank, the number of earlier ranks on its node."""
     seen: dict[int, int] = defaultdict(int)
     found = []
     for node in nodes:
@@ -164,7 +164,7 @@ def _counted(nodes: Sequence[int]) -> list[int]:
 
 
 def _distribution(nodes: Sequence[int]) -> str:
-    """Slurm's word for ranks on these nodes; empty where it has none."""
+    """Return Slurm's `--distribution` for ranks on these nodes; empty if there is none."""
     count = len({*nodes})
     if list(nodes) == sorted(nodes):
         return "block"
@@ -175,9 +175,9 @@ def _distribution(nodes: Sequence[int]) -> str:
 
 
 def _places(plan: Plan, best: Mesh, order: Sequence[int]) -> list[tuple[int, ...]]:
-    """The slice, the three coordinates and the core of each device of `order` on a torus, in the mesh `best`.
+    """Return the slice, three coordinates and core of each device of `order` on a torus, in the mesh `best`.
 
-    The digits of a rank along an axis are the cores of a chip first, then its rings, then slices.
+    A rank's index along an axis counts the cores of a chip first, then positions in rings, then slices.
     """
     cluster, parts = plan.cluster, []
     cores, placed = cluster.chip.devices, torus_dims(best, cluster)
@@ -200,5 +200,5 @@ def _places(plan: Plan, best: Mesh, order: Sequence[int]) -> list[tuple[int, ...
 
 
 def _listed(cells: Iterable[str], between: str = ", ") -> str:
-    """Cells on indented lines."""
+    """Join cells into indented lines."""
     return "\n".join(wrap(between.join(cells), 110, initial_indent="    ", subsequent_indent="    "))

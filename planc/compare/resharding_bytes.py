@@ -1,8 +1,7 @@
-"""Bytes of a checkpoint that change places when a run goes on under another layout.
+"""Count the bytes of a checkpoint that devices must receive when a run resumes under another layout.
 
-A checkpoint holds each parameter and its two AdamW moments in fp32. A device that goes on under B needs its
-pieces under B, and has those under A: rank i of A is rank i of B, on the same machine. What it needs and
-does not have must come from elsewhere.
+A checkpoint holds each parameter and its two AdamW moments in fp32. Rank i of layout A becomes rank i of layout B on
+the same machine: it holds its shards under A, needs its shards under B, and receives the rest.
 """
 
 from __future__ import annotations
@@ -20,19 +19,19 @@ from planc.ir.sharding import Sharded
 from planc.ir.updates import moment_elements, moments_of
 
 ELEMENT_BYTES = 4
-"""Checkpoints are fp32 whatever a plan computes in."""
+"""Checkpoints are stored in fp32, whatever the compute dtype."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReshardingBytes:
-    """Bytes over all devices, but for `worst_device_bytes`. Nothing is there already on another machine."""
+    """Bytes summed over all devices, except `worst_device_bytes`. On another machine devices hold nothing yet."""
 
     same_machine: bool
     checkpoint_bytes: int
     needed_bytes: int
-    """Bytes that B's devices hold together: more than the checkpoint where some hold the same."""
+    """Bytes that all devices hold under B: more than the checkpoint if some are replicas."""
     moved_bytes: int
-    """Bytes of these that a device does not hold already."""
+    """Bytes of these that a device does not hold under A."""
     worst_device_bytes: int
     worst_device: int
 
@@ -40,9 +39,9 @@ class ReshardingBytes:
 def resharding_bytes(
     before: Sharded, after: Sharded, rests: tuple[StateLayout, StateLayout], *, same_machine: bool = True
 ) -> ReshardingBytes:
-    """Bytes that move from the layout of `before` to that of `after`; all of them on another machine.
+    """Count the bytes to transfer from the layout of `before` to that of `after`; all of them on another machine.
 
-    `rests` are the layouts of state between steps of both. Both plans have the same parameters.
+    `rests` are both plans' layouts of state between steps. Both plans have the same parameters.
     """
     tensors = list(_tensors(before, after, rests))
     had = before.plan.mesh.devices if same_machine else 0
@@ -65,7 +64,7 @@ def resharding_bytes(
 
 @dataclass(frozen=True)
 class _Tensor:
-    """One noun of a parameter under both layouts, by its name."""
+    """One noun (weights or optimizer state) of a parameter under both layouts."""
 
     name: str
     times: int
@@ -85,7 +84,7 @@ def _tensors(before: Sharded, after: Sharded, rests: tuple[StateLayout, StateLay
 
 
 def _of_rank(before: Sharded, after: Sharded, tensors: list[_Tensor], rank: int, had: bool) -> tuple[int, int]:
-    """Bytes that a rank needs, and those of them that it lacks."""
+    """Return the bytes that a rank needs, and how many of them it does not hold."""
     needed = lacking = 0
     for t in tensors:
         layers = layers_on_rank(after.plan, after.param[t.name].param, rank)
@@ -112,10 +111,10 @@ def _product(values: Iterable[int]) -> int:
 
 
 def representatives(axes: Iterable[Axis], had: int, devices: int) -> tuple[list[int], int]:
-    """One rank for each kind of device, and the number of devices of each kind.
+    """Return one rank for each distinct set of shards, and the number of devices that hold each set.
 
-    Devices that differ only along axes that cut nothing hold the same. Where the borders of `axes` do not lie inside
-    each other, every rank is its own kind.
+    Devices that differ only along axes that shard nothing are replicas. If the `axes` do not nest, every rank is
+    listed.
     """
     spans = {(a.stride, a.stride * a.size) for a in axes if a.size > 1}
     spans |= {(had, devices)} if 0 < had < devices else set()

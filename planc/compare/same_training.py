@@ -1,7 +1,7 @@
-"""Comparison of two plans: do they train to the same losses, apart from rounding?
+"""Decide if two plans train to the same losses up to rounding.
 
-A layout over devices changes the order of sums and nothing else; so do microbatches, recomputation and
-kernels. The model, the tokens of a step, what is rounded, and which tokens an expert turns away do more.
+Layouts, microbatches, recomputation and kernels change only the order of sums. The model, the tokens per step, the
+dtypes and the tokens that experts drop change the losses.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from planc.ir.plan import NOUNS, Plan
 
 @dataclass(frozen=True, kw_only=True)
 class Apart:
-    """One reason why losses differ, and the sentence of each plan that makes it so; empty for a default."""
+    """One reason why losses differ, with the sentence of each plan that causes it; empty for a default."""
 
     what: str
     a: str
@@ -26,7 +26,7 @@ class Apart:
 
 
 def apart(one: Plan, other: Plan) -> list[Apart]:
-    """Every reason why the losses of `one` and `other` cannot be compared; [] when they can."""
+    """Return every reason why the losses of `one` and `other` cannot be compared; [] if they can."""
     return [
         *_model(one, other),
         *_batch(one, other),
@@ -63,7 +63,7 @@ def _size(plan: Plan, dim: str) -> int | None:
 
 
 def _arithmetic(plan: Plan) -> dict[str, Any]:
-    """All of a model but the sentence that names it."""
+    """Return all fields of the model except the sentence that names it."""
     return {name: value for name, value in plan.model.to_json().items() if name != "cause"}
 
 
@@ -89,7 +89,7 @@ def _rounding(one: Plan, other: Plan) -> Iterator[Apart]:
 
 
 def _updates(one: Plan, other: Plan) -> Iterator[Apart]:
-    """The part of low-rank updates that the model itself does not say: how much of them is added."""
+    """Compare the scale of low-rank updates, which is not part of the model."""
     said = [f"alpha {p.lora.alpha}" if p.lora else "none" for p in (one, other)]
     found = [p.lora.cause if p.lora else None for p in (one, other)]
     yield from _reason("low-rank updates", (said[0], said[1]), (found[0], found[1]))
@@ -104,7 +104,7 @@ def _list(words: Iterable[str]) -> str:
 
 
 def _dropped(one: Plan, other: Plan) -> Iterator[Apart]:
-    """Tokens beyond an expert's room are dropped; its room is counted among the ranks that share tokens."""
+    """Compare dropped tokens: experts drop tokens beyond their capacity, which is per group of ranks sharing tokens."""
     if not (one.model.top_k and other.model.top_k):
         return
     routes = (_expert_capacity(one), _expert_capacity(other))

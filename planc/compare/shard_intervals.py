@@ -1,8 +1,8 @@
-"""Shard intervals: the part of each parameter that a device holds between steps, as a checkpoint stores it.
+"""Compute the index intervals of each parameter that a device holds between steps, as a checkpoint stores them.
 
-A tensor's piece is, for each of its dimensions, some runs of neighbouring indices: what tensor parallelism
-leaves of the dimension, and of that the share that state is stored in. Dimensions that do not divide are
-cut as `torch.chunk` cuts them: the first parts are full, the last one short or empty.
+A shard consists of intervals of indices along each dimension: tensor parallelism splits the dimension first, then the
+storage layout of state splits the result. Uneven dimensions are split as by `torch.chunk`: the first parts are full,
+the last one is short or empty.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from planc.ir.sharding import ParamSharding, Sharded
 from planc.sharding.stage_assignment import virtual_stages
 
 Runs = tuple[tuple[int, int], ...]
-"""(first index, one past the last), in order."""
+"""Half-open intervals (first index, one past the last), in order."""
 Cut = tuple[tuple[int, int, tuple[Axis, ...]], ...]
-"""Per named dim of a storage dimension: its length, the elements inside it, the axes that divide it."""
+"""For each named dim of a storage dimension: its length, its stride in elements, the axes that shard it."""
 
 
 def declared_layout(p: ParamSharding, noun: Noun) -> tuple[tuple[str, ...], int | None]:
-    """The layout of `noun` of parameter `p` that the sentences say: on the dimension that they name, else the first.
+    """Return the declared layout of `noun` of parameter `p`: its axes and the index of the dimension, else the first.
 
-    Masters that no sentence stores have the layout of the optimizer's state.
+    Master weights without a sentence of their own have the layout of the optimizer state.
     """
     return p.stored[noun] or (p.stored["optimizer"] if noun == "params" else ()), p.on_dim or 0
 
 
 @dataclass(frozen=True)
 class StoredLayout:
-    """The layout of one noun of a parameter: per storage dimension the cuts of use, then those of storage."""
+    """The layout of one noun of a parameter: per storage dimension the shards in use, then those in storage."""
 
     used: tuple[Cut, ...]
     stored: tuple[Axis, ...]
@@ -43,12 +43,12 @@ class StoredLayout:
 
     @cached_property
     def axes(self) -> tuple[Axis, ...]:
-        """Every axis that a device's piece depends on."""
+        """Every axis on which a device's shard depends."""
         inside = [a for cuts in self.used for _, _, axes in cuts for a in axes]
         return tuple(dict.fromkeys([*inside, *(self.stored if self.on_dim is not None else ())]))
 
     def piece(self, rank: int) -> tuple[Runs, ...]:
-        """The intervals of each storage dimension that `rank` holds."""
+        """Return the intervals of each storage dimension that `rank` holds."""
         return self._piece(tuple(a.place_of(rank) for a in self.axes), rank)
 
     @cached_property
@@ -57,7 +57,7 @@ class StoredLayout:
 
     @cached_on(lambda stored_layout, position, rank: (stored_layout._cache, position))
     def _piece(self, position: tuple[int, ...], rank: int) -> tuple[Runs, ...]:
-        """The piece of every rank at this position along the axes."""
+        """Return the shard of the ranks at this position along the axes."""
         return tuple(self._intervals(dim, rank) for dim in range(len(self.used)))
 
     def _intervals(self, dim: int, rank: int) -> Runs:
@@ -71,7 +71,7 @@ class StoredLayout:
 
 
 def stored_layout(sharded: Sharded, p: ParamSharding, noun: Noun, rest: StateLayout) -> StoredLayout:
-    """The layout of `noun` of parameter `p` between steps; `rest` says over which axes and on which dimension."""
+    """Return the layout of `noun` of parameter `p` between steps; `rest` has its axes and dimension."""
     plan = sharded.plan
     user = next(o for ops in sharded.ops.values() for o in ops if p.param.name in o.op.params)
     over, dim = rest(p, noun)
@@ -87,7 +87,7 @@ def _cuts(plan: Plan, dims: tuple[str, ...], layout: dict[str, tuple[str, ...]])
 
 
 def layers_on_rank(plan: Plan, param: Param, rank: int) -> frozenset[int]:
-    """The layers whose copy of `param` lies on `rank`; -1 stands for a copy outside the blocks."""
+    """Return the layers whose `param` is on `rank`; -1 stands for a parameter outside the blocks."""
     stage = plan.mesh.axis(plan.split.axis).place_of(rank) if plan.split else 0
     return _layers_on_stage(plan, param, stage)
 
@@ -104,7 +104,7 @@ def _layers_on_stage(plan: Plan, param: Param, stage: int) -> frozenset[int]:
 
 
 def _shard_range(length: int, axes: tuple[Axis, ...], rank: int) -> tuple[int, int]:
-    """The indices that a rank has of `length`, cut by each axis in turn."""
+    """Return the interval of `length` that a rank holds after each axis has split it in turn."""
     first, last = 0, length
     for axis in axes:
         each = -(-(last - first) // axis.size)
@@ -114,7 +114,7 @@ def _shard_range(length: int, axes: tuple[Axis, ...], rank: int) -> tuple[int, i
 
 
 def _repeat_within(runs: Runs, length: int, inside: int, part: tuple[int, int]) -> Runs:
-    """Part `part` of every repeat of a dim of `length` x `inside` elements, in runs that hold whole repeats."""
+    """Take the interval `part` of every repeat of a dim of `length` x `inside` elements in `runs` of whole repeats."""
     block = length * inside
     return tuple(
         (start + part[0] * inside, start + part[1] * inside)
@@ -125,7 +125,7 @@ def _repeat_within(runs: Runs, length: int, inside: int, part: tuple[int, int]) 
 
 
 def _subrange(runs: Runs, first: int, last: int) -> Runs:
-    """The indices numbered `first` up to `last` of those in the runs."""
+    """Return the indices at positions `first` up to `last` of those in `runs`."""
     found, passed = [], 0
     for a, b in runs:
         start, stop = max(first - passed, 0), min(last - passed, b - a)
@@ -141,7 +141,7 @@ def length(runs: Runs) -> int:
 
 
 def shared(one: Runs, other: Runs) -> int:
-    """Number of indices that lie in both `one` and `other`, which are each in order."""
+    """Number of indices in both `one` and `other`; both are sorted."""
     total, i, j = 0, 0, 0
     while i < len(one) and j < len(other):
         total += max(0, min(one[i][1], other[j][1]) - max(one[i][0], other[j][0]))

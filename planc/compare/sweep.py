@@ -1,4 +1,4 @@
-"""One plan at many values of one number: `planc.sweep/1`. A value that cannot be costed has its findings."""
+"""Cost one plan at many values of one number: `planc.sweep/1`. Values that cannot be costed have diagnostics."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from planc.syntax import parse_text
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """Figures of a report that a sweep shows, with units."""
+    """The figures that a sweep shows for each value."""
 
     time_s: float
     mfu: float
@@ -30,18 +30,18 @@ class Costs:
     """On the fullest device."""
     capacity_gib: float
     peak_tflops: float
-    """Dense peak of a device (TFLOP/s) that `mfu` is a share of, in `peak_dtype`."""
+    """Dense peak of a device (TFLOP/s) in `peak_dtype`, the reference of `mfu`."""
     peak_dtype: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class SweepRow:
-    """The plan at one value. `costs` are None where it has errors of its own; `why` says what it cannot be."""
+    """The plan at one value. `costs` is None if the plan has errors; `why` is the reason if it cannot be written."""
 
     value: int
     devices: int | None = None
     target: Target | None = None
-    """The target of its costs; None: any correct program."""
+    """The target for which it is costed; None: any correct program."""
     costs: Costs | None = None
     diagnostics: tuple[Diagnostic, ...] = ()
     why: str = ""
@@ -58,7 +58,7 @@ class SweepRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """The answer, a row a value in the order asked for."""
+    """The answer: one row per value, in the order given."""
 
     file: str
     over: Over
@@ -89,10 +89,10 @@ def sweep(
 ) -> Sweep:  # fmt: skip
     """Cost the plan of the file `path` at each value of `over`, as `planc check` does with that number written in it.
 
-    `axis` takes more devices, `weak` lets the batch grow with them; `set` are values of `let` numbers, and `target` is
-    one for all rows, None the own one of each.
+    `axis` is the axis that grows with the devices, `weak` scales the batch with them (weak scaling); `set` has values
+    of `let` numbers; `target` applies to all rows, None: each row's own.
 
-    Raises PlanError when it is no plan without a change, NotWrittenError when it has nothing of that name.
+    Raises PlanError if the unchanged plan is invalid, NotWrittenError if the plan has nothing of that name.
     """
     given = set or {}
     base = examine(path, set=given, target=target)

@@ -1,6 +1,6 @@
 """Values of a sweep: `devices=8,16`, `batch=64..1024`, `sequence=...`, an axis of the mesh, a name of `let`.
 
-Each value is the plan's own text with a number or two written otherwise, so that it is checked as any plan is.
+For each value one or two numbers in the plan's text are replaced, and the text is checked as any plan.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ LARGEST = 10**9
 
 @dataclass(frozen=True)
 class Over:
-    """One thing that is varied, and the values it takes."""
+    """The number to vary, and its values."""
 
     name: str
     values: tuple[int, ...]
 
 
 def parse_over(text: str) -> Over:
-    """The thing that is varied (`devices`, `batch`, ..., an axis of the mesh or a name of `let`) and its values.
+    """Parse the number to vary (`devices`, `batch`, ..., an axis of the mesh or a name of `let`) and its values.
 
-    `text` is `NAME=8,16,32`, or `NAME=8..128`, which doubles from the first to the last. Raises ValueError with what is
-    wrong.
+    `text` is `NAME=8,16,32`, or `NAME=8..128`, which doubles from the first to the last. Raises ValueError if it is
+    malformed.
     """
     name, equals, rest = text.removeprefix("axis ").partition("=")
     values = [n for part in rest.split(",") for n in _numbers(part)] if equals else []
@@ -56,17 +56,17 @@ def _numbers(part: str) -> list[int]:
 
 @dataclass(frozen=True)
 class Varied:
-    """A plan file to be varied: its text, and the plan that it is without a change."""
+    """A plan file to vary: its text and the unchanged plan."""
 
     text: str
     plan: Plan
     axis: str = ""
-    """The axis that takes more devices or fewer; empty for the outermost one that divides the batch."""
+    """The axis whose size follows the number of devices; empty: the outermost axis that shards the batch."""
     weak: bool = False
-    """The batch grows with the devices."""
+    """Weak scaling: the batch grows with the devices."""
 
     def grown(self) -> str:
-        """The axis that takes more devices or fewer. Raises NotWrittenError when the mesh has no such axis."""
+        """The axis whose size follows the number of devices. Raises NotWrittenError if the mesh has no such axis."""
         mesh = self.plan.mesh
         names = list(mesh.sizes)
         chosen = self.axis or next(iter(self.plan.data_axes), names[0])
@@ -76,7 +76,7 @@ class Varied:
 
 
 def at(varied: Varied, name: str, value: int) -> str:
-    """The text with this value. Raises NotWrittenError when the plan cannot have it."""
+    """Return the plan's text with `name` set to `value`. Raises NotWrittenError if the plan cannot have it."""
     plan = varied.plan
     if name in ("batch", "sequence", "microbatch"):
         return _batch(varied.text, plan, **{name: value})
@@ -92,7 +92,7 @@ def _batch(text: str, plan: Plan, *, batch: int = 0, sequence: int = 0, microbat
 
 
 def _devices(varied: Varied, axis: str, devices: int) -> str:
-    """The plan on so many devices: one axis of the mesh, the machines and perhaps the batch change."""
+    """Return the plan on `devices` devices: one mesh axis, the cluster and, for weak scaling, the batch change."""
     plan = varied.plan
     size = _scaled(plan.mesh.sizes[axis], devices, plan.mesh.devices, f"axis `{axis}` of {plan.mesh.sizes[axis]}")
     text = filled(varied.text, _factors(varied.text, "mesh", {axis: size}))
@@ -114,13 +114,13 @@ def _scaled(number: int, devices: int, before: int, what: str) -> int:
 
 
 def _factors(text: str, verb: str, sizes: Mapping[str, int]) -> dict[Span, str]:
-    """Source places of these axes' sizes, with their replacements."""
+    """Return the replacement for the source span of each of these axes' sizes."""
     factors = own_sentence(text, verb).factors()
     return {f.parts[1].span: str(sizes[name]) for f in factors if (name := f.words()[0].text) in sizes}
 
 
 def _machines(text: str, plan: Plan, devices: int) -> str:
-    """The cluster with as many whole machines as the devices need; fewer than one node are part of a node."""
+    """Return the cluster with enough whole machines for the devices; fewer devices than a node use part of one."""
     cluster, each = plan.cluster, plan.cluster.devices_per_node
     sentence = own_sentence(text, "cluster")
     if devices % each == 0:
@@ -132,7 +132,7 @@ def _machines(text: str, plan: Plan, devices: int) -> str:
 
 
 def _with_count(text: str, sentence: Sentence, count: int) -> str:
-    """The machines' number in front of their name, which keeps its place."""
+    """Replace the count in front of the machine's name."""
     first = sentence.node.parts[0]
     call = sentence.node.node("call")
     assert call is not None

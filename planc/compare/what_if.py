@@ -1,6 +1,6 @@
-"""A plan on its machine with something otherwise: `planc.what_if/1`.
+"""Cost a plan on a changed machine: `planc.what_if/1`.
 
-Both answers are routed over the machine's graph, so that the change alone makes the difference.
+Collectives are routed over the machine's graph both before and after, so that only the change makes a difference.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class State:
     exposed_s: float
     """Seconds of the step that wait for collectives."""
     busiest_link: str
-    """The link that sends for the most seconds of a step."""
+    """The link that is busy for the most seconds of a step."""
     busiest_s: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class AxisChange:
-    """The collectives over some axes, before and after: their seconds, and the slowest link of their groups."""
+    """The collectives over some axes before and after: seconds, and the slowest link of their groups."""
 
     axes: str
     before_s: float
@@ -66,21 +66,21 @@ class WhatIf:
     target: Target | None
     """The target of all figures; None: any correct program."""
     checked_s: float
-    """Seconds of a step as `planc check` costs the plan without a change, with closed forms where they hold."""
+    """Step time (s) of the unchanged plan as in `planc check`, which uses closed forms where they apply."""
     before: State
     after: State
     axes: tuple[AxisChange, ...]
-    """Axes with the largest loss first."""
+    """Axes, the largest slowdown first."""
 
     def to_json(self) -> dict[str, Any]:
-        """The answer as a JSON object."""
+        """Return the answer as a JSON object."""
         return {"format": FORMAT, **asdict(self)}
 
 
 def what_if(examined: Examined, texts: Sequence[str], target: AnyTarget | None = None) -> tuple[WhatIf, Examined]:
-    """The step of the plan of `examined` before and after the changes that `texts` name, and the changed plan checked.
+    """Cost the step of the plan of `examined` before and after the changes in `texts`, and check the changed plan.
 
-    Raises PlanError: with the findings about the plan, about a text, or about what is left of the machine.
+    Raises PlanError with the errors of the plan, of a text, or of the changed machine.
     """
     changes = read_what_ifs(texts)
     plan = examined.plan
@@ -108,18 +108,18 @@ def what_if(examined: Examined, texts: Sequence[str], target: AnyTarget | None =
 
 
 def sources_of(examined: Examined, texts: Sequence[str]) -> dict[str, Source]:
-    """The texts that diagnostics quote, by file: those of the plan of `examined`, and the what-ifs `texts`."""
+    """Return the source texts for diagnostics by file: those of the plan of `examined`, and the what-ifs `texts`."""
     source = source_of(texts)
     return {**examined.sources, source.file: source}
 
 
 def routed(plan: Plan) -> Plan:
-    """`plan` with its collectives routed over the graph of its machine, also where closed forms would answer."""
+    """Return `plan` with its collectives routed over the machine's graph, even where closed forms apply."""
     return _on(plan, _as_it_is(plan.cluster))
 
 
 def _as_it_is(cluster: Cluster) -> tuple[Change, ...]:
-    """A change that leaves the machine as it is, and routes its collectives."""
+    """Return a change that keeps the machine as it is, and enables routing of its collectives."""
     if cluster.own_graph is not None:
         return ()
     return (Change(kind="links", names=(machine_links(cluster).kinds[0].name,), value=1.0),)
@@ -140,7 +140,7 @@ def _found(code: str, message: str, texts: Sequence[str], line: int = 1, name: s
 
 
 def _try_each(cluster: Cluster, changes: Sequence[Change], texts: Sequence[str]) -> None:
-    """Name the text whose change the machine cannot have."""
+    """Raise an error for the first text whose change is invalid for the machine."""
     for line in range(1, len(changes) + 1):
         try:
             machine_links(replace(cluster, changes=tuple(changes[:line])))
@@ -152,7 +152,7 @@ def _try_each(cluster: Cluster, changes: Sequence[Change], texts: Sequence[str])
 
 
 def _shrunk(plan: Plan, texts: Sequence[str]) -> Plan:
-    """The plan on the devices that are left: an axis that divides the batch is shorter, and the batch is smaller."""
+    """Return the plan on the remaining devices: an axis that shards the batch, and the batch, are smaller."""
     left, mesh, cluster = len(machine_links(plan.cluster).devices), plan.mesh, plan.cluster
     if left >= mesh.devices:
         return plan
@@ -182,10 +182,10 @@ def _state(costed: CostedPlan) -> State:
 
 
 def busiest(costed: CostedPlan) -> tuple[str, float]:
-    """The link that sends longest in a step of `costed` on its slowest rank, and for how many seconds.
+    """Return the busiest link in a step of `costed` on its slowest rank, and its busy seconds.
 
-    Where no loads are known (closed forms, lines of a torus) the slowest level of the axes whose collectives take the
-    longest.
+    If link loads are unknown (closed forms, lines of a torus), return the slowest level of the axes whose collectives
+    take the longest.
     """
     plan, rows = costed.sharded.plan, costed.timed.mine
     total: dict[int, float] = {}
