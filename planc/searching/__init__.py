@@ -1,4 +1,4 @@
-"""Search: what a plan leaves free (`?`, orders) is enumerated, bounded from below, and costed as `check` does."""
+"""Search: enumerate the free values of a plan (`?`, axis orders), bound each layout from below, cost it as `check`."""
 
 from planc.searching.branch_and_bound import search
 from planc.searching.exhaustive import every

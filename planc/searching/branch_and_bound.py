@@ -1,16 +1,15 @@
-"""The best layouts of a space: bounded from below, costed in the order of their bounds, ranked.
+"""Branch and bound over the layouts of a space: bound them from below, cost them in the order of their bounds, rank.
 
-A layout is decided when it is costed, when it breaks a rule of the language, or when its bound says that
-neither its time nor its memory can get it among those that are asked for. What is returned is what costing
-every single one would return.
+A layout is decided when it is costed, when it breaks a rule of the language, or when its bounds on time and memory
+exclude it from the result. The result equals that of costing every layout.
 
-Bounds are those of any correct program. With a target, the layouts that reach the end of the search are costed as its
-program runs them: one that the target refuses, or whose program does not fit, is left out, and the others are ranked
-by the program's seconds. Programs may move less than the sentences ask for, as torch does where it keeps parameters
-gathered through a pipeline or reduces gradients once: their bounds count each parameter and gradient once a step, those
-of a section in one call. Where all ranks of a pipeline run one program, bounds are of its layers alone, and none comes
-from a simulation. Nodes stay open up to TARGET_SLACK times the time and down to TARGET_MEMORY of the memory, and a
-layout whose program gains more than that can be missed.
+The bounds hold for any correct program. With a target, the remaining layouts are costed with the target's program:
+layouts that the target refuses or whose program does not fit are dropped, and the others are ranked by the program's
+seconds. A program may transfer less than the plan's sentences ask for: torch may keep parameters gathered for a whole
+pipeline step, or reduce gradients once. The bounds for programs therefore count each parameter and gradient once a
+step, and one call per section. Where all ranks of a pipeline run one program, the bounds cover its layers only and use
+no simulation. Nodes stay open up to TARGET_SLACK times the time limit and memory bounds up to the limit divided by
+TARGET_MEMORY. The search can miss a layout whose program saves more than that.
 """
 
 from __future__ import annotations
@@ -43,33 +42,33 @@ from planc.searching.result import Candidate, Ends, Found, Refused
 from planc.searching.space import Point, Space
 
 REPORT_EVERY = 64
-"""Nodes between two reports of progress."""
+"""Number of nodes between two progress reports."""
 TARGET_SLACK = 1.005
-"""With a target, nodes are opened up to so many times the seconds of the last layout returned: a program may save a
-collective that the plan's sentences ask for."""
+"""With a target, nodes are expanded up to this multiple of the slowest returned layout's seconds, because a program may
+omit a collective that the plan's sentences ask for."""
 TARGET_MEMORY = 0.5
-"""With a target, a program may need as little as this share of the bound on memory: XLA keeps fewer activations than
+"""With a target, a program may need as little as this fraction of the memory bound: XLA keeps fewer activations than
 the plan's ops save."""
 NEAREST_MISSES = 32
-"""With a target, the nearest miss is the one among so many layouts with the lowest bounds on memory."""
+"""With a target, the nearest miss is chosen among this many layouts with the lowest memory bounds."""
 PROBES = 32
-"""Layouts over the whole space that a target is asked about before the search; it refuses the space if it refuses
-each of them."""
+"""Number of sample layouts that the target must accept or refuse before the search. If it refuses all of them, it
+refuses the space."""
 LARGE = 20_000
-"""Meshes of a space that is searched in parts: layouts are costed before all meshes have been met, and memory is
-bounded."""
+"""A space with more meshes than this is searched in parts, which bounds the search's memory: some layouts are costed
+before all meshes are enumerated."""
 PROBED = 2_000
-"""Meshes of such a space among which the layouts are that a target is asked about."""
+"""Number of meshes of such a space from which the sample layouts are drawn."""
 PART = 500
-"""Meshes of a part."""
+"""Number of meshes in a part."""
 PART_NODES = 500
-"""Nodes that are opened between two parts, at least."""
+"""Minimum number of nodes expanded between two parts."""
 MOST_WAITING = 100_000
-"""Open nodes of a large space; of more, those with the highest bounds are given up."""
+"""Maximum number of open nodes of a large space. Beyond it, the nodes with the highest bounds are dropped."""
 COMPARED = 5
-"""Layouts of which a search says whether they can be told apart."""
+"""Number of best layouts that are tested for a difference beyond the margin of the prediction."""
 NEAR = 1.1
-"""The front holds layouts that take up to so many times the best one's time: beyond it memory is cheap."""
+"""The Pareto front holds layouts that take at most this multiple of the best layout's time."""
 
 
 def search(
@@ -124,18 +123,19 @@ def _with_intervals(found: Iterable[Candidate], plan: Plan) -> tuple[Candidate, 
 
 
 def equivalent(best: Sequence[Candidate]) -> int:
-    """The number of the first five layouts of `best`, the fastest first, that cannot be told apart from the first."""
+    """Return how many of the first five layouts of `best`, fastest first, differ from the first by less than the margin
+    of the prediction."""
     most = (1 + order_margin()) * best[0].s_per_sequence if best else 0.0
     return sum(c.s_per_sequence < most for c in best[:COMPARED])
 
 
 def _order(c: Candidate) -> tuple[float, float, str]:
-    """Fastest first; then the least memory, then the text: the same every time. Last digits do not count."""
+    """Sort by time, then memory, then text, so that the order is deterministic. Rounding errors do not count."""
     return float(f"{c.s_per_sequence:.12g}"), float(f"{c.memory_gib:.12g}"), c.text
 
 
 def _front(candidates: list[Candidate]) -> Iterator[Candidate]:
-    """Those near the fastest that no other one beats in time and memory, the fastest first."""
+    """The Pareto front of time and memory near the fastest layout, fastest first."""
     least = float("inf")
     ranked = sorted(candidates, key=_order)
     for c in ranked:
@@ -146,13 +146,13 @@ def _front(candidates: list[Candidate]) -> Iterator[Candidate]:
 
 
 Key = tuple[float, float, int]
-"""Lower bounds on seconds a sequence and GiB, and a number: among equal nodes the first one pushed comes first."""
+"""Lower bounds on seconds per sequence and on GiB, and a counter that puts equal nodes in the order they were added."""
 
 
 class LeafNode(NamedTuple):
     """A layout costed except for the simulation of its pipeline.
 
-    `simulated_bound` is True once its bound comes from a simulation of a few microbatches, or where none is made.
+    `simulated_bound` is True if its bound comes from a simulation of a few microbatches, or if no simulation is needed.
     """
 
     point: Point
@@ -161,7 +161,7 @@ class LeafNode(NamedTuple):
 
 
 Node = LayoutFamily | LayoutShape | LeafNode
-"""A node of the search tree, from the coarse to the fine."""
+"""A node of the search tree: the coarsest kind first."""
 
 
 class _Run:
@@ -186,18 +186,18 @@ class _Run:
         self.constraints = Constraints(space, self.bounds)
         self.room_gib = memory_gib or chip.memory_bytes / chip.devices / 2**30
         self.open_gib = self.room_gib / TARGET_MEMORY if backend else self.room_gib
-        """Bound on memory up to which nodes are opened (GiB)."""
+        """Nodes with a memory bound above this are not expanded (GiB)."""
         self.best: list[Candidate] = []
         self.fitting: list[Candidate] = []
         self._fitting_bounds: list[tuple[float, float]] = []
-        """Seconds a sequence of each, and the lower bound on its memory (GiB)."""
+        """Seconds per sequence of each layout, and the lower bound on its memory (GiB)."""
         self.waiting: list[tuple[Key, Node]] = []
         self.refusals: dict[tuple[str, str], Refused] = {}
-        """Layouts refused, by code and reason."""
+        """The refused layouts, by code and reason."""
         self.decided = self.costed = self.met = self.opened = 0
         self.on_progress = on_progress
         self._last_s = self._limit_s = float("inf")
-        """Seconds a sequence of the k-th best layout, and the limit beyond which a node enters neither list."""
+        """Seconds per sequence of the k-th best layout, and the limit above which a node is pruned."""
 
     def go(self) -> None:
         """Best-first search: expand the node with the lowest bound until none can be among the best."""
@@ -217,7 +217,7 @@ class _Run:
             self._free_memory()
 
     def _expand(self, most: int | None) -> None:
-        """Take open nodes, the lowest bound first: all, or so many."""
+        """Expand open nodes, lowest bound first: all of them, or at most `most`."""
         taken = 0
         while self.waiting and taken != most and not self.ended():
             (bound_s, bound_gib, _), node = heappop(self.waiting)
@@ -227,19 +227,19 @@ class _Run:
                 self._report(len(self.waiting))
 
     def ended(self) -> bool:
-        """True once the search is to end with what it has found."""
+        """True if the search must stop and return the layouts found so far."""
         if self._ends is not None and self.cut_short in ("", "memory"):
             self.cut_short = self._ends() or self.cut_short
         return self.cut_short in ("time", "interrupt")
 
     def _forget_meshes(self) -> None:
-        """Most meshes of a large space break a rule, so a part of lawful ones may take very many."""
+        """Free cached meshes: most meshes of a large space are invalid, so one part may enumerate very many."""
         self.space.forget_meshes()
         self.constraints.cache.clear()
         gc.collect()  # it is paused, and a mesh holds tables that refer to it
 
     def _free_memory(self) -> None:
-        """Forget what can be made again, nodes that cannot be among the best any more, and the worst beyond a bound."""
+        """Clear caches, prune nodes that can no longer be among the best, and drop the worst nodes above a limit."""
         self._forget_meshes()
         self.bounds.cache.clear()
         if len(self.waiting) > MOST_WAITING:
@@ -250,7 +250,7 @@ class _Run:
         heapify(self.waiting)
 
     def probe(self) -> None:
-        """Ask the target about layouts all over the space. Raises PlanError when it refuses each of them."""
+        """Check sample layouts of the whole space with the target. Raises PlanError if it refuses all of them."""
         if self.backend is None:
             return
         refusals = None
@@ -266,8 +266,8 @@ class _Run:
             raise refusals
 
     def _probes(self) -> Iterator[Point]:
-        """At most PROBES legal layouts: of meshes all over the space, the plainest first, with each variant, batch and
-        pipeline in turn."""
+        """Yield at most PROBES valid layouts: meshes from the whole space, the simplest first, with varying variants,
+        batches and pipelines."""
         space, bounds = self.space, self.bounds
         met = itertools.takewhile(lambda _: not self.ended(), space.laid())
         some = itertools.islice(met, PROBED if self.large else None)
@@ -287,10 +287,10 @@ class _Run:
             yield from itertools.islice((p for p in points if self.constraints.broken_at(p) is None), 1)
 
     def nearest_miss(self) -> Candidate | None:
-        """The layout that breaks no rule and needs the least memory; None where every layout breaks one.
+        """Return the valid layout that needs the least memory; None if no layout is valid.
 
-        Nodes are opened in the order of their lower bounds on memory, until none can need less than the best. With a
-        target, the first NEAREST_MISSES are costed.
+        Nodes are expanded in the order of their memory bounds until no node can need less than the best layout. With a
+        target, the first NEAREST_MISSES layouts are costed.
         """
         best: Candidate | None = None
         costed = 0
@@ -326,7 +326,7 @@ class _Run:
         return best
 
     def may_fit(self, candidate: Candidate) -> bool:
-        """True if a layout fits at the lower end of what it may hold."""
+        """True if a layout fits at the lower end of its predicted memory."""
         costed = cost_plan(self.bounds.sharded(candidate.point), backend=self.backend)
         return costed.memory.may_fit(self.room_gib)
 
@@ -336,7 +336,7 @@ class _Run:
             self.on_progress(self.costed, waiting)
 
     def _open(self, bound_s: float, bound_gib: float) -> bool:
-        """True unless these bounds exclude the node: over the memory limit, slower than the k-th best, or dominated."""
+        """False if the bounds prune the node: over the memory limit, slower than the k-th best, or dominated."""
         in_time = bound_s <= self._limit_s * self.slack
         return bound_gib <= self.open_gib and in_time and not self._beaten(bound_s, bound_gib)
 
@@ -377,7 +377,7 @@ class _Run:
             self._limit_s = max(self._last_s, NEAR * self.best[0].s_per_sequence)
 
     def _families(self, *, count: bool = True) -> Iterator[LayoutFamily]:
-        """Every family whose mesh is lawful. With `count`, all layouts of the space count as decided."""
+        """Yield every family with a valid mesh. With `count`, all layouts of the space count as decided."""
         for number, (sizes, order) in enumerate(self.space.laid()):
             if self.ended():
                 return
@@ -392,7 +392,7 @@ class _Run:
                 yield from self.bounds.families(sizes, order)
 
     def _note_refusals(self, sizes: tuple[int, ...], broken: Diagnostic | None) -> None:
-        """Count the layouts of the mesh with these `sizes`: all where it is `broken`, else those without a batch."""
+        """Count refused layouts of the mesh with these `sizes`: all if it is `broken`, else those without a batch."""
         if broken is not None:
             self._refuse(broken, self.bounds.count(sizes))
             return
@@ -411,13 +411,13 @@ class _Run:
         self.refusals[why] = Refused(code=found.code, message=first, layouts=before + max(layouts, 1))
 
     def _beaten(self, bound_s: float, bound_gib: float) -> bool:
-        """True if enough layouts are faster, and one of them needs less memory too: the node is dominated."""
+        """True if the node is dominated: enough layouts are faster, and one of them also needs less memory."""
         if bound_s <= self._last_s * self.slack:
             return False
         return any(s <= bound_s and gib <= bound_gib for s, gib in self._fitting_bounds)
 
     def _cost(self, close: LeafNode) -> Candidate | None:
-        """Cost a layout as `planc cost` does; None when it breaks a rule or does not fit."""
+        """Cost a layout as `planc cost` does; None if it breaks a rule or does not fit."""
         point, layout = close.point, close.layout
         if (broken := self.constraints.broken_at(point)) is not None:
             self._refuse(broken, 1)
@@ -426,7 +426,7 @@ class _Run:
         return candidate if candidate is not None and candidate.memory_gib <= self.room_gib else None
 
     def _costed(self, point: Point, layout: LayoutCost, room_gib: float = float("inf")) -> Candidate | None:
-        """The layout's step and memory; None when the target refuses it, or when its tensors alone need more than
+        """Return the layout's step and memory; None if the target refuses it or its tensors need more than
         `room_gib`."""
         self.costed += 1
         if self.backend is None:

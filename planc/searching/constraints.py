@@ -17,8 +17,8 @@ class Constraints:
         self.cache = Cache()
 
     def broken(self, sizes: tuple[int, ...], order: int) -> Diagnostic | None:
-        """The rule that the mesh with these `sizes` in this `order` breaks for every batch and schedule; None if it
-        breaks none."""
+        """Return the rule that the mesh with these `sizes` and this `order` breaks with every batch and schedule, or
+        None."""
         space, data, ranks = self.space, self.bounds.data_parallel(0, sizes), self.bounds.ranks(sizes)
         pipelines = space.pipelines(ranks)
         if not pipelines:
@@ -26,7 +26,7 @@ class Constraints:
         return self._mesh(Point(0, sizes, data, 1, pipelines[0], order))
 
     def broken_at(self, point: Point) -> Diagnostic | None:
-        """The rule that `point` breaks; None if it breaks none."""
+        """Return the rule that `point` breaks, or None."""
         return self._mesh(point) or self._batch(point)
 
     @cached_on(lambda constraints, point: (constraints.cache, (point.variant, point.sizes, point.order)))

@@ -1,4 +1,4 @@
-"""Facts shared by layouts with the same pipeline: rank classes, critical paths, microbatches in flight."""
+"""Values that layouts with the same pipeline share: rank classes, critical paths, microbatches in flight."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class RankClass:
 
 
 class PipelinePaths:
-    """A pipeline over some ranks, or none: what all layouts with it have in common."""
+    """The values that all layouts with one pipeline (or with none) share."""
 
     def __init__(self, plan: Plan) -> None:
         self.split, self.ranks = plan.split, plan.pipeline
         self.stages = [sections_of(plan, v) for v in range(len(plan.stages))]
         self.division: Division = division_of(plan)
         self.copies = microbatch_copies(plan.split)
-        """Ranks that share a stage's microbatches."""
+        """Number of ranks that share a stage's microbatches."""
         self.critical = CriticalPaths(plan.split, self.division.held, self.division.kind)
         self._first_of_kind = [self.division.kind.index(kind) for kind in range(len(self.division.kinds))]
         self._in_rounds = plan.split is not None and schedule_of(plan.split).in_rounds
@@ -47,7 +47,7 @@ class PipelinePaths:
         """`held_of_class` of every class, by microbatches."""
 
     def kind_times(self, times: StageTimes) -> StageTimes:
-        """Seconds of one microbatch on a stage of each kind, from those of every virtual stage (`times`)."""
+        """Return the seconds of one microbatch on each kind of stage, given those of every virtual stage (`times`)."""
         at = self._first_of_kind
         return StageTimes(
             tuple([times.forward_s[v] for v in at]),
@@ -57,8 +57,10 @@ class PipelinePaths:
         )
 
     def compute_times(self, seconds: MicrobatchSeconds, within: Collection[Section] | None = None) -> StageTimes:
-        """Seconds of one microbatch on a stage of each kind, from those of sections (`seconds`), all or those `within`
-        some, without transfers of state and hand-overs."""
+        """Return the seconds of one microbatch on each kind of stage, given those of the sections (`seconds`).
+
+        `within` restricts the sum to some sections. Transfers of state and sends between stages are not included.
+        """
         forward_s, backward_s, sections = seconds.forward_s, seconds.backward_s, seconds.sections
         kinds = [on for _, on in self.division.kinds]
         if within is not None:
@@ -70,7 +72,7 @@ class PipelinePaths:
         )
 
     def _sections_of_stages(self, stages: Mapping[int, int]) -> dict[Section, int]:
-        """Copies of each section in these virtual stages together, each so many times."""
+        """Return the copies of each section in these virtual stages, each stage multiplied by its count."""
         total: dict[Section, int] = {}
         for v, times in stages.items():
             for s, n in self.stages[v].items():
@@ -81,8 +83,10 @@ class PipelinePaths:
         return [self.held_of_class(microbatches, number) for number in range(len(self.classes))]
 
     def held_of_class(self, microbatches: int, number: int) -> dict[Section, int]:
-        """Lower bound on the copies of each section, each for a microbatch, whose saved tensors the first rank of class
-        `number` holds at its fullest moment, in a step of so many `microbatches`."""
+        """Return a lower bound on the saved activations at the memory peak of the first rank of class `number`.
+
+        They are counted in copies of each section for one microbatch, for a step of so many `microbatches`.
+        """
         if self.split is None:
             return self.classes[number].on
         period = shape_of(self.split, self.ranks, microbatches).round if self._in_rounds else self.ranks
@@ -90,7 +94,7 @@ class PipelinePaths:
 
     @cached_on(lambda paths, fewest, period, number, _: (paths.cache, (fewest, period, number)))
     def _sections_in_flight(self, fewest: int, period: int, number: int, microbatches: int) -> dict[Section, int]:
-        """The same, which depends on two periods of microbatches at most."""
+        """Compute `held_of_class`, which depends on at most two periods of microbatches."""
         assert self.split is not None
         return self._sections_of_stages(
             in_flight_lower_bound(self.split, self.ranks, microbatches, self.classes[number].first)
@@ -98,10 +102,10 @@ class PipelinePaths:
 
 
 def last_rank_layers(split: Split | None, ranks: int) -> tuple[int, int]:
-    """Layers before the last rank's first stage and on this rank, of `ranks` ranks; 0 without a first rank that all
-    microbatches enter.
+    """Return the number of layers before the last rank's first stage and the number on the last of `ranks` ranks.
 
-    The pipelines without one are those of dualpipe and of schedules from a file; `split` is None without a pipeline.
+    Both are 0 if microbatches do not all start on the first rank (dualpipe, schedules from a file). `split` is None
+    without a pipeline.
     """
     if split is None or split.order or microbatch_copies(split) > 1:
         return 0, 0

@@ -1,4 +1,4 @@
-"""Every layout of a space, costed one after the other: what the bounds save a search from."""
+"""Exhaustive search: cost every layout of a space, without bounds."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from planc.searching.space import Point, Space
 
 
 def every(space: Space, most: int | None = None) -> Iterator[tuple[Point, Step, float]]:
-    """Each layout of `space` that breaks no rule, with its step and the GiB of its fullest device, whether it fits or
-    not.
+    """Yield each valid layout of `space` with its step and peak memory (GiB), whether it fits or not.
 
-    With `most`, so many of them spread over the space. Layouts with one pipeline and as many microbatches come
-    together.
+    `most` limits the number of layouts, which are then spread over the space. Layouts with the same pipeline and number
+    of microbatches follow each other.
     """
     bounds = Bounds(space)
     constraints = Constraints(space, bounds)

@@ -18,11 +18,11 @@ PARTS = {
     "overhead_s": "overhead",
 }
 NAMED = 3
-"""Parts that are named: the largest differences."""
+"""Number of parts that an explanation names, those with the largest differences."""
 
 
 def reasons(best: Sequence[Candidate]) -> tuple[Candidate, ...]:
-    """The candidates in `best`, fastest first, each with why it beats the one after it."""
+    """Return the candidates in `best`, fastest first, each with the reason why it is faster than the next."""
     explained = [replace(c, why=_comparison(c, other)) for c, other in itertools.pairwise(best)]
     return (*explained, *best[-1:])
 
@@ -38,7 +38,7 @@ def _comparison(one: Candidate, other: Candidate) -> str:
 
 
 def _s_per_sequence(c: Candidate, part: str) -> float:
-    """Seconds a sequence of one part of the step."""
+    """Seconds per sequence of one part of the step."""
     seconds: float = getattr(c.step, part)
     return seconds / c.point.sequences
 

@@ -17,8 +17,8 @@ Kind = Literal["order", "size", "sequences", "microbatch", "layout", "schedule",
 
 @dataclass(frozen=True)
 class Free:
-    """One `?`, or axes with commas between them, whose order is free: what is free, the axes that it is about, and
-    where it stands."""
+    """One free value of a plan file: a `?`, or axes separated by commas, whose order is free. It has the kind of value,
+    its axes and its span."""
 
     kind: Kind
     axes: tuple[str, ...]
@@ -26,7 +26,7 @@ class Free:
 
 
 def free_in(file: Tree) -> tuple[Free, ...]:
-    """Everything that the own sentences of a plan file (`file`) leave free, in their order."""
+    """Return every free value in the sentences of a plan file (`file`) itself, in order."""
     return tuple(free for sentence in file.sentences for free in _in_sentence(sentence))
 
 
@@ -50,9 +50,9 @@ def _in_sentence(sentence: Sentence) -> Iterator[Free]:
 
 
 def written_sizes(file: Tree, given: Mapping[str, int]) -> dict[str, int | None]:
-    """Number of devices on each axis of the mesh and its views as `file` says it; None where it is free or mistaken.
+    """Return the number of devices on each axis of the mesh and its views in `file`; None if it is free or invalid.
 
-    `given` are values of `let` numbers that replace the file's.
+    `given` holds values that replace those of the file's `let` numbers.
     """
     draft = Draft(given=dict(given))
     for sentence in file.sentences:
@@ -66,8 +66,8 @@ def written_sizes(file: Tree, given: Mapping[str, int]) -> dict[str, int | None]
 
 
 def sizes_inside_views(file: Tree) -> tuple[Span, ...]:
-    """Places of sizes that a view with something free ties together, in `file`: its own, and those of the axes that it
-    covers."""
+    """Return the spans in `file` of sizes that depend on each other through a view with a free size: those of the view
+    and of the axes that it covers."""
     views = [s for s in file.sentences if s.verb == "view"]
     sizes = {name: size for s in _meshes(file) for name, size in _sized(s.factors())}
     spans: list[Span] = []
@@ -80,7 +80,7 @@ def sizes_inside_views(file: Tree) -> tuple[Span, ...]:
 
 
 def covered_by_views(file: Tree) -> tuple[tuple[str, ...], ...]:
-    """The axes that each view of `file` covers."""
+    """Return the axes that each view of `file` covers."""
     return tuple(tuple(word.text for word in s.names(0)) for s in file.sentences if s.verb == "view")
 
 
@@ -99,7 +99,7 @@ def _hole_at(part: Node | Word, kind: Kind, axes: tuple[str, ...] = ()) -> Itera
 
 
 def filled(text: str, values: Mapping[Span, str]) -> str:
-    """The `text` with each span of `values` replaced by its value. No span lies in another one."""
+    """Replace each span of `values` in `text` by its value. The spans must not overlap."""
     lines = text.split("\n")
     for span in sorted(values, reverse=True):
         head, tail = lines[span.line - 1][: span.column - 1], lines[span.end_line - 1][span.end_column - 1 :]
@@ -108,14 +108,14 @@ def filled(text: str, values: Mapping[Span, str]) -> str:
 
 
 def ordered(text: str, names: Sequence[str]) -> str:
-    """The `text` with axes that have commas between them in the order of `names`, outermost first."""
+    """Write the comma-separated axes of `text` in the order of `names`, outermost first."""
     file = parse_text(text, "")
     groups = {group.span: group.nodes("factor") for s in _meshes(file) for group in s.any_order()}
     return filled(text, {span: " > ".join(_texts_in(file, factors, names)) for span, factors in groups.items()})
 
 
 def _texts_in(file: Tree, factors: list[Node], names: Sequence[str]) -> Iterator[str]:
-    """Each axis with its size as `file` writes them, in the order of `names`."""
+    """Yield each axis with its size as written in `file`, in the order of `names`."""
     for factor in sorted(factors, key=lambda f: names.index(f.words()[0].text)):
         at = factor.span
         lines = [*file.source.lines[at.line - 1 : at.end_line]]

@@ -1,15 +1,15 @@
 """Lower bounds on a layout's step time (s) and peak memory (GiB), for branch and bound.
 
-Layouts are bounded from the coarse to the fine, each bound at least the one before it:
+Layouts are bounded at three levels of detail. A finer bound is never below a coarser one:
 
-    family   a mesh, what is recomputed, a batch: the work of all layers, shared by the ranks evenly, and the
-             fill of the pipeline up to the last rank
-    shape    with a pipeline: the critical paths through its ranks, from compute and exposed transfers of
-             activations, and what the first rank saves
-    point    with where state is stored: its cost except for the order in which its pipeline runs, and its memory
-             except for microbatches that are in flight only then
+    family   fixes mesh, recompute and batch: the work of all layers, divided evenly over the ranks, plus the warm-up
+             of the pipeline up to the last rank
+    shape    also fixes the pipeline: the critical paths through its ranks, with compute and exposed transfers of
+             activations, and the activations that the first rank saves
+    point    also fixes where state is stored: the full cost but for the pipeline's bubbles, and the memory but for the
+             microbatches whose number in flight depends on them
 
-They are made of figures of one copy of a section, which many layouts share.
+The bounds are computed from the values of one copy of a section, which many layouts share.
 """
 
 from __future__ import annotations
@@ -52,91 +52,91 @@ from planc.sharding.collectives import semantic_collectives
 from planc.sharding.propagate import propagate
 
 Sections = dict[Section, int]
-"""Copies of sections."""
+"""Number of copies of each section."""
 SHAVED = 1 - 1e-12
-"""Sums are rounded: in another order they differ in the last digits."""
+"""Factor that allows for rounding: sums in another order differ in the last digits."""
 
 
 @dataclass(frozen=True, slots=True)
 class LowerBound:
-    """Seconds of a step and GiB of the fullest device, at least."""
+    """Lower bounds on the seconds of a step and on peak memory (GiB)."""
 
     time_s: float
     memory_gib: float
 
 
 class LayoutFamily(NamedTuple):
-    """Layouts with the same mesh and batch, and variants that differ in what is stored where."""
+    """Layouts with the same mesh and batch, whose variants differ only in where state is stored."""
 
     variants: tuple[int, ...]
     sizes: tuple[int, ...]
     sequences: int
     microbatch: int
     ranks: int
-    """Ranks of the pipeline."""
+    """Number of pipeline ranks."""
     microbatches: int
     inside: tuple[object, ...]
-    """Key of the bytes of one sequence: recompute, and the axes inside a data-parallel rank."""
+    """Cache key of the bytes of one sequence: recompute, and the axes inside a data-parallel rank."""
     order: int
-    """Place of the order of the axes."""
+    """Index of the axis order."""
     strides: tuple[int, ...]
-    """Strides of the axes inside a data-parallel rank: with `inside` the key of the seconds of one sequence."""
+    """Strides of the axes inside a data-parallel rank. With `inside`, the cache key of the seconds of one sequence."""
 
     @property
     def first(self) -> Point:
-        """A point of the family, without its pipeline."""
+        """The first point of the family, without a pipeline."""
         return Point(self.variants[0], self.sizes, self.sequences, self.microbatch, None, self.order)
 
     def holds(self, point: Point) -> bool:
-        """True if the family contains `point`, which is of its mesh."""
+        """True if the family contains `point`, which must have the same mesh."""
         own = self.sequences, self.microbatch, self.order
         return point.variant in self.variants and (point.sequences, point.microbatch, point.order) == own
 
 
 class LayoutShape(NamedTuple):
-    """A family with a pipeline: what all its points have in common."""
+    """A family with a pipeline: the values that all its points share."""
 
     family: LayoutFamily
     pipeline: Pipeline | None
     paths: PipelinePaths
     times: int
-    """Microbatches that a rank runs on each stage."""
+    """Number of microbatches that a rank runs on each stage."""
     saved: SavedActivations
     first_bytes: float
-    """Bytes of activations that the first rank saves, wherever state is stored."""
+    """Bytes of activations that the first rank saves. They do not depend on where state is stored."""
 
     @property
     def schedule(self) -> tuple[int, str]:
-        """Key of its pipeline: so many ranks, and the schedule as it is written."""
+        """Cache key of the pipeline: its number of ranks, and the schedule as written."""
         return self.family.ranks, self.pipeline.text if self.pipeline else ""
 
 
 class Bounds:
-    """Lower bounds of the points of a space, from figures that many points share. Those of `programs` count transfers
-    of state once a step, which a program may keep and sum up between microbatches."""
+    """Lower bounds of the points of a space, computed from values that many points share. With `programs`, transfers of
+    state count once a step, since a program may keep gathered parameters and accumulate gradients over microbatches."""
 
     def __init__(self, space: Space, *, programs: bool = False) -> None:
         self.space, self._programs = space, programs
         self.stack = stack_of(space.plan)
-        """Who runs the points: where all ranks of a pipeline run one program (`planc.pipeline.lockstep`), they share
-        what lies before and after the layers, and a microbatch is sent on beside other work."""
+        """The stack that runs the points. If all pipeline ranks run one program (`planc.pipeline.lockstep`), they share
+        the sections before and after the layers, and sends overlap with other work."""
         self._names = space.axes
         again = {f.span for f in space.free if f.kind == "recompute"}
         self._stored_as = [tuple(v for at, v in one.values.items() if at not in again) for one in space.variants]
-        """The words of each variant that say where state is stored."""
+        """The values of each variant that decide where state is stored."""
         self._narrow = bool(space.plan.quantize)
-        """Narrow copies of weights are made as often as these are gathered."""
+        """True if weights are cast to a narrower dtype each time they are gathered."""
         self._linear = not space.plan.model.top_k and all(_one_batch(v.plan) for v in space.variants)
-        """A microbatch of so many sequences keeps so many times the bytes of one."""
+        """True if saved bytes are proportional to the number of sequences in a microbatch."""
         self.cache = Cache()
         self._links = LinkTimes()
         self._at: tuple[LayoutShape, Plan, float] | None = None
-        """The shape that was asked for last, with a plan of it and the seconds of a send between stages."""
+        """The most recent shape, with one of its plans and the seconds of a send between stages."""
         self._last_ranks: Computed[int, set[tuple[int, int]]] = Computed(self._end_layers)
         self._data: Computed[int, tuple[str, ...]] = Computed(self._data_axes)
 
     def sharded(self, point: Point) -> Sharded:
-        """The layouts of a point: those of any plan with the same sentences and the same axes in use."""
+        """Return the sharded plan of a point. Plans with the same sentences and the same axes in use share it."""
         plan = self.space.plan_of(point)
         return self._propagated(point, plan).resized(plan)
 
@@ -151,19 +151,19 @@ class Bounds:
 
     @cached_property
     def variant_groups(self) -> list[tuple[int, ...]]:
-        """Groups of variants, each by its index in `space.variants`, that differ in what is stored where alone."""
+        """Groups of variants that differ only in where state is stored. A variant is an index into `space.variants`."""
         found: dict[object, list[int]] = {}
         for i, variant in enumerate(self.space.variants):
             found.setdefault((variant.recompute, self._data[i], i if self._narrow else -1), []).append(i)
         return [tuple(variants) for variants in found.values()]
 
     def count(self, sizes: tuple[int, ...]) -> int:
-        """Number of layouts on the mesh with these `sizes`."""
+        """Return the number of layouts on the mesh with these `sizes`."""
         batches = sum([len(v) * len(self.space.batches(self.data_parallel(v[0], sizes))) for v in self.variant_groups])
         return batches * len(self.space.pipelines(self.ranks(sizes)))
 
     def families(self, sizes: tuple[int, ...], order: int) -> Iterator[LayoutFamily]:
-        """The layouts on the mesh with these `sizes` in this `order`, by what is run again and by their batches."""
+        """Yield the layouts on the mesh with these `sizes` and this `order`, grouped by recompute and batch."""
         ranks, known = self.ranks(sizes), {}
         for variants in self.variant_groups:
             axes = self._data[variants[0]]
@@ -176,8 +176,8 @@ class Bounds:
                 yield LayoutFamily(variants, sizes, sequences, microbatch, ranks, times, what, order, strides)
 
     def of_family(self, family: LayoutFamily) -> float:
-        """Lower bound on the step time (s) of a `family`: the mean over ranks, and the last rank with the pipeline's
-        fill."""
+        """Return a lower bound on the step time (s) of a `family`: the larger of the mean over ranks and of the last
+        rank's time plus the pipeline's warm-up."""
         ranks, times = family.ranks, family.microbatches
         pipelines = self.space.pipelines(ranks)
         # Parameters that stay gathered are made narrow the fewest times.
@@ -187,14 +187,14 @@ class Bounds:
         return max(times * copies.all_layers_s / ranks, last) * SHAVED
 
     def _end_layers(self, ranks: int) -> set[tuple[int, int]]:
-        """Layers before the last rank's first stage and on this rank, for each pipeline of so many ranks."""
+        """Layers before the last rank's first stage and on the last rank, for each pipeline with `ranks` ranks."""
         return {last_rank_layers(p.split if p else None, ranks) for p in self.space.pipelines(ranks)}
 
     # Shapes.
 
     def shapes(self, family: LayoutFamily, room_gib: float = float("inf")) -> Iterator[LayoutShape]:
-        """The `family` with each pipeline that takes its microbatches, where the first rank's saved tensors fit
-        `room_gib`."""
+        """Yield the `family` with each pipeline that accepts its microbatches and whose first rank's saved activations
+        fit `room_gib`."""
         saved, room = self._saved_of(family), room_gib * GIB
         for pipeline, paths, held in self._paths_of(family):
             first_bytes = _bytes(saved, held) * SHAVED
@@ -203,7 +203,7 @@ class Bounds:
 
     @cached_on(lambda b, family: (b.cache, (family.ranks, family.microbatches)))
     def _paths_of(self, family: LayoutFamily) -> list[tuple[Pipeline | None, PipelinePaths, Sections]]:
-        """The pipelines that take a family's microbatches, and what the first rank holds of those at least."""
+        """The pipelines that accept a family's microbatches, each with a lower bound on what the first rank saves."""
         ranks, microbatches, found = family.ranks, family.microbatches, []
         for pipeline in self.space.pipelines(ranks):
             if pipeline is None or self.space.fits_schedule(pipeline, ranks, microbatches):
@@ -212,16 +212,16 @@ class Bounds:
         return found
 
     def unfit(self, family: LayoutFamily) -> int:
-        """Pipelines of the space whose schedules do not run the microbatches of a `family` on its ranks."""
+        """Return the number of pipelines whose schedules do not accept a `family`'s microbatches on its ranks."""
         return len(self.space.pipelines(family.ranks)) - len(self._paths_of(family))
 
     def _saved_bytes(self, shape: LayoutShape) -> list[float]:
-        """Bytes of the microbatches in flight on the first rank of each class, at least."""
+        """Lower bound on the bytes of the microbatches in flight on the first rank of each class."""
         return [_bytes(shape.saved, held) for held in shape.paths.held[shape.family.microbatches]]
 
     def critical_path_s(self, shape: LayoutShape) -> float:
-        """Lower bound on the step time (s) of a `shape`: the critical path of the pipeline, without transfers
-        of state; in lockstep that of the layers alone."""
+        """Return a lower bound on the step time (s) of a `shape`: the pipeline's critical path without transfers of
+        state; in lockstep, that of the layers only."""
         within = self.space.plan.model.blocks if self.in_lockstep(shape) else None
         times = shape.paths.compute_times(self.microbatch_seconds(shape.family, shape.pipeline), within)
         return shape.paths.critical.lower_bound_s(times, shape.family.microbatches) * SHAVED
@@ -229,7 +229,7 @@ class Bounds:
     # Points.
 
     def points(self, shape: LayoutShape) -> Iterator[tuple[float, Point]]:
-        """The `shape` with everything that may be stored where, each with the GiB of its fullest device."""
+        """Yield the points of a `shape`, which differ in where state is stored, each with its peak memory (GiB)."""
         family, saved, chip = shape.family, self._saved_bytes(shape), allocator_of(self.space.plan, self.stack)
         for variant in family.variants:
             point = Point(variant, family.sizes, family.sequences, family.microbatch, shape.pipeline, family.order)
@@ -237,7 +237,7 @@ class Bounds:
             yield with_reserve(chip, most) / GIB * SHAVED, point
 
     def _state_bytes(self, point: Point, shape: LayoutShape) -> list[float]:
-        """Bytes besides saved activations, by class of ranks."""
+        """Bytes other than saved activations, by class of ranks."""
         stored, replayed = self._resting_bytes(point, shape), self._replayed_bytes(shape)
         in_loss = self.stack.policy.gathered_in_loss
         return [
@@ -246,7 +246,8 @@ class Bounds:
         ]
 
     def layout(self, point: Point, shape: LayoutShape) -> LayoutCost:
-        """Cost of a `point` of a `shape`. Its plan stands for all points, which differ in where state is stored."""
+        """Return the cost of a `point` of a `shape`. All points of the shape, which differ in where state is stored,
+        share its plan."""
         if self._at is None or self._at[0] is not shape:
             plan = self.space.plan_of(point)
             self._at = shape, plan, stage_boundary_s(plan, self.stack, shape.saved.boundary, self._links)
@@ -262,13 +263,13 @@ class Bounds:
         )
 
     def _memory_gib(self, point: Point, timeline: Timeline) -> float:
-        """GiB of the fullest device of a `point`, as `planc check` counts them."""
+        """Peak memory of a `point` (GiB), as `planc check` computes it."""
         sharded = self.sharded(point)
         return memory(sharded, timeline, None, semantic_collectives(sharded)).per_device_gib.total
 
     def time_s(self, layout: LayoutCost, shape: LayoutShape) -> float:
-        """Lower bound on the step time (s) of a `layout` of a `shape`, whatever the order in which its
-        pipeline runs."""
+        """Return a lower bound on the step time (s) of a `layout` of a `shape`, for any order of the pipeline's
+        actions."""
         if self.in_lockstep(shape):
             return self.critical_path_s(shape)
         times = shape.paths.kind_times(layout.work.times)
@@ -276,9 +277,11 @@ class Bounds:
         return self.total_s(layout, makespan_s) * SHAVED
 
     def total_s(self, layout: LayoutCost, makespan_s: float) -> float:
-        """Seconds of the step of a `layout`, at least, when its pipeline takes at least `makespan_s`. A program may
-        move all state within its microbatches, beside which the rank that is busy the longest need not be the one that
-        the others wait for."""
+        """Return a lower bound on the step seconds of a `layout` whose pipeline takes at least `makespan_s`.
+
+        A program may do all transfers of state within its microbatches. The busiest rank is then not always the one
+        that the other ranks wait for.
+        """
         work = layout.work
         if self._programs:
             after_s = work.after_s[work.slowest]
@@ -286,17 +289,17 @@ class Bounds:
         return work.total_s(makespan_s)
 
     def in_lockstep(self, shape: LayoutShape) -> bool:
-        """True if the ranks of the pipeline of a `shape` run one program."""
+        """True if all pipeline ranks of a `shape` run one program."""
         return self.stack.lockstep and shape.pipeline is not None and shape.pipeline.split is not None
 
     def of(self, point: Point) -> LowerBound:
-        """The bound of a `point` whose batch and pipeline fit."""
+        """Return the bounds of a `point` whose batch and pipeline are valid."""
         shape = self.shape(point)
         [(gib, point)] = self.points(shape)
         return LowerBound(self.time_s(self.layout(point, shape), shape), gib)
 
     def shape(self, point: Point) -> LayoutShape:
-        """The shape of a `point`, of this point alone."""
+        """Return a shape that contains only this `point`."""
         family = next(f for f in self.families(point.sizes, point.order) if f.holds(point))
         family = family._replace(variants=(point.variant,))
         return next(s for s in self.shapes(family) if s.pipeline is point.pipeline)
@@ -306,8 +309,8 @@ class Bounds:
     def _axes_of_figures(
         self, variant: int, sizes: tuple[int, ...], order: int
     ) -> tuple[tuple[object, ...], tuple[int, ...]]:
-        """The axes that figures of one copy depend on, and their strides: those inside a data-parallel rank; all, where
-        experts take tokens from everywhere."""
+        """The axes that the values of one copy depend on, and their strides: the axes inside a data-parallel rank, or
+        all axes if experts receive tokens from all ranks."""
         plan = self.space.plan
         outside = set() if plan.model.top_k else {*self._data[variant]}
         outside |= {plan.split.axis} if plan.split else set()
@@ -317,8 +320,11 @@ class Bounds:
 
     @cached_on(lambda b, family, pipeline: b._microbatch_place(family, pipeline))
     def microbatch_seconds(self, family: LayoutFamily, pipeline: Pipeline | None) -> MicrobatchSeconds:
-        """Seconds of a `family`'s microbatch in a `pipeline`. How state is stored and the schedule play no part, unless
-        narrow copies of weights are made as often as they are gathered."""
+        """Return the seconds of a `family`'s microbatch in a `pipeline`.
+
+        They do not depend on where state is stored nor on the schedule, unless weights are cast to a narrower dtype
+        each time they are gathered.
+        """
         return microbatch_seconds(self._sharded_as(family, pipeline), self._links)
 
     def _microbatch_place(self, family: LayoutFamily, pipeline: Pipeline | None) -> tuple[Cache, Hashable]:
@@ -329,14 +335,14 @@ class Bounds:
 
     @cached_on(lambda b, family: (b.cache, (family.microbatch, family.inside)))
     def _saved_of(self, family: LayoutFamily) -> SavedActivations:
-        """Bytes of a family's microbatch."""
+        """Bytes that a microbatch of a family saves."""
         if self._linear and family.microbatch > 1:
             return self._saved_of(family._replace(microbatch=1)).times(family.microbatch)
         return saved_activations(self._sharded_as(family, self.space.pipelines(family.ranks)[0]))
 
     def _sharded_as(self, family: LayoutFamily, pipeline: Pipeline | None) -> Sharded:
-        """The layouts of a family with its first variant and a `pipeline`; an op and a transfer take as long
-        whatever is run again."""
+        """The sharded plan of a family with its first variant and a `pipeline`. The seconds of an op or a transfer do
+        not depend on recompute."""
         point = replace(family.first, pipeline=pipeline)
         sharded = self.sharded(point)
         first = self._first_of(point, sharded)
@@ -360,7 +366,7 @@ class Bounds:
 
     @cached_on(lambda b, point, shape: (b.cache, (shape.schedule, b._stored_as[point.variant], point.sizes)))
     def _resting_bytes(self, point: Point, shape: LayoutShape) -> list[tuple[float, tuple[float, float]]]:
-        """Bytes of state on a rank of each class, and those of them that are there for a while only."""
+        """Bytes of state on a rank of each class: persistent, and transient."""
         stored, blocks = self._stored_of(point), self.space.plan.model.blocks
         return [
             (resting_bytes(stored, ranks.on, blocks), passing_on(stored, ranks.on)) for ranks in shape.paths.classes
@@ -372,7 +378,7 @@ class Bounds:
         return [replay_buffers(shape.saved.replays, ranks.on) for ranks in shape.paths.classes]
 
     def _stored(self, point: Point) -> Hashable:
-        """Key of the figures of a `point`'s state: where it is stored, and whether its schedule keeps it gathered."""
+        """Cache key of a `point`'s state: where it is stored, and if its schedule keeps parameters gathered."""
         return self._stored_as[point.variant], _keeps_gathered(point.pipeline)
 
     def _data_axes(self, variant: int) -> tuple[str, ...]:
@@ -380,14 +386,14 @@ class Bounds:
         return tuple(sorted(self.space.variants[variant].plan.sharding_axes("batch")))
 
     def data_parallel(self, variant: int, sizes: tuple[int, ...]) -> int:
-        """Number of ranks that share the batch of variant `variant` on the mesh with these `sizes`."""
+        """Return the number of data-parallel ranks of variant `variant` on the mesh with these `sizes`."""
         data, n = self._data[variant], 1
         for name, size in zip(self._names, sizes, strict=True):
             n *= size if name in data else 1
         return n
 
     def ranks(self, sizes: tuple[int, ...]) -> int:
-        """Number of ranks of the pipeline on the mesh with these `sizes`."""
+        """Return the number of pipeline ranks on the mesh with these `sizes`."""
         split = self.space.plan.split
         return sizes[self._names.index(split.axis)] if split else 1
 
@@ -397,7 +403,7 @@ class Bounds:
 
 
 def _one_batch(plan: Plan) -> bool:
-    """True if the batch is divided the same way in every region: a device then has whole sequences of a microbatch."""
+    """True if every region shards the batch over the same axes: a device then has whole sequences of a microbatch."""
     regions = [s.region for s in plan.shards if s.dim == "batch"] + [
         r.region for r in plan.replicates if r.dim == "batch"
     ]
@@ -405,15 +411,15 @@ def _one_batch(plan: Plan) -> bool:
 
 
 def _nothing_s(rank: int, compute_s: float) -> float:
-    """Where nothing goes to the host."""
+    """Return the exposed seconds of a plan that offloads nothing: 0."""
     return 0.0
 
 
 def _bytes(saved: SavedActivations, on: Sections) -> float:
-    """Saved by so many copies of each section."""
+    """Bytes saved by these copies of each section."""
     return sum([n * saved.saved[s] for s, n in on.items()])
 
 
 def _keeps_gathered(pipeline: Pipeline | None) -> bool:
-    """True if gathered parameters stay for the step with the schedule of `pipeline`, unless a sentence says more."""
+    """True if the schedule of `pipeline` keeps parameters gathered for the whole step by default."""
     return pipeline is not None and pipeline.split is not None and pipeline.split.splits_backward

@@ -13,7 +13,7 @@ from planc.picture.notebook import InNotebook
 from planc.searching.space import Point
 
 Ends = Literal["", "time", "interrupt", "memory"]
-"""Why a search has ended before its space was decided; an empty string: it has not."""
+"""Reason why a search stopped before it decided its whole space; empty if it decided all."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Found(Sequence[Candidate], InNotebook):
 
     @property
     def none_fits(self) -> str:
-        """Words for a search that has found no layout which fits by the prediction."""
+        """The message for a search in which no layout fits by the prediction."""
         return "no layout is sure to fit" if self.may_fit else "no layout fits"
 
     def __len__(self) -> int:

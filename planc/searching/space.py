@@ -1,4 +1,4 @@
-"""The layouts that a file with free parts stands for."""
+"""The search space: all layouts that a plan file with free values describes."""
 
 from __future__ import annotations
 
@@ -28,37 +28,37 @@ from planc.schedules import schedules
 from planc.searching.holes import Free, covered_by_views, filled, free_in, ordered, sizes_inside_views, written_sizes
 
 DATA_PARALLEL: dict[int, tuple[str, ...]] = {1: ("ddp", "zero1", "zero2", "fsdp"), 2: ("zero1", "fsdp", "hsdp")}
-"""Layouts that `use ?` stands for, by the number of its axes."""
+"""Candidates for `use ?`, by its number of axes."""
 SCHEDULES = ("1f1b", "interleaved_1f1b", "interleaved_zero_bubble", "zbv", "dualpipev")
-"""Schedules that `split ... as ?` stands for. GPipe and looped BFS take no less time than these with the same
-stages and hold more microbatches."""
+"""Candidates for `split ... as ?`. GPipe and looped BFS are not among them: with the same stages they are no faster and
+keep more microbatches in flight."""
 RECOMPUTED = ("none", "{norms}", "attention.core", "attention.core, {norms}", "blocks")
-"""Choices of `recompute ?`: selective recomputation as Megatron does it, with and without the norms' outputs."""
+"""Candidates for `recompute ?`: Megatron's selective recomputation, with and without the norms' outputs."""
 MOST_CHUNKS = 16
 MOST_MICROBATCH = 16
 MOST_VARIANTS = 2_000
-"""Choices of words for `use ?` and `recompute ?` together: each is a plan of its own."""
+"""Maximum number of combinations of `use ?` and `recompute ?` values. Each is a plan of its own."""
 MOST_ORDERS = 5_040
-"""Orders of axes with commas between them: those of seven axes."""
+"""Maximum number of axis orders: that of seven axes."""
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A schedule as it is written, and the plan's `split` with it on some number of ranks."""
+    """A schedule as written, and the plan's `split` with this schedule on some number of ranks."""
 
     text: str
     split: Split | None
-    """None on one rank, which is no pipeline."""
+    """None on one rank, without a pipeline."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One choice of layouts and recompute: the plan with every axis of size 1, and what was written."""
+    """One combination of layout and recompute values: the values, and the plan with every free axis of size 1."""
 
     plan: Plan
     values: Mapping[Span, str]
     recompute: str
-    """The recomputed ops, where that is free."""
+    """The recomputed ops if they are free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,22 +72,22 @@ class Point:
     microbatch: int
     pipeline: Pipeline | None
     order: int = 0
-    """Place of the order of its axes in the space's `orders`."""
+    """Index of the axis order in the space's `orders`."""
 
 
 class Space:
-    """A plan file with something free in it.
+    """A plan file with at least one free value.
 
-    Raises PlanError when the file has mistakes of its own, or when nothing is free. `most_sequences` is
-    needed when the number of sequences is free. `on` is the target whose sentences count, those that are written
-    after `on TARGET:`; empty: none of them. `unsaved` holds texts that count instead of what is on disk. Layouts are
-    planc's `own` programs where these are asked for: `realise as` decides nothing then.
+    Raises PlanError if the file has errors of its own or no free value. `most_sequences` is required if the number of
+    sequences is free. `on` selects the target whose `on TARGET:` sentences apply; empty selects none. `unsaved` holds
+    texts that replace files on disk. With `own`, layouts are costed as planc's own programs and `realise as` is
+    ignored.
     """
 
     target: AnyTarget | None
-    """Target of the file's `target` sentence."""
+    """The target named by the file's `target` sentence."""
     on_targets: frozenset[str]
-    """Targets that the file has sentences for."""
+    """The targets for which the file has sentences."""
 
     def __init__(
         self,
@@ -107,13 +107,13 @@ class Space:
         self.text = read.source.text
         self.free = free_in(read)
         self._sizes = written_sizes(read, self.given)
-        """Size of each axis of the mesh and its views; None where it is free."""
+        """Size of each axis of the mesh and its views; None if it is free."""
         self._inside_views = sizes_inside_views(read)
-        """Where the sizes stand that a view ties together."""
+        """Spans of the sizes that depend on each other through a view."""
         self._covered = covered_by_views(read)
         """The axes of the mesh that each view covers."""
         self.orders = self._lawful_orders()
-        """Every order of the axes of the mesh and its views, outermost first; the written one first, where a view
+        """Every order of the axes of the mesh and its views, outermost first. The written order comes first, if a view
         allows it."""
         for free in self._holes_of_kind("sequences") if most_sequences is None else ():
             raise PlanError((_no_batch(free),))
@@ -121,14 +121,14 @@ class Space:
         self._meshes: Computed[tuple[tuple[int, ...], int], Mesh] = Computed(self._mesh)
         self._orders_of: Computed[tuple[bool, ...], tuple[int, ...]] = Computed(self._different_orders)
         self._first: dict[object, Plan] = {}
-        """A plan of each variant for each order and set of axes in use, and for each padding of the vocabulary."""
+        """Cached plans, one for each variant, axis order, set of axes in use and vocabulary padding."""
 
     def _holes_of_kind(self, kind: str) -> list[Free]:
         return [f for f in self.free if f.kind == kind]
 
     def _lawful_orders(self) -> tuple[tuple[str, ...], ...]:
-        """Orders in which the axes that a view covers follow each other as it names them. Raises PlanError where there
-        are too many."""
+        """The orders that keep the axes of a view adjacent and in the view's order. Raises PlanError if there are too
+        many."""
         names, groups = tuple(self._sizes), self._holes_of_kind("order")
         if (count := prod(factorial(len(group.axes)) for group in groups)) > MOST_ORDERS:
             raise PlanError((_too_many_orders(groups[-1], count),))
@@ -142,7 +142,7 @@ class Space:
         return tuple(found) or (names,)
 
     def _variants(self) -> Iterator[Variant]:
-        """Texts with the words filled in; numbers are 1, to be replaced in the plan."""
+        """Yield the variants: free words have values, and free numbers are 1 until `plan_of` replaces them."""
         words = self._of_words()
         choices = prod(len(RECOMPUTED) if f.kind == "recompute" else len(self._choices(f)) for f in words)
         if choices > MOST_VARIANTS:
@@ -176,7 +176,7 @@ class Space:
         return [f for f in self.free if f.kind in ("layout", "recompute")]
 
     def _built(self, values: Mapping[Span, str]) -> Plan:
-        """The plan with these words; free sizes are 1, and so are all sizes that a view ties to them."""
+        """Build the plan with these values. Free sizes are 1, as are all sizes that depend on them through a view."""
         plain = {f.span: "1f1b" if f.kind == "schedule" else "1" for f in self.free if f.kind != "order"}
         tied = dict.fromkeys(self._inside_views, "1")
         text = self._filled({**tied, **plain, **values}, 0)
@@ -201,18 +201,18 @@ class Space:
 
     @cached_property
     def axes(self) -> tuple[str, ...]:
-        """The axes of the mesh, then those of its views: what the sizes of a point are of."""
+        """The axes of the mesh, then those of its views, in the order of a point's sizes."""
         return tuple(self.plan.mesh.every)
 
     def laid(self) -> Iterator[tuple[tuple[int, ...], int]]:
-        """Every mesh of the space: sizes of `axes`, and the place of their order in `orders`."""
+        """Yield every mesh of the space: the sizes of `axes`, and the index of their order in `orders`."""
         for sizes in self.sizes():
             for order in self.orders_of(sizes):
                 yield sizes, order
 
     def orders_of(self, sizes: tuple[int, ...]) -> tuple[int, ...]:
-        """Places in `orders` of those that lay axes of these `sizes` differently: where an axis of one rank is makes no
-        difference."""
+        """Return the index in `orders` of each distinct order of axes with these `sizes`: the position of an axis of
+        size 1 makes no difference."""
         return self._orders_of[tuple([n > 1 for n in sizes])]
 
     def _different_orders(self, used: tuple[bool, ...]) -> tuple[int, ...]:
@@ -225,7 +225,8 @@ class Space:
         return tuple(found.values())
 
     def sizes(self) -> Iterator[tuple[int, ...]]:
-        """Sizes of `axes`: those of the mesh make the cluster's devices, those of a view the ranks that it covers."""
+        """Yield sizes of `axes`. The product of the mesh's sizes is the number of devices, that of a view's sizes the
+        number of ranks that it covers."""
         mesh = self.plan.mesh
         for chosen in _factored(self.plan.cluster.devices, [self._sizes[a.name] for a in mesh.axes]):
             of = dict(zip((a.name for a in mesh.axes), chosen, strict=True))
@@ -238,7 +239,7 @@ class Space:
 
     @cached_property
     def meshes(self) -> int:
-        """Number of meshes of the space; where a view has free sizes too or an order is free, an upper bound."""
+        """Number of meshes of the space; an upper bound if a view has free sizes or an order is free."""
         mesh = self.plan.mesh
         count = _factorings(self.plan.cluster.devices, [self._sizes[a.name] for a in mesh.axes]) * len(self.orders)
         for view in mesh.views:
@@ -248,22 +249,22 @@ class Space:
 
     @cached_property
     def most_layouts(self) -> int:
-        """Upper bound on the number of layouts: of each mesh all batches and pipelines."""
+        """Upper bound on the number of layouts: every mesh with all batches and pipelines."""
         batches = MOST_MICROBATCH if self._holes_of_kind("microbatch") else 1
         looping = sum(schedules()[name].free_chunks for name in SCHEDULES) * 2 * MOST_CHUNKS
         pipelines = len(SCHEDULES) + looping if self._holes_of_kind("schedule") else 1
         return self.meshes * len(self.variants) * batches * pipelines
 
     def refusal(self, code: str, message: str) -> Diagnostic:
-        """A finding of this `code` and `message` about layouts of the space, at the plan's mesh."""
+        """Return a diagnostic with this `code` and `message`, located at the plan's mesh."""
         return Diagnostic(code, message, self.plan.mesh.cause.span)
 
     def forget_meshes(self) -> None:
-        """Free the memory of the meshes that were met; they are made again where they are needed."""
+        """Clear the caches of meshes, which are rebuilt on demand."""
         self._meshes.clear()
 
     def batches(self, data_parallel: int) -> tuple[tuple[int, int], ...]:
-        """(sequences, microbatch) pairs that `data_parallel` ranks can share evenly."""
+        """Return the (sequences, microbatch) pairs that `data_parallel` ranks can share evenly."""
         return self._batches[data_parallel]
 
     @cached_property
@@ -284,7 +285,7 @@ class Space:
                 yield most, m
 
     def pipelines(self, ranks: int) -> tuple[Pipeline | None, ...]:
-        """The schedules for `ranks` ranks; a plan without `split` has one: none."""
+        """Return the pipelines for `ranks` ranks; only None for a plan without `split`."""
         return self._pipelines[ranks]
 
     @cached_property
@@ -312,8 +313,8 @@ class Space:
                 yield from self._ends_apart(split, name, ranks)
 
     def _ends_apart(self, split: Split, name: str, ranks: int) -> Iterator[Pipeline]:
-        """Looping schedules whose stages are even where embedding and head count as a layer each (as Llama 3 405B
-        was divided); only where the layers alone do not divide."""
+        """Yield looping schedules with even stages when embedding and head count as one layer each (as in Llama 3
+        405B). They are used only if the layers alone do not divide evenly."""
         layers = self.plan.model.layers
         if not schedules()[name].free_chunks or " stages " in split.cause.sentence:
             return
@@ -326,15 +327,15 @@ class Space:
                 yield Pipeline(f"{name}(chunks = {chunks}) stages [{embed}, {count - 2} x {each} layers, {head}]", made)
 
     def _staged(self, split: Split, schedule: str, chunks: int, ranks: int) -> Split | None:
-        """The split over this many ranks, evenly; None when the layers do not reach, or when its schedule is a file's,
-        which has its own ranks."""
+        """The even split over this many ranks; None if there are too few layers, or if the schedule comes from a file,
+        which fixes the number of ranks."""
         layers = self.plan.model.layers
         if split.order or ranks * chunks > min(layers, MOST_STAGES):
             return None
         return replace(split, schedule=schedule, chunks=chunks, stages=even(layers, ranks * chunks))
 
     def fits_schedule(self, pipeline: Pipeline, ranks: int, microbatches: int) -> bool:
-        """True if the schedule of `pipeline` on `ranks` ranks allows this number of `microbatches`."""
+        """True if the schedule of `pipeline` on `ranks` ranks supports this number of `microbatches`."""
         split = pipeline.split
         if split is None:
             return True
@@ -362,7 +363,7 @@ class Space:
         return plan
 
     def mesh(self, sizes: tuple[int, ...], order: int) -> Mesh:
-        """The mesh of a point with these `sizes` and the `order` at this place in `orders`."""
+        """Return the mesh with these `sizes`, with its axes in the order of index `order` in `orders`."""
         return self._meshes[sizes, order]
 
     def _mesh(self, of: tuple[tuple[int, ...], int]) -> Mesh:
@@ -374,7 +375,7 @@ class Space:
         return replace(self.plan.batch, sequences=sequences, microbatch_sequences=microbatch)
 
     def text_of(self, point: Point) -> str:
-        """The file with the values of `point` in the place of everything free."""
+        """Return the file's text with the values of `point` filled in."""
         return self._filled({f.span: self._value(f, point) for f in self.free if f.kind != "order"}, point.order)
 
     def _filled(self, values: Mapping[Span, str], order: int) -> str:
@@ -382,8 +383,8 @@ class Space:
         return ordered(text, self.orders[order]) if self._holes_of_kind("order") else text
 
     def label_of(self, point: Point) -> str:
-        """Values of `point` in the free places, in the order of the file. Axes whose order is free are in it, with all
-        their sizes."""
+        """Return the values that `point` has for everything free, in the order of the file. Axes whose order is free
+        appear with all their sizes."""
         inside = {name for free in self._holes_of_kind("order") for name in free.axes}
         named = (f for f in self.free if f.kind != "size" or f.axes[0] not in inside)
         return ", ".join(
@@ -402,7 +403,7 @@ class Space:
         return {"sequences": f"batch {value}", "schedule": value}.get(free.kind, f"{free.kind} {value}")
 
     def _value(self, free: Free, point: Point) -> str:
-        """Text that replaces a `?`."""
+        """The text that replaces a `?`."""
         if free.kind == "size":
             return str(point.sizes[self.axes.index(free.axes[0])])
         if free.kind == "sequences":
@@ -431,13 +432,13 @@ def _too_many_variants(free: Free, choices: int) -> Diagnostic:
 
 
 def _stages(each: int, count: int) -> tuple[tuple[int, int], ...]:
-    """Layers of `count` stages of `each`, one less at both ends."""
+    """The layers of `count` stages with `each` layers, the first and last with one less."""
     starts = [0, *(each * i - 1 for i in range(1, count)), each * count - 2]
     return tuple(itertools.pairwise(starts))
 
 
 def _chunks(schedule: str, layers: int, ranks: int) -> list[int]:
-    """Virtual stages a rank: for looping schedules every number that divides the layers evenly."""
+    """Numbers of virtual stages per rank: for looping schedules, every number that divides the layers evenly."""
     kind = schedules()[schedule]
     if not kind.free_chunks:
         return [kind.chunks]
@@ -445,7 +446,7 @@ def _chunks(schedule: str, layers: int, ranks: int) -> list[int]:
 
 
 def _factored(devices: int, sizes: list[int | None]) -> Iterator[tuple[int, ...]]:
-    """Every way to fill in the free sizes."""
+    """Yield every combination of values for the free sizes."""
     if not sizes:
         if devices == 1:
             yield ()
@@ -458,7 +459,7 @@ def _factored(devices: int, sizes: list[int | None]) -> Iterator[tuple[int, ...]
 
 
 def _factorings(devices: int, sizes: list[int | None]) -> int:
-    """Number of ways to fill in the free sizes, without making them: for each prime, where its powers can go."""
+    """Count the combinations of values for the free sizes from the prime factors, without enumerating them."""
     given = prod(n for n in sizes if n is not None)
     free = sizes.count(None)
     if devices % given or (not free and devices != given):
