@@ -53,7 +53,7 @@ NEEDED = {
 NOWHERE = Path(os.path.realpath(os.devnull)) / "preset"
 """The folder of a plan that is in no file: there is none of this name on any machine."""
 MENDED = Precision(compute="bf16", reduce="fp32")
-"""What the edit that E0107 offers writes into a plan without a `compute` sentence."""
+"""Precision that the edit of E0107 writes into a plan without a `compute` sentence."""
 
 
 @dataclass(frozen=True)
