@@ -1,1 +1,1 @@
-"""Calibration: a machine's numbers from its measurements, and the intervals of predictions."""
+"""Calibration: fit a machine's numbers to measurements, and give intervals for predictions."""

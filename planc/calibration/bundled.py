@@ -1,4 +1,4 @@
-"""Figures of the comparison with published runs that answers repeat; a checkout makes them (`make docs`)."""
+"""Load bundled figures from the comparison with published runs; `make docs` in a checkout writes them."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from typing import Any
 
 
 def bundled(name: str) -> Any:
-    """The content of the JSON file `name` among this room's data."""
+    """Load the JSON file `name` from the package's data folder."""
     return json.loads(files(__package__).joinpath("data").joinpath(name).read_text())

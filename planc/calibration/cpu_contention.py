@@ -1,6 +1,6 @@
-"""CPU contention during a measurement: the share of this machine's processor time that other processes used.
+"""Measure CPU contention: the share of this machine's processor time that other processes use.
 
-Linux counts the time of every processor in `/proc/stat`. Time that our own processes did not use went to other
+Linux counts the time of every processor in `/proc/stat`. Busy time that our own processes did not use belongs to other
 processes, or to the host of a virtual machine (`steal`). On systems without that file the share is 0.
 """
 
@@ -15,10 +15,10 @@ from planc.ir.probe import Ranks
 
 STAT = Path("/proc/stat")
 CALM = 0.05
-"""The largest share of processor time that other processes may use in a window that counts as undisturbed."""
+"""A window counts as undisturbed if other processes use at most this share of processor time."""
 
 MIN_WINDOW_S = 0.25
-"""Shortest window (s) that is judged: the counters have a resolution of 10 ms."""
+"""Minimum length (s) of a window for a measurement: the counters have a resolution of 10 ms."""
 
 
 class ContentionMeter:
@@ -41,7 +41,7 @@ class ContentionMeter:
         return min(1.0, max(0.0, now - before - own_s) / there_s)
 
     def share_beside(self, ranks: Ranks, own_s: float) -> float:
-        """Mean of `others_share` over all ranks; this rank used `own_s` seconds. 0 on accelerators."""
+        """Return the mean of `others_share` over all ranks; this rank used `own_s` seconds. 0 on accelerators."""
         if not ranks.on_host:
             return 0.0
         return ranks.sum(self.others_share(ranks.sum(own_s))) / ranks.count
@@ -56,9 +56,9 @@ def own_s(windows_s: Sequence[float], share: float) -> float:
 
 
 def taken_s(stat: Path = STAT) -> float | None:
-    """Busy and stolen seconds of all processors together since the machine started.
+    """Return the busy and stolen seconds of all processors since the machine started.
 
-    `stat` is a file in the format of Linux' `/proc/stat`; None when it cannot be read.
+    `stat` is a file in the format of Linux' `/proc/stat`; None if it cannot be read.
     """
     try:
         line = stat.read_text().split("\n", 1)[0]

@@ -1,8 +1,8 @@
-"""The most likely values of parameters under measured runs and priors, and a hardware file with these values.
+"""Fit parameters to measured runs with priors, and write a hardware file with the fitted values.
 
-Errors are logarithms of predicted over measured seconds; large ones count linearly (Huber 1964), so that a
-run that misses for other reasons pulls little. Gauss-Newton on the logarithms of the parameters, with the
-costs of whole plans, each step's derivatives by differences.
+Residuals are logarithms of predicted over measured seconds, with a Huber loss (Huber 1964), so that outliers have
+little influence. The solver is Gauss-Newton on the logarithms of the parameters, with finite-difference derivatives of
+the predicted step times.
 """
 
 from __future__ import annotations
@@ -19,15 +19,18 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 SIGMA = 0.08
-"""Relative error of a good model on one run; beside the priors' spreads it sets the weight of a row."""
+"""Expected relative error of the model on one run; it sets the weight of a run relative to the priors."""
 HUBER = 0.08
-"""Errors beyond it count linearly."""
+"""Threshold of the Huber loss: larger errors count linearly."""
 STEP = 0.05
 """Step of a parameter's logarithm for numerical derivatives."""
 
 
 def solved(x: Array, errors: Array, slopes: Array, weights: Array, parameters: Sequence[Parameter]) -> Array:
-    """The best parameters for these errors and slopes, within the bounds."""
+    """Solve one damped Gauss-Newton step from `x` and return the new parameters within their bounds.
+
+    `x` and the result are logarithms; `errors` are the residuals at `x`, and `slopes` their derivatives.
+    """
     import numpy as np
 
     prior = np.log([p.prior for p in parameters])
@@ -44,17 +47,17 @@ def solved(x: Array, errors: Array, slopes: Array, weights: Array, parameters: S
 
 
 def rounded(value: float) -> float:
-    """`value`, in any unit, with three significant digits, as hardware files have it."""
+    """Round `value`, in any unit, to three significant digits, as in hardware files."""
     return float(f"{value:.3g}")
 
 
 def plain(value: float) -> str:
-    """`value`, in any unit, with three significant digits and no exponent, which the language does not read."""
+    """Format `value`, in any unit, with three significant digits; without exponent, which the language cannot read."""
     return f"{Decimal(f'{value:.3g}'):f}"
 
 
 def shown(parameter: Parameter, value: float) -> str:
-    """`value` of `parameter` with a unit of the language, three digits."""
+    """Format `value` of `parameter` with three digits and a unit of the language."""
     if parameter.unit.startswith("share"):
         return f"{plain(100 * value)} %"
     if parameter.unit == "s":
@@ -63,8 +66,7 @@ def shown(parameter: Parameter, value: float) -> str:
 
 
 def with_field(text: str, parameter: Parameter, value: str) -> str:
-    """The hardware file `text` with one number of the parameter's chips replaced or added; `value` is written with its
-    unit."""
+    """Replace or add one number of the parameter's chips in the hardware file `text`; `value` includes its unit."""
     import re
 
     if not re.search(rf"^chip +({'|'.join(parameter.chips)})\(", text, re.MULTILINE):
@@ -79,7 +81,7 @@ def with_field(text: str, parameter: Parameter, value: str) -> str:
 
 
 def _with_field(line: str, field: str, value: str) -> str:
-    """`field = value` in every bracket of a declaration; added at the end where it is missing."""
+    """Set `field = value` in every bracket of a declaration; append it if it is missing."""
     import re
 
     found, count = re.subn(rf"\b{field} = [\d.]+( ?%| [A-Za-z/]+)?", f"{field} = {value}", line)

@@ -1,9 +1,8 @@
-"""The fit behind `planc calibrate`: a hardware file's numbers from probes and a few training steps on one machine.
+"""Fit a hardware file's numbers to probes and a few training steps on one machine (`planc calibrate`).
 
-Peaks and bandwidths of a chip that has a data sheet stay; those of a chip whose hardware file counts no cores (a
-process of a computer) are the rates that it reaches. The fit is that of the published
-runs (`fit.py`): Gauss-Newton on logarithms with priors, errors beyond 8 % counted linearly. Each kind of probe
-weighs as much as the others, however many of it there are.
+Peaks and bandwidths of a chip with a data sheet are fixed; for a chip whose hardware file counts no cores (a process of
+a computer) the highest measured rates replace them. The solver is that of `fit.py`: Gauss-Newton on logarithms with
+priors, errors beyond 8 % counted linearly. Each kind of probe has the same total weight.
 """
 
 from __future__ import annotations
@@ -27,15 +26,15 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 WIDE = 2.0
-"""Standard deviation of a prior's logarithm: wide, so that only parameters that no probe touches stay at it."""
+"""Standard deviation of a prior's logarithm: so wide that only parameters without a probe stay at their prior."""
 STEPS_WEIGHT = 12.0
-"""Weight of the whole training steps beside one kind of probe: steps are what users ask about."""
+"""Weight of training steps relative to one kind of probe: users ask about steps."""
 STARTS: tuple[dict[str, float], ...] = ({}, {"dispatch": 5e-4}, {"dispatch": 3e-4, "call": 6e-3, "step": 5e-2})
-"""Starting values other than the priors. The loss has several minima: `dispatch` has no slope below the kernels'
-time, and overheads of a step, an op and a call can stand in for each other."""
+"""Initial values other than the priors. The loss has several minima: `dispatch` has no gradient below the kernels'
+time, and the overheads of a step, an op and a call can substitute for each other."""
 ITERATIONS = 20
 TRIED = 4
-"""Iterations from each start; the best one is continued."""
+"""Iterations from each initial point; the best one is continued."""
 FAR = 0.2
 """Relative error above which a step is reported as badly fitted."""
 MIN_IMPROVEMENT = 2e-3
@@ -53,12 +52,11 @@ class Calibrated:
     steps: tuple[MeasuredStep, ...]
 
     def fitted_s(self, probe: MeasuredProbe) -> float:
-        """Seconds of `probe` by the fitted numbers; a table would give back what it was made of."""
+        """Predict the seconds of `probe` from the curves; op tables would reproduce their own measurements."""
         return predicted_s(probe.probe, without_tables(self.cluster))
 
     def error(self, probe: MeasuredProbe) -> float:
-        """Relative error of the fitted numbers for `probe`, a fraction: their seconds over the measured ones, less
-        one."""
+        """Relative error of the fit for `probe`, a fraction: predicted over measured seconds, minus one."""
         return self.fitted_s(probe) / probe.seconds - 1
 
     @property
@@ -68,8 +66,10 @@ class Calibrated:
 
 
 def parameters_of(cluster: Cluster, *, tabled: bool = False) -> tuple[Parameter, ...]:
-    """The numbers that are fitted for the machines of `cluster`; at most 12 of the chip and 6 of the network. Where
-    rates are `tabled`, the peaks are the best ones and no efficiency is above 1."""
+    """Return the parameters to fit for the machines of `cluster`: at most 12 of the chip and 6 of the network.
+
+    If rates are `tabled`, the peaks are the highest measured rates, and no efficiency exceeds 1.
+    """
     chip = cluster.chip
 
     def one(field: str, prior: float, unit: str, low: float, high: float, place: Place = "chip") -> Parameter:
@@ -107,11 +107,11 @@ def calibrate(
     steps: Sequence[MeasuredStep] = (),
     tabled: Sequence[MeasuredProbe] = (),
 ) -> Calibrated:
-    """The machines' numbers by these measurements, on `cluster` as it was declared.
+    """Fit the numbers of `cluster`, as it was declared, to `measured` probes and `steps`.
 
-    With `tabled`, what was measured by shape for op tables, the machines have tables: of these, and of the streams
-    and collectives of `measured`. Numbers of the curves are fitted to `measured` as without, and what a framework adds
-    around ops and steps to `steps` by the tables.
+    With `tabled`, measurements by shape, the fitted machines have op tables from these and from the streams and
+    collectives of `measured`. The parameters of the curves are fitted to `measured` as before, and the overheads of ops
+    and steps to `steps` with the tables.
     """
     import numpy as np
 
@@ -138,7 +138,7 @@ def calibrate(
 
 
 def _fitted(problem: _FitProblem, x: Array, iterations: int = ITERATIONS) -> Array:
-    """The best parameters near a start."""
+    """Iterate from the initial point `x` until the loss no longer improves."""
     now = problem.loss(x)
     for _ in range(iterations):
         errors, slopes = problem.linear(x)
@@ -150,7 +150,7 @@ def _fitted(problem: _FitProblem, x: Array, iterations: int = ITERATIONS) -> Arr
 
 
 def _with_measured_peaks(cluster: Cluster, dtypes: set[str]) -> Cluster:
-    """Fold efficiencies into the peaks of a chip without a data sheet: the measured rates are its peaks."""
+    """Multiply efficiencies into the peaks of a chip without a data sheet: its measured rates are its peaks."""
     chip, levels = cluster.chip, cluster.levels
     if chip.cores:
         return cluster
@@ -172,7 +172,7 @@ def _with_measured_peaks(cluster: Cluster, dtypes: set[str]) -> Cluster:
 
 
 def _with_tables_of(source: Cluster, cluster: Cluster) -> Cluster:
-    """`cluster` with the tables of `source`, which is the same machine with other numbers and the same peaks."""
+    """Return `cluster` with the op tables of `source`, the same machine with the same peaks and other parameters."""
     levels = tuple(
         replace(mine, tables=theirs.tables) for mine, theirs in zip(cluster.levels, source.levels, strict=True)
     )
@@ -195,7 +195,7 @@ def _putting(base: Cluster, parameters: Sequence[Parameter]) -> Put:
 
 @dataclass(frozen=True)
 class _FitProblem:
-    """The least-squares problem: measured seconds, and the function that predicts them."""
+    """The least-squares problem: measured seconds, and the model that predicts them."""
 
     probes: Sequence[MeasuredProbe]
     steps: Sequence[MeasuredStep]
@@ -205,10 +205,10 @@ class _FitProblem:
     parameters: Sequence[Parameter]
     put: Put
     by_table: Cluster
-    """Has the tables that steps are predicted by; probes are by the curves alone."""
+    """The cluster whose tables predict the steps; probes are predicted from curves alone."""
 
     def at(self, x: Array) -> Array:
-        """Logarithms of the predicted seconds."""
+        """Return the logarithms of the predicted seconds at `x`."""
         import numpy as np
 
         cluster = self.put(x)
@@ -224,7 +224,7 @@ class _FitProblem:
         return float((self.weights * np.abs(self.at(x) - self.logs)).sum())
 
     def linear(self, x: Array) -> tuple[Array, Array]:
-        """Errors at `x` and their derivatives by each parameter's logarithm."""
+        """Return the errors at `x` and their derivatives with respect to each parameter's logarithm."""
         import numpy as np
 
         base = self.at(x)
@@ -236,7 +236,7 @@ class _FitProblem:
         return base - self.logs, slopes
 
     def better(self, x: Array, wanted: Array) -> Array:
-        """Line search towards the Gauss-Newton step `wanted`, then single parameters: maxima make the loss kinked."""
+        """Line search towards the Gauss-Newton point `wanted`, else coordinate search: maxima make the loss kinked."""
         now = self.loss(x)
         for share in (1.0, 0.5, 0.25, 0.1):
             there: Array = x + share * (wanted - x)
@@ -245,7 +245,7 @@ class _FitProblem:
         return self._one_by_one(x, now)
 
     def _one_by_one(self, x: Array, now: float) -> Array:
-        """Coordinate search: each parameter a little up or down where that lowers the loss."""
+        """Coordinate search: change each parameter a little if that lowers the loss."""
         best = x
         for j in range(len(x)):
             for move in (0.5, -0.5, 0.1, -0.1, 0.02, -0.02):
@@ -258,7 +258,7 @@ class _FitProblem:
 
 
 def _weights(measured: Sequence[MeasuredProbe], steps: Sequence[MeasuredStep]) -> list[float]:
-    """Weights that give each kind of probe the same total."""
+    """Return weights that give each kind of probe the same total."""
     counts: dict[str, int] = {}
     for m in measured:
         counts[m.probe.kind] = counts.get(m.probe.kind, 0) + 1
@@ -271,7 +271,7 @@ def _weights(measured: Sequence[MeasuredProbe], steps: Sequence[MeasuredStep]) -
 
 
 def _peaks(cluster: Cluster, measured: Sequence[MeasuredProbe]) -> Cluster:
-    """The machine with the best measured rates as peaks, where the chip has no data sheet."""
+    """Return the machine with the highest measured rates as peaks if the chip has no data sheet."""
     chip, levels = cluster.chip, cluster.levels
     if chip.cores:
         return cluster
@@ -300,8 +300,10 @@ def _peaks(cluster: Cluster, measured: Sequence[MeasuredProbe]) -> Cluster:
 
 
 def written(text: str, found: Calibrated, note: Sequence[str]) -> str:
-    """A hardware file with the fitted numbers in the place of its own, and `note` below its name. Peaks that were not
-    measured stay as they are written."""
+    """Return the hardware file `text` with the numbers of `found`, and `note` as comments below its name.
+
+    Peaks that were not measured are unchanged.
+    """
     chip, kinds = found.cluster.chip, {m.probe.kind for m in found.probes}
     for parameter, value in zip(found.parameters, found.values, strict=True):
         text = with_field(text, parameter, shown(parameter, rounded(value)))
@@ -325,7 +327,7 @@ def _peak(found: Calibrated, field: str) -> Parameter:
 
 
 def _with_bandwidth(text: str, bytes_per_s: float) -> str:
-    """The bandwidth of the network's levels, which stands behind `at`."""
+    """Replace the bandwidth of the network's levels, written after `at`."""
     import re
 
     said = f"at {plain(bytes_per_s / 1e9)} GB/s"

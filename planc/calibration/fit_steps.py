@@ -1,7 +1,7 @@
-"""A hardware file's numbers from measured training steps of a few plans alone: `planc calibrate --from`.
+"""Fit a hardware file's numbers to measured training steps of a few plans: `planc calibrate --from`.
 
-Priors are the numbers that the file has, so that eight runs are enough: what they do not tell stays. The fit is that of
-the published runs (`fit.py`): Gauss-Newton on logarithms, errors beyond 8 % counted linearly.
+The priors are the file's own numbers, so eight runs are enough: parameters that they do not determine keep their value.
+The solver is that of `fit.py`: Gauss-Newton on logarithms, errors beyond 8 % counted linearly.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 ONE_MACHINE = 0.04
-"""Relative error of a good model on runs of one machine, to which a framework and its release belong."""
+"""Expected relative error of the model on runs of one machine with one release of a framework."""
 EQUAL = 5e-3
-"""Relative error below which a step is the predicted one: `planc check` prints three digits."""
+"""Relative error below which a step equals its prediction: `planc check` prints three digits."""
 ITERATIONS = 4
 FIELDS: tuple[tuple[str, str, float, float, float, Place], ...] = (
     # field, unit, spread of the prior's logarithm, bounds, where it stands
@@ -46,12 +46,12 @@ FIELDS: tuple[tuple[str, str, float, float, float, Place], ...] = (
     ("efficiency", "share", 0.15, 0.02, 1.0, "network"),
     ("half_size", "B", 0.3, 1.0, 2.0**30, "network"),
 )
-"""Numbers that whole steps tell something about. One that is 0 in the file, or that no run depends on, stays."""
+"""Parameters that whole steps can determine. A number that is 0 in the file, or that affects no run, is not fitted."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FromSteps:
-    """A fitted machine, with the seconds of its steps on the machine as it was declared."""
+    """A fitted machine, with the predicted seconds of its steps before the fit."""
 
     found: Calibrated
     before_s: tuple[float, ...]
@@ -62,7 +62,7 @@ class FromSteps:
         return tuple((s / one.seconds - 1, one.predicted_s(self.found.cluster) / one.seconds - 1) for one, s in pairs)
 
     def changed(self) -> Calibrated:
-        """The machine with those numbers alone that are others than before, as a hardware file writes them."""
+        """Return the result with only the parameters that changed, to the digits of a hardware file."""
         pairs = zip(self.found.parameters, self.found.values, strict=True)
         moved = [(p, v) for p, v in pairs if not isclose(v, p.prior)]  # it went through a logarithm, which may round
         kept = [(p, v) for p, v in moved if shown(p, rounded(v)) != shown(p, rounded(p.prior))]
@@ -70,9 +70,9 @@ class FromSteps:
 
 
 def calibrate_from(cluster: Cluster, steps: Sequence[MeasuredStep]) -> FromSteps:
-    """The numbers of `cluster`, as it was declared, by the seconds of `steps`, which ran on machines of its chip.
+    """Fit the numbers of `cluster`, as it was declared, to the seconds of `steps`, measured on machines of its chip.
 
-    Raises ValueError for no steps.
+    Raises ValueError if `steps` is empty.
     """
     import numpy as np
 
@@ -100,7 +100,7 @@ def calibrate_from(cluster: Cluster, steps: Sequence[MeasuredStep]) -> FromSteps
 
 
 def _parameters(cluster: Cluster) -> tuple[Parameter, ...]:
-    """The numbers of the machine that may move, with what they are now as priors."""
+    """Return the parameters of the machine to fit, with their current values as priors."""
     found = []
     for field, unit, spread, low, high, place in FIELDS:
         if place == "network" and not cluster.levels:
@@ -131,7 +131,7 @@ def _seconds(cluster: Cluster, steps: Sequence[MeasuredStep], parameters: Sequen
 def _slopes(
     cluster: Cluster, steps: Sequence[MeasuredStep], parameters: Sequence[Parameter], x: Array, base: Array
 ) -> Array:
-    """Derivatives of the steps' logarithms by each parameter's."""
+    """Return the derivatives of the logarithms of step times with respect to those of the parameters."""
     import numpy as np
 
     slopes = np.zeros((len(steps), len(x)))

@@ -1,7 +1,7 @@
-"""80 % intervals of predictions, from how far published runs of the same class were off.
+"""Give 80 % prediction intervals, from the errors on published runs of the same class.
 
-A plan's class is its chip, dense or with experts, and its framework; with too few published runs of that class, a
-wider one. `data/intervals.json` has the classes, written by `make docs` (`tests.lab.published.residuals`).
+The class of a plan is its chip, dense or with experts, and its framework; a wider class if too few runs are published.
+`make docs` writes the classes to `data/intervals.json` (`tests.lab.published.residuals`).
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from planc.ir.report import Interval, Memory, Reserved, Step, Uncertainty
 
 Quantity = Literal["step", "memory"]
 SHARE = 0.8
-"""Share of runs that an interval is to hold."""
+"""Coverage of an interval: the share of runs that should lie in it."""
 NO_NUMBERS = "chips without measured numbers"
 
 
 @dataclass(frozen=True)
 class Subject:
-    """The facts of a plan that the class of its predictions follows from."""
+    """The properties of a plan that determine the class of its predictions."""
 
     chip: str
     kind: str
     framework: str
 
     def classes(self, quantity: Quantity) -> Iterator[str]:
-        """Names of the classes of `quantity` that the subject belongs to, the narrowest first."""
+        """Yield the names of the subject's classes for `quantity`, the narrowest first."""
         if quantity == "step":
             family = family_of(self.chip)
             yield f"{self.kind}, {self.chip}, {self.framework}"
@@ -50,8 +50,8 @@ class Subject:
 
 @dataclass(frozen=True)
 class Ratios:
-    """A class of published runs, the measured over the predicted value between which `SHARE` of them lie, and the chips
-    and frameworks that they are of."""
+    """A class of published runs with its chips and frameworks; `SHARE` of the runs have a ratio of measured to
+    predicted value between `low` and `high`."""
 
     of: str
     runs: int
@@ -61,8 +61,8 @@ class Ratios:
     frameworks: tuple[str, ...]
 
     def around(self, value: float, plan: Plan, lowest: float = inf) -> Interval:
-        """The interval of a `value` predicted for `plan`, in its unit; it holds the value, and `lowest` where that is
-        below it."""
+        """Return the interval of a `value` predicted for `plan`, in its unit; it contains the value, and `lowest` if
+        that is smaller."""
         chip, frameworks = plan.cluster.chip.name, (OWN, *self.frameworks)
         unlike = [chip] * (chip not in self.chips) + [plan.framework] * (plan.framework not in frameworks)
         return Interval(
@@ -76,12 +76,12 @@ class Ratios:
 
 
 def subject_of(plan: Plan) -> Subject:
-    """The facts of `plan` that its class follows from."""
+    """Return the properties of `plan` that determine its class."""
     return Subject(plan.cluster.chip.name, "experts" if "experts" in plan.model.sizes else "dense", plan.framework)
 
 
 def uncertainty(plan: Plan, step: Step, memory: Memory) -> Uncertainty:
-    """The intervals of the predicted `step` of `plan`, and of the peak that is allocated in `memory`."""
+    """Return the intervals of the predicted `step` of `plan`, and of the peak allocated `memory`."""
     return Uncertainty(
         share=SHARE,
         step_s=step_ratios(plan).around(step.time_s, plan),
@@ -90,47 +90,50 @@ def uncertainty(plan: Plan, step: Step, memory: Memory) -> Uncertainty:
 
 
 def allocated_gib(plan: Plan, memory: Memory) -> Interval:
-    """The interval of the peak that is allocated in `memory` of `plan`."""
+    """Return the interval of the peak allocated `memory` of `plan`."""
     least = memory.reserved_gib.low - outside_gib(plan, memory.per_device_gib)
     return ratios(subject_of(plan), "memory").around(memory.allocated_gib, plan, least)
 
 
 def held_gib(plan: Plan, memory: Memory) -> Reserved:
-    """Memory that the fullest device holds, in GiB: at both ends at least what is allocated in `memory` of
+    """Return the reserved memory (GiB) of the fullest device: at least the interval of the allocated `memory` of
     `plan`."""
     allocated, outside = allocated_gib(plan, memory), outside_gib(plan, memory.per_device_gib)
     return Reserved(low=allocated.low + outside, high=max(memory.reserved_gib.high, allocated.high + outside))
 
 
 def step_ratios(plan: Plan) -> Ratios:
-    """The class of the step of `plan`: `NO_NUMBERS` where its chip has the efficiency that the language supposes."""
+    """Return the class of the step of `plan`: `NO_NUMBERS` if its chip has the language's default efficiency."""
     if without_numbers(plan.cluster.chip):
         return _classes("step")[NO_NUMBERS]
     return ratios(subject_of(plan), "step")
 
 
 def ratios(subject: Subject, quantity: Quantity) -> Ratios:
-    """The narrowest class of a `subject` and `quantity` that has enough published runs."""
+    """Return the narrowest class of `subject` for `quantity` with enough published runs."""
     found = _classes(quantity)
     return next(found[name] for name in subject.classes(quantity) if name in found)
 
 
 def without_numbers(chip: Chip) -> bool:
-    """True for a `chip` that no published run is of, and whose efficiency of matmuls is the language's default."""
+    """True if no published run used `chip` and its matmul efficiency is the language's default."""
     from planc.language.verbs.hardware import CHIP
 
     return not family_of(chip.name) and chip.matmul_efficiency == CHIP["matmul_efficiency"][1]
 
 
 def order_margin() -> float:
-    """The ratio of the predicted steps of two layouts of one model on one machine, less one, from which on the slower
-    one was the slower one when measured, in `SHARE` of pairs of published runs."""
+    """Return the relative difference (a ratio minus one) of two predicted steps above which their order is reliable.
+
+    Above it, the layout predicted slower was also measured slower in `SHARE` of pairs of published runs of one model on
+    one machine.
+    """
     return float(bundled_intervals()["order_margin"])
 
 
 @cache
 def bundled_intervals() -> dict[str, Any]:
-    """`data/intervals.json`."""
+    """Load `data/intervals.json`."""
     facts: dict[str, Any] = bundled("intervals.json")
     return facts
 

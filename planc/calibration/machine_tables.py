@@ -1,4 +1,4 @@
-"""Op tables of one machine: what `planc calibrate` measures for them, and their sentences in a hardware file."""
+"""Op tables of one machine: the probes that `planc calibrate` measures, and the sentences of a hardware file."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from planc.ir.op_tables import BY_DTYPE, COLLECTIVES, OpTable, TableOp
 from planc.ir.probe import Probe
 
 LENGTHS = (64, 256, 1024)
-"""Lengths of each side of a matmul; each with all of the others."""
+"""Sizes of m, n and k of a matmul; all combinations are measured."""
 ATTENDED = ((2, 8), (2, 8), (64, 256), (32, 64))
-"""Sequences, heads, tokens and head_dim of attention."""
+"""Sizes of attention: sequences, heads, tokens, head_dim."""
 
 
 def table_probes(dtypes: Iterable[str], *, large: bool = False) -> list[Probe]:
-    """Probes of the tables, beside those of the fit, whose streams and collectives are tables already:
-    matmuls in `dtypes`, attention forward and backward; `large` as for `probes`."""
+    """Return the probes for op tables besides those of the fit: matmuls in `dtypes`, attention forward and backward.
+
+    Streams and collectives of the fit already serve as tables. `large` is as in `probes`.
+    """
     more = LARGE if large else 1
     sides = [more * n for n in LENGTHS]
     found = [Probe(kind="matmul", sizes=s, dtype=dtype) for dtype in dtypes for s in product(sides, sides, sides)]
@@ -31,8 +33,8 @@ def table_probes(dtypes: Iterable[str], *, large: bool = False) -> list[Probe]:
 
 
 def with_measured_tables(cluster: Cluster, measured: Sequence[MeasuredProbe]) -> Cluster:
-    """`cluster` with the tables of these measurements: those of its chip, and of the link or level that groups of
-    neighbours cross. Rates above a chip's peak, which is rounded, are at it."""
+    """Return `cluster` with tables from `measured`: for its chip, and for the link or level that groups of neighbours
+    use. Rates above a chip's peak, which is rounded, are set to the peak."""
     points: dict[tuple[TableOp, str, int], dict[tuple[int, ...], float]] = {}
     for m in measured:
         op: TableOp = m.probe.op if m.probe.kind == "collective" else m.probe.kind  # type: ignore[assignment]
@@ -58,14 +60,14 @@ def with_measured_tables(cluster: Cluster, measured: Sequence[MeasuredProbe]) ->
 
 
 def without_tables(cluster: Cluster) -> Cluster:
-    """`cluster` with its numbers alone: costs follow their curves."""
+    """Return `cluster` without op tables: costs follow the curves."""
     levels = tuple(replace(level, tables=()) for level in cluster.levels)
     chip, link = replace(cluster.chip, tables=()), replace(cluster.link, tables=())
     return replace(cluster, chip=chip, link=link, levels=levels)
 
 
 def _size_and_work(probe: Probe) -> tuple[tuple[int, ...], float]:
-    """The size in a table, and the FLOPs or bytes that its rate counts."""
+    """Return the size in a table, and the FLOPs or bytes of the probe for its rate."""
     if probe.kind == "collective":
         return probe.sizes[1:], float(probe.sizes[1])
     if probe.kind == "stream":
@@ -74,7 +76,7 @@ def _size_and_work(probe: Probe) -> tuple[tuple[int, ...], float]:
 
 
 def table_sentences(cluster: Cluster) -> Iterator[str]:
-    """The tables of `cluster` in the language."""
+    """Yield the tables of `cluster` as sentences of the language."""
     chip, link = cluster.chip, cluster.link
     owners: list[tuple[str, tuple[OpTable, ...], float]] = [
         (link.name, link.tables, link.bandwidth_bytes_per_s),
@@ -104,7 +106,7 @@ def _size(op: TableOp, size: tuple[int, ...]) -> str:
 
 
 def _number(value: float) -> str:
-    """Four digits, with no exponent."""
+    """Format with four digits and no exponent."""
     from decimal import Decimal
 
     return f"{Decimal(f'{value:.4g}'):f}"

@@ -1,7 +1,7 @@
-"""A table of measured runs, as `planc calibrate --from` reads it: CSV with a header, or JSON.
+"""Read a table of measured runs for `planc calibrate --from`: CSV with a header, or JSON.
 
-A row names a plan's file, beside the table, and the seconds of its step, or the receipt that has them; `peak_bytes`,
-the peak of allocated memory of a device, may be left out. JSON is a list of such objects.
+A row has the path of a plan file relative to the table, and the seconds of its step or the receipt that has them;
+`peak_bytes`, the peak of allocated memory of a device, is optional. JSON is a list of such objects.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from planc.files import MAX_TEXT_BYTES, parse_json, read_text
 COLUMNS = ("plan", "seconds", "receipt", "peak_bytes")
 MAX_RUNS = 1000
 MOST = 1e18
-"""Larger numbers are mistakes, in seconds as in bytes."""
+"""Upper bound on numbers in a table, seconds or bytes; larger ones are errors."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredRun:
-    """A row of a table. Paths are as the table has them, relative to its folder."""
+    """A row of a table. Paths are relative to the table's folder."""
 
     line: int
     plan: str
     seconds: float | None
-    """None where a receipt has them."""
+    """None if a receipt has them."""
     receipt: str
     peak_bytes: float | None
 
 
 class TableError(ValueError):
-    """A mistake in a table: a line, from 1, and what is wrong there."""
+    """An error in a table: the 1-based line, and the message."""
 
     def __init__(self, line: int, message: str) -> None:
         super().__init__(message)
@@ -46,7 +46,7 @@ class TableError(ValueError):
 
 
 def read_table(path: Path) -> tuple[MeasuredRun, ...]:
-    """The runs of the table at `path`. Raises PlanError (E1036) when it cannot be read or a row says too little."""
+    """Read the runs of the table at `path`. Raises PlanError (E1036) if it cannot be read or a row is incomplete."""
     try:
         text = read_text(path, MAX_TEXT_BYTES)
         rows = list(_json_rows(text) if path.suffix.lower() == ".json" else _csv_rows(text))
@@ -62,7 +62,7 @@ def read_table(path: Path) -> tuple[MeasuredRun, ...]:
 
 
 def unusable_table(path: Path, line: int, message: str) -> PlanError:
-    """The error of a table at `path`: what is wrong with it, at which line."""
+    """Return the error for the table at `path` with `message` at `line`."""
     return PlanError([Diagnostic("E1036", f"{path.name}: {message}", Span(str(path), line, 1, line, 1))])
 
 
@@ -115,7 +115,7 @@ def _run(row: dict[str, Any], line: int) -> MeasuredRun:
 
 
 def _number(value: Any, name: str, line: int) -> float | None:
-    """A cell as a number; None for an empty one."""
+    """Parse a cell as a number; None if it is empty."""
     if value is None or value == "":
         return None
     try:

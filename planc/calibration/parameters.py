@@ -1,4 +1,4 @@
-"""Parameters that a fit moves: chips, field of the hardware language, prior and bounds of each.
+"""Parameters of a fit: each has its chips, a field of the hardware language, a prior and bounds.
 
 Chips may share a parameter. `prior` is its value without data, `spread` the standard deviation of the prior's
 logarithm.
@@ -15,7 +15,7 @@ from planc.ir.hardware import Chip, Cluster, Level, Link
 Place = Literal["chip", "link", "network"]
 NARROW = ("float8", "float4")
 OPS = ("reduce_scatter", "all_reduce", "all_to_all")
-"""Collectives with an efficiency of their own beside the network's bandwidth curve."""
+"""Collectives with an efficiency of their own in addition to the network's bandwidth curve."""
 FIELDS = {
     "launch": "launch_s",
     "dispatch": "dispatch_s",
@@ -43,7 +43,7 @@ class Parameter:
     place: Place = "chip"
 
     def put(self, cluster: Cluster, value: float) -> Cluster:
-        """The cluster with this parameter at `value`; unchanged when the parameter belongs to another chip."""
+        """Return `cluster` with this parameter set to `value`; unchanged if the parameter is of another chip."""
         if cluster.chip.name not in self.chips:
             return cluster
         name = FIELDS.get(self.field, self.field)
@@ -54,7 +54,7 @@ class Parameter:
         return replace(cluster, chip=_with_parameter(cluster.chip, name, value))
 
     def of(self, cluster: Cluster) -> float:
-        """The value of this parameter that `cluster` has now, in the parameter's `unit`."""
+        """Return this parameter's value in `cluster`, in the parameter's `unit`."""
         place = {"chip": cluster.chip, "link": cluster.link, "network": cluster.levels[0] if cluster.levels else None}
         there = place[self.place]
         op = self.field.removesuffix("_efficiency")
@@ -90,5 +90,5 @@ FAMILIES = {"Ampere": AMPERE, "Hopper": HOPPER, "Blackwell": (*BLACKWELL, *ULTRA
 
 
 def family_of(chip: str) -> str:
-    """The generation of the GPU named `chip`, or TPUs; an empty string for one that no published run is of."""
+    """Return the generation of the GPU `chip`, or TPUs; an empty string if no published run used it."""
     return next((name for name, chips in FAMILIES.items() if chip in chips), "")

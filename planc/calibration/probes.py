@@ -1,6 +1,6 @@
-"""Microbenchmarks of a machine with the cost model's prediction of each: the data of `planc calibrate`.
+"""Microbenchmarks of a machine for `planc calibrate`, and the cost model's prediction of each.
 
-All devices run a probe at the same time, as in a training step, so that shared links and memory are shared.
+All devices run a probe at the same time, so that they share links and memory as in a training step.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from planc.costing import CostedPlan
 
 STREAMED = 3
-"""Bytes moved for each byte of a sum of two arrays: two are read, one is written."""
+"""Memory traffic in bytes per byte of a sum of two arrays: two reads, one write."""
 
 
 def predicted_s(probe: Probe, cluster: Cluster, groups: Mapping[int, DeviceGroup] | None = None) -> float:
-    """Seconds that the cost model predicts for a probe on a cluster; `groups` by size, where they are known."""
+    """Predict the seconds of `probe` on `cluster` with the cost model; `groups` are known device groups by size."""
     chip = cluster.chip
     if probe.kind == "collective":
         group, buffer = probe.sizes
@@ -53,7 +53,7 @@ def predicted_s(probe: Probe, cluster: Cluster, groups: Mapping[int, DeviceGroup
 
 
 def neighbour_group(cluster: Cluster, group: int) -> DeviceGroup:
-    """The levels that groups of `group` neighbouring devices cross when every device is in one."""
+    """Return the device group of `group` neighbouring devices when all devices form such groups."""
     devices = cluster.devices
     mesh = Mesh.of({"outer": devices // group, "group": group}, Cause(span=Place("", 1, 1, 1, 1), sentence=""))
     return device_group(mesh, cluster, ("group",))
@@ -61,7 +61,7 @@ def neighbour_group(cluster: Cluster, group: int) -> DeviceGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredProbe:
-    """A probe and the seconds of one call: the fastest of several windows of calls."""
+    """A probe and the seconds of one call, the fastest of several windows of calls."""
 
     probe: Probe
     seconds: float
@@ -69,25 +69,25 @@ class MeasuredProbe:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredStep:
-    """A measured training step of a plan: ties kernels and transfers to whole steps."""
+    """A measured training step of a plan."""
 
     name: str
     sharded: Sharded
     rows: tuple[Collective, ...] | None
-    """The target's collectives; None: the plan's own."""
+    """The collectives of the target's program; None: the plan's own."""
     seconds: float
     target: Target | None = None
-    """The target whose program was measured; None for any correct program, or another framework's."""
+    """The target whose program was measured; None: any correct program, or another framework's."""
 
     @classmethod
     def of(cls, name: str, costed: CostedPlan, seconds: float) -> MeasuredStep:
-        """The step of a plan called `name` that took so many `seconds`, with what was `costed`: `planc check`'s."""
+        """Make a step of the plan `name` with the measured `seconds` and its `costed` plan, as of `planc check`."""
         rows = None if costed.backend is None else costed.timed.rows
         return cls(name=name, sharded=costed.sharded, rows=rows, seconds=seconds, target=costed.target)
 
     def predicted_s(self, cluster: Cluster) -> float:
-        """Seconds of the step on machines with the numbers of `cluster`; their count, the layouts and the collectives
-        stay."""
+        """Predict the seconds of the step with the numbers of `cluster`; device count, layouts and collectives are
+        unchanged."""
         before = self.sharded.plan
         plan = replace(before, cluster=with_numbers(before.cluster, cluster))
         plan.cache.share(before.cache)  # what a plan has worked out for itself depends on no machine
@@ -95,7 +95,7 @@ class MeasuredStep:
 
 
 def with_numbers(cluster: Cluster, numbers: Cluster) -> Cluster:
-    """This `cluster`, its count and shape, with the `numbers` of another one, in the units of a hardware file."""
+    """Return `cluster`, with its own device count and shape, and the hardware `numbers` of another one."""
     return replace(cluster, chip=numbers.chip, link=numbers.link, levels=numbers.levels)
 
 
@@ -105,7 +105,7 @@ MATMULS = (
     *((256, 256, 256), (512, 256, 256), (512, 688, 256), (512, 256, 688), (128, 256, 256), (512, 128, 256)),
     *((512, 344, 256), (512, 256, 344), (256, 512, 64), (1024, 1024, 1024), (256, 256, 2048), (2048, 256, 256)),
 )
-"""(m, n, k): shapes of small models, and some larger and oblong ones."""
+"""Shapes (m, n, k) of small models, and some larger and non-square ones."""
 STREAM_BYTES = (2**18, 2**20, 2**22, 2**24, 2**26)
 ATTENTIONS = ((4, 8, 128, 32), (2, 8, 256, 32), (1, 4, 512, 64))
 COLLECTIVE_BYTES = (2**10, 2**13, 2**16, 2**19, 2**21, 2**23, 2**25)
@@ -115,7 +115,7 @@ LARGE = 8
 
 
 def probes(devices: int, dtypes: Iterable[str], *, large: bool = False) -> list[Probe]:
-    """All probes for `devices` devices: matmuls in each dtype, streams, attention, collectives in each group size."""
+    """Return all probes for `devices` devices: matmuls in each dtype, streams, attention, collectives by group size."""
     more = LARGE if large else 1
     found = [
         Probe(kind="matmul", sizes=tuple(more * n for n in sizes), dtype=dtype) for dtype in dtypes for sizes in MATMULS
