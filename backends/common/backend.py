@@ -1,4 +1,4 @@
-"""The part of a backend that is the same for every target."""
+"""The base class of all backends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class CommonBackend:
-    """Methods of `planc.ir.backend.Backend` that are the same for every target that does not define its own."""
+    """Default implementations of methods of `planc.ir.backend.Backend`; targets may override them."""
 
     name: str
     target: Target
@@ -28,32 +28,32 @@ class CommonBackend:
 
     @property
     def versions(self) -> tuple[Version, ...]:
-        """The versions of the framework that `emit` can write for, the oldest first."""
+        """The framework versions that `emit` supports, the oldest first."""
         return self.framework.versions
 
     def written_for(self, version: Version) -> Self:
-        """This backend, writing for a `version` of the framework: one of `versions`."""
+        """Return this backend with `emit` set to `version` of the framework, one of `versions`."""
         assert version in self.versions, f"{self.name} writes no programs for {version}"
         return type(self)(version)
 
     def nearest_installed(self) -> Version:
-        """That of `versions` which is nearest to the framework installed here; the pinned one where there is none."""
+        """Return the version in `versions` nearest to the installed framework; the pinned one if none is installed."""
         return self.framework.nearest_installed()
 
     def notes(self, sharded: Sharded) -> list[Diagnostic]:
-        """[]: the program of `sharded` does what each sentence says."""
+        """Return no notes: the program of `sharded` implements each sentence."""
         return []
 
     def missing_module(self, plan: Plan) -> list[Diagnostic]:
-        """E0901 when the target has no bundled module that computes the model of `plan`; else []."""
+        """Return E0901 if the target has no bundled module for the model of `plan`; else []."""
         from planc.backends.common.bundled import not_bundled
 
         return not_bundled(plan, self.target)
 
     def model_of(self, source: Any, example: Any = None, name: str = "") -> SavedModel:
-        """Raises TypeError for any `source`, `example` and `name`: op graphs are read from modules of torch."""
+        """Raise TypeError for any `source`, `example` and `name`: op graphs are traced from torch modules only."""
         raise TypeError(f"the {self.name} target reads no modules; the cuda target does")
 
     def launch_file(self, plan: Plan, kind: str, full: bool = False) -> str:
-        """Raises AssertionError: without launchers no `kind` of launch file is written for `plan`."""
+        """Raise AssertionError: this backend has no launchers, so it writes no launch file of `kind` for `plan`."""
         raise AssertionError(f"{kind} is none of the launchers of {self.name}")

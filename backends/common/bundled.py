@@ -1,4 +1,4 @@
-"""The models that a target has a module for: one file a family, in its folder `models`."""
+"""Find the model families that a target has a module for: one file per family in its folder `models`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ HERE = Path(__file__).parent.parent
 
 
 def not_bundled(plan: Plan, target: str) -> list[Diagnostic]:
-    """E0901 at the model's sentence when no module of `target` (a folder below `backends`) computes the model of
-    `plan`; [] otherwise."""
+    """Return E0901 at the model's sentence if no module of `target` (a folder below `backends`) implements the model of
+    `plan`; else []."""
     why = _missing(plan.model, target)
     if not why:
         return []
@@ -31,19 +31,19 @@ def not_bundled(plan: Plan, target: str) -> list[Diagnostic]:
 
 
 TRACED = "traced"
-"""The family of models that were read from code."""
+"""The family of models that were traced from code."""
 HELP = "check and cost take it into account; there are modules of {}"
 OWN = "`planc audit --allow-code` runs the module's own code, and `program.parallelize(model)` divides it"
 
 
 def _bundled(target: str) -> list[str]:
-    """The families with a module."""
+    """Return the families with a module."""
     files = {file.stem for file in (HERE / target / "models").glob("*.py")}
     return sorted(files & set(model_names().values()))
 
 
 def _missing(model: Model, target: str) -> str:
-    """The features that the target's modules lack for this model, in words; empty when they have all."""
+    """Describe the features of this model that the target's modules do not support; empty if they support all."""
     if not (HERE / target / "models" / f"{model.family}.py").is_file():
         return f"it has no module of the {model.family} family yet"
     if model.sizes.get("mtp_layers"):
@@ -59,12 +59,12 @@ SCALED: dict[str, frozenset[str]] = {
         {"rope_type", "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}
     ),
 }
-"""Scalings of rotary positions that the bundled modules do, with their fields."""
+"""RoPE scalings that the bundled modules support, with their fields."""
 OWN_POSITIONS = ("deepseek",)
-"""Families whose modules have rotary positions of their own, without scaling."""
+"""Families whose modules implement their own RoPE, without scaling."""
 
 
 def _scales(model: Model) -> bool:
-    """True if the family's module scales rotary positions as `model` says."""
+    """True if the family's module supports the RoPE scaling of `model`."""
     known = SCALED.get(str(model.rope_scaling["rope_type"]))
     return model.family not in OWN_POSITIONS and known == frozenset(model.rope_scaling)

@@ -1,4 +1,4 @@
-"""The experts of a plan, and the axes by their role there, as both targets ask for them."""
+"""The experts of a plan, and the mesh axes that shard them, for both targets."""
 
 from __future__ import annotations
 
@@ -12,50 +12,50 @@ from planc.ir.sharding import OpSharding, ParamSharding, Sharded
 
 @dataclass(frozen=True)
 class ExpertAxes:
-    """The axes of a plan by their role at the experts. Axes of size 1 play none."""
+    """The mesh axes of a plan by their role in its experts; axes of size 1 are excluded."""
 
     sharded: Sharded
 
     @property
     def plan(self) -> Plan:
-        """The plan whose layouts these are."""
+        """The plan to which the experts belong."""
         return self.sharded.plan
 
     @cached_property
     def ops(self) -> tuple[OpSharding, ...]:
-        """The ops that experts do; () without experts."""
+        """The ops of the experts; () without experts."""
         return tuple(o for o in self.sharded.op.values() if o.op.region == EXPERTS)
 
     @cached_property
     def params(self) -> tuple[ParamSharding, ...]:
-        """Parameters of experts."""
+        """The parameters of the experts."""
         return tuple(p for p in self.sharded.params if p.param.region == EXPERTS)
 
     @cached_property
     def exchange(self) -> tuple[str, ...]:
-        """The axes that divide the experts: tokens travel over them."""
+        """The expert-parallel axes: tokens are exchanged over them."""
         return self.emitted(self.plan.axes_of("experts", EXPERTS))
 
     @cached_property
     def tensor(self) -> tuple[str, ...]:
-        """The axes that divide each expert's width."""
+        """The tensor-parallel axes within each expert."""
         return self.emitted(self.plan.axes_of("expert_ffn", EXPERTS))
 
     @cached_property
     def tokens(self) -> tuple[str, ...]:
-        """The axes that divide the tokens on their way to the experts."""
+        """The axes that shard the tokens sent to the experts."""
         return self.emitted(self.plan.axes_of(SLOTS, ROUTED))
 
     @property
     def gathers(self) -> bool:
-        """True if the ranks that share an expert hold different tokens, which they gather."""
+        """True if the ranks that share an expert hold different tokens and all-gather them."""
         return bool(self.tensor) and set(self.tensor) <= set(self.tokens)
 
     @property
     def capacity(self) -> bool:
-        """True if experts take a fixed number of tokens each, and drop the rest."""
+        """True if each expert has a fixed capacity of tokens and drops the rest."""
         return bool(self.ops) and self.plan.route.method == "capacity"
 
     def emitted(self, axes: tuple[str, ...]) -> tuple[str, ...]:
-        """The axes of the emitted mesh that make up `axes` of the plan, outermost first; () without experts."""
+        """Return the axes of the emitted mesh that form `axes` of the plan, outermost first; () without experts."""
         return axes if self.ops else ()

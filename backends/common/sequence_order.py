@@ -1,4 +1,4 @@
-"""The order in which ranks that share a sequence hold its tokens, for references that cut it as they do."""
+"""The order of a sequence's tokens over its context-parallel ranks, so that a reference can shard it equally."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from planc.ir.plan import Plan
 
 
 def held_order(plan: Plan) -> list[int]:
-    """Positions of a sequence's tokens under `plan`, rank after rank of those that share it.
+    """Return the positions of a sequence's tokens under `plan`, concatenated over the ranks that share it.
 
-    A rank holds one stretch, or with `balance = headtail` a piece from the head of the sequence and one from its tail.
+    A rank holds one contiguous chunk, or with `balance = headtail` one chunk from the head of the sequence and one from
+    its tail.
 
     >>> held_order(plan)[:4]  # no axis shares sequences
     [0, 1, 2, 3]

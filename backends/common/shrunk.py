@@ -1,4 +1,4 @@
-"""A plan with fewer data-parallel ranks: what one rank does stays the same, and tracing it costs less."""
+"""Reduce a plan to fewer data-parallel ranks: each rank does the same work, and tracing is faster."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from planc.ir.mesh import Mesh, strided
 from planc.ir.plan import Plan
 
 SMALLEST = 2
-"""An axis that is there stays there."""
+"""Minimum size of an axis, so that no axis disappears."""
 
 
 def shrunk(plan: Plan, ranks: int) -> Plan:
-    """The plan with its data-parallel axes shortened until it has at most `ranks` devices, or none can be.
+    """Reduce the data-parallel axes until the plan has at most `ranks` devices or no axis can be reduced further.
 
-    The batch shrinks with them, so that each rank sees as many microbatches as before. Axes that a view
-    lies over are left alone.
+    The batch is reduced too, so that each rank has as many microbatches as before. Axes that are part of a view are
+    unchanged.
     """
     sizes = dict(plan.mesh.sizes)
     covered = {a for view in plan.mesh.views for a in view.of}
@@ -30,7 +30,7 @@ def shrunk(plan: Plan, ranks: int) -> Plan:
 
 
 def size_changes(plan: Plan, small: Plan) -> tuple[str, ...]:
-    """The changes from `plan` to `small`, in words; empty for the plan itself."""
+    """Describe the changes from `plan` to `small`; empty if they are equal."""
     axes = [
         f"{name} {size} -> {small.mesh.sizes[name]}"
         for name, size in plan.mesh.sizes.items()
@@ -43,7 +43,7 @@ def size_changes(plan: Plan, small: Plan) -> tuple[str, ...]:
 
 
 def _factor(size: int) -> int:
-    """The smallest prime that an axis can be divided by; 1 when it must stay."""
+    """Return the smallest prime by which an axis can be divided; 1 if it cannot be reduced."""
     return next((n for n in range(2, size) if size % n == 0 and size // n >= SMALLEST), 1)
 
 

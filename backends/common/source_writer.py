@@ -1,4 +1,4 @@
-"""Writing Python that `ruff format` leaves as it is: templates, calls and comments. All backends emit with it."""
+"""Write Python source that `ruff format` does not change, from templates, calls and comments; for all backends."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ WIDTH = 110
 INDENT = "    "
 CLOSING = {"(": ")", "{": "}", "[": "]"}
 DEFINED = re.compile(r"(?m)^(?:def|class) (\w+)|^(\w+)(?:: .+?)? = ")
-"""The outermost definitions of a file: functions, classes and constants."""
+"""Top-level definitions of a file: functions, classes and constants."""
 
 
 def file_of(head: Iterable[str], functions: Iterable[str], width: int = WIDTH) -> str:
-    """The text of a file: the texts of its `head` a line apart, its `functions` two; empty ones are left out.
+    """Join the parts of a file: one blank line between parts of `head`, two between `functions`; skip empty parts.
 
-    What passes write apart meets here: a name that two of them define is a fault of ours, and a line that names of the
-    plan make longer than `width` is split.
+    Asserts that no name is defined twice, since the parts come from different passes. A line that is longer than
+    `width`, because of names of the plan, is split.
     """
     parts = ("\n\n".join(t for t in head if t), *(f.strip("\n") for f in functions if f))
     text = "\n\n\n".join(parts) + "\n"
@@ -32,7 +32,7 @@ def file_of(head: Iterable[str], functions: Iterable[str], width: int = WIDTH) -
 
 
 def _split(line: str, width: int) -> str:
-    """A line of code that is too long, or the first one of a docstring, in several; others as they are."""
+    """Split a line of code, or the first line of a docstring, that is too long; return other lines unchanged."""
     indent = line[: -len(line.lstrip())]
     if line.startswith(f'{indent}"""'):
         return textwrap.fill(line.strip(), width, initial_indent=indent, subsequent_indent=indent)
@@ -51,8 +51,8 @@ def _is_call(line: str, begin: int) -> bool:
 
 
 def _brackets(line: str) -> list[int] | None:
-    """Where those outermost brackets of a line of code that are opened first open, have commas, and close: the
-    parameters of a function, else the last ones."""
+    """Return the positions of the opening bracket, the commas and the closing bracket at which to split a line of code:
+    the parameters of a function, else the last outermost brackets."""
     found, depth = list[list[int]](), 0
     for mark in re.finditer(r'"(?:\\.|[^"\\])*"|#|[(\[{,)\]}]', line):
         if mark[0] == "#":
@@ -69,10 +69,10 @@ def _brackets(line: str) -> list[int] | None:
 
 
 def fill(template: str, **pieces: str) -> str:
-    """`template` with each `<name>` replaced by its piece in `pieces`, and comments wrapped to the width.
+    """Replace each `<name>` in `template` by its piece in `pieces`, and wrap comments to the width.
 
-    A name alone on its line takes a piece of any number of lines, indented as the name is; an empty piece takes the
-    line away. Raises KeyError for a name without a piece.
+    A name alone on its line may be replaced by several lines, indented as the name; an empty piece removes the line.
+    Raises KeyError for a name without a piece.
     """
     text: list[str] = []
     for line in textwrap.dedent(template).strip("\n").split("\n"):
@@ -86,12 +86,12 @@ def fill(template: str, **pieces: str) -> str:
 
 
 def _unwrapped(piece: str) -> str:
-    """The piece with each wrapped comment on one line again: it is indented further now."""
+    """Join each wrapped comment of the piece into one line, to wrap it again at its new indentation."""
     return re.sub(r"(?m)(?<=.)\n *#   (?=\S)", " ", piece)
 
 
 def _wrapped(line: str) -> list[str]:
-    """A comment that is too long, on several lines; anything else as it is."""
+    """Wrap a comment that is too long; return other lines unchanged."""
     indent, mark, text = line.partition("# ")
     if len(line) <= WIDTH or not mark or indent.strip():
         return [line]
@@ -101,7 +101,7 @@ def _wrapped(line: str) -> list[str]:
 
 
 def call(head: str, arguments: Sequence[str], tail: str = "", depth: int = 0) -> str:
-    """`head(arguments)tail` on one line if that fits at `depth` indents, else one argument a line."""
+    """Format `head(arguments)tail` on one line if it fits at `depth` indents, else with one argument per line."""
     opened = head if head[-1] in CLOSING else head + "("
     closing = CLOSING[opened[-1]]
     one = opened + ", ".join(arguments) + closing + tail
@@ -111,39 +111,39 @@ def call(head: str, arguments: Sequence[str], tail: str = "", depth: int = 0) ->
 
 
 def tuple_of(items: Sequence[str]) -> str:
-    """Source text of a tuple of `items`, each source text itself; at least one."""
+    """Return the source text of a tuple of `items`, which are source texts; at least one."""
     return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
 
 
 def lines_of_tuple(head: str, items: Sequence[str], tail: str = "") -> list[str]:
-    """`head(items)tail`: a tuple with an item a line; one item stays beside `head`."""
+    """Format the tuple `head(items)tail` with one item per line; a single item stays on the line of `head`."""
     if len(items) == 1:
         return [f"{head}{tuple_of(items)}{tail}"]
     return [f"{head}(", *(f"{INDENT}{item}," for item in items), f"){tail}"]
 
 
 def because(cause: Cause | None, note: str = "") -> str:
-    """The comment that traces a line to its sentence (`cause`; None: none) and adds `note`, what happens there.
+    """Return the comment that links a line to its sentence (`cause`; None: none), followed by `note`.
 
-    "" when both are empty. `fill` wraps it.
+    "" if both are empty. `fill` wraps it.
     """
     place = cause.comment() if cause is not None else ""
     return f"# {python_comment(': '.join(t for t in (place, note) if t))}" if note or place else ""
 
 
 def lines(*parts: str) -> str:
-    """Joined lines, without the empty ones."""
+    """Join `parts` as lines, without the empty ones."""
     return "\n".join(p for p in parts if p)
 
 
 def comment(text: str, indent: int = 0) -> list[str]:
-    """`text` as comment lines within the width."""
+    """Return `text` as comment lines, wrapped to the width."""
     prefix = INDENT * indent + "# "
     return textwrap.wrap(python_comment(text), WIDTH, initial_indent=prefix, subsequent_indent=prefix + "  ")
 
 
 def beside(code: str, note: str, depth: int = 0) -> list[str]:
-    """A line of code with a comment after it, or above it where the line would be too long at `depth` indents."""
+    """Return a line of code with a comment after it, or above it if the line would be too long at `depth` indents."""
     if not note:
         return [code]
     line = f"{code}  # {python_comment(note)}"
@@ -154,6 +154,6 @@ def beside(code: str, note: str, depth: int = 0) -> list[str]:
 
 
 def causes(found: Iterable[Cause | None], indent: int = 0) -> list[str]:
-    """The sentences in `found` as comment lines, each sentence once, indented by `indent` levels."""
+    """Return the sentences in `found` as comment lines, without duplicates, indented by `indent` levels."""
     note = dict.fromkeys(c.comment() for c in found if c is not None)
     return [line for text in note for line in comment(text, indent)]

@@ -1,4 +1,4 @@
-"""Sentences that planc checks and costs and that the xla target writes no program for yet."""
+"""Refuse sentences that planc checks and costs but for which a target cannot emit a program yet."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Sentences = Iterator[Cause | None]
 
 
 def not_lowered(plan: Plan, target: str) -> list[Diagnostic]:
-    """E0901 for each sentence of `plan` that planc checks and costs but writes no program for yet, at its place.
+    """Return E0901 at each sentence of `plan` for which planc cannot emit a program yet.
 
-    The model is such a sentence when `target` (a folder below `backends`) has no module of it. [] when the target may
-    look at the rest.
+    This includes the model if `target` (a folder below `backends`) has no module for it. [] if the target may go on to
+    check the rest.
     """
     causes = dict.fromkeys(c for find in (_nouns, _shards, _state) for c in find(plan))
     return not_bundled(plan, target) + [
@@ -39,7 +39,7 @@ def _nouns(plan: Plan) -> Sentences:
 
 
 def _shards(plan: Plan) -> Sentences:
-    """Divisions of latents, and dims kept whole but for keys, which any rank may have all of."""
+    """Return shards of latents, and replicated dims, except those of keys, which any rank may hold in full."""
     yield from (s.cause for s in plan.shards if s.dim in ("q_lora", "kv_lora"))
     yield from (r.cause for r in plan.replicates if r.dim != "kv_heads")
 

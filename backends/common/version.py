@@ -1,7 +1,7 @@
-"""Versions of a framework: which one a program is written for, and what differs between those that programs run on.
+"""Framework versions: which version a program is emitted for, and the known differences between versions.
 
-A known difference is a file of `backends/<target>/versions/`. It decides what is emitted for `planc lower --torch
-2.11`, and on which versions an emitted program refuses to run, with the reason.
+Each known difference is a file in `backends/<target>/versions/`. It determines the code emitted for `planc lower
+--torch 2.11`, and the versions on which an emitted program refuses to run, with the reason.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from planc.ir.version import Version, dotted, version_of
 
 @dataclass(frozen=True)
 class Difference:
-    """Something that a framework does in one way before a version, and in another from it on.
+    """A change of a framework's behaviour in some version.
 
-    `since` is the first version of the new way, `what` says what changed, `reference` where its makers say so, and
-    `handled` what planc does about it. `shown_by` names the test that shows it.
+    `since` is the first version with the new behaviour, `what` describes the change, `reference` is the framework's own
+    source for it, `handled` describes how planc handles it, and `shown_by` names the test that demonstrates it.
     """
 
     since: Version
@@ -31,25 +31,25 @@ class Difference:
     handled: str
     shown_by: str
     concerns: Callable[[Sharded], bool] = lambda sharded: False
-    """True for plans whose program is written in another way since that version."""
+    """True for plans whose program differs from that version on."""
     fails_before: str = ""
-    """Why a program written for the new way fails on older versions, as a message's end; empty: it runs there."""
+    """End of the message why a program for the new behaviour fails on older versions; empty: it runs there."""
     fails_since: str = ""
-    """Why a program written for the old way fails on newer versions; empty: it runs there."""
+    """End of the message why a program for the old behaviour fails on newer versions; empty: it runs there."""
     refused: str = ""
-    """Why no program is written for older versions, as a refusal's end; empty: one is."""
+    """End of the message why no program is emitted for older versions; empty: one is emitted."""
 
     def is_in(self, version: Version) -> bool:
-        """True for a `version` that does it in the new way."""
+        """True if `version` has the new behaviour."""
         return version >= self.since
 
 
 @dataclass(frozen=True)
 class Framework:
-    """A package that emitted programs import: `module.__version__` tells its version.
+    """A package that emitted programs import; `module.__version__` is its version.
 
-    `pinned` is the version that programs are written for where nobody asks for another, `versions` are those that they
-    can be written for, `tried` those on which the tests run them; both in order, without gaps.
+    `pinned` is the default version for which programs are emitted, `versions` are the supported ones, and `tried` those
+    on which the tests run programs; both are in order, without gaps.
     """
 
     name: str
@@ -59,10 +59,10 @@ class Framework:
     tried: tuple[Version, ...]
     differences: tuple[Difference, ...] = ()
     too_old: str = ""
-    """Why programs refuse to run on a version before the first, as a message's end; empty: they only warn."""
+    """End of the message why programs refuse to run on versions before the first; empty: they only warn."""
 
     def nearest_installed(self) -> Version:
-        """That of `versions` which is nearest to the package installed here; `pinned` where there is none."""
+        """Return the version in `versions` nearest to the installed package; `pinned` if it is not installed."""
         from importlib import metadata  # takes a tenth of the time of a check
 
         try:
@@ -72,11 +72,11 @@ class Framework:
         return self.nearest(found) if found else self.pinned
 
     def nearest(self, version: Version) -> Version:
-        """The newest of `versions` that is not newer than `version`; the oldest of them where all are newer."""
+        """Return the newest of `versions` that is not newer than `version`; the oldest one if all are newer."""
         return max((v for v in self.versions if v <= version), default=self.versions[0])
 
     def refusals(self, sharded: Sharded, version: Version) -> list[Diagnostic]:
-        """E0901 for each thing in the plan of `sharded` that only programs for versions after `version` can do."""
+        """Return E0901 for each feature of the plan of `sharded` that needs a version newer than `version`."""
         return [
             refused(
                 f"{self.name} {dotted(version)} runtime",
@@ -89,8 +89,11 @@ class Framework:
         ]
 
     def guard(self, sharded: Sharded, version: Version) -> str:
-        """The lines of a program for `version` that look at the version which runs it: where something that the plan in
-        `sharded` needs is known to fail, the program stops; a version that it was never tried on is warned of."""
+        """Return the lines of a program for `version` that check the installed version at run time.
+
+        The program stops if something that the plan in `sharded` needs is known to fail on it, and warns if the version
+        was never tested.
+        """
         constant, found = self.name.upper(), f"{{{self.module}.__version__}}"
         written_for = f"compiled for {self.name} {dotted(version)}"
         first, last = self.tried[0], self.tried[-1]
@@ -109,7 +112,7 @@ class Framework:
         )
 
     def _refused(self, sharded: Sharded, version: Version) -> Iterator[tuple[str, str]]:
-        """(versions, why) that a program for `version` does not run on."""
+        """Yield (versions, reason) on which a program for `version` does not run."""
         if self.too_old:
             yield f"< {self.versions[0]}", self.too_old
         for difference in self.differences:

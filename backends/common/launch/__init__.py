@@ -1,7 +1,7 @@
-"""Files that start a plan on clusters that others run: JobSet, xpk and SkyPilot, for GPUs and for TPUs.
+"""Write launch files for JobSet, xpk and SkyPilot, for GPUs and TPUs.
 
-They hold what the plan fixes: machines, processes a machine, slices and their shape, which machines must be neighbours.
-The image, the queue and the account are the user's: a variable that must be set, `${IMAGE:?}`, or a word in capitals.
+The plan determines the machines, processes per machine, slices and their topology, and which machines must be adjacent.
+The user provides the image, queue and account: a required variable, `${IMAGE:?}`, or a placeholder in capitals.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from planc.ir.plan import Plan
 
 
 def cluster_file(plan: Plan, kind: str, variable: str = "") -> str:
-    """The text of the file of `kind`, a key of KINDS, that starts the plan's processes.
+    """Return the text of the launch file of `kind`, a key of KINDS, for the processes of `plan`.
 
-    `variable`, a `NAME=VALUE`, is set for the ranks of GPUs. Raises ValueError, in words for the user, for a machine
-    that the system has no name for; a JobSet of GPUs without a name leaves their choice to the cluster.
+    `variable`, a `NAME=VALUE`, is set for the ranks of GPUs. Raises ValueError, with a message for the user, if the
+    system has no name for the machine; in a JobSet of unknown GPUs the cluster chooses the machines.
     """
     machine = machine_of(plan.cluster)
     name = KINDS[kind][1](machine)
@@ -51,10 +51,10 @@ def cluster_file(plan: Plan, kind: str, variable: str = "") -> str:
 
 
 def pod_of_gpus(machine: Machine, leader: str, variable: str, selector: str = "") -> str:
-    """The YAML of a Kubernetes pod that runs the ranks of one machine.
+    """Return the YAML of a Kubernetes pod that runs the ranks of one `machine`.
 
-    `leader` is the host name at which the ranks meet, `variable` a `NAME=VALUE` that is set for them (or nothing), and
-    `selector` the lines that choose the kind of machine (or nothing: the cluster chooses).
+    `leader` is the host name of the rendezvous, `variable` a `NAME=VALUE` to set (or empty), and `selector` the node
+    selector lines (or empty: the cluster chooses).
     """
     return fill(
         POD_OF_GPUS,
@@ -67,7 +67,7 @@ def pod_of_gpus(machine: Machine, leader: str, variable: str, selector: str = ""
 
 
 def job_name(name: str) -> str:
-    """`name` as Slurm, Kubernetes and SkyPilot accept it: lower-case letters, digits, hyphens, at most 50 of them."""
+    """Return `name` in the form that Slurm, Kubernetes and SkyPilot accept: at most 50 of a-z, 0-9 and hyphens."""
     return re.sub(r"[^a-z0-9-]+", "-", name.lower())[:50].strip("-") or "plan"
 
 
@@ -199,4 +199,4 @@ KINDS: dict[str, tuple[Template, Callable[[Machine], str], str]] = {
     "xpk": (lambda m: XPK_TPU if m.tpu else XPK_GPU, lambda m: m.xpk, "xpk"),
     "skypilot": (lambda m: SKYPILOT, lambda m: "" if m.tpu else m.skypilot, "SkyPilot"),
 }
-"""The kinds of file: template, the machine's name there, and whose name it is."""
+"""The kinds of file: the template, the machine's name in that system, and the name of the system."""

@@ -1,4 +1,4 @@
-"""A plan's machines under the names that clusters of others give them."""
+"""Names of a plan's machines in GKE, xpk and SkyPilot."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from planc.ir.hardware import Cluster
 
 @dataclass(frozen=True)
 class Machine:
-    """Machines of a plan: how many, how they are put together, and what others call them; empty where they do not."""
+    """Machines of a plan: their number, topology, and names in other systems; empty if a system has none."""
 
     tpu: bool
     nodes: int
-    """Hosts in all."""
+    """Number of hosts."""
     slices: int
     hosts: int
-    """Hosts of one slice."""
+    """Hosts per slice."""
     devices: int
-    """Chips of one host."""
+    """Chips per host."""
     segment: int
-    """Hosts that share one NVLink domain and must be neighbours; 1 where a host is a domain of its own."""
+    """Hosts per NVLink domain, which must be adjacent; 1 if each host is its own domain."""
     topology: str
-    """Shape of a slice, `4x4`; empty for nodes."""
+    """Topology of a slice, such as `4x4`; empty for nodes."""
     gke: str
     """Value of GKE's accelerator label."""
     xpk: str
@@ -48,15 +48,15 @@ TPUS = {
     "v5p": ("tpu-v5p-slice", "v5p", 2),
     "v6e": ("tpu-v6e-slice", "v6e", 1),
 }
-"""Names of TPUs: GKE's accelerator label, xpk's prefix, and the cores of a chip that xpk's number counts."""
+"""Names of TPUs: GKE's accelerator label, xpk's prefix, and the cores per chip in xpk's number."""
 
 
 TRAYS = {"gb200": 4, "gb300": 4}
-"""GPUs of one host of a rack that NVLink joins as a whole (GB200 NVL72: 18 compute trays of 4 GPUs)."""
+"""GPUs per host of a rack that is one NVLink domain (GB200 NVL72: 18 compute trays of 4 GPUs)."""
 
 
 def machine_of(cluster: Cluster) -> Machine:
-    """The machines of `cluster`, one of a plan, with their names elsewhere."""
+    """Return the machines of a plan's `cluster`, with their names in other systems."""
     chips = prod(cluster.shape)
     if cluster.has_tpus:
         gke, prefix, cores = TPUS.get(cluster.chip.name, ("", "", 1))
