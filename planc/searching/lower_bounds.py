@@ -136,7 +136,7 @@ class Bounds:
         self._data: Computed[int, tuple[str, ...]] = Computed(self._data_axes)
 
     def sharded(self, point: Point) -> Sharded:
-        """Return the sharded plan of a point. Plans with the same sentences and the same axes in use share it."""
+        """Return the sharded plan of a `point`. Plans with the same sentences and the same axes in use share it."""
         plan = self.space.plan_of(point)
         return self._propagated(point, plan).resized(plan)
 
