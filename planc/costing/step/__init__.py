@@ -1,1 +1,1 @@
-"""The step: seconds of each section, rank and transfer, put together."""
+"""Step time: combine the seconds of sections, pipeline ranks and transfers."""

@@ -1,9 +1,9 @@
-"""The critical path of a step: the actions, one after the other, that its length is made of.
+"""The critical path of a step: the sequence of actions that determines its duration.
 
-An action waits for the one before it on its rank, and for the other rank's action whose result it uses. The longest
-path through that graph is the pipeline; what follows it on the critical rank (transfers that nothing hides, the update,
-offloading, the host) ends the step. A second saved on a part of the path is at most a second of the step; a second
-saved elsewhere is none. Found by networkx, which knows nothing of how `planc.pipeline` simulates.
+An action depends on the previous action of its rank and on the action of another rank whose result it uses. The longest
+path through this graph is the pipeline's time. The critical rank's work after the pipeline (exposed transfers, the
+optimizer update, offloading, the host) follows it. Saving a second on the path saves at most a second of the step;
+saving one elsewhere saves nothing. networkx finds the path, independently of the simulation in `planc.pipeline`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from planc.pipeline.split import action_lists
 from planc.pipeline.stage_times import StageTimes
 
 Node = tuple[int, int]
-"""Rank, and the place of an action in its list."""
+"""A rank, and the index of an action in its list."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,9 +69,9 @@ def _lists(costed: CostedPlan) -> Sequence[Sequence[Action]]:
 
 
 def longest_path(lists: Sequence[Sequence[Action]], times: StageTimes) -> list[tuple[str, int, int, float]]:
-    """The longest path through the actions of `lists`, one for each rank: (kind, rank, stage, seconds) of each.
+    """Return the (kind, rank, stage, seconds) of each action on the longest path through `lists`, one list per rank.
 
-    `times` has the seconds of one microbatch on each virtual stage. Two overlapped actions are one that takes the
+    `times` holds the seconds of one microbatch on each virtual stage. Two overlapped actions count as one with the
     seconds of both.
 
     >>> from planc.pipeline.stage_times import stage_times
@@ -105,7 +105,7 @@ def longest_path(lists: Sequence[Sequence[Action]], times: StageTimes) -> list[t
 
 
 def _ends(lists: Sequence[Sequence[Action]]) -> Iterator[tuple[tuple[bool, int, int], Node]]:
-    """Where each forward and each gradient of an input ends; an action that the next one overlaps ends with it."""
+    """Yield the node at which each forward and input gradient ends. An action overlapped by the next ends with it."""
     for rank, mine in enumerate(lists):
         for i, action in enumerate(mine):
             if action.kind != "backward_weight":
@@ -113,7 +113,7 @@ def _ends(lists: Sequence[Sequence[Action]]) -> Iterator[tuple[tuple[bool, int, 
 
 
 def _needed(action: Action) -> tuple[bool, int, int]:
-    """The action of another stage whose result this one uses."""
+    """The action of another stage on whose result this action depends."""
     if action.kind == "backward_weight":
         return False, -1, -1
     forward = action.kind == "forward"
@@ -121,6 +121,6 @@ def _needed(action: Action) -> tuple[bool, int, int]:
 
 
 def _seconds(mine: Sequence[Action], i: int, times: StageTimes) -> float:
-    """Seconds of an action: none of its own where the next one overlaps it, and then both there."""
+    """Seconds of an action. If the next action overlaps it, it takes 0 and the next takes the seconds of both."""
     own = 0.0 if mine[i].overlaps_next else times.of(mine[i])
     return own + (times.of(mine[i - 1]) if i and mine[i - 1].overlaps_next else 0.0)

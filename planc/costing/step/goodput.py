@@ -1,8 +1,8 @@
 """Goodput under failures: time lost to checkpoints, repeated work and restarts.
 
-Failures come at random, of chips and of links; each costs a restart, reading the last checkpoint, and the work since
-then. Checkpoints cost their writing and are as often as leaves the most time. Sources: the papers of Young 1974 and
-of Daly 2006, "A higher order estimate of the optimum checkpoint interval for restart dumps".
+Chips and links fail at random. A failure costs a restart, reading the last checkpoint, and the work since that
+checkpoint. The checkpoint interval is the one with the highest goodput. Sources: the papers of Young 1974 and of Daly
+2006, "A higher order estimate of the optimum checkpoint interval for restart dumps".
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ DAYS_PER_YEAR = 365.25
 LLAMA3_CHIPS, LLAMA3_DAYS, LLAMA3_FAILURES = 16_384, 54, 419
 """Unexpected interruptions of Llama 3 405B's pre-training (Llama team 2024, section 3.3.4)."""
 LLAMA3_NETWORK_FAILURES = 35
-"""Those of them by a switch or a cable of the network (table 5)."""
+"""Number of these interruptions caused by a network switch or cable (table 5)."""
 LLAMA3_STORAGE_BYTES_PER_S = 2e12
 """Sustained storage bandwidth of that cluster (section 3.3.1); bursts reach 7e12."""
 RESTART_S = 600.0
-"""Noticing, replacing a node and starting again. Llama 3 trained for more than 90 % of the time over 466
-interruptions in 54 days: at most 1,001 s each, of which some is work done again."""
+"""Seconds to detect a failure, replace a node and restart. Llama 3 trained for more than 90 % of the time over 466
+interruptions in 54 days: at most 1,001 s each, of which some is repeated work."""
 MOST = 700.0
-"""exp of more does not fit a float."""
+"""Largest argument of exp that does not overflow a float."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reliability:
-    """Reliability of a cluster: failure rate of one chip (whatever takes the job down with it), storage, restarts.
+    """Reliability of a cluster: failure rate of one chip (any failure that ends the job), storage, restarts.
 
-    `stall` is the share of a checkpoint's writing that training waits for: 1 when it is synchronous.
+    `stall` is the fraction of a checkpoint's write time that blocks training: 1 for synchronous checkpoints.
     """
 
     failures_per_chip_s: float = LLAMA3_FAILURES / (LLAMA3_CHIPS * LLAMA3_DAYS * HOURS_PER_DAY * S_PER_HOUR)
@@ -46,10 +46,10 @@ class Reliability:
 
 
 def goodput(plan: Plan, mfu: float, reliability: Reliability | None = None) -> Goodput:
-    """The goodput of `plan` at its best checkpoint interval, on all chips of its cluster.
+    """Return the goodput of `plan` at its best checkpoint interval, on all chips of its cluster.
 
-    `mfu` is the model FLOPs utilization of a step; `reliability` has failure rate, storage and restarts, by default
-    those of Llama 3's training. Rates of the hardware file come before it.
+    `mfu` is the model FLOPs utilization of a step. `reliability` holds failure rate, storage and restarts, by default
+    those of Llama 3's training. Rates in the hardware file take precedence over it.
 
     >>> found = goodput(plan, mfu=0.4)
     >>> f"{found.interruptions_per_day:.2f} a day, {found.runtime:.1%} of the time trains"  # 512 of 16,384 chips
@@ -75,10 +75,10 @@ def goodput(plan: Plan, mfu: float, reliability: Reliability | None = None) -> G
 
 
 def failures_per_day(plan: Plan, reliability: Reliability) -> dict[str, float]:
-    """Failures of the machine of `plan` that end a run, in a day, by component: `chips`, and links by their names.
+    """Return the expected failures per day of the machine of `plan`, by component: `chips`, and links by name.
 
-    A chip or a link fails as often as its hardware file says. A chip that has no rate there has that of `reliability`,
-    which is of all that fails; where links have rates, less the network's part of Llama 3's failures.
+    The hardware file gives the rates of chips and links. A chip without a rate there has that of `reliability`, which
+    covers all components; if links have rates, the network's share of Llama 3's failures is subtracted.
 
     >>> f"{failures_per_day(plan, Reliability())['chips']:.2f}"  # 512 chips x 419 / (16,384 x 54 days)
     '0.24'
@@ -93,7 +93,8 @@ def failures_per_day(plan: Plan, reliability: Reliability) -> dict[str, float]:
 
 
 def _failing_links(cluster: Cluster) -> dict[str, tuple[float, float]]:
-    """By name of a link whose failures the hardware file says: how many there are, and failures of one in a year."""
+    """Return, for each link type with a failure rate in the hardware file, the number of links and the failures of one
+    link per year."""
     if cluster.own_graph is None:
         link = cluster.link
         return {link.name: (_links(cluster), link.failures_per_year)} if link.failures_per_year else {}
@@ -111,7 +112,7 @@ def _failing_links(cluster: Cluster) -> dict[str, tuple[float, float]]:
 
 
 def _links(cluster: Cluster) -> float:
-    """Links of the chips of `cluster`: one of each in a node, those between neighbours in a torus."""
+    """Number of chip links of `cluster`: one per chip in a node, one per pair of neighbours in a torus."""
     if not cluster.is_torus:
         return cluster.chips
     slice_chips = cluster.chips // cluster.count
@@ -124,7 +125,7 @@ def _links(cluster: Cluster) -> float:
 
 
 def state_bytes(plan: Plan) -> float:
-    """Bytes of a checkpoint of `plan`: masters and the optimizer's moments, each once.
+    """Return the bytes of a checkpoint of `plan`: master parameters and optimizer moments, each once.
 
     >>> state_bytes(plan) == 12 * plan.model.parameters  # three fp32 numbers a parameter
     True
@@ -134,7 +135,7 @@ def state_bytes(plan: Plan) -> float:
 
 
 def useful_share(interval_s: float, stall_s: float, restart_s: float, between_s: float) -> float:
-    """Share of the wall time that trains, for random failures `between_s` apart on average (Daly 2006).
+    """Return the share of wall time spent training, with random failures every `between_s` on average (Daly 2006).
 
     Args:
         interval_s: seconds of training between two checkpoints.
@@ -142,8 +143,8 @@ def useful_share(interval_s: float, stall_s: float, restart_s: float, between_s:
         restart_s: seconds of a restart and of reading the last checkpoint.
         between_s: mean seconds between failures of the job, M.
 
-    An interval with its checkpoint is begun again, after a restart, until it passes without a failure; restarts fail
-    too. Expected time: M e^(R / M) (e^((interval + stall) / M) - 1).
+    A failure repeats the interval and its checkpoint after a restart, which can fail too. Expected time:
+    M e^(R / M) (e^((interval + stall) / M) - 1).
 
     >>> round(useful_share(interval_s=800.0, stall_s=30.0, restart_s=600.0, between_s=10_000.0), 3)
     0.871

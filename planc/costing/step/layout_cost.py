@@ -1,5 +1,5 @@
-"""The cost of a layout from seconds and bytes of its sections, for a search: the same transfers and ranks as in
-`planc.costing.step.step_time`, without rows."""
+"""The cost of a layout in a search, from the seconds and bytes of its sections. Transfers and ranks are the same as in
+`planc.costing.step.step_time`, without rows of a report."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from planc.sharding.stage_assignment import Division, microbatches_each
 
 @dataclass(frozen=True, slots=True)
 class StateSeconds:
-    """Seconds of what a step does with the state: its transfers, its update, and sums between pipeline ranks."""
+    """Seconds per step of transfers of state, the optimizer update, and gradient sums between pipeline ranks."""
 
     transfers: StateTransfers
     updates: dict[Sections, float]
@@ -63,12 +63,12 @@ class LayoutCost:
 
     @cached_property
     def timeline(self) -> Timeline:
-        """The pipeline, simulated."""
+        """Simulate the pipeline."""
         plan = self.plan
         return run_schedule(plan.split, plan.pipeline, plan.microbatches, self.work.times)
 
     def run(self) -> tuple[Step, float]:
-        """The step with its pipeline simulated, and the memory of the fullest device (GiB)."""
+        """Simulate the pipeline; return the step and its peak memory (GiB)."""
         step = step_of(self.plan, self.work, self.timeline.makespan_s)
         return step, self.memory_gib(self.timeline)
 

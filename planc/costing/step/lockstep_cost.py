@@ -1,8 +1,8 @@
 """Seconds of the stages of a pipeline in lockstep, whose ranks run one program.
 
-Every rank runs as many layers as the longest stage in each tick, the sections before and after the layers are shared
-by all ranks, and what a backward sends home is waited for in the tick: nothing is left in it to run beside. The
-formulas are derived in docs/reference/cost-model.md, "Pipelines in lockstep".
+In each tick every rank runs as many layers as the longest stage. All ranks share the sections before and after the
+layers. The tick waits for the gradients that a backward sends, as no other work can overlap with them. The formulas are
+derived in docs/reference/cost-model.md, "Pipelines in lockstep".
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ class LockstepCost:
         self._longest = max(stages, key=lambda v: plan.stages[v][1] - plan.stages[v][0])
 
     def sections(self, stage: int) -> dict[Section, int]:
-        """Layers of each kind that a rank runs for its virtual `stage`. In lockstep every stage takes as long as the
-        longest, so these are the longest stage's (docs/reference/cost-model.md, "Pipelines in lockstep")."""
+        """Return the layers of each kind that a rank runs for its virtual `stage`. In lockstep every stage takes as
+        long as the longest, so these are its layers (docs/reference/cost-model.md, "Pipelines in lockstep")."""
         assert stage < len(self._plan.stages)
         return {s: n for s, n in sections_of(self._plan, self._longest).items() if s in self._blocks}
 
     def load(self, rank: int) -> dict[Section, int]:
-        """Copies of each kind of block that pipeline rank `rank` runs for one microbatch. What lies before and after
-        the layers belongs to all ranks."""
+        """Return the copies of each kind of block that pipeline rank `rank` runs for one microbatch. All ranks share
+        the sections before and after the layers."""
         assert rank < self._plan.pipeline
         return {s: n * self.chunks for s, n in self.sections(0).items()}
 
     def replayed(self, rank: int) -> dict[Section, int]:
-        """Copies in the `load` of pipeline rank `rank` that the backward runs again."""
+        """Return the copies in the `load` of pipeline rank `rank` that the backward recomputes."""
         if self._plan.recompute.every == 1:
             return self.load(rank)
         return {s: n for s, n in replayed_copies(self._plan, rank).items() if s in self._blocks}
 
     def useful(self, transfers: Sequence[Transfer]) -> list[Transfer]:
-        """The `transfers` with the calls of microbatches alone: those of ticks in which a rank has none are in the
-        time that it waits (docs/reference/cost-model.md, "Pipelines in lockstep")."""
+        """Return `transfers` with only the calls for microbatches. Calls in ticks without a microbatch are part of the
+        rank's idle time (docs/reference/cost-model.md, "Pipelines in lockstep")."""
         ranks = self._plan.pipeline
         each = self.chunks * self._plan.microbatches
         share = each / (each + ranks - 1)
@@ -59,12 +59,13 @@ class LockstepCost:
     def stage_costs(
         self, stages: Mapping[int, StageCost], sections: Mapping[Section, SectionTime], send_s: float
     ) -> list[StageCost]:
-        """Seconds of one microbatch on each virtual stage (docs/reference/cost-model.md, "Pipelines in lockstep").
+        """Return the seconds of one microbatch on each virtual stage (docs/reference/cost-model.md, "Pipelines in
+        lockstep").
 
         Args:
             stages: seconds of the layers of each virtual stage.
             sections: seconds of compute of one copy of each section.
-            send_s: seconds in which a stage sends a microbatch to the next.
+            send_s: seconds to send a microbatch from one stage to the next.
         """
         tick = _sum([stages[self._longest], StageCost(exposed_backward_s=send_s)])
         ends = [_compute(sections[s]) for s in ("first", "last") if s in sections]

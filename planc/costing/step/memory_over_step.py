@@ -1,8 +1,9 @@
-"""Bytes of a rank over the simulated step: what stays, what comes with each forward and goes with its backward.
+"""Memory of a rank over the simulated step: persistent state, and the activations of each microbatch.
 
-State and communicators stay. Gradients and buffers are there at their largest throughout, or, where the optimizer's
-update is the fullest moment, after the last microbatch. A microbatch's activations come at the end of its forward and
-go at the end of its backward, in such amounts that the fullest moment has the bytes of the report.
+State and communicators are allocated for the whole step. Gradients and buffers count with their largest size for the
+whole step, or after the last microbatch if memory peaks in the optimizer update. A microbatch's activations are
+allocated at the end of its forward and freed at the end of its backward. They are scaled so that the peak equals the
+report's.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from planc.pipeline.simulate import ActionSpan
 from planc.sharding.stage_assignment import sections_of
 
 STEADY = ("params", "optimizer", "comm_buffers")
-"""Parts of the report's memory that are there throughout the step."""
+"""Parts of the report's memory that are allocated for the whole step."""
 WORKING = ("grads", "buffers")
 
 
@@ -35,8 +36,8 @@ class HeldBytes(NamedTuple):
 
 
 def held_over_step(costed: CostedPlan, spans: Sequence[ActionSpan]) -> list[HeldBytes]:
-    """Everything that ranks hold over the step of `costed`, whose actions are `spans`. The most that a rank holds at a
-    time is its stage's total in the report, less the reserve.
+    """Return all allocations over the step of `costed`, whose actions are `spans`. The peak of a rank is its stage's
+    total in the report, less the reserve.
 
     >>> from planc.pipeline.simulate import action_spans
     >>> from planc.pipeline.split import action_lists
@@ -55,7 +56,7 @@ def held_over_step(costed: CostedPlan, spans: Sequence[ActionSpan]) -> list[Held
 
 
 def held_by_rank(costed: CostedPlan, rank: int, spans: Sequence[ActionSpan], end_s: float) -> list[HeldBytes]:
-    """Everything that one `rank` holds over the step of `costed`.
+    """Return all allocations of one `rank` over the step of `costed`.
 
     Args:
         costed: the plan and its memory by stage.
@@ -86,7 +87,7 @@ def held_by_rank(costed: CostedPlan, rank: int, spans: Sequence[ActionSpan], end
 
 
 def _activations(costed: CostedPlan, rank: int, spans: Sequence[ActionSpan]) -> list[HeldBytes]:
-    """Activations of every microbatch on every stage of a rank, as its layers save them."""
+    """Activations that the layers of a rank save, for every microbatch and stage."""
     plan, saved = costed.sharded.plan, saved_by_section(costed.sharded)
     ends = {
         (s.action.stage, s.action.microbatch): s.end_s
@@ -106,9 +107,9 @@ def _most(held: Sequence[HeldBytes]) -> float:
 
 
 def sizes_over_time(held: Iterable[HeldBytes]) -> list[tuple[float, float]]:
-    """Seconds of each change of what is `held`, with the bytes that there are from then on, in order of time.
+    """Return the times (s) at which the bytes `held` change, each with the bytes after the change, in order of time.
 
-    Bytes that go at a moment make room for those that come then.
+    At equal times, bytes are freed before others are allocated.
 
     >>> sizes_over_time([Held(0, "activations", 10.0, 1.0, 3.0), Held(0, "activations", 5.0, 3.0, None)])
     [(1.0, 10.0), (3.0, 0.0), (3.0, 5.0)]

@@ -1,8 +1,8 @@
-"""A predicted memory snapshot in the form of `torch.cuda.memory._snapshot`, for torch's own memory viewer.
+"""A predicted memory snapshot in the format of `torch.cuda.memory._snapshot`, for torch's own memory viewer.
 
-A pickle of plain dictionaries (torch/cuda/_memory_viz.py and torch/utils/viz/MemoryViz.js read it): a device for each
-pipeline rank, an allocation for each part of its memory and for the activations of each microbatch. Where a measured
-snapshot has stack frames there are the part, and the sentence of the plan that it comes from.
+It is a pickle of plain dictionaries, which torch/cuda/_memory_viz.py and torch/utils/viz/MemoryViz.js read: a device
+for each pipeline rank, and an allocation for each part of its memory and for the activations of each microbatch. In
+place of stack frames it has the part and the plan's sentence that causes it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from planc.pipeline.simulate import action_spans
 from planc.pipeline.split import action_lists
 
 ALIGNED_BYTES = 512
-"""Allocations of torch begin at multiples of it."""
+"""Alignment of torch's allocations."""
 US_PER_S = 1e6
 BASE = 0x7F0000000000
-"""Address of the first allocation of a device."""
+"""Address of a device's first allocation."""
 
 
 def memory_snapshot(costed: CostedPlan) -> dict[str, Any]:
-    """The snapshot of one step of `costed`: what is allocated and freed on each rank, and what is there at the end."""
+    """Return the snapshot of one step of `costed`: allocations and frees of each rank, and what remains at the end."""
     plan = costed.sharded.plan
     held = held_over_step(
         costed, action_spans(action_lists(costed.timed.split, plan.pipeline, plan.microbatches), costed.timed.times)
@@ -40,7 +40,7 @@ def memory_snapshot(costed: CostedPlan) -> dict[str, Any]:
 
 
 def pickled(snapshot: dict[str, Any]) -> bytes:
-    """The bytes of the file of `snapshot` that the viewer opens."""
+    """Return `snapshot` as the bytes of a file that the viewer opens."""
     return pickle.dumps(snapshot, protocol=4)
 
 
@@ -54,7 +54,7 @@ class _Block(NamedTuple):
 
 
 def _blocks(plan: Plan, held: list[HeldBytes]) -> list[_Block]:
-    """Allocations in order of time, each behind the one before: addresses are not used again."""
+    """Allocations in order of time, each after the previous one in memory: addresses are not reused."""
     found, address = [], BASE
     for one in sorted(held, key=lambda h: h.start_s):
         size = max(ALIGNED_BYTES, round(one.size_bytes / ALIGNED_BYTES) * ALIGNED_BYTES)
@@ -64,7 +64,7 @@ def _blocks(plan: Plan, held: list[HeldBytes]) -> list[_Block]:
 
 
 def _segment(device: int, blocks: list[_Block]) -> dict[str, Any]:
-    """One segment that holds every block of a device; those that are there at the end are allocated."""
+    """One segment with every block of a device. Blocks that remain at the end are marked as allocated."""
     total, left = sum(b.size for b in blocks), sum(b.size for b in blocks if b.held.end_s is None)
     return {
         "device": device,
@@ -92,7 +92,7 @@ def _segment(device: int, blocks: list[_Block]) -> dict[str, Any]:
 
 
 def _trace(blocks: list[_Block]) -> list[dict[str, Any]]:
-    """Events in order of time; what goes at a moment goes before what comes then."""
+    """Events in order of time. At equal times, frees come before allocations."""
     events: list[tuple[float, int, dict[str, Any]]] = []
     for b in blocks:
         events.append((b.held.start_s, 1, _event("alloc", b, b.held.start_s)))
@@ -114,7 +114,7 @@ def _event(action: str, block: _Block, at_s: float) -> dict[str, Any]:
 
 
 def _frames(plan: Plan, held: HeldBytes) -> list[dict[str, Any]]:
-    """The part, the sentence that it comes from, and the plan, innermost first."""
+    """The part, the sentence that causes it, and the plan, innermost first."""
     cause = _cause(plan, held.part)
     of = f" of microbatch {held.microbatch}, stage {held.stage}" if held.microbatch is not None else ""
     file = cause.span.file if cause is not None else f"{plan.name}.plan"
@@ -126,7 +126,7 @@ def _frames(plan: Plan, held: HeldBytes) -> list[dict[str, Any]]:
 
 
 def _cause(plan: Plan, part: str) -> Cause | None:
-    """The sentence that decides how much of a part there is."""
+    """The sentence that determines the size of a part."""
     stored = next((s.cause for s in plan.stores if s.noun == part), None)
     if part == "activations":
         return plan.recompute.cause or plan.batch.cause

@@ -1,4 +1,4 @@
-"""Seconds on the way between a device and its host's memory, for what an `offload` sentence names."""
+"""Seconds of transfers between a device and its host's memory, for the state and tensors of `offload` sentences."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ STATE: tuple[Noun, ...] = ("params", "optimizer")
 
 
 def offload_s(sharded: Sharded, rank: int, passes_s: float) -> float:
-    """Exposed seconds of one optimizer step on pipeline rank `rank` for what `offload` sentences keep in the host's
-    memory.
+    """Return the exposed seconds of a step's transfers to and from host memory on pipeline rank `rank`.
 
-    State goes in and out once a step, around the optimizer, with nothing to hide it; parameters on TPUs come in twice,
-    for the copy that is computed with and for the update. A saved tensor leaves in the forward and comes back in the
-    backward, both beside compute and the waits for other devices (`passes_s` of both in a step), during which the link
-    to the host is free; in planc's own programs for torch the compute waits for both copies, as
-    `torch.autograd.graph.save_on_cpu` makes them on its stream.
+    State is copied in and out once a step, around the optimizer update, fully exposed. On TPUs parameters are copied in
+    twice: for the compute copy and for the update. A saved tensor is copied out in the forward, and back in the
+    backward. Both copies overlap with compute and with waits for other devices, together `passes_s` seconds in a step.
+    In planc's own programs for torch, compute waits for both copies, since `torch.autograd.graph.save_on_cpu` runs on
+    its stream.
 
     >>> offload_s(sharded, 0, passes_s=6.0)  # the plan offloads nothing
     0.0
@@ -40,7 +39,7 @@ def offload_s(sharded: Sharded, rank: int, passes_s: float) -> float:
 
 
 def state_bytes(sharded: Sharded, rank: int) -> float:
-    """Bytes of the state of pipeline rank `rank` in host memory: the optimizer's moments, the masters.
+    """Return the bytes of state of pipeline rank `rank` in host memory: optimizer moments and master parameters.
 
     >>> state_bytes(sharded, 0)  # the plan offloads nothing
     0.0
@@ -49,7 +48,7 @@ def state_bytes(sharded: Sharded, rank: int) -> float:
 
 
 def transferred_state_bytes(sharded: Sharded, rank: int) -> float:
-    """Bytes of the state of pipeline rank `rank` that go from and to host memory in a step.
+    """Return the bytes of state of pipeline rank `rank` that are copied to and from host memory in a step.
 
     >>> transferred_state_bytes(sharded, 0)  # the plan offloads nothing
     0.0
@@ -60,7 +59,7 @@ def transferred_state_bytes(sharded: Sharded, rank: int) -> float:
 
 
 def _bytes_of(sharded: Sharded, rank: int, noun: Noun) -> float:
-    """Bytes of a `noun` of pipeline rank `rank` where it rests: masters, or both moments."""
+    """Bytes of the stored masters or of both moments (`noun`) of pipeline rank `rank`."""
     plan, total = sharded.plan, 0.0
     sections = sections_on(plan, rank)
     for p in sharded.params:
@@ -72,8 +71,8 @@ def _bytes_of(sharded: Sharded, rank: int, noun: Noun) -> float:
 
 
 def saved_bytes(sharded: Sharded, rank: int) -> float:
-    """Bytes of the saved tensors that leave a device of pipeline rank `rank` for its host, for one microbatch, as
-    `torch.autograd.graph.save_on_cpu` sends them.
+    """Return the bytes of saved tensors that a device of pipeline rank `rank` copies to its host for one microbatch, as
+    `torch.autograd.graph.save_on_cpu` does.
 
     >>> saved_bytes(sharded, 0)  # the plan offloads nothing
     0.0
@@ -88,10 +87,10 @@ def saved_bytes(sharded: Sharded, rank: int) -> float:
 
 
 def saved_tensor_bytes(sharded: Sharded, tensor: str, section: str) -> float:
-    """Bytes on one device of `tensor` that a `section` saves for one microbatch, in each layout that an op needs it in
-    later.
+    """Return the bytes of `tensor` that a `section` saves on one device for one microbatch, in every layout that is
+    needed later.
 
-    It is needed by the ops that save it; if none does, to run others again that take it.
+    The ops that save the tensor need it. If no op saves it, the recomputed ops that read it do.
 
     >>> product = ops["ffn.down"].op.inputs[0]
     >>> saved_tensor_bytes(sharded, product, "block") == 2 * 8192 * 28672 / 8  # bf16, over tp 8
@@ -102,7 +101,7 @@ def saved_tensor_bytes(sharded: Sharded, tensor: str, section: str) -> float:
 
 @cached_on(lambda sharded, tensor, section: (sharded.layout_cache, (tensor, section)))
 def _saved_layouts(sharded: Sharded, tensor: str, section: str) -> list[Layout]:
-    """The layouts in which a tensor is kept, each once."""
+    """The distinct layouts in which a tensor is saved."""
     dims = sharded.model.tensor[tensor].dims
     ops = sharded.ops[section]
     later = [o for o in ops if tensor in o.op.saves] or [o for o in ops if tensor in o.op.inputs]
@@ -112,13 +111,13 @@ def _saved_layouts(sharded: Sharded, tensor: str, section: str) -> list[Layout]:
 
 
 def _saves_divided(sharded: Sharded, o: OpSharding) -> bool:
-    """True if op `o` keeps its input as it was before it was gathered: not an expert's product, whose input the
-    dispatcher gathers before it, and which knows no other."""
+    """True if op `o` saves its input before it is gathered. An expert's matmul does not, because the dispatcher gathers
+    its input."""
     policy, params = sharded.stack.policy, sharded.model.param
     shared = policy.shared_beside_dispatch and "shared_ffn" in {d for p in o.op.params for d in params[p].dims}
     return policy.saves_divided and o.op.region != EXPERTS and not shared
 
 
 def _before_gather(o: OpSharding, tensor: str) -> Layout | None:
-    """The layout of `tensor` before it was brought to the one that `o` takes; None where it was so already."""
+    """The layout of `tensor` before it was redistributed for `o`; None if it was not redistributed."""
     return next((m.before for m in o.redistributions if m is not None and m.tensor == tensor), None)

@@ -28,10 +28,10 @@ T = TypeVar("T")
 
 
 def update_seconds(sharded: Sharded) -> dict[Sections, float]:
-    """Seconds of updating one copy of all parameters that the same sections of `sharded` use, on one device.
+    """Return the seconds to update one copy of the parameters on a device, by the sections of `sharded` that use them.
 
-    AdamW is bound by memory: each stored byte of the master passes `OPTIMIZER_PASSES` times through it. Muon moves less
-    and makes its Newton-Schulz iteration in fp32, of whole matrices on every device as planc's torch runtime does.
+    AdamW is memory bound: it reads or writes each stored byte of the master `OPTIMIZER_PASSES` times. Muon transfers
+    less, and runs its Newton-Schulz iteration in fp32 on whole matrices on every device, as planc's torch runtime does.
     Sources: Loshchilov and Hutter 2019, algorithm 2; Jordan et al. 2024.
 
     >>> f"{update_seconds(sharded)[('block',)] * 1e6:.0f} us"  # 7 x 4 bytes of 856 million parameters / 128 devices
@@ -45,7 +45,7 @@ def update_seconds(sharded: Sharded) -> dict[Sections, float]:
 
 
 def _update_bytes(sharded: Sharded, p: ParamSharding) -> float:
-    """Bytes that one update reads and writes of a parameter's state on a device."""
+    """Bytes of a parameter's state that one update reads and writes on a device."""
     plan = sharded.plan
     if p.param.frozen:
         return 0.0
@@ -56,19 +56,19 @@ def _update_bytes(sharded: Sharded, p: ParamSharding) -> float:
 
 
 def _orthogonal_s(plan: Plan, p: ParamSharding) -> float:
-    """Seconds of the Newton-Schulz iteration of a parameter; 0 where AdamW updates it."""
+    """Seconds of the Newton-Schulz iteration of a parameter; 0 if AdamW updates it."""
     if moments_of(plan, p.param.name) != 1:
         return 0.0
     return newton_schulz_flops(plan.model.shape(p.param)) * dtype_s_per_flop(plan.cluster.chip, "fp32")
 
 
 def optimizer_s(updates: Mapping[Sections, float], load: Mapping[Section, int], blocks: Container[Section]) -> float:
-    """Seconds of the optimizer's update on a rank.
+    """Return the seconds of the optimizer update on a rank.
 
     Args:
-        updates: seconds of one copy, as `update_seconds` gives them.
+        updates: seconds of one copy, as `update_seconds` returns them.
         load: copies of each section on the rank.
-        blocks: the sections that are kinds of block; a parameter of the ends lies on a rank at most once.
+        blocks: the sections that are kinds of block; a rank has a parameter of other sections at most once.
 
     >>> optimizer_s({("block",): 0.25, ("first", "last"): 0.5}, {"first": 1, "block": 4, "last": 1}, {"block"})
     1.5
@@ -79,9 +79,9 @@ def optimizer_s(updates: Mapping[Sections, float], load: Mapping[Section, int], 
 def held_by(
     load: Mapping[Section, int], by_use: Mapping[Sections, T], blocks: Container[Section]
 ) -> list[tuple[int, T]]:
-    """The entries of `by_use` whose sections lie on a rank with this `load`, each with its number of copies there.
+    """Return the entries of `by_use` whose sections a rank with this `load` holds, each with its number of copies.
 
-    `blocks` are the sections that are kinds of block; a parameter of the ends lies on a rank at most once.
+    `blocks` are the sections that are kinds of block; a rank has a parameter of other sections at most once.
 
     >>> held_by({"first": 1, "block": 4}, {("block",): "a layer", ("last",): "the head"}, {"block"})
     [(4, 'a layer')]
@@ -91,7 +91,7 @@ def held_by(
 
 
 def by_sections(sharded: Sharded) -> dict[Sections, list[ParamSharding]]:
-    """The parameters of `sharded`'s plan, by the sections that use them."""
+    """Group the parameters of `sharded`'s plan by the sections that use them."""
     found: dict[Sections, list[ParamSharding]] = {}
     for p in sharded.params:
         found.setdefault(tuple(p.param.sections), []).append(p)

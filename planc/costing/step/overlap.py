@@ -1,9 +1,9 @@
-"""Overlap: the seconds of a transfer that compute does not hide.
+"""Overlap of communication with compute: the exposed seconds of a transfer, which compute does not hide.
 
-Collectives of activations wait for their data and are exposed whole, but for the few that run beside compute.
-Gathers of parameters hide behind the part of the forward that those leave free, reductions of gradients behind the part
-of the backward that its own gathers leave free too: a second of compute hides one second. What does not fit there is
-exposed. Transfers once a step hide behind one microbatch.
+Most activation collectives are fully exposed, because the next op needs their result. A few overlap with compute.
+Parameter gathers overlap with the remaining compute of the forward. Gradient reductions overlap with the compute of the
+backward that its parameter gathers leave. A second of compute hides one second of transfer, and the rest is exposed.
+Transfers that run once a step overlap with one microbatch.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from planc.sharding.recompute import replay
 def exposed_activations(
     sharded: Sharded, section: Section, phase: ActivationPhase, transfers: Sequence[Transfer]
 ) -> tuple[list[float], float]:
-    """Exposed seconds of each of these transfers, launches included, of one copy of a section and one microbatch; and
+    """Return the exposed seconds of each transfer, launches included, for one copy of a section and one microbatch, and
     the seconds of compute that hide the rest.
 
-    Most are waited for. Some run beside compute: the rings of context parallelism beside attention, and what an
-    `overlap` sentence names. `dual_batch` runs one microbatch's transfers beside another's compute (DeepSeek-V3 report,
-    section 3.2.2); `weight_gradients` the sums of inputs' gradients beside the products that make the weights'
-    gradients; other methods run transfers beside the matmuls that make or take what is moved.
+    Most transfers are exposed. The rings of context parallelism overlap with attention, and `overlap` sentences name
+    other overlaps. `dual_batch` overlaps one microbatch's transfers with another's compute (DeepSeek-V3 report, section
+    3.2.2). `weight_gradients` overlaps reductions of input gradients with the matmuls of weight gradients. Other
+    methods overlap a transfer with the matmuls that produce or consume its data.
 
     Args:
         sharded: the plan with its layouts.
-        section: the section whose activations move.
+        section: the section whose activations are transferred.
         phase: forward, recompute or backward.
         transfers: the transfers of one copy of the section in that phase.
 
@@ -62,8 +62,8 @@ def exposed_activations(
 
 
 def waited(transfers: Sequence[Transfer], exposed: Sequence[float]) -> LinkSeconds:
-    """The part of `transfers` of activations that a step waits for, from their `exposed` seconds: launches left out,
-    and what happens once a step."""
+    """Return the exposed part of activation `transfers`, from their `exposed` seconds, without launches and without
+    transfers that run once a step."""
     found = []
     for t, seconds in zip(transfers, exposed, strict=True):
         if t.links.total_s and t.per == "microbatch":
@@ -72,17 +72,17 @@ def waited(transfers: Sequence[Transfer], exposed: Sequence[float]) -> LinkSecon
 
 
 WEIGHTS = "weights"
-"""Compute of the products that make the weights' gradients, beside kinds of op."""
+"""Key of the compute of weight gradients, among the kinds of op."""
 HOST = "host"
-"""Seconds in which a device waits for its host: everything runs beside them."""
+"""Key of the seconds in which a device waits for its host. All transfers overlap with them."""
 NARROW_FIRST = (("attention",), (WEIGHTS,), ("matmul", WEIGHTS), ())
-"""Kinds of compute beside which some transfers run; () is all. Those that have few take theirs first."""
+"""Kinds of compute with which transfers may overlap; () means all kinds. The most restricted transfers come first."""
 
 
 def _windows(
     sharded: Sharded, phase: ActivationPhase, transfers: Sequence[Transfer]
 ) -> Iterator[tuple[list[int], tuple[str, ...], float]]:
-    """Transfers that run beside compute: their positions, the kinds of op beside them (none: all), the contention."""
+    """Yield transfers that overlap with compute: their positions, the kinds of op (empty: all), the contention."""
     plan, chip = sharded.plan, sharded.plan.cluster.chip
     rings = [i for i, t in enumerate(transfers) if t.op == "send_recv"]
     if rings:
@@ -99,7 +99,7 @@ def _windows(
 
 
 def _free(sharded: Sharded, section: Section, phase: ActivationPhase) -> dict[str, float]:
-    """Seconds of one copy's compute by kind of op, in one phase: of the ops that run in it."""
+    """Compute seconds of one copy in one phase, by kind of op."""
     chip, free = sharded.plan.cluster.chip, dict[str, float]()
     seconds = ops_s(sharded, section, chip, backward=phase == "backward")
     if phase == "recompute":
@@ -118,7 +118,7 @@ def _free(sharded: Sharded, section: Section, phase: ActivationPhase) -> dict[st
 
 
 def _take(free: dict[str, float], kinds: tuple[str, ...], wanted_s: float) -> float:
-    """Take up to so many seconds of these kinds of compute from those that are `free`; returns how many."""
+    """Take up to `wanted_s` seconds of these kinds of compute from `free`; return the seconds taken."""
     left_s = wanted_s
     for kind in free:
         if not kinds or kind in kinds or kind == HOST:
@@ -129,28 +129,28 @@ def _take(free: dict[str, float], kinds: tuple[str, ...], wanted_s: float) -> fl
 
 
 DUAL_BATCH_CORES = 20
-"""Cores that two microbatches' transfers keep from compute (DeepSeek-V3 report, section 3.2.2)."""
+"""Cores used by the transfers of two microbatches instead of compute (DeepSeek-V3 report, section 3.2.2)."""
 
 
 class WindowTotals(dict[str, tuple[float, float]]):
-    """Transfers that share one overlap window, by phase: seconds of all calls, and calls of the most frequent one."""
+    """Transfers of one overlap window, by phase: seconds of all calls, and calls of the most frequent transfer."""
 
     def add(self, phase: str, seconds: float, calls: float) -> None:
-        """Add transfers of a `phase`: their `seconds` together, and the `calls` of the most frequent one."""
+        """Add transfers of a `phase`: their total `seconds`, and the `calls` of the most frequent one."""
         sum_s, most = self.get(phase, (0.0, 0.0))
         self[phase] = sum_s + seconds, max(most, calls)
 
 
 def exposed_share(totals: WindowTotals, cover_s: float, contention: float) -> tuple[float, float]:
-    """Share of each transfer of an overlap window that is exposed, and the compute time left for the next window (s).
+    """Return the exposed share of each transfer in an overlap window, and the compute left for the next window (s).
 
     Args:
         totals: transfers of the window by phase, in seconds and calls.
-        cover_s: seconds of compute that may run beside them.
-        contention: share by which a transfer slows the compute beside it (NCCL's kernels take cores).
+        cover_s: seconds of compute that can overlap with them.
+        contention: share by which a transfer slows overlapped compute (NCCL's kernels use cores).
 
-    Transfers run one after the other on the same links. What does not fit is exposed, and always one call of
-    each phase: the first gather has no compute before it, the last reduction none after it.
+    Transfers share links and run in sequence. One call of each phase is always exposed: there is no compute before the
+    first gather, and none after the last reduction.
 
     >>> totals = WindowTotals(forward=(1.0, 10), backward=(1.0, 10))  # 2 s of transfers, ten calls each way
     >>> exposed_share(totals, cover_s=5.0, contention=0.0)  # all hides but two calls of 0.1 s
@@ -167,7 +167,7 @@ def exposed_share(totals: WindowTotals, cover_s: float, contention: float) -> tu
 
 
 def slowed_share(share: float, contention: float) -> float:
-    """Share of a transfer that lengthens the step when `share` of it is exposed and the rest slows compute down.
+    """Return the share of a transfer that lengthens the step if `share` is exposed and the rest slows compute.
 
     >>> slowed_share(0.25, contention=0.1)  # a quarter, and a tenth of the other three
     0.325

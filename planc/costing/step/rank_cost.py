@@ -1,7 +1,7 @@
-"""The cost of one pipeline rank: transfers and compute in, exposed seconds out. Every step time is made of it.
+"""The cost of one pipeline rank: exposed seconds of its transfers of state, given its transfers and compute.
 
-`planc check` and `planc cost` come here with the transfers of rows (a plan's own, or those that a target makes of
-them), `planc search` with transfers of propagation; the seconds are the same.
+`planc check` and `planc cost` use the transfers of report rows (the plan's or a target's), `planc search` those of
+propagation. The seconds are the same.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from planc.ir.collective import Per
 from planc.ir.model import Section
 
 Load = Mapping[Section, int]
-"""Copies of each section, on a rank or a stage."""
+"""Number of copies of each section on a rank or a stage."""
 
 
 class RankCost:
-    """Seconds of one pipeline rank beside its compute: its transfers of state, as far as compute does not hide them."""
+    """Exposed seconds of one pipeline rank's transfers of state."""
 
     def __init__(self, load: Load, times: int, contention: float) -> None:
         self.load, self.times, self.contention = load, times, contention
         self.exposed: dict[Section, list[float]] = {s: [0.0, 0.0] for s in load}
-        """Exposed seconds of one copy of a section and one microbatch: forward, and all the rest."""
+        """Exposed seconds of one copy of a section for one microbatch: forward, and everything else."""
         self.after_s = 0.0
-        """Exposed seconds once a step, beside the microbatches."""
+        """Exposed seconds once a step, outside the microbatches."""
         self.shares: dict[tuple[Per, bool], float] = {}
-        """Share of its transfers that each overlap window exposes: per microbatch or step, forward or not."""
+        """Exposed share of the transfers of each overlap window: per microbatch or step, forward or not."""
 
     def hide(
         self,
@@ -41,16 +41,16 @@ class RankCost:
         waits: LinkSeconds,
         more: TransferGroup | None = None,
     ) -> tuple[float, LinkSeconds]:
-        """Add the exposed seconds of the transfers of one window; returns what is left to overlap with: compute time
-        (s), and transfers of activations.
+        """Add the exposed seconds of one window's transfers. Return the compute (s) and the activation transfers that
+        remain to overlap with.
 
         Args:
             per: microbatch or step, the window's period.
-            backward: true for the window of the backward and all after it.
+            backward: true for the window of the backward and everything after it.
             groups: transfers of state that share the window.
-            cover_s: seconds of compute that may run beside them.
-            waits: transfers of activations beside which they run where links are free.
-            more: one group more, of gradients that ranks of the pipeline sum.
+            cover_s: seconds of compute that can overlap with them.
+            waits: exposed activation transfers, beside which state transfers use free links.
+            more: an additional group: gradients that pipeline ranks sum.
         """
         if more is not None:
             groups = (*groups, more)
@@ -77,8 +77,8 @@ class RankCost:
         return left_s, waits
 
     def exposed_s(self, transfer: Transfer, waits: bool) -> float:
-        """Exposed seconds a step of a `transfer` of state or of a scalar on this rank; nothing hides one that
-        `waits`."""
+        """Return the exposed seconds per step of a `transfer` of state or of a scalar on this rank. A transfer that
+        `waits` is fully exposed."""
         t = transfer
         n = t.calls * (1 if t.section == STEP else self.load[t.section]) * (self.times if t.per == "microbatch" else 1)
         hides = t.carries in ("param", "grad") and not waits
@@ -89,8 +89,8 @@ class RankCost:
 def _hidden(
     groups: Sequence[tuple[TransferGroup, int]], cover_s: float, waits: LinkSeconds
 ) -> tuple[float, LinkSeconds]:
-    """Seconds of transfers of state, so many times each of `groups`, that run beside those of activations, on links
-    that are free; and the part of the latter that is left."""
+    """Return the seconds of state transfers hidden beside activation transfers on free links, and the activation
+    transfers that remain. Each of `groups` has its number of repetitions."""
     if not waits.total_s:
         return 0.0, waits
     state = summed(g.links.times(n) for g, n in groups if not g.waits)
@@ -110,16 +110,16 @@ def rank_cost(
     contention: float,
     shared: TransferGroup | None = None,
 ) -> RankCost:
-    """Exposed seconds of a rank's transfers of state.
+    """Return the exposed seconds of a rank's transfers of state.
 
     Args:
         load: copies of each section on the rank.
-        replayed: copies of each section there that the backward runs again.
-        times: microbatches of a step that the rank runs on each of its stages.
+        replayed: copies of each section on the rank that the backward recomputes.
+        times: microbatches per step that the rank runs on each of its stages.
         compute: seconds of one copy of each section for one microbatch.
         transfers: transfers of state of one copy of each section.
-        contention: share by which a transfer slows the compute beside it.
-        shared: gradients that are summed between ranks of the pipeline, where `transfers` does not hold them.
+        contention: share by which a transfer slows overlapped compute.
+        shared: gradients that pipeline ranks sum, if they are not part of `transfers`.
     """
     cost = RankCost(load, times, contention)
     cost.after_s = transfers.after_s

@@ -1,7 +1,7 @@
-"""Seconds and bytes of one copy of each section of a model: what the cost of every layout is put together from.
+"""Seconds and bytes of one copy of each section of a model. The cost of every layout is computed from them.
 
-What a copy computes and saves depends on the axes inside a data-parallel rank; what it stores and transfers for that,
-on where state lies. A search costs thousands of layouts that share most of both.
+The compute and saved activations of a copy depend on the axes inside a data-parallel rank. Its state and the transfers
+of that state depend on where state is stored. The thousands of layouts of a search share most of both.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from planc.sharding.stage_assignment import copies_in
 class SectionSeconds:
     """Seconds of one copy of a section for one microbatch: compute, and exposed transfers of activations.
 
-    `exposed_recompute_s` is of a copy that the backward runs again.
+    `exposed_recompute_s` applies to a copy that the backward recomputes.
     """
 
     time: SectionTime
@@ -39,11 +39,11 @@ class SectionSeconds:
     exposed_backward_s: float
     exposed_recompute_s: float
     backward_compute_s: float
-    """Compute of the backward, with what it runs again: transfers of state hide behind it."""
+    """Compute of the backward and its recompute, with which transfers of state overlap."""
     hidden: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    """Compute of forward, recompute and backward that hides transfers of activations, and no others."""
+    """Compute of forward, recompute and backward that hides only transfers of activations."""
     waits: tuple[LinkSeconds, LinkSeconds, LinkSeconds] = (NOTHING, NOTHING, NOTHING)
-    """Transfers that forward, recompute and backward wait for, without launches, on machines that are graphs."""
+    """Exposed transfers of forward, recompute and backward, without launches, on machines described as graphs."""
 
 
 def section_seconds(
@@ -51,8 +51,8 @@ def section_seconds(
     exposed: Mapping[ActivationPhase, tuple[Iterable[float], float]],
     waits: Mapping[ActivationPhase, LinkSeconds],
 ) -> SectionSeconds:
-    """Compute seconds of a section (`time`) with the exposed seconds of its transfers of activations, by phase, and
-    those that hide the rest (`exposed`), and the links of those that it waits for (`waits`)."""
+    """Combine the compute seconds of a section (`time`) with its activation transfers by phase: their exposed seconds
+    and the compute that hides the rest (`exposed`), and the link seconds of those it waits for (`waits`)."""
     forward_s, recompute_s, backward_s = (sum(exposed[phase][0]) for phase in PHASES)
     hidden = exposed["forward"][1], exposed["recompute"][1], exposed["backward"][1]
     on_links = waits["forward"], waits["recompute"], waits["backward"]
@@ -62,14 +62,14 @@ def section_seconds(
 
 @dataclass(frozen=True, slots=True)
 class MicrobatchSeconds:
-    """Seconds of one microbatch: of one copy of each section, and of what lower bounds need of all together."""
+    """Seconds of one microbatch for one copy of each section, and totals for lower bounds."""
 
     sections: dict[Section, SectionSeconds]
     forward_s: dict[Section, float]
     """One copy's forward, exposed transfers of activations included."""
     backward_s: dict[Section, float]
-    """One copy's backward and recompute, exposed transfers included; without those of a recompute that only some layers
-    do."""
+    """One copy's backward and recompute, exposed transfers included. Transfers of a recompute that only some layers run
+    are not included."""
     all_layers_s: float
     all_forwards_s: float
     fastest_layer_s: float
@@ -77,7 +77,8 @@ class MicrobatchSeconds:
 
 
 def microbatch_seconds(sharded: Sharded, links: LinkTimes) -> MicrobatchSeconds:
-    """Seconds of one copy of each section of `sharded`, for one microbatch; `links` has the seconds of calls.
+    """Return the seconds of one copy of each section of `sharded` for one microbatch. `links` holds the seconds of
+    collective calls.
 
     >>> from planc.costing.step.transfers import LinkTimes
     >>> seconds = microbatch_seconds(sharded, LinkTimes())
@@ -112,7 +113,7 @@ def _section_seconds(sharded: Sharded, section: Section, links: LinkTimes) -> Se
 
 
 def _store(sharded: Sharded, section: Section, phase: ActivationPhase, _links: LinkTimes) -> tuple[Cache, Hashable]:
-    """Transfers of forward and backward are the same whatever the backward runs again."""
+    """Return the cache of a phase and its key: transfers of forward and backward do not depend on recompute."""
     return sharded.cache if phase != "recompute" else Cache(), (section, phase)
 
 
@@ -127,14 +128,14 @@ def _exposed(
 
 @dataclass(frozen=True, slots=True)
 class SavedActivations:
-    """Bytes of one microbatch: saved by one copy of each section, brought back by backwards, sent between stages."""
+    """Bytes of one microbatch: saved by one copy of each section, recomputed in the backward, sent between stages."""
 
     saved: dict[Section, float]
     replays: Replays
     boundary: float
 
     def times(self, sequences: float) -> SavedActivations:
-        """Bytes with `sequences` times the sequences in a microbatch."""
+        """Return the bytes of a microbatch with `sequences` times as many sequences."""
         back = self.replays
         return SavedActivations(
             {s: n * sequences for s, n in self.saved.items()},
@@ -149,8 +150,8 @@ class SavedActivations:
 
 
 def saved_activations(sharded: Sharded) -> SavedActivations:
-    """Bytes that one microbatch of `sharded` leaves on a device: saved tensors, workspace of the backward, what a stage
-    sends.
+    """Return the activation bytes of one microbatch of `sharded` on a device: saved tensors, workspace of the backward,
+    and the tensor that a stage sends.
 
     >>> saved_activations(sharded).boundary / 2**20  # MiB: 8192 tokens x 8192 in bf16, over tp 8
     16.0
@@ -160,8 +161,8 @@ def saved_activations(sharded: Sharded) -> SavedActivations:
 
 @dataclass(frozen=True, slots=True)
 class StateBytes:
-    """Bytes of one copy of the state that the same sections use, of what is gathered and reduced for a section, and
-    of every device's communicators."""
+    """Bytes of state: one copy by the sections that use it, gather and reduce buffers by section, and the communicators
+    of a device."""
 
     resting: dict[Sections, float]
     passing: dict[Section, PassingBytes]
@@ -169,7 +170,7 @@ class StateBytes:
 
 
 def state_bytes(sharded: Sharded) -> StateBytes:
-    """Bytes of the state of `sharded`'s plan on one device, by the sections that use it.
+    """Return the bytes of state of `sharded`'s plan on one device, by the sections that use it.
 
     >>> f"{state_bytes(sharded).resting[('block',)] / 2**20:.0f} MiB"  # a layer
     '689 MiB'
@@ -185,7 +186,7 @@ def state_bytes(sharded: Sharded) -> StateBytes:
 
 
 def resting_bytes(state: StateBytes, load: Mapping[Section, int], blocks: Container[Section]) -> float:
-    """Bytes of state that are always on a rank with this load: each copy of it, and the communicators.
+    """Return the bytes of persistent state on a rank with this load: every copy, and the communicators.
 
     Args:
         state: bytes of one copy, by the sections that use it.
@@ -199,7 +200,7 @@ def resting_bytes(state: StateBytes, load: Mapping[Section, int], blocks: Contai
 
 
 def passing_on(state: StateBytes, load: Iterable[Section]) -> PassingBytes:
-    """Bytes of `state` that are gathered and reduced on a rank with the sections in `load`: the most of each at once.
+    """Return the largest gather and reduce buffers (bytes) of `state` on a rank with the sections in `load`.
 
     >>> passing_on(StateBytes({}, {"block": (3.0, 1.0), "last": (2.0, 4.0)}, communicators=0.0), ["block", "last"])
     (3.0, 4.0)
@@ -209,8 +210,7 @@ def passing_on(state: StateBytes, load: Iterable[Section]) -> PassingBytes:
 
 @dataclass(frozen=True, slots=True)
 class SharedGradient:
-    """A gradient that ranks of a pipeline sum, once a step: seconds of one copy's transfer, of its launch and of its
-    links."""
+    """A gradient that pipeline ranks sum once a step: seconds of one copy's transfer, its launch and its links."""
 
     sections: Sections
     transfer_s: float
@@ -219,10 +219,10 @@ class SharedGradient:
 
 
 def shared_gradients(sharded: Sharded, links: LinkTimes) -> tuple[SharedGradient, ...]:
-    """Gradients that two ranks of the pipeline sum, with the seconds of a transfer: see `planc.sharding.collectives`.
+    """Return the gradients that two pipeline ranks sum, with the seconds of a transfer.
 
-    Those of an embedding tied to the head, where both are apart; all, where a schedule keeps two copies of the stages.
-    `sharded` has the parameters, `links` the seconds of calls.
+    These are the gradients of an embedding tied to a head on another rank, or all gradients if a schedule has two
+    copies of each stage (`planc.sharding.collectives`). `sharded` holds the parameters, `links` the seconds of calls.
 
     >>> from planc.costing.step.transfers import LinkTimes
     >>> shared_gradients(sharded, LinkTimes())  # Llama 3 70B ties nothing
@@ -246,7 +246,7 @@ def shared_gradients(sharded: Sharded, links: LinkTimes) -> tuple[SharedGradient
 
 
 def shared_group(plan: Plan, shared: Iterable[SharedGradient], load: Mapping[Section, int]) -> TransferGroup | None:
-    """The gradients in `shared` that a rank with this `load` sums, as one group; None where it has none. `plan` has the
+    """Return the gradients in `shared` that a rank with this `load` sums, as one group, or None. `plan` holds the
     pipeline."""
     apart = ("first" in load) != ("last" in load)
     if not (apart or microbatch_copies(plan.split) > 1):
@@ -266,8 +266,9 @@ def shared_group(plan: Plan, shared: Iterable[SharedGradient], load: Mapping[Sec
 
 
 def stage_boundary_s(plan: Plan, stack: Stack, boundary_bytes: float, links: LinkTimes) -> float:
-    """Seconds in which one pipeline stage of `plan`, run by `stack`, sends `boundary_bytes` of a microbatch to the
-    next; 0 without a pipeline. Where ranks send parts of it, gathering them again counts (`scattering_axes`).
+    """Return the seconds to send `boundary_bytes` of a microbatch between pipeline stages of `plan`, run by `stack`.
+
+    0 without a pipeline. If the tensor is scattered for the send, gathering it afterwards counts (`scattering_axes`).
 
     >>> from planc.costing.step.transfers import LinkTimes
     >>> f"{stage_boundary_s(plan, sharded.stack, 2 * 8192 * 8192 / 8, LinkTimes()) * 1e6:.0f} us"  # 17 MB at 50 GB/s

@@ -25,7 +25,7 @@ class LinkSeconds:
     """Busy seconds of the collectives' busiest links, by the loads of the collectives on all links."""
 
     def times(self, count: float) -> LinkSeconds:
-        """These transfers `count` times.
+        """Return these transfers repeated `count` times.
 
         >>> LinkSeconds(2.0).times(3).total_s
         6.0

@@ -1,6 +1,8 @@
-"""Names of a step's spans, the same in the predicted trace and in the traces of profilers: actions, parts, transfers,
-each with the sentence of the plan that it comes from. Actions are written as in
-`torch.distributed.pipelining.schedules`, collectives as in `planc cost`."""
+"""Names of a step's spans: actions, their parts and transfers, each with the plan's sentence that causes it.
+
+Predicted traces and profiler traces use the same names. Actions are named as in
+`torch.distributed.pipelining.schedules`, collectives as in `planc cost`.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,11 @@ PHASES: dict[str, tuple[Phase, ...]] = {
     "B": ("backward", "recompute"),
     "I": ("backward", "recompute"),
 }
-"""Phases of the collectives of an action, by its letter. Those of others (`W`, or none) are not told apart."""
+"""Phases of the collectives of an action, by its letter. Other letters (`W`, or none) do not distinguish phases."""
 
 
 def action_name(kind: Kind, stage: int, microbatch: int) -> str:
-    """Name of the compute of an action of pipeline stage `stage` on a `microbatch`, both from 0.
+    """Return the name of an action's compute on pipeline stage `stage` and `microbatch`, both counted from 0.
 
     >>> action_name("backward_input", 2, 1)
     '2I1 backward of input'
@@ -29,7 +31,7 @@ def action_name(kind: Kind, stage: int, microbatch: int) -> str:
 
 
 def part_name(action: str, part: str, causes: Iterable[Cause | None] = ()) -> str:
-    """Name of another part of an action (`action`: its letters, empty after the last microbatch), and its sentences.
+    """Return the name of another part of an action, with its sentences. `action` is empty after the last microbatch.
 
     >>> part_name("0B3", "recompute", [plan.recompute.cause])
     '0B3 recompute: llama3_70b_h100.plan:15  recompute attention.core'
@@ -38,7 +40,7 @@ def part_name(action: str, part: str, causes: Iterable[Cause | None] = ()) -> st
 
 
 def transfer_name(rows: Iterable[Collective]) -> str:
-    """Name of the collectives `rows`, which are of one operation over one axis, and their sentences.
+    """Return the name of the collectives `rows` with their sentences. All have the same operation and axis.
 
     >>> transfer_name([costed.collectives[0].row]).partition(":")[0]
     'reduce_scatter of activations over tp, forward'
@@ -48,7 +50,7 @@ def transfer_name(rows: Iterable[Collective]) -> str:
 
 
 def transfer_words(rows: Iterable[Collective]) -> str:
-    """Name of the collectives `rows`, which are of one operation over one axis, without their sentences."""
+    """Return the name of the collectives `rows` without their sentences. All have the same operation and axis."""
     found = list(rows)
     carried = " and ".join(sorted({f"{row.carries}s" for row in found}))
     phases = {row.phase for row in found}
@@ -56,22 +58,22 @@ def transfer_words(rows: Iterable[Collective]) -> str:
 
 
 def optimizer_cause(plan: Plan) -> Cause | None:
-    """The sentence that the update's seconds come from in `plan`: where its state is stored, or Muon's own."""
+    """Return the sentence of `plan` that determines the seconds of the update: where state is stored, or Muon's."""
     return plan.optimizer.cause if plan.optimizer.name == "muon" else plan.cause_of_store("optimizer")
 
 
 class TransferNames:
-    """Names of a program's collectives by what a running program knows of them: operation and dimension of the mesh."""
+    """Names of a program's collectives by operation and mesh dimension, which a running program can report."""
 
     def __init__(self, rows: Iterable[tuple[str, Collective]]) -> None:
-        """`rows` are the predicted collectives, each with the name that its axes have in the emitted mesh."""
+        """Index the predicted collectives. `rows` pairs each with the name of its axes in the emitted mesh."""
         self._rows: dict[tuple[str, str], list[Collective]] = {}
         self._names: dict[tuple[str, str, str], str] = {}
         for dimension, row in rows:
             self._rows.setdefault((row.op, dimension), []).append(row)
 
     def name(self, op: str, dimension: str, letter: str = "") -> str:
-        """Name of a collective `op` over `dimension`, in an action with this `letter` if that is known."""
+        """Return the name of a collective `op` over `dimension`, in an action with this `letter` if it is known."""
         key = op, dimension, letter
         if key not in self._names:
             rows = self._rows.get((op, dimension), [])
@@ -81,6 +83,6 @@ class TransferNames:
 
 
 def _with_sentences(name: str, causes: Iterable[Cause | None]) -> str:
-    """`name`, and after a colon the sentences of `causes`, each once."""
+    """Append a colon and the distinct sentences of `causes` to `name`."""
     said = dict.fromkeys(cause.comment() for cause in causes if cause is not None)
     return f"{name}: {'; '.join(said)}" if said else name

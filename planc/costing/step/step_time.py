@@ -1,7 +1,7 @@
-"""Seconds of one optimizer step, every one with a name.
+"""Seconds of one optimizer step, by named parts.
 
-Rows of collectives become transfers (`planc.costing.step.transfers`), each rank's transfers and compute its exposed
-seconds (`planc.costing.step.rank_cost`), all ranks together a simulated pipeline.
+Rows of collectives are converted to transfers (`planc.costing.step.transfers`). Each rank's transfers and compute give
+its exposed seconds (`planc.costing.step.rank_cost`). A simulated pipeline combines all ranks.
 """
 
 from __future__ import annotations
@@ -53,41 +53,41 @@ from planc.sharding.stage_assignment import (
 
 @dataclass(frozen=True)
 class Timed:
-    """The step with the rows and the timeline it is made of."""
+    """A step, with the collectives and the pipeline timeline from which it is computed."""
 
     sharded: Sharded
     step: Step
     rows: tuple[Collective, ...]
-    """One rank of each class."""
+    """The collectives of one rank of each class."""
     rank_classes: tuple[int, ...]
-    """For each pipeline rank the one whose rows are in `rows`."""
+    """For each pipeline rank, the rank of its class whose collectives are in `rows`."""
     seconds: dict[int, float]
     """Seconds of all calls of each row, by `id`."""
     exposed: dict[int, float]
     """Exposed seconds of each row, by `id`."""
     groups: dict[tuple[str, ...], DeviceGroup]
-    """Where the groups of the rows lie, by axes."""
+    """The device groups of the rows, by axes."""
     timeline: Timeline
     split: Split | None
-    """The pipeline as it was timed: the plan's, or that in lockstep of a target's program."""
+    """The pipeline that was timed: the plan's, or the lockstep pipeline of a target's program."""
     slowest: int
     times: StageTimes
-    """Seconds of each virtual stage, with which the timeline was simulated."""
+    """Seconds of each virtual stage in the simulation of the timeline."""
     costs: tuple[StageCost, ...]
     """Seconds by part for each virtual stage."""
     after_s: tuple[float, ...]
     """Exposed transfers after the last microbatch, by rank."""
     updates: dict[Sections, float]
-    """Seconds of updating one copy of the parameters, by the sections that use them."""
+    """Seconds to update one copy of the parameters, by the sections that use them."""
 
     @property
     def mine(self) -> list[Collective]:
-        """The rows of a rank like the slowest: the step takes longer by what they expose."""
+        """The rows of the slowest rank's class. The step contains their exposed seconds."""
         return [r for r in self.rows if r.stage == self.rank_classes[self.slowest]]
 
     @cached_property
     def collectives(self) -> tuple[TimedCollective, ...]:
-        """The rows of the report, of all ranks, with their seconds; only the slowest rank's are exposed."""
+        """The report's rows for all ranks, with their seconds. Only those of the slowest rank have exposed seconds."""
         calls = {(r.op, r.axes, r.buffer_bytes) for r in self.rows}
         chosen = {(op, axes, size): algorithm(op, self.groups[axes], size) for op, axes, size in calls}
         return tuple(
@@ -102,7 +102,7 @@ class Timed:
         )
 
     def _rows_by_rank(self) -> Iterator[tuple[Collective, Collective]]:
-        """Each rank's rows with the rows of its class: in a rank's own order they are the same."""
+        """Yield each rank's rows paired with the rows of its class, which have the same order."""
         if all(like == rank for rank, like in enumerate(self.rank_classes)):
             yield from ((r, r) for r in self.rows)
             return
@@ -112,7 +112,7 @@ class Timed:
 
 
 def by_stage(rows: Iterable[Collective]) -> dict[int, list[Collective]]:
-    """The collectives in `rows` by pipeline rank, in their order.
+    """Group the collectives in `rows` by pipeline rank, in order.
 
     >>> {rank: len(rows) for rank, rows in by_stage(costed.timed.rows).items()}  # one rank of each class
     {0: 35, 1: 32, 3: 39}
@@ -124,10 +124,10 @@ def by_stage(rows: Iterable[Collective]) -> dict[int, list[Collective]]:
 
 
 def step_time(sharded: Sharded, rows: tuple[Collective, ...] | None = None, links: LinkTimes | None = None) -> Timed:
-    """Cost every rank, simulate the pipeline with each stage's seconds, and add what happens once a step.
+    """Cost every rank, simulate the pipeline with each stage's seconds, and add the work done once a step.
 
-    `rows` are what a target makes of the collectives of `sharded`'s plan, rank by rank. Without them the plan's own
-    count, which ranks of one class share. `links` are other seconds of calls than those of the plan's machine.
+    `rows` are a target's collectives for `sharded`'s plan, rank by rank; by default, the plan's own, which ranks of one
+    class share. `links` replaces the seconds of collective calls on the plan's machine.
 
     >>> timed = step_time(sharded)
     >>> f"{timed.step.time_s:.2f} s, {timed.step.bubble_s:.2f} s of it bubble"
@@ -166,19 +166,19 @@ def step_time(sharded: Sharded, rows: tuple[Collective, ...] | None = None, link
 
 @dataclass(frozen=True, slots=True)
 class _RankOfStep:
-    """A rank's cost, with what it is made of; ranks with the same load and transfers share it."""
+    """The cost of a rank and its parts. Ranks with the same load and transfers share it."""
 
     transfers: list[Transfer]
     activations: dict[Section, dict[ActivationPhase, tuple[list[float], float]]]
-    """Exposed seconds of each transfer of activations, of one copy and microbatch, in the order of `transfers`, and
-    those that hide the rest."""
+    """Exposed seconds of each activation transfer for one copy and microbatch, in the order of `transfers`, and the
+    seconds of compute that hide the rest."""
     compute: dict[Section, SectionSeconds]
     replayed: dict[Section, int]
     cost: RankCost
 
 
 class _StepCost:
-    """The costs of the ranks of one step, from their rows."""
+    """The costs of all ranks of one step, computed from their rows."""
 
     def __init__(self, sharded: Sharded, rows: Iterable[Collective], links: LinkTimes) -> None:
         self.sharded, self.plan, self.links = sharded, sharded.plan, links
@@ -190,7 +190,7 @@ class _StepCost:
         self._known: dict[object, _RankOfStep] = {}
 
     def rank(self, rank: int) -> _RankOfStep:
-        """A pipeline rank's cost."""
+        """The cost of a pipeline rank."""
         if rank not in self._ranks:
             load, replayed = load_of(self.plan, rank), replayed_copies(self.plan, rank)
             if self.lockstep is not None:
@@ -220,14 +220,15 @@ class _StepCost:
     def _exposed(
         self, section: Section, phase: ActivationPhase, transfers: Sequence[Transfer]
     ) -> tuple[list[float], float]:
-        """Exposed seconds of each transfer of activations for one microbatch, and those that hide the rest: a transfer
-        of the whole step is spread over its microbatches."""
+        """Exposed seconds of each activation transfer for one microbatch, and the compute that hides the rest. A
+        transfer of the whole step is divided over its microbatches."""
         each, hidden_s = exposed_activations(self.sharded, section, phase, transfers)
         times = microbatches_each(self.plan)
         return [s / times if t.per == "step" else s for s, t in zip(each, transfers, strict=True)], hidden_s
 
     def stage_costs(self, homes: dict[int, int]) -> list[StageCost]:
-        """Seconds of each virtual stage; `homes` names the rank that stands for its own. Alike stages share one."""
+        """Seconds of each virtual stage. `homes` maps a stage to the rank that represents its own. Equal stages share
+        one cost."""
         if self.lockstep is not None:
             of_stages = {
                 v: stage_cost(self.lockstep.sections(v), rank.compute, rank.cost, rank.replayed)
@@ -247,7 +248,7 @@ class _StepCost:
         return costs
 
     def send_s(self) -> float:
-        """Seconds in which a stage sends a microbatch to the next."""
+        """Seconds to send a microbatch from one stage to the next."""
         sends = (r for here in self.rows.values() for r in here if between_stages(r))
         parts = self.plan.mesh.size(*scattering_axes(self.plan, self.sharded.stack))
         return next(
@@ -259,7 +260,7 @@ class _StepCost:
         return optimizer_s(self.updates, updated_load(self.sharded, rank), self.plan.model.blocks)
 
     def exposed(self, rank: int) -> Iterator[tuple[int, float]]:
-        """Exposed seconds a step of each row of a rank, by `id`."""
+        """Exposed seconds per step of each row of a rank, by `id`."""
         one, waiting = self.rank(rank), axes_that_wait(self.plan)
         activations = {s: {phase: iter(each) for phase, (each, _) in of.items()} for s, of in one.activations.items()}
         for r, t in zip(self.rows.get(rank, ()), one.transfers, strict=True):
@@ -273,14 +274,15 @@ class _StepCost:
                 yield id(r), one.cost.exposed_s(t, not waiting.isdisjoint(t.axes))
 
     def _exposed_send_s(self, row: Collective) -> float:
-        """Exposed seconds of a pipeline's sends, `row`: none but in lockstep, which the simulation lacks."""
+        """Exposed seconds of a pipeline's sends (`row`): 0 except in lockstep, as otherwise the simulation has them."""
         if self.lockstep is None or row.phase == "forward":
             return 0.0
         return self.lockstep.chunks * self.plan.microbatches * self.send_s()
 
 
 def updated_load(sharded: Sharded, rank: int) -> dict[str, int]:
-    """Copies of each section that pipeline rank `rank` of `sharded` updates: in lockstep both ends of the model, too.
+    """Return the copies of each section that pipeline rank `rank` of `sharded` updates. In lockstep every rank also
+    updates the sections before and after the layers.
 
     >>> from dataclasses import replace
     >>> updated_load(sharded, 1), updated_load(replace(sharded, stack=replace(sharded.stack, lockstep=True)), 1)
@@ -292,8 +294,8 @@ def updated_load(sharded: Sharded, rank: int) -> dict[str, int]:
 
 
 def copies_run(sharded: Sharded, rank: int) -> dict[str, float]:
-    """Copies of each section that pipeline rank `rank` of `sharded` runs for one microbatch: in lockstep a share of
-    both ends of the model, and as many layers as any rank has.
+    """Return the copies of each section that pipeline rank `rank` of `sharded` runs for one microbatch. In lockstep it
+    runs a share of the sections before and after the layers, and as many layers as the rank with the most.
 
     >>> from dataclasses import replace
     >>> copies_run(sharded, 0), copies_run(replace(sharded, stack=replace(sharded.stack, lockstep=True)), 0)
@@ -307,16 +309,16 @@ def copies_run(sharded: Sharded, rank: int) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class RankWork:
-    """Seconds of a step before its pipeline is simulated. Fields without a rank are of the critical one."""
+    """Seconds of a step before its pipeline is simulated. Fields that are not by rank apply to the critical rank."""
 
     times: StageTimes
     """Seconds of a microbatch on each virtual stage."""
     busy_s: tuple[float, ...]
-    """Seconds that each rank works inside the pipeline."""
+    """Busy seconds of each rank inside the pipeline."""
     after_s: tuple[float, ...]
     """Exposed transfers after the last microbatch, by rank."""
     slowest: int
-    """The critical rank: busy the longest, with what comes after."""
+    """The critical rank: the one with the most busy seconds, work after the pipeline included."""
     compute_s: float
     recompute_s: float
     exposed_s: float
@@ -325,14 +327,14 @@ class RankWork:
     overhead_s: float
 
     def total_s(self, makespan_s: float) -> float:
-        """Seconds of the step when its pipeline takes `makespan_s`."""
+        """Return the seconds of the step if its pipeline takes `makespan_s`."""
         bubble_s = makespan_s - self.busy_s[self.slowest]
         inside_s = self.compute_s + self.recompute_s + self.exposed_s + bubble_s
         return inside_s + self.optimizer_s + self.offload_s + self.overhead_s
 
 
 def critical_rank(busy_s: Sequence[float], after_s: Sequence[float]) -> int:
-    """The pipeline rank that is busy the longest, with what comes after the pipeline; the first of equal ones.
+    """Return the pipeline rank with the most busy seconds, work after the pipeline included; the first of equal ranks.
 
     `busy_s` and `after_s` are each rank's seconds inside the pipeline and after it.
 
@@ -352,15 +354,15 @@ def rank_work(
     optimizer_s: Callable[[int], float],
     offload_s: Callable[[int, float], float],
 ) -> RankWork:
-    """Seconds of a step before its pipeline is simulated.
+    """Return the seconds of a step before its pipeline is simulated.
 
     Args:
         held: the virtual stages of each pipeline rank.
         costs: seconds of one microbatch on each virtual stage.
-        send_s: seconds in which a stage sends a microbatch to the next.
+        send_s: seconds to send a microbatch from one stage to the next.
         after_s: exposed seconds of each rank after the last microbatch.
         optimizer_s: seconds of a rank's update.
-        offload_s: exposed seconds of a rank's transfers to its host, beside so many seconds of its passes.
+        offload_s: exposed seconds of a rank's transfers to its host, given the seconds of its forward and backward.
     """
     times = stage_times(
         [c.forward_s + c.exposed_forward_s for c in costs],
@@ -389,8 +391,8 @@ def rank_work(
 
 
 def overhead_s(plan: Plan, stages: int) -> float:
-    """Seconds of a step on a rank with `stages` virtual stages beside compute and transfers: the host once a step, and
-    a launch for each stage and microbatch of `plan`.
+    """Return the overhead seconds of a step on a rank with `stages` virtual stages: the host's time once a step, and a
+    launch for each stage and microbatch of `plan`.
 
     >>> from dataclasses import replace
     >>> slow = replace(plan, cluster=replace(plan.cluster, chip=replace(h100, step_s=0.01, launch_s=3e-6)))
@@ -402,10 +404,10 @@ def overhead_s(plan: Plan, stages: int) -> float:
 
 
 def step_of(plan: Plan, work: RankWork, makespan_s: float) -> Step:
-    """The step of the critical rank of `plan` when its pipeline takes `makespan_s`, with MFU and rates per device.
+    """Return the step of `plan`'s critical rank for a pipeline of `makespan_s`, with MFU and rates per device.
 
-    `work` has the seconds of every rank. MFU is model FLOPs over the dense peak of the compute dtype (Chowdhery et al.
-    2022, PaLM, appendix B).
+    `work` holds the seconds of every rank. MFU is model FLOPs over the dense peak of the compute dtype (Chowdhery et
+    al. 2022, PaLM, appendix B).
 
     >>> held, times = [[0], [1], [2], [3]], stage_times([0.06] * 4, [0.12] * 4)
     >>> work = RankWork(times, busy_s(held, 32, times), (0.0,) * 4, 0, 5.76, 0.0, 0.0, 0.0, 0.0, 0.0)
@@ -436,7 +438,7 @@ def step_of(plan: Plan, work: RankWork, makespan_s: float) -> Step:
 
 
 def axis_groups(sharded: Sharded) -> dict[str, DeviceGroup]:
-    """The device group of each mesh axis of `sharded`'s plan, by name.
+    """Return the device group of each mesh axis of `sharded`'s plan, by name.
 
     >>> {axis: group.level for axis, group in axis_groups(sharded).items()}
     {'pp': 'spine', 'fsdp': 'leaf', 'tp': 'nvlink4'}

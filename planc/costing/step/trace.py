@@ -1,7 +1,8 @@
-"""A simulated step as a trace: a row a pipeline rank, a span an action, an arrow a send, a counter of memory a rank.
+"""A simulated step as a trace: a row and a memory counter per pipeline rank, a span per action, an arrow per send.
 
-It is the Trace Event format that Perfetto and chrome://tracing read: times in microseconds, phase X for spans, s and f
-for both ends of an arrow, C for counters."""
+It uses the Trace Event format of Perfetto and chrome://tracing: times in microseconds, phase X for spans, s and f for
+both ends of an arrow, C for counters.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +25,10 @@ from planc.pipeline.stage_times import busy_s
 from planc.sharding.stage_assignment import microbatches_each, virtual_stages
 
 MOST_ACTIONS = 200_000
-"""More make a file that viewers cannot open."""
+"""Maximum number of actions: viewers cannot open larger files."""
 US_PER_S = 1e6
 EDGE = 0.001
-"""Share of a span between its edge and the end of an arrow, which so lies inside it."""
+"""Distance of an arrow's end from the edge of its span, as a share of the span, so that the end is inside."""
 COUNTED = {
     "params": "state",
     "optimizer": "state",
@@ -40,7 +41,7 @@ COUNTED = {
 
 
 class TraceSpan(NamedTuple):
-    """A stretch of a rank's time. `part` is what the report counts it as."""
+    """A time span of a rank. `part` is the report's part that contains it."""
 
     rank: int
     name: str
@@ -50,13 +51,13 @@ class TraceSpan(NamedTuple):
     stage: int | None = None
     microbatch: int | None = None
     kind: str = ""
-    """The letter of the action that it is part of; empty after the last microbatch."""
+    """The letter of its action; empty after the last microbatch."""
     transfers: tuple[str, ...] = ()
-    """Collectives of its action by name, the longest first; some of them run beside compute."""
+    """Names of the action's collectives, the longest first. Some of them overlap with compute."""
 
 
 def actions(costed: CostedPlan) -> int:
-    """Number of actions of a step of `costed`, over all pipeline ranks; a backward in two parts counts twice.
+    """Return the number of actions in a step of `costed` over all pipeline ranks; a split backward counts twice.
 
     >>> actions(costed)  # 3 x 4 stages x 32 microbatches
     384
@@ -66,7 +67,7 @@ def actions(costed: CostedPlan) -> int:
 
 
 def trace(costed: CostedPlan) -> dict[str, Any]:
-    """The trace of one step of `costed`. The spans of the slowest rank and its idle time sum to the step."""
+    """Return the trace of one step of `costed`. The spans and idle time of the slowest rank sum to the step."""
     plan = costed.sharded.plan
     assert actions(costed) <= MOST_ACTIONS
     actions_of = _action_spans(costed)
@@ -100,8 +101,8 @@ def _step_spans(costed: CostedPlan, spans: list[ActionSpan]) -> Iterator[TraceSp
 
 
 Transfers = dict[tuple[int, str], tuple[str, ...]]
-"""Names of the collectives of an action, by rank and letter: F, or B for both kinds of backward; empty for those that
-come once a step."""
+"""Names of the collectives of an action, by rank and letter: F, or B for both kinds of backward; empty for collectives
+that run once a step."""
 
 
 def _transfers(costed: CostedPlan) -> Transfers:
@@ -119,7 +120,7 @@ def _transfers(costed: CostedPlan) -> Transfers:
 
 
 def _spans_of_action(costed: CostedPlan, span: ActionSpan, named: Transfers) -> Iterator[TraceSpan]:
-    """An action's transfers, replay and compute, one after the other."""
+    """Yield the spans of an action in sequence: transfers, recompute and compute."""
     kind, stage, microbatch, _ = span.action
     cost = costed.timed.costs[stage]
     whole = span.end_s - span.start_s
@@ -143,7 +144,7 @@ def _spans_of_action(costed: CostedPlan, span: ActionSpan, named: Transfers) -> 
 
 
 def _spans_after_last_microbatch(costed: CostedPlan, rank: int, start: float, named: Transfers) -> Iterator[TraceSpan]:
-    """Spans of a rank's work once a step, after the last microbatch."""
+    """Yield the spans of a rank's work after the last microbatch."""
     sharded, plan = costed.sharded, costed.sharded.plan
     stages = virtual_stages(plan, rank)
     (passes_s,) = busy_s([stages], microbatches_each(plan), costed.timed.times)
@@ -162,8 +163,8 @@ def _spans_after_last_microbatch(costed: CostedPlan, rank: int, start: float, na
 
 
 def _flows(costed: CostedPlan, spans: list[TraceSpan]) -> Iterator[dict[str, Any]]:
-    """An arrow from each action to the one on another rank that takes up what it sends: activations forwards, their
-    gradients backwards. Viewers bind an arrow to the spans that its ends lie in."""
+    """Yield an arrow from each action to the action on another rank that receives its activations or their gradients.
+    Viewers attach an arrow to the spans that contain its ends."""
     ends: dict[tuple[str, int, int], tuple[TraceSpan, TraceSpan]] = {}
     for span in spans:
         if span.stage is not None and span.microbatch is not None and span.seconds > 0 and span.kind != "W":
@@ -183,7 +184,7 @@ def _flows(costed: CostedPlan, spans: list[TraceSpan]) -> Iterator[dict[str, Any
 
 
 def _counters(costed: CostedPlan, spans: list[ActionSpan], end_s: float) -> Iterator[dict[str, Any]]:
-    """Memory of each rank whenever it changes: GiB by part, less the reserve."""
+    """Yield the memory of each rank at every change: GiB by part, without the reserve."""
     held = held_over_step(costed, spans)
     for rank in range(costed.sharded.plan.pipeline):
         mine = [h for h in held if h.rank == rank]

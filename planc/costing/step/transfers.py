@@ -1,9 +1,9 @@
-"""Transfers: collectives with their seconds, as every step time is made of them.
+"""Transfers: collectives with their seconds, from which step times are computed.
 
-A transfer stands for the calls of one collective by one copy of a section, in each microbatch or once a step. It is
-made of a report's row (`transfers_of_rows`, for a plan's semantic collectives or for those that a target makes of
-them) or of a call of propagation (`transfers_of_calls`, for a search, which costs thousands of layouts and shows no
-rows). Both give the same transfers for the same plan, and `planc.costing.step.rank_cost` makes seconds of either.
+A transfer represents the calls of one collective by one copy of a section, in each microbatch or once a step.
+`transfers_of_rows` creates transfers from a report's rows: a plan's semantic collectives or a target's.
+`transfers_of_calls` creates them from the calls of propagation, for a search, which costs thousands of layouts without
+rows. Both return the same transfers for the same plan. `planc.costing.step.rank_cost` computes seconds from them.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ from planc.sharding.stage_assignment import microbatches_each
 from planc.sharding.state_collectives import scalars, state
 
 STEP = "step"
-"""The section of what belongs to no part of the model: scalars, sums between pipeline ranks, stage boundaries."""
+"""The section of transfers that belong to no section of the model: scalars, sums between pipeline ranks, stage
+boundaries."""
 
 
 class LinkTimes:
-    """Device groups and seconds of transfers over them, cached for all layouts of one cluster.
+    """Device groups and the seconds of transfers over them, cached for all layouts of one cluster.
 
-    With `disjoint` transfers of state and of activations are costed as if they had no link in common.
+    With `disjoint`, transfers of state and of activations are costed as if they shared no link.
     """
 
     def __init__(self, *, disjoint: bool = False) -> None:
@@ -42,18 +43,19 @@ class LinkTimes:
 
     @cached_on(lambda links, plan, axes: (links.cache, (axes, plan.mesh.named_sizes)))
     def group(self, plan: Plan, axes: tuple[str, ...]) -> DeviceGroup:
-        """The group over these `axes` of `plan`'s mesh. It depends on the mesh alone, not on what is stored
-        where."""
+        """Return the device group over these `axes` of `plan`'s mesh. It depends only on the mesh, not on where state
+        is stored."""
         return device_group(plan.mesh, plan.cluster, axes)
 
     def call_s(self, plan: Plan, op: CollectiveOp, buffer_bytes: float, axes: tuple[str, ...]) -> tuple[float, float]:
-        """Seconds of one call: (transfer, launch). `buffer_bytes` is the larger of input and output on one device."""
+        """Return the seconds of one call: (transfer, launch). `buffer_bytes` is the larger of input and output on one
+        device."""
         group = self.group(plan, axes)
         return self._transfer_s(op, buffer_bytes, group), group.call_s
 
     def links_of(self, plan: Plan, op: CollectiveOp, buffer_bytes: float, axes: tuple[str, ...]) -> LinkSeconds:
-        """Seconds of one call of `op` over `axes` of `plan` with a buffer of `buffer_bytes`, and those of the links
-        that it uses; nothing on machines that are not written as graphs."""
+        """Return the seconds of one call of `op` over `axes` of `plan` with a buffer of `buffer_bytes`, and the seconds
+        of the links it uses; empty on machines not described as graphs."""
         if plan.cluster.own_graph is None:
             return NOTHING
         return self._links(op, buffer_bytes, self.group(plan, axes))
@@ -80,19 +82,19 @@ class Transfer(NamedTuple):
     """Calls of one collective by one copy of a section."""
 
     section: Section
-    """`step` for what is done once on a rank, whatever sections it holds."""
+    """`step` for transfers that run once on a rank, regardless of its sections."""
     phase: Phase
     carries: Carries
     per: Per
     op: CollectiveOp
     axes: tuple[str, ...]
     calls: float
-    """Calls in each microbatch (`per` microbatch) or in each step. A target may issue fewer calls than copies: a
-    fraction."""
+    """Calls per microbatch (`per` microbatch) or per step. It is a fraction if a target issues fewer calls than
+    copies."""
     transfer_s: float
     """Seconds of one call on the links."""
     launch_s: float
-    """Seconds of one call on the host. They are never overlapped."""
+    """Seconds of one call on the host, which never overlap with compute."""
     links: LinkSeconds = NOTHING
     """Seconds of one call on each link."""
 
@@ -104,16 +106,16 @@ def transfers_of_rows(
     replayed: Mapping[Section, int],
     links: LinkTimes,
 ) -> list[Transfer]:
-    """Transfers of one pipeline rank's rows, in the order of the rows.
+    """Return the transfers of one pipeline rank's rows, in the order of the rows.
 
     Args:
         rows: all rows of one rank; counts are per device and optimizer step.
         load: copies of each section on the rank.
-        replayed: copies of each section there that the backward runs again.
+        replayed: copies of each section on the rank that the backward recomputes.
         links: seconds of calls, shared between ranks.
 
-    A target may run a section on ranks that do not hold it (XLA runs embedding and head on all): its transfers
-    belong to the step there.
+    A target may run a section on ranks that do not hold it (XLA runs embedding and head on all ranks). The transfers
+    there have the section `step`.
     """
     each, found = microbatches_each(plan), []
     for r in rows:
@@ -137,7 +139,7 @@ def transfers_of_rows(
 
 
 def transfers_of_calls(sharded: Sharded, section: Section, calls: Iterable[Call], links: LinkTimes) -> list[Transfer]:
-    """Transfers of one copy of a `section` of `sharded`, from the `calls` of propagation; `links` has their seconds.
+    """Return the transfers of one copy of a `section` of `sharded` for the `calls` of propagation, timed by `links`.
 
     A group of one device transfers nothing.
     """
@@ -153,37 +155,37 @@ def transfers_of_calls(sharded: Sharded, section: Section, calls: Iterable[Call]
 
 @dataclass(frozen=True, slots=True)
 class TransferGroup:
-    """State collectives of one copy of a section that share one overlap window, summed."""
+    """The sum of the state collectives of one copy of a section in one overlap window."""
 
     section: Section
     phase: Phase
     waits: bool
-    """An `overlap AXIS as none` sentence lets nothing hide them."""
+    """True if an `overlap AXIS as none` sentence forbids overlap."""
     transfer_s: float
     launch_s: float
     calls: float
-    """Calls of the most frequent one."""
+    """Calls of the most frequent collective."""
     links: LinkSeconds = NOTHING
     """Seconds on each link."""
 
 
 Directions = tuple[tuple[TransferGroup, ...], tuple[TransferGroup, ...]]
-"""Groups of the forward, and of all the rest: backward, recompute and optimizer."""
+"""Groups of the forward, and of everything else: backward, recompute and optimizer."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateTransfers:
-    """A rank's transfers of state, in groups: those of each microbatch, and those of each step."""
+    """A rank's transfers of state in groups: per microbatch, and per step."""
 
     per_microbatch: Directions
     per_step: Directions
     after_s: float
-    """Seconds a step of what nothing hides and no stage holds: scalars, and sections that a target runs everywhere."""
+    """Exposed seconds per step that belong to no stage: scalars, and sections that a target runs on all ranks."""
 
 
 def state_transfers(plan: Plan, transfers: Iterable[Transfer]) -> StateTransfers:
-    """Sums of those `transfers` that move parameters, gradients and scalars of `plan`; those of a stage's activations
-    are left out."""
+    """Sum those `transfers` that carry parameters, gradients and scalars of `plan`. Transfers of activations are not
+    included."""
     waiting, each = axes_that_wait(plan), microbatches_each(plan)
     sums: dict[tuple[Per, Section, Phase, bool], tuple[float, float, float]] = {}
     shared: dict[tuple[Per, Section, Phase, bool], list[LinkSeconds]] = {}
@@ -210,16 +212,16 @@ def state_transfers(plan: Plan, transfers: Iterable[Transfer]) -> StateTransfers
 
 
 def window_of(transfer: Transfer, times: int) -> Per:
-    """Overlap window of a transfer of state on a rank that runs `times` microbatches.
+    """Return the overlap window of a state `transfer` on a rank that runs `times` microbatches.
 
-    With one microbatch, its transfers and those once a step run beside the same compute.
+    With one microbatch, its transfers and those of the step overlap with the same compute.
     """
     return transfer.per if times > 1 else "step"
 
 
 def state_transfers_of(sharded: Sharded, links: LinkTimes, *, fewest: bool = False) -> StateTransfers:
-    """State transfers of every section of `sharded`, and of its scalars, without rows; `links` has the seconds of
-    calls. With `fewest` those that any program needs (`_fewest`), in calls that take the host no time."""
+    """Return the state transfers of every section of `sharded` and of its scalars, without rows. `links` holds the
+    seconds of calls. With `fewest`, only those that every program needs (`_fewest`), without host time."""
     calls = {section: list(state(sharded, section)) for section in sharded.ops}
     if fewest:
         calls = _fewest(calls)
@@ -229,8 +231,8 @@ def state_transfers_of(sharded: Sharded, links: LinkTimes, *, fewest: bool = Fal
 
 
 def _fewest(calls: Mapping[Section, Iterable[Call]]) -> dict[Section, list[Call]]:
-    """The `calls` that a program makes at least for one copy of each section: of a parameter before the first forward
-    that uses it, of a gradient after its backward, all of a section that go the same way as one, once a step."""
+    """The minimum `calls` for one copy of each section: once a step, a gather before the first forward and a reduction
+    after the backward. Calls of a section with the same operation and axes count as one."""
     gathered: set[str] = set()
     fewest = {}
     for section, every in calls.items():
@@ -248,7 +250,7 @@ def _fewest(calls: Mapping[Section, Iterable[Call]]) -> dict[Section, list[Call]
 
 
 def axes_that_wait(plan: Plan) -> set[str]:
-    """Axes of `plan` whose transfers of state nothing may hide: those of `overlap AXIS as none`.
+    """Return the axes of `plan` whose transfers of state may not overlap: those of `overlap AXIS as none`.
 
     >>> axes_that_wait(plan)
     set()

@@ -1,4 +1,4 @@
-"""Days, device hours and price of the whole run, with the goodput in it."""
+"""Days, device hours and price of the whole run, goodput included."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from planc.ir.report import RunCost, Step
 
 
 def whole_run(plan: Plan, step_s: float, runtime: float) -> RunCost | None:
-    """Length and price of the run that `plan` describes; None when it has neither `train for` nor `price`.
+    """Return the duration and price of the run that `plan` describes; None if it has neither `train for` nor `price`.
 
     Source: `goodput`, by the paper of Daly 2006.
 
@@ -41,14 +41,14 @@ def whole_run(plan: Plan, step_s: float, runtime: float) -> RunCost | None:
 
 
 def run_of(plan: Plan, step: Step) -> RunCost | None:
-    """`whole_run` of a `plan` whose `step` was costed, at its best checkpoint interval (paper of Daly 2006)."""
+    """Return `whole_run` for a `plan` and its `step`, at the best checkpoint interval (paper of Daly 2006)."""
     if plan.price is None and plan.train is None:
         return None
     return whole_run(plan, step.time_s, goodput(plan, step.mfu).runtime)
 
 
 def run_hours(steps: int, step_s: float, runtime: float) -> float:
-    """Wall hours of `steps` steps of `step_s` seconds, of which a share of `runtime` trains.
+    """Return the wall hours of `steps` steps of `step_s` seconds, if the share `runtime` of the time is training.
 
     >>> run_hours(steps=36_000, step_s=9.0, runtime=0.9)  # 90 hours of steps
     100.0
@@ -57,7 +57,7 @@ def run_hours(steps: int, step_s: float, runtime: float) -> float:
 
 
 def price_per_hour(price: Price, cluster: Cluster) -> float:
-    """The price of an hour of the whole `cluster`, in units of the currency.
+    """Return the price of an hour of the whole `cluster`, in units of the currency.
 
     >>> each = Price(per_hour=2.5, currency="USD", per="device", cause=plan.mesh.cause)
     >>> price_per_hour(each, plan.cluster)  # 512 devices
