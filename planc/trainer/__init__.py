@@ -1,5 +1,4 @@
 """Floor 7: presets, data, weights, the training loop, receipts and their comparison.
 
-Importing this package loads no numpy, torch or jax. A backend's runtime is imported by the worker
-process alone.
+Importing this package does not import numpy, torch or jax; only the worker process imports a backend's runtime.
 """

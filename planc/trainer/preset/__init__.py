@@ -1,1 +1,1 @@
-"""The preset file: reading it, its settings, the plan embedded in it."""
+"""The preset file: its loading, its settings and its embedded plan."""

@@ -1,4 +1,4 @@
-"""The compiled plan inside a preset: the plan in full, which a person reviews and the compiler's front end reads."""
+"""The compiled plan in a preset: plan text without `use`, `let` and imports, read by the compiler's front end."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ ONE_TARGET, WITHOUT = "a preset holds no sentence of one target yet", "write a p
 
 @dataclass(frozen=True)
 class Compiled:
-    """A plan in full (`text`), and the `files` that its sentences name: configs, op graphs and schedules, by path."""
+    """The text of a compiled plan, and the `files` to which it refers: configs, op graphs and schedules, by path."""
 
     text: str
     files: Mapping[str, str]
 
     def read(self, name: str, line: int) -> Built:
-        """The plan of the text, which begins after `line` lines of the file `name`. Nothing on disk is read."""
+        """Parse the text, which starts after `line` lines of the file `name`, without reading from disk."""
         return build_alone("\n" * line + self.text, name, self.files)
 
 
 def compiled(source: Path, given: dict[str, int]) -> Compiled:
-    """The plan file `source` in full.
+    """Compile the plan file `source` into a self-contained text.
 
     Args:
         source: path of the plan file.
@@ -64,12 +64,12 @@ def compiled(source: Path, given: dict[str, int]) -> Compiled:
 
 
 def plan_of(built: Built, sources: Mapping[str, str], given: Mapping[str, int]) -> Plan | Diagnostic:
-    """The plan that was read, as it is laid out; or its first mistake.
+    """Return the plan with its layouts resolved, or its first error.
 
     Args:
-        built: what `Compiled.read` gives.
-        sources: SHA-256 sums, in hexadecimal, of the files that it was compiled from, by path.
-        given: whole numbers that replaced those of `let` sentences then, by name.
+        built: the result of `Compiled.read`.
+        sources: hexadecimal SHA-256 of the files from which it was compiled, by path.
+        given: whole numbers that replaced those of `let` sentences, by name.
     """
     if built.plan is None:
         return next(d for d in built.diagnostics if d.severity == "error")
@@ -77,20 +77,20 @@ def plan_of(built: Built, sources: Mapping[str, str], given: Mapping[str, int]) 
 
 
 def checksum(part: Compiled, given: Mapping[str, int]) -> str:
-    """SHA-256, in hexadecimal, of a compiled plan (`part`) and the numbers `given` for it: any edit by hand changes
-    it."""
+    """Return the hexadecimal SHA-256 of a compiled plan (`part`) and the numbers `given` for it, to detect manual
+    edits."""
     said = [part.text, dict(part.files), dict(given)]
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
 def toml_string(text: str) -> tuple[str, bool]:
-    """`text` as a TOML string; and whether it is literal, line by line as it is, which odd characters do not allow."""
+    """Return `text` as a TOML string, and True if it is a literal string; some characters need escapes instead."""
     if "'''" not in text and not text.endswith("'") and all(c.isprintable() or c in "\n\t" for c in text):
         return f"'''\n{text}'''", True
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f"), False
 
 
 def first_line(span: Span, text: str) -> int:
-    """Number of lines of the preset `text` before the compiled plan, whose key is at `span`."""
+    """Return the number of lines of the preset `text` before the compiled plan, whose key is at `span`."""
     written = text.split("\n")[span.line - 1]
     return span.line if written.rstrip().endswith(("'''", '"""')) else span.line - 1

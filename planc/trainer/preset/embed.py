@@ -1,4 +1,4 @@
-"""`planc embed`: write a compiled plan into a preset, with the sums that show when it is stale."""
+"""`planc embed`: write a compiled plan into a preset, with checksums that detect when it is stale."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ source = "python-stdlib"
 
 
 def embed(plan: Plan, source: Path | str, preset: Path | str) -> bool:
-    """Write `plan`, which was loaded from the file `source`, into `preset`; whether that changed it.
+    """Write `plan`, loaded from the file `source`, into `preset`; return True if that changed it.
 
-    Comments, order and the other tables stay as they are. A preset that does not exist is made.
+    Comments, order and other tables are unchanged. A preset that does not exist is created.
     """
     import tomlkit
 
@@ -62,7 +62,7 @@ def _with_plan(document: TOMLDocument) -> TOMLDocument:
 
 
 def _values(plan: Plan, source: Path, folder: Path) -> dict[str, Any]:
-    """The keys of `[plan]`. Sums are taken of the files themselves, by path from the preset."""
+    """Return the keys of `[plan]`, with checksums of files by path relative to the preset."""
     made = compiled(source, dict(plan.set))
     sums = {_relative(source.parent / name, folder): digest for name, digest in sorted(plan.sources.items())}
     given = dict(sorted(plan.set.items()))
@@ -93,7 +93,7 @@ def _table(values: dict[str, Any]) -> Table:
 
 
 def _string(text: str) -> String:
-    """A TOML string, written exactly as `toml_string` lays it out."""
+    """Return a TOML string, formatted exactly as by `toml_string`."""
     from tomlkit.items import String, StringType, Trivia
 
     written, literal = toml_string(text)

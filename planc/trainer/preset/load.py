@@ -1,7 +1,7 @@
-"""Reading a preset: a TOML file that holds a compiled plan and everything else a run needs.
+"""Load a preset: a TOML file with a compiled plan and all other settings of a run.
 
-What is trained is the compiled plan in the preset. Its source is looked at for one reason: a source
-that has changed since `planc embed` means that the author would train something else than is written.
+A run trains the compiled plan in the preset. The source of the plan is read only to detect that it has changed since
+`planc embed`.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from planc.trainer.preset.settings import Checkpoint, DataTable, PlanPart, Prese
 from planc.trainer.preset.toml_spans import Place, diagnose, places, span_of
 
 COMPILED = "compiled"
-"""The key of the compiled text's own sum in `[plan] sha256`; the other keys are files."""
+"""The key of the compiled text's checksum in `[plan] sha256`; the other keys are files."""
 MAX_BYTES = 16_000_000
 """Largest preset, and largest source of one, that is read."""
 
 
 @dataclass(frozen=True)
 class Preset:
-    """A preset that can be trained. `notes` are findings that do not stop it."""
+    """A valid preset. `notes` are diagnostics that are not errors."""
 
     path: Path
     plan: Plan
@@ -58,16 +58,16 @@ class Preset:
 
     @property
     def checkpoints(self) -> Path | None:
-        """The folder of the run's checkpoints; None when nothing is to be saved."""
+        """The folder of the run's checkpoints; None if none are saved."""
         folder = self.checkpoint.folder
         return (self.path.parent / folder).absolute() if folder else None
 
     def at(self, *place: str) -> Span:
-        """Where a key is written, else its table, else the file's start."""
+        """Return the span of a key, else of its table, else the start of the file."""
         return span_of(place, places(str(self.path), read_text(self.path)), str(self.path))
 
     def saving_in(self, folder: Path | str | None) -> Preset:
-        """The preset with its checkpoints in `folder`; as it is for None."""
+        """Return the preset with its checkpoints in `folder`; unchanged for None."""
         if folder is None:
             return self
         checkpoint = self.checkpoint.model_copy(update={"folder": str(Path(folder).absolute())})
@@ -75,9 +75,9 @@ class Preset:
 
 
 def load_preset(path: Path | str, checkpoints: Path | str | None = None) -> Preset:
-    """Read and check a preset. Raises PlanError with every mistake found.
+    """Read and check a preset. Raises PlanError with every error found.
 
-    `checkpoints` is the folder to save in, whatever the preset says.
+    `checkpoints` is the folder for checkpoints and overrides that of the preset.
     """
     path = Path(path)
     text = read_text(path)
@@ -104,7 +104,7 @@ def load_preset(path: Path | str, checkpoints: Path | str | None = None) -> Pres
 
 
 def read_text(path: Path) -> str:
-    """The text of the preset at `path`. Raises PlanError (E1001) when it cannot be read."""
+    """Read the text of the preset at `path`. Raises PlanError (E1001) if it cannot be read."""
     try:
         return read_bounded(path, MAX_BYTES).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -113,7 +113,7 @@ def read_text(path: Path) -> str:
 
 
 def read_toml(path: Path, text: str) -> dict[str, Any]:
-    """The values in `text`, the preset at `path`. Raises PlanError (E1001) at the place where the TOML is broken."""
+    """Parse `text`, the preset at `path`. Raises PlanError (E1001) at the location of a TOML syntax error."""
     try:
         return tomllib.loads(text)
     except RecursionError:
@@ -129,7 +129,7 @@ def read_toml(path: Path, text: str) -> dict[str, Any]:
 
 
 def embed_command(part: PlanPart, path: Path) -> str:
-    """The command that brings the compiled plan in the preset at `path` up to date; `part` is its `[plan]` table."""
+    """Return the command that updates the compiled plan in the preset at `path`; `part` is its `[plan]` table."""
     source = shell_word(str(path.parent / part.source)) if part.source else "PLAN"
     given = "".join(f" --set {shell_word(f'{name}={value}')}" for name, value in part.set.items())
     return f"planc embed {source} {shell_word(str(path))}{given}"
@@ -144,7 +144,7 @@ def _read_parts(path: Path, text: str) -> PresetTables:
 
 
 def _missing_folder(checkpoint: Checkpoint, span: Span) -> list[Diagnostic]:
-    """Refused rather than dropped: someone would count on files that are never written."""
+    """Refuse checkpoint settings without a folder: the user would rely on files that are never written."""
     if checkpoint.every_steps == 0 or checkpoint.folder:
         return []
     message = f"saving every {checkpoint.every_steps} steps, and [checkpoint] names no folder"
@@ -152,7 +152,7 @@ def _missing_folder(checkpoint: Checkpoint, span: Span) -> list[Diagnostic]:
 
 
 def _compiled(part: PlanPart, path: Path, span: Span, text: str) -> Plan | Diagnostic:
-    """The embedded plan, or what is wrong with it. `text` is the whole preset's, `span` the place of the plan's key."""
+    """Return the embedded plan or its error. `text` is the content of the preset, `span` that of the plan's key."""
     help_text = embed_command(part, path)
     if not part.compiled:
         return Diagnostic("E1004", "the preset holds no compiled plan", span, help=help_text)
@@ -171,7 +171,7 @@ def _compiled(part: PlanPart, path: Path, span: Span, text: str) -> Plan | Diagn
 
 
 def _check_source(part: PlanPart, source: Span) -> list[Diagnostic]:
-    """`source` describes the compiled plan; another one would be believed and not be true."""
+    """Refuse a `source` that is not the one from which the plan was compiled, as it would mislead the reader."""
     if not part.source or part.source in part.sha256:
         return []
     message = f"[plan] source: `{part.source}` is not among the files that the compiled plan was made of"
@@ -179,7 +179,7 @@ def _check_source(part: PlanPart, source: Span) -> list[Diagnostic]:
 
 
 def _unfit_patterns(parts: PresetTables, plan: Plan, path: Path, spans: dict[Place, Span]) -> list[Diagnostic]:
-    """A pattern of [train] decay_groups that fits nothing would be believed and do nothing."""
+    """Refuse a pattern of [train] decay_groups that matches no parameter, as it would have no effect."""
     known = [p.name for p in plan.model.params]
     return [
         Diagnostic(
@@ -194,7 +194,7 @@ def _unfit_patterns(parts: PresetTables, plan: Plan, path: Path, spans: dict[Pla
 
 
 def _unbalanced(parts: PresetTables, plan: Plan, path: Path, spans: dict[Place, Span]) -> list[Diagnostic]:
-    """A balance between experts where there are none would be believed and do nothing."""
+    """Refuse a load-balancing loss for a model without experts, as it would have no effect."""
     if not parts.train.balance_loss or plan.model.top_k:
         return []
     where = span_of(("train", "balance_loss"), spans, str(path))
@@ -202,7 +202,7 @@ def _unbalanced(parts: PresetTables, plan: Plan, path: Path, spans: dict[Place, 
 
 
 def _other_optimizer(parts: PresetTables, plan: Plan, path: Path, spans: dict[Place, Span]) -> list[Diagnostic]:
-    """A plan that names an optimizer has its memory and time predicted for that one."""
+    """Refuse another optimizer than the plan's, for which memory and time are predicted."""
     name, sentence = parts.train.optimizer, plan.optimizer.cause
     if sentence is None or name == plan.optimizer.name:
         return []
@@ -217,7 +217,7 @@ def _files(part: PlanPart) -> list[str]:
 
 
 def _freshness(part: PlanPart, plan: Plan, path: Path, span: Span) -> list[Diagnostic]:
-    """An error for each file that changed, a note for each that is absent; with all there, compile them again."""
+    """Return an error for each changed file and a note for each missing one; if all exist, recompile and compare."""
     found = []
     for name, expected in part.sha256.items():
         if name == COMPILED:
@@ -237,9 +237,9 @@ def _freshness(part: PlanPart, plan: Plan, path: Path, span: Span) -> list[Diagn
 
 
 def _is_looked_at(name: str, part: PlanPart, folder: Path) -> bool:
-    """True for a plan that is the source, and for files in its folder or the preset's, or below.
+    """True for the source plan, and for files inside its folder or the preset's.
 
-    `planc embed` writes no others; whoever gave a preset with sums of any file would learn what is in it.
+    `planc embed` writes no others; with checksums of arbitrary files a preset could probe the content of private files.
     """
     source, place = (folder / part.source).resolve(), (folder / name).resolve()
     is_plan = source.suffix == ".plan" and source.is_file()
@@ -248,7 +248,7 @@ def _is_looked_at(name: str, part: PlanPart, folder: Path) -> bool:
 
 
 def _recompiled(part: PlanPart, plan: Plan, path: Path, span: Span) -> list[Diagnostic]:
-    """E1006 when the source, compiled again, is another plan than the one that stands in the preset."""
+    """Return E1006 if recompiling the source gives another plan than the one in the preset."""
     if part.source not in part.sha256:
         return []
     built = build_file(path.parent / part.source, dict(part.set)).plan

@@ -1,4 +1,4 @@
-"""Outputs that a preset names: below its own folder, as it may come from a stranger, and over no other file."""
+"""Restrict a preset's outputs to its own folder, because presets may be untrusted, and protect existing files."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ OUTPUTS: tuple[Place, ...] = (
     ("watch", "wandb"),
     ("watch", "profile"),
 )
-"""Keys of a preset that name a file or folder to write."""
+"""Keys of a preset for files or folders that are written."""
 HELP = "name a place below it; with --checkpoint DIR checkpoints and metrics go to any folder of yours"
 
 
 def misplaced(parts: PresetTables, preset: Path, text: str) -> list[Diagnostic]:
-    """E1035 for each output in `parts` that lies outside the folder of `preset`, or whose metrics replace another file.
+    """Return E1035 for each output in `parts` outside the folder of `preset`, and for metrics over another file.
 
-    `text` is the preset's own, for the places of its keys.
+    `text` is the content of the preset, to locate its keys.
     """
     found = []
     spans = places(str(preset), text)
@@ -44,13 +44,13 @@ def misplaced(parts: PresetTables, preset: Path, text: str) -> list[Diagnostic]:
 
 
 def without_folder(parts: PresetTables) -> PresetTables:
-    """`parts` with no folder for checkpoints, for a run whose user names another one."""
+    """Return `parts` without a checkpoint folder, for a run whose user gives another one."""
     checkpoint: Checkpoint = parts.checkpoint.model_copy(update={"folder": ""})
     return parts.model_copy(update={"checkpoint": checkpoint})
 
 
 def _no_name(path: Path) -> str:
-    """Why nothing can have this name, such as one of too many characters; empty where something can."""
+    """Return why the file system rejects this name, such as its length; empty if it is valid."""
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -61,7 +61,7 @@ def _no_name(path: Path) -> str:
 
 
 def _is_below(folder: Path, value: str) -> bool:
-    """True for a relative path that leads below the folder, whatever links stand on the way."""
+    """True for a relative path that stays inside the folder after symbolic links are resolved."""
     if Path(value).is_absolute() or not value.isprintable():
         return False
     root, place = Path(os.path.realpath(folder)), Path(os.path.realpath(folder / value))

@@ -1,4 +1,4 @@
-"""Settings of a preset that a runtime does not support. They are refused, never dropped."""
+"""Refuse settings of a preset that a runtime does not support; none is silently ignored."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from planc.trainer.preset.load import Preset
 
 
 def beyond(runtime: str, preset: Preset, single: bool, span: Span) -> list[Diagnostic]:
-    """E1003 at `span` for each setting of `[train]` in `preset` that `runtime` cannot do; [] where it can do all.
+    """Return E1003 at `span` for each `[train]` setting of `preset` that `runtime` does not support; else [].
 
     `single` is True for the reference run in one process.
     """

@@ -1,6 +1,6 @@
-"""Source places of a TOML file's keys, and pydantic's errors as diagnostics at those places.
+"""Locate the keys of a TOML file, and report pydantic's errors as diagnostics at their location.
 
-The standard library's reader gives values without places, so the lines are scanned once more.
+The standard library's parser gives no locations, so the lines are scanned a second time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Place = tuple[str, ...]
 
 
 def places(file: str, text: str) -> dict[Place, Span]:
-    """The span of each table's name and of each key written on a line of its own in `text`, the content of `file`."""
+    """Return the span of each table name and of each key on a line of its own in `text`, the content of `file`."""
     found: dict[Place, Span] = {}
     table: Place = ()
     closing = ""
@@ -46,8 +46,7 @@ def places(file: str, text: str) -> dict[Place, Span]:
 
 
 def span_of(place: Place, found: dict[Place, Span], file: str) -> Span:
-    """The span of the key `place` among those `found`, else of the nearest table around it, else the start of
-    `file`."""
+    """Return the span of the key `place` in `found`, else of the nearest enclosing table, else the start of `file`."""
     for length in range(len(place), 0, -1):
         if place[:length] in found:
             return found[place[:length]]
@@ -55,7 +54,7 @@ def span_of(place: Place, found: dict[Place, Span], file: str) -> Span:
 
 
 def diagnose(errors: list[ErrorDetails], model: type[Frozen], file: str, text: str) -> list[Diagnostic]:
-    """Each of pydantic's `errors` about `model` as a diagnostic, at its place in `text`, the content of `file`."""
+    """Convert pydantic's `errors` about `model` to diagnostics located in `text`, the content of `file`."""
     found = places(file, text)
     return [_diagnostic(error, model, found, file) for error in errors]
 
@@ -73,7 +72,7 @@ def _diagnostic(error: ErrorDetails, model: type[Frozen], found: dict[Place, Spa
 
 
 def _unknown(place: Place, model: type[Frozen], span: Span) -> Diagnostic:
-    """An unknown key, with the nearest legal one as a fix."""
+    """Return the error for an unknown key, with the nearest valid key as a fix."""
     *tables, key = place
     legal = list(_model_at(model, tables).model_fields)
     where = f" in [{'.'.join(tables)}]" if tables else ""
@@ -93,5 +92,5 @@ def _model_at(model: type[Frozen], tables: list[str]) -> type[Frozen]:
 
 
 def _span(file: str, line: int, start: int, end: int) -> Span:
-    """From 0-based offsets in one line."""
+    """Make a span from 0-based offsets in one line."""
     return Span(file, line, start + 1, line, end + 1)

@@ -1,7 +1,7 @@
-"""Comparison of receipts: did runs train the same? Format `planc.crosscheck/1`.
+"""Compare the losses of runs by their receipts: `planc.crosscheck/1`.
 
 Losses are compared only between runs that should agree: same plan, data, initial weights, dtype, learning rate and
-optimizer. Otherwise the answer is no, with the fields that differ. A failed comparison comes with a diagnosis from
+optimizer. Otherwise the comparison fails and lists the fields that differ. A failed comparison has a diagnosis from
 `planc.trainer.receipt.divergence`. The measured budgets are in docs/measured/crosscheck.md.
 """
 
@@ -45,7 +45,7 @@ is in docs/measured/crosscheck.md.
 
 @dataclass(frozen=True)
 class CrossCheck:
-    """The answer. `max_abs` and `first_outside_step` (1-based) are None where nothing was compared."""
+    """The answer. `max_abs` and `first_outside_step` (1-based) are None if nothing was compared."""
 
     budget: float
     max_abs: float | None
@@ -57,7 +57,7 @@ class CrossCheck:
     diagnosis: Diagnosis | None = None
     """Diagnosis of a failed comparison."""
     routing_flips: int | None = None
-    """Number of tokens routed to different experts, where the runs counted their picks."""
+    """Number of tokens routed to different experts; None if picks were not counted."""
     first_flip_step: int | None = None
     """From this step on (1-based) losses may differ by `routing.AFTER_A_FLIP`."""
 
@@ -77,14 +77,14 @@ class CrossCheck:
 
 
 def _finite(value: float | None) -> float | None:
-    """JSON has no infinity, which is the difference (nats) where only some runs skipped a step."""
+    """Replace infinity by None for JSON: the difference (nats) is infinite if only some runs skipped a step."""
     return value if value is not None and isfinite(value) else None
 
 
 def crosscheck(receipts: Sequence[Receipt], budget: float | None = None) -> CrossCheck:
-    """Compare two or more receipts; `budget` is the largest difference of losses at any step.
+    """Compare two or more receipts; `budget` is the allowed difference of losses at any step.
 
-    Without one the dtype's budgets hold, for the mean too.
+    By default the budgets of the compute dtype apply, including that of the mean.
     """
     assert len(receipts) >= 2, "a crosscheck takes at least two receipts"
     dtype = receipts[0].dtype
@@ -107,8 +107,8 @@ def crosscheck(receipts: Sequence[Receipt], budget: float | None = None) -> Cros
 
 
 def otherwise_begun(receipt: Receipt, path: Path) -> list[str]:
-    """Sentences about receipts beside `path`, where `receipt` was written, of the same training on another stack whose
-    first loss is another one."""
+    """Return a warning for each receipt in the folder of `path` of the same training on another stack whose first loss
+    differs from that of `receipt`."""
     found = []
     for beside in sorted(path.parent.glob("*.json")):
         with suppress(PlanError):
@@ -122,7 +122,7 @@ def otherwise_begun(receipt: Receipt, path: Path) -> list[str]:
 
 
 def differing_fields(receipts: Sequence[Receipt]) -> tuple[str, ...]:
-    """The fields of `receipts` that forbid a comparison; `losses` when the runs are of different length, or of none."""
+    """Return the fields that make `receipts` incomparable; `losses` if runs differ in length or are empty."""
     first, *others = receipts
     fields = [f for f in MUST_AGREE if any(getattr(r, f) != getattr(first, f) for r in others)]
     fields += _courses_apart(receipts)
@@ -132,14 +132,14 @@ def differing_fields(receipts: Sequence[Receipt]) -> tuple[str, ...]:
 
 
 def _courses_apart(receipts: Sequence[Receipt]) -> list[str]:
-    """`course.lr` and others that differ, among the receipts that tell them."""
+    """Return the differing training settings, such as `course.lr`, among the receipts that have them."""
     courses = [r.course for r in receipts if r.course is not None]
     names = dict.fromkeys(name for course in courses for name in course)
     return [f"course.{name}" for name in names if any(c.get(name) != courses[0].get(name) for c in courses)]
 
 
 def spreads(receipts: Sequence[Receipt]) -> list[float]:
-    """At each step, the largest loss of `receipts` less the smallest one (nats); infinite where only some runs skipped
+    """Return the largest minus the smallest loss (nats) of `receipts` at each step; infinite if only some runs skipped
     it."""
     return [_loss_range(losses) for losses in zip(*(r.losses for r in receipts), strict=True)]
 

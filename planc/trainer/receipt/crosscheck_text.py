@@ -1,4 +1,4 @@
-"""A crosscheck for people: a table of the runs, the verdict with its arithmetic, and the curves."""
+"""Print a crosscheck as text: a table of the runs, the result with its numbers, and the loss curves."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HEAD = ("run", "first", "last", "held out", "tokens/s")
 
 
 def render(check: CrossCheck, receipts: Sequence[Receipt], width: int = 80) -> str:
-    """Plain text of at most `width` columns; no colour, so nothing to switch off."""
+    """Return plain text of at most `width` columns, without colour."""
     parts = [*_table(receipts, width), "", *_wrapped(_verdict(check, receipts), width)]
     if all(_known(r) for r in receipts):
         parts += ["", plot(curves(receipts), min(width, 100))]
@@ -25,17 +25,17 @@ def render(check: CrossCheck, receipts: Sequence[Receipt], width: int = 80) -> s
 
 
 def picture(receipts: Sequence[Receipt]) -> str:
-    """The loss curves (nats per token) of `receipts` over the steps, as SVG text."""
+    """Return the loss curves (nats per token) of `receipts` over the steps as SVG text."""
     return svg(curves(receipts), "loss, nats per token")
 
 
 def curves(receipts: Sequence[Receipt]) -> list[Series]:
-    """The loss curve (nats per token) of each of `receipts`, under its name of `names`."""
+    """Return the loss curve (nats per token) of each of `receipts`, labelled as by `names`."""
     return [Series(name, _known(r)) for name, r in zip(names(receipts), receipts, strict=True)]
 
 
 def names(receipts: Sequence[Receipt]) -> list[str]:
-    """A name for each of `receipts`: `cuda/torch`, `xla/jax`; numbered when that does not tell them apart."""
+    """Return a name for each of `receipts`: `cuda/torch`, `xla/jax`; numbered if these are not unique."""
     plain = [f"{r.target}/{r.runtime}" for r in receipts]
     if len(set(plain)) == len(plain):
         return plain
@@ -43,12 +43,12 @@ def names(receipts: Sequence[Receipt]) -> list[str]:
 
 
 def _known(receipt: Receipt) -> tuple[float, ...]:
-    """The losses of the steps that were not skipped."""
+    """Return the losses of the steps that were not skipped."""
     return tuple(loss for loss in receipt.losses if loss is not None)
 
 
 def _table(receipts: Sequence[Receipt], width: int) -> list[str]:
-    """One line a run; columns that do not fit are left out from the right."""
+    """Return one line per run; columns on the right that do not fit are omitted."""
     rows = [HEAD, *(_row(name, r) for name, r in zip(names(receipts), receipts, strict=True))]
     widths = [max(len(row[i]) for row in rows) for i in range(len(HEAD))]
     while len(widths) > 1 and sum(widths) + 2 * (len(widths) - 1) > width:
@@ -57,7 +57,7 @@ def _table(receipts: Sequence[Receipt], width: int) -> list[str]:
 
 
 def _cells(row: Sequence[str], widths: Sequence[int]) -> str:
-    """The name to the left of its column, figures to the right of theirs."""
+    """Format a row: the name aligned left, figures aligned right."""
     figures = [c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=False)]
     return "  ".join([row[0].ljust(widths[0]), *figures]).rstrip()
 
@@ -107,7 +107,7 @@ def _flips(check: CrossCheck) -> str:
 
 
 def _reasons(why: Diagnosis) -> list[str]:
-    """The diagnosis in words."""
+    """Format the diagnosis as text."""
     if not why.gradients_known:
         lines = ["  first gradients: not in all receipts"]
     elif why.first_group is None:

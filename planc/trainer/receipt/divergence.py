@@ -1,7 +1,7 @@
-"""Why runs that should be the same are not: what their receipts tell.
+"""Diagnose from receipts why the losses of runs diverge.
 
-Gradients of the first step are compared before anything has been updated: they come from equal parameters and
-data, so that a difference is a fault of this step and of no earlier one.
+The gradients of the first step are compared because they come from equal parameters and data: a difference is caused by
+this step and not by an earlier update.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ TOLERANCES = {"fp32": 1e-4, "bf16": 5e-2}
 """Largest relative difference of first gradient norms, by compute dtype; `crosscheck.BUDGETS` has those of losses."""
 
 REPORTED = ("runtime", "versions", "features", "compile", "routing_flips")
-"""Fields that may differ between runs that agree, and that may explain why they do not."""
+"""Fields that may differ between comparable runs, and that may explain a divergence."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """A tensor and the norm of its first gradient in each run."""
+    """A tensor and its gradient norm of the first step in each run."""
 
     tensor: str
     norms: tuple[float, ...]
 
     @property
     def relative(self) -> float:
-        """The spread of the norms as a share of the largest."""
+        """The relative difference of the norms, as a share of the largest."""
         largest = max(self.norms)
         return (largest - min(self.norms)) / largest if largest else 0.0
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """`first_group`: the tensor nearest to the loss whose first gradient norm differs; None where all agree, or
-    where a receipt does not tell them (`gradients_known`). `lines`: fields that differ, with each run's value."""
+    """The diagnosis. `first_group` is the tensor closest to the loss whose first gradient norm differs; None if all
+    agree or a receipt has no norms (`gradients_known`). `lines` has the fields that differ, with each run's value."""
 
     gradients_known: bool
     first_group: Group | None
@@ -55,7 +55,7 @@ class Diagnosis:
 
 
 def diagnose(receipts: Sequence[Receipt]) -> Diagnosis:
-    """Diagnose runs whose losses diverged, from their `receipts`; the first tells the dtype, and so the tolerance."""
+    """Diagnose runs whose losses diverged from their `receipts`; the dtype of the first one sets the tolerance."""
     known = [r.measured.first_gradient_norms for r in receipts]
     told = [norms for norms in known if norms]
     whole = len(told) == len(receipts)
@@ -64,14 +64,14 @@ def diagnose(receipts: Sequence[Receipt]) -> Diagnosis:
 
 
 def _differing_groups(norms: Sequence[dict[str, float]], tolerance: float) -> list[Group]:
-    """The groups that differ, in the order of the backward: from the loss to the embedding."""
+    """Return the groups that differ, in backward order: from the loss to the embedding."""
     names = [name for name in norms[0] if all(name in other for other in norms)]
     groups = [Group(name, tuple(run[name] for run in norms)) for name in sorted(names, key=_depth, reverse=True)]
     return [group for group in groups if group.relative > tolerance]
 
 
 def _depth(name: str) -> tuple[int, int]:
-    """Sort key of a parameter from embedding to loss; within a layer in order of use."""
+    """Return the sort key of a parameter in forward order: from embedding to loss."""
     if name.startswith("tok_embeddings"):
         return (-1, 0)
     inner = re.fullmatch(r"layers\.([0-9]{1,9})\.(.+)", name)

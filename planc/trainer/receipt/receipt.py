@@ -1,7 +1,7 @@
-"""The receipt of a run, `planc.receipt/1`: what was trained, from where, and what came out.
+"""The receipt of a run, `planc.receipt/1`: its plan, data, settings and results.
 
-A field that was not measured is null; no figure is made up. Two receipts with the same meaning fields
-(see `crosscheck`) must have the same losses within rounding.
+A field that was not measured is null. Two receipts that agree in the fields checked by `crosscheck` must have the same
+losses up to rounding.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from planc.ir.frozen import Frozen, first_mistake
 
 MAX_BYTES = 1_000_000_000
 MOST = 1e100
-"""Largest number of a receipt: float32 ends at 3.4e38, and what is worked out of these must not overflow."""
+"""Largest number in a receipt: float32 ends at 3.4e38, and results computed from it must not overflow."""
 """Largest receipt that is read: losses of every step, and picks of every expert."""
 
 
@@ -92,13 +92,13 @@ class Receipt(Frozen):
         return self.model_dump(mode="json")
 
     def write(self, path: Path | str) -> None:
-        """Write the receipt as JSON to `path`, the whole file or nothing. Raises OSError."""
+        """Write the receipt as JSON to `path` atomically. Raises OSError."""
         text = json.dumps(self.to_json(), indent=1, allow_nan=False)
         write_atomically(Path(path), text + "\n")
 
 
 def _is_finite(value: Any) -> bool:
-    """True if every float in a JSON value is one that a run could have measured."""
+    """True if every float in a JSON value is a plausible measurement."""
     pending = [value]
     while pending:
         inner = pending.pop()
@@ -109,7 +109,7 @@ def _is_finite(value: Any) -> bool:
 
 
 def read_receipt(path: Path | str) -> Receipt:
-    """Read the receipt at `path`. Raises PlanError (E1020) when the file cannot be read or is none."""
+    """Read the receipt at `path`. Raises PlanError (E1020) if the file cannot be read or is not a receipt."""
     try:
         values = read_json(Path(path), MAX_BYTES)
         if not isinstance(values, dict):

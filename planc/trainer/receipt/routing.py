@@ -1,8 +1,8 @@
-"""Expert picks: counted for the receipt, and compared between runs that should agree.
+"""Count the router's picks of experts for the receipt, and compare them between runs.
 
-A flip is a token that one run routes to another expert than the other run does. Up to the first flip runs differ by
-rounding only; from there on by the difference between two experts' outputs. Picks are counted by layer and expert, so
-flips that cancel within a layer and step are not seen.
+A flip is a token that two runs route to different experts. Before the first flip runs differ only by rounding; after it
+also by the difference between experts' outputs. Picks are counted per layer and expert, so flips that cancel within a
+layer and step are not detected.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from planc.trainer.receipt.receipt import Receipt
 
 MOST_NUMBERS = 200_000
-"""A receipt with more counts than these is no text for people: a longer run keeps none."""
+"""Maximum number of counts in a receipt, to keep it readable; a longer run stores none."""
 
 AFTER_A_FLIP = 1e-3
-"""Nats per token that losses may differ by from the first flip on."""
+"""Allowed difference of losses (nats per token) after the first flip."""
 
 Counts = list[list[int]]
 """Picks of one step, by routed layer and expert."""
@@ -39,7 +39,7 @@ def routed_layers(model: Model) -> int:
 
 
 class Picks:
-    """The picks of each step of this start, in `found` by the step's number; nothing where nothing is counted."""
+    """Collects the picks of each step since this start in `found`, by step; empty if picks are not counted."""
 
     def __init__(self, session: Session, plan: Plan, steps: int) -> None:
         self._session = session if counted(plan, steps) else None
@@ -47,7 +47,7 @@ class Picks:
         self.found: dict[int, Counts] = {}
 
     def take(self, step: int) -> None:
-        """Store the picks of `step`. Every process calls it after each step: it is a collective."""
+        """Store the picks of `step`. Every process must call it after each step, because it is a collective."""
         picks = self._session.routing() if self._session else None
         if picks is not None:
             assert len(picks) == self._layers, f"picks of {len(picks)} layers, the model routes in {self._layers}"
@@ -55,11 +55,10 @@ class Picks:
 
 
 def flips(receipts: Sequence[Receipt]) -> list[int] | None:
-    """At each step, the number of picks that fell on another expert, between the first of `receipts` and the one that
-    differs most.
+    """Return the number of flips at each step between the first of `receipts` and the one that differs most.
 
-    None where a run has not counted, or one has other layers or experts than another. Where only some have counted a
-    step, as after a run was taken up again, 0.
+    None if a run did not count picks, or runs have different layers or experts. A step that only some runs counted, as
+    after a resume, has 0 flips.
     """
     if any(not r.measured.routing for r in receipts) or len(_shapes(receipts)) > 1:
         return None
@@ -70,7 +69,7 @@ def flips(receipts: Sequence[Receipt]) -> list[int] | None:
 
 
 def _shapes(receipts: Sequence[Receipt]) -> set[tuple[int, ...]]:
-    """The numbers of experts by layer of all steps that were counted."""
+    """Return the numbers of experts per layer in all counted steps."""
     return {tuple(map(len, counts)) for r in receipts for counts in (r.measured.routing or {}).values()}
 
 
@@ -82,15 +81,15 @@ def _flips_at_step(step: int, runs: Sequence[dict[int, Counts]]) -> int:
 
 
 def _flips_between(one: Counts, other: Counts) -> int:
-    """Each flip takes one pick from an expert and gives one to another."""
+    """Count the flips: each one decreases the picks of one expert and increases those of another."""
     pairs = [(a, b) for left, right in zip(one, other, strict=True) for a, b in zip(left, right, strict=True)]
     return sum(abs(a - b) for a, b in pairs) // 2
 
 
 def budgets(budget: float, steps: int, flipped: Sequence[int] | None) -> list[float]:
-    """Allowed loss difference (nats) at each of `steps` steps: `budget`, and more from the first step with a flip on.
+    """Return the allowed loss difference (nats) at each of `steps` steps: `budget`, and more from the first flip on.
 
-    `flipped` are the numbers of flips by step; None: none was counted.
+    `flipped` has the number of flips per step; None: not counted.
     """
     first = next((at for at, n in enumerate(flipped or ()) if n), steps)
     return [budget if at < first else max(budget, AFTER_A_FLIP) for at in range(steps)]

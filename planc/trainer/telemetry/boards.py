@@ -1,4 +1,4 @@
-"""Figures of a run for TensorBoard and for Weights & Biases (offline), each only where the preset asks for it."""
+"""Log figures of a run to TensorBoard and Weights & Biases (offline) if the preset enables them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Figures = Iterator[tuple[str, float]]
 
 
 def figures(event: Event) -> Figures:
-    """(name, value) of every number in `event`, as dashboards show them."""
+    """Return (name, value) of every number in `event`, as dashboards show them."""
     if isinstance(event, StepDone):
         values = asdict(event)
         yield from ((f"train/{name}", values[name]) for name in STEP_FIGURES if values[name] is not None)
@@ -30,7 +30,7 @@ def figures(event: Event) -> Figures:
 
 
 class TensorBoard:
-    """An event file in a folder, by the tensorboard package's own writer."""
+    """Writes an event file with the writer of the tensorboard package."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -50,7 +50,7 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """A run in `wandb`'s offline form: nothing leaves the machine until someone types `wandb sync`."""
+    """Writes an offline run of `wandb`: nothing is uploaded until the user runs `wandb sync`."""
 
     def __init__(self, folder: Path, project: str, settings: dict[str, Any]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -68,7 +68,7 @@ Board = TensorBoard | WeightsAndBiases
 
 
 def boards(preset: Preset) -> list[Board]:
-    """The dashboards that `preset` asks for, TensorBoard or Weights & Biases, opened."""
+    """Open the dashboards that `preset` enables, TensorBoard or Weights & Biases."""
     watch, folder = preset.parts.watch, preset.path.parent
     found: list[Board] = [TensorBoard(folder / watch.tensorboard)] if watch.tensorboard else []
     if watch.wandb:
@@ -78,7 +78,7 @@ def boards(preset: Preset) -> list[Board]:
 
 
 def missing_packages(preset: Preset) -> list[Diagnostic]:
-    """E1009 for each dashboard of `preset` whose package is not installed."""
+    """Return E1009 for each dashboard of `preset` whose package is not installed."""
     asked = [name for name in ("tensorboard", "wandb") if getattr(preset.parts.watch, name)]
     return [
         Diagnostic(

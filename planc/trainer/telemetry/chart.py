@@ -1,7 +1,6 @@
-"""Curves as plain characters for a terminal, and as a small SVG file. No plotting library.
+"""Plot curves as text for a terminal and as a small SVG file, without a plotting library.
 
-Values lie at equal distances, one a training step unless `Across` says what they are. A value that is not a
-number is left out.
+Values are equally spaced, one per training step unless `Across` gives other labels. NaN values are skipped.
 """
 
 from __future__ import annotations
@@ -14,17 +13,17 @@ from planc.diag.quoting import xml_text
 
 Say = Callable[[float], str]
 MOST_LABELS = 16
-"""Below an SVG's curves; more would run into each other."""
+"""Maximum number of labels below an SVG's curves; more would overlap."""
 
 MARKS = "*o+x#@"
-"""One character a curve; where curves meet at one cell, the mark of several: `=`."""
+"""One character per curve; a cell of several curves has `=`."""
 TOGETHER = "="
 HUES = ("#1f6feb", "#d1495b", "#2a9d5c", "#8a63d2", "#c77d0a", "#4b5563")
 
 
 @dataclass(frozen=True)
 class Series:
-    """A named run of values."""
+    """A named sequence of values."""
 
     name: str
     values: tuple[float, ...]
@@ -50,7 +49,7 @@ def plot(
     across: Across | None = None,
     say: Say = _decimals,
 ) -> str:
-    """The curves in `width` columns at most, axis labels included."""
+    """Plot the curves in at most `width` columns, axis labels included."""
     low, high = _range(curves)
     labels = {0: say(high), height - 1: say(low)}
     left = max(6, *map(len, labels.values()))
@@ -75,18 +74,18 @@ def plot(
 
 
 def _steps(curves: Sequence[Series]) -> Across:
-    """Training steps from 1; only the ends are named."""
+    """Label training steps from 1; only the first and last are labelled."""
     return Across(("1", str(max(len(c.values) for c in curves))), "step")
 
 
 def svg(curves: Sequence[Series], title: str, *, across: Across | None = None, say: Say = _decimals) -> str:
-    """The curves as an SVG document.
+    """Return the curves as an SVG document.
 
     Args:
-        curves: of runs, earlier ones are drawn wider, so that equal ones all show.
-        title: above the picture.
+        curves: one per run; earlier ones are drawn wider, so that equal curves are all visible.
+        title: heading of the plot.
         across: labels of the horizontal axis; None: steps from 1.
-        say: writes a value of the vertical axis.
+        say: formats a value of the vertical axis.
     """
     frame = _Frame(*_range(curves), steps=max(len(c.values) for c in curves))
     parts = [
@@ -109,7 +108,7 @@ def svg(curves: Sequence[Series], title: str, *, across: Across | None = None, s
 
 @dataclass(frozen=True)
 class _Frame:
-    """The plot area and the mapping from values to pixels."""
+    """The plot area, and the mapping from values to pixels."""
 
     low: float
     high: float
@@ -129,7 +128,7 @@ class _Frame:
 
 
 def _axes(frame: _Frame, say: Say) -> list[str]:
-    """Five lines with their values."""
+    """Draw five horizontal grid lines with their values."""
     lines = []
     for fifth in range(5):
         value = frame.low + fifth / 4 * (frame.high - frame.low)
@@ -142,7 +141,7 @@ def _axes(frame: _Frame, say: Say) -> list[str]:
 
 
 def _x_labels(frame: _Frame, across: Across) -> list[str]:
-    """Every label at its value, or the first and the last where there are many."""
+    """Draw every label, or only the first and the last if there are many."""
     y = frame.bottom + 18
     what, labels = xml_text(across.what), across.labels
     lines = [
@@ -157,12 +156,12 @@ def _x_labels(frame: _Frame, across: Across) -> list[str]:
 
 
 def _line_width(number: int, of: int) -> float:
-    """Pixels: the last of several is the thinnest."""
+    """Return the line width in pixels; the last of several curves is the thinnest."""
     return 1.5 + 2.5 * (of - 1 - number)
 
 
 def _curve(frame: _Frame, curve: Series, number: int, of: int, wide: float) -> list[str]:
-    """One line and its name below the picture."""
+    """Draw one curve, and its name below the plot."""
     hue = HUES[number % len(HUES)]
     points = " ".join(f"{frame.x(i):.1f},{frame.y(v):.1f}" for i, v in enumerate(curve.values) if isfinite(v))
     x = frame.left + number * (frame.right - frame.left) / of
@@ -173,14 +172,14 @@ def _curve(frame: _Frame, curve: Series, number: int, of: int, wide: float) -> l
 
 
 def _range(curves: Sequence[Series]) -> tuple[float, float]:
-    """Smallest and largest value; never an empty range."""
+    """Return the smallest and the largest value, as a range that is never empty."""
     values = [v for c in curves for v in c.values if isfinite(v)]
     low, high = min(values, default=0.0), max(values, default=0.0)
     return (low, high) if high > low else (low - 0.5, high + 0.5)
 
 
 def _sampled(values: Sequence[float], columns: int) -> list[float]:
-    """One value a column: the curve thinned to the width, or straight lines between its values."""
+    """Resample the curve to one value per column: skip values, or interpolate linearly between them."""
     last = len(values) - 1
     places = [c * last / max(1, columns - 1) for c in range(columns)]
     if len(values) >= columns:

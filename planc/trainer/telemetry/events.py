@@ -1,4 +1,4 @@
-"""Events of a run: from rank 0 to the launcher, and as lines for people.
+"""Events of a run, sent from rank 0 to the launcher and printed as a table.
 
 Under planc's launcher rank 0 writes events as JSON lines; under torchrun or Slurm it prints the table itself.
 """
@@ -11,16 +11,16 @@ from dataclasses import asdict, dataclass
 from typing import Any, TextIO
 
 MARK = "@planc "
-"""Starts an event among a rank's other output."""
+"""Prefix of an event in a rank's output."""
 HEAD = "  step      loss  grad norm        lr   tokens/s    MFU     GiB     left"
 
 
 @dataclass(frozen=True)
 class StepDone:
-    """One optimizer step. `left_s` is the time the remaining steps will take at the median so far.
+    """One optimizer step. `left_s` is the estimated time of the remaining steps at the median step time so far.
 
-    `step_s` is all of it, `data_s` the part until its batch was there; `mfu` is the model's FLOPs against the peak of
-    the plan's chips; `memory_gib` the most that rank 0 has held. None: not known.
+    `step_s` is the step time, `data_s` the part that waited for the batch; `mfu` is the model FLOPs utilisation of the
+    plan's chips; `memory_gib` the peak memory of rank 0. None: unknown.
     """
 
     step: int
@@ -56,7 +56,7 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class SaveDone:
-    """The checkpoint of `step` is on the disk. `stall_s`: what training waited for; `write_s`: the rest."""
+    """The checkpoint of `step` is on disk. Training was blocked for `stall_s`; the rest took `write_s`."""
 
     step: int
     stall_s: float
@@ -79,7 +79,7 @@ class SaveFailed:
 
 @dataclass(frozen=True)
 class Skipped:
-    """No update was made in `step`. `where`: ranks and what of theirs was no number."""
+    """The update of `step` was skipped. `where` has the ranks and which of their values were not finite."""
 
     step: int
     why: str
@@ -100,23 +100,23 @@ KINDS: dict[str, type[Event]] = {
 
 
 def encode(event: Event) -> str:
-    """`event` as a line of a rank's output, which `decode` reads."""
+    """Encode `event` as a line of a rank's output, for `decode`."""
     return MARK + json.dumps({"kind": kind_of(event), **asdict(event)})
 
 
 def kind_of(event: Event) -> str:
-    """The kind of `event`, a key of KINDS."""
+    """Return the kind of `event`, a key of KINDS."""
     return next(name for name, cls in KINDS.items() if isinstance(event, cls))
 
 
 def say(line: str) -> None:
-    """Write `line` for the launcher in one piece: threads of a rank write too, and `print` writes the end apart."""
+    """Write `line` to stdout in one call: `print` writes the newline separately, and other threads may interleave."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 
 def decode(line: str) -> Event | None:
-    """The event in `line`, a line of a rank's output; None if it is none, or a library has written into it."""
+    """Decode the event in `line` of a rank's output; None if it is not an event or other output corrupted it."""
     values = marked(line, MARK)
     if values is None or values.get("kind") not in KINDS:
         return None
@@ -124,7 +124,7 @@ def decode(line: str) -> Event | None:
 
 
 def marked(line: str, mark: str) -> dict[str, Any] | None:
-    """The JSON object after `mark` at the start of `line`; None if it is no such line, or not a whole one."""
+    """Parse the JSON object after the prefix `mark` of `line`; None if the prefix is missing or the JSON is invalid."""
     if not line.startswith(mark):
         return None
     try:
@@ -135,7 +135,7 @@ def marked(line: str, mark: str) -> dict[str, Any] | None:
 
 
 class EventTable:
-    """Events as a table. On a terminal the last step is a line that is written over."""
+    """Prints events as a table. On a terminal the line of the last step is overwritten."""
 
     def __init__(self, stream: TextIO, log_every: int) -> None:
         self._stream, self._log_every = stream, log_every
@@ -160,7 +160,7 @@ def _or_dash(value: float | None, form: str) -> str:
 
 
 def _clock(seconds: float) -> str:
-    """`45s`, `2:05`, `1:02:05`."""
+    """Format seconds as `45s`, `2:05` or `1:02:05`."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole}s"

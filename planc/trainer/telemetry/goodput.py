@@ -1,4 +1,4 @@
-"""Measured goodput: wall-clock time of a run by use, over all its starts, from its metrics file."""
+"""Measure goodput from a run's metrics file: its wall-clock time over all starts, divided by use."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from planc.trainer.telemetry.metrics_file import Record
 
 @dataclass(frozen=True)
 class MeasuredGoodput:
-    """Seconds of wall-clock time; they add up to `wall_s`.
+    """Seconds of wall-clock time; their sum is `wall_s`.
 
-    `productive_s`: steps, each counted once. `redone_s`: steps that were lost and taken again. `checkpoint_s`: what
-    training waited for saves. `restart_s`: from each start to its first step, compilation included, and the time
-    between two starts. `stall_s`: the rest, such as waiting for data and held-out losses.
+    `productive_s`: steps, each counted once. `redone_s`: steps that were lost and repeated. `checkpoint_s`: training
+    blocked by saves. `restart_s`: from each start to its first step, compilation included, and between two starts.
+    `stall_s`: the rest, such as waiting for data and held-out losses.
     """
 
     productive_s: float
@@ -29,14 +29,14 @@ class MeasuredGoodput:
 
     @property
     def share(self) -> float:
-        """The goodput."""
+        """The goodput, a fraction of wall-clock time."""
         return self.productive_s / self.wall_s
 
 
 def measured_goodput(records: list[Record]) -> MeasuredGoodput | None:
-    """Goodput from `records`, the lines of one run's metrics file; None before its first step.
+    """Compute goodput from `records`, the lines of one run's metrics file; None before its first step.
 
-    Time by which the clock was set back between two records counts as none.
+    If the clock was set back between two records, no time passed between them.
     """
     records = _forward(records)
     starts = _starts(records)
@@ -58,7 +58,7 @@ def measured_goodput(records: list[Record]) -> MeasuredGoodput | None:
 
 
 def _forward(records: list[Record]) -> list[Record]:
-    """The records with times that never go back: what the clock was set back by is added to all that follow."""
+    """Make times monotonic: if the clock was set back, add the difference to all later records."""
     found: list[Record] = []
     back_s, before = 0.0, records[0]["time"] if records else 0.0
     for record in records:
@@ -69,7 +69,7 @@ def _forward(records: list[Record]) -> list[Record]:
 
 
 def _starts(records: list[Record]) -> list[list[Record]]:
-    """The records of each start of the run."""
+    """Group the records by start of the run."""
     found: list[list[Record]] = []
     for record in records:
         if record["kind"] == "start":
@@ -88,13 +88,13 @@ def _later_steps(starts: list[list[Record]]) -> list[float]:
 
 
 def _first_steps(starts: list[list[Record]]) -> set[tuple[int, float]]:
-    """(step, seconds) of the first step of each start."""
+    """Return (step, seconds) of the first step of each start."""
     firsts = [steps[0] for start in starts if (steps := _records_of(start, "step"))]
     return {(r["step"], r["step_s"] - r["data_s"]) for r in firsts}
 
 
 def _restarting(starts: list[list[Record]], usual_s: float) -> float:
-    """From each start to its first step's end, less a usual step; and from the last word before to the start."""
+    """Sum the seconds from each start to the end of its first step, minus a usual step, and between starts."""
     seconds = 0.0
     for number, start in enumerate(starts):
         steps = _records_of(start, "step")

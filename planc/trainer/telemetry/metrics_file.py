@@ -1,4 +1,4 @@
-"""The metrics file: one JSON object a line, written as the run goes on, by rank 0.
+"""The metrics file: one JSON object per line, written by rank 0 during the run.
 
 Every line has `time` (UNIX seconds) and `kind`:
 
@@ -6,7 +6,7 @@ Every line has `time` (UNIX seconds) and `kind`:
 - `step`, `held_out`, `saved`, `not_saved`, `skipped`: the fields of `planc.trainer.telemetry.events`;
 - `end`: `why` is `done`, `preempted` or `failed`.
 
-A run that goes on writes on in the same file; of a step that was taken twice the later line counts.
+A resumed run appends to the same file; if a step was taken twice, its later line counts.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from planc.trainer.telemetry.events import Event, kind_of
 
 NAME = "metrics.jsonl"
 LONGEST_LINE_BYTES = 1 << 20
-"""Largest size in bytes of a line that is read."""
+"""Maximum size in bytes of a line."""
 Record = dict[str, Any]
 
 
 class Metrics:
-    """An open metrics file. A disk that is full stops the metrics and not the run."""
+    """An open metrics file. A full disk ends the metrics but not the run."""
 
     def __init__(self, path: Path, *, goes_on: bool, clock: Callable[[], float] = time.time) -> None:
         self.path, self._clock = path, clock
@@ -48,7 +48,7 @@ class Metrics:
         self.write(kind_of(event), **asdict(event))
 
     def write(self, kind: str, **values: Any) -> None:
-        """Write a line of this `kind` with the UNIX time and `values`; nothing happens after `close`."""
+        """Write a line of this `kind` with the UNIX time and `values`; no effect after `close`."""
         if self._file is None:
             return
         with _ClosedOnError(self):
@@ -56,20 +56,20 @@ class Metrics:
             self._file.flush()
 
     def close(self) -> None:
-        """Close the file; more lines are dropped."""
+        """Close the file; later lines are discarded."""
         with suppress(OSError):
             if self._file is not None:
                 self._file.close()
         self._file = None
 
     def give_up(self, error: OSError) -> None:
-        """Say on stderr that `error` ended the metrics, and close them."""
+        """Report `error` on stderr and close the file."""
         print(f"{self.path} is not written any more: {error}", file=sys.stderr, flush=True)
         self.close()
 
 
 class _ClosedOnError:
-    """A context in which an OSError closes the metrics file and is not raised."""
+    """A context manager in which an OSError closes the metrics file and is suppressed."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -84,7 +84,7 @@ class _ClosedOnError:
 
 
 def may_replace(path: Path) -> bool:
-    """True where metrics at `path` replace nothing else: no file is there, or an empty one, or a metrics file."""
+    """True if metrics at `path` overwrite no other file: it does not exist, is empty, or is a metrics file."""
     if path.is_symlink():
         return False
     if not path.exists():
@@ -101,7 +101,7 @@ def may_replace(path: Path) -> bool:
 
 
 def read_metrics(path: Path) -> list[Record]:
-    """The records of the metrics file at `path`, without lines that were cut short or are no record. Raises OSError."""
+    """Read the records of the metrics file at `path`; skip truncated or invalid lines. Raises OSError."""
     found: list[Record] = []
     with open_regular(path) as file:
         while line := file.readline(LONGEST_LINE_BYTES):
@@ -113,7 +113,7 @@ def read_metrics(path: Path) -> list[Record]:
 
 
 def _is_cut_short(path: Path) -> bool:
-    """True for a file whose last line has no end."""
+    """True if the last line has no newline."""
     if not path.is_file() or path.stat().st_size == 0:
         return False
     with open_regular(path) as file:
@@ -122,7 +122,7 @@ def _is_cut_short(path: Path) -> bool:
 
 
 def _opened(path: Path, goes_on: bool) -> TextIO:
-    """The file, open for writing. Raises OSError for a link and for any other file than metrics."""
+    """Open the file for writing. Raises OSError for a symbolic link and for a file that has no metrics."""
     if not may_replace(path):
         raise FileExistsError(errno.EEXIST, "another file is there, which is no metrics file")
     flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK

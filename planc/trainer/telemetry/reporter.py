@@ -1,4 +1,4 @@
-"""The reporter of one process: events for the launcher or terminal, the metrics file, and boards."""
+"""Report the events of one process to the launcher or terminal, the metrics file, and dashboards."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from planc.trainer.telemetry.goodput import MeasuredGoodput, measured_goodput
 from planc.trainer.telemetry.metrics_file import NAME, Metrics, read_metrics
 
 EVENTS = "PLANC_EVENTS"
-"""Set by planc's launcher: rank 0 writes events for it rather than a table."""
+"""Environment variable set by planc's launcher: rank 0 writes events instead of a table."""
 PREDICTED = "PLANC_PREDICTED"
 """Environment variable with the cost model's predictions for the run, as JSON."""
 
@@ -26,7 +26,7 @@ Listener = Callable[[Event], None]
 
 
 class Watching:
-    """Rank 0 tells; for the other ranks nothing is opened and nothing is told."""
+    """Reports events on rank 0; on other ranks nothing is opened or written."""
 
     def __init__(self, preset: Preset, target: Target, rank: int, path: Path) -> None:
         self._preset, self._target, self._rank, self._path = preset, target, rank, path
@@ -35,7 +35,7 @@ class Watching:
         self._listeners: list[Listener] = [_listener(preset.train.log_every)] if rank == 0 else []
 
     def open(self, began: float, done: int) -> None:
-        """Begin to write: the run has taken `done` steps before this start, which began at this UNIX time."""
+        """Start reporting: `began` is the UNIX time of this start, `done` the number of steps taken before it."""
         if self._rank != 0:
             return
         plan = self._preset.plan
@@ -50,12 +50,12 @@ class Watching:
         self._listeners += [self._metrics.event, *self._boards]
 
     def tell(self, event: Event) -> None:
-        """Pass `event` to the output, the metrics file and the dashboards; nothing happens on ranks other than 0."""
+        """Write `event` to the output, the metrics file and the dashboards; no effect on ranks other than 0."""
         for listener in self._listeners:
             listener(event)
 
     def goodput(self) -> MeasuredGoodput | None:
-        """Goodput of the run until now, over all its starts; None without a metrics file that planc wrote."""
+        """Return the goodput of the run so far, over all its starts; None without a metrics file of planc."""
         if self._metrics is None or not self._path.is_file():
             return None
         try:
@@ -64,7 +64,7 @@ class Watching:
             return None
 
     def close(self, why: str) -> None:
-        """Write the end of the run to the metrics file with the reason `why`, and close all."""
+        """Write the end of the run with the reason `why` to the metrics file, and close all outputs."""
         if self._metrics is not None:
             self._metrics.write("end", why=why)
             self._metrics.close()
@@ -73,10 +73,10 @@ class Watching:
 
 
 def metrics_path(preset: Preset, target: Target, receipt: Path | None) -> Path:
-    """Path of a run's metrics file.
+    """Return the path of a run's metrics file.
 
-    It is the one that `preset` names, else in its checkpoint folder, else beside `receipt` (None: no receipt is
-    written), else in `runs/` under the names of the preset and `target`.
+    It is the path in `preset`, else in its checkpoint folder, else beside `receipt` (None: no receipt is written), else
+    in `runs/` under the names of the preset and `target`.
     """
     if preset.parts.watch.metrics:
         return preset.path.parent / preset.parts.watch.metrics
