@@ -62,9 +62,9 @@ def model_words(shape: DecoderShape) -> str:
 
     Raises ValueError, in words for the user, where the catalog has no such architecture.
 
-    >>> model_words(Shape(layers=32, embed=4096, heads=32, kv_heads=8, ffn=14336, vocab=128256))
+    >>> model_words(DecoderShape(layers=32, embed=4096, heads=32, kv_heads=8, ffn=14336, vocab=128256))
     'llama3_8b'
-    >>> model_words(Shape(layers=4, embed=4096, heads=32, kv_heads=8, ffn=14336, vocab=128256))
+    >>> model_words(DecoderShape(layers=4, embed=4096, heads=32, kv_heads=8, ffn=14336, vocab=128256))
     'llama3_8b(layers = 4)'
     """
     family = next((f for f in FAMILIES if f.has(shape) and not shape.window), None)

@@ -98,7 +98,7 @@ def lockstep_schedule(name: str) -> Schedule:
 
     >>> from planc.pipeline.actions import unrolled
     >>> rank_actions = lockstep_schedule("1f1b_in_lockstep").rank_actions
-    >>> " ".join(a.text for a in unrolled(rank_actions(Shape(ranks=3, chunks=1, microbatches=5), 1)))
+    >>> " ".join(a.text for a in unrolled(rank_actions(ScheduleShape(ranks=3, chunks=1, microbatches=5), 1)))
     '1F0 1F1 1F2 1B0 1F3 1B1 1F4 1B2 1B3 1B4'
     """
     known = schedules()[name.removesuffix(SUFFIX)]

@@ -101,7 +101,7 @@ def whole_rounds(shape: ScheduleShape) -> Need | None:
     """The requirement of interleaved schedules: equal rounds of at least one microbatch per rank; None where `shape`
     meets it.
 
-    >>> whole_rounds(Shape(ranks=4, chunks=2, microbatches=9))
+    >>> whole_rounds(ScheduleShape(ranks=4, chunks=2, microbatches=9))
     Need(text='a multiple of 4', microbatches=12)
     """
     rounds = max(1, shape.microbatches // shape.ranks)

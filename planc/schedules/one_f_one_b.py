@@ -12,7 +12,7 @@ def rank_actions(shape: ScheduleShape, rank: int) -> list[Repeat]:
     """Return the actions of rank `rank`: P - `rank` - 1 warm-up forwards keep P - `rank` microbatches in flight.
 
     >>> from planc.pipeline.actions import unrolled
-    >>> " ".join(a.text for a in unrolled(rank_actions(Shape(ranks=3, chunks=1, microbatches=5), 0)))
+    >>> " ".join(a.text for a in unrolled(rank_actions(ScheduleShape(ranks=3, chunks=1, microbatches=5), 0)))
     '0F0 0F1 0F2 0B0 0F3 0B1 0F4 0B2 0B3 0B4'
     """
     warm_up = min(shape.ranks - rank - 1, shape.microbatches)

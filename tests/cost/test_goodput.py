@@ -15,11 +15,11 @@ from planc.costing.step.goodput import (
     goodput,
     state_bytes,
     useful_share,
+    young_interval_s,
 )
 from planc.driver import check, load
 from planc.graph.from_parts import links_of_graph
 from planc.ir.plan import Plan
-from tests.cost.textbook import young_interval_s
 from tests.plans import ROOT, cpu_plan
 
 PLAN = load(ROOT / "plans/llama3_70b_h100.plan")

@@ -46,17 +46,6 @@ def critical_ffn(cluster: Cluster, group: DeviceGroup, degree: float, dtype: str
     return link_intensity(cluster, group, dtype) * degree
 
 
-def critical_tokens_fsdp_tp(
-    cluster: Cluster, fsdp: DeviceGroup, tp: DeviceGroup, ffn: float, dtype: str = "bf16"
-) -> float:
-    """Tokens on each device at which FSDP and tensor parallelism, divided at their best, are bound by compute.
-
-    The weights' transfers fall with the degree of tensor parallelism and the activations' rise with it; at the best
-    division both take as long: 4 x intensity over `fsdp` x intensity over `tp` / `ffn`, the feed-forward width.
-    """
-    return 4 * link_intensity(cluster, fsdp, dtype) * link_intensity(cluster, tp, dtype) / ffn
-
-
 def best_fsdp_degree(
     cluster: Cluster, fsdp: DeviceGroup, tp: DeviceGroup, ffn: float, batch_tokens: float, devices: int
 ) -> float:
@@ -254,13 +243,3 @@ def _hops_between(source: int, target: int, length: int, wrapped: bool) -> int:
 def vector_lanes(chip: Chip) -> int:
     """fp32 lanes of one `chip`; 0 when its hardware file does not say."""
     return chip.cores * chip.core_lanes
-
-
-def young_interval_s(stall_s: float, between_s: float) -> float:
-    """Seconds of training between checkpoints that are best to first order: sqrt(2 x checkpoint x time between
-    failures).
-
-    `stall_s` is what training waits for a checkpoint, `between_s` the mean between failures, both in seconds. Source:
-    Young 1974.
-    """
-    return sqrt(2 * stall_s * between_s)

@@ -108,5 +108,6 @@ def test_every_formula_has_a_worked_number() -> None:
 def test_what_users_import_has_an_example() -> None:
     homes: dict[str, list[str]] = {}
     for name in planc.__all__:
-        homes.setdefault(f"{planc._HOMES[name].replace('.', '/')}.py", []).append(name)
+        home = planc._HOMES[name].replace(".", "/")
+        homes.setdefault(f"{home}/__init__.py" if (ROOT / home).is_dir() else f"{home}.py", []).append(name)
     assert without_example(homes) == []

@@ -146,7 +146,21 @@ def largest_tp(cluster: Cluster, group: DeviceGroup, ffn: float, *, exact: bool 
 # Both together.
 
 
-# Experts and pipelines.
+def critical_tokens_fsdp_tp(
+    cluster: Cluster, fsdp: DeviceGroup, tp: DeviceGroup, ffn: float, dtype: str = "bf16"
+) -> float:
+    """Tokens on each device at which FSDP and tensor parallelism, divided at their best, are bound by compute.
+
+    The weights' transfers fall with the degree of tensor parallelism and the activations' rise with it; at the best
+    division both take as long: 4 x intensity over `fsdp` x intensity over `tp` / `ffn`, the feed-forward width.
+
+    >>> round(critical_tokens_fsdp_tp(h100_node, node, node, ffn=28672))
+    674
+    """
+    return 4 * link_intensity(cluster, fsdp, dtype) * link_intensity(cluster, tp, dtype) / ffn
+
+
+# Experts.
 
 
 def critical_expert_ffn(cluster: Cluster, group: DeviceGroup, experts: int, choices: int, dtype: str = "bf16") -> float:
@@ -161,9 +175,6 @@ def critical_expert_ffn(cluster: Cluster, group: DeviceGroup, experts: int, choi
     unit = _slowest(group).below
     moved = (experts - unit) / experts * min(unit * choices / experts, 1.0)
     return link_intensity(cluster, group, dtype) * moved * experts / choices
-
-
-# Sizes.
 
 
 def _slowest(group: DeviceGroup) -> GroupLevel:

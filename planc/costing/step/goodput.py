@@ -7,7 +7,7 @@ checkpoint. The checkpoint interval is the one with the highest goodput. Sources
 
 from __future__ import annotations
 
-from math import exp
+from math import exp, sqrt
 
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.collective import DTYPE_BYTES
@@ -153,6 +153,19 @@ def useful_share(interval_s: float, stall_s: float, restart_s: float, between_s:
         between_s * exp(min(restart_s / between_s, MOST)) * (exp(min((interval_s + stall_s) / between_s, MOST)) - 1)
     )
     return interval_s / wall_s
+
+
+def young_interval_s(stall_s: float, between_s: float) -> float:
+    """Seconds of training between checkpoints that are best to first order: sqrt(2 x checkpoint x time between
+    failures).
+
+    `stall_s` is what training waits for a checkpoint, `between_s` the mean between failures, both in seconds. Source:
+    Young 1974.
+
+    >>> round(young_interval_s(stall_s=30.0, between_s=10_000.0))
+    775
+    """
+    return sqrt(2 * stall_s * between_s)
 
 
 def best_interval_s(stall_s: float, between_s: float) -> float:

@@ -111,7 +111,7 @@ def sizes_over_time(held: Iterable[HeldBytes]) -> list[tuple[float, float]]:
 
     At equal times, bytes are freed before others are allocated.
 
-    >>> sizes_over_time([Held(0, "activations", 10.0, 1.0, 3.0), Held(0, "activations", 5.0, 3.0, None)])
+    >>> sizes_over_time([HeldBytes(0, "activations", 10.0, 1.0, 3.0), HeldBytes(0, "activations", 5.0, 3.0, None)])
     [(1.0, 10.0), (3.0, 0.0), (3.0, 5.0)]
     """
     changes: list[tuple[float, int, float]] = []
