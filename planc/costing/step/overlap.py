@@ -27,9 +27,9 @@ def exposed_activations(
     the seconds of compute that hide the rest.
 
     Most transfers are exposed. The rings of context parallelism overlap with attention, and `overlap` sentences name
-    other overlaps. `dual_batch` overlaps one microbatch's transfers with another's compute (DeepSeek-V3 report, section
-    3.2.2). `weight_gradients` overlaps reductions of input gradients with the matmuls of weight gradients. Other
-    methods overlap a transfer with the matmuls that produce or consume its data.
+    other overlaps. `dual_batch` overlaps one microbatch's transfers with another's compute (DeepSeek-V3 report,
+    section 3.2.2). `weight_gradients` overlaps reductions of input gradients with the matmuls of weight gradients.
+    Other methods overlap a transfer with the matmuls that produce or consume its data.
 
     Args:
         sharded: the plan with its layouts.
