@@ -1,4 +1,4 @@
-"""The data that a preset names."""
+"""Open the data that a preset names."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 def source_of(preset: Preset) -> BatchSource:
-    """The data of `preset` at its plan's batch, with its data for evaluation. Raises PlanError (E1032) for data that
-    cannot be read."""
+    """Open the training and evaluation data of `preset` for its plan's batch. Raises PlanError (E1032) if data cannot
+    be read."""
     source = _TableReader(preset, preset.data, "data").source()
     if preset.parts.evaluation is None:
         return source
@@ -31,7 +31,7 @@ def source_of(preset: Preset) -> BatchSource:
 
 @dataclass(frozen=True)
 class _TableReader:
-    """One table of a preset that names data."""
+    """Opens the data of one table of a preset."""
 
     preset: Preset
     data: DataTable
@@ -84,7 +84,7 @@ class _TableReader:
 
     @property
     def _sizes(self) -> tuple[int, int, int]:
-        """Sequences of a batch, tokens of a sequence, and the seed of their order."""
+        """Return sequences per batch, tokens per sequence, and the seed of their order."""
         batch = self.preset.plan.batch
         return batch.sequences, batch.sequence_tokens, self.preset.train.seed
 

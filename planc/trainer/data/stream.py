@@ -1,6 +1,6 @@
-"""Training data as a stateless stream: `batch(step)` is a function of the seed and the step alone.
+"""Training data as a stateless stream: `batch(step)` depends only on the seed and the step.
 
-So the same step has the same tokens at any data-parallel degree, on any runtime, and after a restart.
+So a step has the same tokens at any data-parallel degree, on any runtime, and after a restart.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ BYTES = 256
 
 
 class BatchSource(Protocol):
-    """A source of batches: (tokens, targets), int32 [sequences, sequence_tokens]; targets follow the tokens."""
+    """A source of batches (tokens, targets), int32 [sequences, sequence_tokens]; targets are the next tokens."""
 
     @property
     def sha256(self) -> str:
-        """sha256 of the data in use, held-out part included."""
+        """SHA-256 of the data in use, held-out part included."""
         ...
 
     def batch(self, step: int) -> tuple[Tokens, Tokens]:
@@ -36,29 +36,28 @@ class BatchSource(Protocol):
         ...
 
     def held_out(self, index: int) -> tuple[Tokens, Tokens]:
-        """Tokens and targets of held-out batch `index`, from 0: text that `batch` never shows, the same at every
-        evaluation."""
+        """Tokens and targets of held-out batch `index`, from 0: never part of `batch`, the same at every evaluation."""
         ...
 
     def refusal(self, vocab: int) -> str:
-        """The reason why a model with a vocabulary of `vocab` tokens cannot train on it at this batch; "" if it can."""
+        """Return why a model with a vocabulary of `vocab` tokens cannot train on this data and batch; "" if it can."""
         ...
 
     def going_on(self, step: int, shown: int) -> BatchSource:
-        """The same data for a run that has seen this many sequences by the end of `step`."""
+        """Return the same data for a run that has consumed `shown` sequences by the end of `step`."""
         ...
 
 
 @dataclass(frozen=True)
 class Evaluated:
-    """A `source` to train on, whose held-out batches are those of another one (`evaluation`)."""
+    """A `source` for training, with held-out batches from another one (`evaluation`)."""
 
     source: BatchSource
     evaluation: BatchSource
 
     @property
     def sha256(self) -> str:
-        """sha256 of what is trained on: a run may go on with other data for evaluation."""
+        """SHA-256 of the training data only: a run may be resumed with other evaluation data."""
         return self.source.sha256
 
     def batch(self, step: int) -> tuple[Tokens, Tokens]:
@@ -66,17 +65,17 @@ class Evaluated:
         return self.source.batch(step)
 
     def held_out(self, index: int) -> tuple[Tokens, Tokens]:
-        """Tokens and targets of batch `index`, from 0, of the data for evaluation."""
+        """Tokens and targets of batch `index`, from 0, of the evaluation data."""
         return self.evaluation.held_out(index)
 
     def refusal(self, vocab: int) -> str:
-        """The reason why one of the two does not fit a model with a vocabulary of `vocab` tokens; "" if both do."""
+        """Return why one of the two does not fit a model with a vocabulary of `vocab` tokens; "" if both fit."""
         if of_evaluation := self.evaluation.refusal(vocab):
             return self.source.refusal(vocab) or f"for evaluation {of_evaluation}"
         return self.source.refusal(vocab)
 
     def going_on(self, step: int, shown: int) -> Evaluated:
-        """The same data for a run that has been `shown` so many sequences by the end of `step`."""
+        """Return the same data for a run that has consumed `shown` sequences by the end of `step`."""
         return replace(self, source=self.source.going_on(step, shown))
 
 
@@ -102,11 +101,10 @@ HELD_OUT_SHARE = 0.1
 
 @dataclass(frozen=True)
 class PythonStdlib:
-    """Byte-level language modelling on the source of Python's own standard library.
+    """Byte-level language modelling on the source of Python's standard library.
 
-    Every machine that runs planc has it. Files are drawn by the hash of their path, so a smaller
-    `max_bytes` is a subset of a larger one. Another Python version is other data: the receipt's
-    `data_sha256` tells.
+    It exists on every machine that runs planc. Files are sampled by the hash of their path, so a smaller `max_bytes` is
+    a subset of a larger one. Another Python version has other data, which changes `data_sha256` of the receipt.
     """
 
     sequences: int
@@ -130,7 +128,7 @@ class PythonStdlib:
         return ""
 
     def going_on(self, _step: int, _shown: int) -> PythonStdlib:
-        """Every step draws for itself."""
+        """Return itself: batches are sampled independently."""
         return self
 
     @cached_property
@@ -142,7 +140,7 @@ class PythonStdlib:
 
     @cached_property
     def _train_and_held_out(self) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-        """The bytes to train on and those held out, files in the order of their paths."""
+        """Return the training bytes and the held-out bytes, files in the order of their paths."""
         train: list[bytes] = []
         held_out: list[bytes] = []
         for path in sorted(_chosen(self.root, self.max_bytes)):
@@ -151,7 +149,7 @@ class PythonStdlib:
         return np.frombuffer(b"".join(train), np.uint8), np.frombuffer(b"".join(held_out), np.uint8)
 
     def _draw(self, text: NDArray[np.uint8], stream: str, index: int) -> tuple[Tokens, Tokens]:
-        """Windows at random places, all the same for equal (seed, stream, index)."""
+        """Sample windows at random positions, determined by (seed, stream, index)."""
         places = len(text) - self.sequence_tokens
         key = hashlib.sha256(f"{self.seed} {stream} {index}".encode()).digest()
         # random_raw, as numpy promises this stream to be the same in all its versions.
@@ -162,7 +160,7 @@ class PythonStdlib:
 
 
 def _chosen(root: Path, max_bytes: int) -> list[str]:
-    """Relative paths, drawn by hash until `max_bytes` are full."""
+    """Sample relative paths by hash up to `max_bytes` in total."""
     chosen, left = [], max_bytes
     for path in sorted(_python_files(root), key=lambda p: _fraction("order", p)):
         size = (root / path).stat().st_size
@@ -173,13 +171,13 @@ def _chosen(root: Path, max_bytes: int) -> list[str]:
 
 
 def _python_files(root: Path) -> list[str]:
-    """The library's own files. `_sysconfigdata*` is left out: it describes one build, not Python."""
+    """Return the library's own files, except `_sysconfigdata*`, which depends on the build of Python."""
     paths = (path.relative_to(root) for path in _walk_folder(root))
     return [p.as_posix() for p in paths if not p.name.startswith("_sysconfigdata")]
 
 
 def _walk_folder(folder: Path) -> list[Path]:
-    """Every `*.py` below, without entering excluded folders (site-packages can be huge)."""
+    """Find every `*.py` recursively, skipping excluded folders (site-packages can be huge)."""
     found: list[Path] = []
     for entry in folder.iterdir():
         if entry.name in EXCLUDED or entry.name.startswith("config-"):
@@ -192,5 +190,5 @@ def _walk_folder(folder: Path) -> list[Path]:
 
 
 def _fraction(purpose: str, path: str) -> float:
-    """A path's fixed place in [0, 1); unrelated between purposes."""
+    """Hash a path to a number in [0, 1), independently for each purpose."""
     return int.from_bytes(hashlib.sha256(f"{purpose} {path}".encode()).digest()[:8], "big") / 2**64

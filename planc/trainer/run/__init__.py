@@ -1,1 +1,1 @@
-"""A run: starting processes, the loop, heartbeats, restarting."""
+"""A training run: launching processes, the training loop, heartbeats, restarts."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def cuda_devices() -> tuple[str, int]:
-    """The name and number of this machine's CUDA devices; an empty name without any."""
+    """Return the name and number of this machine's CUDA devices; an empty name if there are none."""
     import torch
 
     if not torch.cuda.is_available():

@@ -1,7 +1,7 @@
 """The first step of a run on fake devices: `planc train --dry-run` shows that the program runs, and what it would do.
 
-The step is traced (torch) or lowered (JAX) in a process of its own, with fewer data-parallel ranks and microbatches
-than the plan has: what a rank does with a microbatch stays the same.
+The step is traced (torch) or lowered (JAX) in a separate process, with fewer data-parallel ranks and microbatches than
+the plan; a rank's work per microbatch is the same.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from planc.ir.target import Target
 from planc.lowering import lower_plan
 
 MOST_DEVICES = 64
-"""Fake devices of a trace, if the data-parallel axes can be shortened so far."""
+"""Target for the number of fake devices, if the data-parallel axes can be reduced so far."""
 GIB = 2**30
 
 
 @dataclass(frozen=True)
 class DryRun:
-    """Result of a dry run. `changed` says how the traced plan is smaller; `found` is the backend's own answer."""
+    """Result of a dry run. `changed` describes how the traced plan was reduced; `found` is the backend's result."""
 
     devices: int
     microbatches: int
@@ -50,7 +50,7 @@ class DryRun:
 
 
 def small(plan: Plan) -> Plan:
-    """`plan` as it is traced: few ranks, and at most as many microbatches as its pipeline has ranks."""
+    """Reduce `plan` for tracing: few ranks, and at most as many microbatches as its pipeline has ranks."""
     fewer = shrunk(plan, MOST_DEVICES)
     batch, stages = fewer.batch, plan.mesh.axis(plan.split.axis).size if plan.split else 1
     microbatches = batch.sequences // fewer.data_parallel // batch.microbatch_sequences
@@ -60,9 +60,9 @@ def small(plan: Plan) -> Plan:
 
 
 def dry_run(plan: Plan, target: Target) -> tuple[DryRun | None, str]:
-    """The first step of `plan` traced for `target` in its own process, and "".
+    """Trace the first step of `plan` for `target` in a separate process; return the result and "".
 
-    Where that process fails, None and what it wrote to its standard error.
+    If that process fails, return None and its standard error.
     """
     words = ["-P", "-m", "planc.trainer.run.dry_run", "--target", target]
     given = json.dumps(plan.to_json())
@@ -73,7 +73,7 @@ def dry_run(plan: Plan, target: Target) -> tuple[DryRun | None, str]:
 
 
 def main() -> int:
-    """Trace the plan on stdin and print a DryRun as JSON. Returns the exit status, 0."""
+    """Trace the plan from stdin and print a DryRun as JSON. Returns the exit status, 0."""
     parser = ArgumentParser(prog="python -m planc.trainer.run.dry_run", description="The compiled plan is on stdin.")
     parser.add_argument("--target", choices=get_args(Target), required=True)
     options = parser.parse_args()

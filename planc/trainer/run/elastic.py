@@ -1,7 +1,7 @@
-"""A run with fewer devices than its plan has, where the preset allows it: one data-parallel axis shrinks.
+"""Run a plan on fewer devices, if the preset allows it, by reducing one data-parallel axis.
 
-The global batch stays: each rank takes more microbatches, so the order of the data and the meaning of a step do
-not change. What the plan divides over other axes stays divided as it was.
+The global batch is unchanged: each rank takes more microbatches, so the data order and the update of a step are the
+same. The sharding over other axes is unchanged.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from planc.trainer.preset.load import Preset
 
 
 def here() -> int | None:
-    """Ranks that a launcher has started; None without one."""
+    """Return the number of ranks that a launcher started; None without one."""
     return int(os.environ["WORLD_SIZE"]) if "WORLD_SIZE" in os.environ else None
 
 
 def fitted(preset: Preset, devices: int | None) -> Preset:
-    """`preset` on this many `devices`; as it is for None or the plan's own number.
+    """Adapt `preset` to `devices`; unchanged for None or the plan's own number.
 
-    Raises PlanError (E1033) when the preset does not allow it, or the axis cannot be so short.
+    Raises PlanError (E1033) if the preset does not allow it, or the axis cannot be reduced so far.
     """
     plan = preset.plan
     if devices in (None, plan.mesh.devices):
@@ -58,7 +58,7 @@ def _shorter(preset: Preset, devices: int) -> Plan:
 
 
 def _cluster_part(cluster: Cluster, share: int) -> Cluster | None:
-    """One of `share` equal parts: fewer nodes, fewer chips of one node, or a shorter torus; None if there is none."""
+    """Return 1/`share` of the cluster: fewer nodes, fewer chips of one node, or a smaller torus; None if impossible."""
     if cluster.count % share == 0:
         return replace(cluster, count=cluster.count // share)
     shape = list(cluster.shape)
@@ -70,7 +70,7 @@ def _cluster_part(cluster: Cluster, share: int) -> Cluster | None:
 
 
 def _free(plan: Plan) -> str:
-    """A data-parallel axis that no view covers."""
+    """Return a data-parallel axis that is part of no view."""
     covered = {a for view in plan.mesh.views for a in view.of}
     return next((a for a in plan.data_axes if a in plan.mesh.sizes and a not in covered), "none")
 

@@ -1,4 +1,4 @@
-"""The loop: batches in, losses out, the same for every runtime. No framework is known here."""
+"""The training loop, which is the same for every runtime and imports no framework."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 MOST_SKIPPED = 10
-"""Steps in a row without an update: more are no accident of the data."""
+"""Maximum number of consecutive skipped steps; more are not caused by single batches."""
 
 
 class NotFiniteError(Exception):
-    """The loss or the gradient norm is no longer a number."""
+    """The loss or the gradient norm is not finite."""
 
     def __init__(self, step: int, loss: float, grad_norm: float, where: list[str]) -> None:
         found = f"; not finite on {'; on '.join(where)}" if where else ""
@@ -32,43 +32,42 @@ class NotFiniteError(Exception):
 
 
 class PreemptedError(Exception):
-    """The run was asked to end, and its state is saved."""
+    """The run was preempted after saving its state."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts of one step of the plan: tokens, model FLOPs, and the peak rate of all its chips."""
+    """Constants of a step: tokens, model FLOPs, and the peak rate of all chips."""
 
     tokens: int
     flops: float = 0.0
     peak_flops_per_s: float = 0.0
 
     def mfu(self, step_s: float) -> float | None:
-        """Model FLOPs utilisation of a step of `step_s` seconds, a fraction of the chips' peak; None without a known
-        peak."""
+        """Return the model FLOPs utilisation (a fraction) of a step of `step_s` seconds; None if the peak is unknown."""
         return self.flops / step_s / self.peak_flops_per_s if self.peak_flops_per_s else None
 
 
 @dataclass
 class History:
-    """Losses, gradient norms and times of the steps so far."""
+    """Losses, gradient norms and times of all steps so far."""
 
     losses: list[float | None] = field(default_factory=list)
-    """None for a step that was skipped, its loss or its gradient being no number."""
+    """None for a step that was skipped because its loss or gradient was not finite."""
     grad_norms: list[float | None] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
-    """Wall-clock of each step, batch included; held-out losses are not in it."""
+    """Wall-clock time of each step, including its batch and excluding held-out losses."""
     held_out: dict[int, float] = field(default_factory=dict)
     """Held-out loss by the number of steps done."""
 
     @property
     def steps(self) -> int:
-        """Steps done."""
+        """Number of steps done."""
         return len(self.losses)
 
     @property
     def step_time_s(self) -> float:
-        """The median without the first step, which compiles and connects."""
+        """Median step time (s) without the first step, which includes compilation and connection."""
         return median(self.seconds[1:] or self.seconds)
 
 
@@ -85,9 +84,9 @@ def train(
     now: Callable[[str], None] = lambda _doing: None,
     profile: Profile | None = None,
 ) -> History:
-    """Take the steps that `history` lacks, up to `steps`. Raises NotFiniteError rather than train on nothing.
+    """Train from the end of `history` up to `steps`. Raises NotFiniteError if the loss or gradient norm is not finite.
 
-    `after_step` sees everything that belongs to a step done, held-out loss included; `now` hears what begins.
+    `after_step` is called after each step and its held-out loss; `now` is called with the name of each phase.
     """
     history = history or History()
     if history.steps == 0:
@@ -118,8 +117,8 @@ def _step(
     rate: float,
     now: Callable[[str], None],
 ) -> tuple[float, Skipped | None]:
-    """Take a step: how long its data took, and what was skipped, where the policy is to go on without an update that
-    is no number."""
+    """Take a step; return the time of its data, and the skipped update if the policy is to skip values that are not
+    finite."""
     start = time.perf_counter()
     now(f"the data of step {step}")
     tokens, targets = source.batch(step)
@@ -140,7 +139,7 @@ def _step(
 
 
 def _in_a_row(losses: list[float | None]) -> int:
-    """Steps skipped last, one after the other."""
+    """Return the number of consecutive skipped steps at the end."""
     return next((n for n, loss in enumerate(reversed(losses)) if loss is not None), len(losses))
 
 

@@ -1,7 +1,7 @@
 """One process of a run: `python -m planc.trainer.run.worker --preset P --target T --receipt R`.
 
-Its rank comes from RANK and WORLD_SIZE, as torchrun, Slurm's launch files and planc's own launcher
-set them. It trains the compiled plan in the preset and reads no plan file. Rank 0 tells and writes.
+Its rank comes from RANK and WORLD_SIZE, as set by torchrun, Slurm's launch files and planc's launcher. It trains the
+compiled plan in the preset and reads no plan file. Only rank 0 reports and writes.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WorkerArguments:
-    """Arguments of one worker. `single` trains the same model undivided in one process."""
+    """Arguments of one worker. `single` trains the unsharded model in one process."""
 
     preset: Path
     target: Target
@@ -59,20 +59,20 @@ class WorkerArguments:
     receipt: Path
     single: bool = False
     checkpoint: Path | None = None
-    """The folder to save in, rather than the preset's."""
+    """The folder for checkpoints, instead of the preset's."""
     resume: int | None = None
-    """The step to go on from, or NEWEST; None: from the beginning."""
+    """The step from which to resume, or NEWEST; None: start from scratch."""
     chosen: str = ""
-    """The checkpoint that the launcher chose and verified, by its name in the folder."""
+    """The name of the checkpoint that the launcher selected and verified."""
     metrics: Path | None = None
     """The metrics file; None: that of the preset, else in the folder of the checkpoints, else beside the receipt."""
     runtime: str = ""
     """One of the target's; empty: its first."""
     devices: int | None = None
-    """Fewer than the plan's, where the preset allows it; None: the plan's, or as many as a launcher has started."""
+    """Fewer devices than the plan's, if the preset allows it; None: the plan's, or those that the launcher started."""
 
     def arguments(self) -> list[str]:
-        """The command line that says the same; paths are made absolute for the child."""
+        """Return the equivalent command line, with absolute paths."""
         steps = [] if self.steps is None else ["--steps", str(self.steps)]
         single = ["--single"] if self.single else []
         paths = ["--preset", str(self.preset.absolute()), "--receipt", str(self.receipt.absolute())]
@@ -86,10 +86,10 @@ class WorkerArguments:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one rank of a training run; `arguments` are those of the command line, None for the process's own.
+    """Run one rank of a training run; `arguments` are those of the command line, None: `sys.argv`.
 
-    Returns the exit status: 0 if it ended well, 1 with the findings on stderr if not, `launch.PREEMPTED` after a
-    requested end, 130 after an interrupt.
+    Returns the exit status: 0 on success, 1 with diagnostics on stderr on failure, `launch.PREEMPTED` after preemption,
+    130 after an interrupt.
     """
     try:
         started = time.perf_counter()
@@ -119,10 +119,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def work(request: WorkerArguments, started: float) -> Receipt | None:
-    """Train as requested: the receipt on rank 0, None on the others.
+    """Train as in `request`; return the receipt on rank 0, None on other ranks.
 
-    `started` is the `time.perf_counter()` at which the process began. Raises PreemptedError once the state is
-    saved, PlanError for what cannot run and for a loss that is no number.
+    `started` is the `time.perf_counter()` at which the process began. Raises PreemptedError after the state is saved,
+    and PlanError if the run is invalid or a loss is not finite.
     """
     began = time.time() - (time.perf_counter() - started)
     heartbeat = _heartbeat()
@@ -148,10 +148,10 @@ def work(request: WorkerArguments, started: float) -> Receipt | None:
 
 
 class RankRun:
-    """One rank's part of a run: its session, and the checkpoints, reports and counts made while it trains."""
+    """The state of a run on one rank: session, checkpoints, reports and expert picks."""
 
     def __init__(self, request: WorkerArguments, loaded: Preset, preset: Preset, session: Session) -> None:
-        """`loaded` is the preset as it was read; `preset` the same on the devices that are there."""
+        """`loaded` is the preset as read; `preset` is adapted to the available devices."""
         watch = preset.parts.watch
         self._request, self._loaded, self._preset, self._session = request, loaded, preset, session
         metrics = request.metrics or metrics_path(preset, request.target, request.receipt)
@@ -161,10 +161,10 @@ class RankRun:
         self._checkpoints: Keeper | None = None
         self._first_gradient_norms: dict[str, float] | None = None
         self.reason = "failed"
-        """Why the run ended, for the metrics file."""
+        """The reason for the end of the run, for the metrics file."""
 
     def open(self, source: BatchSource, checkpoint: Path | None, began: float) -> History:
-        """Load the checkpoint, if there is one, and begin to report. `began` is a UNIX time."""
+        """Load `checkpoint`, if given, and start reporting. `began` is a UNIX time."""
         history = History()
         if self._preset.checkpoints:
             from planc.trainer.checkpoint.manager import Keeper
@@ -182,7 +182,7 @@ class RankRun:
     def train(self, history: History, heartbeat: Callable[[str], None]) -> History:
         """Train from the end of `history` to the requested step and save the final state. Returns the longer history.
 
-        `heartbeat` is called with the name of each phase of the loop as it begins.
+        `heartbeat` is called with the name of each phase of the loop at its start.
         """
         plan, settings = self._preset.plan, self._preset.train
         history = train(
@@ -211,7 +211,7 @@ class RankRun:
             self._checkpoints.after_step(step, history)
 
     def receipt(self, history: History, start_s: float) -> Receipt:
-        """The receipt of the finished run; `start_s` is how long it took to start (s)."""
+        """Make the receipt of the finished run; `start_s` is its start-up time (s)."""
         goodput = self._reporter.goodput()
         measured = _measured(self._preset.plan, history, start_s, goodput).model_copy(
             update={"first_gradient_norms": self._first_gradient_norms or None, "routing": self._picks.found or None}
@@ -229,7 +229,7 @@ class RankRun:
         )
 
     def close(self) -> None:
-        """Write what is pending and free the devices."""
+        """Write pending output and release the devices."""
         self._profile.close()
         if self._checkpoints:
             self._checkpoints.close()
@@ -242,21 +242,21 @@ def _span(preset: Preset) -> Span:
 
 
 def _fitted(preset: Preset, request: WorkerArguments) -> Preset:
-    """On the devices that are there: a process each with torch. Raises PlanError (E1033)."""
+    """Adapt the preset to the available devices, one process each with torch. Raises PlanError (E1033)."""
     if request.single:
         return preset
     return fitted(preset, request.devices or (None if load_backend(request.target).one_process else here()))
 
 
 def _heartbeat() -> Callable[[str], None]:
-    """Tells planc's launcher that this rank gets on; elsewhere nobody listens."""
+    """Return the function that sends heartbeats to planc's launcher; no effect under other launchers."""
     if EVENTS not in os.environ:
         return lambda _doing: None
     return HeartbeatSender(say).now
 
 
 def _resume_checkpoint(preset: Preset, request: WorkerArguments, source: BatchSource) -> Path | None:
-    """The checkpoint to go on from; None for the beginning. Raises PlanError."""
+    """Return the checkpoint from which to resume; None: start from scratch. Raises PlanError."""
     if preset.checkpoints is None or not request.chosen:
         return start_of(preset, request.resume, source.sha256).path
     path = preset.checkpoints / request.chosen
@@ -265,9 +265,9 @@ def _resume_checkpoint(preset: Preset, request: WorkerArguments, source: BatchSo
 
 
 def first_values(preset: Preset) -> Initial:
-    """The initial parameters of `preset`: drawn from its seed, or read from the folder that `weights` names.
+    """Return the initial parameters of `preset`: sampled from its seed, or read from the folder in `weights`.
 
-    Raises PlanError for weights that are not the model's.
+    Raises PlanError if the weights do not fit the model.
     """
     model, folder = preset.plan.model, preset.train.weights
     if folder:
@@ -280,7 +280,7 @@ def first_values(preset: Preset) -> Initial:
 
 
 def _start_session(preset: Preset, request: WorkerArguments) -> Session:
-    """The session. The environment is prepared before anything loads a framework."""
+    """Start the session, after preparing the environment before a framework is imported."""
     plan, target, span = preset.plan, request.target, _span(preset)
     program = lower_plan(check_plan(plan), target, request.runtime, "installed")
     if refused := beyond(request.runtime, preset, request.single, span):
@@ -297,7 +297,7 @@ def _start_session(preset: Preset, request: WorkerArguments) -> Session:
 
 
 def _shrunk_axes(planned: Plan, trained: Plan) -> tuple[str, ...]:
-    """The axes that `elastic` has shrunk, as features of the receipt: `elastic.fsdp.8-4`."""
+    """Return the axes that `elastic` has reduced, as features of the receipt: `elastic.fsdp.8-4`."""
     now = trained.mesh.sizes
     return tuple(f"elastic.{name}.{size}-{now[name]}" for name, size in planned.mesh.sizes.items() if now[name] != size)
 

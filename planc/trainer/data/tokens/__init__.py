@@ -1,1 +1,1 @@
-"""Tokens from files: memory-mapped streams, text made into them, and the order in which they are shown."""
+"""Tokens from files: memory-mapped streams, tokenized text, and the order of sequences."""

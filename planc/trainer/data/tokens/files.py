@@ -1,12 +1,12 @@
-"""Token files as one long stream that is mapped into memory, not read into it.
+"""Concatenate token files to one memory-mapped stream.
 
-Three formats, told apart by their names:
+There are three formats, distinguished by name:
 
 - `X.npy`: a one-dimensional numpy array of unsigned or signed integers;
-- `X.bin` alone: little-endian tokens one after the other, of the dtype that the preset says;
-- `X.bin` with `X.idx`: Megatron-LM's indexed data set; its header says the dtype, its documents follow each other.
+- `X.bin` alone: contiguous little-endian tokens of the dtype in the preset;
+- `X.bin` with `X.idx`: Megatron-LM's indexed dataset; its header has the dtype, its documents are contiguous.
 
-A folder is all such files in it, in the order of their names.
+A folder stands for all such files in it, in the order of their names.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 
 MEGATRON_MAGIC = b"MMIDIDX\x00\x00"
 MEGATRON_DTYPES = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 8: "uint16"}
-"""By the code in the header; floats (6 and 7) hold no tokens. Megatron-LM, `core/datasets/indexed_dataset.py`."""
+"""Dtypes by header code, without floats (6 and 7). Source: Megatron-LM, `core/datasets/indexed_dataset.py`."""
 BLOCK_BYTES = 1 << 22
 
 
 class DataError(ValueError):
-    """Unusable data; the message tells the user why."""
+    """Unusable data; the message for the user says why."""
 
 
 @dataclass(frozen=True)
 class TokenFile:
-    """A file of tokens: where they begin in it, how many there are, and of which dtype."""
+    """A file of tokens: the offset of the first token, their number and dtype."""
 
     path: Path
     dtype: str
@@ -48,13 +48,13 @@ class TokenFile:
 
     @cached_property
     def values(self) -> NDArray[Any]:
-        """The tokens, mapped."""
+        """The memory-mapped tokens."""
         if self.tokens == 0:
             return np.zeros(0, self.dtype)
         return np.memmap(self.path, np.dtype(self.dtype).newbyteorder("<"), "r", self.offset_bytes, (self.tokens,))
 
     def largest(self) -> int:
-        """The largest token; -1 if there is none. Reads the file once, a block at a time. Raises DataError."""
+        """Return the largest token; -1 if there is none. Reads the file once, in blocks. Raises DataError."""
         most, step = -1, BLOCK_BYTES // np.dtype(self.dtype).itemsize
         for start in range(0, self.tokens, step):
             block = self.values[start : start + step]
@@ -66,7 +66,7 @@ class TokenFile:
 
 @dataclass(frozen=True)
 class Stream:
-    """Files one after the other."""
+    """A concatenation of token files."""
 
     files: tuple[TokenFile, ...]
 
@@ -78,7 +78,7 @@ class Stream:
         return self.ends[-1] if self.ends else 0
 
     def read(self, start: int, length: int) -> NDArray[np.int32]:
-        """`length` tokens from `start` on, which must be there, int32."""
+        """Read `length` tokens (int32) from position `start`; they must exist."""
         return np.concatenate(list(self._file_slices(start, length))).astype(np.int32)
 
     def _file_slices(self, start: int, length: int) -> Iterator[NDArray[Any]]:
@@ -92,7 +92,7 @@ class Stream:
 
 
 def token_files(path: Path, dtype: str) -> tuple[TokenFile, ...]:
-    """The token files that a path names; `dtype` is that of plain `.bin` files. Raises DataError."""
+    """Find the token files at `path`; `dtype` is that of plain `.bin` files. Raises DataError."""
     if path.is_dir():
         paths = sorted(p for p in path.iterdir() if p.suffix in (".npy", ".bin") and p.is_file())
         if not paths:
@@ -134,7 +134,7 @@ def _numpy_file(path: Path) -> TokenFile:
 
 
 def _megatron_file(path: Path, index: Path) -> TokenFile:
-    """Magic, version, dtype, numbers of sequences and documents; then the sizes of the sequences, int32."""
+    """Read the index: magic, version, dtype, numbers of sequences and documents; then the sequence sizes, int32."""
     with open_regular(index) as file:
         size_bytes = file.seek(0, 2)
         file.seek(0)

@@ -1,8 +1,8 @@
-"""A shuffle without a list: where an index goes is computed, for any number of indices, from a key alone.
+"""Shuffle in constant memory: the new position of any index is computed from a key.
 
-A Feistel network (Luby and Rackoff 1988) permutes the numbers of an even count of bits; those that leave the
-range are sent through it again until they are back in it (cycle walking, Black and Rogaway 2002). So any rank
-finds any place of the order, at any data-parallel degree, and after a restart, in constant memory.
+A Feistel network (Luby and Rackoff 1988) permutes integers with an even number of bits; results outside the range are
+permuted again until they are inside (cycle walking, Black and Rogaway 2002). So any rank can compute any position of
+the order, at any data-parallel degree and after a restart.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Permutation:
     key: str
 
     def __call__(self, indices: Indices) -> Indices:
-        """The images of `indices`, each below `count`."""
+        """Return the permuted `indices`, each below `count`."""
         half_bits = max(1, (max(self.count - 1, 1).bit_length() + 1) // 2)
         keys = [_round_key(self.key, number) for number in range(ROUNDS)]
         found = _feistel(indices.astype(np.uint64), half_bits, keys)
@@ -39,7 +39,7 @@ class Permutation:
 
 
 def _feistel(values: Indices, half_bits: int, keys: list[int]) -> Indices:
-    """Permutes [0, 2^(2 half_bits))."""
+    """Permute integers in [0, 2^(2 half_bits))."""
     bits, mask = np.uint64(half_bits), np.uint64((1 << half_bits) - 1)
     left, right = values >> bits, values & mask
     for key in keys:
@@ -48,7 +48,7 @@ def _feistel(values: Indices, half_bits: int, keys: list[int]) -> Indices:
 
 
 def _mixed(values: Indices, key: int) -> Indices:
-    """Bits of the values stirred with a key: the finalizer of SplitMix64 (Steele, Lea and Flood 2014)."""
+    """Hash the values with a key: the finalizer of SplitMix64 (Steele, Lea and Flood 2014)."""
     x = values ^ np.uint64(key)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

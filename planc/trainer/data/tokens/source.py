@@ -1,8 +1,7 @@
-"""Batches from a stream of tokens: sequences that lie side by side, shown in an order without a list.
+"""Batches from a stream of tokens: adjacent sequences in a computed random order.
 
-Sequence i is the tokens from i S on, and the one after the last as its last target. Documents are packed: they
-follow each other, and a sequence may begin in one and end in the next. Each epoch has its own order; step and seed
-alone say what a batch holds.
+Sequence i has the S tokens from position i S; its last target is the token after them. Documents are packed: a sequence
+may contain parts of several documents. Each epoch has its own order; a batch depends only on step and seed.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TokenSource:
-    """`planc.trainer.data.stream.Source` over a stream. `held_share` of the sequences, at its end, are held out.
+    """`planc.trainer.data.stream.BatchSource` over a stream; the last `held_share` of its sequences is held out.
 
-    `content` is the sum of the stream's tokens, `largest` the largest of them. `origin` is a step and the number of
-    sequences shown until its end: where a run goes on whose batch had another size.
+    `content` is the checksum of the stream's tokens, `largest` the largest token. `origin` is a step and the number of
+    sequences consumed by its end, for a run resumed with another batch size.
     """
 
     stream: Stream
@@ -43,13 +42,13 @@ class TokenSource:
 
     @property
     def sha256(self) -> str:
-        """sha256 of the tokens and of how they are split and ordered."""
+        """SHA-256 of the tokens and of the settings that split and order them."""
         said = {"content": self.content, "held_out": self.held_share, "shuffle": self.shuffle}
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
     @property
     def count(self) -> int:
-        """All sequences."""
+        """Total number of sequences."""
         return max(0, (len(self.stream) - 1) // self.sequence_tokens)
 
     @property
@@ -61,7 +60,7 @@ class TokenSource:
         return self.count - self.held_count
 
     def batch(self, step: int) -> tuple[Tokens, Tokens]:
-        """The batch of 1-based `step`: tokens and targets."""
+        """Return the batch of 1-based `step`: tokens and targets."""
         return self._rows_at(self.places(self.shown_before(step), self.sequences))
 
     def held_out(self, index: int) -> tuple[Tokens, Tokens]:
@@ -69,16 +68,16 @@ class TokenSource:
         return self._rows_at(places)
 
     def shown_before(self, step: int) -> int:
-        """Number of sequences that the run has shown before `step`, counted from 1."""
+        """Number of sequences that the run has consumed before `step`, counted from 1."""
         at, shown = self.origin
         return shown + (step - 1 - at) * self.sequences
 
     def going_on(self, step: int, shown: int) -> TokenSource:
-        """The same data for a run that has seen this many sequences by the end of `step`."""
+        """Return the same data for a run that has consumed `shown` sequences by the end of `step`."""
         return replace(self, origin=(step, shown))
 
     def places(self, first: int, number: int) -> NDArray[np.int64]:
-        """The sequences at places `first`, `first + 1`, ... of the order, by their index in the stream."""
+        """Return the stream indices of `number` sequences from position `first` of the order."""
         found: list[int] = []
         for epoch in range(first // self.train_count, (first + number - 1) // self.train_count + 1):
             begin = max(first, epoch * self.train_count)

@@ -1,6 +1,6 @@
-"""SHA-256 of files, remembered as long as a file's size, time and place on the disk stay as they were.
+"""Cache the SHA-256 of files, keyed by size, modification time and inode.
 
-A corpus is read whole once, not at every start; and never held in memory.
+A corpus is read once, not at every start, and never held in memory.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ MAX_NOTE_BYTES = 1_000_000
 
 
 def sha256_of(path: Path) -> str:
-    """sha256 of the bytes of the file at `path`, in hexadecimal."""
+    """Return the hexadecimal SHA-256 of the file at `path`."""
     found: str = remembered(path, "sha256", lambda: _sha256(path))
     return found
 
 
 def remembered(path: Path, what: str, find: Callable[[], Any]) -> Any:
-    """The value of `find`, called now or when the file at `path` had the same size, time of change and inode.
+    """Return the cached value of `find`, or call it if the file at `path` changed (size, modification time, inode).
 
-    The value is JSON and depends on the file's bytes alone; `what` names it, as a file may have several.
+    The value is JSON and depends only on the file's content; `what` is its name, as a file may have several values.
     """
     stat = path.stat()
     state = [stat.st_size, stat.st_mtime_ns, stat.st_ino]

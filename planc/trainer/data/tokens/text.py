@@ -1,9 +1,9 @@
-"""A folder of text as a token file: made once, beside the other caches, and mapped from then on.
+"""Tokenize a folder of text once into a cached token file, which is then memory-mapped.
 
-Every file is a document, but in `.jsonl` every line is one, under its key `text`. Files come in the order of the
-hash of their names, so that the end of the stream, which is held out, is like the rest. After each document its
-end is written. One document and one block of tokens are in memory at a time; a long file is taken in parts that
-end with a line.
+Each file is a document; in `.jsonl` each line is one, under its key `text`. Files are ordered by the hash of their
+names, so that the end of the stream, which is held out, has the same distribution. The end-of-document token follows
+each document. One document and one block of tokens are in memory at a time; a long file is read in parts of whole
+lines.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from planc.trainer.data.tokens.sums import sha256_of
 from planc.trainer.data.tokens.tokenizer import Tokenizer
 
 PART_CHARACTERS = 1 << 20
-"""The most text of a file that is tokenised at once."""
+"""Maximum number of characters that are tokenized at once."""
 BLOCK_TOKENS = 1 << 20
 NARROW = 1 << 16
-"""Vocabularies up to this fit uint16."""
+"""Largest vocabulary for which token ids fit uint16."""
 
 
 @dataclass(frozen=True)
 class TextTokens:
-    """Text files and what makes them tokens."""
+    """Text files and their tokenizer."""
 
     root: Path
     files: tuple[Path, ...]
@@ -41,14 +41,14 @@ class TextTokens:
 
     @property
     def sha256(self) -> str:
-        """sha256 of the files' names and bytes, the tokenizer, and the end-of-document token."""
+        """SHA-256 of the files' names and contents, the tokenizer, and the end-of-document token."""
         digest = hashlib.sha256(f"{self.tokenizer.sha256} {self.tokenizer.end}\n".encode())
         for path in self.files:
             digest.update(f"{_name(self.root, path)} {sha256_of(path)}\n".encode())
         return digest.hexdigest()
 
     def tokens(self, cache: Path) -> TokenFile:
-        """The tokens of all documents as a file in the folder `cache`, made if it is not there. Raises DataError."""
+        """Return the token file of all documents in the folder `cache`; write it if missing. Raises DataError."""
         dtype = "uint16" if max(self.tokenizer.vocab, self.tokenizer.end + 1) <= NARROW else "uint32"
         path = cache / f"{self.sha256[:32]}.{dtype}"
         if not path.exists():
@@ -56,7 +56,7 @@ class TextTokens:
         return TokenFile(path, dtype, 0, path.stat().st_size // np.dtype(dtype).itemsize)
 
     def _write(self, path: Path, dtype: str) -> None:
-        """The whole file or none: several ranks may do this at once."""
+        """Write the file atomically, because several ranks may do so at once."""
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
         try:
@@ -83,7 +83,7 @@ class TextTokens:
 
 
 def text_of(path: Path, tokenizer: Tokenizer) -> TextTokens:
-    """The text in `path`, a file or a folder with all below it, for `tokenizer`. Raises DataError."""
+    """Find the text in `path`, a file or a folder (recursively), for `tokenizer`. Raises DataError."""
     if path.is_file():
         return TextTokens(path.parent, (path,), tokenizer)
     if not path.is_dir():
@@ -96,8 +96,8 @@ def text_of(path: Path, tokenizer: Tokenizer) -> TextTokens:
 
 
 def documents(path: Path) -> Iterator[Iterator[str]]:
-    """The documents of the file at `path`, each in parts: a `.jsonl` file has one a line, any other is one. Raises
-    DataError."""
+    """Yield the documents of the file at `path`, each in parts: one per line of a `.jsonl` file, else the whole file.
+    Raises DataError."""
     if path.suffix != ".jsonl":
         yield _text_chunks(path)
         return
@@ -119,7 +119,7 @@ def _text_chunks(path: Path) -> Iterator[str]:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    """Lines with their ends as they are."""
+    """Yield lines with their original line endings."""
     try:
         with io.TextIOWrapper(open_regular(path), encoding="utf-8", newline="") as file:
             yield from file

@@ -14,28 +14,28 @@ from planc.trainer.data.tokens.sums import sha256_of
 
 BYTES = "bytes"
 MAX_BYTES = 200_000_000
-"""Largest tokenizer that is read; those of large vocabularies have 30 MB."""
+"""Maximum size of a tokenizer file; those of large vocabularies have 30 MB."""
 MOST_GROWTH = 1000
 NUL = 0
-"""The byte that no text holds: it ends a document of bytes."""
+"""The end-of-document token of byte-level data: a byte that does not occur in text."""
 ENDS = ("<|end_of_text|>", "<|endoftext|>", "<｜end▁of▁sentence｜>", "</s>", "<eos>")
 """End-of-document tokens of common model families, Llama 3's first."""
 
 
 class Tokenizer(Protocol):
-    """`vocab` tokens; `end` is the one after each document; `sha256` tells tokenizers apart."""
+    """A tokenizer with `vocab` tokens; `end` is the end-of-document token; `sha256` identifies the tokenizer."""
 
     vocab: int
     end: int
     sha256: str
 
     def encode(self, text: str) -> list[int]:
-        """The token ids of `text`, without special tokens."""
+        """Return the token ids of `text`, without special tokens."""
         ...
 
 
 class ByteTokenizer:
-    """A token is a byte of UTF-8."""
+    """Byte-level tokenizer: each token is a byte of UTF-8."""
 
     vocab = 256
     sha256 = BYTES
@@ -48,7 +48,7 @@ class ByteTokenizer:
 
 
 class FileTokenizer:
-    """A `tokenizer.json`. Nothing in it is executed."""
+    """A tokenizer from `tokenizer.json`, which contains no executable code."""
 
     def __init__(self, path: Path, end: int | str | None) -> None:
         from tokenizers import Tokenizer as Fast
@@ -79,8 +79,8 @@ class FileTokenizer:
 
 @contextmanager
 def _refusing(what: str) -> Iterator[None]:
-    """A context in which the package's errors become a DataError: plain Exceptions, and panics of its Rust, which are
-    no Exceptions."""
+    """A context manager that converts errors of the tokenizers package to DataError: Exceptions, and panics of its Rust
+    code, which are BaseExceptions."""
     try:
         yield
     except BaseException as error:
@@ -90,8 +90,8 @@ def _refusing(what: str) -> Iterator[None]:
 
 
 def _growth(fields: object) -> float:
-    """The most by which the normalizers of a tokenizer's JSON make a text longer, where one puts texts in place of
-    others: a short file may stand for gigabytes."""
+    """Bound the factor by which the replacing normalizers of a tokenizer's JSON can lengthen a text: a small file could
+    otherwise expand to gigabytes."""
     if not isinstance(fields, dict):
         return 1.0
     listed = fields.get("normalizers")
@@ -103,10 +103,10 @@ def _growth(fields: object) -> float:
 
 
 def tokenizer_of(name: str, folder: Path, end: int | str | None) -> Tokenizer:
-    """The byte tokenizer for the `name` "bytes", else the one in that file of the preset's `folder`.
+    """Return the byte tokenizer if `name` is "bytes", else load that file of the preset's `folder`.
 
-    `end` is the token after each document, by id or text; None: the usual one. Raises DataError for a file that is
-    missing or no tokenizer, and ModuleNotFoundError without the package tokenizers.
+    `end` is the end-of-document token, by id or text; None: the default. Raises DataError if the file is missing or not
+    a tokenizer, and ModuleNotFoundError without the package tokenizers.
     """
     if name == BYTES:
         if isinstance(end, str):
