@@ -1,1 +1,1 @@
-"""The machine: where an axis crosses it, and the time of a collective there."""
+"""The machine: the network levels that a mesh axis spans, and the time of a collective over them."""

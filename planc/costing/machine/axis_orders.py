@@ -1,4 +1,4 @@
-"""The orders in which a mesh's axes can be laid on the machine, and what collectives take in each."""
+"""The orders in which a mesh's axes can be mapped to the machine, and the seconds of collectives in each."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from planc.ir.plan import Plan
 
 
 def axis_orders(mesh: Mesh) -> Iterator[Mesh]:
-    """Every order of the axes of `mesh`, its own first. Axes that a view covers stay neighbours; an axis of one rank
-    stays at its place, since it makes no difference where it is.
+    """Yield every order of the axes of `mesh`, its own first. The axes of a view stay adjacent. An axis of size 1 keeps
+    its position, which makes no difference.
 
     >>> [list(order.sizes) for order in axis_orders(plan.mesh)][:2]
     [['pp', 'fsdp', 'tp'], ['pp', 'tp', 'fsdp']]
@@ -29,7 +29,7 @@ def axis_orders(mesh: Mesh) -> Iterator[Mesh]:
 
 
 def moving_axes(mesh: Mesh) -> list[str]:
-    """The axes of `mesh` whose place makes a difference: of several ranks, or covered by a view.
+    """Return the axes of `mesh` whose position matters: those of size above 1 or covered by a view.
 
     >>> moving_axes(plan.mesh)
     ['pp', 'fsdp', 'tp']
@@ -39,7 +39,7 @@ def moving_axes(mesh: Mesh) -> list[str]:
 
 
 def row_seconds(plan: Plan, mesh: Mesh, rows: Sequence[Collective]) -> list[float]:
-    """Seconds of all calls of each of the `rows` of `plan`, with its axes in the order of `mesh`.
+    """Return the seconds of all calls of each of `rows` in `plan`, with the axes in the order of `mesh`.
 
     >>> row_seconds(plan, plan.mesh, [])
     []

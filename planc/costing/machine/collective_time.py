@@ -35,16 +35,16 @@ PASSES: dict[NetworkOp, int] = {
     "send_recv": 1,
     "broadcast": 1,
 }
-"""How often the buffer crosses the slowest cut: an all-reduce scatters and gathers."""
+"""Number of times that the buffer crosses the slowest cut: an all-reduce scatters and gathers."""
 
 SLOWEST_SHARE = 0.25
-"""Small messages go by a protocol with a flag in every word, at a quarter of the bandwidth (NCCL's LL)."""
+"""Small messages use a protocol with a flag in every word, at a quarter of the bandwidth (NCCL's LL)."""
 
 LARGE_BYTES = 2.0**30
 
 
 def collective_s(op: NetworkOp, buffer_bytes: float, group: DeviceGroup) -> float:
-    """Seconds of one call, with the framework's own time for it.
+    """Return the seconds of one call, the framework's own time included.
 
     Args:
         op: the collective, such as `all_gather`.
@@ -58,10 +58,10 @@ def collective_s(op: NetworkOp, buffer_bytes: float, group: DeviceGroup) -> floa
 
 
 def transfer_s(op: NetworkOp, buffer_bytes: float, group: DeviceGroup) -> float:
-    """Seconds of one call on the links, without the framework's launch; as it was measured, where the hardware file
-    has a table of it.
+    """Return the seconds of one call on the links, without the framework's launch. Measured rates are used if the
+    hardware file has a table of them.
 
-    `buffer_bytes` is the larger of input and output on one device; `group` says where the group lies.
+    `buffer_bytes` is the larger of input and output on one device; `group` holds the levels that the group crosses.
 
     >>> transfer_s("all_gather", 4e9, ring), transfer_s("all_reduce", 4e9, ring)  # 4 devices, 100 GB/s each
     (0.03, 0.06)
@@ -80,10 +80,10 @@ def transfer_s(op: NetworkOp, buffer_bytes: float, group: DeviceGroup) -> float:
 
 
 def collective_table(op: NetworkOp, group: DeviceGroup) -> OpTable | None:
-    """The table of measured rates that the seconds of `op` over `group` are from: that of the one level which it
-    crosses, for groups of as many members. None: they are a curve's.
+    """Return the table of measured rates for `op` over `group`, or None if the curve of the cost model is used.
 
-    Groups of neighbours were measured, all at once. Others of a torus, whose rings share links, have no table.
+    The group must cross only the table's level and have its number of members. The tables were measured on adjacent
+    groups, all running at once. Torus groups whose rings share links have no table.
 
     >>> collective_table("all_reduce", node) is None  # no file has one
     True
@@ -102,7 +102,7 @@ def _curve_s(op: NetworkOp, buffer_bytes: float, group: DeviceGroup) -> float:
 
 
 def algorithm(op: NetworkOp, group: DeviceGroup, buffer_bytes: float = LARGE_BYTES) -> str:
-    """Name of the algorithm that a collective is assumed to run: the fastest for this size, as libraries choose.
+    """Return the name of the algorithm that a collective is assumed to use: the fastest for this size.
 
     `op` is the collective, `buffer_bytes` the larger of its input and output on one device, `group` the group. A group
     of one device runs `none`.
@@ -119,11 +119,11 @@ def _fastest(op: NetworkOp, buffer_bytes: float, group: DeviceGroup) -> tuple[st
 
 
 def limit_s(op: NetworkOp, buffer_bytes: float, group: DeviceGroup) -> float:
-    """Seconds of an `op` without latency, as if the group had many members at every level: (n - 1) / n is 1.
+    """Return the seconds of an `op` without latency, in the limit of many members at every level: (n - 1) / n is 1.
 
-    `buffer_bytes` is the larger of input and output on one device; the slowest level of `group` alone counts. Source:
-    public scaling book, gpus.md, takeaway "2 B / W". What each member sends in an all-to-all is another part of the
-    data, so that the members of a unit share its way out; on a torus it goes several hops.
+    `buffer_bytes` is the larger of input and output on one device; only the slowest level of `group` counts. Source:
+    public scaling book, gpus.md, takeaway "2 B / W". In an all-to-all each member sends different data, so the members
+    of a unit share its uplinks; on a torus the data takes several hops.
 
     >>> limit_s("all_reduce", 4e9, ring)
     0.08
@@ -135,10 +135,10 @@ def limit_s(op: NetworkOp, buffer_bytes: float, group: DeviceGroup) -> float:
 
 
 def bound_s(buffer_bytes: float, group: DeviceGroup) -> float:
-    """Lower bound on the seconds of a gather of `buffer_bytes` over `group`: no algorithm takes less.
+    """Return a lower bound on the seconds of a gather of `buffer_bytes` over `group`, for any algorithm.
 
-    Every one of a level's D units receives what it lacks, (D - 1) / D of the buffer, at all levels at once. Source:
-    public scaling book, gpus.md, for a tree of switches.
+    Each of a level's D units receives the (D - 1) / D of the buffer that it does not have, at all levels at once.
+    Source: public scaling book, gpus.md, for a tree of switches.
 
     >>> f"{bound_s(4e9, ring) * 1e3:.0f} ms"
     '30 ms'
@@ -147,7 +147,7 @@ def bound_s(buffer_bytes: float, group: DeviceGroup) -> float:
 
 
 def gather_bytes_per_s(level: GroupLevel) -> float:
-    """Bytes of a buffer that one level, `level`, lets its units gather per second: D / (D - 1) of a unit's bandwidth.
+    """Return the buffer bytes per second that units gather at `level`: D / (D - 1) times a unit's bandwidth.
 
     Source: public scaling book, gpus.md, quiz 4 question 5, whose answer this is:
 
@@ -159,7 +159,7 @@ def gather_bytes_per_s(level: GroupLevel) -> float:
 
 
 def ring_share(op: NetworkOp, members: int) -> float:
-    """Share of its buffer that each of the `members` of a ring sends in an `op`: (n - 1) / n for each pass.
+    """Return the share of the buffer that each of a ring's `members` sends in an `op`: (n - 1) / n for each pass.
 
     Source: Thakur, Rabenseifner and Gropp 2005.
 
@@ -183,10 +183,10 @@ def peers_hit(members: int, choices: int) -> float:
 
 
 def ragged_all_to_all_s(token_bytes: float, choices: int, group: DeviceGroup) -> float:
-    """Seconds to send each token once to every member of `group` that it chose.
+    """Return the seconds to send each token once to every member of `group` that holds one of its experts.
 
-    `token_bytes` are one device's tokens, `choices` the experts of a token; a member gets the share that `peers_hit`
-    expects. A group of one device sends nothing.
+    `token_bytes` are one device's tokens, `choices` the experts per token. A member receives the share that `peers_hit`
+    returns. A group of one device sends nothing.
 
     >>> ragged_all_to_all_s(1e9, 2, ring)
     0.0175
@@ -196,8 +196,8 @@ def ragged_all_to_all_s(token_bytes: float, choices: int, group: DeviceGroup) ->
 
 
 def latency_s(group: DeviceGroup) -> float:
-    """Seconds that the shortest collective over `group` waits: every hop inside a node or slice, a tree of nodes
-    outside.
+    """Return the latency (s) of the smallest collective over `group`: every hop inside a node or slice, and a tree over
+    the nodes.
 
     >>> f"{latency_s(nodes) * 1e6:.0f} us"  # 7 hops of 1 us inside, log2(4) of 5 us outside
     '17 us'
@@ -271,18 +271,18 @@ def _inside_s(buffer_bytes: float, group: DeviceGroup) -> float:
 
 
 def _part_s(buffer_bytes: float, level: GroupLevel, members: float) -> float:
-    """One pass of a ring of `members` at one level: all of the buffer but the member's own part."""
+    """Seconds of one pass of a ring of `members` at one level: the whole buffer except the member's own part."""
     moved = buffer_bytes * (1 - 1 / members) / level.below
     return _move_s(moved * imbalance(level.rings) if len(level.rings) > 1 else moved, level)
 
 
 @lru_cache(maxsize=1024)
 def imbalance(rings: tuple[Ring, ...]) -> float:
-    """Seconds of a gather over several `rings` of a torus at once, as a multiple of those in which all are always busy.
+    """Return the ratio of a gather's seconds over several torus `rings` to those with all rings always busy.
 
-    Parts of the buffer go along the dimensions in different orders. Whatever the orders, some dimensions together move
-    what is left when they are first, (their members - 1) of all members' parts: a short ring of fast links beside a
-    long one of slow links cannot take enough off it.
+    Parts of the buffer traverse the dimensions in different orders. In any order, a set of dimensions carries at least
+    what it would if it were first, (its members - 1) of all members' parts. A short ring of fast links therefore cannot
+    relieve a long ring of slow links enough.
 
     >>> from planc.costing.machine.topology import Ring
     >>> imbalance((Ring(4, wrapped=True), Ring(8, wrapped=True)))
@@ -302,18 +302,18 @@ def _ring_name(group: DeviceGroup) -> str:
 
 
 def _move_s(device_bytes: float, level: GroupLevel) -> float:
-    """Seconds for one device to send `device_bytes`: size / (size + half) of the peak, or the slow protocol."""
+    """Seconds for one device to send `device_bytes` at size / (size + half) of the peak, or with the slow protocol."""
     return (device_bytes + min(level.half_bytes, (1 / SLOWEST_SHARE - 1) * device_bytes)) / level.bytes_per_s
 
 
 def _reduced_s(buffer_bytes: float, group: DeviceGroup) -> float:
-    """Up a tree and down again, all levels at once; switches that add take the buffer once."""
+    """Seconds of an all-reduce up a tree and down, all levels at once. Switches that add receive the buffer once."""
     each = [_move_s(buffer_bytes / p.below, p) * (1 / p.reduction if p.reduction else 2) for p in group.levels]
     return max(each) + 2 * latency_s(group)
 
 
 def _exchange_s(buffer_bytes: float, level: GroupLevel, group: DeviceGroup) -> float:
-    """All to all at one level: what leaves a unit, or what the busiest torus link carries."""
+    """Seconds of an all-to-all at one level, by the bytes that leave a unit or cross the busiest torus link."""
     if not level.rings:
         return _move_s(buffer_bytes * (1 - level.below / group.size), level)
     inside = buffer_bytes * level.below * level.members / group.size
@@ -327,13 +327,13 @@ def _sent_to_all_s(buffer_bytes: float, level: GroupLevel, group: DeviceGroup) -
 
 
 def _once_s(op: NetworkOp, buffer_bytes: float, group: DeviceGroup) -> float:
-    """The buffer once, from each member to the next, as one message; a tree's is divided over the links of a torus."""
+    """Seconds to send the buffer once from each member to the next as one message; a torus divides a tree's."""
     sent_s = max(_move_s(buffer_bytes, p) * p.bytes_per_s / _message_bytes_per_s(op, p) for p in group.levels)
     return sent_s + (latency_s(group) if op == "broadcast" else group.levels[-1].latency_s)
 
 
 def _message_bytes_per_s(op: NetworkOp, level: GroupLevel) -> float:
-    """Bytes per second of one message at a level: those that leave a unit share the way out of a host, a link each."""
+    """Bytes per second of one message at a level. Messages that leave a unit share a host's uplinks, one link each."""
     rate = max(level.bytes_per_s, min(level.unit_bytes_per_s / level.hosts, level.message_bytes_per_s))
     if op == "broadcast" or not level.rings:
         return rate
@@ -344,12 +344,12 @@ def _message_bytes_per_s(op: NetworkOp, level: GroupLevel) -> float:
 
 
 def _hops(level: GroupLevel) -> float:
-    """Messages one after the other in a ring at one level."""
+    """Number of sequential messages in a ring at one level."""
     return sum(r.hops for r in level.rings) if level.rings else level.members - 1
 
 
 def _ring_latency_s(levels: Sequence[GroupLevel]) -> float:
-    """One ring through all members: n - 1 steps, of which a level has as many as it joins units."""
+    """Latency of one ring through all members: n - 1 steps, each at the level that it crosses."""
     total, outside = 0.0, 1.0
     for p in reversed(levels):
         total += _hops(p) * outside * p.latency_s

@@ -1,4 +1,4 @@
-"""Where a group of devices lies: in closed form, or over the links of a machine that is written as a graph."""
+"""The network levels of a device group: in closed form, or from the links of a machine described as a graph."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """Seconds of an op from a table of measured rates: exact at the measured sizes, interpolated between them.
 
-Between measured sizes the logarithm of the rate is linear in the logarithm of each length (multilinear over the grid),
-so that seconds that grow with every length in the table grow between its points too. Outside of the grid the curve of
-the cost model goes on from the nearest point of it: its seconds, times measured over the curve's there. No rate of a
-chip is above its peak.
+Between measured sizes the logarithm of the rate is interpolated linearly in the logarithm of each length (multilinear
+over the grid). If the table's seconds increase with every length, so do the interpolated ones. Outside the grid, the
+cost model's curve is scaled to match the nearest measured point. No rate of a chip exceeds its peak.
 """
 
 from __future__ import annotations
@@ -27,15 +26,15 @@ def table_s(
     units_per_s: float,
     capped: bool = True,
 ) -> float:
-    """Seconds of one op by its table.
+    """Return the seconds of one op by its table of measured rates.
 
     Args:
         table: the measured rates.
-        sizes: the lengths of the op, as the table's.
-        work: FLOPs, or bytes, of the op with some lengths.
-        curve_s: seconds that the cost model's curve gives it, by lengths.
-        units_per_s: FLOP/s or bytes/s that the table's shares are of.
-        capped: false for collectives, whose rate may be above a link's.
+        sizes: the lengths of the op, in the order of the table's.
+        work: FLOPs or bytes of the op, as a function of its lengths.
+        curve_s: seconds by the cost model's curve, as a function of the lengths.
+        units_per_s: the FLOP/s or bytes/s to which the table's shares refer.
+        capped: false for collectives, whose rate may exceed a link's.
 
     >>> from planc.ir.op_tables import OpTable
     >>> stream = OpTable(op="stream", sizes=((1024,), (4096,)), shares=(0.1, 0.4))
@@ -76,7 +75,7 @@ def _around(along: Sequence[float], value: float) -> tuple[tuple[int, float], ..
 
 
 def _strides(lengths: Sequence[Sequence[float]]) -> list[int]:
-    """How far apart neighbours along each dimension lie in the list of points: the last dimension changes first."""
+    """Strides of the dimensions in the list of points, in row-major order."""
     strides, stride = [], 1
     for along in reversed(lengths):
         strides.append(stride)

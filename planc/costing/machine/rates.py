@@ -1,7 +1,7 @@
-"""Rates of one device: memory bandwidth and matmul throughput, as data sheet times reached efficiency.
+"""Rates of one device: memory bandwidth and matmul throughput, as the data sheet's value times an efficiency.
 
-Efficiencies are fitted to published runs (`docs/measured/accuracy.md`); peaks and bandwidths are of the data sheets
-that the files in `plans/hardware` name.
+Efficiencies are fitted to published runs (`docs/measured/accuracy.md`). Peaks and bandwidths come from the data sheets
+cited in `plans/hardware`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from planc.ir.hardware import Chip
 
 
 def memory_bytes_per_s(chip: Chip) -> float:
-    """Reached memory bandwidth of one device of `chip` (bytes/s): the data sheet's, shared by the chip's devices, times
-    its efficiency.
+    """Return the achieved memory bandwidth of one device of `chip` (bytes/s): the data sheet's, divided by the chip's
+    devices, times its efficiency.
 
     >>> f"{memory_bytes_per_s(h100) / 1e12} TB/s"
     '3.35 TB/s'
@@ -20,8 +20,8 @@ def memory_bytes_per_s(chip: Chip) -> float:
 
 
 def rated_dtype(chip: Chip, dtype: str) -> str:
-    """The dtype at whose rate `chip` runs `dtype`: its own, else the next wider one's. A chip without bf16 runs it as
-    fp32.
+    """Return the dtype at whose rate `chip` runs `dtype`: `dtype` itself, or the next wider dtype that it supports. A
+    chip without bf16 runs it as fp32.
 
     >>> rated_dtype(h100, "bf16"), rated_dtype(h100, "float4")  # no float4 units
     ('bf16', 'float8')
@@ -32,7 +32,7 @@ def rated_dtype(chip: Chip, dtype: str) -> str:
 
 
 def peak_flops_per_s(chip: Chip, dtype: str) -> float:
-    """Dense peak of the whole `chip` in `dtype` (FLOP/s), or in the dtype that it runs in its place.
+    """Return the dense peak of the whole `chip` in `dtype` (FLOP/s), or in the dtype that replaces it.
 
     >>> peak_flops_per_s(h100, "bf16"), peak_flops_per_s(h100, "float4")
     (989000000000000.0, 1979000000000000.0)
@@ -41,7 +41,7 @@ def peak_flops_per_s(chip: Chip, dtype: str) -> float:
 
 
 def dtype_s_per_flop(chip: Chip, dtype: str) -> float:
-    """Seconds of one FLOP on one device of `chip` in `dtype`: one over the peak times its matmul efficiency.
+    """Return the seconds per FLOP on one device of `chip` in `dtype`: 1 / (peak times matmul efficiency).
 
     >>> f"{1 / dtype_s_per_flop(h100, 'bf16') / 1e12:.0f} TFLOP/s"
     '989 TFLOP/s'

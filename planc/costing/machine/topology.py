@@ -78,25 +78,25 @@ class GroupLevel:
     bytes_per_s: float
     latency_s: float
     half_bytes: float = 0.0
-    """A transfer of this size runs at half the bandwidth."""
+    """The transfer size that achieves half of the bandwidth."""
     call_s: float = 0.0
     """The framework's own time for a call."""
     op_efficiency: tuple[tuple[str, float], ...] = ()
-    """Collectives that run at a share of what the curve says."""
+    """Collectives that achieve only a share of the curve's bandwidth."""
     reduction: float = 0.0
-    """Bytes that the switches all-reduce for each byte a unit can send; 0: they do not add."""
+    """Bytes all-reduced in the switches per byte that a unit can send; 0 if the switches do not add."""
     rings: tuple[Ring, ...] = ()
     """The torus dimensions, when the level is a torus."""
     network: bool = False
-    """Outside the node: messages go through a tree of switches."""
+    """True outside the node, where messages cross a tree of switches."""
     message_bytes_per_s: float = inf
-    """Bandwidth of one link of a unit's way out, one way: the most that one message has."""
+    """One-way bandwidth of one of a unit's uplinks: the maximum for one message."""
     hosts: int = 1
     """Hosts of a unit, each with links of its own; a slice of a torus has several."""
     tables: tuple[OpTable, ...] = ()
     """Measured rates of collectives over groups that cross this level alone."""
     declared_bytes_per_s: float = 0.0
-    """The bandwidth that the tables' shares are of."""
+    """The bandwidth to which the tables' shares refer."""
 
     @property
     def unit_bytes_per_s(self) -> float:
@@ -118,7 +118,7 @@ class RoutedAlgorithm(NamedTuple):
     link: str
     """The busiest link."""
     half_s: float = 0.0
-    """Seconds more that a transfer takes since small messages do not fill the link; at most 3 times what it sends."""
+    """Additional seconds because small messages do not saturate the link; at most 3 times the sending time."""
     loads: tuple[tuple[int, Mapping[int, float]], ...] = ()
     """Phases: how often, and the bytes that each leaves on links for each byte of a buffer, by the number of the first
     arc of a bundle. None along the lines of a torus."""
@@ -133,7 +133,7 @@ class RoutedAlgorithm(NamedTuple):
         return sent_s + min(self.half_s, 3 * sent_s) + self.latency_s
 
     def times(self, count: int) -> RoutedAlgorithm:
-        """This algorithm `count` times, one after the other.
+        """Return this algorithm repeated `count` times in sequence.
 
         >>> RoutedAlgorithm("ring", 1e-9, 1e-6, "a-b").times(2).s_per_byte
         2e-09
@@ -165,7 +165,7 @@ class GroupRoutes(Protocol):
         """The framework's own seconds for a call over this group."""
 
     def algorithms(self, op: NetworkOp) -> tuple[RoutedAlgorithm, ...]:
-        """Every way to run `op` over the group; none for a group of one device."""
+        """Return every algorithm for `op` over the group; none for a group of one device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ class DeviceGroup:
     level: str
     """The outermost level crossed; for a group of one, the innermost there is."""
     routes: GroupRoutes | None = None
-    """The ways of its collectives over a graph of links; None where the closed forms answer from the levels."""
+    """The routes of its collectives over a graph of links; None if the closed forms apply."""
 
     @property
     def inside(self) -> float:
@@ -203,13 +203,13 @@ class DeviceGroup:
         return max((p.call_s for p in self.levels), default=0.0)
 
     def efficiency(self, op: str) -> float:
-        """Share of the curve's bandwidth that the collective `op` reaches, at the outermost level that says so; 1 where
-        none does."""
+        """Return the share of the curve's bandwidth that the collective `op` achieves, by the outermost level that
+        specifies one; 1 if none does."""
         return next((share for p in reversed(self.levels) for name, share in p.op_efficiency if name == op), 1.0)
 
     @property
     def slowest(self) -> GroupLevel | None:
-        """The level that a gather is bound by: the one that saturates first. None for a group of one device."""
+        """The bottleneck level of a gather, which saturates first. None for a group of one device."""
         return max(self.levels, key=lambda p: (1 - 1 / p.members) / p.unit_bytes_per_s, default=None)
 
 
@@ -269,7 +269,7 @@ def _units_of_group(used: tuple[Axis, ...], width: int, devices: int) -> int:
 
 
 def _merged(used: tuple[Axis, ...]) -> list[Axis]:
-    """Neighbouring axes as one, innermost first."""
+    """Merge adjacent axes, innermost first."""
     merged: list[Axis] = []
     for axis in sorted(used, key=lambda a: a.stride):
         last = merged[-1] if merged else None
@@ -313,7 +313,7 @@ def _units(cluster: Cluster, devices: int) -> list[tuple[GroupLevel, int]]:
 
 
 def _network_level(cluster: Cluster, level: Level, devices: int) -> GroupLevel:
-    """A level of the network. All devices of a node send at once and share its hosts' ways out."""
+    """A level of the network. All devices of a node send at once and share the uplinks of its hosts."""
     egress = cluster.hosts_per_node * level.bandwidth_bytes_per_s * level.efficiency / level.oversubscription
     each = egress / min(cluster.devices_per_node, devices)
     reduction = _reduction(level.in_network_reduction, inf)
@@ -339,7 +339,7 @@ def _reduction(gain: float, units: float) -> float:
 
 
 def _on_torus(level: GroupLevel, rings: tuple[Ring, ...]) -> GroupLevel:
-    """A gather uses every ring at once; a group that fits no dimension is taken for one line."""
+    """A torus level. A gather uses every ring at once; a group that fits no dimension is treated as one line."""
     rings = rings or (Ring(max(2, round(level.members)), False),)
     return replace(level, rings=rings, bytes_per_s=level.bytes_per_s * sum(r.links for r in rings))
 
@@ -393,7 +393,7 @@ def torus_dims(mesh: Mesh, cluster: Cluster, axes: tuple[str, ...] = ()) -> dict
 
 @dataclass
 class _FreeDimension:
-    """The unused rest of one torus dimension."""
+    """The unassigned remainder of one torus dimension."""
 
     dim: int
     length: int
@@ -435,7 +435,7 @@ def _whole_dimensions(free: list[_FreeDimension], size: int) -> list[_FreeDimens
 
 
 def _rings_of_size(free: list[_FreeDimension], size: int) -> list[tuple[int, Ring]]:
-    """Take `size` out of the remaining dimensions, shortest first."""
+    """Assign `size` members from the remaining dimensions, shortest first."""
     used: list[tuple[int, Ring]] = []
     for dim in list(free):
         if size <= 1:

@@ -1,4 +1,4 @@
-"""Bytes that the backward needs of one microbatch: saved tensors, recomputed ones, and those of the loss."""
+"""Activation memory of one microbatch (bytes): saved tensors, recomputed tensors, and tensors of the loss."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ near two, for it keeps the head's whole gradient until all is summed."""
 
 @dataclass(frozen=True, slots=True)
 class Replays:
-    """Transient bytes of a backward, besides the saved activations: by block those that it recomputes, and the loss's.
+    """Transient bytes of a backward besides saved activations: the recomputed ones of each block, and the loss's.
 
-    XLA compiles all into one program and may keep all of it live at once: these are then added up (`together`).
+    XLA compiles one program and may keep all of them live at once; they are then summed (`together`).
     """
 
     blocks: dict[Section, float]
@@ -50,10 +50,10 @@ def replays_of(sharded: Sharded) -> Replays:
 
 
 def replay_buffers(replays: Replays, sections: Container[Section]) -> tuple[float, float]:
-    """Bytes that come in the backward of the last block and in that of the loss, on a rank with these `sections`.
+    """Return the transient bytes in the backward of the last block and in that of the loss, on a rank with `sections`.
 
-    The first brings back what a block runs again, when the logits and all else of the loss are gone. `replays` are
-    those of `replays_of`.
+    The first are the recomputed tensors of a block, less the logits and other tensors of the loss, which are free by
+    then. `replays` comes from `replays_of`.
 
     >>> replay_buffers(Replays({"block": 6.0}, logits=2.0, loss=8.0, together=False), {"block", "last"})
     (4.0, 8.0)
@@ -106,8 +106,8 @@ def loss_bytes(sharded: Sharded) -> float:
 
 
 def saved_by_section(sharded: Sharded) -> dict[Section, float]:
-    """Bytes that one microbatch leaves behind on a device for its backward, by section of `sharded`'s model: one copy
-    of each.
+    """Return the bytes that one microbatch saves on a device for its backward, for one copy of each section of
+    `sharded`'s model.
 
     >>> {section: size / 2**20 for section, size in saved_by_section(sharded).items()}  # MiB
     {'block': 476.0, 'first': 0.0625, 'last': 394.5625}
@@ -186,7 +186,7 @@ def _section_saved(sharded: Sharded, section: str) -> float:
 
 @cached_on(lambda sharded, section: (sharded.plan.cache, section))
 def _saved_bytes(sharded: Sharded, section: str) -> dict[str, float]:
-    """Bytes of each tensor of a section when it is saved, in the layout its consumer asked for: gathered, if it was."""
+    """Bytes of each tensor of a section if it is saved, in the layout that its consumer uses (possibly gathered)."""
     names = dict.fromkeys(name for o in sharded.ops[section] for name in (*o.op.inputs, o.op.output, *o.op.saves))
     return {name: saved_tensor_bytes(sharded, name, section) * _narrow_factor(sharded, section, name) for name in names}
 

@@ -1,11 +1,11 @@
-"""Bytes on one device at its fullest moment, by part and pipeline stage.
+"""Peak memory of one device in bytes, by part and pipeline stage.
 
-State: master parameters, gradients and two AdamW moments where the plan stores them, and the compute
-copy of gathered parameters. Activations: what the backward needs of each microbatch in flight. Two moments
-compete for what comes and goes: the backward of the loss, and that of the last block, when the logits are gone.
-A framework whose update copies gradients has a third, when no activations are left.
+State: master parameters, gradients and two AdamW moments where the plan stores them, and the compute copy of gathered
+parameters. Activations: the tensors that the backward needs of each microbatch in flight. Transient memory peaks either
+in the backward of the loss, or in that of the last block, after the logits are freed. If the framework's update copies
+gradients, it can also peak in the update, without activations.
 
-The reserve is what no tensor of the program is in: the runtime, and memory that the allocator cannot give again.
+The reserve is memory outside the program's tensors: the runtime, and fragmentation of the allocator.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ UPDATE = "update"
 
 
 def memory(sharded: Sharded, timeline: Timeline, backend: Backend | None, rows: tuple[Collective, ...]) -> Memory:
-    """The memory of every pipeline stage; the fullest one speaks for the plan.
+    """Return the memory of every pipeline stage. The stage with the highest peak represents the plan.
 
     Args:
         sharded: the plan with its layouts.
@@ -71,7 +71,7 @@ grow."""
 
 
 def reserved(sharded: Sharded, worst: MemoryParts, *, foreign: bool) -> Reserved:
-    """GiB that the fullest device holds of its memory, from least to most.
+    """Return the range of peak memory (GiB) on the fullest device, from lowest to highest.
 
     `worst` are its parts. The spread is that of the framework of `sharded` where its plan is costed as it realises it
     (`foreign`), none for a target's program.
@@ -90,7 +90,7 @@ def reserved(sharded: Sharded, worst: MemoryParts, *, foreign: bool) -> Reserved
 
 
 def outside_gib(plan: Plan, worst: MemoryParts) -> float:
-    """GiB of the fullest device of `plan` that no tensor is in: communicators and the runtime. `worst` are its parts.
+    """Return the GiB outside tensors on the fullest device of `plan`: communicators and runtime. `worst` are its parts.
 
     >>> f"{outside_gib(plan, costed.memory.per_device_gib):.1f} GiB"
     '2.5 GiB'
@@ -200,8 +200,8 @@ def at_the_fullest(state: tuple[float, float], replayed: tuple[float, float], ga
 
 
 def loss_is_fullest(state: tuple[float, float], replayed: tuple[float, float], gathered_in_loss: bool = True) -> bool:
-    """True if the peak is in the backward of the loss, not in the last block's; `state`, `replayed` and
-    `gathered_in_loss` as for `at_the_fullest`.
+    """Return True if memory peaks in the backward of the loss rather than in the last block's. `state`, `replayed` and
+    `gathered_in_loss` are as in `at_the_fullest`.
 
     >>> loss_is_fullest((10.0, 4.0), (6.0, 8.0)), loss_is_fullest((10.0, 4.0), (6.0, 12.0))
     (False, True)
@@ -223,8 +223,8 @@ def allocator_of(plan: Plan, stack: Stack) -> Chip:
 
 
 def with_reserve(chip: Chip, allocated_bytes: float) -> float:
-    """Bytes that are taken from a device for `allocated_bytes` of tensors: those that the runtime of `chip` holds, and
-    what the allocator loses between tensors, a share of what it gives out.
+    """Return the device bytes used for `allocated_bytes` of tensors: the tensors, the runtime of `chip`, and the
+    allocator's fragmentation, a share of the allocated bytes.
 
     >>> with_reserve(h100, 10e9) == h100.runtime_bytes + (1 + h100.runtime_fraction) * 10e9
     True

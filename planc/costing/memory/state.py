@@ -1,4 +1,4 @@
-"""Bytes of parameters, gradients and optimizer state on one device, resting and in transit."""
+"""Bytes of parameters, gradients and optimizer state on one device: persistent, and transient buffers."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def resting(sharded: Sharded, held: Held, *, whole: bool = False) -> dict[str, f
 
 
 def _params(sharded: Sharded, held: Held) -> float:
-    """Masters where they rest, and a whole compute copy when it outlives a pass.
+    """Bytes of the masters as stored, and of a whole compute copy if it outlives a pass.
 
-    The masters of ZeRO-1 and ZeRO-2 rest with the optimizer; the copy is what is computed with.
+    ZeRO-1 and ZeRO-2 store the masters with the optimizer state and compute with the copy.
     """
     plan = sharded.plan
     total = 0.0
@@ -54,7 +54,7 @@ def _params(sharded: Sharded, held: Held) -> float:
 
 
 def _grads(sharded: Sharded, held: Held, *, whole: bool) -> float:
-    """Gradients where they rest; `whole` when several microbatches add up before they are reduced."""
+    """Bytes of the gradients as stored; `whole` if several microbatches accumulate before the reduction."""
     plan = sharded.plan
     if not whole:
         return _noun(sharded, held, "grads")
@@ -115,7 +115,7 @@ def update_bytes(sharded: Sharded, held: Held) -> float:
 
 
 def state_buffers(sharded: Sharded, held: Held) -> tuple[float, float]:
-    """Bytes of gathered blocks, which are always there, and of a block's whole gradient, in its backward.
+    """Return the bytes of gathered blocks, which are always allocated, and of a block's whole gradient in its backward.
 
     `held` are the parameters of a device of `sharded`, each with its number of copies.
 
@@ -153,7 +153,7 @@ def passing_bytes(sharded: Sharded, params: Iterable[ParamSharding]) -> dict[Sec
 
 
 def largest(sections: Iterable[PassingBytes]) -> PassingBytes:
-    """The most of each of the two over some `sections`: one after the other is there.
+    """Return the maximum of each of the two over `sections`, which are never allocated at the same time.
 
     >>> largest([(3.0, 1.0), (2.0, 4.0)])
     (3.0, 4.0)
@@ -165,8 +165,7 @@ def largest(sections: Iterable[PassingBytes]) -> PassingBytes:
 
 
 def communicators(sharded: Sharded) -> int:
-    """Number of distinct groups of ranks that a device of `sharded` belongs to: one for each axis in use, and the
-    whole.
+    """Return the number of communicators of a device of `sharded`: one for each axis in use, and the one of all ranks.
 
     >>> communicators(sharded)  # pp, fsdp, tp and all
     4
