@@ -44,7 +44,7 @@ class Facts:
     peak_flops_per_s: float = 0.0
 
     def mfu(self, step_s: float) -> float | None:
-        """Return the model FLOPs utilisation (a fraction) of a step of `step_s` seconds; None if the peak is unknown."""
+        """Return the model FLOPs utilisation (a fraction) of a step of `step_s` seconds; None without a peak."""
         return self.flops / step_s / self.peak_flops_per_s if self.peak_flops_per_s else None
 
 
