@@ -1,4 +1,4 @@
-"""Checkpoints: what a run needs to go on, under any plan of the same model and on either stack.
+"""Checkpoints: the state to resume a run under any plan of the same model and on either stack.
 
 A checkpoint is a folder `step-00000100` with
 
@@ -8,6 +8,6 @@ A checkpoint is a folder `step-00000100` with
 - `history.json`: the losses so far;
 - `checkpoint.json`: step, model, data, settings, and the size and SHA-256 of every other file; and its own.
 
-It is written into a hidden folder beside the others and renamed when everything is on the disk, so a folder
-with that name is whole. No rank speaks to another while it is written: rank 0 waits for the others' files.
+A checkpoint is written into a hidden folder and renamed when everything is on disk, so a folder with that name is
+complete. Ranks do not communicate while they write: rank 0 waits for the files of the others.
 """

@@ -1,4 +1,4 @@
-"""Compatibility of a checkpoint with a preset's run: everything that would change the losses is refused."""
+"""Check that a checkpoint is compatible with a preset: every change that affects the losses is refused."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from planc.trainer.checkpoint.manifest import Manifest, Stored
 from planc.trainer.preset.load import Preset
 
 DATA = "data"
-"""Stands for the data among the names that `[checkpoint] allow` may hold."""
+"""The name of the data in `[checkpoint] allow`."""
 
 
 def course(preset: Preset) -> dict[str, Any]:
-    """Settings of `preset` that decide the losses beside the model and the data; the layout over devices does not."""
+    """Return the settings of `preset` other than model and data that affect the losses; the layout does not."""
     batch, train = preset.plan.batch, preset.train
     names = ["seed", "lr", "warmup_steps", "schedule", "betas", "eps", "weight_decay", "clip_norm"]
     names += [] if train.schedule == "constant" else ["min_lr", "steps"]
@@ -31,7 +31,7 @@ def course(preset: Preset) -> dict[str, Any]:
 
 
 def misfits(preset: Preset, manifest: Manifest, data_sha256: str, span: Span) -> list[Diagnostic]:
-    """Reasons why `preset` may not continue from the checkpoint with this `manifest`, reported at `span`; [] if it may.
+    """Return why `preset` cannot resume from the checkpoint with this `manifest`, reported at `span`; [] if it can.
 
     `data_sha256` is that of the preset's data source.
     """
@@ -64,7 +64,7 @@ def _model(preset: Preset, manifest: Manifest, span: Span) -> Iterator[Diagnosti
 
 
 def _differences(wanted: Mapping[str, tuple[int, ...]], there: Mapping[str, Stored]) -> Iterator[str]:
-    """Tensors of another shape first: they say most."""
+    """Yield the differences between tensors; different shapes first, as they are the most informative."""
     for name, shape in wanted.items():
         if name in there and there[name].shape != shape:
             yield f"{name} is {_shape(there[name].shape)} there and {_shape(shape)} here"
@@ -99,7 +99,7 @@ def _changed_settings(
 
 
 def _same(one: Any, other: Any) -> bool:
-    """True for equal settings; groups of parameters in another order are not."""
+    """True for equal settings, including the order of parameter groups."""
     return bool(one == other) and (not isinstance(one, dict) or list(one) == list(other))
 
 

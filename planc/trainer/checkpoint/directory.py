@@ -1,4 +1,4 @@
-"""The folder of a run's checkpoints: which there are, whether one is whole, and who is writing there."""
+"""The folder of a run's checkpoints: list, verify, remove and lock them."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from planc.trainer.checkpoint.safetensors_header import read_header
 
 LOCK = ".lock"
 WRITING, LEAVING = ".writing-", ".leaving-"
-"""Begin the names of folders that are no checkpoint yet, or no more."""
+"""Prefixes of folders of checkpoints that are being written or removed."""
 ASIDE = "aside-"
-"""Begins the names of checkpoints of steps that a run has gone back from: kept, and never looked at."""
+"""Prefix of checkpoints of later steps than the one a run resumed from: they are kept but ignored."""
 PASSED_OVER = ("E1019", "E1021")
-"""Findings about one checkpoint that say nothing against the one before it."""
+"""Errors of one checkpoint after which an older one may still be used."""
 WAIT_S = 10.0
-"""Longest time (s) that the ranks of a run that was just ended may take to exit."""
+"""Time limit (s) for the ranks of a run that has just ended to exit."""
 BLOCK = 1 << 20
 
 _NAME = re.compile(r"step-([0-9]{8,15})(?:\.([0-9]{1,15}))?")
 
 
 class StoredCheckpoint(NamedTuple):
-    """A checkpoint by its name; `again` counts those of the same step before it."""
+    """A checkpoint by its name; `again` counts earlier ones of the same step."""
 
     step: int
     again: int
@@ -42,7 +42,7 @@ class StoredCheckpoint(NamedTuple):
 
 
 def stored_checkpoints(folder: Path) -> list[StoredCheckpoint]:
-    """The checkpoints in `folder`, oldest first; none if there is no such folder."""
+    """List the checkpoints in `folder`, oldest first; empty if the folder does not exist."""
     with suppress(FileNotFoundError, NotADirectoryError):
         return sorted(named_checkpoint(path) for path in folder.iterdir() if _NAME.fullmatch(path.name))
     return []
@@ -56,7 +56,7 @@ def named_checkpoint(path: Path) -> StoredCheckpoint:
 
 
 def is_whole(path: Path) -> bool:
-    """True if the checkpoint at `path` is one that a run may go on from."""
+    """True if a run can resume from the checkpoint at `path`."""
     try:
         verify(path)
     except PlanError:
@@ -65,20 +65,20 @@ def is_whole(path: Path) -> bool:
 
 
 def free_name(folder: Path, step: int) -> Path:
-    """Unused folder name for the next checkpoint of a step: an existing checkpoint is never overwritten."""
+    """Return an unused path in `folder` for the next checkpoint of `step`; existing ones are never overwritten."""
     taken = [k.again for k in stored_checkpoints(folder) if k.step == step]
     again = f".{max(taken) + 1}" if taken else ""
     return folder / f"step-{step:08}{again}"
 
 
 def prune(folder: Path, keep: int) -> None:
-    """Remove all but the `keep` newest; 0 keeps all. A folder is renamed before it is emptied."""
+    """Remove all but the `keep` newest; 0 keeps all. A folder is renamed before its files are deleted."""
     for old in stored_checkpoints(folder)[:-keep] if keep else []:
         remove(old.path)
 
 
 def remove(path: Path) -> None:
-    """Remove the checkpoint at `path`, finished or half written, at once for anyone who looks; errors are ignored."""
+    """Remove the checkpoint at `path`, complete or not, atomically for other processes; errors are ignored."""
     leaving = path.with_name(f"{LEAVING}{path.name.lstrip('.')}-{os.getpid()}")
     with suppress(OSError):
         path.rename(leaving)
@@ -86,7 +86,7 @@ def remove(path: Path) -> None:
 
 
 def put_aside(folder: Path, after: int) -> None:
-    """Rename the checkpoints of later steps, which the run from step `after` on takes another way to."""
+    """Rename the checkpoints of steps later than `after`, which the resumed run will repeat."""
     for later in stored_checkpoints(folder):
         if later.step > after:
             number = sum(path.name.startswith(f"{ASIDE}{later.path.name}") for path in folder.iterdir())
@@ -94,8 +94,8 @@ def put_aside(folder: Path, after: int) -> None:
 
 
 def tidy(folder: Path, up_to: int | None = None) -> None:
-    """Remove half-written checkpoints in `folder`: of steps up to `up_to`, or all for None. Only the holder of the lock
-    may."""
+    """Remove incomplete checkpoints in `folder`: of steps up to `up_to`, or all for None. The caller must hold the
+    lock."""
     for path in folder.iterdir():
         began = re.match(rf"{re.escape(WRITING)}([0-9]+)", path.name)
         if path.name.startswith(LEAVING) or (began and (up_to is None or int(began[1]) <= up_to)):
@@ -103,7 +103,7 @@ def tidy(folder: Path, up_to: int | None = None) -> None:
 
 
 def _delete(path: Path) -> None:
-    """Delete a folder, or a link in its place: never what the link leads to."""
+    """Delete a folder, or a symbolic link without its destination."""
     if path.is_symlink():
         path.unlink(missing_ok=True)
     else:
@@ -111,7 +111,7 @@ def _delete(path: Path) -> None:
 
 
 class Lock:
-    """Held by rank 0 as long as its run may write; the kernel lets go of it when the process ends."""
+    """The lock that rank 0 holds while its run may write; the kernel releases it when the process ends."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / LOCK
@@ -136,16 +136,16 @@ class Lock:
             return True
 
     def release(self) -> None:
-        """Let go of the lock; nothing happens when it is not held."""
+        """Release the lock; no effect if it is not held."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
 
 
 def read_manifest(path: Path) -> Manifest:
-    """The manifest of the checkpoint at `path`.
+    """Read the manifest of the checkpoint at `path`.
 
-    Raises PlanError: E1019 when it is missing, E1021 when it is damaged, E1022 when a later version wrote it.
+    Raises PlanError: E1019 if it is missing, E1021 if it is damaged, E1022 if a later version wrote it.
     """
     try:
         text = read_text(path / manifests.NAME, manifests.MAX_BYTES)
@@ -162,10 +162,10 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def verify(path: Path, share: tuple[int, int] = (0, 1)) -> Manifest:
-    """The manifest, when every file is there and is what was written. Raises PlanError.
+    """Verify every file of the checkpoint at `path` and return its manifest. Raises PlanError.
 
-    `share` is (index, count): of the files, in order, every count-th from the index on is read whole; all
-    are looked at for presence and size.
+    `share` is (index, count): every count-th file from the index on is checked by its checksum; all files are checked
+    for existence and size.
     """
     manifest = read_manifest(path)
     named = _NAME.fullmatch(path.name)
@@ -195,7 +195,7 @@ def verify(path: Path, share: tuple[int, int] = (0, 1)) -> Manifest:
 
 
 def read_history(path: Path, step: int) -> dict[str, Any]:
-    """The fields of the history of `step` steps in the checkpoint at `path`. Raises PlanError."""
+    """Read the history of `step` steps in the checkpoint at `path`. Raises PlanError."""
     try:
         return histories.read(read_text(path / manifests.HISTORY, manifests.MAX_BYTES), step)
     except (OSError, ValueError) as error:
@@ -203,7 +203,7 @@ def read_history(path: Path, step: int) -> dict[str, Any]:
 
 
 def _unfit_header(file: Path, boxes: dict[str, tuple[int, ...]]) -> str:
-    """How a file of values differs from the float32 boxes that the manifest says are in it; empty if it does not."""
+    """Return how a tensor file differs from its float32 boxes in the manifest; empty if it matches."""
     if not boxes:
         return ""
     try:
@@ -216,7 +216,7 @@ def _unfit_header(file: Path, boxes: dict[str, tuple[int, ...]]) -> str:
 
 
 def _refused_by_safetensors(file: Path) -> str:
-    """Why the package that later reads the values refuses the file; empty if it does not."""
+    """Return why the safetensors package, which reads the values later, rejects the file; empty if it does not."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -227,9 +227,9 @@ def _refused_by_safetensors(file: Path) -> str:
 
 
 def newest_whole(folder: Path) -> tuple[StoredCheckpoint, Manifest, list[Diagnostic]]:
-    """The newest checkpoint in `folder` that is whole, and a note for each newer one that is not.
+    """Return the newest complete checkpoint in `folder`, and a note for each newer one that is incomplete.
 
-    Raises PlanError: that of the newest when none is whole, and at once one of a later version's.
+    Raises PlanError: the newest one's error if none is complete, and immediately that of a later version.
     """
     notes: list[Diagnostic] = []
     first: PlanError | None = None

@@ -1,4 +1,4 @@
-"""`planc weights`: the parameters of a checkpoint that is whole, in Hugging Face's format."""
+"""`planc weights`: export the parameters of a complete checkpoint in Hugging Face's format."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ if TYPE_CHECKING:
 
 
 def export(preset: Path | str, folder: Path | str, *, checkpoint: Path | str | None = None, step: int = -1) -> Path:
-    """Write the parameters of the preset's newest checkpoint, or of `step`; the checkpoint they are of. Low-rank
-    updates are added to their weights, so that what reads them needs to know of none.
+    """Write the parameters of the preset's newest checkpoint, or of `step`, to `folder`; return the checkpoint's path.
 
-    Raises PlanError for a checkpoint that is damaged or not of the preset's model. A folder that is not empty
-    is left as it is.
+    Low-rank updates are merged into their weights. Raises PlanError if the checkpoint is damaged or of another model. A
+    folder that is not empty is unchanged.
     """
     from planc.ir.model import LORA_A, LORA_B
     from planc.trainer.checkpoint.directory import read_manifest

@@ -23,7 +23,7 @@ class SavedHistory(Frozen):
 
 
 def read(text: str, step: int) -> dict[str, Any]:
-    """The fields of the history in `text`, of a run of `step` steps. Raises ValueError for any other text."""
+    """Parse the history in `text` of a run of `step` steps. Raises ValueError if it is invalid."""
     try:
         found = SavedHistory.model_validate(parse_json(text))
     except ValidationError as error:

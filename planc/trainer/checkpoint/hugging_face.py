@@ -42,7 +42,7 @@ MOST_BYTES = 2 * 2**30
 
 
 class TensorPlace(NamedTuple):
-    """Location of a tensor: file, dtype, shape and byte range."""
+    """Location of a tensor: file, dtype, shape and byte offsets."""
 
     file: Path
     dtype: str
@@ -61,12 +61,12 @@ def their_name(name: str) -> str:
 
 
 def own_names(model: Model) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Every parameter of `model` with its shape, without those of low-rank updates."""
+    """Yield every parameter of `model` with its shape, except those of low-rank updates."""
     return ((name, shape) for name, shape in names(model) if not name.endswith((LORA_A, LORA_B)))
 
 
 def _hugging_face_path(path: str, table: Mapping[str, str]) -> str:
-    """Longer paths are looked for first: `attention.wq` is not `attention`'s."""
+    """Match the longest path first: `attention.wq` before `attention`."""
     ours = {own: theirs for theirs, own in table.items()}
     found = next((o for o in sorted(ours, key=len, reverse=True) if path.startswith(f"{o}.")), "")
     return f"{ours[found]}{path[len(found) :]}" if found else path
@@ -131,7 +131,7 @@ def _write(model: Model, values: Iterable[tuple[str, Weights]], folder: Path, mo
 
 
 def _shared_out(sizes: Mapping[str, int], most_bytes: int) -> dict[str, str]:
-    """The file of each tensor, in order; a file ends before it becomes larger than `most_bytes`."""
+    """Assign each tensor to a file, in order; a new file starts before one exceeds `most_bytes`."""
     groups: list[list[str]] = [[]]
     filled = 0
     for name, size in sizes.items():
@@ -144,7 +144,7 @@ def _shared_out(sizes: Mapping[str, int], most_bytes: int) -> dict[str, str]:
 
 
 def _config(model: Model) -> dict[str, Any]:
-    """The config.json that transformers needs to build the model; nothing about training."""
+    """Return the config.json that transformers needs to build the model, without training settings."""
     s = model.sizes
     return {
         "architectures": [f"{FAMILIES[model.family]}ForCausalLM"],
@@ -166,7 +166,7 @@ def _config(model: Model) -> dict[str, Any]:
 
 
 def _window_fields(model: Model) -> dict[str, Any]:
-    """The fields of windows: the readers of some families slide by 4096 tokens when they are left out."""
+    """Return the sliding-window fields: without them some families default to a window of 4096 tokens."""
     of = {kind: next(op.window for op in model.ops[kind] if op.kind == "attention") for kind in model.blocks}
     window = max(of.values())
     if model.family == "mistral":
@@ -178,7 +178,7 @@ def _window_fields(model: Model) -> dict[str, Any]:
 
 
 def _tensor_places(folder: Path, span: Span) -> dict[str, TensorPlace]:
-    """Every tensor of the folder. Raises PlanError (E1030)."""
+    """Locate every tensor of the folder. Raises PlanError (E1030)."""
     try:
         if (folder / INDEX).is_file():
             files = _indexed(folder / INDEX)
@@ -200,7 +200,7 @@ def _tensor_places(folder: Path, span: Span) -> dict[str, TensorPlace]:
 
 
 def _indexed(index: Path) -> list[str]:
-    """The files that an index names, all of them in its own folder. Raises OSError and ValueError."""
+    """Return the files in an index, which must lie in its folder. Raises OSError and ValueError."""
     values = read_json(index, MAX_INDEX_BYTES, follows_links=True)  # a cache of models is made of links
     files = values.get("weight_map") if isinstance(values, dict) else None
     if not isinstance(files, dict) or not all(isinstance(f, str) for f in files.values()):
@@ -211,14 +211,14 @@ def _indexed(index: Path) -> list[str]:
 
 
 def _read(place: TensorPlace) -> Weights:
-    """The values as float32."""
+    """Read the tensor as float32."""
     raw: Any = np.memmap(place.file, NUMBERS[place.dtype], "r", offset=place.start, shape=place.shape)
     values: Weights = (raw.astype(np.uint32) << 16).view(np.float32) if place.dtype == "BF16" else np.array(raw, "<f4")
     return values
 
 
 def _compare(model: Model, places: Mapping[str, TensorPlace], folder: Path, span: Span) -> None:
-    """Raises PlanError (E1031) unless the folder has the model's parameters, and no others."""
+    """Raise PlanError (E1031) unless the folder has exactly the model's parameters."""
     if model.family not in FAMILIES:
         raise PlanError([_no_table(model, span)])
     wanted = {their_name(name): shape for name, shape in own_names(model)}
@@ -236,7 +236,7 @@ def _compare(model: Model, places: Mapping[str, TensorPlace], folder: Path, span
 
 
 def _derived(model: Model, name: str) -> bool:
-    """Tables that old files hold and that follow from the config; of a tied model the head's copy of the embedding."""
+    """True for tables in old files that follow from the config, and for the head's copy of a tied embedding."""
     return name.endswith("rotary_emb.inv_freq") or (model.tied and name == their_name("output.weight"))
 
 

@@ -1,4 +1,4 @@
-"""The checkpoint manager of a worker: resumes from a saved state, saves after steps, saves and ends on SIGTERM."""
+"""The checkpoint manager of a worker: resumes from a checkpoint, saves after steps, and saves and exits on SIGTERM."""
 
 from __future__ import annotations
 
@@ -44,12 +44,11 @@ class Keeper:
         self._save_requested = False
         self._last = 0
         self.shown = (0, 0)
-        """A step, and the sequences that the run had been shown by its end."""
+        """A step, and the number of sequences that the run had consumed by its end."""
         signal.signal(signal.SIGTERM, self._request_save)
 
     def resume(self, path: Path) -> History:
-        """Give the session the state of the checkpoint at `path`, which must be whole. Returns the losses until
-        then."""
+        """Load the complete checkpoint at `path` into the session. Returns the history up to its step."""
         from planc.trainer.checkpoint.tensor_files import Reader
 
         manifest = folders.read_manifest(path)
@@ -62,10 +61,10 @@ class Keeper:
         return history
 
     def check_start(self, chosen: Path | None, *, newest: bool) -> None:
-        """Raise PlanError where another run has saved here since this one chose where to start.
+        """Raise PlanError if another run has saved here since this one selected its checkpoint.
 
-        `chosen` is the checkpoint to resume from; `newest` is True if it was to be the newest one. A run that ends
-        while this one waits for the lock saves its last step first.
+        `chosen` is the checkpoint to resume from; `newest` is True if the newest one was requested. Another run may
+        save its last step while this one waits for the lock.
         """
         if self._session.rank != 0 or (chosen is not None and not newest):
             return
@@ -79,9 +78,9 @@ class Keeper:
             raise PlanError([Diagnostic("E1017", message, self._span, help="start again: --resume goes on from it")])
 
     def after_step(self, step: int, history: History) -> None:
-        """Save if `step` (from 1) is one of those to save, or when any process was asked to end.
+        """Save if `step` (from 1) is due, or if any process received a request to end.
 
-        In the second case raises PreemptedError once everything is saved.
+        In the second case raises PreemptedError after everything is saved.
         """
         self._report_saves()
         preempted = self._session.any(self._save_requested)
@@ -93,13 +92,13 @@ class Keeper:
             raise PreemptedError
 
     def finish(self, history: History) -> None:
-        """Save the last step of `history`, and wait until it is on the disk. Raises PlanError (E1025) if that fails."""
+        """Save the last step of `history` and wait until it is on disk. Raises PlanError (E1025) on failure."""
         if history.steps != self._last:
             self._save(history.steps, history)
         self._complete()
 
     def close(self) -> None:
-        """Let what is being written be written, and let go of the folder."""
+        """Wait for pending writes and release the lock of the folder."""
         self._saver.finish()
         self._lock.release()
 
@@ -144,7 +143,7 @@ class Keeper:
 def manifest_of(
     preset: Preset, target: Target, session: Session, data_sha256: str, step: int, shown: tuple[int, int] = (0, 0)
 ) -> Manifest:
-    """All but the files. `shown` is a step and the number of sequences until its end."""
+    """Return the manifest without its files. `shown` is a step and the number of sequences consumed by its end."""
     plan = preset.plan
     sequences = shown[1] + (step - shown[0]) * plan.batch.sequences
     return Manifest(
@@ -165,10 +164,10 @@ def manifest_of(
 
 
 def read_history(path: Path) -> History:
-    """The history of losses saved in the checkpoint at `path`. Raises PlanError."""
+    """Read the history of losses in the checkpoint at `path`. Raises PlanError."""
     return History(**folders.read_history(path, folders.read_manifest(path).step))
 
 
 def in_use(folder: Path, span: Span) -> Diagnostic:
-    """E1017 at `span`: another run is saving in `folder`."""
+    """Return E1017 at `span`: another run is saving in `folder`."""
     return Diagnostic("E1017", f"another run is saving in {folder}", span, help="end it, or give --checkpoint DIR")

@@ -1,4 +1,4 @@
-"""`checkpoint.json`, `planc.checkpoint/1`: what a checkpoint holds and what its files must be."""
+"""The manifest `checkpoint.json` (`planc.checkpoint/1`): a checkpoint's contents, and its files with checksums."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class Manifest(Frozen):
         return self
 
     def boxes_by_file(self) -> dict[str, Sizes]:
-        """For each file of values the tensors in it, with the sizes of their boxes. Raises ValueError."""
+        """Return the tensors in each file, with the sizes of their boxes. Raises ValueError."""
         found: dict[str, Sizes] = {}
         for name, stored in self.tensors.items():
             for box in stored.boxes:
@@ -138,23 +138,23 @@ class Manifest(Frozen):
         return found
 
     def text(self) -> str:
-        """The file's text: the fields, and their own sum under `sha256`."""
+        """Return the text of the file: the fields, and their checksum under `sha256`."""
         fields = self.model_dump(mode="json")
         return json.dumps({**fields, "sha256": _sha256(fields)}, indent=1, allow_nan=False) + "\n"
 
 
 class DamagedManifestError(ValueError):
-    """A manifest that was damaged."""
+    """The manifest is damaged."""
 
 
 class LaterError(ValueError):
-    """A manifest of a format that this version does not know."""
+    """The manifest has a format that this version does not support."""
 
 
 def read(text: str) -> Manifest:
-    """The manifest in `text`, the content of its file.
+    """Parse the manifest in `text`, the content of its file.
 
-    Raises UnreadableError when the text is damaged and LaterError when a later version wrote it.
+    Raises DamagedManifestError if the text is damaged and LaterError if a later version wrote it.
     """
     try:
         fields = parse_json(text)

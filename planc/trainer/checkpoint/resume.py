@@ -1,4 +1,4 @@
-"""Choice of the checkpoint to resume from: verified and compared with the preset before a device is used."""
+"""Select the checkpoint to resume from, and verify it against the preset before a device is used."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from planc.trainer.checkpoint.manifest import Manifest
 from planc.trainer.preset.load import Preset
 
 NEWEST = -1
-"""Value of `resume` for the newest checkpoint."""
+"""Value of `resume` that selects the newest checkpoint."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """From where a run goes: a verified checkpoint, or None for the beginning; and what to tell about it."""
+    """The start of a run: a verified checkpoint, or None to start from scratch; with notes for the user."""
 
     path: Path | None
     notes: tuple[Diagnostic, ...] = ()
@@ -49,7 +49,7 @@ def start_of(preset: Preset, resume: int | None, data_sha256: str) -> Start:
 
 
 def _chosen(preset: Preset, folder: Path, resume: int, span: Span) -> tuple[Path, Manifest, list[Diagnostic]]:
-    """A checkpoint that is whole, and what to tell."""
+    """Return a complete checkpoint, and notes for the user."""
     if resume == NEWEST and preset.checkpoint.on_damage == "previous":
         newest, manifest, notes = folders.newest_whole(folder)
         return newest.path, manifest, notes

@@ -1,4 +1,4 @@
-"""The header of a safetensors file, read by itself: bounded, and compared with the file's length before a value is."""
+"""Read the header of a safetensors file, with a size limit, and check it against the file's length."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 from planc.files import open_regular, parse_json
 
 MAX_BYTES = 100_000_000
-"""Largest header, as in the safetensors package."""
+"""Maximum size of a header, as in the safetensors package."""
 MAX_DIM = 10**15
 BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
-"""Bytes of a number, by the dtypes that planc reads."""
+"""Bytes per element of the dtypes that planc reads."""
 
 
 class Entry(NamedTuple):
-    """One tensor of a file. `start` is the offset in bytes of its first value in the file."""
+    """One tensor of a file. `start` is the byte offset of its first value in the file."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -24,7 +24,7 @@ class Entry(NamedTuple):
 
 
 def read_header(file: Path) -> dict[str, Entry]:
-    """The tensors of `file` by name. Raises OSError, and ValueError where the file is not what its header says."""
+    """Read the tensors of `file` by name. Raises OSError, and ValueError if the file does not match its header."""
     with open_regular(file) as stream:
         size = stream.seek(0, 2)
         stream.seek(0)
@@ -44,7 +44,7 @@ def read_header(file: Path) -> dict[str, Entry]:
 
 
 def _entry(file: str, name: str, entry: Any, values_bytes: int) -> tuple[str, tuple[int, ...], int]:
-    """dtype, shape and first byte among the values. Raises ValueError."""
+    """Return dtype, shape and byte offset within the values. Raises ValueError."""
     if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= set(entry):
         raise ValueError(f"the header of {file} does not describe {name}")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
@@ -59,7 +59,7 @@ def _entry(file: str, name: str, entry: Any, values_bytes: int) -> tuple[str, tu
 
 
 def _are_counts(values: Any) -> bool:
-    """True for a list of at most eight whole numbers that are not negative."""
+    """True for a list of at most eight non-negative integers."""
     if not isinstance(values, list) or len(values) > 8:
         return False
     return all(type(n) is int and 0 <= n <= MAX_DIM for n in values)

@@ -1,4 +1,4 @@
-"""The tensors of a checkpoint as safetensors files: writing this rank's boxes, reading any box."""
+"""Write this rank's boxes of a checkpoint's tensors as safetensors files, and read any box."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from planc.ir.session import Piece, Weights
 
 MOST_BYTES = 256 * 2**20
-"""Largest size in bytes of one file, unless a single tensor is larger: a rank holds that much twice while it writes."""
+"""Maximum bytes per file, unless a single tensor is larger: a rank holds two copies of a file while writing."""
 OFFSETS = "DCP_SHARDING_INFO"
 """The metadata key under which torch.distributed.checkpoint looks for offsets (torch 2.13, `_hf_utils`)."""
 
@@ -28,14 +28,14 @@ OFFSETS = "DCP_SHARDING_INFO"
 def write(
     folder: Path, rank: int, pieces: Sequence[Piece], arrays: Sequence[Weights]
 ) -> tuple[dict[str, File], dict[str, Stored]]:
-    """Write the values of `pieces` as safetensors files, each file to the disk before the next. Raises OSError.
+    """Write the values of `pieces` as safetensors files, syncing each file before the next. Raises OSError.
 
     Args:
-        folder: of the checkpoint; the files' names have the `rank` in them.
+        folder: folder of the checkpoint; file names contain the `rank`.
         pieces: boxes of tensors that this process holds.
         arrays: the values of each piece, of its size.
 
-    Returns the files with their sizes and sums by name, and where each tensor's boxes are, by the tensor's name.
+    Returns the files with sizes and checksums by name, and the locations of each tensor's boxes by tensor name.
     """
     files: dict[str, File] = {}
     tensors: dict[str, Stored] = {}
@@ -53,7 +53,7 @@ def write(
 
 
 def write_through(path: Path, data: bytes) -> None:
-    """Write `data` to a file at `path` and wait until the disk has it. Raises OSError."""
+    """Write `data` to a file at `path` and sync it to disk. Raises OSError."""
     with open(path, "wb") as file:
         file.write(data)
         file.flush()
@@ -68,7 +68,7 @@ def _encoded(pieces: Sequence[Piece], arrays: Sequence[Weights]) -> bytes:
 
 
 def _grouped(pieces: Sequence[Piece]) -> Iterator[list[int]]:
-    """The pieces of each file, by number: no name twice, and not much more than MOST_BYTES."""
+    """Group pieces (by index) into files: no tensor name twice in a file, and about MOST_BYTES at most."""
     left = list(range(len(pieces)))
     while left:
         taken: list[int] = []
@@ -85,14 +85,14 @@ def _grouped(pieces: Sequence[Piece]) -> Iterator[list[int]]:
 
 
 class Reader:
-    """Boxes of the tensors of a checkpoint whose files have been verified."""
+    """Reads boxes of the tensors of a verified checkpoint."""
 
     def __init__(self, folder: Path, tensors: dict[str, Stored]) -> None:
         self._folder, self._tensors = folder, tensors
         self._open: dict[str, Any] = {}
 
     def __call__(self, name: str, index: tuple[slice, ...]) -> Weights:
-        """The values of a box; only what overlaps it is read."""
+        """Return the values of a box; only stored boxes that overlap it are read."""
         stored = self._tensors[name]
         bounds = [s.indices(n)[:2] for s, n in zip(index, stored.shape, strict=True)]
         found = np.empty([stop - start for start, stop in bounds], np.float32)

@@ -1,8 +1,8 @@
-"""Saving while training goes on: a copy on the host, then files from a thread of each process.
+"""Save asynchronously: copy the state to host memory, then write files from a thread of each process.
 
-The step waits for the copy alone. A rank's thread writes its files and, last, `rank-RRRRR.json`, which says
-what they are. Rank 0's thread waits for those of all ranks, writes the manifest, and renames the folder. A
-rank that is ended at any moment leaves a hidden folder behind that the next run removes.
+Training waits only for the copy. A rank's thread writes its files and finally `rank-RRRRR.json`, which lists them. Rank
+0's thread waits for the lists of all ranks, writes the manifest, and renames the folder. If a rank is killed, a hidden
+folder remains, which the next run removes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 POLL_S = 0.01
 FAILED = "failed-"
-"""Begins the name of the file with which a rank says that it cannot write."""
+"""Prefix of the file by which a rank reports that it cannot write."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Where:
 
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint that is on the disk. `stall_s`: what training waited; `write_s`: from then until it was there."""
+    """A complete checkpoint on disk. Training was blocked for `stall_s`; the rest took `write_s`."""
 
     step: int
     path: Path
@@ -58,16 +58,16 @@ class Saved:
 
 @dataclass(frozen=True)
 class Failed:
-    """A checkpoint that could not be written; those before it are untouched."""
+    """A checkpoint that could not be written; earlier ones are unchanged."""
 
     step: int
     why: str
 
 
 class Saver:
-    """Saves a session. One checkpoint is written at a time; the next one waits for it.
+    """Saves a session. One checkpoint is written at a time; the next save waits for it.
 
-    A save that fails (a full disk) is told, and training goes on: the next one may succeed.
+    A failed save (a full disk) is reported, and training continues: the next save may succeed.
     """
 
     def __init__(self, session: Session, where: Where) -> None:
@@ -79,7 +79,7 @@ class Saver:
         """The last save, if it failed."""
 
     def save(self, manifest: Manifest, history: dict[str, Any]) -> None:
-        """Save the state as it is now, under the step of `manifest`. Every process calls it at the same step.
+        """Save the current state under the step of `manifest`. Every process must call it at the same step.
 
         `history` becomes a JSON file beside the tensors. Training waits for the copy to host memory, and for the disk
         only when saving is synchronous or the last save is still being written.
@@ -106,7 +106,7 @@ class Saver:
             self._thread = None
 
     def news(self) -> list[Saved | Failed]:
-        """On rank 0: how the saves ended that have ended since the last call."""
+        """Return the results of the saves that finished since the last call (on rank 0)."""
         found, self._news = self._news, []
         return found
 
@@ -126,7 +126,7 @@ class Saver:
             self._give_up(folder, error)
 
     def _write_part(self, folder: Path, pieces: list[Piece]) -> None:
-        """This rank's files, and what they are."""
+        """Write this rank's files, and the list of them."""
         need, free = sum(b.nbytes for b in self._buffers), shutil.disk_usage(folder).free
         if need > free:
             raise OSError(f"{need:,} bytes to write, and {free:,} are free in {folder.parent}")
@@ -140,7 +140,7 @@ class Saver:
         os.rename(folder / f".{name}", folder / name)
 
     def _commit(self, folder: Path, manifest: Manifest, history: bytes) -> Path:
-        """Rank 0: when all parts are there, the manifest, and then the name."""
+        """On rank 0: wait for all parts, write the manifest, and rename the folder."""
         files: dict[str, File] = {}
         tensors: dict[str, Stored] = {}
         for path in self._wait_for_ranks(folder):
@@ -163,7 +163,7 @@ class Saver:
         return final
 
     def _wait_for_ranks(self, folder: Path) -> list[Path]:
-        """Every rank's word that its files are written. Raises OSError when one fails or takes too long."""
+        """Wait for every rank's list of files. Raises OSError if a rank fails or times out."""
         wanted = [folder / f"rank-{rank:05}.json" for rank in range(self._session.world)]
         limit = time.monotonic() + self.where.timeout_s
         while missing := [path.stem for path in wanted if not path.exists()]:
@@ -175,7 +175,7 @@ class Saver:
         return wanted
 
     def _give_up(self, folder: Path, error: Exception) -> None:
-        """Nothing half done stays, and rank 0 need not wait for a rank that cannot write."""
+        """Remove incomplete files, and tell rank 0 not to wait for this rank."""
         if self._session.rank == 0:
             folders.remove(folder)
             return
@@ -191,7 +191,7 @@ def _add(tensors: dict[str, Stored], name: str, stored: Stored) -> None:
 
 
 def _sync(folder: Path) -> None:
-    """Names are on the disk too."""
+    """Sync the folder, so that file names are on disk too."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -200,7 +200,7 @@ def _sync(folder: Path) -> None:
 
 
 def run_name(environ: Callable[[str], str | None] = os.environ.get) -> str:
-    """Name shared by all ranks of one attempt, from planc's launcher, torchrun or Slurm.
+    """Return the name of this attempt, the same on all ranks, from planc's launcher, torchrun or Slurm.
 
     `environ` reads an environment variable (None: unset).
     """

@@ -23,7 +23,7 @@ STEPS = 12
 
 
 class MeasuringError(Exception):
-    """Nothing was measured; the text says why, with the end of what a failed process wrote."""
+    """The measurement failed; the message has the reason and the last output of a failed process."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Measurement:
     features: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Kernels and compilers in use."""
     others: dict[str, tuple[float, ...]] = field(default_factory=dict)
-    """The share of the processors that other work had in each step."""
+    """Share of processor time that other processes used in each step."""
 
     def step_s(self, plan: str) -> float:
         """Median seconds of the undisturbed steps of `plan`, by name, as a training reports its steps; where there are
@@ -109,7 +109,7 @@ def measure(
     timeout_s: float = 1800.0,
     tell: Callable[[int, int], None] = lambda _done, _all: None,
 ) -> Measurement:
-    """Measure; `tell` hears how much is done. Raises MeasuringError."""
+    """Run the measurement; `tell` reports progress. Raises MeasuringError."""
     task = {
         "devices": devices,
         "window_s": window_s,

@@ -58,7 +58,7 @@ PATIENCE_S = 20.0
 
 
 def _undisturbed_steps(found: list[tuple[float, float]]) -> int:
-    """Steps that others did not disturb."""
+    """Return the number of undisturbed steps."""
     return sum(share <= CALM for _, share in found)
 
 

@@ -73,7 +73,7 @@ def dry_run(plan: Plan, target: Target) -> tuple[DryRun | None, str]:
 
 
 def main() -> int:
-    """Trace the plan from stdin and print a DryRun as JSON. Returns the exit status, 0."""
+    """Trace the plan from stdin and print a DryRun as JSON. Returns 0, the exit status."""
     parser = ArgumentParser(prog="python -m planc.trainer.run.dry_run", description="The compiled plan is on stdin.")
     parser.add_argument("--target", choices=get_args(Target), required=True)
     options = parser.parse_args()

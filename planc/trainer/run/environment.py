@@ -17,7 +17,7 @@ directory may be a stranger's."""
 
 
 def python_of(runtime: str, given: Path | None, span: Span) -> str:
-    """The interpreter to start the worker with; `given` is the user's choice. Raises PlanError (E1009)."""
+    """Return the interpreter for the worker; `given` is the user's choice. Raises PlanError (E1009)."""
     if given is not None:
         if not given.is_file():
             raise _missing(runtime, f"{given} is not there", span)

@@ -1,4 +1,4 @@
-"""The norm of every parameter's first gradient, for the receipt: where runs part, these tell where to look."""
+"""Compute the gradient norm of every parameter at the first step, to diagnose runs that diverge."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CLIP_EPS = 1e-6
 
 
 def first_gradient_norms(session: Session, train: TrainTable, grad_norm: float) -> dict[str, float] | None:
-    """L2 norm of each parameter's first gradient before clipping, by name.
+    """Return the L2 norm of each parameter's first gradient before clipping, by name.
 
     Call it after the first step, when AdamW's first moment is (1 - beta) times the clipped gradient. `grad_norm` is the
     global norm that the step returned, `train` has the betas and the clipping. None where other processes hold a part
@@ -39,7 +39,7 @@ def first_gradient_norms(session: Session, train: TrainTable, grad_norm: float) 
 
 
 def _scale(train: TrainTable, grad_norm: float) -> float:
-    """The factor by which clipping scaled the gradients."""
+    """Return the factor by which clipping scaled the gradients."""
     return min(1.0, train.clip_norm / (grad_norm + CLIP_EPS)) if train.clip_norm else 1.0
 
 

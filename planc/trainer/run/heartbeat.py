@@ -32,7 +32,7 @@ class Heartbeat:
 
 
 class HeartbeatSender:
-    """The rank's side: sends heartbeats. The loop calls `now` at the beginning of each phase."""
+    """Sends heartbeats of a rank. The loop calls `now` at the start of each phase."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self._write = write
@@ -41,7 +41,7 @@ class HeartbeatSender:
         threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
 
     def now(self, doing: str) -> None:
-        """A phase of the loop begins; `doing` names it for the launcher's message should nothing follow."""
+        """Start a phase of the loop; `doing` is its name in the launcher's message if the rank stalls."""
         self._phases, self._doing = self._phases + 1, doing
 
     def _beat(self) -> None:
@@ -51,13 +51,13 @@ class HeartbeatSender:
 
 
 def _line(thread: int) -> str:
-    """The innermost Python line of a thread."""
+    """Return the current Python line of a thread."""
     frame = sys._current_frames().get(thread)
     return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_name}" if frame else "its end"
 
 
 class Watchdog:
-    """The launcher's side: the last heartbeat of each rank, and when it came and last made progress."""
+    """Tracks in the launcher the last heartbeat of each rank, and its times of arrival and of progress."""
 
     def __init__(self, processes: int, longest_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._longest_s, self._clock = longest_s, clock
@@ -80,7 +80,7 @@ class Watchdog:
         return True
 
     def stuck(self) -> tuple[int, str] | None:
-        """The rank that the others wait for and what is known of it, once no rank has moved for too long."""
+        """Return the rank for which the others wait and its state, if no rank has made progress for too long."""
         now = self._clock()
         if now - max(self._progressed_s.values()) <= self._longest_s:
             return None

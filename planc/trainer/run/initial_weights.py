@@ -53,7 +53,7 @@ def pattern(name: str) -> str:
 
 
 def names(model: Model) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Every parameter of every layer of `model` with its global shape, in the order of the op graph."""
+    """Yield every parameter of every layer of `model` with its global shape, in the order of the op graph."""
     for param in model.params:
         layers = [layer for layer, kind in enumerate(model.kinds) if kind in param.sections]
         for layer in layers or [0]:

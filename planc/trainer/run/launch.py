@@ -34,7 +34,7 @@ POLL_S = 0.05
 PORTS = (20000, 32000)
 
 OnLine = Callable[[int, str], None]
-"""(rank, one line of its output without the newline)"""
+"""Callback with the rank and one line of its output, without the newline."""
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,10 @@ class Finished:
 
     returncode: int
     outputs: tuple[str, ...]
-    """Output of each rank, stdout and stderr together."""
+    """Combined stdout and stderr of each rank."""
     failed_rank: int | None = None
     why: str = ""
-    """Reason for ending a stalled launch."""
+    """The reason if a stalled launch was ended."""
 
     @property
     def ok(self) -> bool:
@@ -72,11 +72,11 @@ def run(
 ) -> Finished:
     """Run `argv` in `processes` ranks and wait for all of them.
 
-    `env` adds to this process's environment. If one rank fails, the others are ended after a short grace; so are all
-    when `on_line` raises an error, which is raised here. SIGINT and SIGTERM to this process (when called on its main
-    thread) and the timeout end every rank, with all that a rank started. With `saves_on_term` the first SIGTERM is
-    passed on to the ranks, which save and end with PREEMPTED; a second one ends them. `stuck` is asked again and again
-    for a rank that keeps the others waiting, and why: then all are ended.
+    `env` extends this process's environment. If one rank fails, the others are terminated after a short grace period;
+    so are all if `on_line` raises an error, which is raised again. SIGINT and SIGTERM to this process (when called on
+    its main thread) and the timeout terminate every rank with its child processes. With `saves_on_term` the first
+    SIGTERM is forwarded to the ranks, which save and exit with PREEMPTED; a second one terminates them. `stuck` is
+    polled for a rank that blocks the others, and the reason: then all are terminated.
     """
     deadline = time.monotonic() + timeout_s if timeout_s else float("inf")
     stop, term_requested = threading.Event(), threading.Event()
@@ -100,8 +100,8 @@ def run(
 
 
 def processes(plan: Plan, backend: Backend) -> int:
-    """Number of processes of a run of `plan` on this machine: one a device, or one where `backend` drives all devices
-    from it."""
+    """Number of processes for a run of `plan` on this machine: one per device, or one if `backend` drives all devices
+    from one process."""
     return 1 if backend.one_process else plan.mesh.devices
 
 
@@ -153,14 +153,14 @@ os.execvp(sys.argv[1], sys.argv[1:])
 
 
 class _Rank:
-    """One process, its group, and the thread that reads it."""
+    """One process, its process group, and the thread that reads its output."""
 
     def __init__(self, rank: int, argv: Sequence[str], env: dict[str, str], on_line: OnLine | None) -> None:
         self.rank = rank
         self._lines: list[str] = []
         self._on_line = on_line
         self.error: Exception | None = None
-        """Raised by `on_line`; the rank's output is read on, as it would wait for a reader."""
+        """The error from `on_line`; the output is still read, because the rank would block on a full pipe."""
         self.process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _SHIM, *argv],
             env=env,
@@ -207,7 +207,7 @@ def _wait_for_ranks(
     term_requested: threading.Event,
     stuck: Callable[[], tuple[int, str] | None],
 ) -> _LaunchEnd:
-    """Until all ranks ended well, one failed or is stuck, time is up, or a signal came."""
+    """Wait until all ranks succeeded, one failed or is stuck, the timeout expired, or a signal arrived."""
     while not stop.wait(POLL_S):
         if error := next((r.error for r in ranks if r.error is not None), None):
             raise error
@@ -227,12 +227,12 @@ def _wait_for_ranks(
 
 
 def _exit_status(code: int) -> int:
-    """A shell's convention for a process ended by a signal: 128 + its number."""
+    """Return the exit status by the shell's convention: 128 + the signal that ended the process."""
     return code if code > 0 else 128 - code
 
 
 def _end_ranks(ranks: list[_Rank]) -> None:
-    """End every group: SIGTERM, a grace, SIGKILL. Groups that already ended cost nothing."""
+    """Terminate every process group: SIGTERM, a grace period, SIGKILL. Groups that ended are skipped."""
     running = [r for r in ranks if r.process.poll() is None]
     for rank in running:
         rank.signal_group(signal.SIGTERM)

@@ -35,7 +35,7 @@ from planc.trainer.telemetry.events import MARK, Event, decode
 from planc.trainer.telemetry.reporter import EVENTS, PREDICTED, metrics_path
 
 MOST_PROCESSES = 64
-"""More ranks than this on one machine is a plan meant for a cluster."""
+"""Maximum number of ranks on one machine; larger plans are meant for a cluster."""
 
 
 class TrainingError(PlanError):
@@ -56,7 +56,7 @@ class Prepared:
     processes: int
     notes: tuple[Diagnostic, ...]
     start: Path | None = None
-    """The checkpoint to go on from."""
+    """The checkpoint from which to resume."""
     python: str = sys.executable
     """Interpreter of the workers."""
 
@@ -178,7 +178,7 @@ def _launch(
 
 
 def _judge(finished: launch.Finished, span: Span, timeout_s: float | None) -> None:
-    """Raise what the ending means, if it was no good one."""
+    """Raise the error for a launch that did not succeed."""
     if finished.ok:
         return
     if finished.returncode == launch.INTERRUPTED:
@@ -201,7 +201,7 @@ def _without_events(output: str) -> str:
 
 
 def _too_many(devices: int, single: bool, span: Span) -> list[Diagnostic]:
-    """The plan's devices are processes here, or virtual devices of one process."""
+    """Refuse too many devices, as each is a process here or a virtual device of one process."""
     if single or devices <= MOST_PROCESSES:
         return []
     message = f"the plan is for {devices} devices, and one machine runs {MOST_PROCESSES} ranks at most"
@@ -215,7 +215,7 @@ def _unfit_data(preset: Preset, span: Span) -> list[Diagnostic]:
 
 
 def _unwritable(folder: Path | None, span: Span) -> list[Diagnostic]:
-    """E1025 where checkpoints cannot be written, before anything starts: the folder is made later."""
+    """Return E1025 if checkpoints cannot be written, without creating the folder yet."""
     if folder is None:
         return []
     nearest = next(path for path in (folder, *folder.parents) if path.exists() or path.is_symlink())
@@ -227,7 +227,7 @@ def _unwritable(folder: Path | None, span: Span) -> list[Diagnostic]:
 
 
 def _oversubscribed(processes: int, span: Span) -> list[Diagnostic]:
-    """Slow, and a measurement of nothing but this machine's scheduler; but it runs."""
+    """Warn of more processes than cores: the run is slow, and its times measure only the scheduler."""
     cores = _cores()
     if processes <= cores:
         return []
@@ -236,5 +236,5 @@ def _oversubscribed(processes: int, span: Span) -> list[Diagnostic]:
 
 
 def _cores() -> int:
-    """Cores this process may use; some systems only tell how many there are."""
+    """Return the number of cores available to this process; on some systems, of the machine."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
