@@ -23,7 +23,7 @@ from planc.sharding.local import local_elements
 from planc.sharding.recompute import replay
 
 FLASH_BACKWARD = 2.5
-"""Work of flash attention's backward in units of its forward: it makes the scores again (Dao 2023)."""
+"""FLOPs of flash attention's backward relative to its forward: it recomputes the scores (Dao 2023)."""
 UNFUSED_BYTES = {False: 9.0, True: 11.0}
 """Bytes moved for each score of unfused attention in 16 bits between its products, forward and backward: read and
 written by the softmax and by the dropout (with a byte of mask); then back: dropout, softmax. A product writes or
@@ -129,7 +129,7 @@ def repeated_bytes(sharded: Sharded, o: OpSharding) -> float:
 
 
 KERNELS = {"triton": 0.5, "cudnn": 1.5}
-"""Speed of some kernels of attention beside FlashAttention-2: its predecessor in Triton, and cuDNN's."""
+"""Speed of some attention kernels relative to FlashAttention-2: its predecessor in Triton, and cuDNN's."""
 MOST_EFFICIENT = 0.9
 EXPONENTIALS = 32
 """Softmax cost per score, as extra head_dim columns: small heads are less efficient."""
@@ -142,10 +142,10 @@ USUAL_WIDTH = 128
 
 
 def attention_efficiency(sharded: Sharded, o: OpSharding, chip: Chip) -> float:
-    """Share of the peak that the plan's kernel reaches with the heads of op `o`, at most `MOST_EFFICIENT`.
+    """Return the share of the peak that the plan's kernel achieves with the heads of `o`, at most `MOST_EFFICIENT`.
 
-    `chip.attention_efficiency` is that of FlashAttention-2 with heads of `USUAL_WIDTH`; `sharded` says which kernel the
-    plan chooses, whose speed relative to it is in `KERNELS`.
+    `chip.attention_efficiency` applies to FlashAttention-2 with heads of `USUAL_WIDTH`. `KERNELS` holds the relative
+    speed of the kernel that `sharded`'s plan chooses.
 
     >>> attention_efficiency(sharded, ops["attention.core"], h100)
     0.9
@@ -184,9 +184,9 @@ def _stored_scores_s(sharded: Sharded, o: OpSharding, chip: Chip, kernel: Attent
 
 
 def scores_of(sharded: Sharded, o: OpSharding) -> float:
-    """Number of scores of a microbatch that one device computes in the attention op `o` of `sharded`, masked ones too.
+    """Return the number of scores, masked ones included, that a device computes for a microbatch in `o` of `sharded`.
 
-    A ring whose ranks have one piece from each end of a sequence leaves out the half of its later turns.
+    A ring whose ranks have one chunk from each end of a sequence skips half of the scores after its first step.
 
     >>> scores_of(sharded, ops["attention.core"]) == 8 * 8192 * 8192  # 8 of 64 heads
     True

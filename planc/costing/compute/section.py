@@ -37,8 +37,8 @@ class SectionTime:
 
 
 def section_time(sharded: Sharded, section: Section, chip: Chip) -> SectionTime:
-    """Seconds of one copy of a `section` for one microbatch on one device (`chip`): all ops, forward, backward and
-    recompute.
+    """Return the seconds of one copy of a `section` for one microbatch on one device (`chip`): forward, backward and
+    recompute of all ops.
 
     >>> time = section_time(sharded, "block", h100)
     >>> [f"{s * 1e3:.1f} ms" for s in (time.forward_s, time.backward_s, time.recompute_s, time.weight_s)]
@@ -81,9 +81,10 @@ def _weight_s(sharded: Sharded, section: Section, chip: Chip, backward_s: float,
 
 
 def host_s(sharded: Sharded, section: Section, chip: Chip) -> tuple[float, float]:
-    """Seconds of one copy of a `section` in which the device waits for the host: (forward and backward, recompute).
+    """Return the seconds in which the device waits for the host: (forward and backward, recompute), for one copy of a
+    `section` of `sharded`.
 
-    `chip.dispatch_s` is the host's time to launch one op of the plan's layouts, `sharded`.
+    `chip.dispatch_s` is the host's time to launch one op.
 
     >>> host_s(sharded, "block", h100)  # at data-sheet rates a launch takes no time
     (0.0, 0.0)
@@ -110,8 +111,8 @@ def ops_s(sharded: Sharded, section: Section, chip: Chip, *, backward: bool = Fa
 
 
 def dispatched_s(ops: Iterable[float], chip: Chip) -> float:
-    """Seconds of ops in sequence: the longer of their kernels and the host's launches; the sum of both where the host
-    computes the ops itself.
+    """Return the seconds of ops in sequence: the longer of their kernels and the host's launches, or the sum of both if
+    the host computes the ops itself.
 
     `ops` are seconds of each op's kernels; the host takes `chip.dispatch_s` to launch one.
 
@@ -132,11 +133,11 @@ def dispatched_s(ops: Iterable[float], chip: Chip) -> float:
     )
 )
 def op_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool = False) -> float:
-    """Seconds of op `o` for one microbatch on one device: its kernels one after the other, each with its launch.
+    """Return the seconds of op `o` for one microbatch on one device: its kernels in sequence, each with its launch.
 
-    Ops other than matmuls and attention take their bytes over the memory rate; the `backward` moves more of them. Code
-    that stays whole takes as long as its products at the rate of matmuls, where that is longer.
-    `sharded` has the layouts and `chip` the rates.
+    Ops other than matmuls and attention take their bytes divided by the memory bandwidth; the `backward` transfers
+    more. Opaque code takes the seconds of its matmuls if these are longer. `sharded` holds the layouts, `chip` the
+    rates.
 
     >>> f"{op_s(sharded, ops['ffn.norm'], h100) * 1e6:.0f} us"  # 17 MB read and as many written
     '10 us'

@@ -1,4 +1,4 @@
-"""Shapes of the products that a device makes."""
+"""Shapes of the matmuls that a device runs."""
 
 from __future__ import annotations
 

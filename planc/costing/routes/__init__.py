@@ -1,7 +1,7 @@
-"""Collectives routed over the links of a machine: what all groups of an axis leave on each link, and which is busiest.
+"""Collectives routed over the links of a machine: the bytes that all groups of an axis put on each link.
 
-`routed_group` answers what `planc.costing.machine.topology.tower_group` does in closed form: where a group lies and
-what a collective over it takes. Closed forms answer for towers of levels and tori, where the tests hold both equal.
+`routed_group` returns what `planc.costing.machine.topology.tower_group` computes in closed form: the levels of a group
+and the seconds of its collectives. Closed forms exist for towers of levels and tori; tests check that both agree there.
 """
 
 from planc.costing.routes.algorithms import routed_group

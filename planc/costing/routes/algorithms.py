@@ -47,22 +47,22 @@ from planc.ir.mesh import Mesh
 GATHERS = {"all_gather": 1, "reduce_scatter": 1, "all_reduce": 2}
 """Collectives made of gathers or scatters, and of how many."""
 LL_SHARE = 0.25
-"""Bandwidth that is left to a small message, which has a flag in every word."""
+"""Share of the bandwidth for a small message, which has a flag in every word."""
 
 
 @dataclass(frozen=True)
 class RoutedMachine:
-    """A machine's links, with what routing over them needs once."""
+    """A machine's links, with the caches that routing over them shares."""
 
     links: MachineLinks
     groups: dict[tuple[int, tuple[tuple[int, int], ...]], DeviceGroup] = field(default_factory=dict)
     """Groups that were asked for, by the devices of the mesh and their axes' sizes and strides."""
     kinds: dict[FoldedDigits, ArcKinds] = field(default_factory=dict)
-    """Arcs that symmetry makes alike, by the digits that move."""
+    """Arcs that are equivalent by symmetry, by the digits that symmetry permutes."""
     orders: Iterator[int] = field(default_factory=count)
-    """Numbers of the loads that were asked for, in this order."""
+    """Serial numbers of the requested loads."""
     joint: dict[tuple[LinkLoads, ...], list[Shares]] = field(default_factory=dict)
-    """The loads of collectives that run at once on the same links."""
+    """Cached loads of collectives that run at once on the same links."""
 
     @cached_property
     def fabric(self) -> Fabric:
@@ -90,9 +90,9 @@ def machine_of(cluster: Cluster) -> RoutedMachine:
 def routed_group(
     mesh: Mesh, cluster: Cluster, axes: tuple[str, ...], machine: RoutedMachine | None = None
 ) -> DeviceGroup:
-    """Where a group over `axes` of `mesh` lies on the graph of `cluster`, with the ways of its collectives.
+    """Return the group over `axes` of `mesh` on the graph of `cluster`, with the routes of its collectives.
 
-    Its one level is the busiest link of a gather. `machine` is another graph of as many devices.
+    Its only level is the busiest link of a gather. `machine` replaces the graph by one with the same number of devices.
 
     >>> routed_group(plan.mesh, plan.cluster, ("tp",)).level
     'node0.chip0-node0.switch'
@@ -121,9 +121,9 @@ def _routed_group(machine: RoutedMachine, mesh: Mesh, cluster: Cluster, axes: tu
 
 
 class Routes:
-    """The ways of every collective over the groups of some axes, each routed when it is asked for.
+    """The routes of every collective over the groups of some axes, computed on demand.
 
-    With `folding` one group stands for those that symmetry makes alike.
+    With `folding`, one group represents all groups that are equivalent by symmetry.
     """
 
     def __init__(
@@ -138,13 +138,13 @@ class Routes:
 
     @cached_property
     def fold(self) -> Fold | None:
-        """The symmetry by which one group of each kind is enough; None where every group is routed."""
+        """The symmetry that allows routing one group of each kind; None if every group is routed."""
         used = [self._mesh.axis(a) for a in self._axes if self._mesh.axis(a).size > 1]
         return fold_of(self.machine.links, used, self._mesh.devices, self.machine.kinds) if self.folding else None
 
     @cached_property
     def groups(self) -> list[list[int]]:
-        """The vertices of every group's members, in the order of their ranks; of groups that are alike one."""
+        """The vertices of each group's members, in rank order; one group of each set of equivalent groups."""
         used = [self._mesh.axis(a) for a in self._axes]
         offsets = [sum(at) for at in product(*(range(0, a.size * a.stride, a.stride) for a in used))]
         starts = self.fold.starts if self.fold else self._starts(offsets)
@@ -180,7 +180,7 @@ class Routes:
 
     @property
     def outside(self) -> int:
-        """Number of units (nodes or slices) that the group in most of them is in."""
+        """Number of units (nodes or slices) of the group that spans the most."""
         return max(len(units) for units in self.units)
 
     @property
@@ -189,15 +189,15 @@ class Routes:
         return max(kind.call_s for kind in self.machine.links.kinds)
 
     def algorithms(self, op: NetworkOp) -> tuple[RoutedAlgorithm, ...]:
-        """The ways of `op`, with the seconds a byte of one device's buffer; none for a group of one."""
+        """Return the algorithms for `op`, with their seconds per byte of a device's buffer; none for a group of one."""
         if op not in self._known:
             with gc_paused():
                 self._known[op] = tuple(self._algorithms_of(op)) if self.size > 1 else ()
         return self._known[op]
 
     def sending(self, op: CollectiveOp, buffer_bytes: float) -> tuple[LinkLoads, float] | None:
-        """The loads that the fastest way of `op` for `buffer_bytes` leaves on the links, and its seconds without
-        latency (s). None where no links carry it.
+        """Return the link loads of the fastest algorithm for `op` with `buffer_bytes`, and its seconds without latency.
+        None if it uses no links.
 
         >>> _, seconds = Routes(machine_of(plan.cluster), plan.mesh, plan.cluster, ("tp",)).sending("all_gather", 8e9)
         >>> round(seconds, 5)  # 7 GB through each device's link of 450 GB/s
@@ -212,7 +212,7 @@ class Routes:
         return self._loads[key], algorithm.seconds(buffer_bytes) - algorithm.latency_s
 
     def loads_of(self, algorithm: RoutedAlgorithm, order: int) -> LinkLoads:
-        """The loads that one way, `algorithm`, leaves on the links; `order` is theirs among others on this machine."""
+        """Return the link loads of one `algorithm`. `order` is their serial number on this machine."""
         return LinkLoads(algorithm, self.fabric.paces, self.fold, self.machine.joint, order)
 
     def _algorithms_of(self, op: NetworkOp) -> Iterator[RoutedAlgorithm]:
@@ -261,7 +261,7 @@ class Routes:
         return self._routed("ring", flows, self._ring_latency_s())
 
     def _ring_latency_s(self) -> float:
-        """A part's way to the last member, along the ring of the first group."""
+        """Latency (s) of a part's path to the last member, along the ring of the first group."""
         members = [v for unit in self.units[0] for v in unit]
         vertices = self.machine.links.vertices
         known: dict[tuple[int, int, bool], float] = {}
@@ -400,7 +400,7 @@ class Routes:
         return both
 
     def _in_network(self) -> RoutedAlgorithm | None:
-        """The buffer once up to the switches that add, and down, where they do; elsewhere twice."""
+        """The buffer once up to the switches and down, if the switches add; otherwise twice."""
         links, fabric = self.machine.links, self.fabric
         if not any(v.reduction for v in links.vertices):
             return None
@@ -481,7 +481,7 @@ class Routes:
         return every
 
     def _message(self, name: str, flows: Sequence[Flow]) -> RoutedAlgorithm:
-        """Whole messages: no link of a bundle carries more than it has, however many others are idle."""
+        """Whole messages: one message uses one link of a bundle, even if the others are idle."""
         fabric, cables = self.fabric, self.machine.links.cables
         way = self._routed(name, flows, fabric.latency_s(flows[0][0], flows[0][1]))
         used = (fabric.slowest_of(arc) for _, totals in way.loads for arc in totals)
@@ -519,7 +519,7 @@ class Routes:
         return RoutedAlgorithm(name, seconds, latency_s, link, kind.half_bytes * seconds, ((1, totals),))
 
     def kind_of(self, link: str) -> LinkKind | None:
-        """The kind of a busiest link, by its name."""
+        """Return the kind of a busiest `link`, given its name."""
         return self._kinds.get(link)
 
 

@@ -12,9 +12,10 @@ from planc.graph.networks import network
 
 
 def gather_bound_s(links: MachineLinks, group: Sequence[int]) -> float:
-    """Least seconds a byte of an all-gather over the devices `group` of `links`: each must receive what it lacks.
+    """Return a lower bound on the seconds per byte of an all-gather over the devices `group` of `links`: each must
+    receive the bytes that it does not have.
 
-    Also of a reduce-scatter and an all-to-all, in which each member receives as much.
+    The bound also holds for a reduce-scatter and an all-to-all, in which each member receives as many bytes.
 
     >>> from planc.graph import machine_links
     >>> 1 / gather_bound_s(machine_links(h100_node), range(8)) / 1e9  # 450 GB/s for 7/8 of the buffer

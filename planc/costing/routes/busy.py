@@ -1,4 +1,4 @@
-"""Seconds in which each link of a machine sends, in one step: of the collectives over each group of axes."""
+"""Busy seconds of each link of a machine in one step, by the mesh axes of the collectives."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ ByArc = dict[int, float]
 
 
 def busy_seconds(plan: Plan, rows: Iterable[Collective]) -> dict[tuple[str, ...], ByArc]:
-    """For each group of axes of the `rows` of `plan` the seconds that every arc sends, all calls of a step together.
+    """Return the busy seconds of every arc in a step, for each group of axes of the `rows` of `plan`.
 
-    An arc stands for its bundle, and of those that symmetry makes alike one does. Empty for machines that closed forms
-    cost, and along the lines of a torus.
+    An arc represents its bundle and all bundles equivalent by symmetry. Empty for machines that are costed in closed
+    form, and along the lines of a torus.
 
     >>> busy_seconds(plan, [])
     {}
@@ -42,7 +42,7 @@ def busy_seconds(plan: Plan, rows: Iterable[Collective]) -> dict[tuple[str, ...]
 
 
 def seconds_of_arcs(plan: Plan, rows: Iterable[Collective], arcs: Sequence[int]) -> dict[tuple[str, ...], list[float]]:
-    """For each group of axes of the `rows` of `plan` the seconds that each of `arcs` sends in a step.
+    """Return the busy seconds of each of `arcs` in a step, for each group of axes of the `rows` of `plan`.
 
     >>> seconds_of_arcs(plan, [], [0, 1])
     {}

@@ -1,7 +1,7 @@
-"""Shortest paths between the switches of a core, those that are left of a network when it is reduced.
+"""Shortest paths between the switches of a core: the switches that remain after the network is reduced.
 
-Flows are pushed towards each of their targets in turn: what comes into a switch is divided over all links that lead one
-hop nearer. On a torus the coordinates say which these are; elsewhere the switches round each target are counted off.
+Flows are routed target by target: each switch divides the incoming bytes equally over all links that lead one hop
+nearer to the target. On a torus the coordinates determine these links; elsewhere a breadth-first search does.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class SwitchCore:
         self._paths: dict[tuple[int, int], list[tuple[Arc, float]]] = {}
 
     def hops(self, u: int, v: int) -> float:
-        """Hops (links) from `u` to `v`; infinity where none lead there."""
+        """Return the number of hops (links) from `u` to `v`; infinity if there is no path."""
         if u not in self._number or v not in self._number:
             return float("inf")
         at = 1 << self._number[u]
         return next((float(n) for n, ring in enumerate(self._rings_round(v, at)) if ring & at), float("inf"))
 
     def _rings_round(self, target: int, wanted: int) -> list[int]:
-        """The switches at 0, 1, 2 ... hops from `target`, as sets of bits, until all `wanted` are met."""
+        """The switches at 0, 1, 2 ... hops from `target`, as bitmasks, until all `wanted` are found."""
         rings = self._rings.setdefault(target, [1 << self._number[target]])
         if not wanted & ~self._met.get(target, rings[0]):
             return rings
@@ -127,7 +127,7 @@ Hop = tuple[int, float]
 
 
 class GridArcs(dict[int, Arc]):
-    """The arcs of a grid, by their keys, each sought when it is first asked for.
+    """The arcs of a grid by key, computed on first use.
 
     A key is where the arc starts and which of the ways along the dimensions it is. Positions are digits of twice their
     dimension's length, so that the key of a target and that of a hop seen from it add up, past the end of a ring too.

@@ -24,7 +24,7 @@ Flow = tuple[int, int, float]
 
 
 class NoPathError(ValueError):
-    """Two chips of a group that no links join."""
+    """Raised if no links connect two chips of a group."""
 
 
 class Fabric:
@@ -113,7 +113,7 @@ class Fabric:
             changed = self._merge_twins(held) | self._strip(held)
 
     def _merge_twins(self, held: set[int]) -> bool:
-        """Switches with the same neighbours over the same links, on which nothing hangs, become one."""
+        """Merge switches that have the same neighbours over the same links and no chips."""
         alike: dict[tuple[tuple[int, float], ...], list[int]] = defaultdict(list)
         for v, near in self._next.items():
             if v not in held and near:
@@ -130,7 +130,7 @@ class Fabric:
         return found
 
     def _strip(self, held: set[int]) -> bool:
-        """Vertices with one neighbour, whose way is known."""
+        """Remove vertices with a single neighbour, whose path is unique."""
         bare = [v for v, near in self._next.items() if len(near) == 1]
         found = False
         while bare:
@@ -270,7 +270,7 @@ class Fabric:
         return found
 
     def _climb(self, u: int, v: int, amount: float, loads: dict[Arc, float], core: Amounts) -> None:
-        """Along the ways of both ends until they meet, or reach the core."""
+        """Route a flow along the unique paths of both ends until they meet or reach the core."""
         if u == v:
             return
         if u not in self._parent and v not in self._parent:
@@ -401,7 +401,7 @@ class Fabric:
 
     @cached_property
     def _components(self) -> dict[int, int]:
-        """For each vertex of the network one that stands for all that are joined with it."""
+        """Map each vertex of the network to the representative of its connected component."""
         found: dict[int, int] = {}
         ends = {u for ports in self.ports.values() for u, _, _ in ports}
         for start in {*self._neighbours, *ends}:

@@ -1,4 +1,4 @@
-"""Loads that collectives which run at once leave on the same links: each link's part of every collective's seconds."""
+"""Link loads of collectives that run at once: each link's busy share of every collective's seconds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from planc.costing.routes.fold import ArcKinds, Fold
 Shares = tuple[float, ...]
 """One link's part of the seconds of each of some collectives."""
 ROUNDED = 12
-"""Digits behind the point to which a part is rounded: links that carry as much are one."""
+"""Decimal places to which a share is rounded, so that links with equal loads count as one."""
 
 
 class LinkLoads:
@@ -80,7 +80,7 @@ def _joint(loads: Sequence[LinkLoads]) -> set[Shares]:
 
 
 def _largest(every: set[Shares]) -> Iterator[Shares]:
-    """Those of which no other is as large in all."""
+    """Yield the Pareto-optimal ones: no other is as large in all components."""
     kept: list[Shares] = []
     for parts in sorted(every, key=lambda one: (sum(one), one), reverse=True):
         if not any(all(a <= b for a, b in zip(parts, other, strict=True)) for other in kept):

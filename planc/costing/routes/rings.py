@@ -92,7 +92,7 @@ def gather_loads(line: TorusLine, groups: Sequence[Sequence[int]]) -> Loads:
 
 
 def _goes_round(length: int, group: Sequence[int]) -> bool:
-    """Members at equal distances all round a ring."""
+    """True if the members are evenly spaced around the whole ring."""
     step = length // len(group)
     return step * len(group) == length and all((b - a) % length == step for a, b in pairwise(group))
 
@@ -117,7 +117,7 @@ def send_loads(line: TorusLine, groups: Sequence[Sequence[int]]) -> Loads:
 
 
 def _directions(line: TorusLine, a: int, b: int) -> list[tuple[int, float]]:
-    """The directions of the shortest way, with the share that goes there."""
+    """The directions of the shortest path, each with its share of the data."""
     if a == b:
         return []
     if not line.wrapped:
@@ -135,10 +135,10 @@ def _carry(line: TorusLine, a: int, b: int, direction: int, amount: float, loads
 
 
 def gather_s(sizes: Sequence[int], each_s: Sequence[float]) -> float:
-    """Seconds in which a gather of one byte in all is done over dimensions of `sizes`, in the best mix of their orders.
+    """Return the seconds to gather one byte in total over dimensions of `sizes`, with the best mix of their orders.
 
-    `each_s` are the seconds in which a dimension moves a byte a member. In an order, the first dimension moves the
-    smallest part. The mix that ends first is a corner of a linear program, found among all of its corners.
+    `each_s` holds the seconds in which a dimension transfers one byte per member. In an order, the first dimension
+    carries the smallest part. The fastest mix is a vertex of a linear program, found by enumerating all vertices.
 
     >>> gather_s([4, 4], [1.0, 1.0])  # half of 15/16 along each
     0.46875
