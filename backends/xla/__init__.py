@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 
 class Xla(CommonBackend):
-    """`planc.ir.backend.Backend` for JAX: annotations, and collectives that the compiler inserts."""
+    """Implements `planc.ir.backend.Backend` for JAX: sharding annotations, with collectives inserted by XLA's SPMD
+    partitioner."""
 
     name = "xla"
     target: Target = "xla"

@@ -1,4 +1,5 @@
-"""The attention of the emitted JAX program: splash attention, a kernel of Pallas, or products with scores in memory."""
+"""Chooses the attention of the emitted JAX program: splash attention, a Pallas kernel, or matmuls with scores in
+memory."""
 
 from __future__ import annotations
 
@@ -12,46 +13,47 @@ from planc.sharding.local import dim_length, local_length
 from planc.sharding.recompute import replay
 
 FP32_SCORES = AttentionKernel(forward_bytes=12.0, backward_bytes=24.0, replay_bytes=8.0, windows_by_mask=True)
-"""`jax.nn.dot_product_attention`, and a ring of such products: scores in fp32, every one of them computed. Forward they
-are written once and read twice (statistics of the softmax, product with the values). Read from programs that libtpu
-0.0.42.1 compiled for v5p, bf16, heads of 128 and 2048 to 4096 tokens: 12.2 to 13.1 bytes a score forward, 32 to 34 for
-the replay of the scores (8) and the backward together, without queries, keys and values; 4 and 10 times the head's
-width in FLOPs a score."""
+"""Traffic of `jax.nn.dot_product_attention`, and of a ring of such calls: all scores are computed, in fp32. The forward
+writes them once and reads them twice (softmax statistics, product with the values). Measured on programs that libtpu
+0.0.42.1 compiled for v5p in bf16, with heads of 128 and 2048 to 4096 tokens: 12.2 to 13.1 bytes per score in the
+forward and 32 to 34 for the recompute of the scores (8) and the backward together, not counting queries, keys and
+values; 4 and 10 times the head width in FLOPs per score."""
 
 LANES = 128
-"""Width of a TPU's vectors: the kernel takes rows and keys in multiples of it, and others are filled up."""
+"""Lanes of a TPU vector register. The kernel takes rows and keys in multiples of it; other lengths are padded."""
 BLOCKS = {"v6e": 1024, "tpu7x": 1024}
 BLOCK = 512
-"""Rows and keys that the kernel takes at a time, by chip, and on others: `sa_block_q` and its like in MaxText's
-`base.yml`, and in its configurations of Trillium, whose chips multiply faster beside the same memory bandwidth."""
+"""Block size of the kernel (rows and keys), by chip, and the default: `sa_block_q` and its siblings in MaxText's
+`base.yml` and in its Trillium configs, whose chips have more FLOP/s at the same memory bandwidth."""
 FUSED = ("splash", "flash")
-"""Words of `attention.core as` for the kernel; MaxText's `attention=flash` is splash on a TPU too."""
+"""Values of `attention.core as` that select the kernel; MaxText's `attention=flash` also runs splash on a TPU."""
 
 
 KERNEL_OUTPUT = "attention.kernel"
-"""The result of the kernel as it makes it, heads before rows, and the logarithms of its softmax's sums: a backward that
-keeps attention's output keeps these, of which the output is a transposition."""
+"""Checkpoint name of the kernel's output [B, heads, S, D] and of its log-sum-exp. A backward that saves the output of
+attention saves these two; the output is a transpose of the first."""
 
 
 def keyed_axes(sharded: Sharded) -> tuple[str, ...]:
-    """The axes that divide the rows of attention itself, whose keys are elsewhere."""
+    """Return the axes that shard the query rows of attention, where keys of other ranks are needed."""
     found = {a for o in sharded.attentions for a in o.layout.get("sequence", ())}
     return sharded.plan.mesh.in_order(found)
 
 
 def rings(sharded: Sharded) -> bool:
-    """True if keys travel round the ranks that divide the rows of attention."""
+    """True if keys are passed around a ring of the ranks that shard the rows of attention."""
     return any(o.ring for o in sharded.attentions)
 
 
 def balanced(sharded: Sharded) -> bool:
-    """True if a rank holds one piece from each end of a sequence, rather than one stretch of it."""
+    """True if each rank holds one piece from each end of a sequence (load-balanced context parallelism)."""
     kernel = sharded.plan.attention
     return kernel is not None and kernel.from_both_ends and bool(keyed_axes(sharded))
 
 
 def runs_splash(sharded: Sharded) -> bool:
-    """True if the program runs splash attention: the plan says so, or it is for TPUs and nothing hinders it."""
+    """True if the program runs splash attention: the plan selects it, or the target is a TPU and nothing rules it
+    out."""
     chosen = sharded.plan.attention
     if chosen is not None and chosen.runs:
         return chosen.runs in FUSED
@@ -59,7 +61,7 @@ def runs_splash(sharded: Sharded) -> bool:
 
 
 def hindrances(sharded: Sharded) -> Iterator[str]:
-    """Reasons why splash attention cannot run in the layout of `sharded`."""
+    """Yield the reasons why splash attention cannot run in the layout of `sharded`."""
     plan = sharded.plan
     if not plan.cluster.has_tpus and not plan.cluster.chip.hosts_itself:
         yield f"the kernel is written for TPUs, and not for {plan.cluster.chip.name}"
@@ -76,8 +78,8 @@ def hindrances(sharded: Sharded) -> Iterator[str]:
 
 
 def kernel_rows(sharded: Sharded) -> int:
-    """The rows of a sequence that the kernel is given at a time: all, filled up to whole vectors, those of a rank where
-    they meet keys of others, or a piece of a rank's two in a ring."""
+    """Return the rows of a sequence in one call of the kernel: all of them, padded to a multiple of `LANES`; the local
+    rows under context parallelism; or one of a rank's two pieces in a balanced ring."""
     axes = keyed_axes(sharded)
     if not axes:
         return padded_rows(sharded)
@@ -86,7 +88,7 @@ def kernel_rows(sharded: Sharded) -> int:
 
 
 def _idle_axes(sharded: Sharded, o: OpSharding) -> Iterator[str]:
-    """Axes of the emitted mesh that divide neither batch nor heads of the attention `o`."""
+    """Yield the axes of the emitted mesh that shard neither the batch nor the heads of the attention `o`."""
     used = {a for axes in o.layout.values() for a in parts(sharded.plan, axes)}
     if sharded.plan.split is not None:
         used.add(sharded.plan.split.axis)
@@ -94,13 +96,13 @@ def _idle_axes(sharded: Sharded, o: OpSharding) -> Iterator[str]:
 
 
 def padded_rows(sharded: Sharded) -> int:
-    """The rows of a sequence, filled up to a multiple of `LANES`."""
+    """Return the rows of a sequence, padded to a multiple of `LANES`."""
     return -(-sharded.plan.batch.sequence_tokens // LANES) * LANES
 
 
 def splash_block(sharded: Sharded) -> int:
-    """Rows and keys of a sequence that the kernel takes at a time: the plan's number, or the largest half, quarter or
-    eighth of the chip's that its rows fall into."""
+    """Return the block size of the kernel (rows and keys): the plan's number, or the largest half, quarter or eighth of
+    the chip's default that divides its rows."""
     plan = sharded.plan
     if plan.attention is not None and plan.attention.block:
         return plan.attention.block
@@ -111,7 +113,7 @@ def splash_block(sharded: Sharded) -> int:
 
 
 def key_heads_of_others(o: OpSharding, sharded: Sharded) -> bool:
-    """True if a rank has key heads besides those that its query heads of the attention `o` look at."""
+    """True if a rank stores key heads that its own query heads of the attention `o` do not use."""
     sizes = sharded.model.sizes
     if "kv_heads" not in sharded.model.tensor[o.op.inputs[1]].dims:
         return False
@@ -120,7 +122,7 @@ def key_heads_of_others(o: OpSharding, sharded: Sharded) -> bool:
 
 
 def attention_kernel(sharded: Sharded) -> AttentionKernel:
-    """The program's kernel of attention, by what it reads and writes: no score, or scores in fp32."""
+    """Return the program's attention kernel with its memory traffic: splash attention, or scores in fp32."""
     if not runs_splash(sharded):
         return FP32_SCORES
     found = sharded.attentions
@@ -131,25 +133,25 @@ def attention_kernel(sharded: Sharded) -> AttentionKernel:
 
 
 def narrow_values(sharded: Sharded, o: OpSharding) -> bool:
-    """True if the values of the attention `o` are narrower than its keys: kernels take them filled up with zeros."""
+    """True if the values of the attention `o` are narrower than its keys; kernels take them padded with zeros."""
     keys, values = _widths(sharded, o)
     return keys > values
 
 
 def narrow_keys(sharded: Sharded, o: OpSharding) -> bool:
-    """True if the keys of the attention `o` are narrower than its values: kernels take them filled up with zeros."""
+    """True if the keys of the attention `o` are narrower than its values; kernels take them padded with zeros."""
     keys, values = _widths(sharded, o)
     return keys < values
 
 
 def _widths(sharded: Sharded, o: OpSharding) -> tuple[int, int]:
-    """Elements of a key and of a value of one head."""
+    """Elements of one head's key and value."""
     keys, values = (dim_length(sharded.plan, sharded.model.tensor[t].dims[-1]) for t in (o.op.inputs[1], o.op.output))
     return keys, values
 
 
 def keeps_output(sharded: Sharded) -> bool:
-    """True if the backward of some block keeps the output of its attention, and does not run the kernel again."""
+    """True if the backward of some block reuses a saved output of attention instead of running the kernel again."""
     plan, model = sharded.plan, sharded.model
     outputs = {o.op.output for o in sharded.attentions}
     return plan.recompute.every > 1 or any(outputs & {*replay(plan, kind).saved} for kind in model.blocks)

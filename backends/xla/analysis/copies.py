@@ -1,8 +1,9 @@
-"""Sums of gradients in two steps: over the ranks that share them, and then over those that hold copies.
+"""Two-step gradient sums: first over the ranks that shard a gradient, then over the ranks that replicate it.
 
-A compiler that is given one sum over both and a result that is divided over the first makes a reduce-scatter of it and
-an all-reduce of its parts; that of TPU 7x sums the whole on every rank. Read from one sum each of 13 layouts of v4,
-v5e, v5p and v6e and of 10 of 7x (2 to 8 copies, 4 to 64 ranks that share, with tp and without): 13 and none in parts.
+Given one sum over both whose result is sharded over the first, most compilers emit a reduce-scatter and an all-reduce
+of the shards; the one for TPU 7x all-reduces the whole gradient on every rank. Seen in compiled programs of 13 layouts
+of v4, v5e, v5p and v6e and 10 of 7x (2 to 8 replicas, 4 to 64 shards, with and without tp): split in 13 of 13 and in 0
+of 10.
 """
 
 from __future__ import annotations
@@ -13,23 +14,23 @@ from planc.backends.xla.analysis.pipeline import pipelined
 from planc.ir.sharding import Sharded
 
 SUMS_WHOLE = ("tpu7x",)
-"""Chips whose compiler sums over sharers and copies at once."""
+"""Chips whose compiler all-reduces the whole gradient over shards and replicas at once."""
 
 
 def sums_whole(sharded: Sharded) -> bool:
-    """True if the compiler of the plan in `sharded` sums a gradient whole where it is divided over some of its sum's
-    ranks and copied over others, unless the program says otherwise."""
+    """True if the compiler for the plan in `sharded` all-reduces a whole gradient that is sharded over some of the
+    summed ranks and replicated over the others, unless the program sums in two steps."""
     cluster = sharded.plan.cluster
     return cluster.has_tpus and cluster.chip.name in SUMS_WHOLE
 
 
 def copies_summed_last(sharded: Sharded) -> tuple[str, ...]:
-    """The axes of the batch whose ranks hold copies of the gradients of matmuls, over which the program sums these
-    after the ranks that share them; () where it sums once.
+    """Return the batch axes that replicate the gradients of matmuls, over which the program sums after the ranks that
+    shard them; () if it sums once.
 
-    Once it is in a pipeline, where matmuls are narrow, where no rank of the batch shares gradients, where rows of a
-    sequence are divided over ranks that do not, with parameters that lie where a sentence puts them by themselves, and
-    where `linear` has no backward of its own.
+    It sums once in a pipeline, with low-precision matmuls, if no data-parallel rank shards gradients, if the sequence
+    is sharded over ranks that do not, if a sentence of the plan gives some parameter a layout of its own, and if
+    `linear` has no custom backward.
     """
     plan = sharded.plan
     shared = {*plan.store("grads")}

@@ -1,4 +1,4 @@
-"""Roles of the axes at the experts, in the emitted mesh's axes."""
+"""Roles of the mesh axes at the experts, as axes of the emitted mesh."""
 
 from __future__ import annotations
 
@@ -16,48 +16,49 @@ from planc.ir.sharding import ParamSharding
 
 @dataclass(frozen=True)
 class XlaExpertAxes(ExpertAxes):
-    """The axes at the experts, in the emitted mesh's axes."""
+    """The axes at the experts, as axes of the emitted mesh."""
 
     @cached_property
     def combine(self) -> Op:
-        """The op that returns the experts' outputs to their tokens."""
+        """The op that returns the outputs of the experts to their tokens."""
         return next(o.op for o in self.sharded.op.values() if o.op.kind == "combine")
 
     @cached_property
     def sequence(self) -> tuple[str, ...]:
-        """The axes that divide the sequences of the tokens."""
+        """The axes that shard the sequence dim of the tokens."""
         return self.emitted(self.plan.axes_of("sequence", "residual"))
 
     @cached_property
     def dividing(self) -> tuple[str, ...]:
-        """The axes that divide anything where tokens meet experts."""
+        """All axes that shard tokens, sequences or experts' weights where tokens meet experts."""
         resting = (a for p in self.params for axes in self.resting(p) for a in axes)
         return tuple(dict.fromkeys((*self.tokens, *self.tensor, *self.exchange, *self.sequence, *resting)))
 
     @property
     def holders(self) -> int:
-        """Number of ranks that the experts are divided over."""
+        """Number of ranks that the experts are sharded over."""
         return self.plan.mesh.size(*self.plan.axes_of("experts", EXPERTS))
 
     @property
     def alone(self) -> bool:
-        """True if a rank holds one expert."""
+        """True if each rank holds one expert."""
         return self.holders == self.plan.model.sizes["experts"]
 
     @property
     def ragged(self) -> bool:
-        """True if ranks exchange as many rows as there are; XLA 0.10 does so on accelerators, and on CPUs not yet."""
+        """True if the all-to-all has exact row counts (ragged); XLA 0.10 supports it on accelerators, but not on
+        CPUs."""
         cluster = self.plan.cluster
         return not self.capacity and (cluster.has_tpus or not cluster.chip.hosts_itself)
 
     @property
     def in_use(self) -> bool:
-        """True if experts' weights are gathered where they are used, in each pass."""
+        """True if experts' weights are all-gathered at each use, in each pass."""
         return self.plan.gathers_each_pass(EXPERTS)
 
     @property
     def cause(self) -> Cause | None:
-        """The sentence that says how tokens meet experts, or where experts are."""
+        """The sentence that routes tokens to experts or shards the experts, if any."""
         plan = self.plan
         view = plan.view_of(EXPERTS)
         divided = plan.axes_of("experts", EXPERTS)
@@ -65,17 +66,18 @@ class XlaExpertAxes(ExpertAxes):
         return plan.route.cause or found or (view.cause if view else None)
 
     def resting(self, p: ParamSharding) -> Spec:
-        """The layout of parameter `p` where tokens meet it: as stored, if it is gathered for each use."""
+        """Return the partition spec of parameter `p` at the input of the experts: as stored, if each use gathers it."""
         return param_spec(self.plan, p, "params" if self.in_use else "used")
 
     def gathered(self, p: ParamSharding) -> tuple[int, tuple[str, ...]]:
-        """The index of the dimension that parameter `p` is gathered on, and the axes; (0, ()) where nothing divides
-        it."""
+        """Return the index of the tensor dim that parameter `p` is all-gathered on, and the axes; (0, ()) if it is not
+        sharded."""
         dim = cut(self.plan, p, "params")
         return (0, ()) if dim is None else (dim, self.emitted(p.stored["params"]))
 
     def repeated(self, p: ParamSharding) -> tuple[str, ...]:
-        """The axes over which parameter `p` is repeated and meets different tokens, or does a different part."""
+        """Return the axes that replicate parameter `p` while their ranks have different tokens or compute different
+        parts."""
         own = {a for axes in self.resting(p) for a in axes}
         return tuple(a for a in dict.fromkeys((*self.tokens, *self.tensor)) if a not in own)
 
@@ -87,19 +89,19 @@ class XlaExpertAxes(ExpertAxes):
         return plan.batch.microbatch_sequences * plan.batch.sequence_tokens // ranks
 
     def places(self, tokens: int) -> int:
-        """Number of slots of each expert for `tokens` tokens of a rank, where it has a capacity."""
+        """Return the capacity of each expert (slots) for `tokens` tokens of a rank."""
         model = self.plan.model
         return ceil(tokens * model.top_k * self.plan.route.factor / model.sizes["experts"])
 
     def most_rows(self, tokens: int) -> int:
-        """Number of rows that may come to a rank's experts when each of their senders has `tokens` tokens: a token has
-        a copy at each of a rank's experts at most."""
+        """Return the largest number of rows that a rank's experts can receive when each sender has `tokens` tokens: a
+        token sends at most one copy to each expert of the rank."""
         model = self.plan.model
         return self.holders * tokens * min(model.top_k, model.sizes["experts"] // self.holders)
 
     @property
     def most_rows_ratio(self) -> float:
-        """The rows that may come to a rank's experts, over those that come when the choice is even."""
+        """Ratio of the most rows that a rank's experts can receive to the rows of balanced routing."""
         model = self.plan.model
         return self.holders * min(model.top_k, model.sizes["experts"] // self.holders) / model.top_k
 

@@ -1,7 +1,7 @@
-"""Layouts as partition specs: which mesh axes divide each dimension of a tensor or parameter.
+"""Partition specs: the mesh axes that shard each dim of a tensor or parameter.
 
-XLA stores equal parts, so a parameter is cut on a dimension that divides; where none does it is filled up, or stays
-whole where it has fewer elements than there are ranks, and the emitted file says so.
+XLA stores equal shards, so a parameter is sharded on a dim whose size the ranks divide. If none is divisible, the
+parameter is padded, or replicated if it has fewer elements than there are ranks; the emitted file says so.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from planc.ir.backend import StateLayout
 
 Spec = tuple[tuple[str, ...], ...]
-"""Per dimension, the axes of the emitted mesh that divide it, outermost first; () for a whole one."""
+"""Per tensor dim, the axes of the emitted mesh that shard it, outermost first; () for a replicated dim."""
 
 Use = Literal["params", "grads", "optimizer", "used"]
 
 
 def param_spec(plan: Plan, p: ParamSharding, use: Use) -> Spec:
-    """The PartitionSpec of one layer of parameter `p`: while it is used, or of a stored parameter, gradient or
-    optimizer state.
+    """Return the PartitionSpec of one layer of parameter `p`: in use, or of its stored value, gradient or optimizer
+    state.
 
-    `use` is "used", or the noun.
+    `use` is "used", or the noun of the stored state.
     """
     used = tuple(parts(plan, plan.mesh.in_order(axes)) for axes in p.compute)
     if use == "used":
@@ -40,17 +40,17 @@ def param_spec(plan: Plan, p: ParamSharding, use: Use) -> Spec:
 
 
 def state_layout(sharded: Sharded) -> StateLayout:
-    """The layout of state in the program of `sharded`: each noun over its own axes, on the dimension that `cut`
-    finds."""
+    """Return the layout of state in the program of `sharded`: each noun over its own axes, on the dim that `cut`
+    returns."""
     return lambda p, noun: (p.stored[noun], cut(sharded.plan, p, noun))
 
 
 def cut(plan: Plan, p: ParamSharding, noun: Noun) -> int | None:
-    """Index of the storage dimension of `p` that `noun` is divided on; None if it is not, or cannot be.
+    """Return the index of the dim of `p` on which `noun` is sharded in storage; None if it is not, or cannot be.
 
-    The one the plan names; else the largest dimension left by tensor parallelism, in local elements; else the largest
-    that it divides too. Where none falls into equal parts it is the one that is filled up least, of those with an
-    element for each rank that no tensor axis divides; experts are not filled up.
+    Prefers the dim that the plan names, then the largest dim (local elements) that tensor parallelism leaves whole,
+    then the largest that it shards. If no dim is divisible, takes the one with the least padding, among those with an
+    element per rank that no tensor axis shards; experts are never padded.
     """
     ranks = plan.mesh.size(*p.stored[noun])
     local = [ceil(n / plan.mesh.size(*axes)) for n, axes in zip(plan.model.shape(p.param), p.compute, strict=True)]
@@ -63,10 +63,10 @@ def cut(plan: Plan, p: ParamSharding, noun: Noun) -> int | None:
 
 
 def largest_cut(local: list[int], divided: list[bool], ranks: int, named: int | None = None) -> int | None:
-    """Index of the dimension that `ranks` ranks divide in storage; None where no dimension can be.
+    """Return the index of the dim that `ranks` ranks shard in storage; None if no dim is divisible.
 
-    `local` are the elements left on each dimension by tensor parallelism, `divided` says where it divides, and `named`
-    is the dimension that the plan names.
+    `local` are the elements of each dim after tensor parallelism, `divided` is True where tensor parallelism shards it,
+    and `named` is the dim that the plan names.
     """
     able = [i for i, n in enumerate(local) if n % ranks == 0]
     if ranks == 1 or not able:
@@ -77,26 +77,26 @@ def largest_cut(local: list[int], divided: list[bool], ranks: int, named: int | 
 
 
 def uncut(plan: Plan, p: ParamSharding, noun: Noun) -> bool:
-    """True if `plan` shards `noun` and no dimension of parameter `p` divides."""
+    """True if `plan` shards `noun` but no dim of parameter `p` is divisible."""
     return plan.mesh.size(*p.stored[noun]) > 1 and cut(plan, p, noun) is None
 
 
 def activation_spec(sharded: Sharded, tensor: str) -> Spec:
-    """The layout of an activation between ops, one entry for each dimension of `tensor`, a tensor's name."""
+    """Return the partition spec between ops of the activation named `tensor`, one entry per dim."""
     t = sharded.model.tensor[tensor]
     return spec_of(sharded.plan, t.dims, sharded.declared(tensor))
 
 
 def spec_of(plan: Plan, dims: tuple[str, ...], layout: Layout) -> Spec:
-    """The layout of a tensor with named `dims` as a spec, one entry a dim; axes of one device are left out."""
+    """Return `layout` as a spec of a tensor with named `dims`, one entry per dim; axes of size 1 are left out."""
     return tuple(parts(plan, outermost_first(plan, d, layout.get(d, ()))) for d in dims)
 
 
 def outermost_first(plan: Plan, dim: str, axes: tuple[str, ...]) -> tuple[str, ...]:
-    """The `axes` of `dim`, a dim of an activation of `plan`, in the order in which they cut it.
+    """Return the `axes` that shard `dim`, a dim of an activation of `plan`, outermost first.
 
-    Those of one region come after those that divide the dim everywhere, as its weights do: what enters and leaves a
-    region cuts and joins parts of what is divided already. Rows of batches lie in the order of the mesh.
+    Axes of one region come after those that shard the dim everywhere, as for its weights: entering a region slices what
+    is already sharded, and leaving it gathers that. Rows of the batch follow mesh order.
     """
     ordered = plan.mesh.in_order(axes)
     if dim == "batch":
@@ -105,32 +105,32 @@ def outermost_first(plan: Plan, dim: str, axes: tuple[str, ...]) -> tuple[str, .
 
 
 def repeated_over(o: OpSharding) -> tuple[str, ...]:
-    """The axes whose ranks each do all of the op `o`, though what it reads or makes rests divided over them."""
+    """Return the axes whose ranks all compute the whole op `o`, although an input or output of it is sharded over
+    them."""
     own = {a for axes in o.layout.values() for a in axes}
     moves = (move for move in (*o.redistributions, o.settle) if move is not None)
     return tuple(dict.fromkeys(a for move in moves for step in move.steps for a in step.axes if a not in own))
 
 
 def batch_spec(plan: Plan) -> Spec:
-    """The spec of tokens and targets, [sequences, sequence_tokens]: the axes that divide the batch of `plan`."""
+    """Return the spec of tokens and targets [sequences, sequence_tokens]: the axes that shard the batch of `plan`."""
     return (parts(plan, plan.mesh.in_order(plan.data_axes)), ())
 
 
 def casts(plan: Plan) -> bool:
-    """True if matmuls of `plan` run in another dtype than parameters are kept in."""
+    """True if matmuls of `plan` run in a dtype other than that of the parameters."""
     return plan.precision.compute != "fp32"
 
 
 def own_gradient(plan: Plan) -> bool:
-    """True if `linear` of the program of `plan` states its own backward: to gather again, or to reduce in another
-    dtype."""
+    """True if the emitted `linear` of `plan` has a custom backward: it gathers again, or reduces in another dtype."""
     return casts(plan) or plan.gathers_each_pass()
 
 
 def rounds_before_gathers(plan: Plan) -> bool:
-    """True if `linear` of the program of `plan` keeps XLA from gathering a weight before it is rounded.
+    """True if the emitted `linear` of `plan` keeps XLA from gathering a weight before the cast.
 
-    Layers that are run again by groups wait for their input, and with them the cast of their weights: the TPU compiler
-    then casts what a gather by sums has brought, fp32 twice as wide as bf16.
+    Groups of recomputed layers wait for their input, and so does the cast of their weights: the TPU compiler then casts
+    the result of the gather, which travels in fp32, twice as wide as bf16.
     """
     return plan.cluster.has_tpus and plan.recompute.every > 1 and casts(plan) and plan.gathers_each_pass()

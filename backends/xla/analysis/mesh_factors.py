@@ -1,7 +1,7 @@
-"""One mesh for a plan with a view: the axes of both are cut into parts that each can be put together from.
+"""One mesh for a plan with a view: the axes of mesh and view are factored into common axes.
 
-`fsdp 4` with the view `ep 2 > efsdp 2 of fsdp` is a mesh of `ep` and `efsdp`, where fsdp is the two together.
-JAX has one mesh a program; its axes are these parts. Without a view they are the plan's own.
+`fsdp 4` with the view `ep 2 > efsdp 2 of fsdp` becomes a mesh of `ep` and `efsdp`, whose product is fsdp. A JAX program
+has one mesh; its axes are these factors. Without a view they are the plan's own axes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from planc.ir.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class Atom:
-    """`size` ranks, `stride` apart: an axis of the emitted mesh."""
+    """An axis of the emitted mesh: `size` ranks, `stride` apart."""
 
     name: str
     size: int
@@ -25,7 +25,7 @@ class Atom:
 
 @cached_on(lambda plan: (plan.cache, ()))
 def atoms(plan: Plan) -> tuple[Atom, ...]:
-    """The axes of the mesh emitted for `plan`, outermost first. `fits` must hold."""
+    """Return the axes of the mesh emitted for `plan`, outermost first. `fits` must hold."""
     assert fits(plan), "refused before"
     covered = {a for view in plan.mesh.views for a in view.of}
     found = [Atom(a.name, a.size, a.stride) for a in plan.mesh.axes if a.name not in covered]
@@ -36,29 +36,30 @@ def atoms(plan: Plan) -> tuple[Atom, ...]:
 
 
 def parts(plan: Plan, axes: tuple[str, ...]) -> tuple[str, ...]:
-    """The emitted mesh's axes that `axes` of `plan` are made of, in the same order."""
+    """Return the axes of the emitted mesh whose product is `axes` of `plan`, in the same order."""
     return tuple(name for axis in axes for name in _parts_of_axis(plan, plan.mesh.axis(axis)))
 
 
 def fits(plan: Plan) -> bool:
-    """True if all views of `plan` have common factors with the mesh: 2 x 3 and 3 x 2 ranks have none."""
+    """True if the axes of every view of `plan` have common factors with the mesh; 2 x 3 and 3 x 2 ranks have none."""
     return all(all(b % a == 0 for a, b in pairwise(_points(plan, view))) for view in plan.mesh.views)
 
 
 def aliases(plan: Plan) -> dict[str, tuple[str, ...]]:
-    """The axes of `plan` that have no axis of the emitted mesh to themselves, and those that they are made of."""
+    """Return the axes of `plan` that are products of other axes of the emitted mesh, with these factors."""
     every = {a: parts(plan, (a,)) for a in plan.mesh.every if plan.mesh.size(a) > 1}
     return {name: made for name, made in every.items() if made != (name,)}
 
 
 def _points(plan: Plan, view: View) -> list[int]:
-    """Strides at which an axis of the mesh or of the view begins or ends, in ranks, smallest first."""
+    """Return the strides (ranks) at which an axis of the mesh or of the view begins or ends, smallest first."""
     axes = [*(plan.mesh.axis(name) for name in view.of), *view.axes]
     return sorted({point for a in axes for point in (a.stride, a.stride * a.size)})
 
 
 def _name(plan: Plan, view: View, begin: int, end: int) -> str:
-    """An axis's own name for a part that is all of it; the mesh's before the view's."""
+    """Return an axis's own name for a factor that is all of it (the mesh's before the view's), else both names
+    joined."""
     own = _axis_over([plan.mesh.axis(name) for name in view.of], begin, end)
     other = _axis_over(list(view.axes), begin, end)
     whole = [a.name for a in (own, other) if (a.stride, a.stride * a.size) == (begin, end)]
@@ -70,7 +71,7 @@ def _axis_over(axes: list[Axis], begin: int, end: int) -> Axis:
 
 
 def _parts_of_axis(plan: Plan, axis: Axis) -> tuple[str, ...]:
-    """Parts between an axis's ends, outermost first; an axis of one rank is made of none, or of itself."""
+    """Return the factors of an axis, outermost first; () for an axis of size 1."""
     if axis.size == 1:
         return ()
     end = axis.stride * axis.size

@@ -1,4 +1,4 @@
-"""Matmuls in a narrow dtype: the recipe of each parameter, and the layers that keep the compute dtype."""
+"""Low-precision matmuls: the recipe of each parameter, and the layers that stay in the compute dtype."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ RECIPES = {
     ("float8", "rowwise"): "float8_rowwise",
     ("int8", ""): "int8_rowwise",
 }
-"""A sentence's dtype and recipe, and the name of the program's. What float8 means is torchao's, as on the cuda target;
-int8 shares its scales by row, as AQT does for MaxText."""
+"""Maps the dtype and recipe of a sentence to the name in the emitted program. float8 means torchao's, as on the cuda
+target; int8 has scales per row, as AQT in MaxText."""
 
 Segment = tuple[int, int, tuple[Quantize, ...]]
-"""The numbers of the first layer of some and one past the last, and the sentences that do not hold in them."""
+"""The first layer and one past the last of a run of layers, and the sentences that do not apply to them."""
 
 
 def recipe(sentence: Quantize) -> str | None:
-    """The program's recipe of a `sentence`; None for one that it has not."""
+    """Return the name of the recipe of `sentence` in the emitted program; None if the target has none."""
     return None if sentence.tile else RECIPES.get((sentence.dtype, sentence.recipe))
 
 
 def products(sharded: Sharded) -> Iterator[tuple[OpSharding, str, Quantize]]:
-    """Every matmul of `sharded` in a narrow dtype, its section, and the sentence that says so."""
+    """Yield every low-precision matmul of `sharded` with its section and the sentence that quantizes it."""
     for section, ops in sharded.ops.items():
         for o in ops:
             if (sentence := quantized(sharded.plan, o.op)) is not None:
@@ -36,19 +36,19 @@ def products(sharded: Sharded) -> Iterator[tuple[OpSharding, str, Quantize]]:
 
 
 def narrow_params(sharded: Sharded) -> dict[str, Quantize]:
-    """The parameters that `sharded` multiplies by in a narrow dtype, each with its sentence."""
+    """Return the parameters of low-precision matmuls in `sharded`, each with its sentence."""
     return {o.op.params[0]: sentence for o, _, sentence in products(sharded)}
 
 
 def params_of(sharded: Sharded, sentence: Quantize) -> tuple[str, ...]:
-    """The parameters of blocks that a `sentence` is about."""
+    """Return the names of the block parameters that `sentence` quantizes."""
     blocks = sharded.model.blocks
     found = (o.op.params[0] for o, section, of in products(sharded) if of is sentence and section in blocks)
     return tuple(dict.fromkeys(found))
 
 
 def segments(plan: Plan) -> tuple[Segment, ...]:
-    """Layers of `plan`, in order, that keep the same matmuls wide; () where no layer does."""
+    """Return the runs of layers of `plan` that keep the same matmuls in the compute dtype; () if no layer does."""
     if not any(q.kept_layers for q in plan.quantize):
         return ()
     bounds = {0, plan.model.layers, *chain.from_iterable(chain.from_iterable(q.kept_layers for q in plan.quantize))}

@@ -1,4 +1,4 @@
-"""State and saved activations that rest in the host's memory."""
+"""State and saved activations that are offloaded to host memory."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from planc.sharding.local import param_elements, tensor_bytes
 
 
 def fetched_whole(sharded: Sharded, p: ParamSharding) -> bool:
-    """True for a parameter in no stack of layers, whose state XLA fetches from the host at the beginning of a step."""
+    """True if `p` is outside the stacks of layers: XLA then fetches its state from the host at the start of a step."""
     return not {*p.param.sections} & {*sharded.model.blocks}
 
 
 def cause_of(plan: Plan, name: str) -> Cause | None:
-    """The sentence that keeps `name` on the host."""
+    """Return the sentence that offloads `name` to the host, if any."""
     return next((o.cause for o in plan.offloads if name in o.what), None)
 
 
 def saved_on_host(sharded: Sharded) -> tuple[str, ...]:
-    """Names of what blocks that are run again keep on the host, their input among it."""
+    """Return the names of the tensors, block inputs included, that recomputed blocks offload to the host."""
     away = sharded.plan.offloaded
     saved = {kind: tuple(t for t in held if t in away) for kind, held in saved_by_replayed_blocks(sharded).items()}
     return by_name(sharded, saved)
 
 
 def updates_where_it_rests(sharded: Sharded) -> bool:
-    """True if each parameter is kept on the ranks that update it."""
+    """True if each parameter is stored on the ranks that update it."""
     layout = state_layout(sharded)
     return all(layout(p, "params") == layout(p, "optimizer") for p in sharded.params)
 
 
 def resting_bytes(sharded: Sharded) -> float:
-    """Bytes that one device of `sharded` has in its host's memory at the end of a forward."""
+    """Return the bytes that one device of `sharded` holds in host memory at the end of a forward."""
     plan = sharded.plan
     state = sum(_state_bytes(sharded, noun) for noun in STATE if noun in plan.offloaded)
     return state + saved_bytes(sharded)
 
 
 def saved_bytes(sharded: Sharded) -> float:
-    """Bytes of the tensors that the layers of `sharded` keep on the host for one microbatch of a device."""
+    """Return the bytes of activations that the layers of `sharded` offload for one microbatch of a device."""
     plan, model, away = sharded.plan, sharded.model, sharded.plan.offloaded
     return sum(
         model.layers_of(kind) * tensor_bytes(plan, t, sharded.declared(t))
@@ -55,15 +55,15 @@ def saved_bytes(sharded: Sharded) -> float:
 
 
 def transferred_bytes(sharded: Sharded) -> tuple[float, float]:
-    """Bytes to and from the host in a step of `sharded`: state for its update, parameters for what is computed with
-    them too, and what each microbatch keeps there."""
+    """Return the (device to host, host to device) bytes of one step of `sharded`: state for its update, parameters also
+    for the compute copies, and the activations of each microbatch."""
     state = {noun: _state_bytes(sharded, noun) for noun in STATE if noun in sharded.plan.offloaded}
     saved = sharded.plan.microbatches * saved_bytes(sharded)
     return sum(state.values()) + saved, sum(state.values()) + state.get("params", 0.0) + saved
 
 
 def _state_bytes(sharded: Sharded, noun: Noun) -> float:
-    """Bytes of a noun on one device's host; XLA stores whole what it cannot divide."""
+    """Bytes of `noun` in the host memory of one device; XLA replicates what no dim divides."""
     layout, plan = state_layout(sharded), sharded.plan
     total = 0.0
     for p in sharded.params:

@@ -1,7 +1,7 @@
-"""Parameters whose dims do not fall into equal parts: XLA keeps equal parts of arrays, so they are stored filled up.
+"""Parameters whose dims do not divide evenly: XLA stores equal shards of arrays, so they are padded.
 
-A step computes with what they are without the rows that fill them up, which are zeros and stay so: of arrays inside a
-program XLA divides any length.
+The step computes with the unpadded parameters, since XLA shards arrays of any length inside a program. The padding is
+zero and stays zero.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ USES: tuple[Use, ...] = ("used", "params", "grads", "optimizer")
 
 
 def stored_shape(plan: Plan, p: ParamSharding) -> tuple[int, ...]:
-    """The shape in which one layer of parameter `p` rests: each dim a multiple of the ranks that divide it."""
+    """Return the padded shape in which one layer of parameter `p` is stored: each dim a multiple of its shards."""
     shape = plan.model.shape(p.param)
     if p.param.region == EXPERTS:
         return shape
@@ -29,11 +29,11 @@ def stored_shape(plan: Plan, p: ParamSharding) -> tuple[int, ...]:
 
 
 def padded(sharded: Sharded) -> dict[str, tuple[int, ...]]:
-    """The stored shapes of the parameters that are filled up, by name."""
+    """Return the stored shapes of the padded parameters, by name."""
     found = {p.param.name: stored_shape(sharded.plan, p) for p in sharded.params}
     return {name: shape for name, shape in found.items() if shape != sharded.model.shape(sharded.model.param[name])}
 
 
 def waste(sharded: Sharded, name: str) -> float:
-    """The share by which parameter `name` is larger as it is stored."""
+    """Return the fraction by which padding enlarges parameter `name`."""
     return prod(padded(sharded)[name]) / prod(sharded.model.shape(sharded.model.param[name])) - 1

@@ -1,10 +1,10 @@
-"""Tensors of a compiled XLA program at its fullest moment, by part, without running it.
+"""Peak memory of a compiled XLA program, by kind of tensor, predicted without running it.
 
-`planc.costing.memory` counts what any correct program must keep. This module adds what XLA makes of plain attention and
-of the loop over microbatches, from programs whose `peak_memory_in_bytes` is known: the scores of all local heads
-twice in fp32 (probabilities and their gradient), the head's gathered copy where it left the loop, gradients of tables
-that are summed whole, experts' weights cast before the loop over the layers. Every rank of a pipeline runs the same
-program, so that all of them hold as much.
+`planc.costing.memory` counts what any correct program must keep. This module adds what XLA allocates for plain
+attention and for the loop over microbatches, fitted to programs whose `peak_memory_in_bytes` is known: the scores of
+all local heads twice in fp32 (probabilities and their gradient), the gathered head where it is hoisted out of the loop,
+embedding gradients that are all-reduced whole, and experts' weights cast before the loop over layers. All ranks of a
+pipeline run the same program, so they all hold the same bytes.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ from planc.sharding.redistribute import restrict
 
 FP32 = DTYPE_BYTES["fp32"]
 SCORES = 2
-"""fp32 tensors of the scores' size at once in the backward of attention."""
+"""Number of fp32 tensors of the scores' size that are live at once in the backward of attention."""
 LOGITS = 2
-"""Tensors like the logits in the compute dtype: what the loss is made of, and its gradient. The fp32 of the loss is
-never kept whole; the head's whole gradient comes with them."""
+"""Number of tensors of the logits' size in the compute dtype: the logits and their gradient. The fp32 of the loss is
+never materialized; the whole gradient of the head is counted with them."""
 
 LOSS_APART = ("v4",)
-"""Chips whose compiler writes the logits' gradient beside the logits, before the head multiplies it; others make it
-where it is read. Read from two layers of Llama 8B with splash attention, fsdp 64 on v4 and v5p, state in fp32 and in
-bf16."""
+"""Chips whose compiler materializes the logits' gradient next to the logits, before the matmul of the head; others
+fuse it into its readers. From two layers of Llama 8B with splash attention, fsdp 64 on v4 and v5p, state in fp32
+and bf16."""
 
 
 def peak_memory(sharded: Sharded, collectives: tuple[Collective, ...]) -> tuple[TensorBytes, ...]:
-    """The fullest moment of each pipeline rank (bytes of tensors, by part), with the collectives that XLA issues.
+    """Return the peak of each pipeline rank (bytes, by kind of tensor), given the collectives that XLA issues.
 
-    The ranks of a pipeline run one program, so that each holds as much as the first, whose backwards come last.
+    The ranks of a pipeline run one program, so each holds as much as the first, whose backwards come last.
     """
     return (Moments(sharded, collectives).peak(),) * sharded.plan.pipeline
 
 
 @dataclass(frozen=True, kw_only=True)
 class LiveBytes:
-    """Bytes that come and go, beside the state: saved activations, and all else."""
+    """Bytes at one moment that are not state: saved activations, and all other buffers."""
 
     name: str
     activations: float = 0.0
@@ -64,7 +64,7 @@ class LiveBytes:
 
 
 class Moments:
-    """The moments of a step that compete to be the fullest."""
+    """The moments of a step that can be the peak."""
 
     def __init__(self, sharded: Sharded, collectives: tuple[Collective, ...]) -> None:
         self.sharded, self.plan, self.model = sharded, sharded.plan, sharded.model
@@ -75,7 +75,7 @@ class Moments:
         self._stacks = stacks_of(sharded.plan)
 
     def peak(self) -> TensorBytes:
-        """The fullest moment, with the state that is always there."""
+        """Return the bytes at the peak, with the persistent state."""
         fullest = max(self._moments(), key=lambda m: m.activations + m.buffers + self._grads(m))
         return TensorBytes(
             params=self._state_bytes("params") + self._copies(),
@@ -100,10 +100,10 @@ class Moments:
         return [*blocks, loss, LiveBytes(name="sums", buffers=self._whole_sums()), LiveBytes(name="update")]
 
     def _moments_without_scores(self) -> list[LiveBytes]:
-        """Those of a program whose attention keeps no scores, which fill no moment any more.
+        """The moments of a program whose attention materializes no scores.
 
-        Read from the live ranges of programs of two layers for v5p. The logits' gradient waits for the end of the loop
-        over the layers, as the head's gradient is made after it.
+        From the live ranges of programs of two layers for v5p. The logits' gradient stays live until the end of the
+        loop over layers, since the head's gradient is computed after it.
         """
         saved, waits, head = self._saved(), self._logits() + self._head_input(), self._head()
         # Of tables stored in 16 bits that of the tokens is gathered once, and the head in each microbatch.
@@ -121,9 +121,9 @@ class Moments:
         return [*blocks, loss, head_grad, LiveBytes(name="sums", buffers=self._whole_sums()), LiveBytes(name="update")]
 
     def _moments_of_pipeline(self) -> list[LiveBytes]:
-        """Those of a program that runs a stage forward and one backward in each tick, after a lookup of all tokens.
+        """The moments of a pipeline, which looks up all tokens and then runs one forward and one backward per tick.
 
-        Read from the live ranges of programs for v5p (pp 4 > fsdp 2 > tp 2, 32 and 128 microbatches).
+        From the live ranges of programs for v5p (pp 4 > fsdp 2 > tp 2, 32 and 128 microbatches).
         """
         ticks, hidden = lockstep(self.plan), self._hidden()
         kept, early = (ticks.places + 1) * self._saved_by_a_stage(), ("first",)
@@ -148,7 +148,7 @@ class Moments:
         return [*blocks, loss, lookup, of_lookup, sums, LiveBytes(name="update")]
 
     def _grads(self, moment: LiveBytes) -> float:
-        """Bytes of the gradients that rest at a moment."""
+        """Bytes of the gradients that are live at `moment`."""
         return self._state_bytes("grads", without=moment.without_grads)
 
     def _block_of_pipeline(self, kind: Section) -> float:
@@ -157,10 +157,10 @@ class Moments:
     # State.
 
     def _state_bytes(self, noun: Noun, *, moments: bool = False, without: tuple[str, ...] = ()) -> float:
-        """Bytes on one device of a noun between uses: a parameter's once, or once for each of its moments.
+        """Bytes of `noun` that one device stores between uses; with `moments`, once per optimizer moment.
 
-        Those of sections `without` are left out. XLA stores whole what it cannot divide. Of what rests on the host, the
-        layers' is there one by one.
+        Parameters of the sections `without` are left out. XLA replicates what no dim divides. Offloaded state of the
+        layers is on the device one layer at a time and not counted here.
         """
         summed_wide = noun == "grads" and pipelined(self.plan)  # rounded when all microbatches are through
         return (FP32 if summed_wide else number_bytes(self.plan, noun)) * sum(
@@ -173,8 +173,8 @@ class Moments:
         )
 
     def _copies_of(self, p: ParamSharding) -> float:
-        """Layers of one rank that have the parameter, those among them by which stages are filled up; both ends of the
-        model are on every rank of a pipeline."""
+        """Number of a rank's layers that have the parameter, padding of short stages included; the parameters of both
+        ends of the model are on every rank of a pipeline."""
         if not pipelined(self.plan) or p.param.name not in self._stacks:
             return self.model.copies(p.param)
         return len(self._stacks[p.param.name].layers) / self.plan.pipeline
@@ -185,8 +185,8 @@ class Moments:
         return whole / self.plan.mesh.size(*p.stored[noun]) if divided else whole
 
     def _copies(self) -> float:
-        """Bytes of compute copies that outlive a pass: whole parameters that are gathered before, experts, or those of
-        parameters on the host."""
+        """Bytes of compute copies that outlive a pass: parameters gathered once a step, experts, or offloaded
+        parameters."""
         if self.plan.store("params") and not self.plan.gathers_each_pass():
             return sum(self._copies_of(p) * param_elements(self.plan, p) for p in self.sharded.params) * self.computed
         if "params" in self.plan.offloaded:
@@ -195,15 +195,15 @@ class Moments:
         return self._narrow_experts()
 
     def _narrow_experts(self) -> float:
-        """The parts of the experts' weights that a device stores, cast before the loops over the layers."""
+        """Bytes of the stored shards of experts' weights, cast before the loop over layers."""
         if self.computed == FP32:
             return 0.0
         experts = (p for p in self.sharded.params if p.param.region == EXPERTS)
         return sum(self._copies_of(p) * self._stored_elements(p, "params") for p in experts) * self.computed
 
     def _hoisted(self) -> float:
-        """The head's weight, gathered once for all microbatches; the table of tokens too where it is the copy of one
-        on the host."""
+        """Bytes of the head's weight, gathered once for all microbatches, and of the embedding if it is a copy of an
+        offloaded one."""
         if self.plan.microbatches == 1 or pipelined(self.plan):
             return 0.0
         copied = "params" in self.plan.offloaded
@@ -217,8 +217,8 @@ class Moments:
         return bool(p.stored["params"]) and "last" in p.param.sections and len(self.model.shape(p.param)) > 1
 
     def _new_gradients(self) -> float:
-        """Bytes of a microbatch's gradients of the layers, beside the sum of those before it: the loop over the layers
-        writes all of them before they are added."""
+        """Bytes of one microbatch's layer gradients in addition to the accumulated ones: the loop over layers writes
+        all of them before they are added."""
         if self.plan.microbatches == 1 or pipelined(self.plan):
             return 0.0
         layers = (p for p in self.sharded.params if {*p.param.sections} & {*self.model.blocks})
@@ -227,15 +227,15 @@ class Moments:
     # Activations.
 
     def _saved(self) -> float:
-        """Saved activations of one microbatch (bytes): each block's input, and what else is kept of it."""
+        """Saved activations of one microbatch (bytes): each block's input, and what else its backward saves."""
         return sum(self.model.layers_of(kind) * held for kind, held in self._saved_by_layers().items())
 
     def _saved_by_a_stage(self) -> float:
-        """Those of the layers of a stage of a pipeline, of the kind that saves most."""
+        """Saved activations of one pipeline stage (bytes), counted as layers of the kind that saves most."""
         return layers_of_a_stage(self.plan) * max(self._saved_by_layers().values())
 
     def _saved_by_layers(self) -> dict[Section, float]:
-        """Those of one layer of each kind."""
+        """Saved activations of one layer of each kind (bytes)."""
         return {
             kind: sum(
                 tensor_bytes(self.plan, n, self.sharded.declared(n))
@@ -248,34 +248,36 @@ class Moments:
         }
 
     def _hidden(self) -> float:
-        """Bytes of what goes from block to block."""
+        """Bytes of the hidden state between blocks."""
         name = self.model.block_output
         return tensor_bytes(self.plan, name, self.sharded.declared(name))
 
     def _looked_up(self) -> float:
-        """Elements that a rank of a pipeline looks up for all microbatches, before their sums are scattered."""
+        """Elements of the embeddings of all microbatches that a pipeline rank looks up, before their reduce-scatter."""
         o = next(o for o in self.sharded.ops["first"] if o.op.kind == "embedding")
         dims = self.model.tensor[o.op.output].dims
         layout = o.settle.before if o.settle is not None else restrict(o.layout, dims)
         return local_elements(self.plan, dims, layout) * self.plan.microbatches / self.plan.pipeline
 
     def _table(self) -> float:
-        """Elements of the table that tokens are looked up in, as a rank has it then."""
+        """Elements of the embedding table as a rank holds it during the lookup."""
         return sum(param_elements(self.plan, p) for p in self.sharded.params if "first" in p.param.sections)
 
     def _backward(self, kind: Section) -> float:
-        """A block's weights as they are multiplied, the scores of its attention, and what waits beside them."""
+        """Transient bytes of a block's backward with scores in memory: its weights, the scores, and pending
+        gradients."""
         weights = sum(param_elements(self.plan, p) for p in self.sharded.params if kind in p.param.sections)
         return weights * self.computed + self._scores(kind) + self._head_waits() + self._new_gradients()
 
     def _block(self, kind: Section) -> float:
-        """A block's weights as they are multiplied, the tensors that its backward reads, the kernel's own, and the
-        gradient of its largest matrix before that is summed."""
+        """Transient bytes of a block's backward with the kernel: its weights, the tensors that the backward reads,
+        those of the kernel, and the unreduced gradient of its largest matrix."""
         params = [param_elements(self.plan, p) for p in self.sharded.params if kind in p.param.sections]
         return sum(params) * self.computed + self._read_by_backward(kind) + self._of_kernel(kind) + max(params) * FP32
 
     def _read_by_backward(self, kind: Section) -> float:
-        """Tensors of a block as its ops read them: gathered ones whole. A norm is made again by what reads it."""
+        """Bytes of the tensors that a block's backward reads, gathered where an op gathers them. Norms are
+        recomputed."""
         readers = [(t, o) for o in self.sharded.ops[kind] for t in o.op.inputs]
         norms = {o.op.output: o for o in self.sharded.ops[kind] if o.op.kind == "norm"}
         total = 0.0
@@ -288,13 +290,14 @@ class Moments:
         return total
 
     def _rows_of_buffer(self, tensor: str) -> float:
-        """How many times the rows of an even choice `tensor` has: with experts and no capacity all that could come."""
+        """Factor on the rows of `tensor` over balanced routing: dropless experts need buffers for the most rows
+        possible."""
         routed = self._experts.ops and not self._experts.capacity and SLOTS in self.model.tensor[tensor].dims
         return self._experts.most_rows_ratio if routed else 1.0
 
     def _of_kernel(self, kind: Section) -> float:
-        """The kernel's result, heads before rows, its softmax's sums, each as wide as a vector of a TPU, and keys and
-        values of other ranks where they are gathered."""
+        """Bytes of the kernel's output [B, heads, S, D], its log-sum-exp (padded to a vector of `LANES`), and gathered
+        keys and values."""
         total = 0.0
         for o in self.sharded.ops[kind]:
             if o.op.kind == "attention":
@@ -305,12 +308,12 @@ class Moments:
         return total
 
     def _gathered(self, o: OpSharding, name: str) -> float:
-        """Bytes of a tensor that an op reads whole where it rests divided; 0 for one that it reads as it rests."""
+        """Bytes of the tensor `name` if the op `o` all-gathers it; 0 if the op reads it in its own layout."""
         rests, read = self.sharded.declared(name), o.needs(name, self.model.tensor[name].dims)
         return tensor_bytes(self.plan, name, read) if read != rests else 0.0
 
     def _head_input(self) -> float:
-        """Bytes of what the head multiplies, as it reads it."""
+        """Bytes of the input of the head's matmul, in the layout that it reads."""
         head = next(o for o in reversed(self.sharded.ops["last"]) if o.op.kind == "matmul")
         name = head.op.inputs[0]
         return tensor_bytes(self.plan, name, head.needs(name, self.model.tensor[name].dims))
@@ -320,7 +323,7 @@ class Moments:
         return sum(param_elements(self.plan, p) for p in self.sharded.params if self._of_head(p))
 
     def _scores(self, kind: Section) -> float:
-        """Bytes of the scores of a block; rows that stay divided meet the keys of one rank at a time in a ring."""
+        """Bytes of the scores of a block; a ring computes them against the keys of one rank at a time."""
         total = 0.0
         for o in self.sharded.ops[kind]:
             if o.op.kind == "attention" and not self._splash:
@@ -330,8 +333,8 @@ class Moments:
         return total
 
     def _logits(self) -> float:
-        """Bytes of one tensor like the logits, in the compute dtype: of a microbatch, or of a pipeline rank's share of
-        one."""
+        """Bytes of one tensor of the logits' size in the compute dtype: of a microbatch, or of a pipeline rank's share
+        of one."""
         loss = self.sharded.ops["last"][-1]
         dims = self.model.tensor[loss.op.inputs[0]].dims
         share = 1 / self.plan.pipeline if pipelined(self.plan) else 1
@@ -343,27 +346,28 @@ class Moments:
         return LOGITS * self._logits() + once + head / self.computed * FP32
 
     def _head_waits(self) -> float:
-        """A head's gradient of thin parts is summed after the loop over the layers: until then it is there, or the
-        logits' gradient that it is made of where that is smaller."""
+        """Bytes kept for the head's gradient during the layers' backward: if its shards are thin, it is reduced after
+        the loop, and until then it or the (smaller) logits' gradient stays live."""
         thin = {r.tensor for r in self._sums if all_reduce_thin_shards.NAME in r.realised_by}
         waiting = [g for p, g in self._summed_whole if "last" in p.param.sections and p.param.name in thin]
         return min(sum(waiting), self._logits())
 
     def _summed_before_head(self) -> float:
-        """Bytes of gradients of tables of tokens that are summed whole. With one microbatch, on tori of three dims,
-        they are ready before the head's gradient is made; with more, that is made while they wait."""
+        """Bytes of whole embedding gradients that are live with the head's. With one microbatch on a torus of three
+        dims they are ready before the head's gradient; with more, the head's is computed while they wait."""
         if self._waits_for_tokens or self.plan.microbatches > 1 or pipelined(self.plan):
             return 0.0
         return sum(whole for p, whole in self._summed_whole if "last" not in p.param.sections)
 
     @property
     def _waits_for_tokens(self) -> bool:
-        """True if the head's gradient is made before that of the tokens' table, and waits for it: on planes, by the
-        schedule of a ring's text on v5e."""
+        """True if the head's gradient is computed before that of the embedding and waits for it: on 2D tori, as in the
+        schedule of a ring on v5e."""
         return len(self.plan.cluster.shape) == 2
 
     def _whole_sums(self) -> float:
-        """The largest gradient that is summed whole, beside its sum: one after the other; and the head's that waits."""
+        """Bytes of the largest all-reduced gradient and its sum (they run one after another), and of the head's that
+        waits."""
         named = {p.param.name for p, _ in self._summed_whole}
         waits = 0.0
         if self._waits_for_tokens and self.plan.microbatches == 1 and len(named) > 1:
@@ -373,7 +377,8 @@ class Moments:
 
     @cached_property
     def _summed_whole(self) -> tuple[tuple[ParamSharding, float], ...]:
-        """Tables outside the blocks whose gradient XLA sums whole, though it rests divided; its bytes in fp32."""
+        """Parameters outside the blocks whose gradient XLA all-reduces whole although it is stored sharded, with its
+        bytes in fp32."""
         scattered = {r.tensor for r in self._sums if r.op == "reduce_scatter"}
         whole = {r.tensor for r in self._sums if r.op == "all_reduce"} - scattered
         return tuple(

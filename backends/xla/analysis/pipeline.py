@@ -1,4 +1,4 @@
-"""The pipeline of this target: ticks that every rank runs alike, with stacks of layers divided over the ranks."""
+"""The pipeline of the XLA target: all ranks run the same ticks (SPMD), with stacks of layers sharded over the ranks."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ from planc.pipeline.lockstep import Lockstep
 FORWARDS_FIRST = ("gpipe", "circular", "looped_bfs")
 """Schedules that run all forwards before the first backward."""
 SCHEDULES = (*FORWARDS_FIRST, "1f1b", "interleaved_1f1b")
-"""Schedules whose forwards pass the ranks in order, and whose backwards are whole."""
+"""Schedules whose forwards visit the ranks in order and whose backward is not split into dgrad and wgrad."""
 
 
 def pipelined(plan: Plan) -> bool:
-    """True if the layers of `plan` lie on more than one rank."""
+    """True if the layers of `plan` are split over more than one rank."""
     return plan.split is not None and plan.pipeline > 1
 
 
 def chunks(plan: Plan) -> int:
-    """Number of separate stages on a rank of `plan`; 1 without a pipeline."""
+    """Return the number of stages per rank of `plan` (virtual stages); 1 without a pipeline."""
     return plan.split.chunks if plan.split is not None and pipelined(plan) else 1
 
 
 def lockstep(plan: Plan) -> Lockstep:
-    """The ticks of the pipeline of `plan`.
+    """Return the ticks of the pipeline of `plan`.
 
-    Rounds are those of the schedule: all microbatches pass a stage of the rank before its next one, or as many as there
-    are ranks, and a few more where these do not divide the microbatches (`planc.pipeline.schedule.Shape.round`).
+    The schedule sets the rounds: a stage runs all microbatches, or about as many as there are ranks, before the rank's
+    next stage; rounds are longer where the ranks do not divide the microbatches
+    (`planc.pipeline.schedule.Shape.round`).
     """
     assert plan.split is not None
     first = plan.split.schedule in FORWARDS_FIRST
@@ -37,8 +38,8 @@ def lockstep(plan: Plan) -> Lockstep:
 
 
 def stack_axes(plan: Plan) -> tuple[tuple[str, ...], ...]:
-    """The axes that divide the leading dims of the layers' parameters in a program of `plan`: [layers], or [chunks,
-    layers of a chunk on all ranks]."""
+    """Return the axes that shard the leading dims of the layers' parameters in the program of `plan`: [layers], or
+    [chunks, layers of a chunk on all ranks]."""
     if not pipelined(plan):
         return ()
     assert plan.split is not None
@@ -46,23 +47,24 @@ def stack_axes(plan: Plan) -> tuple[tuple[str, ...], ...]:
 
 
 def layers_of_a_stage(plan: Plan) -> int:
-    """Number of layers of the longest stage of `plan`; all without a pipeline."""
+    """Return the number of layers of the longest stage of `plan`; all layers without a pipeline."""
     return max(end - begin for begin, end in plan.stages) if pipelined(plan) else plan.model.layers
 
 
 def uneven(plan: Plan) -> bool:
-    """True if the stages of `plan` are of unequal length."""
+    """True if the stages of `plan` have unequal numbers of layers."""
     return pipelined(plan) and len({end - begin for begin, end in plan.stages}) > 1
 
 
 def stage_layers(plan: Plan) -> tuple[int, ...] | tuple[tuple[int, ...], ...]:
-    """Layers of each rank's stage of `plan`; with several chunks a rank, a tuple by rank for each chunk."""
+    """Return the number of layers of each rank's stage of `plan`; with several chunks, one tuple (by rank) per
+    chunk."""
     lengths = tuple(end - begin for begin, end in plan.stages)
     ranks, parts = plan.pipeline, chunks(plan)
     return lengths if parts == 1 else tuple(lengths[c * ranks : (c + 1) * ranks] for c in range(parts))
 
 
 def shards_of_rows(sharded: Sharded) -> int:
-    """Number of parts that a sequence has between the blocks of `sharded`: the ranks that divide its rows."""
+    """Return the number of sequence shards between the blocks of `sharded`."""
     layout = sharded.declared(sharded.model.block_output)
     return sharded.plan.mesh.size(*sharded.plan.mesh.in_order(layout.get("sequence", ())))

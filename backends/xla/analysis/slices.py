@@ -1,6 +1,6 @@
-"""Slices of TPUs, joined by the data-centre network: the axes of the emitted mesh that lie across them.
+"""TPU slices joined by the data-centre network (DCN): which axes of the emitted mesh span them.
 
-Ranks count from slice to slice, so that the outermost axes do: all of an axis, or its outer part.
+Ranks are numbered slice by slice, so the outermost axes span slices: all of an axis, or its outer factor.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from planc.ir.plan import Plan
 
 
 def ranks_over_slices(plan: Plan) -> dict[str, int]:
-    """The number of ranks that each axis of the mesh emitted for `plan` has on different slices, where it is more than
-    one; {} for one slice, and where the axes do not meet at the end of a slice."""
+    """Return the number of slices that each axis of the mesh emitted for `plan` spans, if more than one; {} for a
+    single slice, and if the axes do not align with the slice boundary."""
     cluster = plan.cluster
     if not cluster.has_tpus or cluster.count == 1:
         return {}
@@ -25,12 +25,12 @@ def ranks_over_slices(plan: Plan) -> dict[str, int]:
 
 
 def across(plan: Plan, axes: tuple[str, ...]) -> tuple[str, ...]:
-    """Those of `axes` of `plan` whose ranks all lie on different slices."""
+    """Return those of `axes` of `plan` whose ranks are all on different slices."""
     slices = ranks_over_slices(plan)
     return tuple(a for a in axes if slices and set(parts(plan, (a,))) <= set(slices))
 
 
 def whole_axes(plan: Plan) -> bool:
-    """True if the axes of `plan` across slices have all of their ranks on different ones."""
+    """True if every axis of `plan` that spans slices has all of its ranks on different ones."""
     across = ranks_over_slices(plan)
     return all(across.get(a.name, a.size) == a.size for a in atoms(plan))

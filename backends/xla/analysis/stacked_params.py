@@ -1,4 +1,4 @@
-"""Stacked parameters: the layers that each one covers, all or those of its kind of block, and where they lie."""
+"""Stacked parameters: the layers in each stack (all, or those of one kind of block) and their order."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from planc.ir.plan import Plan
 
 @dataclass(frozen=True)
 class StackedDims:
-    """The leading dims of the array of all layers of a parameter, and the layer at each of their places in row-major
-    order; None where a pipeline's stage is filled up."""
+    """The leading dims of a stacked parameter, and the layer at each index in row-major order; None marks padding of a
+    pipeline stage."""
 
     dims: tuple[int, ...]
     layers: tuple[int | None, ...]
 
     @property
     def places(self) -> Iterator[tuple[int, int]]:
-        """The place and the number of each layer, in the order of the layers."""
+        """Yield (index in the stack, layer number), by layer."""
         yield from ((place, layer) for place, layer in enumerate(self.layers) if layer is not None)
 
 
 Stacks = Mapping[str, StackedDims]
-"""The stack of each parameter of blocks, by its name."""
+"""The stack of each block parameter, by name."""
 
 
 def undivided(model: Model) -> Stacks:
-    """The stacks of `model` without a pipeline: the layers one after the other."""
+    """Return the stacks of `model` without a pipeline: layers in order."""
     found = {p.name: numbers(model, p) for p in model.params if stacked(model, p)}
     return {name: StackedDims((len(layers),), layers) for name, layers in found.items()}
 
 
 def stacks_of(plan: Plan) -> Stacks:
-    """The stacks of a program of `plan`.
+    """Return the stacks of the program of `plan`.
 
-    In a pipeline [layers], or [chunks, layers of one chunk on all ranks], in the layers' order: the last dim is divided
-    over the ranks, so that each has the layers of its stages. Stages that have fewer are filled up at their ends.
+    In a pipeline they are [layers], or [chunks, layers of one chunk on all ranks], in layer order. The last dim is
+    sharded over the ranks, so each rank holds the layers of its stages. Shorter stages are padded at their end.
     """
     model = plan.model
     if not pipelined(plan):
@@ -47,7 +47,7 @@ def stacks_of(plan: Plan) -> Stacks:
 
 
 def _by_stages(plan: Plan, having: set[int]) -> StackedDims:
-    """The stack of a parameter that the layers `having` have."""
+    """Return the stack of a parameter that only the layers `having` have."""
     stages = [[n for n in range(begin, end) if n in having] for begin, end in plan.stages]
     most = max(map(len, stages))
     layers = tuple(n for held in stages for n in (*held, *[None] * (most - len(held))))
@@ -56,18 +56,18 @@ def _by_stages(plan: Plan, having: set[int]) -> StackedDims:
 
 
 def stacked(model: Model, param: Param) -> bool:
-    """True when `param` belongs to the repeated blocks of `model`: an array [layers that have it, ...]."""
+    """True if `param` belongs to the repeated blocks of `model` and is stored as [layers that have it, ...]."""
     return param.section in model.blocks
 
 
 def numbers(model: Model, param: Param) -> tuple[int, ...]:
-    """The indices of the layers in the stack of `param`, in order."""
+    """Return the indices of the layers in the stack of `param`, in order."""
     return tuple(n for n, kind in enumerate(model.kinds) if kind in param.sections)
 
 
 def runs(model: Model) -> Iterator[tuple[Section, dict[str, slice | None]]]:
-    """Neighbouring layers of one kind of `model`: the kind, and for each parameter its part of the stack, or None for
-    all."""
+    """Yield each run of consecutive layers of one kind of `model`: the kind, and the slice of each parameter's stack,
+    None for the whole stack."""
     begin = 0
     for kind, layers in ((run.section, run.layers) for run in model.runs) if model.runs else [("block", model.layers)]:
         yield kind, {p.name: _layer_slice(model, p, begin, layers) for p in model.params if kind in p.sections}

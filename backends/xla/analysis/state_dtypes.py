@@ -1,4 +1,4 @@
-"""Dtypes of state between uses. A step widens what it reads, computes in fp32 and rounds what it keeps."""
+"""Dtypes of stored state. A step casts it to fp32, computes, and rounds the result."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ JAX_DTYPE = {"fp32": "jnp.float32", "bf16": "jnp.bfloat16"}
 
 
 def narrow_state(plan: Plan) -> bool:
-    """True if some noun of `plan` is kept in another dtype than fp32."""
+    """True if some noun of `plan` is stored in a dtype other than fp32."""
     return any(plan.store_dtype(noun) != "fp32" for noun in NOUNS)
 
 
 def number_bytes(plan: Plan, noun: Noun) -> int:
-    """Bytes of one number of a `noun` between uses."""
+    """Return the bytes of one stored element of `noun`."""
     return DTYPE_BYTES[plan.store_dtype(noun)]

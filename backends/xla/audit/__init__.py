@@ -1,1 +1,1 @@
-"""The audit of the xla target: what the compiler made of an emitted program, beside what its plan predicts."""
+"""The audit of the XLA target: compares the compiled program with the predictions of its plan."""

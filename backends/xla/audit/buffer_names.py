@@ -1,8 +1,8 @@
-"""Names of a compiled program's buffers in the plan's words: parameters, gradients, activations; and their sentences.
+"""Names the buffers of a compiled program after the plan's parameters, gradients and activations, with their sentences.
 
-The compiler's text names operations, not tensors. A buffer is taken for what has its sizes on a device, in its dtype:
-sizes of one do not count, neighbours may be joined, and layers may be stacked. Several tensors of the same sizes are
-all named; one that has none is not.
+The compiled text names operations, not tensors, so a buffer is matched by dtype and per-device sizes: dims of size 1
+are ignored, adjacent dims may be merged, and layers may be stacked. All tensors of these sizes are listed; a buffer
+without a match gets no name.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from planc.ir.sharding import Layout, OpSharding, ParamSharding, Sharded
 from planc.sharding.local import local_length
 
 SHOWN = 10
-"""Buffers that an audit names."""
+"""Number of buffers that an audit lists."""
 _STATE = re.compile(r"state\['(params|optimizer)'\].*?(?:\.(\w+))?\['([^']+)'\]$")
 _NAMES = 3
-"""Tensors of the same sizes that are named; the others are counted."""
+"""Number of tensors of the same sizes that are named; the others are counted."""
 
 Sizes = tuple[int, ...]
 
 
 class BufferNames:
-    """The tensors of a plan by their sizes on a device."""
+    """Maps dtypes and per-device sizes to the tensors of a plan."""
 
     def __init__(self, sharded: Sharded) -> None:
         self.sharded, self.plan, self.model = sharded, sharded.plan, sharded.model
         self._axes = {a.name: a.size for a in atoms(sharded.plan)}
         self._known: dict[tuple[str, Sizes], dict[str, str]] = {}
-        """Names, and the sentence of each, of what has a dtype and sizes."""
+        """Tensor names with their sentence, by (dtype, sizes)."""
         for p in sharded.params:
             self._add_param(p)
         for t in self.model.tensors:
@@ -50,7 +50,7 @@ class BufferNames:
             self._add_scores(o)
 
     def named(self, buffer: Buffer) -> LiveBuffer:
-        """A buffer with its tensor and its sentence."""
+        """Return a buffer with its tensor and its sentence."""
         dtype = DTYPES.get(buffer.shape.dtype, buffer.shape.dtype)
         found = self._of_state(buffer.source) if buffer.argument else {}
         found = found or self._known.get((dtype, _sizes(buffer.shape.dims)), {})
@@ -66,7 +66,7 @@ class BufferNames:
         )
 
     def _of_state(self, source: str) -> dict[str, str]:
-        """An argument: its name in the state."""
+        """The name in the train state of an argument buffer."""
         state = _STATE.search(source)
         if state is None:
             return {}
@@ -102,7 +102,7 @@ class BufferNames:
                     self._add(self.plan.precision.compute, of_all, f"{name} of all layers", self._saved_by())
 
     def _add_scores(self, o: OpSharding) -> None:
-        """Scores of attention without a kernel, queries by the heads of keys that they share."""
+        """Add the scores of attention without a kernel, [B, key heads, queries per key head, rows, keys]."""
         rows = {d: ceil(local_length(self.plan, d, o.layout.get(d, ()))) for d in ("batch", "sequence", "heads")}
         heads = self.model.sizes["heads"]
         keys = ceil(local_length(self.plan, "sequence", o.layout.get("sequence", ()) if o.ring else ()))
@@ -127,13 +127,13 @@ class BufferNames:
         return _sentence(cause) if cause else ""
 
     def _divided_by(self, dims: tuple[str, ...]) -> str:
-        """The sentences that divide `dims`; the batch's where none does."""
+        """The sentences that shard `dims`; the batch's if none does."""
         found = [_sentence(s.cause) for s in self.plan.shards if s.dim in dims]
         return "; ".join(dict.fromkeys(found)) or _sentence(self.plan.batch.cause)
 
 
 def largest(sharded: Sharded, buffers: tuple[Buffer, ...]) -> tuple[LiveBuffer, ...]:
-    """The SHOWN largest of `buffers`, those of the compiled program of `sharded`, with their names."""
+    """Return the SHOWN largest of `buffers` of the compiled program of `sharded`, with their names."""
     names = BufferNames(sharded)
     return tuple(names.named(b) for b in sorted(buffers, key=lambda b: -b.bytes)[:SHOWN])
 
@@ -147,7 +147,7 @@ def _sizes(dims: Sizes) -> Sizes:
 
 
 def _joined(sizes: Sizes) -> Iterator[Sizes]:
-    """The sizes, and those with neighbours joined, but not all into one."""
+    """Yield the sizes, and those with adjacent dims merged, but not all into one."""
     inner = range(1, len(sizes))
     for count in range(1, len(sizes)):
         for cuts in combinations(inner, count):

@@ -1,4 +1,4 @@
-"""Asking the compiler: one child process a program, with a time limit, and its answers cached by content."""
+"""Compiles a program in a child process with a time limit, and caches the compiler's answer by content."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ from planc.ir.plan import Plan
 TIMEOUT_S = 900.0
 GIB = 2.0**30
 SHOWN = 400
-"""Characters of an answer that nobody expected."""
+"""Characters of an unexpected answer that a message quotes."""
 _WANTED = re.compile(r"\(([\d.]+)([KMGT]?)\)? *exceeds|Used ([\d.]+)([KMGT]?) of|requires ([\d.]+)([KMGT]?)")
 _UNITS = {"": 1.0, "K": 2.0**10, "M": 2.0**20, "G": 2.0**30, "T": 2.0**40}
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompilerAnswer:
-    """The compiler's answer. A program that does not fit has a message instead of a text."""
+    """The compiler's answer. A program that does not fit in memory has a message (`refused`) and no HLO."""
 
     topology: str
-    """Empty: virtual CPU devices."""
+    """"" for virtual CPU devices."""
     on_torus: bool | None
-    """True if the mesh lies along the torus' links; None on virtual devices."""
+    """True if the mesh follows the links of the torus; None on virtual devices."""
     options: dict[str, str]
     versions: dict[str, str]
     compile_s: float
     peak_bytes: int | None
-    """The compiler's `peak_memory_in_bytes` less the arguments that rest on the host, which it counts too; or what it
-    says it would need."""
+    """The compiler's `peak_memory_in_bytes` without the arguments in host memory, which it includes; or the bytes that
+    a refused program would need."""
     host_bytes: int = 0
-    """Bytes on the host: arguments, and what the program keeps there meanwhile."""
+    """Bytes in host memory: arguments and temporaries."""
     refused: str = ""
     hlo: str = ""
 
 
 def compiled(plan: Plan, topology: str, timeout_s: float = TIMEOUT_S) -> CompilerAnswer:
-    """Compile the step of `plan` for a `topology` of TPUs such as `v5p:4x4x4`; "" for virtual CPU devices.
+    """Compile the step of `plan` for a TPU `topology` such as `v5p:4x4x4`; "" for virtual CPU devices.
 
-    Raises PlanError: no compiler, no answer within `timeout_s` seconds, an error.
+    Raises PlanError if there is no compiler, no answer within `timeout_s` seconds, or a compile error.
     """
     if topology and find_spec("libtpu") is None:
         message = f"an audit on {topology} asks libtpu, the compiler of TPUs, which is not installed"
@@ -67,7 +67,7 @@ def compiled(plan: Plan, topology: str, timeout_s: float = TIMEOUT_S) -> Compile
 
 
 def _run_worker(plan: Plan, topology: str, folder: Path, timeout_s: float) -> None:
-    """The worker, ended with all it started when its time is up."""
+    """Run the worker; kill it and its children after `timeout_s` seconds."""
     where = topology or "virtual CPU devices"
     with (folder / "said").open("w+") as note:
         child = subprocess.Popen(
@@ -97,7 +97,7 @@ def _command(folder: Path) -> list[str]:
 
 
 def _failed(plan: Plan, where: str, note: str) -> Diagnostic:
-    """The last line of a traceback says what the compiler did not like."""
+    """The diagnostic of a failed compile, with the last line of the traceback."""
     last = next((line for line in reversed(note.splitlines()) if line.strip()), "it said nothing")
     code = "E0902" if "topology" in last.lower() else "E0904"
     return Diagnostic(code, f"the compiler failed on {where}: {last[:SHOWN]}", plan.cluster.cause.span)
@@ -121,7 +121,7 @@ def _answer(topology: str, path: Path) -> CompilerAnswer:
 
 
 def needed_bytes(message: str) -> int | None:
-    """Bytes that `message`, a RESOURCE_EXHAUSTED, says the program needs; None where it names no size."""
+    """Return the bytes that a RESOURCE_EXHAUSTED `message` says the program needs; None if it has no size."""
     found = _WANTED.search(message)
     if found is None:
         return None

@@ -1,6 +1,6 @@
-"""Devices of a collective, and the mesh axes that they span.
+"""Device groups of a collective, and the mesh axes that they span.
 
-Ids are partition numbers: positions in the logical mesh, row by row, whatever device is there.
+Ids are partition numbers: row-major positions in the logical mesh, independent of the physical device.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ _PART = re.compile(r"'?(\w+)'?(?::\((\d+)\)(\d+))?")
 
 
 def groups(attributes: str, devices: int) -> Ids:
-    """The groups of a collective on `devices` devices from its HLO `attributes`; of a permute its pairs.
+    """Return the device groups of a collective on `devices` devices from its HLO `attributes`; for a permute, its
+    pairs.
 
-    Raises HloError for a form that is not known.
+    Raises HloError for an unknown form.
     """
     for form, read in ((_MESH, _of_mesh), (_IOTA, _of_iota), (_LISTED, _of_list), (_PAIRS, _of_pairs)):
         found = form.search(attributes)
@@ -41,7 +42,8 @@ def groups(attributes: str, devices: int) -> Ids:
 
 
 def axes_of(ids: Ids, mesh: dict[str, int]) -> tuple[tuple[str, ...], bool]:
-    """The axes of `mesh` along which members of one group differ, outermost first, and whether a group is all of them.
+    """Return the axes of `mesh` over which the members of a group differ, outermost first, and whether a group is all
+    of them.
 
     `ids` are device numbers, [groups, members].
     """
@@ -52,7 +54,7 @@ def axes_of(ids: Ids, mesh: dict[str, int]) -> tuple[tuple[str, ...], bool]:
 
 
 def _of_mesh(found: re.Match[str], _: int) -> Ids:
-    """`mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'a'}`: a mesh of its own, and the axes that are joined."""
+    """Read `mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'a'}`: a mesh of its own, and the axes of a group."""
     axes = [(name, int(size)) for name, size in _AXIS.findall(found[1])]
     sizes, names = [size for _, size in axes], [name for name, _ in axes]
     if len(axes) != found[1].count("="):
@@ -79,7 +81,7 @@ def _of_mesh(found: re.Match[str], _: int) -> Ids:
 
 
 def _transposed(text: str | None, count: int) -> Ids:
-    """`[4,2]T(1,0)`: the numbers from 0 in that shape, transposed."""
+    """Read `[4,2]T(1,0)`: the numbers from 0 in that shape, transposed."""
     if text is None:
         return np.arange(count)
     shape, _, order = text.partition("T")
@@ -88,14 +90,14 @@ def _transposed(text: str | None, count: int) -> Ids:
 
 
 def _of_iota(found: re.Match[str], _: int) -> Ids:
-    """`[4,16]<=[16,4]T(1,0)`."""
+    """Read `[4,16]<=[16,4]T(1,0)`."""
     given = _numbers(found[2])
     ids = np.arange(prod(given)).reshape(given)
     return (ids.transpose(_numbers(found[3])) if found[3] else ids).reshape(_numbers(found[1]))
 
 
 def _of_list(found: re.Match[str], devices: int) -> Ids:
-    """`{{0,1},{2,3}}`; empty: all devices."""
+    """Read `{{0,1},{2,3}}`; empty: all devices."""
     listed = [_numbers(group) for group in re.findall(r"\{([\d,]*)\}", found[1])]
     if len({len(group) for group in listed}) > 1:
         raise HloError(f"groups of different sizes: {found[0][:120]}")
@@ -103,7 +105,7 @@ def _of_list(found: re.Match[str], devices: int) -> Ids:
 
 
 def _of_pairs(found: re.Match[str], _: int) -> Ids:
-    """`{{0,1},{1,2}}`, without what stays where it is."""
+    """Read `{{0,1},{1,2}}`, without pairs of a device with itself."""
     pairs: Any = [_numbers(pair) for pair in re.findall(r"\{(\d+,\d+)\}", found[1])]
     return np.array([p for p in pairs if p[0] != p[1]] or pairs, dtype=np.int64).reshape(-1, 2)
 

@@ -1,4 +1,4 @@
-"""Reading XLA's HLO text: computations, instructions, shapes. What it does not know it refuses, with the line.
+"""Parses XLA's HLO text: computations, instructions, shapes. Raises HloError, with the line, for unknown text.
 
 The grammar is that of `HloModule::ToString` (openxla.org, "HLO text"), as jax 0.10 and libtpu 0.0.42 write it.
 """
@@ -39,9 +39,9 @@ _OPCODE = re.compile(r"([a-z][\w\-]*)\(")
 _SHAPE = re.compile(r"\b([a-z]\w*)\[([\d,<=]*)\](?:\{([\d,]*)(?::T\(([\d,]+)\))?[^{}]*?(?:S\((\d+)\))?\})?")
 _OPERAND = re.compile(r"%([\w.\-]+)")
 _TABLES = ("HloModule", "FileNames", "FunctionNames", "FileLocations", "StackFrames")
-"""Parts of the text before the computations: a heading, and tables of source places."""
+"""Sections of the text before the computations: the header, and tables of source locations."""
 HOST = 5
-"""The number of the host's memory in layouts: `S(5)`."""
+"""Memory space of the host in layouts: `S(5)`."""
 _SOURCE = re.compile(r'op_name="([^"]*)"')
 _ALIAS = re.compile(r"\{(\d*)\}: \(\d+, \{[\d,]*\}, \w+-alias\)")
 _METADATA = "kernel_metadata={"
@@ -49,19 +49,19 @@ _ENTRY_OF_TABLE = re.compile(r"\d+ ")
 
 
 class HloError(Exception):
-    """HLO text that cannot be read as it is understood here: nothing about the program may be claimed."""
+    """HLO text of unknown form: no claim about the program can be made."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """One array: `bf16[2,1024]`."""
+    """One array type: `bf16[2,1024]`."""
 
     dtype: str
     dims: tuple[int, ...]
     space: int = 0
-    """The memory that it lies in: 0 a device's, HOST its host's, others those beside the cores."""
+    """Memory space: 0 is HBM, HOST is host memory, others are on-chip."""
     tiled_dims: tuple[int, ...] = field(default=(), compare=False)
-    """Sizes of the dims in memory, outermost first, filled up to whole tiles; () where no layout is written."""
+    """Sizes of the dims in memory, outermost first, padded to whole tiles; () if the text has no layout."""
 
     @property
     def bytes(self) -> int:
@@ -69,13 +69,13 @@ class Shape:
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes in memory, with what fills up tiles."""
+        """Bytes in memory, tile padding included."""
         return prod(self.tiled_dims or self.dims) * BITS[self.dtype] // 8
 
 
 @dataclass(frozen=True)
 class Instruction:
-    """`%name = type opcode(operands), attributes`."""
+    """One instruction: `%name = type opcode(operands), attributes`."""
 
     name: str
     opcode: str
@@ -83,22 +83,22 @@ class Instruction:
     """Shapes of the result; a tuple is flattened."""
     operands: tuple[str, ...]
     argument: str
-    """Text between the parentheses: a constant's value, a parameter's number."""
+    """Text between the parentheses: the value of a constant, the number of a parameter."""
     attributes: str
 
     def named(self, attribute: str) -> tuple[str, ...]:
-        """The computations that `attribute` names: `body=%a`, `branch_computations={%a, %b}`."""
+        """Return the computations that `attribute` names: `body=%a`, `branch_computations={%a, %b}`."""
         found = re.search(rf"\b{attribute}=(\{{[^}}]*\}}|%[\w.\-]+)", self.attributes)
         return tuple(_OPERAND.findall(found[1])) if found else ()
 
     @property
     def source(self) -> str:
-        """The program's name of the operation that it belongs to; "" where the compiler gives none."""
+        """The `op_name` of the instruction; "" if the compiler writes none."""
         found = _SOURCE.search(self.attributes)
         return found[1].replace("\\'", "'") if found else ""
 
     def number(self, attribute: str) -> int:
-        """The integer that `attribute` has: 3 for `index=3`. Raises HloError when it is not there."""
+        """Return the integer value of `attribute`: 3 for `index=3`. Raises HloError if it is missing."""
         found = re.search(rf"\b{attribute}=(-?\d+)", self.attributes)
         if found is None:
             raise HloError(f"%{self.name}: no {attribute} in `{self.opcode}`")
@@ -133,12 +133,12 @@ class Computation:
 
 @dataclass(frozen=True)
 class Module:
-    """A whole program; `entry` is where it starts."""
+    """A whole program; `entry` is the name of its entry computation."""
 
     computations: dict[str, Computation]
     entry: str
     replaced: frozenset[int] = frozenset()
-    """The numbers of the results that lie where arguments lay."""
+    """Indices of the results that alias arguments."""
 
     def __getitem__(self, name: str) -> Computation:
         found = self.computations.get(name)
@@ -148,7 +148,7 @@ class Module:
 
 
 def parse(text: str) -> Module:
-    """The module in `text`, an HLO dump. Raises HloError for a line of no known form."""
+    """Return the module in `text`, an HLO dump. Raises HloError for a line of unknown form."""
     computations: dict[str, Computation] = {}
     entry, current, replaced = "", None, frozenset[int]()
     for number, line in _lines(text):
@@ -173,12 +173,12 @@ def parse(text: str) -> Module:
 
 
 def _replaced(heading: str) -> frozenset[int]:
-    """The numbers of the results in `heading` that have an argument's place; the one result has number 0."""
+    """Indices of the results in `heading` that alias an argument; a single result has index 0."""
     return frozenset(int(number or 0) for number in _ALIAS.findall(heading))
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """Numbered lines; the metadata of a Pallas kernel, which has lines of its own, follows its instruction."""
+    """Yield (line number, line); the metadata of a Pallas kernel spans lines and is appended to its instruction."""
     begun: tuple[int, str] | None = None
     for number, line in enumerate(text.splitlines(), start=1):
         first, whole = (begun[0], begun[1] + line) if begun else (number, line)
@@ -221,7 +221,7 @@ def _instruction(name: str, text: str) -> Instruction:
 
 
 def shapes_of(text: str) -> tuple[Shape, ...]:
-    """The arrays of the type in `text`. Raises HloError for an element type that is not known."""
+    """Return the arrays of the type in `text`. Raises HloError for an unknown element type."""
     found = []
     for dtype, dims, order, tile, space in _SHAPE.findall(text):
         if dtype not in BITS:
@@ -236,8 +236,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def _tiled(sizes: tuple[int, ...], order: tuple[int, ...], tile: tuple[int, ...]) -> tuple[int, ...]:
-    """The `sizes` from the outermost dim in memory, the last of them filled up to the `tile`; `order` begins with the
-    innermost."""
+    """The `sizes`, outermost dim in memory first, the last of them padded to the `tile`; `order` is minor to major."""
     if len(order) != len(sizes) or not order or len(tile) > len(sizes):
         return ()
     laid = [sizes[i] for i in reversed(order)]
@@ -247,7 +246,7 @@ def _tiled(sizes: tuple[int, ...], order: tuple[int, ...], tile: tuple[int, ...]
 
 
 def _closing_parenthesis(text: str, start: int = 0) -> int:
-    """The place of the parenthesis that closes the one at `start`; quoted text does not count."""
+    """Index of the parenthesis that closes the one at `start`; quoted text is skipped."""
     depth, quoted = 0, False
     for place in range(start, len(text)):
         character = text[place]

@@ -1,4 +1,5 @@
-"""The collectives that a compiled program runs, by operation, mesh axes and dtype, each as often as its loops say."""
+"""Counts the collectives that a compiled program runs, by operation, mesh axes and dtype, times the trip counts of
+loops."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ from planc.backends.xla.audit.hlo import HOST, Computation, HloError, Instructio
 from planc.backends.xla.audit.trip_count import WhileLoop
 
 RAGGED = "ragged-all-to-all"
-"""Rows from a buffer into another, as many as numbers say that are known when it runs. One of the buffers has a place
-for every row that may come; the other is full."""
+"""The op with row counts known only at run time. One of its buffers has room for the most rows possible; the other is
+full."""
 OPS = {
     "all-gather": "all_gather",
     "all-reduce": "all_reduce",
@@ -25,22 +26,22 @@ OPS = {
     "collective-permute": "send_recv",
 }
 FUSED_SCATTER = "all-reduce-scatter"
-"""The TPU compiler's name for a fusion of an all-reduce and a slice that runs as one reduce-scatter."""
+"""The TPU compiler's name for a fusion of all-reduce and slice that runs as one reduce-scatter."""
 BETWEEN_SLICES = {
     "ALL_REDUCE": "all_reduce",
     "ALL_GATHER": "all_gather",
     "REDUCE_SCATTER": "reduce_scatter",
     "ALL_TO_ALL": "all_to_all",
 }
-"""Collectives that the runtime of several slices makes of what hosts hand it, by the name in a `send`'s attributes. The
-device receives the result by a `recv`, which is not counted again."""
+"""Collectives between slices, which the multi-slice runtime executes on data that the device hands to the host, by
+their name in the attributes of a `send`. The device receives the result by a `recv`, which is not counted again."""
 DTYPES = {"f32": "fp32", "bf16": "bf16", "f16": "fp16", "s32": "int32", "u32": "int32", "s64": "int64", "s8": "int8"}
 DTYPES |= dict.fromkeys(("f8e4m3fn", "f8e5m2"), "float8")
 NOT_CALLED = frozenset(
     {"all-reduce", "all-reduce-start", "reduce-scatter", "reduce", "reduce-window", "scatter", "sort", "map"}
     | {"select-and-scatter", "async-done", "async-update", "reduce-scatter-start"}
 )
-"""Attributes that name a computation applied to single elements, or one already named by its start."""
+"""Opcodes whose computation applies to single elements, or was already counted at its start."""
 
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 NO_ESTIMATE = 2**63 - 1
@@ -54,12 +55,12 @@ _CALLS = ("calls", "to_apply", "called_computations", "async_execution_thread_co
 
 @dataclass(frozen=True)
 class FoundCollective:
-    """One collective of the program. Bytes are of one call on one device; `count` its calls in a step."""
+    """One collective of the program. Bytes are per call and device; `count` is the number of calls in a step."""
 
     op: str
     axes: tuple[str, ...]
     exact: bool
-    """True if its groups are whole axes of the mesh."""
+    """True if its groups are whole mesh axes."""
     dtype: str
     group_size: int
     payload_bytes: int
@@ -67,23 +68,23 @@ class FoundCollective:
     count: int
     shapes: tuple[Shape, ...]
     source: str
-    """The program's name of the operation it belongs to."""
+    """The `op_name` of the instruction."""
     senders: float = 1.0
-    """For a permute, the share of devices that send: those at an end may have no receiver."""
+    """Fraction of the devices that send in a permute: the last of a chain may have no receiver."""
     asynchronous: bool = False
-    """True if the program goes on until it needs the result."""
+    """True if the program continues until it needs the result."""
     cycles_meanwhile: int = 0
-    """The compiler's estimate of what one device computes between the start of one call and its end; 0 for one that
-    fusions carry on or that ends in another computation, whose text does not tell."""
+    """The compiler's estimate of the cycles between start and done of one call; 0 if a chain of fusions runs it or its
+    done is in another computation."""
 
     @property
     def axis(self) -> str:
-        """The axes' names joined by `+`, marked where a group is a part of them."""
+        """Axis names joined by `+`, marked if a group is only a part of them."""
         return "+".join(self.axes) + ("" if self.exact else " in part")
 
     @property
     def wire_bytes(self) -> float:
-        """Bytes that one device sends in a step, on average, with ring algorithms: as `planc.ir.collective` counts."""
+        """Bytes that one device sends in a step, on average, with ring algorithms, as `planc.ir.collective` counts."""
         n = self.group_size
         if self.op == "send_recv":
             return self.payload_bytes * self.count * self.senders
@@ -97,21 +98,21 @@ _TRANSFERS = ("copy-start", "copy", "dynamic-slice-start", "dynamic-update-slice
 
 @dataclass(frozen=True)
 class HostMove:
-    """One transfer between a device and its host's memory. Bytes are of one call on one device; `count` its calls in a
-    step."""
+    """One transfer between a device and its host's memory. Bytes are per call and device; `count` is the number of
+    calls in a step."""
 
     direction: Direction
     payload_bytes: int
     count: int
     asynchronous: bool
-    """True if the program goes on until it needs what is moved."""
+    """True if the program continues until it needs the data."""
     source: str
-    """The program's name of the operation it belongs to."""
+    """The `op_name` of the instruction."""
 
 
 def _host_move(computation: Computation, i: Instruction, times: int) -> HostMove | None:
-    """The transfer that an instruction begins; None for one inside a memory. A slice is moved alone: of one that is
-    read the result, of one that is written the second operand."""
+    """Return the host transfer that an instruction starts; None if it stays within one memory. A dynamic slice
+    transfers only the slice: its result when reading, its second operand when updating."""
     if i.opcode not in _TRANSFERS:
         return None
     written = i.opcode.startswith("dynamic-update")
@@ -131,15 +132,15 @@ def _host_move(computation: Computation, i: Instruction, times: int) -> HostMove
 
 
 def _cycles(i: Instruction) -> int:
-    """The compiler's estimate of one instruction; 0 where there is none."""
+    """The compiler's cycle estimate of one instruction; 0 if there is none."""
     found = _CYCLES.search(i.attributes)
     cycles = int(found[1]) if found else 0
     return 0 if cycles == NO_ESTIMATE else cycles
 
 
 def _cycles_until_done(computation: Computation, start: Instruction) -> int:
-    """The compiler's estimate of what stands between a `start` and its end, without loops' bodies; 0 where the end
-    stands in another computation."""
+    """The compiler's cycle estimate between `start` and its done, without loop bodies; 0 if the done is in another
+    computation."""
     begun, cycles = False, 0
     for i in computation.instructions.values():
         if begun and start.name in i.operands and i.opcode.endswith("-done"):
@@ -151,7 +152,7 @@ def _cycles_until_done(computation: Computation, start: Instruction) -> int:
 
 @dataclass
 class Inventory:
-    """Everything found; `cycles` is the compiler's own estimate of the step without transfers."""
+    """Everything counted; `cycles` is the compiler's own estimate of the step without transfers."""
 
     found: list[FoundCollective] = field(default_factory=list)
     cycles: int = 0
@@ -159,15 +160,15 @@ class Inventory:
     transfers: list[HostMove] = field(default_factory=list)
 
     def transferred_bytes(self, direction: Direction) -> int:
-        """Bytes that a device sends to its host's memory in a step, or has from there."""
+        """Return the bytes that a device sends to its host's memory in a step, or receives from it."""
         return sum(m.payload_bytes * m.count for m in self.transfers if m.direction == direction)
 
 
 def inventory(text: str, mesh: dict[str, int], slices: dict[str, int] | None = None) -> Inventory:
-    """The collectives of `text`, an optimized HLO module, on `mesh` (axis to size); `slices` are the axes whose ranks
-    lie on different slices of TPUs, with their sizes.
+    """Return the collectives of `text`, an optimized HLO module, on `mesh` (axis to size). `slices` are the axes that
+    span TPU slices, with the number of slices.
 
-    Raises HloError for anything not understood.
+    Raises HloError for anything it cannot parse.
     """
     module = parse(text)
     reading = _InventoryReader(module, mesh, slices or {})
@@ -180,13 +181,13 @@ class _InventoryReader:
         self.module, self.mesh, self.slices, self.devices = module, mesh, slices, prod(mesh.values())
         self.out = Inventory()
         self.chains: dict[str, str] = {}
-        """For each chain of fusions, the computation whose collective was counted."""
+        """The computation whose collective was counted, by chain of fusions."""
 
     def walk(
         self, computation: Computation, times: int, loop: WhileLoop | None = None, meanwhile: int | None = None
     ) -> None:
-        """Count what `computation` runs so many times; `loop` is the one whose body it is, `meanwhile` the cycles of
-        what runs beside it, None where the program waits for it."""
+        """Count what `computation` runs, `times` times. `loop` is the while loop whose body it is; `meanwhile` are the
+        cycles that overlap with it, None for a blocking call."""
         for i in computation.instructions.values():
             self.out.cycles += times * _cycles(i)
             op = OPS.get(i.opcode.removesuffix("-start"))
@@ -203,13 +204,13 @@ class _InventoryReader:
             self._count_called(computation, i, times, loop)
 
     def _goes_on(self, computation: Computation, i: Instruction) -> bool:
-        """True for a collective that was counted where it starts: run beside matmuls it stands in each of the fusions
-        that carry it on, all of one chain."""
+        """True if a fusion only continues a collective that was counted at its start: one that overlaps with matmuls
+        appears in each fusion of its chain."""
         chain = _CHAIN.search(i.attributes)
         return chain is not None and self.chains.setdefault(chain[1], computation.name) != computation.name
 
     def _count_called(self, computation: Computation, i: Instruction, times: int, loop: WhileLoop | None) -> None:
-        """Count the computations that an instruction runs: a loop's body as often as it runs."""
+        """Count the computations that an instruction calls, a loop body times its trip count."""
         if i.opcode == "while":
             inner = WhileLoop(self.module, computation, i)
             self.out.loops[i.name] = inner.count
@@ -227,8 +228,8 @@ class _InventoryReader:
             yield from i.named(attribute)
 
     def _branches(self, computation: Computation, i: Instruction, times: int, loop: WhileLoop | None) -> None:
-        """Each branch as often as the loop's counter says; else the one that sends most, as which one a device takes is
-        not known here."""
+        """Count each branch as often as the loop's counter selects it; if that is unknown, count the branch that sends
+        most."""
         names = (*i.named("branch_computations"), *i.named("true_computation"), *i.named("false_computation"))
         if not names:
             raise HloError(f"{computation.name}: %{i.name} names no branches")
@@ -249,7 +250,7 @@ class _InventoryReader:
         self.out.transfers += most.transfers
 
     def _taken(self, i: Instruction, names: tuple[str, ...], loop: WhileLoop | None) -> dict[str, int]:
-        """In how many turns of the loop each branch is taken; {} where that is not known."""
+        """Return the number of loop iterations that take each branch; {} if that is unknown."""
         if loop is None:
             return {}
         try:
@@ -262,7 +263,8 @@ class _InventoryReader:
         return dict(Counter(names[value if 0 <= value <= last else last] for value in chosen))
 
     def _between_slices(self, computation: Computation, i: Instruction, times: int) -> FoundCollective:
-        """A collective of all slices. Which devices of them meet is not told: those at one place of each."""
+        """A collective over all slices. The text does not list its devices: assume one at the same position of each
+        slice."""
         kind, where = _BETWEEN.search(i.attributes), _SLICES.search(i.attributes)
         members = prod(self.slices.values())
         op = BETWEEN_SLICES.get(kind[1]) if kind else None
@@ -284,7 +286,7 @@ class _InventoryReader:
     def _collective(
         self, computation: Computation, i: Instruction, op: str, times: int, meanwhile: int | None
     ) -> Iterator[FoundCollective]:
-        """One row for each dtype that it carries."""
+        """Yield one row for each dtype of the collective."""
         carried_on = _CHAIN.search(i.attributes) is not None
         if op == "all_reduce" and computation.name.startswith(FUSED_SCATTER):
             op = "reduce_scatter"
@@ -316,6 +318,6 @@ class _InventoryReader:
 
 
 def _count(numbers: str) -> int:
-    """How many numbers a list of them has, with ranges: `1,2` and `0:7`."""
+    """Length of a list of numbers with ranges: `1,2` and `0:7`."""
     ends = [[int(n) for n in part.split(":")] for part in numbers.split(",")]
     return sum(each[-1] - each[0] + 1 for each in ends)

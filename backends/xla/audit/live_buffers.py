@@ -1,9 +1,9 @@
-"""Buffers that a compiled program holds in a device's memory at its fullest moment, from the order in its text.
+"""Finds the buffers that are live at the memory peak of a compiled program, from the schedule in its text.
 
-The order of the instructions is that in which they run. A buffer lives from the instruction that makes it to the last
-one that reads it; a loop's state lies where it lay before, and its body adds its own at the body's fullest moment. XLA
-writes no account of its own for TPUs; the sum here is near its `peak_memory_in_bytes` and not equal: fragments, and
-buffers that share a place in ways that the text does not tell, are left out.
+Instructions run in the order of the text. A buffer is live from its definition to its last use; the state of a loop is
+updated in place, and its body adds its own peak. XLA reports no buffer assignment for TPUs. The sum here is close to
+its `peak_memory_in_bytes` but not equal: it ignores fragmentation and buffers that share memory in ways that the text
+does not show.
 """
 
 from __future__ import annotations
@@ -13,47 +13,47 @@ from dataclasses import dataclass, field
 from planc.backends.xla.audit.hlo import Computation, HloError, Instruction, Module, Shape
 
 SAME_PLACE = ("bitcast", "optimization-barrier", "opt-barrier", "while", "reshape")
-"""Results that lie where their operands lie."""
+"""Opcodes whose results alias their operands."""
 TRANSPARENT = ("tuple", "get-tuple-element", "bitcast")
-"""Instructions that read nothing by themselves."""
+"""Opcodes that are no use of their operands."""
 IN_PLACE = ("dynamic-update-slice", "scatter", "all-reduce")
-"""Results that take the place of an operand of their size that nothing else reads; of fusions those that end in one."""
+"""Opcodes whose result reuses an operand of the same size after its last use; also fusions that end in one."""
 CALLS = ("body", "branch_computations", "true_computation", "false_computation", "to_apply", "calls")
 
 
 @dataclass(frozen=True)
 class Buffer:
-    """One buffer that is there at the fullest moment."""
+    """One buffer that is live at the peak."""
 
     bytes: int
     shape: Shape
     instruction: str
     source: str
-    """The program's name of the operation that made it; "" where the compiler gives none."""
+    """The `op_name` of its instruction; "" if the compiler writes none."""
     argument: bool = False
-    """True for a part of the step's arguments: the state, which its results replace in place."""
+    """True for an argument of the step: the state, which the results replace in place."""
 
 
 @dataclass(frozen=True)
 class Fullest:
-    """The fullest moment."""
+    """The memory peak of a computation."""
 
     bytes: int
     buffers: tuple[Buffer, ...]
-    """All of them, the largest first."""
+    """The live buffers, largest first."""
     instruction: str
-    """The name of the one that runs then."""
+    """The name of the instruction at the peak."""
 
 
 def fullest(module: Module) -> Fullest:
-    """The fullest moment of a scheduled `module`. Raises HloError for text that is not understood."""
+    """Return the memory peak of a scheduled `module`. Raises HloError for text it cannot parse."""
     found = _Schedule(module, module[module.entry], outermost=True).fullest()
     return Fullest(found.bytes, tuple(sorted(found.buffers, key=lambda b: -b.bytes)), found.instruction)
 
 
 @dataclass
 class _Array:
-    """One array of the program, the instructions between which it is there, and the array whose place it takes."""
+    """One array of the program: its live range, and the array whose memory it reuses."""
 
     buffer: Buffer
     begin: int
@@ -63,14 +63,14 @@ class _Array:
 
 @dataclass
 class _Schedule:
-    """The arrays that the instructions of one computation make, numbered in that order."""
+    """The arrays that the instructions of one computation define, in order."""
 
     module: Module
     computation: Computation
     outermost: bool = False
     arrays: list[_Array] = field(default_factory=list)
     values: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """The arrays of an instruction's result."""
+    """Indices of the arrays of each instruction's result."""
 
     def fullest(self) -> Fullest:
         order = list(self.computation.instructions.values())
@@ -105,7 +105,7 @@ class _Schedule:
         return tuple(self._new(i, s, at) for s in i.shapes)
 
     def _element(self, i: Instruction) -> tuple[int, ...]:
-        """One array of a tuple, or several, of a tuple in it."""
+        """Indices of one array of a tuple, or of several if that element is a tuple."""
         held, index = self.values[i.operands[0]], i.number("index")
         tuple_of = self.computation[i.operands[0]]
         if tuple_of.opcode != "tuple":
@@ -115,7 +115,7 @@ class _Schedule:
         return held[begin : begin + sizes[index]]
 
     def _begun(self, i: Instruction, given: list[int], at: int) -> tuple[int, ...]:
-        """Arrays of what is begun and not done yet: its operands where they lie, and new ones for its results."""
+        """Indices of the arrays of an asynchronous start: its operands, and new ones for its results."""
         lies, out = list(given), []
         for shape in i.shapes:
             same = next((n for n in lies if self.arrays[n].buffer.shape == shape), None)
@@ -125,7 +125,7 @@ class _Schedule:
         return tuple(out)
 
     def _done(self, i: Instruction, given: list[int]) -> tuple[int, ...]:
-        """The arrays of what was begun that have the result's shapes, the newest of them."""
+        """Indices of the arrays of an asynchronous done: the newest with the shapes of its result."""
         left, out = sorted(given, reverse=True), []
         for shape in i.shapes:
             same = next((n for n in left if self.arrays[n].buffer.shape == shape), None)
@@ -142,7 +142,7 @@ class _Schedule:
         return len(self.arrays) - 1
 
     def _write_in_place(self, i: Instruction, at: int) -> None:
-        """Give results of `i` the places of operands that nothing reads afterwards."""
+        """Let results of `i` reuse the memory of operands that have no later use."""
         if not self._in_place(i):
             return
         free = [n for n in dict.fromkeys(self._arrays_of(i.operands)) if self.arrays[n].end == at]
@@ -162,14 +162,14 @@ class _Schedule:
         return any(e.opcode in IN_PLACE for e in ends)
 
     def _place(self, number: int) -> int:
-        """The array whose place array `number` takes, whoever had it in between."""
+        """The first array in the chain whose memory array `number` reuses."""
         while (before := self.arrays[number].instead_of) is not None:
             number = before
         return number
 
     def _places(self) -> dict[int, _Array]:
-        """The places that arrays take, without those of results that lie elsewhere: of a body where its loop's state
-        lies, of the outermost computation where arguments lie."""
+        """Live ranges by memory region, without results that alias others: the state of a loop in its body, and the
+        arguments in the entry computation."""
         made = self.values[self.computation.result.name]
         lain = [n for k, n in enumerate(made) if not self.outermost or k in self.module.replaced]
         results = {self._place(n) for n in lain}
@@ -201,7 +201,7 @@ class _Schedule:
         return Fullest(best, (*there, *(within.buffers if within else ())), name)
 
     def _inner(self, i: Instruction) -> Fullest | None:
-        """The fullest moment of what an instruction calls; None where that takes no places of its own."""
+        """The peak within the computations that an instruction calls; None if they allocate nothing."""
         if i.opcode not in ("while", "conditional", "call"):
             return None
         names = [name for attribute in CALLS for name in i.named(attribute)]
@@ -210,5 +210,5 @@ class _Schedule:
 
 
 def _held_bytes(shape: Shape) -> int:
-    """Bytes of a device's own memory."""
+    """Bytes in HBM."""
     return 0 if shape.space else shape.stored_bytes

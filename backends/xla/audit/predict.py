@@ -1,4 +1,4 @@
-"""Predicted collectives of a compiled program by operation, mesh axes and dtype."""
+"""Predicts the collectives of a compiled program by operation, mesh axes and dtype."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from planc.sharding.collectives import semantic_collectives
 
 
 def predicted(sharded: Sharded) -> Totals:
-    """Calls and bytes that one device of `sharded` sends in a step, over the axes of the emitted mesh.
+    """Return the calls and bytes that one device of `sharded` sends in a step, over the axes of the emitted mesh.
 
-    One program runs on all devices: pipeline stages are averaged, as each takes its turn in the same loop.
+    All devices run one program, so bytes are averaged over the pipeline stages.
     """
     calls: Counter[Key] = Counter()
     wire: dict[Key, float] = {}
@@ -27,7 +27,7 @@ def predicted(sharded: Sharded) -> Totals:
 
 
 def by_axis(totals: Totals) -> dict[str, int]:
-    """Bytes sent over each axis in `totals`, whatever the operation."""
+    """Return the bytes sent over each axis in `totals`, summed over operations."""
     sent: dict[str, int] = {}
     for (_, axis, _), total in totals.items():
         sent[axis] = sent.get(axis, 0) + total.bytes

@@ -1,4 +1,4 @@
-"""The audit of one plan: its step compiled, and what the compiler made of it compared with what was predicted."""
+"""Audits one plan: compiles its step and compares the result with the predictions."""
 
 from __future__ import annotations
 
@@ -43,10 +43,11 @@ OFF_TORUS = "jax knows no way to lay this mesh along the torus: devices in their
 
 
 def audit(plan: Plan, options: AuditOptions) -> Audit:
-    """Predicted against compiled. Raises PlanError when it cannot be lowered, compiled in time or understood.
+    """Return predicted against compiled figures of `plan`. Raises PlanError if it cannot be lowered, compiled in time
+    or parsed.
 
-    Without a topology the compiler is asked for the plan's own, or for virtual CPU devices where it has no torus.
-    A compiler takes every size alike, so that there is no `world_scale`.
+    Without a topology in `options`, it compiles for the plan's own, or for virtual CPU devices without a torus. There
+    is no `world_scale`: the compiler handles any size.
     """
     if options.world_scale is not None:
         message = "an audit on xla compiles the plan at its own size: leave --world-scale out"
@@ -58,7 +59,7 @@ def audit(plan: Plan, options: AuditOptions) -> Audit:
 
 
 def audit_of_answer(sharded: Sharded, answer: CompilerAnswer) -> Audit:
-    """The compiler's `answer` beside the predictions for `sharded`."""
+    """Return the audit of the compiler's `answer` against the predictions for `sharded`."""
     plan = sharded.plan
     found = _read(plan, answer)
     totals = predicted(sharded)
@@ -78,7 +79,8 @@ def audit_of_answer(sharded: Sharded, answer: CompilerAnswer) -> Audit:
 
 
 def _read(plan: Plan, answer: CompilerAnswer) -> Inventory:
-    """The collectives of the program; none without one. A text that is not understood is a finding."""
+    """Return the collectives of the program; none if it was refused. Raises PlanError for text that cannot be
+    parsed."""
     if answer.refused:
         return Inventory()
     try:
@@ -108,15 +110,15 @@ def _wire(totals: Totals, observed: Totals) -> tuple[AxisWire, ...]:
 
 
 def _memory(sharded: Sharded, answer: CompilerAnswer) -> tuple[PeakMemory, ...]:
-    """Nothing on virtual devices, whose compiler plans no memory; nothing where a refusal names no size."""
+    """Predicted and compiled peak; () on virtual devices, which have no memory plan, and if a refusal names no size."""
     if not answer.topology or answer.peak_bytes is None:
         return ()
     return (PeakMemory(stage=0, predicted_bytes=predicted_bytes(sharded), observed_bytes=answer.peak_bytes),)
 
 
 def predicted_bytes(sharded: Sharded) -> float:
-    """Bytes of tensors on the fullest pipeline rank of `sharded`: those of `planc check --target xla`, less the
-    reserve."""
+    """Return the bytes of tensors on the fullest pipeline rank of `sharded`: those of `planc check --target xla`
+    without the reserve."""
     stages = cost_plan(sharded, backend=load_backend("xla")).memory.stages
     return max(stage.per_device_gib.tensors for stage in stages) * GIB
 
@@ -153,8 +155,7 @@ def _compiler(sharded: Sharded, answer: CompilerAnswer, found: Inventory) -> Com
 
 
 def _overlap(sharded: Sharded, found: list[FoundCollective]) -> tuple[OperationOverlap, ...]:
-    """Each operation over each axis as compiled, those that send most first, with the seconds that the cost model gives
-    it."""
+    """Each operation over each axis as compiled, largest first, with the seconds of the cost model."""
     timed: dict[tuple[str, str], tuple[float, float]] = {}
     for c in cost_plan(sharded, backend=load_backend("xla")).collectives:
         key = c.row.op, "+".join(parts(sharded.plan, c.row.axes))
@@ -179,8 +180,8 @@ def _overlap(sharded: Sharded, found: list[FoundCollective]) -> tuple[OperationO
 
 
 def _fullest(answer: CompilerAnswer) -> Fullest | None:
-    """The fullest moment of the compiled program; None without one, on virtual devices, whose programs are in no order,
-    and where its text is not understood: what was said of it before holds without that."""
+    """The memory peak of the compiled program; None without one, on virtual devices (no schedule), and for text that
+    cannot be parsed, since the rest of the audit is valid without it."""
     if answer.refused or not answer.topology:
         return None
     try:
@@ -190,7 +191,7 @@ def _fullest(answer: CompilerAnswer) -> Fullest | None:
 
 
 def _host(sharded: Sharded, answer: CompilerAnswer, found: Inventory) -> tuple[HostBytes, ...]:
-    """The host's memory as predicted and as compiled."""
+    """Predicted and compiled use of host memory."""
     directions: dict[Direction, float] = dict(zip(("to_host", "from_host"), transferred_bytes(sharded), strict=True))
     moved = (
         HostBytes(

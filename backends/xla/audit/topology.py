@@ -1,4 +1,4 @@
-"""The TPU topology that a plan is compiled for, in the compiler's words: v5p:4x4x4, or 2 x v5p:4x4x4 for two slices."""
+"""Names the TPU topology of a plan as the compiler does: v5p:4x4x4, or 2 x v5p:4x4x4 for two slices."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from planc.ir.plan import Plan
 
 
 def topology_of(plan: Plan, requested: str | None) -> str:
-    """The topology of `plan`, the only one that may be `requested`; "" for virtual CPU devices.
+    """Return the topology of `plan`, the only one that may be `requested`; "" for virtual CPU devices.
 
-    Raises PlanError when another one is asked for, or the plan's is none that the compiler describes.
+    Raises PlanError if another topology is requested, or the compiler has no description of the plan's.
     """
     cluster = plan.cluster
     if not cluster.has_tpus:
@@ -33,7 +33,7 @@ def topology_of(plan: Plan, requested: str | None) -> str:
 
 
 def slices_of(topology: str) -> tuple[int, str]:
-    """The number of slices in a `topology`, and what each of them is.
+    """Return the number of slices in `topology`, and the topology of one slice.
 
     >>> slices_of("2 x v5p:4x4x4"), slices_of("v5p:4x4x4")
     ((2, 'v5p:4x4x4'), (1, 'v5p:4x4x4'))

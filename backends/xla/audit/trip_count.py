@@ -1,7 +1,7 @@
-"""Trip counts of loops: written beside the loop by the CPU compiler, derived for the TPU's.
+"""Trip counts of loops: annotated by the CPU compiler, derived for the TPU compiler.
 
-The loop's counter is followed with a small interpreter of integers: its first value, its condition, its step. A loop
-that cannot be followed is an error, never "once".
+A small interpreter of integers follows the loop counter: its initial value, condition and step. A loop that it cannot
+follow is an error, never "once".
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from planc.backends.xla.audit.hlo import Computation, HloError, Instruction, Mod
 
 Value = Union[int, "Values"]
 Values = Callable[[int], "Value"]
-"""A tuple, by the place of an element; elements are looked at when they are asked for."""
+"""A tuple, as a function from index to element; elements are evaluated lazily."""
 
 LONGEST = 1_000_000
-"""No loop of a training step runs so often: beyond it, the reading is wrong."""
+"""A larger trip count is taken for a parse error."""
 
 _KNOWN = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _UNCHANGED = ("copy", "bitcast", "convert", "reshape", "broadcast", "optimization-barrier", "opt-barrier", "copy-done")
 _WORD = 2**32 - 1
-"""The bits of a counter."""
+"""Mask of a 32-bit counter."""
 _TWO: dict[str, Callable[[int, int], int]] = {
     "add": operator.add,
     "subtract": operator.sub,
@@ -57,14 +57,15 @@ _DIRECTIONS: dict[str, Callable[[int, int], bool]] = {
 
 
 def _towards_zero(a: int, b: int) -> int:
-    """Integers as XLA divides them. Raises HloError for a division by zero, which XLA has an answer for."""
+    """Divide integers as XLA does, rounding towards zero. Raises HloError for a division by zero, for which XLA defines
+    a value."""
     if b == 0:
         raise HloError("a division by zero")
     return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
 
 
 def trips(module: Module, where: Computation, loop: Instruction) -> int:
-    """Trip count of `loop`, a `while` in computation `where`. Raises HloError when it cannot be derived."""
+    """Return the trip count of `loop`, a `while` in computation `where`. Raises HloError if it cannot be derived."""
     known = _KNOWN.search(loop.attributes)
     if known:
         return int(known[1])
@@ -80,7 +81,7 @@ def trips(module: Module, where: Computation, loop: Instruction) -> int:
 
 
 class WhileLoop:
-    """A `while` whose iterations are known one by one."""
+    """A `while` loop whose iterations can be evaluated one by one."""
 
     def __init__(self, module: Module, where: Computation, loop: Instruction) -> None:
         self._module = module
@@ -90,14 +91,14 @@ class WhileLoop:
         self.count = trips(module, where, loop)
 
     def values(self, name: str) -> list[int]:
-        """The integer that the instruction `name` of the loop's body has in each iteration. Raises HloError when it
+        """Return the integer value of the instruction `name` of the loop body in each iteration. Raises HloError if it
         cannot be derived."""
         states = [self._state.at(iteration) for iteration in range(self.count)]
         return [_integer(_value(self._module, self._body, name, [state])) for state in states]
 
 
 class _State:
-    """The tuple that a loop carries, before each iteration; elements are followed one by one, when asked for."""
+    """The loop state before each iteration; elements are evaluated lazily."""
 
     def __init__(self, module: Module, where: Computation, loop: Instruction, body: Computation) -> None:
         self._module, self._where, self._loop, self._body = module, where, loop, body
@@ -125,7 +126,7 @@ def _result(module: Module, computation: Computation, arguments: list[Value]) ->
 
 
 def _value(module: Module, computation: Computation, name: str, arguments: list[Value]) -> Value:
-    """The integer, or tuple, that an instruction gives. Raises HloError for what is no such thing."""
+    """Evaluate an instruction to an integer or tuple. Raises HloError for anything else."""
     i = computation[name]
 
     def operand(place: int) -> Value:
@@ -165,7 +166,7 @@ def _value(module: Module, computation: Computation, name: str, arguments: list[
 
 
 class _LazyArgument:
-    """An argument that is looked at when it is asked for: a number where it is one, else a tuple."""
+    """A lazily evaluated argument, an integer or a tuple."""
 
     def __init__(self, operand: Callable[[int], Value], place: int) -> None:
         self._operand, self._place = operand, place

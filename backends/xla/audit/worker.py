@@ -1,10 +1,10 @@
-"""Compiles the training step of an emitted program in a process of its own; nothing is run and no memory used.
+"""Compiles the training step of an emitted program in a child process, without running it or allocating device memory.
 
     python -m planc.backends.xla.audit.worker FOLDER
 
-reads `request.json` and `plan.json` there, and writes `answer.json`, which names the file that holds what the
-compiler said. That file and the optimized text beside it are cached by content: StableHLO, topology, options and
-versions. A process of its own, as a compile cannot be interrupted from inside.
+reads `request.json` and `plan.json` there and writes `answer.json`, which names the file with the compiler's answer.
+That file and the optimized HLO next to it are cached by content: StableHLO, topology, options and versions. A child
+process is needed because a compile cannot be interrupted from inside.
 """
 
 from __future__ import annotations
@@ -36,11 +36,12 @@ LOG_LEVELS = {
     "TPU_WORKER_HOSTNAMES": "localhost",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
 }
-"""The TPU compiler on a machine without a TPU: it asks nobody what the machine is, and writes no log. The type
-of accelerator serves every topology; a lock file would let one process at a time load the library."""
+"""Environment of the TPU compiler on a machine without a TPU: no metadata queries, no log files. One accelerator type
+serves all topologies; without these, a lock file would admit one process at a time."""
 
 OPTIONS = {"xla_jf_spmd_threshold_for_windowed_einsum_mib": "1000000"}
-"""Windowed einsum off: it turns gathers and scatters into permutes inside matmul loops, whose direction is lost."""
+"""Windowed einsum is off: it turns gathers and scatters into permutes inside matmul loops, which an audit could not
+attribute."""
 
 
 def main(folder: Path) -> None:
@@ -59,7 +60,7 @@ def main(folder: Path) -> None:
 
 
 def cached_answer(plan: Plan, topology: str, folder: Path) -> Path:
-    """Path in `folder` of the compiler's answer about the step of `plan`; compiles it if there is none."""
+    """Return the path in `folder` of the compiler's answer for the step of `plan`; compile if it is not cached."""
     import jax
 
     from planc.backends.xla.analysis.slices import ranks_over_slices
@@ -90,8 +91,8 @@ def cached_answer(plan: Plan, topology: str, folder: Path) -> Path:
 
 
 def compiled(lowered: Any, options: dict[str, str]) -> tuple[dict[str, Any], str]:
-    """The compiler's report on `lowered` with compiler `options`, and the optimized text; "" where the program does not
-    fit."""
+    """Return the compiler's report on `lowered` with compiler `options`, and the optimized HLO; "" if the program does
+    not fit in memory."""
     began, used = time.monotonic(), time.process_time()
     refused, done = "", None
     try:
@@ -107,7 +108,7 @@ def compiled(lowered: Any, options: dict[str, str]) -> tuple[dict[str, Any], str
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Whole or not at all: several audits may write at once."""
+    """Write a file atomically: several audits may write at once."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
     with os.fdopen(handle, "wb") as file:
         file.write(content)
@@ -115,15 +116,15 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def chip_options(topology: str) -> dict[str, str]:
-    """Options of a `topology`: a v4 chip's two cores are one device. Two would be libtpu's own choice, on which jax
-    lays no mesh."""
+    """Return the compiler options of `topology`: the two cores of a v4 chip form one device (megacore). By default
+    libtpu makes two, on which jax cannot build a mesh."""
     from planc.backends.xla.audit.topology import slices_of
 
     return {"chip_config_name": "megacore"} if slices_of(topology)[1].startswith("v4:") else {}
 
 
 def described(topology: str, count: int) -> list[jax.Device]:
-    """`count` devices of a TPU `topology`, which need not exist; without one, this process's own."""
+    """Return `count` devices of a TPU `topology`, which need not exist; without one, the devices of this process."""
     import jax
 
     from planc.backends.xla.audit.topology import slices_of
@@ -139,7 +140,8 @@ def described(topology: str, count: int) -> list[jax.Device]:
 
 
 def step_of(program: ProgramText, devices: list[jax.Device]) -> tuple[Any, Any, tuple[Any, ...]]:
-    """The mesh over `devices`, the jitted training step as emitted, and arguments that have shapes and no data."""
+    """Return the mesh over `devices`, the jitted training step as emitted, and abstract arguments (shapes without
+    data)."""
     import jax
     import jax.numpy as jnp
 
@@ -168,8 +170,8 @@ def step_of(program: ProgramText, devices: list[jax.Device]) -> tuple[Any, Any, 
 
 
 def on_torus(mesh: jax.sharding.Mesh, devices: list[jax.Device], slices: dict[str, int]) -> bool:
-    """True if jax can lay `mesh` on the links of a torus of `devices`, or of each of their `slices` (ranks of an axis
-    on different ones), so that the program's mesh is that one."""
+    """True if jax can map `mesh` onto the torus of `devices`, or of each slice (`slices`: number of slices per axis),
+    so that the program's mesh follows its links."""
     from jax.experimental import mesh_utils
 
     across = [slices.get(name, 1) for name in mesh.axis_names]

@@ -1,7 +1,7 @@
-"""The functions of an emitted file in which the rows of a sequence meet: attention, and where rows lie.
+"""Emits the functions for a sharded sequence dim: attention, and the index of each row.
 
-Each rank of the context axes has some rows of every sequence. Attention alone mixes them: keys and values
-are gathered for it, or travel round the ranks.
+Each rank of the context axes holds some rows of every sequence. Only attention mixes rows: keys and values are
+all-gathered for it, or passed around a ring.
 """
 
 from __future__ import annotations
@@ -20,22 +20,24 @@ from planc.ir.sharding import Sharded
 
 
 def context_axes(plan: Plan) -> tuple[str, ...]:
-    """The axes that divide sequences everywhere, outermost first: those of the batch's tokens."""
+    """Return the axes that shard the sequence of the tokens, outermost first."""
     return plan.mesh.in_order(plan.axes_of("sequence"))
 
 
 def rows_spec(sharded: Sharded) -> Spec:
-    """Tokens and targets [sequences, S] as the model takes them."""
+    """Return the spec of tokens and targets [sequences, S] at the input of the model."""
     return (batch_spec(sharded.plan)[0], parts(sharded.plan, context_axes(sharded.plan)))
 
 
 def given_spec(sharded: Sharded) -> Spec:
-    """Tokens and targets as a step takes them: rows that are put in another order first are not divided yet."""
+    """Return the spec of tokens and targets at the input of a step: rows that are reordered first are not sharded
+    yet."""
     return batch_spec(sharded.plan) if balanced(sharded) else rows_spec(sharded)
 
 
 def constants(sharded: Sharded) -> list[str]:
-    """`BLOCK` and its like for a kernel; `SEQUENCE_RANKS` and `ROWS`, where they are needed."""
+    """Lines of the kernel's constants (`BLOCK` and others), and of `SEQUENCE_RANKS` and `ROWS` if the program uses
+    them."""
     axes = keyed_axes(sharded)
     kernel = splash_constants(sharded) if runs_splash(sharded) else []
     kernel += ring_constants(sharded) if kernel and rings(sharded) else []
@@ -274,7 +276,7 @@ PIECES = (
 
 
 def context_functions(sharded: Sharded, *, named: bool) -> list[str]:
-    """`positions` and `attend`, and what they need. `named`: activations have names by which they are kept."""
+    """Return the source of `positions`, `attend` and their helpers. `named`: the program saves activations by name."""
     axes, splash = keyed_axes(sharded), runs_splash(sharded)
     if splash and not axes:
         return [POSITIONS, splash_function(sharded, windows=windows(sharded))]

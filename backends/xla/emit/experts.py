@@ -1,7 +1,7 @@
-"""The functions of an emitted file that bring tokens to their experts: `experts`, and what it is made of.
+"""Emits the functions that route tokens to experts: `experts` and its helpers.
 
-Each rank gives its tokens places at their experts, the places travel to the ranks that hold these, and the
-answers come back. All of it is written for one rank, in a shard_map: nothing is left for XLA to find.
+Each rank assigns its tokens to slots of the experts, sends the slots to the ranks that hold these experts, and receives
+the outputs. All of it is per-rank code in a shard_map: XLA infers no collective.
 """
 
 from __future__ import annotations
@@ -199,18 +199,18 @@ PICKS = (
     return loss, grads, picks.sum(0)""",
     ),
 )
-"""Additions to the step for a loss function that returns picks [routed layers, ranks, X] beside the loss."""
+"""Edits of the step for a loss function that also returns expert counts [routed layers, ranks, X]."""
 
 
 def with_picks(text: str) -> str:
-    """A function of the step, of a model with experts."""
+    """Return `text`, a function of the step, edited for a model with experts."""
     for plain, told in PICKS:
         text = text.replace(plain, told)
     return re.sub(r"(?m)( return _accumulate\(.*\))$", r"\1[:2]", text)
 
 
 def expert_tables(sharded: Sharded) -> list[str]:
-    """`EXPERTS` and what is done to them before use; nothing for a model without."""
+    """Lines of `EXPERTS` and the tables about their gathers; [] for a model without experts."""
     experts = XlaExpertAxes(sharded)
     if not experts.ops:
         return []
@@ -230,7 +230,8 @@ def expert_tables(sharded: Sharded) -> list[str]:
 
 
 def expert_functions(sharded: Sharded, *, names: bool) -> list[str]:
-    """`named`, `experts` and their parts; none for a model without. `names`: something is kept by its name."""
+    """Return the source of `named`, `experts` and its helpers; [] without experts. `names`: some activation is saved by
+    name."""
     experts = XlaExpertAxes(sharded)
     if not experts.ops:
         return []
@@ -252,7 +253,7 @@ def _experts(experts: XlaExpertAxes) -> str:
 
 
 def _in_places(experts: XlaExpertAxes, total: str, weights: str, sequences: str) -> list[str]:
-    """`_served` and its parts where experts have a capacity."""
+    """`_served` and its helpers for experts with a capacity."""
     moves = _exchanges(experts)
     routed = f"named({python_string(experts.ops[0].op.inputs[0])}, {'_sent(<rows>)' if moves else '<rows>'})"
     back = "_returned(made)" if moves else "made"
@@ -273,9 +274,10 @@ def _in_places(experts: XlaExpertAxes, total: str, weights: str, sequences: str)
 
 
 def _sequences(experts: XlaExpertAxes) -> str:
-    """How many sequences the loss is a mean of, as code, for the gradient of the balance.
+    """Number of sequences in the mean of the loss, as code, for the gradient of the balance loss.
 
-    In a pipeline nothing knows which ranks have the same tokens: their gradients are summed like others.
+    Inside a pipeline JAX does not know which ranks have the same tokens: their gradients are summed like those of
+    others.
     """
     if not pipelined(experts.plan):
         return "MICROBATCH"
@@ -284,8 +286,8 @@ def _sequences(experts: XlaExpertAxes) -> str:
 
 
 def _mapped(experts: XlaExpertAxes) -> str:
-    """The lines that map `_served` over the axes: in a pipeline, for one of whose ranks `layers` is written already,
-    over those that divide something here, as gradients would be summed over all others too."""
+    """Lines that shard_map `_served` over the mesh. In a pipeline, whose body is per-rank code already, only over the
+    axes that shard something here, since gradients would be summed over the others too."""
     call = "mapped = jax.shard_map(served, in_specs=given, out_specs=answers, axis_names=set(MESH))"
     if pipelined(experts.plan):
         if not experts.dividing:
@@ -296,7 +298,7 @@ def _mapped(experts: XlaExpertAxes) -> str:
 
 
 def _mlp(experts: XlaExpertAxes) -> list[str]:
-    """The lines about `mlp` and which tokens are served."""
+    """Docstring lines about `mlp` and about dropped tokens."""
     if experts.capacity:
         return [
             "`mlp(rows [X, C, D], weights [X, C], params)` is the work of a rank's experts on the rows",
@@ -312,7 +314,7 @@ def _mlp(experts: XlaExpertAxes) -> list[str]:
 
 
 def _changed(experts: XlaExpertAxes) -> bool:
-    """True if experts' weights are gathered or cast where they are used."""
+    """True if experts' weights are gathered or cast at each use."""
     return experts.in_use or _casts(experts)
 
 

@@ -1,4 +1,4 @@
-"""The functions of an emitted file that a model calls: the hooks, and names to specs."""
+"""Emits the functions that a model calls: the hooks, and the look-up of specs by name."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _placed(tree: Any, specs: dict[str, P]) -> Any:
         lambda path, leaf: with_sharding_constraint(leaf, _spec(path, leaf, specs)), tree
     )
 '''
-"""Names to specs, the same for every plan."""
+"""Looks specs up by name; the same text for every plan."""
 
 SPEC = '''
 def _spec(path: Any, leaf: Any, specs: dict[str, P]) -> P:
@@ -179,7 +179,7 @@ def _apart(x: jax.Array) -> jax.Array:
 
 
 def model_functions(sharded: Sharded) -> list[str]:
-    """The hooks, one text each."""
+    """Return the source of the hooks, one text each."""
     plan = sharded.plan
     names = bool(saved_activations(sharded) or saved_without_replay(sharded))
     return [
@@ -197,7 +197,7 @@ def model_functions(sharded: Sharded) -> list[str]:
 
 
 def spec_function(plan: Plan) -> str:
-    """`_spec`: the spec of a leaf, of one layer or of a stack."""
+    """Return the source of `_spec`, the spec of a leaf of one layer or of a stack."""
     stack, leading = "whole", "[None] * (leaf.ndim - len(spec))"
     if pipelined(plan):
         stack, leading = "as STACK says", "STACK[: leaf.ndim - len(spec)]"
@@ -222,8 +222,8 @@ def _weight(plan: Plan) -> str:
 
 
 def _lookup(sharded: Sharded) -> str:
-    """`lookup`, with a layout of its own where what it makes is then divided: the sum of what ranks' parts of the table
-    have, or all rows, which each rank looks up."""
+    """`lookup`, with its own output layout where `constrain` then shards it: the sum over the shards of the table, or
+    all rows if each rank looks up all."""
     o = next((o for o in sharded.ops["first"] if o.op.kind == "embedding"), None)
     if o is None or o.settle is None or all(s.kind == "all_reduce" for s in o.settle.steps):
         return LOOKUP
@@ -244,7 +244,7 @@ def _layers(sharded: Sharded) -> list[str]:
 
 
 def _linear(sharded: Sharded) -> list[str]:
-    """`linear`, and what it multiplies by in the compute dtype and in a narrow one."""
+    """`linear`, and its matmuls in the compute dtype and in low precision."""
     plan = sharded.plan
     reduce = {"fp32": "jnp.float32", "bf16": "jnp.bfloat16"}[plan.precision.reduce]
     summed = SUMMED if summed_first(sharded) else ""
@@ -279,7 +279,7 @@ def _linear(sharded: Sharded) -> list[str]:
 
 
 def _apart(sharded: Sharded) -> list[str]:
-    """`_apart`, where gradients are summed over copies last: it takes apart the sequences of these."""
+    """`_apart`, which splits the sequences of replicas, for gradients that are summed over replicas last."""
     plan = sharded.plan
     copies = parts(plan, copies_summed_last(sharded))
     if not copies:
@@ -305,7 +305,7 @@ def _apart(sharded: Sharded) -> list[str]:
 
 
 def summed_table(sharded: Sharded) -> list[str]:
-    """Lines of `SUMMED`, where gradients of the weights in `sharded` are before GRADS; none where they go at once."""
+    """Lines of `SUMMED`, the layouts of the gradients in `sharded` before GRADS; [] if all reduce to GRADS directly."""
     stated = own_gradient(sharded.plan) or narrow_params(sharded)
     if not (stated and (found := summed_first(sharded))):
         return []
@@ -318,8 +318,8 @@ def summed_table(sharded: Sharded) -> list[str]:
 
 
 def summed_first(sharded: Sharded) -> list[ParamSharding]:
-    """Weights of matmuls in `sharded`, but for experts', that a sentence of the plan lays out by itself, or whose
-    gradient each of several ranks makes whole."""
+    """Return the matmul weights in `sharded`, without experts, that have a sentence of their own, or whose whole
+    gradient several ranks compute."""
     ops = [o for o in chain.from_iterable(sharded.ops.values()) if o.op.kind == "matmul" and o.op.region != EXPERTS]
     used, whole = ({p for o in found for p in o.op.params} for found in (ops, filter(repeated_over, ops)))
     alone = {p.param.name for p in sharded.params if override_of(sharded.plan, p.param) is not None}

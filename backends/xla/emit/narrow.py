@@ -1,15 +1,15 @@
-"""Matmuls in float8 and int8: the table of an emitted file that names them, and the functions that multiply so.
+"""Emits matmuls in float8 and int8: the table of the parameters, and the functions.
 
-Each of a matmul's three products (the output, the input's gradient, the weight's gradient) casts both its factors anew:
-a factor's largest number becomes the largest of the narrow dtype. What float8 means is torchao's linear layer's
-(torchao 0.18, `float8_linear.py`, `float8_utils.py`), which the cuda target writes: by tensor, with gradients in
-float8_e5m2, or by row, all in float8_e4m3fn with scales that are powers of two. A tensor is that of all ranks here, as
-the arrays of a program are.
+Each of a matmul's three products (output, input gradient, weight gradient) casts both operands anew, scaled so that the
+largest magnitude becomes the largest number of the dtype. float8 is that of torchao's linear layer (torchao 0.18,
+`float8_linear.py`, `float8_utils.py`), which the cuda target emits: tensorwise with gradients in float8_e5m2, or
+rowwise, all in float8_e4m3fn with power-of-two scales. Tensorwise scales are over all ranks, since the arrays of a
+program are global.
 
-Why not qwix (0.1.8): `quantize_model` takes a flax module and changes what its `__call__` does by rules on paths of
-modules, and an emitted program is plain functions over a dict. Its public `dot_general` and `einsum` have no gradient;
-the one that has, `dot_general_qt`, is private, and keeps the factors that it multiplied for the backward, where a plan
-says that a weight is kept divided and gathered again.
+Why not qwix (0.1.8): `quantize_model` takes a flax module and patches its `__call__` by rules on module paths, and an
+emitted program is plain functions over a dict. Its public `dot_general` and `einsum` have no gradient;
+`dot_general_qt`, which has one, is private and saves the quantized operands for the backward, where a plan may require
+that a weight stays sharded and is gathered again.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _int8_rowwise(x: jax.Array, summed: tuple[int, ...]) -> tuple[jax.Array, jax
     return jnp.round(x.astype(jnp.float32) * scale).astype(jnp.int8), 1 / scale
 ''',
 }
-"""The functions of the recipes."""
+"""The cast functions, by recipe."""
 
 PAIRS = {
     "float8_rowwise": "(_float8_rowwise, _float8_rowwise)",
@@ -160,7 +160,7 @@ def _segments(stack: Any) -> tuple[tuple[int, int, tuple[str, ...]], ...]:
 
 
 def narrow_tables(sharded: Sharded) -> list[str]:
-    """Lines of `NARROW`, the recipe of each parameter; where layers keep some wide, of `SEGMENTS` too."""
+    """Lines of `NARROW`, the recipe of each parameter, and of `SEGMENTS` if some layers stay in the compute dtype."""
     found = narrow_params(sharded)
     if not found:
         return []
@@ -186,7 +186,7 @@ def _name(sentence: Quantize) -> str:
 
 
 def _sets(sharded: Sharded) -> dict[int, str]:
-    """The names of the sets of parameters of sentences that spare layers, by the sentence's number."""
+    """Names of the parameter sets of sentences with excepted layers, by the sentence's number."""
     spare = [n for n, q in enumerate(sharded.plan.quantize) if q.kept_layers and params_of(sharded, q)]
     return {n: "WIDE" if len(spare) == 1 else f"WIDE_{at}" for at, n in enumerate(spare)}
 
@@ -202,7 +202,7 @@ def _segments_table(sharded: Sharded) -> list[str]:
 
 
 def _text(sharded: Sharded, first: int, layers: int) -> list[str]:
-    """The segments of the layers of a stack, the first of which is number `first` of the model."""
+    """The segments of a stack of `layers` layers that starts at layer `first` of the model."""
     plan, sets = sharded.plan, _sets(sharded)
     rows = []
     for begin, end, wide in segments(plan):
@@ -214,10 +214,10 @@ def _text(sharded: Sharded, first: int, layers: int) -> list[str]:
 
 
 def narrow_functions(sharded: Sharded, *, used: bool, reduce: str, summed: str) -> list[str]:
-    """The functions that multiply in a narrow dtype; [] where none does.
+    """Return the source of the low-precision matmuls; [] if there are none.
 
-    `used`: the file has `_used` already. `reduce` is the dtype that gradients are summed in, as code; `summed` the line
-    that lays a weight's gradient out before that, or "".
+    `used`: the file defines `_used` already. `reduce` is the dtype of the gradient sums, as code; `summed` is the line
+    that sets a weight gradient's layout before the sum, or "".
     """
     recipes = dict.fromkeys(map(_name, narrow_params(sharded).values()))
     if not recipes:
@@ -236,6 +236,6 @@ def narrow_functions(sharded: Sharded, *, used: bool, reduce: str, summed: str) 
 
 
 def layers_in_segments(sharded: Sharded) -> list[str]:
-    """`layers` where some layers keep matmuls wide."""
+    """Return `layers` for a model in which some layers keep matmuls in the compute dtype."""
     several = len(stacks(sharded)) > 1
     return [fill(LAYERS, segments="_segments(stack)" if several else "SEGMENTS"), *([OF_STACK] if several else [])]

@@ -1,4 +1,4 @@
-"""The functions of an emitted file that keep state in the host's memory, and bring it to the device layer by layer."""
+"""Emits the functions that keep state in host memory and fetch it layer by layer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
 
 MEMORY = {False: "device", True: "pinned_host"}
-"""JAX's kinds of memory: of a device, and of its host where the device reads and writes by itself."""
+"""JAX memory kinds: of a device, and pinned memory of its host."""
 
 TRANSFER = '''
 def _resting(where: Any, memory: str) -> Any:
@@ -88,11 +88,11 @@ def _copies(params: Any) -> Any:
 
     return jax.tree_util.tree_map_with_path(copied, params)
 '''
-"""The copies that a step multiplies where parameters rest on the host."""
+"""The compute copies of offloaded parameters."""
 
 
 def memory_lines(plan: Plan) -> list[str]:
-    """Lines of `PARAMS_MEMORY` and `OPTIMIZER_MEMORY`, where some of it is the host's."""
+    """Lines of `PARAMS_MEMORY` and `OPTIMIZER_MEMORY`; [] if all state stays on the device."""
     if not plan.state_on_host:
         return []
     found = ((noun, MEMORY[noun in plan.offloaded], cause_of(plan, noun)) for noun in STATE)
@@ -104,7 +104,7 @@ def memory_lines(plan: Plan) -> list[str]:
 
 
 def offload_functions(sharded: Sharded) -> list[str]:
-    """The functions that move state, one text each; none where all rests on the device."""
+    """Return the source of the functions that transfer state, one text each; [] if all state stays on the device."""
     plan = sharded.plan
     if not plan.state_on_host:
         return []

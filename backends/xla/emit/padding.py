@@ -1,4 +1,4 @@
-"""The table and functions of an emitted file for parameters that are stored filled up."""
+"""Emits the table and the functions for padded parameters."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def _without_padding(loss_fn: Loss) -> Loss:
     return lambda params, *batch: loss_fn(_unpadded(params), *batch)
 '''
 CUT = "loss_fn = _without_padding(loss_fn)"
-"""The first line of functions that make a step; a pipeline cuts parameters, whose layers it knows by identity."""
+"""First line of functions that build a step. A pipeline unpads elsewhere: it recognises its layers by identity."""
 
 
 def padding_table(sharded: Sharded) -> list[str]:
-    """`PADDED`: sizes and stored sizes of the dims of parameters that are filled up; nothing where none is."""
+    """Lines of `PADDED`, the sizes and padded sizes of the dims of padded parameters; [] if there are none."""
     found = padded(sharded)
     if not found:
         return []
@@ -58,7 +58,7 @@ def padding_table(sharded: Sharded) -> list[str]:
 
 
 def padding_functions(sharded: Sharded) -> list[str]:
-    """`pad` and what cuts it off again; none where nothing is filled up."""
+    """Return the source of `pad` and of the functions that unpad; [] if no parameter is padded."""
     if not padded(sharded):
         return []
     return [FUNCTIONS] if pipelined(sharded.plan) else [FUNCTIONS, WITHOUT]

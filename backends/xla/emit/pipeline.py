@@ -1,8 +1,8 @@
-"""The functions of an emitted file that run the layers as a pipeline: each rank some stages, tick by tick.
+"""Emits the functions that run the layers as a pipeline: each rank runs its stages, tick by tick.
 
-A step differentiates each stage by itself, a microbatch at a time: what a forward keeps waits in places that its
-backward frees. The loss function is the user's: it is traced with other `layers`, once for what lies before them and
-once for what lies after.
+A step differentiates each stage by itself, one microbatch at a time: a forward stores its residuals in slots that its
+backward frees. The loss function is the user's: it is traced with other definitions of `layers`, once for what comes
+before the layers and once for what comes after.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def _by_hand(function: Callable[..., Any]) -> Callable[..., Any]:
 '''
 
 HELD = "held = np.flatnonzero(np.arange(LAYERS) < np.array(STAGE_LAYERS)[..., None])"
-"""The places of layers in a stack of stages that are filled up."""
+"""Indices of the layers in a padded stack of stages."""
 THERE = f"""
 {HELD}
 flat = jax.tree.map(lambda w: w[held], flat)
@@ -499,7 +499,7 @@ return _on_each_stage(_losses, P(), loss_fn, <params>, x, targets) / MICROBATCHE
 
 
 def constants(sharded: Sharded) -> list[str]:
-    """The numbers of the pipeline's ticks and the dims of its stacks, if there is one."""
+    """Lines of the constants of the pipeline (ticks, stack dims); [] without a pipeline."""
     plan = sharded.plan
     if not pipelined(plan):
         return []
@@ -537,7 +537,7 @@ def _by_chunks(parts: int) -> str:
 
 
 def ends_table(sharded: Sharded) -> list[str]:
-    """`ENDS`, `TARGETS` and `LAST`: what lies before and after the pipeline, or nothing without one."""
+    """Lines of `ENDS`, `TARGETS` and `LAST`, for the embedding and the head outside the pipeline; [] without one."""
     plan = sharded.plan
     if not pipelined(plan):
         return []
@@ -557,12 +557,13 @@ def ends_table(sharded: Sharded) -> list[str]:
 
 
 def ends_spec(sharded: Sharded, tensor: str) -> Spec:
-    """The layout of an activation before the pipeline: its ranks share the rows."""
+    """Return the layout of an activation outside the pipeline: its ranks shard the sequence too."""
     return shared_by_stages(sharded, sharded.model.tensor[tensor].dims, activation_spec(sharded, tensor))
 
 
 def shared_by_stages(sharded: Sharded, dims: tuple[str, ...], spec: Spec) -> Spec:
-    """The `spec` of a tensor with `dims`, its rows divided over the ranks of the pipeline first, where there is one."""
+    """Return `spec` of a tensor with `dims`, with the sequence also sharded over the pipeline's ranks, if there is
+    one."""
     if not pipelined(sharded.plan):
         return spec
     assert sharded.plan.split is not None
@@ -571,7 +572,7 @@ def shared_by_stages(sharded: Sharded, dims: tuple[str, ...], spec: Spec) -> Spe
 
 
 def pipeline_functions(sharded: Sharded) -> list[str]:
-    """`layers` as a pipeline, and what it needs."""
+    """Return the source of `layers` as a pipeline, and its helpers."""
     plan = sharded.plan
     texts = [LAYERS, SHARES]
     if by_hand := len([a for a in atoms(plan) if a.size > 1]) > 1:
@@ -598,7 +599,7 @@ def _names(plan: Plan) -> dict[str, str]:
 
 
 def _pieces(sharded: Sharded) -> dict[str, str]:
-    """The pieces of `_Rank` and its users, by the schedule."""
+    """The parts of `_Rank` and its callers that depend on the schedule."""
     plan = sharded.plan
     ticks, several = lockstep(plan), chunks(plan) > 1
     quoted, first, delay = _names(plan)["quoted"], ticks.forwards_first, str(ticks.delay)
@@ -643,7 +644,7 @@ def _pieces(sharded: Sharded) -> dict[str, str]:
 
 
 def _of_experts(sharded: Sharded, several: bool) -> dict[str, str]:
-    """The pieces that hand on what experts were picked, beside what goes from block to block."""
+    """The parts that pass expert counts along with the hidden state."""
     if not sharded.model.top_k:
         return {
             "made": "y, pull",
@@ -675,7 +676,7 @@ def _of_experts(sharded: Sharded, several: bool) -> dict[str, str]:
 
 
 def _of_uneven(plan: Plan, place: str) -> dict[str, str]:
-    """The pieces that leave out the layers by which a stage is filled up."""
+    """The parts that skip the padding layers of short stages."""
     if not uneven(plan):
         return {"y": "y", "pulled_dx": "dx, new = pull(dx)", "valid": "valid"}
     return {
@@ -713,7 +714,7 @@ def _back(several: bool, first: bool, delay: str) -> str:
 
 
 def _body(sharded: Sharded) -> str:
-    """The function that is differentiated at once: a layer, or a stage whose layers are not all run again."""
+    """The function that is differentiated as one: a layer, or a stage of which only some layers are recomputed."""
     if every(sharded) > 1:
         return "self.body = lambda x, stack: _in_groups(block, x, stack)"
     gathered, picks = sharded.plan.gathers_each_pass(), bool(sharded.model.top_k)
@@ -727,13 +728,13 @@ def _body(sharded: Sharded) -> str:
 
 
 def narrow_copies(plan: Plan) -> bool:
-    """True if the pipeline has copies of the parameters in the compute dtype, gathered once a step."""
+    """True if the pipeline computes with copies of the parameters in the compute dtype, gathered once a step."""
     return bool(plan.store("params")) and not plan.gathers_each_pass() and plan.precision.compute != "fp32"
 
 
 def accumulate_function(sharded: Sharded, before: str, used: str) -> str:
-    """`_accumulate` by a pipeline: `before` are the lines that gather the parameters, `used` the name of what they
-    give."""
+    """Return `_accumulate` by a pipeline. `before` are the lines that gather the parameters, `used` is the name of the
+    result."""
     plan = sharded.plan
     picked = bool(plan.model.top_k)
     return fill(
@@ -753,15 +754,15 @@ def accumulate_function(sharded: Sharded, before: str, used: str) -> str:
 
 
 def evaluate_lines(sharded: Sharded, used: str) -> str:
-    """The lines of an evaluation by a pipeline, with the parameters `used`."""
+    """Return the lines of an evaluation by a pipeline, with the parameters `used`."""
     return fill(EVALUATE, params=used, wide=_wide(sharded.plan, used))
 
 
 def _wide(plan: Plan, params: str) -> str:
-    """Parameters, as code, in the dtype that their gradients are summed in."""
+    """Parameters, as code, in the dtype of their gradient sums."""
     return f"_wide({params})" if narrow_copies(plan) else params
 
 
 def resting_function(plan: Plan) -> str:
-    """`_resting`: the spec of an activation, in the pipeline or before it."""
+    """Return the source of `_resting`, the spec of an activation inside the pipeline or outside it."""
     return fill(RESTING, **_names(plan))

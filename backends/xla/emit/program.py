@@ -1,4 +1,4 @@
-"""The emitted file: a plan as a plain JAX program. Text only; nothing here imports a framework."""
+"""Emits a plan as a plain JAX program. Builds text only; imports no framework."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ Written by planc for JAX <jax> from <file>: edit the plan, not this file.
 
 
 def emit(sharded: Sharded, jax: Version = JAX.pinned) -> str:
-    """The whole file of `sharded` for a version of `jax`, the same bytes for the same plan."""
+    """Return the emitted file of `sharded` for a version of `jax`; the same plan gives the same bytes."""
     plan = sharded.plan
     blocks = [
         _docstring(plan, jax),
@@ -91,12 +91,12 @@ def _docstring(plan: Plan, jax: Version) -> str:
 
 
 def _field(name: str, text: str) -> str:
-    """A line of the docstring's table."""
+    """One row of the docstring's table."""
     return textwrap.fill(f"{name:<9}{python_docstring(text)}", WIDTH, subsequent_indent=" " * 9)
 
 
 def _without_verb(sentence: str) -> str:
-    """A sentence without its verb."""
+    """The sentence without its verb."""
     return " ".join(sentence.split()[1:])
 
 
@@ -151,17 +151,17 @@ def _imports(sharded: Sharded) -> list[str]:
 
 
 def _keys_in_order(sharded: Sharded) -> bool:
-    """True if the kernel of attention is told where rows lie: a rank has one piece from each end of a sequence."""
+    """True if splash attention needs the row positions: each rank holds a piece from each end of a sequence."""
     return runs_splash(sharded) and balanced(sharded) and not rings(sharded)
 
 
 def _manages(plan: Plan) -> bool:
-    """True if the file has a context manager of its own."""
+    """True if the file defines a context manager."""
     return pipelined(plan) or bool(segments(plan)) or not casts(plan)
 
 
 def _partials(sharded: Sharded) -> bool:
-    """True if some function of the file is made with `functools.partial`."""
+    """True if the file uses `functools.partial`."""
     plan = sharded.plan
     windowed = runs_splash(sharded) and windows(sharded) and not keyed_axes(sharded)
     return (

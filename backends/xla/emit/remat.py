@@ -1,4 +1,4 @@
-"""The functions and tables of an emitted file that say what a backward keeps of a block, and what it runs again."""
+"""Emits the functions and tables of rematerialization: what a block saves, and what its backward recomputes."""
 
 from __future__ import annotations
 
@@ -86,11 +86,11 @@ def _groups(stack: Any) -> tuple[tuple[int, int, int, tuple[str, ...]], ...]:
 '''
 
 LayerGroups = tuple[int, int, int, str]
-"""The number in its stack of a first layer, the number of groups, the layers of each, what their first one keeps."""
+"""Index in its stack of the first layer, number of groups, layers per group, and what the first layer of each saves."""
 
 
 def saved_tables(sharded: Sharded) -> list[str]:
-    """`KEPT`, or nothing when whole blocks are run again; `EVERY` and `KEPT_BETWEEN` where only some blocks are."""
+    """Lines of `KEPT`; [] if whole blocks are recomputed; also `EVERY` and `KEPT_BETWEEN` if only some blocks are."""
     cause = sharded.plan.recompute.cause
     names, between = saved_activations(sharded), saved_without_replay(sharded)
     out: list[str] = []
@@ -128,7 +128,7 @@ def _groups_text(sharded: Sharded, first: int, layers: int) -> str:
 
 
 def groups_of(sharded: Sharded, first: int, layers: int) -> Iterator[LayerGroups]:
-    """The groups of so many `layers`, the first of which is number `first` of the model in `sharded`."""
+    """Yield the groups of `layers` layers that start at layer `first` of the model in `sharded`."""
     interval = every(sharded)
     begin = min(-first % interval, layers)
     groups, rest = divmod(layers - begin, interval)
@@ -141,8 +141,8 @@ def groups_of(sharded: Sharded, first: int, layers: int) -> Iterator[LayerGroups
 
 
 def stacks(sharded: Sharded) -> dict[str, tuple[int, int]]:
-    """The first layer and the number of layers of each loop over layers of one kind, by a parameter that no other kind
-    has; "" for one of which all parameters are in others too."""
+    """Return the first layer and the number of layers of each loop over layers of one kind, by a parameter that only
+    this kind has; "" for a kind without one."""
     plan, model = sharded.plan, sharded.model
     blocks, found, begin = {*model.blocks}, {}, 0
     if not model.runs:
@@ -155,7 +155,7 @@ def stacks(sharded: Sharded) -> dict[str, tuple[int, int]]:
 
 
 def remat_function(sharded: Sharded) -> str:
-    """`remat`: a block that is run again."""
+    """Return the source of `remat`, the recomputed block."""
     saved = saved_activations(sharded)
     single = bool(segments(sharded.plan)) and not pipelined(sharded.plan)
     barrier = {"alone": ", alone: bool = False" if single else "", "cse": "alone" if single else "False"}
@@ -171,7 +171,7 @@ def remat_function(sharded: Sharded) -> str:
 
 
 def layers_function(sharded: Sharded) -> str:
-    """`layers` without a pipeline."""
+    """Return the source of `layers` without a pipeline."""
     if every(sharded) > 1:
         return LAYERS_IN_GROUPS
     hidden = sharded.model.block_output
@@ -180,7 +180,7 @@ def layers_function(sharded: Sharded) -> str:
 
 
 def group_functions(sharded: Sharded) -> list[str]:
-    """The functions that run some layers again and others not; [] where all are run again."""
+    """Return the source of the functions that recompute some layers and save others; [] if all are recomputed."""
     if every(sharded) == 1:
         return []
     several = len(stacks(sharded)) > 1

@@ -1,8 +1,8 @@
-"""The functions of an emitted file that serve every token: copies of tokens sorted by expert, and products by groups.
+"""Emits dropless experts: token copies sorted by expert, and grouped matmuls.
 
-Each rank sorts its tokens' copies by expert and sends to every rank those of its experts: as many as there are, in
-buffers that hold all that could come. There they are sorted again, whoever sent them, and multiplied by their experts'
-weights in one grouped product (`jax.lax.ragged_dot`).
+Each rank sorts its tokens' copies by expert and sends each rank the rows for its experts, in buffers for the most rows
+possible. The receiver sorts the rows of all senders by expert and multiplies them by the weights in one grouped matmul
+(`jax.lax.ragged_dot`).
 """
 
 from __future__ import annotations
@@ -132,8 +132,9 @@ return sent.at[sender, place - first].get(mode="fill", fill_value=0)"""
 
 
 def served(experts: XlaExpertAxes, total: str, params: str, sequences: str) -> list[str]:
-    """`_served` and its parts for the plan of `experts`, one text each; `total` sums counts, `params` are the weights
-    as they are multiplied, and `sequences` those that the loss is a mean of, all as code."""
+    """Return the source of `_served` and its helpers for the plan of `experts`, one text each. As code: `total` sums
+    counts over ranks, `params` are the weights in the compute dtype, and `sequences` is the number in the mean of the
+    loss."""
     names = {"total": total, "params": params, "sequences": sequences}
     found = [fill(SORTED, there=_there(experts), back=_back(experts), counts=_counts(experts), **names)]
     found += [BY_EXPERT] if experts.exchange or experts.gathers else []
@@ -141,7 +142,7 @@ def served(experts: XlaExpertAxes, total: str, params: str, sequences: str) -> l
 
 
 def _counts(experts: XlaExpertAxes) -> str:
-    """Rows of each expert here."""
+    """The rows of each local expert, as code."""
     if experts.gathers:
         return "arrived.sum((0, 1))"
     return "arrived.sum(0)" if experts.exchange else "counts"

@@ -1,4 +1,4 @@
-"""Partition specs as text: `P("data", None)` and the rows of the tables of an emitted file."""
+"""Formats partition specs as source: `P("data", None)` and the rows of the tables of an emitted file."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from planc.diag.quoting import python_string
 
 
 def spec_text(spec: Spec) -> str:
-    """`spec` as source text: `P(("data", "fsdp"), "tp", None)`."""
+    """Return `spec` as source: `P(("data", "fsdp"), "tp", None)`."""
     return f"P({', '.join(_entry(axes) for axes in spec)})"
 
 
 def entry(key: str, spec: Spec, note: str = "") -> list[str]:
-    """Lines of one row of a table of specs, `key: P(...)` for `spec`; `note` is its comment."""
+    """Return the lines of one table row, `key: P(...)` for `spec`, with `note` as its comment."""
     code = f"{INDENT}{python_string(key)}: {spec_text(spec)},"
     if len(code) <= WIDTH:
         return beside(code, note)
@@ -25,12 +25,12 @@ def entry(key: str, spec: Spec, note: str = "") -> list[str]:
 
 
 def axes_text(axes: tuple[str, ...]) -> str:
-    """Source text of `axes` as a tuple of their names: `("fsdp", "ep")`."""
+    """Return `axes` as source, a tuple of names: `("fsdp", "ep")`."""
     return f"({', '.join(map(python_string, axes))}{',' if len(axes) == 1 else ''})"
 
 
 def axis_text(axes: tuple[str, ...]) -> str:
-    """Source text of `axes` as a collective takes them: the name of one, or a tuple of several."""
+    """Return `axes` as source for a collective: one name, or a tuple of names."""
     return python_string(axes[0]) if len(axes) == 1 else axes_text(axes)
 
 

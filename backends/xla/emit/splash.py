@@ -1,4 +1,4 @@
-"""`attend` of an emitted file by splash attention, a kernel of Pallas that keeps no scores in memory."""
+"""Emits `attend` by splash attention, a Pallas kernel that never writes the scores to memory."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _mapped(sharded: Sharded, o: OpSharding, run: str) -> str:
 
 
 def splash_constants(sharded: Sharded) -> list[str]:
-    """`BLOCK` and the names of the sizes that it stands for."""
+    """Lines of `BLOCK` and of the kernel's block sizes."""
     chosen, chip = sharded.plan.attention, sharded.plan.cluster.chip.name
     of_chip = f"as MaxText has it for {chip}" if chip in BLOCKS else "as MaxText has it"
     said = chosen.cause.comment() if chosen is not None and chosen.block else of_chip
@@ -104,7 +104,7 @@ def splash_constants(sharded: Sharded) -> list[str]:
 
 
 def splash_function(sharded: Sharded, *, windows: bool) -> str:
-    """`attend` and the part of it that each device runs. `windows`: some attention has a sliding window."""
+    """Return the source of `attend` and its per-device function. `windows`: some attention has a sliding window."""
     o, plan = sharded.attentions[0], sharded.plan
     filled = plan.batch.sequence_tokens != padded_rows(sharded)
     fitted = fill(FILLED, lanes=str(LANES)) if filled else ""
@@ -127,7 +127,7 @@ def splash_function(sharded: Sharded, *, windows: bool) -> str:
 
 
 def filled_up(sharded: Sharded) -> dict[str, str]:
-    """Texts that make keys and values equally wide, where they are not, and cut what attention gives."""
+    """Return the pieces that pad keys and values to the same width, if they differ, and slice the output."""
     found = sharded.attentions
     if any(narrow_values(sharded, o) for o in found):
         return {"wide": WIDE.strip("\n"), "narrowed": NARROWED}

@@ -1,5 +1,5 @@
-"""`attend` of an emitted file by splash attention where the rows of a sequence are divided: over the keys of all ranks,
-gathered, or of one rank after the other, in a ring."""
+"""Emits `attend` by splash attention with a sharded sequence: over the all-gathered keys, or in a ring over one rank's
+keys at a time."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ out, log_sum = (checkpoint_name(x, <out>) for x in (out, log_sum))
 
 
 def ring_constants(sharded: Sharded) -> list[str]:
-    """Layouts of rows and keys, heads before them."""
+    """Lines of `QUERIES` and `KEYS`, the layouts with heads before rows."""
     o, sizes = sharded.attentions[0], []
     for name, tensor in (("QUERIES", o.op.inputs[0]), ("KEYS", o.op.inputs[1])):
         spec = spec_of(sharded.plan, sharded.model.tensor[tensor].dims, sharded.declared(tensor))
@@ -167,8 +167,8 @@ def ring_constants(sharded: Sharded) -> list[str]:
 
 
 def gathered_function(sharded: Sharded, axes: tuple[str, ...], cause: str, *, windows: bool, balanced: bool) -> str:
-    """`attend` over keys that each device gathers over `axes`, and its parts. `cause` is the comment of its sentence,
-    `balanced` says that a rank has a piece from each end of a sequence."""
+    """Return the source of `attend` with keys all-gathered over `axes`, and its helpers. `cause` is the comment that
+    cites the plan's sentence; `balanced`: each rank has a piece from each end of a sequence."""
     o = sharded.attentions[0]
     mask = "LocalMask((rows, rows), ((window or rows) - 1, 0), 0)" if windows else "CausalMask((rows, rows))"
     heads = sharded.plan.mesh.size(*o.layout.get("heads", ()))
@@ -192,7 +192,8 @@ def gathered_function(sharded: Sharded, axes: tuple[str, ...], cause: str, *, wi
 
 
 def ring_functions(sharded: Sharded, axes: tuple[str, ...], cause: str, *, named: bool) -> list[str]:
-    """`attend` over keys that travel round `axes`, and the kernel's parts; `named`: its result gets a name."""
+    """Return the source of `attend` with a ring over `axes`, and the per-step kernel. `named`: the output gets a
+    checkpoint name."""
     ring = fill(
         RING,
         axes=" and ".join(axes),

@@ -1,4 +1,4 @@
-"""The functions of an emitted file that train: the mesh, the state, the step."""
+"""Emits the functions of training: the mesh, the state, the step."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def _in_dtype(tree: Any, dtype: Any) -> Any:
     """The tree in another dtype, rounded to the nearest number; counters stay integers."""
     return jax.tree.map(lambda x: x.astype({"i": x.dtype}.get(x.dtype.kind, dtype)), tree)
 '''
-"""State in other dtypes than fp32."""
+"""State in dtypes other than fp32."""
 
 STEP = '''
 def build_train_step(
@@ -263,7 +263,7 @@ def mesh_function(plan: Plan) -> str:
 
 
 def step_functions(sharded: Sharded) -> list[str]:
-    """The steps and what they share, one text each."""
+    """Return the source of the steps and their helpers, one text each."""
     plan = sharded.plan
     cut = CUT if padded(sharded) and not pipelined(plan) else ""
     step = fill(
@@ -277,12 +277,12 @@ def step_functions(sharded: Sharded) -> list[str]:
 
 
 def _compiled(plan: Plan) -> str:
-    """The comment that traces what is compiled to its sentences."""
+    """The comment that cites the sentences about compilation."""
     return "\n".join(causes(dict.fromkeys(c.cause for c in plan.compiles)))
 
 
 def state_functions(plan: Plan) -> list[str]:
-    """Source of the functions that make the optimizer and its state, and of those that round narrow state, if any."""
+    """Return the source of the functions that build the optimizer and its state, and of those that round state."""
     narrow = narrow_state(plan)
     chain = CHAIN_NARROW if narrow else CHAIN
     state = fill(STATE, chain=chain.strip("\n"), optimizer=_layouts(plan, "optimizer"), params=_layouts(plan, "params"))
@@ -290,13 +290,13 @@ def state_functions(plan: Plan) -> list[str]:
 
 
 def _layouts(plan: Plan, noun: Noun) -> str:
-    """The text of where a noun rests."""
+    """The shardings of `noun`, as code."""
     given = "mesh, params" if noun == "params" else f"mesh, params, {noun.upper()}"
     return f"_resting(shardings({given}), {noun.upper()}_MEMORY)" if noun in plan.offloaded else f"shardings({given})"
 
 
 def _held(plan: Plan) -> dict[str, str]:
-    """How a step takes parameters and gradients, and updates them."""
+    """The lines in which a step reads its parameters and gradients, and updates them."""
     narrow, params, copied = narrow_state(plan), 'state["params"]', ""
     if "params" in plan.offloaded:
         copied = "_copies({})"
@@ -317,17 +317,17 @@ def _held(plan: Plan) -> dict[str, str]:
 
 
 def _stored(plan: Plan, new: str) -> str:
-    """The text of `new` parameters as they are stored."""
+    """The code that casts `new` parameters to their stored dtype."""
     return f"_in_dtype({new}, PARAMS_DTYPE)" if narrow_state(plan) else new
 
 
 def _gathers_first(plan: Plan) -> bool:
-    """True if whole parameters live longer than a pass."""
+    """True if gathered parameters outlive a pass."""
     return bool(plan.store("params")) and not plan.gathers_each_pass()
 
 
 def _update(plan: Plan) -> str:
-    """The update happens where the optimizer's state rests."""
+    """The lines of the update, in the layout of the optimizer's state."""
     scaled = "jax.tree.map(lambda g: g * scale, grads)"
     if plan.state_on_host:
         stays = plan.store("optimizer") == plan.store("grads")
@@ -390,7 +390,7 @@ def _accumulate(sharded: Sharded) -> str:
 
 
 def _reduction(plan: Plan) -> str:
-    """The collective that sums a gradient over the data axes."""
+    """The comment that names the collectives of a gradient sum over the data axes."""
     scattered = plan.store("grads")
     summed = plan.mesh.in_order({*plan.data_axes, *context_axes(plan)})
     whole = tuple(a for a in summed if a not in scattered)

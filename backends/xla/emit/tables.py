@@ -1,5 +1,5 @@
-"""The tables of an emitted file: constants, parameter specs and activation specs, each traced to its
-sentence, with the collective that a layout causes named beside it."""
+"""Emits the tables of a file: constants, parameter specs and activation specs, each with the sentence it comes from and
+the collectives it causes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from planc.ir.sharding import Layout, Move, OpSharding, RedistributionStep, Shar
 
 
 def constants(sharded: Sharded) -> list[str]:
-    """Lines with the mesh, the batch and the dtype of the plan in `sharded`."""
+    """Return the lines of the mesh, the batch and the dtype of the plan in `sharded`."""
     plan = sharded.plan
     sizes = ", ".join(f"{python_string(a.name)}: {a.size}" for a in atoms(plan))
     other = [f"{name} is {' and '.join(made)}" for name, made in aliases(plan).items()]
@@ -53,14 +53,14 @@ def constants(sharded: Sharded) -> list[str]:
 
 
 def _slices(plan: Plan) -> list[str]:
-    """The ranks of each axis that lie on different slices; nothing for one slice."""
+    """Lines of `SLICES`, the ranks of each axis on different slices; [] for one slice."""
     across = ", ".join(f"{python_string(name)}: {ranks}" for name, ranks in ranks_over_slices(plan).items())
     said = f"ranks of an axis on different slices; {plan.cluster.cause.comment()}"
     return beside(f"SLICES = {{{across}}}", said) if across else []
 
 
 def _dtype_line(plan: Plan, noun: Noun) -> list[str]:
-    """The dtype of a noun between uses; nothing where all are fp32."""
+    """Lines of the stored dtype of `noun`; [] if all state is fp32."""
     if not narrow_state(plan):
         return []
     said = next((s.cause.comment() for s in plan.stores if s.noun == noun and s.dtype), "")
@@ -82,8 +82,8 @@ HEADINGS: dict[Use, tuple[str, str]] = {
 
 
 def param_tables(sharded: Sharded) -> list[str]:
-    """Lines of `USED`, `PARAMS`, `GRADS`, `OPTIMIZER` for `sharded`: a table each, or another's name where they are
-    equal."""
+    """Return the lines of `USED`, `PARAMS`, `GRADS`, `OPTIMIZER` for `sharded`; an equal table is an alias of the
+    earlier one."""
     out = comment("One layer's layout by parameter name, [out, in] for a weight; `*` stands for its number.")
     known: dict[str, str] = {}
     for use, (name, said) in HEADINGS.items():
@@ -118,7 +118,7 @@ def _param_rows(sharded: Sharded, use: Use) -> list[str]:
 
 
 def not_decayed(sharded: Sharded) -> list[str]:
-    """Lines of the set `NOT_DECAYED`: names of the parameters in `sharded` without weight decay."""
+    """Return the lines of `NOT_DECAYED`, the names of the parameters in `sharded` without weight decay."""
     names = [python_string(p.name) for p in sharded.model.params if not p.decay]
     return ["NOT_DECAYED = {", *(f"{INDENT}{name}," for name in names), "}"]
 
@@ -127,7 +127,7 @@ def not_decayed(sharded: Sharded) -> list[str]:
 
 
 def activation_table(sharded: Sharded) -> list[str]:
-    """`ACTIVATIONS`: where each tensor of the op graph rests between ops."""
+    """Return the lines of `ACTIVATIONS`, the layout of each activation between ops."""
     scoped = (s.cause for s in sharded.plan.shards)
     rows = chain.from_iterable(_activation(sharded, t) for t in _activations(sharded))
     head = comment("Activations between ops, and the collectives that XLA inserts there in the forward.")
@@ -135,12 +135,12 @@ def activation_table(sharded: Sharded) -> list[str]:
 
 
 Exchange = tuple[tuple[Spec, ...], tuple[Spec, ...]]
-"""Layouts of an activation before it comes to rest, and those that it then takes until it is read."""
+"""The layouts of an activation before its own layout, and after it until an op reads it."""
 
 
 def exchanged(sharded: Sharded) -> dict[str, Exchange]:
-    """Activations that an all-to-all brings to where they rest, or from there to all their readers, and those that
-    ranks have whole beside that."""
+    """Return the activations that an all-to-all redistributes to their layout or from there to all readers, and those
+    that several ranks compute whole."""
     made: dict[str, tuple[Spec, ...]] = {}
     read: dict[str, list[tuple[OpSharding, Move | None]]] = {}
     for o in _ops(sharded):
@@ -161,14 +161,15 @@ def exchanged(sharded: Sharded) -> dict[str, Exchange]:
 
 
 def _stated(o: OpSharding, move: Move) -> bool:
-    """True for a move of which XLA is told: an all-to-all, and what ranks have whole that do all of `o` each, of which
-    XLA would have each do a part, and gather results."""
+    """True if the program states the redistribution `move`: an all-to-all, or the output of a matmul that several ranks
+    compute whole, which XLA would otherwise split between them and gather."""
     return _exchanges(move) or (o.op.kind == "matmul" and bool(repeated_over(o)))
 
 
 def _gathers_twice(sharded: Sharded, o: OpSharding) -> bool:
-    """True for a matmul of a pipeline whose sum is scattered: on CPU devices XLA gathers its gradient for each of both
-    products of the backward, as it writes one group of ranks in two ways and takes them for two."""
+    """True for a matmul of a pipeline whose sum is reduce-scattered: on CPU devices XLA gathers its gradient once for
+    each of the two matmuls of the backward, as it writes one device group in two ways and does not see that they are
+    equal."""
     assert o.settle is not None
     scatters = o.op.kind == "matmul" and any(s.kind == "reduce_scatter" for s in o.settle.steps)
     return scatters and pipelined(sharded.plan) and not sharded.plan.cluster.has_tpus
@@ -183,7 +184,7 @@ def _spec(sharded: Sharded, tensor: str, layout: Layout) -> Spec:
 
 
 def exchange_table(sharded: Sharded) -> list[str]:
-    """`EXCHANGED`: layouts on the way to where an activation rests, and from there; nothing where there are none."""
+    """Return the lines of `EXCHANGED`, the intermediate layouts of activations; [] if there are none."""
     found = exchanged(sharded)
     if not found:
         return []
@@ -201,7 +202,7 @@ def exchange_table(sharded: Sharded) -> list[str]:
 
 
 def _activations(sharded: Sharded) -> Iterator[Tensor]:
-    """Floating tensors that an op makes, but for the scalar loss, and for those that only `experts` sees."""
+    """Yield the floating-point tensors of the op graph, without the scalar loss and those inside `experts`."""
     inside = (ROUTED, EXPERTS)
     yield from (t for t in sharded.model.tensors if t.dtype != "int" and t.dims and t.region not in inside)
 
@@ -212,13 +213,13 @@ def _activation(sharded: Sharded, tensor: Tensor) -> list[str]:
 
 
 def collectives(sharded: Sharded, tensor: str) -> list[str]:
-    """Redistributions of a tensor where it is made, and for its consumers."""
+    """Return the redistributions of `tensor` at its producer and for its consumers."""
     settled = [_comment(o.settle, f"from {o.op.name}") for o in _ops(sharded) if o.op.output == tensor]
     return list(dict.fromkeys(s for s in (*settled, *_redistributed_inputs(sharded, tensor)) if s))
 
 
 def _redistributed_inputs(sharded: Sharded, tensor: str) -> Iterator[str]:
-    """Readers that want the same layout share one move."""
+    """Yield one redistribution per layout; readers of the same layout share it."""
     readers: dict[str, tuple[Move, list[str]]] = {}
     for o in _ops(sharded):
         for name, move in zip(o.op.inputs, o.redistributions, strict=True):

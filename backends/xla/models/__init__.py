@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 def family(name: str) -> ModuleType:
-    """The module with `shapes(model)` and `build_loss(model, hooks)` of the model family `name`."""
+    """Return the module with `shapes(model)` and `build_loss(model, hooks)` of the model family `name`."""
     return importlib.import_module(f"{__name__}.{name}")
 
 
 def loss_of(model: Model, hooks: Any, settings: Settings) -> Any:
-    """The loss function of `model`; with experts it also gives their picks, and balances them where `settings` ask for
-    it."""
+    """Return the loss function of `model`. With experts it also returns the expert counts, and adds the load-balancing
+    gradient if `settings` ask for it."""
     build = family(model.family).build_loss
     return build(model, hooks, settings.balance_loss) if model.top_k else build(model, hooks)

@@ -1,7 +1,7 @@
-"""The load-balancing gradient of a router; the formula and its source stand in the torch module's `balance`.
+"""The load-balancing gradient of a router; the torch module's `balance` has the formula and its source.
 
-The loss itself is not worked out: the slope of its probabilities is known from how often experts were picked,
-and is added where the router's backward comes by. So the loss that is told is without it.
+Only the gradient is computed, from the expert counts, and added in the router's backward. The reported loss does not
+include the load-balancing loss.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ def balanced(
     slope: float | jax.Array,
     total: Callable[[jax.Array], jax.Array],
 ) -> jax.Array:
-    """Logits [B, S, X] in fp32 as they are; their gradient also evens out the picks, chosen [B, S, k].
+    """Return the logits [B, S, X] (fp32) unchanged, with the gradient of the load-balancing loss added in their
+    backward.
 
-    `slope`: the coefficient over the sequences that the loss is a mean of. `total` sums counts [B, X] over the
-    ranks that have other parts of the same sequences.
+    `chosen` [B, S, k] are the selected experts, `slope` is the coefficient over the number of sequences in the mean of
+    the loss, and `total` sums counts [B, X] over the ranks that hold other parts of the same sequences.
     """
     experts, k = logits.shape[-1], chosen.shape[-1]
     counts = total(jnp.sum(jax.nn.one_hot(chosen, experts), axis=(1, 2)))
@@ -34,7 +35,7 @@ def balanced(
 
 
 def _shares(logits: jax.Array, routing: Routing) -> jax.Array:
-    """Each token's scores as parts of their sum."""
+    """Scores of each token, normalized to sum 1."""
     if routing.scores == "softmax":
         return jax.nn.softmax(logits)
     scores = jax.nn.sigmoid(logits)

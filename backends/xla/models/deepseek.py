@@ -1,6 +1,6 @@
-"""The DeepSeek family in JAX: latent attention, dense first layers, then routed experts beside a shared one.
+"""The DeepSeek family in JAX: latent attention, dense first layers, then routed experts and a shared expert.
 
-Shapes as in llama; N nope_dim and P rope_dim make a head's queries and keys N + P wide, its values D.
+Shapes as in llama; with N nope_dim and P rope_dim, a head's queries and keys have N + P elements and its values D.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ build_loss, build_logits = moe.builders(_block)
 
 
 def build_latent_attention(model: Model, hooks: Hooks) -> Half:
-    """Multi-head latent attention: [B, S, E] -> [B, S, E] (DeepSeek-V2, section 2.1).
+    """Return multi-head latent attention: [B, S, E] -> [B, S, E] (DeepSeek-V2, section 2.1).
 
-    The rotary part of the keys, [B, S, P], is one for all heads. Without `q_lora` queries are made in one step.
+    All heads share the rotary part of the keys, [B, S, P]. Without `q_lora` queries come from one projection.
     """
     sizes = model.sizes
     nope, rope = sizes["nope_dim"], sizes["rope_dim"]
 
     def linear(part: str, tensor: str, x: jax.Array, layer: Params, width: int = 0) -> jax.Array:
-        """A projection; with a `width` its output is cut in heads."""
+        """A projection; with `width` its output is split into heads."""
         name = f"{MODULE}.{part}.weight"
         y = hooks.linear(name, x, layer[name])
         return hooks.constrain(tensor, y.reshape(*y.shape[:-1], -1, width) if width else y)

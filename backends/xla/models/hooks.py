@@ -1,7 +1,7 @@
-"""The interface between a JAX model and the program around it: layouts of tensors, and use of weights.
+"""The interface between a JAX model and the emitted program: layouts of tensors, and use of weights.
 
-An emitted file implements all of it, so that the module itself can be handed to a model. `UNDIVIDED` implements it for
-one device; every plan is compared with that.
+An emitted module implements all of it, so it can be passed to a model as `hooks`. `UNDIVIDED` implements it for one
+device; tests compare every plan with it.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ import jax
 import jax.numpy as jnp
 
 Total = Callable[[jax.Array], jax.Array]
-"""Counts [B, X] of this rank's part of B sequences -> those of all parts."""
+"""Sums counts [B, X] of this rank's part of B sequences over all parts."""
 Route = Callable[[jax.Array, Total, int], tuple[jax.Array, jax.Array]]
-"""Scores [B, S, X], how to sum counts, how many sequences the loss is a mean of -> the weights and the numbers of
-each token's experts, [B S, k] each."""
+"""Maps router scores [B, S, X], a function that sums counts, and the number of sequences in the mean of the loss to the
+weights and the indices of each token's experts, [B S, k] each."""
 Answers = tuple[jax.Array, jax.Array]
 
 
 class Mlp(Protocol):
-    """The work of X experts on their rows."""
+    """The computation of X experts on their rows."""
 
     def __call__(self, rows: jax.Array, weights: jax.Array, params: Any, counts: jax.Array | None = None, /) -> Any:
-        """Rows [X, C, D] at C places of X experts and their weights [X, C] -> [X, C, D]. With `counts` [X] rows [R, D]
-        that are sorted by expert, so many of each, and weights [R] -> [R, D]; rows after those are not looked at."""
+        """Map rows [X, C, D] in C slots of X experts, with weights [X, C], to [X, C, D]. With `counts` [X], map rows
+        [R, D] sorted by expert, `counts` of each, with weights [R], to [R, D]; rows beyond the counts are ignored."""
         ...
 
 
 Carry = TypeVar("Carry")
-"""The values that go from block to block: hidden states [B, S, E], and picks beside them."""
+"""The values passed from block to block: hidden states [B, S, E], or these and the expert counts."""
 Block = TypeVar("Block", bound=Callable[..., object])
 
 
@@ -38,60 +38,59 @@ class Hooks(Protocol):
     """Tensor and parameter names are those of the family's op graph."""
 
     def constrain(self, name: str, x: jax.Array, /) -> jax.Array:
-        """The activation `name`, in its dtype and in the layout it rests in."""
+        """Return the activation `name` in its dtype and layout."""
         ...
 
     def weight(self, name: str, w: jax.Array, /) -> jax.Array:
-        """The parameter `name` as it is used: whole over the axes it is only stored over."""
+        """Return the parameter `name` for use: gathered over the axes that only shard its storage."""
         ...
 
     def linear(self, name: str, x: jax.Array, w: jax.Array, /) -> jax.Array:
-        """[..., in] x [out, in] -> [..., out] with the parameter `name`."""
+        """Return x [..., in] times the parameter `name`, w [out, in]: [..., out]."""
         ...
 
     def lookup(self, name: str, table: jax.Array, tokens: jax.Array, /) -> jax.Array:
-        """Rows of the parameter `name`, [V, E], at tokens [B, S] -> [B, S, E]."""
+        """Return the rows of the parameter `name`, [V, E], at tokens [B, S]: [B, S, E]."""
         ...
 
     def named(self, name: str, x: jax.Array, /) -> jax.Array:
-        """The activation `name` inside `experts`, in its dtype."""
+        """Return the activation `name` inside `experts`, in its dtype."""
         ...
 
     def experts(self, route: Route, mlp: Mlp, x: jax.Array, scores: jax.Array, params: Any, /) -> Answers:
-        """The experts' answers to x [B, S, D], a token's weighted and summed, [B, S, D]; and how often each was
-        picked, [ranks, X].
+        """Return the weighted sum of each token's experts for x [B, S, D], [B, S, D], and the expert counts [ranks, X].
 
         scores [B, S, X] are the router's; `params` are the experts' parameters by name.
         """
         ...
 
     def unpicked(self, layers: int, experts: int, /) -> jax.Array:
-        """Zeros to count picks in, [layers, ranks, X], for X `experts`."""
+        """Return zero expert counts [layers, ranks, X], for X `experts`."""
         ...
 
     def remat(self, block: Block, /) -> Block:
-        """The repeated `block`, which saves for its backward the tensors that the plan says."""
+        """Return the repeated `block` with rematerialization: it saves only the tensors that the plan names."""
         ...
 
     def layers(self, block: Callable[[Carry, Any], Carry], x: Carry, stack: Any, /) -> Carry:
-        """`x` [B, S, E] through `block(x, one layer's parameters)` for each layer of the stack, in order."""
+        """Return `x` [B, S, E] after `block(x, one layer's parameters)` for each layer of the stack, in order."""
         ...
 
     def positions(self, length: int, /) -> jax.Array:
-        """The place in its sequence of each of the `length` rows [S] of an activation."""
+        """Return the position in its sequence of each of the `length` rows of an activation, [S]."""
         ...
 
     def attend(self, q: jax.Array, k: jax.Array, v: jax.Array, /, *window: int) -> jax.Array:
-        """Causal attention of all heads, [B, S, H, D], keys [B, S, K, D] and values [B, S, K, W] -> [B, S, H, W].
+        """Return causal attention of queries [B, S, H, D], keys [B, S, K, D] and values [B, S, K, W]: [B, S, H, W].
 
-        Values are at most as wide as keys. `window` is given in a model that has some: the rows that a row sees,
-        itself included; 0 for all.
+        W is at most D. A model with sliding windows passes `window`: the number of rows that a row attends to, itself
+        included; 0 for all.
         """
         ...
 
 
 class Undivided:
-    """One device, nothing recomputed: the reference."""
+    """One device without recomputation: the reference."""
 
     def constrain(self, name: str, x: jax.Array, /) -> jax.Array:
         return x
@@ -109,7 +108,7 @@ class Undivided:
         return x
 
     def experts(self, route: Route, mlp: Mlp, x: jax.Array, scores: jax.Array, params: Any, /) -> Answers:
-        """Every expert looks at every token; a token weighs nothing at experts that it did not pick."""
+        """Run every expert on every token; the weight of a token is 0 at experts that it did not select."""
         rows = x.reshape(-1, x.shape[-1])
         weights, chosen = route(scores, lambda counts: counts, len(x))
         experts = scores.shape[-1]
@@ -125,7 +124,7 @@ class Undivided:
     def _weights_within_capacity(
         self, chosen: jax.Array, shape: tuple[int, ...], weights: jax.Array, experts: int
     ) -> jax.Array:
-        """The weights [T, k] of tokens at experts that have a place for them, and 0 at others."""
+        """The weights [T, k] of tokens within the capacity of their experts, and 0 for dropped ones."""
         return weights
 
     def remat(self, block: Block, /) -> Block:

@@ -1,10 +1,10 @@
 """The dense Llama family in JAX: the twin of the bundled torch module.
 
-Parameters are a flat dict from name to array, named and stored as in `planc.catalog.llama` (linear
-weights [out, in]); those of the repeated block are stacked along a leading dim of layers.
+Parameters are a flat dict from name to array, named and stored as in `planc.catalog.llama` (linear weights [out, in]);
+those of the repeated block are stacked along a leading layers dim.
 
-Shape letters: B sequences, S tokens of each, E embed, H heads, K key-value heads, D head_dim,
-F ffn, V vocab, L layers.
+Shape letters: B sequences, S tokens per sequence, E embed, H heads, K key-value heads, D head_dim, F ffn, V vocab, L
+layers.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ Params = dict[str, jax.Array]
 Loss = Callable[[Params, jax.Array, jax.Array], jax.Array]
 Logits = Callable[[Params, jax.Array], jax.Array]
 Half = Callable[[jax.Array, Params], jax.Array]
-"""One half of a block: of normed hidden states [B, S, E] and a layer's params, what is added to them."""
+"""Half a block without the residual: maps normed hidden states [B, S, E] and a layer's params to the term to add."""
 Block = Callable[[jax.Array, Params], jax.Array]
 
 
 def shapes(model: Model) -> dict[str, tuple[int, ...]]:
-    """Every array's shape of `model` by name; those of blocks are stacked: [L, ...]."""
+    """Return the shape of each parameter of `model` by name; those of blocks are stacked: [L, ...]."""
     stacks = {p.name: (len(numbers(model, p)),) for p in model.params if stacked(model, p)}
     return {p.name: (*stacks.get(p.name, ()), *model.shape(p)) for p in model.params}
 
 
 def build_loss(model: Model, hooks: Hooks, block: Callable[[Model, Hooks, Section], Block] | None = None) -> Loss:
-    """`loss(params, tokens [B, S], targets [B, S])`: the mean cross entropy per token, fp32."""
+    """Return `loss(params, tokens [B, S], targets [B, S])`, the mean cross entropy per token in fp32."""
     logits = build_logits(model, hooks, block)
 
     def loss(params: Params, tokens: jax.Array, targets: jax.Array) -> jax.Array:
@@ -46,9 +46,9 @@ def build_loss(model: Model, hooks: Hooks, block: Callable[[Model, Hooks, Sectio
 
 
 def build_logits(model: Model, hooks: Hooks, block: Callable[[Model, Hooks, Section], Block] | None = None) -> Logits:
-    """`logits(params, tokens [B, S])` -> [B, S, V].
+    """Return `logits(params, tokens [B, S])` -> [B, S, V].
 
-    `block` makes the blocks of a kind; families that differ inside them alone bring theirs.
+    `block` builds the blocks of a kind; a family that differs only inside its blocks passes its own.
     """
     blocks = {kind: (block or dense_block)(model, hooks, kind) for kind in model.blocks}
 
@@ -62,19 +62,19 @@ def build_logits(model: Model, hooks: Hooks, block: Callable[[Model, Hooks, Sect
 
 
 def embedded(hooks: Hooks, params: Params, tokens: jax.Array) -> jax.Array:
-    """`tokens` [B, S] to hidden states [B, S, E]."""
+    """Return the embeddings of `tokens` [B, S]: [B, S, E]."""
     name = "tok_embeddings.weight"
     return hooks.constrain("hidden", hooks.lookup(name, params[name], tokens))
 
 
 def stacks(model: Model, params: Params) -> Iterator[tuple[Section, Params]]:
-    """Neighbouring layers of one kind of `model`: the kind, and their part of `params`."""
+    """Yield each run of consecutive layers of one kind of `model`: the kind, and its slice of `params`."""
     for kind, parts in runs(model):
         yield kind, {name: params[name] if part is None else params[name][part] for name, part in parts.items()}
 
 
 def headed(model: Model, hooks: Hooks, params: Params, x: jax.Array) -> jax.Array:
-    """Hidden states `x` [B, S, E] to logits [B, S, V]."""
+    """Return the logits [B, S, V] of hidden states `x` [B, S, E]."""
     x = rms_norm(x, hooks.weight("norm.weight", params["norm.weight"]), model.norm_eps)
     x = hooks.constrain("head.in", x)
     name = "tok_embeddings.weight" if model.tied else "output.weight"
@@ -82,12 +82,12 @@ def headed(model: Model, hooks: Hooks, params: Params, x: jax.Array) -> jax.Arra
 
 
 def dense_block(model: Model, hooks: Hooks, kind: Section) -> Block:
-    """A block with an MLP."""
+    """Return a block with an MLP."""
     return build_block(model, hooks, build_attention(model, hooks, kind), build_feed_forward(hooks))
 
 
 def build_block(model: Model, hooks: Hooks, attention: Half, feed_forward: Half) -> Block:
-    """`block(x [B, S, E], one layer's params)` -> [B, S, E], of its two halves."""
+    """Return `block(x [B, S, E], one layer's params)` -> [B, S, E], made of attention and `feed_forward`."""
 
     halfway = build_halfway(model, hooks, attention)
 
@@ -101,7 +101,7 @@ def build_block(model: Model, hooks: Hooks, attention: Half, feed_forward: Half)
 def build_halfway(
     model: Model, hooks: Hooks, attention: Half
 ) -> Callable[[jax.Array, Params], tuple[jax.Array, jax.Array]]:
-    """`halfway(x [B, S, E], one layer's params)`: x after attention, and its norm for the second half."""
+    """Return `halfway(x [B, S, E], one layer's params)` -> (x after attention, its norm for the second half)."""
 
     def norm(name: str, x: jax.Array, layer: Params) -> jax.Array:
         return rms_norm(x, hooks.weight(name, layer[name]), model.norm_eps)
@@ -115,10 +115,10 @@ def build_halfway(
 
 
 def build_attention(model: Model, hooks: Hooks, kind: Section = "block", *, normed: bool = False) -> Half:
-    """Causal attention with grouped queries and rotary positions: [B, S, E] -> [B, S, E].
+    """Return causal attention with grouped queries and rotary positions: [B, S, E] -> [B, S, E].
 
-    In a kind of block with a window a row sees that many rows. `normed` queries and keys have a norm over each
-    head, with one weight for all heads (Qwen3).
+    In a kind of block with a sliding window each row attends to that many rows. With `normed`, queries and keys have an
+    RMS norm per head, with one weight for all heads (Qwen3).
     """
     head_dim, window = model.sizes["head_dim"], _window(model, kind)
 
@@ -147,13 +147,14 @@ def build_attention(model: Model, hooks: Hooks, kind: Section = "block", *, norm
 
 
 def _window(model: Model, kind: Section) -> tuple[int, ...]:
-    """The rows that a row sees, 0 for all; nothing in a model without windows."""
+    """(Window,) of a kind of block, 0 for all rows; () for a model without windows."""
     of = {k: next(o.window for o in model.ops[k] if o.kind == "attention") for k in model.blocks}
     return (of[kind],) if any(of.values()) else ()
 
 
 def build_feed_forward(hooks: Hooks, module: str = "layers.*.feed_forward", tensors: str = "ffn") -> Half:
-    """w2(silu(w1 x) * w3 x): [B, S, E] -> [B, S, E]. Its parameters' and its tensors' names begin so."""
+    """Return w2(silu(w1 x) * w3 x): [B, S, E] -> [B, S, E]. `module` and `tensors` are prefixes of parameter and tensor
+    names."""
 
     def linear(part: str, x: jax.Array, layer: Params) -> jax.Array:
         name = f"{module}.{part}.weight"
@@ -169,7 +170,7 @@ def build_feed_forward(hooks: Hooks, module: str = "layers.*.feed_forward", tens
 
 
 def rms_norm(x: jax.Array, w: jax.Array, eps: float) -> jax.Array:
-    """`x` / rms(x) * `w` over the last dim, computed in fp32, returned in the dtype of `x`."""
+    """Return `x` / rms(x) * `w` over the last dim, computed in fp32, in the dtype of `x`."""
     wide = x.astype(jnp.float32)
     scale = jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + eps)
     return (wide * scale * w).astype(x.dtype)
@@ -178,9 +179,9 @@ def rms_norm(x: jax.Array, w: jax.Array, eps: float) -> jax.Array:
 def rotary_angles(
     positions: jax.Array, head_dim: int, theta: float, scaling: Mapping[str, Any] | None = None
 ) -> jax.Array:
-    """Each of `positions` [S] times each frequency `theta`^(-2i / D), [S, D / 2], fp32, for D `head_dim`.
+    """Return `positions` [S] times the frequencies `theta`^(-2i / D): [S, D / 2] in fp32, for D `head_dim`.
 
-    `scaling` is that of a config, for contexts longer than the first ones: `linear`, or Llama 3's.
+    `scaling` is the config's RoPE scaling for longer contexts: `linear`, or Llama 3's.
     """
     frequencies = theta ** (-jnp.arange(0, head_dim, 2, dtype=jnp.float32) / head_dim)
     if scaling:
@@ -189,7 +190,7 @@ def rotary_angles(
 
 
 def _scaled(frequencies: jax.Array, scaling: Mapping[str, Any]) -> jax.Array:
-    """`frequencies` (radians a token) as a longer context has them: see the twin in torch."""
+    """`frequencies` (radians per token) scaled for a longer context: see the twin in torch."""
     divided: jax.Array = frequencies / scaling["factor"]
     if scaling["rope_type"] == "linear":
         return divided
@@ -201,7 +202,7 @@ def _scaled(frequencies: jax.Array, scaling: Mapping[str, Any]) -> jax.Array:
 
 
 def rotate(x: jax.Array, angles: jax.Array) -> jax.Array:
-    """Rotary positions on `x` [B, S, H, D], by `angles` [S, D / 2]: dim i turns with dim i + D / 2 (the half-split
+    """Return `x` [B, S, H, D] rotated by `angles` [S, D / 2]: dim i pairs with dim i + D / 2 (the half-split
     convention)."""
     cos, sin = jnp.cos(angles)[:, None, :], jnp.sin(angles)[:, None, :]
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
@@ -210,10 +211,10 @@ def rotate(x: jax.Array, angles: jax.Array) -> jax.Array:
 
 
 def cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
-    """Mean of -log softmax(logits [B, S, V])[targets [B, S]], fp32.
+    """Return the mean of -log softmax(logits [B, S, V])[targets [B, S]] in fp32.
 
-    The target's logit is picked by a mask, not by an index: a mask works on each part of a divided
-    vocab by itself and leaves one small sum to reduce.
+    The target's logit is selected by a mask, not by an index: with a sharded vocab a mask is local and leaves one small
+    all-reduce.
     """
     wide = logits.astype(jnp.float32)
     chosen = targets[..., None] == jnp.arange(wide.shape[-1])

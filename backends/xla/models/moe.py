@@ -1,7 +1,7 @@
-"""A mixture of experts in JAX: router, experts, and the shared expert beside them; the torch module's twin.
+"""A mixture of experts in JAX: router, experts, and an optional shared expert; the torch module's twin.
 
-Shapes: B sequences, S tokens of each, T tokens, D embed, X experts, k experts a token, C places at an expert,
-R rows of a rank's experts, F expert_ffn. What divides experts over ranks is in the hook that brings tokens to them.
+Shapes: B sequences, S tokens per sequence, T tokens, D embed, X experts, k experts per token, C slots per expert, R
+rows of a rank's experts, F expert_ffn. The hook `experts` does all routing across ranks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from planc.ir.model import Model, Section
 
 Carry = tuple[jax.Array, jax.Array]
-"""Hidden states [B, S, E], and how often experts were picked so far, [routed layers, ranks, X]."""
+"""Hidden states [B, S, E], and the expert counts so far, [routed layers, ranks, X]."""
 BlockWithPicks = Callable[[Carry, "Params"], Carry]
 MakeBlock = Callable[["Model", "Hooks", "Section", float], BlockWithPicks]
 LossWithPicks = Callable[["Params", jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
@@ -38,17 +38,17 @@ def routed(model: Model, kind: Section) -> bool:
 
 
 class BuildLoss(Protocol):
-    """`build_loss` of a family with experts."""
+    """The type of `build_loss` of a family with experts."""
 
     def __call__(self, model: Model, hooks: Hooks, balance: float = 0.0) -> LossWithPicks: ...
 
 
 def builders(block: MakeBlock) -> tuple[BuildLoss, Callable[[Model, Hooks], Logits]]:
-    """`build_loss` and `build_logits` of the family whose blocks `block` makes."""
+    """Return `build_loss` and `build_logits` of the family whose blocks `block` builds."""
 
     def build_loss(model: Model, hooks: Hooks, balance: float = 0.0) -> LossWithPicks:
-        """`loss(params, tokens [B, S], targets [B, S])`: the mean cross entropy per token, fp32, and how often each
-        expert was picked, [routed layers, ranks, X]. `balance` is the coefficient of the load-balancing loss."""
+        """Return `loss(params, tokens [B, S], targets [B, S])` -> (mean cross entropy per token in fp32, expert counts
+        [routed layers, ranks, X]). `balance` is the coefficient of the load-balancing loss."""
         through = build_logits_with_picks(model, hooks, block, balance)
 
         def loss(params: Params, tokens: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -58,7 +58,7 @@ def builders(block: MakeBlock) -> tuple[BuildLoss, Callable[[Model, Hooks], Logi
         return loss
 
     def build_logits(model: Model, hooks: Hooks) -> Logits:
-        """`logits(params, tokens [B, S])` -> [B, S, V]."""
+        """Return `logits(params, tokens [B, S])` -> [B, S, V]."""
         through = build_logits_with_picks(model, hooks, block, 0.0)
         return lambda params, tokens: through(params, tokens)[0]
 
@@ -68,7 +68,7 @@ def builders(block: MakeBlock) -> tuple[BuildLoss, Callable[[Model, Hooks], Logi
 def build_logits_with_picks(
     model: Model, hooks: Hooks, block: MakeBlock, balance: float
 ) -> Callable[[Params, jax.Array], tuple[jax.Array, jax.Array]]:
-    """Logits and picks of params and tokens. `block` makes the blocks of a kind, which hand the picks on."""
+    """Return a function from params and tokens to logits and expert counts. `block` builds the blocks of a kind."""
     blocks = {kind: block(model, hooks, kind, balance) for kind in model.blocks}
     layers = sum(routed(model, kind) for kind in model.kinds)
 
@@ -82,12 +82,12 @@ def build_logits_with_picks(
 
 
 def dense(block: Block) -> BlockWithPicks:
-    """A block without experts between those that have some."""
+    """Return a block without experts, for a model that has both kinds."""
     return lambda carry, layer: (block(carry[0], layer), carry[1])
 
 
 def build_block(model: Model, hooks: Hooks, attention: Half, balance: float) -> BlockWithPicks:
-    """`block((x [B, S, E], picks so far), one layer's params)`: a block with experts in its second half."""
+    """Return `block((x [B, S, E], expert counts), one layer's params)`, a block with experts in its second half."""
     halfway, moe = llama.build_halfway(model, hooks, attention), build_moe(model, hooks, balance)
 
     def block(carry: Carry, layer: Params) -> Carry:
@@ -99,8 +99,8 @@ def build_block(model: Model, hooks: Hooks, attention: Half, balance: float) -> 
 
 
 def build_moe(model: Model, hooks: Hooks, balance: float) -> Callable[[jax.Array, Params], tuple[jax.Array, jax.Array]]:
-    """`moe(x [B, S, D], one layer's params)`: each token's k experts, weighted, and the shared one, [B, S, D]; and
-    how often each expert was picked, [ranks, X]."""
+    """Return `moe(x [B, S, D], one layer's params)` -> (weighted sum of each token's k experts and the shared one [B,
+    S, D], expert counts [ranks, X])."""
     shared = llama.build_feed_forward(hooks, f"{MODULE}.shared", "shared") if "shared_ffn" in model.sizes else None
 
     def route(scores: jax.Array, total: Total, sequences: int) -> tuple[jax.Array, jax.Array]:
@@ -112,8 +112,8 @@ def build_moe(model: Model, hooks: Hooks, balance: float) -> Callable[[jax.Array
         return weights.reshape(-1, model.top_k), chosen.reshape(-1, model.top_k)
 
     def mlp(rows: jax.Array, weights: jax.Array, params: Params, counts: jax.Array | None = None) -> jax.Array:
-        """Rows [X, C, D] and their weights [X, C], of as many experts as `params` has; or rows [R, D] of one expert
-        after the other and weights [R], with `counts` [X] of them."""
+        """Run the experts on rows [X, C, D] with weights [X, C]; or, with `counts` [X], on rows [R, D] sorted by expert
+        with weights [R]."""
 
         def times(rows: jax.Array, w: jax.Array) -> jax.Array:
             if counts is None:
@@ -137,9 +137,9 @@ def build_moe(model: Model, hooks: Hooks, balance: float) -> Callable[[jax.Array
 
 
 def picks(logits: jax.Array, k: int, routing: Routing) -> tuple[jax.Array, jax.Array]:
-    """The weights and the numbers of each token's `k` experts, [..., k] each, from `logits` [..., X] in fp32.
+    """Return the weights and the indices of each token's `k` experts, [..., k] each, from `logits` [..., X] in fp32.
 
-    Of equal scores the lower number is picked first, as in the torch module.
+    Ties go to the lower index, as in the torch module.
     """
     scores = jax.nn.sigmoid(logits) if routing.scores == "sigmoid" else jax.nn.softmax(logits)
     chosen = jax.lax.top_k(jax.lax.stop_gradient(_limited(scores, routing) if routing.groups > 1 else scores), k)[1]
@@ -150,9 +150,9 @@ def picks(logits: jax.Array, k: int, routing: Routing) -> tuple[jax.Array, jax.A
 
 
 def _limited(scores: jax.Array, routing: Routing) -> jax.Array:
-    """Scores to pick by: none but in a token's best groups.
+    """Scores for group-limited routing: -inf outside a token's best groups.
 
-    A group is as good as its best expert, with sigmoid scores as its best two together (DeepSeek-V3).
+    A group is ranked by its best expert, or with sigmoid scores by its best two together (DeepSeek-V3).
     """
     groups = scores.reshape(*scores.shape[:-1], routing.groups, -1)
     best = jax.lax.top_k(groups, min(2, groups.shape[-1]) if routing.scores == "sigmoid" else 1)[0].sum(-1)

@@ -1,4 +1,4 @@
-"""Qwen3 with experts in JAX: the Qwen3 block with a mixture of experts in place of the MLP, in all layers or most."""
+"""Qwen3 with experts in JAX: the Qwen3 block with a mixture of experts instead of the MLP, in all or most layers."""
 
 from __future__ import annotations
 

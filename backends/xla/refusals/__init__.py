@@ -1,1 +1,1 @@
-"""The sentences that the XLA target refuses."""
+"""Sentences that the XLA target refuses."""

@@ -14,7 +14,7 @@ from planc.sharding.propagate import override_of
 
 
 def refused(sharded: Sharded) -> Iterator[Refusal]:
-    """Every sentence about experts of the plan in `sharded` that the target refuses."""
+    """Yield a refusal for each sentence about experts of the plan in `sharded` that the target does not support."""
     plan = sharded.plan
     if not fits(plan):
         view = plan.mesh.views[0]
@@ -39,7 +39,7 @@ def _node_limit(experts: XlaExpertAxes) -> Iterator[Refusal]:
 
 
 def _dims(experts: XlaExpertAxes) -> Iterator[Refusal]:
-    """Experts are divided by whole experts and by their width, evenly."""
+    """Refuse layouts other than even sharding by whole experts or by their width."""
     plan = experts.plan
     for o in experts.ops:
         for dim, axes in o.layout.items():
@@ -56,7 +56,7 @@ def _dims(experts: XlaExpertAxes) -> Iterator[Refusal]:
 
 
 def _shares(experts: XlaExpertAxes) -> Iterator[Refusal]:
-    """Ranks that share an expert have the same tokens, or different ones: all of them alike."""
+    """Refuse experts of which some sharing ranks have the same tokens and others have different ones."""
     different = set(experts.tensor) & set(experts.tokens)
     if different and not experts.gathers:
         cause = experts.plan.cause_of_shard("expert_ffn", experts.plan.axes_of("expert_ffn", EXPERTS)[0], EXPERTS)
@@ -65,7 +65,7 @@ def _shares(experts: XlaExpertAxes) -> Iterator[Refusal]:
 
 
 def _stores(experts: XlaExpertAxes) -> Iterator[Refusal]:
-    """Experts and the rest are gathered by the same functions at the same time."""
+    """Refuse state that is sharded for the experts but not for the rest, or the reverse: one function gathers both."""
     plan = experts.plan
     if not plan.store("optimizer", EXPERTS):
         return

@@ -1,4 +1,4 @@
-"""The sentences that the XLA target refuses: never dropped, each named with its place."""
+"""Sentences that the XLA target refuses. None is dropped silently; each is reported with its location."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from planc.ir.plan import PASSES_KEYS, Plan
 from planc.ir.sharding import Sharded
 
 PLAIN = "unfused"
-"""The word for attention without a kernel."""
+"""The name of attention without a kernel."""
 
 
 def refusals(sharded: Sharded) -> list[Diagnostic]:
-    """Every reason why the plan in `sharded` cannot be lowered to XLA, in the plan's order."""
+    """Return every reason why the plan in `sharded` cannot be lowered to XLA, in the plan's order."""
     plan = sharded.plan
     if missing := not_lowered(plan, "xla"):
         return missing
@@ -45,7 +45,7 @@ def refusals(sharded: Sharded) -> list[Diagnostic]:
 
 
 def notes(plan: Plan) -> list[Diagnostic]:
-    """N0906 for each sentence of `plan` that names regions to compile: XLA compiles all of the step."""
+    """Return N0906 for each sentence of `plan` that names regions to compile: XLA compiles the whole step."""
     causes = dict.fromkeys(compiled.cause for compiled in plan.compiles)
     return [
         Diagnostic("N0906", f"`{cause.via or cause.sentence}`: XLA compiles the whole step as one program", cause.span)
@@ -62,14 +62,14 @@ TWO_PARTS = (
 )
 TOGETHER = "its gain is that ranks do different things at a time, and XLA runs one program on all of them"
 APART = {"interleaved_zero_bubble": TWO_PARTS, "zbv": TOGETHER, "dualpipe": TOGETHER, "dualpipev": TOGETHER}
-"""Why a schedule is refused. In a program of all ranks (OpenXLA's SPMD partitioning) a tick takes as long as what any
-rank does in it; MaxText's makers say of 1F1B that it asks for several programs (AI-Hypercomputer/maxtext issue 752),
-which JaxPP runs for JAX."""
+"""Reasons for refusing a schedule. In a program for all ranks (OpenXLA's SPMD partitioning) a tick takes as long as its
+slowest rank; per MaxText's authors 1F1B needs several programs (AI-Hypercomputer/maxtext issue 752), which JaxPP runs
+for JAX."""
 OWN_ORDER = "the order of its actions differs by rank, and XLA runs one program on all of them"
 
 
 def _pipeline(sharded: Sharded) -> Iterator[Diagnostic]:
-    """A pipeline runs in lockstep: in each tick every rank runs the same."""
+    """Refuse pipelines that cannot run in lockstep, where all ranks run the same program in each tick."""
     plan, split = sharded.plan, sharded.plan.split
     if split is None or not pipelined(plan):
         return
@@ -91,7 +91,8 @@ def _pipeline(sharded: Sharded) -> Iterator[Diagnostic]:
 
 
 def _gather(plan: Plan) -> Iterator[Diagnostic]:
-    """A layer is an iteration of a loop, which gathers its own parameters when XLA's scheduler begins it."""
+    """Refuse gather buckets and prefetch: a layer is a loop iteration, and XLA's scheduler decides when to gather its
+    parameters."""
     gather = plan.gather
     if gather is not None and (gather.bucket > 1 or gather.prefetch):
         why = "a loop gathers the parameters of each layer, and XLA's scheduler decides how early"
@@ -99,7 +100,7 @@ def _gather(plan: Plan) -> Iterator[Diagnostic]:
 
 
 def _attention(sharded: Sharded) -> Iterator[Diagnostic]:
-    """Refusals of attention methods and kernels."""
+    """Refuse unsupported attention methods and kernels."""
     plan, kernel, axes = sharded.plan, sharded.plan.attention, keyed_axes(sharded)
     if kernel is None:
         return
@@ -123,7 +124,7 @@ def _attention(sharded: Sharded) -> Iterator[Diagnostic]:
 
 
 def _kernel(sharded: Sharded, name: str, cause: Cause) -> Iterator[Diagnostic]:
-    """Refusals of a kernel by its name."""
+    """Refuse an unsupported kernel by its name."""
     plain = f"`attention.core as {PLAIN}`, or leave it out"
     if name == PLAIN:
         if keyed_axes(sharded):
@@ -143,7 +144,7 @@ def _kernel(sharded: Sharded, name: str, cause: Cause) -> Iterator[Diagnostic]:
 
 
 def _recompute(sharded: Sharded) -> Iterator[Diagnostic]:
-    """A block is run again as far as the backward reads it, by a policy that knows tensors by their names."""
+    """Refuse recomputation that `jax.checkpoint` policies, which save tensors by name, cannot express."""
     plan, cause = sharded.plan, sharded.plan.recompute.cause
     if cause is None:
         return
@@ -164,7 +165,7 @@ def _recompute(sharded: Sharded) -> Iterator[Diagnostic]:
 
 
 def _offload(sharded: Sharded) -> Iterator[Diagnostic]:
-    """State and what blocks keep by its name, where each rank has whole stacks of layers."""
+    """Refuse offloading that is not of state, or of named activations in whole stacks of layers."""
     plan = sharded.plan
     for sentence in plan.offloads:
         saved = [t for t in sentence.what if t in saved_on_host(sharded)]
@@ -182,11 +183,12 @@ def _offload(sharded: Sharded) -> Iterator[Diagnostic]:
 TILES = (
     "XLA has no product whose tiles have scales of their own: each tile's part of a sum would be a product by itself"
 )
-"""`jax.nn.scaled_matmul` alone multiplies blocks with scales, by a cuDNN kernel of Blackwell GPUs."""
+"""Reason for refusing tiles. Only `jax.nn.scaled_matmul` supports block scales, with a cuDNN kernel for Blackwell
+GPUs."""
 
 
 def _narrow(sharded: Sharded) -> Iterator[Diagnostic]:
-    """float8 by tensor or by row and int8 by row, of linear layers."""
+    """Refuse quantization other than float8 per tensor or row and int8 per row, of linear layers."""
     plan = sharded.plan
     for q in plan.quantize:
         if q.tile or q.recipe == "blockwise":
@@ -216,7 +218,7 @@ def _narrow(sharded: Sharded) -> Iterator[Diagnostic]:
 
 
 def _store_dtypes(plan: Plan) -> Iterator[Diagnostic]:
-    """State is fp32 or bf16, a noun of all parameters alike."""
+    """Refuse state in dtypes other than fp32 and bf16, or in several dtypes for one noun."""
     for store in plan.stores:
         if store.dtype and store.dtype not in STATE_DTYPES:
             why = f"it keeps {store.noun} in {' or '.join(STATE_DTYPES)}, not {store.dtype}"
@@ -238,7 +240,8 @@ def _experts(sharded: Sharded) -> Iterator[Diagnostic]:
 
 
 def _uneven_shards(sharded: Sharded) -> Iterator[Diagnostic]:
-    """XLA divides any length inside a program; what a plan's ranks do with unequal parts was seen of vocabularies."""
+    """Refuse uneven shards. XLA supports any length inside a program, but uneven ranks were only verified for
+    vocabularies."""
     plan = sharded.plan
     lengths = {
         **plan.model.sizes,

@@ -1,7 +1,7 @@
 """Realisation rules: from the semantic collectives of a plan to those that XLA issues.
 
-One rule a file, applied in this order. A rule sees layouts and the platform; never a model's or a
-plan's name. Figures in the rules were read from compiled programs, per device and step.
+One rule a file, applied in this order. A rule sees layouts and the platform, never the name of a model or plan. Figures
+in the rules were read from compiled programs, per device and step.
 """
 
 from __future__ import annotations
@@ -85,11 +85,11 @@ ORDER = (
     one_gather_of_a_tied_table,
     sum_within_slices_first,
 )
-"""A rule may rely on those before it."""
+"""A rule may rely on the ones before it."""
 
 
 def realise(sharded: Sharded, rows: Rows) -> Rows:
-    """The collectives that XLA issues for `sharded`, per device and optimizer step, from the semantic ones in
+    """Return the collectives that XLA issues for `sharded`, per device and optimizer step, from the semantic ones in
     `rows`."""
     for rule in ORDER:
         rows = rule.apply(sharded, rows)

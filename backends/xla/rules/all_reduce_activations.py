@@ -1,10 +1,10 @@
-"""With one sequence a rank, the TPU compiler sums an activation whole and slices it: twice the wire.
+"""With one sequence per rank, the TPU compiler all-reduces an activation and slices it: twice the bytes.
 
-The plan scatters the sum along the sequence. Read from matmuls on v5p, v5e and v6e over 4 to 16 ranks: a result
-of [2, 512, 1024] a rank is a reduce-scatter, one of [1, 512, 1024] or [1, 8192, 4096] an all-reduce and a slice.
-So is what was looked up in parts of a table: 805 MB of sums are 1,611 MB on the wire in two layers of Llama 70B
-(fsdp 64 > tp 4, v5p). Keys that a kernel's function gathers by itself are no result of the compiler's: their gradients
-stay scattered, as read from two layers of Llama 8B on v5p (fsdp 2 > cp 2, splash attention).
+The plan reduce-scatters it along the sequence. Read from matmuls on v5p, v5e and v6e over 4 to 16 ranks: a result of
+[2, 512, 1024] per rank is a reduce-scatter, one of [1, 512, 1024] or [1, 8192, 4096] an all-reduce and a slice. So is
+the output of a vocab-sharded lookup: 805 MB of sums are 1,611 MB on the wire in two layers of Llama 70B (fsdp 64 > tp
+4, v5p). Keys that a kernel's shard_map gathers explicitly are not affected: their gradients stay reduce-scattered, as
+read from two layers of Llama 8B on v5p (fsdp 2 > cp 2, splash attention).
 """
 
 from __future__ import annotations

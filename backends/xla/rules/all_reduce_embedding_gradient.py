@@ -1,8 +1,8 @@
-"""The TPU compiler sums the gradient of a table that is looked up over all ranks at once, where replicas hold copies.
+"""The TPU compiler all-reduces the gradient of an embedding over all data-parallel ranks if replicas hold copies.
 
-A matmul's gradient is scattered over the ranks that store it and then summed over the replicas. What adds up rows
-that were looked up is one sum over all that share the batch: the compiler makes a scatter of a sum only where both
-are over the same ranks, so it stays whole. Read from replica 2 > fsdp 16 > tp 4 on v5p.
+A matmul's gradient is reduce-scattered over the ranks that shard it and then all-reduced over the replicas. The
+scatter-add of an embedding's gradient becomes one all-reduce over all of them: the compiler makes a reduce-scatter only
+where the sum and the sharding are over the same ranks. Read from replica 2 > fsdp 16 > tp 4 on v5p.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
 
 
 def summed_with_copies(sharded: Sharded, rows: Rows, tensors: Collection[str], rule: str) -> Rows:
-    """The `rows`, of which gradients of `tensors` that are scattered and then summed over copies are one sum over
-    all, marked with the `rule`'s name."""
+    """Return `rows` with one all-reduce for each gradient of `tensors` that is reduce-scattered and then all-reduced
+    over replicas, marked with the name of `rule`."""
     mine = [r for r in rows if r.carries == "grad" and r.tensor in tensors]
     scattered = {(r.tensor, r.stage) for r in mine if r.op == "reduce_scatter"}
     copies = {(r.tensor, r.stage): r for r in mine if r.op == "all_reduce" and (r.tensor, r.stage) in scattered}

@@ -1,6 +1,6 @@
-"""Gradients of experts that are not gathered in use are summed whole, where the experts are, in fp32.
+"""Gradients of experts that are not gathered at use are all-reduced in fp32 over the ranks that replicate the experts.
 
-The program sums them itself, over all axes at once, before their layout is known to XLA.
+The program sums them explicitly, over all axes at once, before XLA knows their stored layout.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The TPU compiler sums the head's gradient over copies of the head once a step, and not in each microbatch.
+"""The TPU compiler all-reduces the head's gradient over replicas once a step, not in each microbatch.
 
-Each iteration scatters it over the ranks that store it; the sum over further ranks is carried out of the loop over
-the microbatches. Those of the layers stand in loops of their own, and stay. Read from Mixtral (fsdp 16 > ep 8) and
-DeepSeek-V3 (fsdp 64 > ep 16) on v5p with four microbatches.
+Each iteration reduce-scatters it over the ranks that shard it; the sum over further ranks is hoisted out of the loop
+over microbatches. Gradients of the layers are summed in inner loops and are not hoisted. Read from Mixtral (fsdp 16 >
+ep 8) and DeepSeek-V3 (fsdp 64 > ep 16) on v5p with four microbatches.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
 
 
 def _of_head_over_copies(sharded: Sharded, row: Collective) -> bool:
-    """True for a sum of the head's gradient over ranks that store copies."""
+    """True for an all-reduce of the head's gradient over replicas."""
     param = sharded.model.param.get(row.tensor)
     summed = row.carries == "grad" and row.op == "all_reduce" and param is not None
     return summed and param is not None and "last" in param.sections and len(sharded.model.shape(param)) > 1

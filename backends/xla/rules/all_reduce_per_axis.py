@@ -1,7 +1,7 @@
-"""On virtual CPU devices a gradient that is a sum over the batch's and the sequence's ranks is summed over each apart.
+"""Virtual CPU devices all-reduce a gradient over the batch's axes and over the sequence's axes in separate calls.
 
-Read from dp 2 > tp 2 with the sequence over tp: norms and routers, once over dp and once over tp. Experts say
-their sums themselves, over all axes at once.
+Read from dp 2 > tp 2 with the sequence over tp: norms and routers are summed once over dp and once over tp. Experts are
+summed explicitly, over all axes at once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
 
 
 def split_by_axis(sharded: Sharded, row: Collective) -> Rows:
-    """A `row` that sums a gradient over ranks of the batch and others in two, one over each; any other as it is."""
+    """Return a gradient's all-reduce over batch and other axes as two rows, one over each; any other `row`
+    unchanged."""
     batch = tuple(a for a in row.axes if a in sharded.plan.data_axes)
     rest = tuple(a for a in row.axes if a not in batch)
     if row.carries != "grad" or row.op != "all_reduce" or not batch or not rest or of_experts(sharded, row):

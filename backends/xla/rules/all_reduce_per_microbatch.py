@@ -1,7 +1,7 @@
-"""Gradients kept whole are summed in every microbatch: each iteration of the loop ends with whole sums.
+"""Replicated gradients are all-reduced in every microbatch, at the end of each loop iteration.
 
-torch keeps unreduced sums and reduces once a step; an array of XLA has no such state. Read from
-dp 2 > tp 2, 4 microbatches: 1657872 bytes over dp, four times those of one sum.
+torch accumulates unreduced gradients and reduces once a step; a JAX array has no unreduced state. Read from dp 2 > tp
+2, 4 microbatches: 1657872 bytes over dp, four times those of one sum.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def _key(row: Collective) -> tuple[str, str, int]:
 
 
 def _per_microbatch(sharded: Sharded, row: Collective, further: Collective | None) -> Collective:
-    """A sum that only the optimizer wants divided is whole until the update slices it, over `further` axes too."""
+    """A gradient that only the optimizer needs sharded is all-reduced, over the axes of `further` too, and sliced in
+    the update."""
     mesh = sharded.plan.mesh
     axes = mesh.in_order((*row.axes, *(further.axes if further else ())))
     one = replace(row, axes=axes, group_size=mesh.size(*axes))

@@ -1,11 +1,10 @@
-"""On virtual CPU devices a reduce-scatter is an all-reduce and a local slice: twice the bytes on the wire.
+"""Virtual CPU devices run a reduce-scatter as an all-reduce and a local slice: twice the bytes on the wire.
 
-What is summed over further axes too is summed over them on the whole: over all that divide the batch in one all-reduce,
-and over the others in another (`all_reduce_per_axis`). A weight of `linear` with a backward of its own is laid out at
-once: the further sum comes after its slice (fsdp 2 > tp 2 with the sequence over tp, replica 2 > ep 2; norms and the
-table of cp 2 inside fsdp 2 > replica 2, stored over cp, are summed whole over each). The TPU compiler makes the
-reduce-scatter of a Llama step (16 x 4), but not of every program: the audit says which. What `experts` scatters
-stays so: it is said there.
+A gradient that is summed over further axes too is summed whole there: one all-reduce over all axes of the batch, and
+another over the rest (`all_reduce_per_axis`). For a weight of a `linear` with a custom backward the further sum comes
+after the slice (fsdp 2 > tp 2 with the sequence over tp, replica 2 > ep 2; norms and the embedding of cp 2 inside fsdp
+2 > replica 2, stored over cp, are summed whole over each). The TPU compiler emits a reduce-scatter for a Llama step (16
+x 4), but not for every program: the audit shows which. The explicit psum_scatter in `experts` is not affected.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
 
 
 def _laid_out_at_once(sharded: Sharded) -> set[str]:
-    """The weights whose gradient `linear` lays out itself."""
+    """The weights whose gradient layout `linear` sets itself."""
     plan = sharded.plan
     if not own_gradient(plan):
         return set()
@@ -59,7 +58,7 @@ def _key(row: Collective) -> Key:
 
 
 def _whole(sharded: Sharded, row: Collective, further: list[Collective], *, apart: bool) -> Rows:
-    """The sums in place of a reduce-scatter and of those over `further` axes."""
+    """The sums that replace a reduce-scatter and the all-reduces over `further` axes."""
     mesh = sharded.plan.mesh
     axes = mesh.in_order((*row.axes, *(a for r in further for a in r.axes)))
     summed = changed(replace(row, axes=axes, group_size=mesh.size(*axes)), NAME, op="all_reduce")

@@ -1,11 +1,10 @@
-"""A gradient whose scattered parts are too thin to be cut by buffers is summed whole and sliced: twice the wire.
+"""A gradient whose shards are too thin to split between buffers is all-reduced and sliced: twice the bytes.
 
-A sum that is scattered along rows goes through the buffer in slices of every rank's rows (see
-`pad_scattered_rows`). Where a slice would be less than half a tile of rows, the TPU compiler makes no scatter of it.
-Read from Llama steps: 5.3 and 6.1 rows a slice are scattered (70B over 512 and 64 ranks of v5p), 3.0 and 1.5 are
-not (8B's head over 64 ranks of v6e, 70B's feed-forward over 512 of v5p). All sums of 16,384 rows are scattered, those
-of 0.7 rows a slice too (405B over 256 and 512 ranks of v5p), and of 8,192 over the same 256 ranks not: the rule ends
-there.
+A reduce-scatter along rows goes through a buffer in slices of every rank's rows (see `pad_scattered_rows`). If a slice
+would have less than half a tile of rows, the TPU compiler emits an all-reduce. Read from Llama steps: 5.3 and 6.1 rows
+per slice are reduce-scattered (70B over 512 and 64 ranks of v5p), 3.0 and 1.5 are not (8B's head over 64 ranks of v6e,
+70B's feed-forward over 512 of v5p). All sums of 16,384 rows are reduce-scattered, even with 0.7 rows per slice (405B
+over 256 and 512 ranks of v5p), but sums of 8,192 rows over the same 256 ranks are not: the rule stops there.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from planc.ir.sharding import Sharded
 
 NAME = "all_reduce_thin_shards"
 ROWS_ALL = 8192
-"""The longest sum, in rows of all ranks, that was seen summed whole."""
+"""The longest sum, in rows of all ranks, that was seen all-reduced."""
 
 
 def apply(sharded: Sharded, rows: Rows) -> Rows:

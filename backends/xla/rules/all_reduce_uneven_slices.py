@@ -1,11 +1,11 @@
-"""A gradient scattered along its columns is summed whole where its rows fall into no fitting number of equal slices.
+"""A gradient sharded along columns is all-reduced if its rows do not divide into a suitable number of equal slices.
 
-Such a sum is not padded: the TPU compiler cuts it along its rows into equal slices of whole tiles of 8 rows. A slice
-and four parts of it, each what one rank keeps, fit the chip's buffer. Where the tiles have no divisor that makes such
-slices, or one that makes many more than the fewest that fit, the compiler sums the whole and slices it: twice the
-wire. Read from 110 single sums of 4 to 607 MiB over 2 to 32 ranks of v4, v5e, v5p, v6e and 7x, of rows whose tiles are
-a prime, or two primes times a small number. A vocabulary of 151,936 over 4 or 2 ranks has 4 or 8 x 1,187 tiles: both
-its tables are summed whole; 128,256 over 4 has 24 x 167, and over 8 12 x 167, which are scattered.
+Such a sum is not padded: the TPU compiler splits it along its rows into equal slices of whole tiles of 8 rows. A slice
+and four shards of it must fit in the chip's buffer. If the number of tiles has no such divisor, or only one that gives
+many more slices than needed, the compiler all-reduces and slices: twice the bytes. Read from 110 single sums of 4 to
+607 MiB over 2 to 32 ranks of v4, v5e, v5p, v6e and 7x, with rows whose tiles are a prime, or two primes times a small
+number. A vocabulary of 151,936 over 4 or 2 ranks has 4 or 8 x 1,187 tiles: embedding and head are both all-reduced;
+128,256 over 4 has 24 x 167, and over 8 12 x 167, which are reduce-scattered.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from planc.ir.sharding import Sharded
 
 NAME = "all_reduce_uneven_slices"
 BUFFER_MIB = {"v4": 14.0, "v5e": 14.0, "v5p": 14.0, "v6e": 28.8, "tpu7x": 24.0}
-"""By chip, for a slice and PARTS of it. Enclosed by primes: v5p 13.9 to 14.2 (over 2, 4, 8, 16 and 32 ranks), v6e 28.3
-to 29.4 (the same); over 8 ranks alone v4 and v5e 13.7 to 14.8, 7x 23.8 to 24.6."""
+"""Buffer by chip, for a slice and PARTS shards of it. Bracketed with prime sizes: v5p 13.9 to 14.2 (over 2, 4, 8, 16
+and 32 ranks), v6e 28.3 to 29.4 (the same); over 8 ranks only, v4 and v5e 13.7 to 14.8, 7x 23.8 to 24.6."""
 PARTS = 4
 SLICE_MIB = {"v4": 1.7, "v5e": 1.7, "v5p": 1.7, "v6e": 3.45, "tpu7x": 3.6}
-"""By chip, what each slice beyond the fewest costs, as MiB of the sum and two parts of it. Enclosed by sums of 211
-slices: v5p 1.65 to 1.81, v6e 3.40 to 3.51; 7x 3.50 to 3.72 (with tables of Llama 70B over 32 ranks); v4 and v5e are
-taken as v5p."""
+"""Cost by chip of each slice above the minimum, as MiB of the sum and two shards of it. Bracketed with sums of 211
+slices: v5p 1.65 to 1.81, v6e 3.40 to 3.51; 7x 3.50 to 3.72 (with embeddings of Llama 70B over 32 ranks); v4 and v5e are
+assumed equal to v5p."""
 PARTS_SENT = 2
 
 
@@ -37,7 +37,7 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
 
 
 def _slices(sharded: Sharded, row: Collective) -> bool:
-    """False for the gradient of a row that is scattered along columns in slices that do not fit."""
+    """False for a gradient that is sharded along columns and whose slices do not fit."""
     height = rows_above_columns(sharded, row)
     if not height:
         return True
@@ -46,15 +46,16 @@ def _slices(sharded: Sharded, row: Collective) -> bool:
 
 
 def fits_in_slices(chip: str, ranks: int, height: int, summed_mib: float) -> bool:
-    """True if the compiler of a `chip` scatters a sum of `height` rows and `summed_mib` MiB in fp32 over `ranks` ranks
-    along its columns."""
+    """True if the compiler of `chip` reduce-scatters a sum of `height` rows and `summed_mib` MiB in fp32 over `ranks`
+    ranks along its columns."""
     fewest = ceil(summed_mib * (1 + PARTS / ranks) / BUFFER_MIB[chip])
     further = equal_slices(ceil(height / TILE_ROWS), fewest) - fewest
     return 0 <= further * SLICE_MIB[chip] <= summed_mib * (1 + PARTS_SENT / ranks)
 
 
 def rows_above_columns(sharded: Sharded, row: Collective) -> int:
-    """Number of rows of a gradient in `row` that is scattered along its columns; 0 for anything else."""
+    """Return the number of rows of a gradient in `row` that is reduce-scattered along its columns; 0 for anything
+    else."""
     plan, p = sharded.plan, sharded.param.get(row.tensor)
     if p is None or (row.carries, row.op) != ("grad", "reduce_scatter") or of_experts(sharded, row) or not p.axes():
         return 0
@@ -66,7 +67,8 @@ def rows_above_columns(sharded: Sharded, row: Collective) -> int:
 
 
 def equal_slices(tiles: int, fewest: int) -> int:
-    """The smallest number of equal slices of whole `tiles` that is not below `fewest`; 0 where there are fewer tiles.
+    """Return the smallest number of equal slices of whole `tiles` that is at least `fewest`; 0 if there are fewer
+    tiles.
 
     >>> equal_slices(24 * 167, 25), equal_slices(8 * 1187, 62)
     (167, 1187)

@@ -1,8 +1,8 @@
-"""A gradient that is scattered over every device of a torus is summed whole and sliced: twice the wire.
+"""A gradient that is sharded over every device of a torus is all-reduced and sliced: twice the bytes.
 
 Read from sums over all of v5p 2x2x2 and 4x4x4, v4 2x2x4 (of two devices a chip), and v5e and v6e 4x4, 8x8 and 16x16.
-Over planes twice as long as wide (v5e and v6e 2x4, 4x8, 8x16) and over all of 7x 2x2x4 it stays a reduce-scatter.
-Of several slices it is so over all of one (two of v5p 2x2x2).
+Over 2D tori twice as long as wide (v5e and v6e 2x4, 4x8, 8x16) and over all of 7x 2x2x4 it stays a reduce-scatter. With
+several slices the same holds over all of one slice (two of v5p 2x2x2).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from planc.ir.sharding import Sharded
 
 NAME = "all_reduce_whole_torus"
 SCATTERS = ("tpu7x",)
-"""Chips on which it stays a reduce-scatter."""
+"""Chips whose compiler keeps the reduce-scatter."""
 
 
 def apply(sharded: Sharded, rows: Rows) -> Rows:
@@ -37,5 +37,5 @@ def _spans_whole_torus(plan: Plan, row: Collective) -> bool:
 
 
 def _is_uneven_plane(cluster: Cluster) -> bool:
-    """A plane whose sides differ."""
+    """True for a 2D torus whose sides differ."""
     return len(cluster.shape) == 2 and cluster.shape[0] != cluster.shape[1]

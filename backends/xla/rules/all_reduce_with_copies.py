@@ -1,8 +1,8 @@
-"""On TPU 7x a gradient that is divided over some ranks of its sum and copied over others is summed whole over all.
+"""On TPU 7x a gradient that is sharded over some ranks of its sum and replicated over others is all-reduced over all.
 
-Other chips scatter it and sum the parts over the copies. `linear` says so itself where it can (`analysis/copies.py`);
-this is what is left: norms, and every gradient of a pipeline. Read from llama3_8b, replica 2 > fsdp 16 > tp 4 on 7x
-4x4x4, before `linear` did.
+Other chips reduce-scatter it and all-reduce the shards over the replicas. `linear` sums in these two steps itself where
+it can (`analysis/copies.py`); this rule covers the rest: norms, and all gradients in a pipeline. Read from llama3_8b,
+replica 2 > fsdp 16 > tp 4 on 7x 4x4x4, before `linear` did so.
 """
 
 from __future__ import annotations

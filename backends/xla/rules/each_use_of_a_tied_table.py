@@ -1,4 +1,4 @@
-"""The gradients of a table that the lookup and the head use are summed over the ranks one by one, then added.
+"""The gradients of a tied embedding are summed over ranks separately for the lookup and the head, then added.
 
 Read on virtual devices from fsdp 2 > tp 2 with a table of 138 x 64 and 4 microbatches (70,656 bytes of sums over fsdp
 more than with one a microbatch), and from dp 4 with zero1.
@@ -16,7 +16,7 @@ NAME = "each_use_of_a_tied_table"
 
 
 def apply(sharded: Sharded, rows: Rows) -> Rows:
-    """The `rows` of `sharded`, with the sums of a tied table's gradient once for the lookup and once for the head."""
+    """Return `rows` of `sharded` with the gradient sums of a tied embedding twice: for the lookup and for the head."""
     if pipelined(sharded.plan):  # each use has rows of its own there
         return rows
     tied = {p.param.name for p in sharded.tied}

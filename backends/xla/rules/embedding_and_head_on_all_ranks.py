@@ -1,11 +1,10 @@
-"""The ranks of a pipeline have shares of the rows before and after it: embedding, head and loss run on all of them.
+"""In a pipeline, all ranks run the embedding, head and loss, each on its share of the rows.
 
-The embedding runs once a step, on each rank's share of all rows, the head in each microbatch, on a share of its rows.
-The gradients of their parameters are sums over the pipeline's ranks too, once a step: the embedding's in one
-all-reduce with that over the data ranks on TPUs and in two on virtual CPU devices (that over ranks that divide
-sequences with the pipeline's), the head's where they are stored. Read from pp 2 > fsdp 2, 4 microbatches, a table of
-134 x 64: on CPUs 34,304 bytes over fsdp and then over pp (embedding), four times 34,304 over fsdp and then 17,152 over
-pp (head).
+The embedding runs once a step, on each rank's share of all rows; the head runs in each microbatch, on a share of its
+rows. The gradients of their parameters are also summed over the pipeline's ranks, once a step: the embedding's in one
+all-reduce with the data ranks on TPUs and in two on virtual CPU devices (ranks that shard sequences together with the
+pipeline's), the head's in its stored layout. Read from pp 2 > fsdp 2, 4 microbatches, an embedding of 134 x 64: on CPUs
+34,304 bytes over fsdp and then over pp (embedding), four times 34,304 over fsdp and then 17,152 over pp (head).
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
 
 
 def _sums_copies(row: Collective) -> bool:
-    """True for the sum of a weight's gradients that the plan has between both ends: here it is one parameter."""
+    """True for the sum of a tied weight's gradients between first and last stage, which here is one parameter."""
     return row.carries == "grad" and row.section == "step"
 
 
 def _shared_by_ranks(plan: Plan, row: Collective) -> Collective:
-    """An activation on a rank's share of the rows: of all microbatches at once before the pipeline."""
+    """The row of an activation on a rank's share of the rows; before the pipeline, of all microbatches at once."""
     if row.carries != "activation":
         first = row.section == "first" and row.phase != "optimizer"
         return changed(row, NAME, per="step", count=max(row.count // plan.microbatches, 1)) if first else row
@@ -53,7 +52,7 @@ def _shared_by_ranks(plan: Plan, row: Collective) -> Collective:
 
 
 def _gradient_sums(sharded: Sharded, p: ParamSharding) -> Iterator[Collective]:
-    """The collectives that sum the gradient of a parameter at the model's ends over the ranks of the pipeline."""
+    """The collectives that sum the gradient of the embedding or head over the pipeline's ranks."""
     plan = sharded.plan
     assert plan.split is not None
     elements: float = param_elements(plan, p)

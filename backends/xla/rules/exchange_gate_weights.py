@@ -1,7 +1,7 @@
-"""With each row travels its weight, in fp32: the experts multiply by it, on their narrow activation.
+"""Router weights travel in fp32 with the tokens; the experts apply them to their (smaller) activation.
 
-Where TPUs exchange as many rows as there are, a weight fills the lanes of a vector (read from Mixtral, fsdp 16 > ep 8
-on v5p: f32[32768, 1, 128]).
+In the ragged all-to-all of TPUs a weight fills the lanes of a vector (read from Mixtral, fsdp 16 > ep 8 on v5p:
+f32[32768, 1, 128]).
 """
 
 from __future__ import annotations

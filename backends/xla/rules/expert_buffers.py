@@ -1,7 +1,7 @@
-"""Without a capacity a rank's experts have a buffer for all rows that could come, and what is in it is known later.
+"""Dropless experts have a buffer for the most rows that a rank can receive; how many are used is known at run time.
 
-XLA's shapes are fixed, so ranks that share an expert gather whole buffers. TPUs exchange the rows that there are (as
-many as an even choice gives are counted); CPUs have no such exchange and send blocks that hold all.
+XLA's shapes are static, so ranks that share an expert all-gather whole buffers. TPUs exchange only the rows in use
+(counted as for balanced routing); CPUs have no ragged all-to-all and send full blocks.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""With a capacity tokens travel in places, of which each expert has as many for every rank: used or not.
+"""With a capacity, ranks exchange all slots, of which each expert has the same number per rank, used or not.
 
-They are the share's rows, rounded up.
+Their number is the capacity, rounded up.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ def _capacity_slots(experts: XlaExpertAxes) -> int:
 
 
 def _with_capacity_slots(row: Collective, elements: int) -> Collective:
-    """Places are exchanged first, and then gathered by the ranks that share an expert; on the way back after that."""
+    """Slots are exchanged first and then all-gathered over the ranks that share an expert; on the way back in
+    reverse."""
     gathered = row.group_size if row.op in ("all_gather", "reduce_scatter") else 1
     return changed(row, NAME, buffer_bytes=elements * gathered * DTYPE_BYTES[row.dtype])

@@ -1,8 +1,8 @@
-"""In each tick of a pipeline every rank runs a stage, also where no microbatch is in it yet or any more.
+"""In each tick of a pipeline every rank runs a stage, even without a microbatch (in the pipeline bubble).
 
-All ranks run one program: as many layers as the longest stage has, in chunks x microbatches + ranks - 1 ticks with a
-forward and as many with a backward. Read from pp 2 > fsdp 2, 4 microbatches: a layer's gathers and sums ten times for
-two layers a rank; pp 2 > dp 2 with 2 chunks: nine for one.
+All ranks run one program: as many layers as the longest stage has, in chunks x microbatches + ranks - 1 forward ticks
+and as many backward ticks. Read from pp 2 > fsdp 2, 4 microbatches: ten gathers and sums of a layer for two layers a
+rank; pp 2 > dp 2 with 2 chunks: nine for one.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
 
 
 def _fullest(sharded: Sharded) -> dict[str, int]:
-    """For each kind of block the first rank that has most of them."""
+    """For each kind of block, the first rank with the most layers of it."""
     plan = sharded.plan
     loads = [load_of(plan, rank) for rank in range(plan.pipeline)]
     return {kind: max(range(plan.pipeline), key=lambda r: loads[r].get(kind, 0)) for kind in sharded.model.blocks}
 
 
 def _of_all_ticks(sharded: Sharded, row: Collective) -> Collective:
-    """The calls of a rank that has as many layers as the longest stage, in each tick or once a step."""
+    """The calls of a rank with as many layers as the longest stage, in each tick or once a step."""
     plan = sharded.plan
     each, of_rank = layers_of_a_stage(plan), load_of(plan, row.stage)[row.section]
     if row.carries == "param" and (row.phase == "optimizer" or plan.gather_per == "step"):

@@ -1,7 +1,7 @@
-"""Where keys and values are gathered, the gradient of narrow values is summed as wide as keys.
+"""With gathered keys and values, the gradient of narrow values is summed at the width of the keys.
 
-The program fills values up with zeros after the gather, for a function that wants them as wide as keys; what comes back
-is a sum over the ranks before it is cut. Read from latent attention with keys of 12 and values of 8 (cp 2 > tp 2):
+The program pads values with zeros after the gather, as the attention function requires equal widths; the gradient is
+summed over the ranks before it is sliced. Read from latent attention with keys of 12 and values of 8 (cp 2 > tp 2):
 49,152 bytes of values, summed as 73,728.
 """
 

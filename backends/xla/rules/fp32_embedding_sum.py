@@ -1,7 +1,7 @@
-"""The TPU compiler sums what ranks looked up in a table divided over its rows in fp32, the table's own dtype.
+"""The TPU compiler sums the output of a vocab-sharded lookup in fp32, the dtype of the embedding.
 
-The program casts the rows after the lookup, and the sum over the table's parts comes before that. Read from
-fsdp 16 > tp 4 on v5p, with sequence parallelism and without. What is divided after the sum comes back, gathered, in the
+The program casts the rows after the lookup, but the all-reduce over the shards comes before the cast. Read from fsdp 16
+> tp 4 on v5p, with and without sequence parallelism. An output that is sharded after the sum is gathered again in the
 compute dtype (fsdp 64 > tp 4, v5p).
 """
 

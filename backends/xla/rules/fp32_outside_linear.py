@@ -1,8 +1,8 @@
-"""Only `linear` casts a parameter before it is gathered: embeddings and norms are gathered in fp32.
+"""Only `linear` casts a parameter before its all-gather: embeddings and norms are gathered in fp32.
 
-Their gradients are then sums in fp32 too, without a backward of their own. The TPU compiler casts a table
-before it gathers it, as its rows are cast right after they are looked up, unless the table is also divided
-over its rows (then what each rank found is summed, wide); norms stay wide there too.
+Their gradients are then summed in fp32 too, as they have no custom backward. The TPU compiler casts an embedding before
+the gather, as its rows are cast right after the lookup, unless it is vocab-sharded (then the outputs are summed, in
+fp32); norms stay in fp32 there too.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Over every device of a torus the TPU compiler gathers parameters by summing: each rank adds its part to zeros.
+"""Over every device of a torus the TPU compiler gathers parameters by an all-reduce of zero-padded shards.
 
-An all-reduce sends twice what a gather does. Embedding and head that are stored in fp32 travel in that then; not those
-that are stored in bf16 (a step over v4 4x4x4), nor a head that the program rounds first. Read from a step over all of
-v5p 4x4x4, and from single gathers over 4x4x8 and v4 2x4x4. Over fewer devices they stay gathers (a step over v5p
-2x2x4, single gathers over 2x2x2, 2x4x4 and 2x2x8), and most do over all of a plane (v6e 8x8), and where gradients stay
-scattered over a whole machine (`all_reduce_whole_torus`).
+An all-reduce sends twice as much as an all-gather. Embedding and head stored in fp32 are then sent in fp32; not those
+stored in bf16 (a step over v4 4x4x4), nor a head that the program casts first. Read from a step over all of v5p 4x4x4,
+and from single gathers over 4x4x8 and v4 2x4x4. Over fewer devices they stay all-gathers (a step over v5p 2x2x4, single
+gathers over 2x2x2, 2x4x4 and 2x2x8), and so do most over all of a 2D torus (v6e 8x8), and on chips that keep
+reduce-scatters over the whole machine (`all_reduce_whole_torus`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from planc.ir.sharding import Sharded
 
 NAME = "gather_by_all_reduce"
 DEVICES = 64
-"""The fewest devices of a torus over which gathers were seen to be sums; over 32 they were not."""
+"""The smallest torus (devices) on which all-gathers became all-reduces; with 32 devices they did not."""
 
 
 def apply(sharded: Sharded, rows: Rows) -> Rows:

@@ -1,8 +1,8 @@
-"""Where a block is run again, the TPU compiler gathers its first input anew for each matmul's weight gradient.
+"""In a recomputed block, the TPU compiler gathers its first input again for each matmul's weight gradient.
 
-Under sequence parallelism q, k and v read one gathered tensor. The replay gathers it for their outputs, and each
-of their weight gradients, at the other end of the backward, once more: three in a Llama block on v5p, at 2 and
-4 ranks. What the feed-forward reads is gathered in the replay alone, next to where its gradients need it.
+With sequence parallelism q, k and v read one gathered tensor. The recompute gathers it for their outputs, and each of
+their weight gradients, at the other end of the backward, gathers it once more: three in a Llama block on v5p, at 2 and
+4 ranks. The feed-forward's input is gathered only in the recompute, close to where its gradients need it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""With optimizer state divided and params whole, the updated params are gathered, as they are kept, once a step.
+"""With sharded optimizer state and replicated params (ZeRO-1), the updated params are gathered once a step in their
+stored dtype.
 
-torch gathers before the first use, in the compute dtype, as its masters are what is divided.
+torch gathers before the first use, in the compute dtype, since its master weights are sharded.
 """
 
 from __future__ import annotations

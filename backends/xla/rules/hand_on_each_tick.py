@@ -1,10 +1,10 @@
-"""In each tick of a pipeline results go on to the next rank, and gradients home.
+"""In each tick of a pipeline, activations are sent to the next rank and gradients to the previous one (ppermute).
 
-The ranks have shares of what enters the first stage, and of what the loss is made of: a microbatch is gathered from its
-shares before the first stage, divided after the last one, and back again with its gradients. Ranks with one stage do so
-in every tick in which some rank has a forward or a backward, those with several only where a microbatch does enter or
-leave. Bytes are those of a rank on average: without a way round one rank of them all sends nothing. Read from pp 4, 8
-microbatches, 1F1B: 22 permutes, 19 gathers and 19 exchanges of 12,288 bytes.
+The ranks shard the input of the first stage and the input of the loss: a microbatch is gathered before the first stage
+and scattered after the last one, and its gradients likewise. Ranks with one stage do so in every tick in which some
+rank has a forward or a backward, ranks with several only when a microbatch enters or leaves. Bytes are averaged over
+ranks: in a chain one rank sends nothing. Read from pp 4, 8 microbatches, 1F1B: 22 permutes, 19 gathers and 19
+all-to-alls of 12,288 bytes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
 
 
 def _handed(sharded: Sharded, phase: Phase, send: Collective) -> Iterator[Collective]:
-    """The calls of one direction."""
+    """The calls of one direction (forward or backward)."""
     plan = sharded.plan
     ticks, several = lockstep(plan), chunks(plan) > 1
     some = 1.0 if several else (plan.pipeline - 1) / plan.pipeline

@@ -1,18 +1,17 @@
 """Outside the repeated block, forward and backward share one gather of a parameter.
 
-Both stand in one loop body, where equal gathers are one. On virtual CPU devices the gather also does
-not depend on the microbatch and moves out of that loop: once a step (embedding, final norm and head
-of fsdp 2 > tp 2: one execution each over four microbatches). The TPU compiler hoists only
-the gathers of weights that are multiplied (the head of v5p and v6e programs; their embedding stays in the loop), and
-all of those of copies of parameters that rest on the host (v5p and v6e programs of 8 layers); not those of a head in a
-pipeline's loop (pp 4 > fsdp 2 > tp 2 on v5p). Where ranks have several stages the head is in a branch of that loop, and
-its gathers stay there on CPUs too.
+Both are in one loop body, where common subexpressions are merged. On virtual CPU devices the gather is also
+loop-invariant and hoisted out of the loop over microbatches: once a step (embedding, final norm and head of fsdp 2 > tp
+2: one execution each over four microbatches). The TPU compiler hoists only gathers of matmul weights (the head of v5p
+and v6e programs; their embedding stays in the loop), and all gathers of copies of offloaded parameters (v5p and v6e
+programs of 8 layers); not those of a head in a pipeline's loop (pp 4 > fsdp 2 > tp 2 on v5p). If ranks have several
+stages, the head is in a branch of that loop, and its gathers stay there on CPUs too.
 
-XLA unrolls a loop of one iteration, as over a block that is repeated once. On virtual CPU devices its gathers move out
-of the loop over microbatches too, but the forward's and the backward's apart: two executions over two microbatches and
-over four (the dense first layer of a DeepSeek with fsdp 2 > ep 2 and fsdp 2 > tp 2). Experts', which the program asks
-for by itself in both, are one (a Mixtral of one layer, data 2 > expert 2). On TPUs they are taken to share one that
-stays in that loop; no such program was read.
+XLA unrolls a loop of one iteration, as over a block that occurs once. On virtual CPU devices its gathers are hoisted
+out of the loop over microbatches too, but separately for forward and backward: two executions over two microbatches and
+over four (the dense first layer of a DeepSeek with fsdp 2 > ep 2 and fsdp 2 > tp 2). Experts' explicit gathers are
+merged into one (a Mixtral of one layer, data 2 > expert 2). On TPUs they are assumed to share one that stays in that
+loop; no such program was read.
 """
 
 from __future__ import annotations

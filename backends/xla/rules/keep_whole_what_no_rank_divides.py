@@ -1,7 +1,7 @@
-"""A parameter without a dim that the ranks divide is kept whole: nothing gathers it, and its gradient is summed whole.
+"""A parameter without a divisible dim is replicated: it is not gathered, and its gradient is all-reduced.
 
-Experts are not filled up as other parameters are. Read on virtual CPU devices from fsdp 3 with zero1 and 8 experts of
-91 x 64: 225,072 bytes of gathers, and 968,021 with those of the experts.
+Experts are not padded as other parameters are. Read on virtual CPU devices from fsdp 3 with zero1 and 8 experts of 91 x
+64: 225,072 bytes of gathers, and 968,021 with those of the experts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
 
 
 def _whole(sharded: Sharded, row: Collective) -> bool:
-    """True for a parameter of which ranks would have parts, and that none of its dims lets them have."""
+    """True for a parameter that the plan shards but that has no divisible dim."""
     p = sharded.param.get(row.tensor)
     if p is None or (row.carries == "update" and p.axes()):
         return False
@@ -35,7 +35,7 @@ def _whole(sharded: Sharded, row: Collective) -> bool:
 
 
 def _summed(row: Collective, scattered: dict[tuple[str, int], int]) -> Collective:
-    """A sum of the whole: in place of a reduce-scatter, or of what would come after it."""
+    """The all-reduce that replaces a reduce-scatter, or a sum that would follow one."""
     if row.op == "reduce_scatter":
         return changed(row, NAME, op="all_reduce")
     return changed(row, NAME, buffer_bytes=row.buffer_bytes * scattered.get((row.tensor, row.stage), 1))

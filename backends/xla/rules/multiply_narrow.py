@@ -1,16 +1,16 @@
-"""Matmuls in a narrow dtype: what they read travels narrow, gradients are summed for each reader, scales are agreed on.
+"""Low-precision matmuls: inputs are gathered in the low dtype, gradients are summed per reader, scales are all-reduced.
 
-A matmul in float8 or int8 casts what rests, and XLA gathers that: one byte an element. The TPU compiler gathers what
-several matmuls read once in the forward, once in a replay and once for the weights' gradients, and the gradient of an
-output that rests divided twice, as its rows and its columns have other scales. Gradients of what several matmuls read
-are multiplied by a scale each before they are added, so that each is summed (reduce_per_reader says so of virtual
-CPU devices, whatever is multiplied). Read from four layers of Llama 8B on v5p (fsdp 2 > tp 2, sequence over tp, by
-row): 80 gathers of 335,544,320 bytes over tp where 604 MB are in bf16, and 66 sums where 42 are in bf16.
+A matmul in float8 or int8 casts its sharded inputs, and XLA gathers the result: one byte per element. The TPU compiler
+gathers an input of several matmuls once in the forward, once in a recompute and once for the weight gradients, and the
+gradient of a sharded output twice, as its rows and its columns have different scales. Gradients of an input of several
+matmuls are each multiplied by a scale before they are added, so each is summed (reduce_per_reader says the same of all
+matmuls on virtual CPU devices). Read from four layers of Llama 8B on v5p (fsdp 2 > tp 2, sequence over tp, rowwise): 80
+gathers of 335,544,320 bytes over tp instead of 604 MB in bf16, and 66 sums instead of 42 in bf16.
 
-Largest numbers are all-reduced over the ranks that divide what a sum takes, in the dtype of the tensor: those of rows
-and weights over a contracted dim's, those of columns over all that divide tokens. A scale along the dim that a gradient
-is divided on is found in parts, and gathered. Scales that travel beside what they are of, a number for each token, are
-less than a thousandth of it and left out.
+Maxima are all-reduced over the ranks that shard the reduced dim, in the dtype of the tensor: for rows and weights over
+the axes of the contracted dim, for columns over all axes of the tokens. Scales along the dim on which a gradient is
+sharded are computed in shards and gathered. Scales sent along with their tensor, one number per token, are less than a
+thousandth of it and ignored.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
 
 
 def _travelling(sharded: Sharded, row: Collective) -> Iterator[Collective]:
-    """A row of an activation that narrow matmuls read or make, in the layers where they are narrow; and the rest."""
+    """Yield the row of an activation that low-precision matmuls read or write, for the quantized layers, and the row
+    for the rest."""
     readers = [(o, q) for o, section, q in products(sharded) if section == row.section and row.tensor in o.op.inputs]
     makers = [q for o, section, q in products(sharded) if section == row.section and row.tensor == o.op.output]
     sentence = readers[0][1] if readers else makers[0] if makers else None
@@ -77,7 +78,7 @@ def _narrowed(row: Collective, sentence: Quantize) -> Collective:
 
 
 def _share(sharded: Sharded, section: str, sentence: Quantize) -> float:
-    """Share of the layers of a section that are narrow."""
+    """Fraction of the layers of a section that are quantized."""
     plan = sharded.plan
     if section not in plan.model.blocks:
         return 1.0
@@ -86,7 +87,7 @@ def _share(sharded: Sharded, section: str, sentence: Quantize) -> float:
 
 
 def _layers(sharded: Sharded, stage: int, section: str, sentence: Quantize) -> int:
-    """Copies of a section on a stage that multiply in a narrow dtype."""
+    """Number of a section's layers on a stage that are quantized."""
     plan = sharded.plan
     if section not in plan.model.blocks:
         return 1
@@ -96,7 +97,7 @@ def _layers(sharded: Sharded, stage: int, section: str, sentence: Quantize) -> i
 
 
 Maxima = tuple[Phase, tuple[str, ...], float]
-"""The phase of a collective, the axes that take part and how many largest numbers it carries, or scales."""
+"""The phase of an all-reduce, its axes, and the number of maxima (or scales) in it."""
 
 
 def _maxima(sharded: Sharded, stage: int) -> Iterator[Collective]:
@@ -142,7 +143,7 @@ def _replayed(sharded: Sharded, o: OpSharding, section: str, found: tuple[Maxima
 
 
 def _of_rows(sharded: Sharded, o: OpSharding, first: bool) -> list[Maxima]:
-    """The all-reduces of one product by row; those of its input's columns with the `first` reader of it alone."""
+    """The all-reduces of one rowwise matmul; those of its input's columns only with its `first` reader."""
     plan = sharded.plan
     outputs, inputs = (plan.mesh.in_order(axes) for axes in sharded.param[o.op.params[0]].compute)
     over_out, over_in = sharded.model.param[o.op.params[0]].shape_dims
@@ -155,7 +156,8 @@ def _of_rows(sharded: Sharded, o: OpSharding, first: bool) -> list[Maxima]:
 
 
 def _of_gradients(sharded: Sharded, o: OpSharding, first: bool) -> Iterator[Maxima]:
-    """The gather of scales along the dim that a weight's gradient is divided on; for inputs, the `first` reader's."""
+    """The gather of scales along the dim on which a weight's gradient is sharded; of an input, with its `first`
+    reader."""
     param = sharded.param[o.op.params[0]]
     index, axes = cut(sharded.plan, param, "grads"), sharded.plan.mesh.in_order(param.stored["grads"])
     shared = index == 1 and not first
@@ -173,6 +175,6 @@ def _tokens(layout: Layout) -> Layout:
 
 
 def _at_rest(sharded: Sharded, tensor: str) -> tuple[str, ...]:
-    """The axes that divide the tokens of a tensor where it rests."""
+    """The axes that shard the tokens of a tensor between ops."""
     layout = sharded.declared(tensor)
     return sharded.plan.mesh.in_order({axis for dim in TOKENS for axis in layout.get(dim, ())})

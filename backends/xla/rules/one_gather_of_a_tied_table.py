@@ -1,7 +1,8 @@
-"""Equal gathers of a table that the lookup and the head use are one: the compiler keeps one of equal instructions.
+"""Equal gathers of a tied embedding for the lookup and the head are merged (common subexpression elimination).
 
-A lookup in fp32 beside a head in bf16 takes two, but on virtual CPU devices, where both are in fp32: 290 gathers over
-fsdp of fsdp 2 > tp 2 with a tied head, and 291 without. A pipeline looks up before its loop, and multiplies in it.
+A lookup in fp32 and a head in bf16 need two, except on virtual CPU devices, where both are in fp32: 290 gathers over
+fsdp of fsdp 2 > tp 2 with a tied head, and 291 without. A pipeline looks up before its loop, and runs the head inside
+it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ NAME = "one_gather_of_a_tied_table"
 
 
 def apply(sharded: Sharded, rows: Rows) -> Rows:
-    """The `rows` of `sharded` without the head's gathers of a tied table that the lookup makes, too."""
+    """Return `rows` of `sharded` without the gathers of a tied embedding for the head that the lookup shares."""
     tied = {p.param.name for p in sharded.tied}
     of_lookup = {_values(r) for r in rows if r.section == "first" and r.carries == "param"}
     return tuple(
@@ -27,5 +28,5 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
 
 
 def _values(row: Collective) -> tuple[object, ...]:
-    """Values that `row` brings to a rank, as a key: equal for rows that bring the same."""
+    """A key of the values that `row` gathers: equal for rows that gather the same."""
     return row.op, row.axes, row.tensor, row.phase, row.dtype, row.count, row.buffer_bytes

@@ -1,13 +1,13 @@
-"""A gradient that is scattered along its rows is padded, and then put right by shifts to neighbours.
+"""A gradient that is reduce-scattered along its rows is padded, and its shards are corrected by shifts to neighbours.
 
-The TPU compiler runs such a sum through a buffer of fixed size: the rows of every rank's part are cut into as
-many slices as the whole sum is buffers, of whole tiles of 8 rows each. The ranks then hold rows that start too
-late, by a little more from rank to rank; what is missing comes in shifts by one rank, two ranks and so on, each
-of at most one part (XLA's halo exchange). This account fits 15 single sums of 16 to 500 MiB over 4 to 64 ranks of v5p
-and v6e, and the gradients of Llama blocks there. What is scattered along columns is not padded. Columns become rows
-where the sum is turned: of a weight that nothing else divides, and where a rank's columns fill no whole lanes.
-The gradients of several experts at once are not padded (16 experts a rank, DeepSeek-V3 on v5p); those of one are
-scattered without the dim of experts, and padded as others.
+The TPU compiler runs such a sum through a buffer of fixed size: the rows of each rank's shard are split into as many
+slices as the whole sum fills buffers, of whole tiles of 8 rows each. The shards then start too late, by an offset that
+grows from rank to rank; the missing rows come in shifts by one rank, two ranks and so on, each of at most one shard
+(XLA's halo exchange). This model fits 15 single sums of 16 to 500 MiB over 4 to 64 ranks of v5p and v6e, and the
+gradients of Llama blocks there. Sums scattered along columns are not padded. Columns become rows if the sum is
+transposed: for a weight with no other sharding, and if a rank's columns do not fill whole lanes. Gradients of several
+experts at once are not padded (16 experts a rank, DeepSeek-V3 on v5p); those of a single expert are reduce-scattered
+without the expert dim, and padded like others.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from planc.ir.sharding import Sharded
 NAME = "pad_scattered_rows"
 TILE_ROWS, LANES = 8, 128
 BUFFER_MIB = {"v4": 11.0, "v5e": 12.0, "v5p": 11.0, "v6e": 24.0}
-"""By chip, as paddings enclose it: v5p 10.75 to 11.2 in training steps (6.3 for a sum alone), v6e 23.8 to 24.4, v5e 8
-to 18.7 (one step, which pads nothing); v4 is taken as v5p, which three sums of a Llama block's sizes bear out and seven
-of other sizes do not. 7x did not pad the sums that were read."""
+"""Buffer by chip, as bracketed by observed paddings: v5p 10.75 to 11.2 in training steps (6.3 for a sum alone), v6e
+23.8 to 24.4, v5e 8 to 18.7 (one step, which pads nothing); v4 is assumed equal to v5p, which three sums of a Llama
+block's sizes confirm and seven of other sizes do not. 7x did not pad the sums that were read."""
 
 
 def apply(sharded: Sharded, rows: Rows) -> Rows:
@@ -48,7 +48,8 @@ def _padded(sharded: Sharded, row: Collective) -> Iterator[Collective]:
 
 
 def rows_of_part(sharded: Sharded, row: Collective) -> int:
-    """Number of rows of a rank's part of the gradient in `row` that is scattered along rows; 0 for anything else."""
+    """Return the rows of a rank's shard of the gradient in `row` that is reduce-scattered along rows; 0 for anything
+    else."""
     plan, p = sharded.plan, sharded.param.get(row.tensor)
     place = cut(plan, p, "grads") if p is not None and row.carries == "grad" and row.op == "reduce_scatter" else None
     if p is None or place is None:
@@ -62,13 +63,13 @@ def rows_of_part(sharded: Sharded, row: Collective) -> int:
 
 
 def buffers(sharded: Sharded, row: Collective) -> float:
-    """Size of the fp32 sum of `row` as a multiple (a ratio) of the chip's buffer."""
+    """Return the size of the fp32 sum of `row` as a multiple of the chip's buffer."""
     summed_bytes = row.buffer_bytes / DTYPE_BYTES[row.dtype] * DTYPE_BYTES["fp32"]
     return summed_bytes / 2**20 / BUFFER_MIB[sharded.plan.cluster.chip.name]
 
 
 def padded_rows(height: int, buffers: float) -> int:
-    """Number of rows of a rank's part of `height` rows once it is cut into slices of whole tiles.
+    """Return the rows of a rank's shard of `height` rows after it is split into slices of whole tiles.
 
     There is at most one slice for each of the `buffers` that the sum fills.
     """
@@ -80,10 +81,10 @@ def padded_rows(height: int, buffers: float) -> int:
 
 
 def shifted_rows(height: int, padded: int, ranks: int) -> float:
-    """Number of rows that each of `ranks` sends on average so that its part of `padded` rows becomes its own of
-    `height`.
+    """Return the average number of rows that each of `ranks` sends to shift shards of `padded` rows into place as
+    shards of `height` rows.
 
-    The last one lacks (padded - height) x (ranks - 1) rows, and all shift alike.
+    The last rank misses (padded - height) x (ranks - 1) rows, and all ranks shift by the same distances.
     """
     missing, sent, distance = (padded - height) * (ranks - 1), 0.0, 1
     while missing > 0:

@@ -1,11 +1,11 @@
-"""A ring of two ranks passes its keys once for a replay and its backward; in a block that is repeated once, for forward
-and backward.
+"""A ring of two ranks passes its keys once for recompute and backward; in a block that occurs once, also for the
+forward.
 
-XLA unrolls loops of one iteration: that over the layers and that round the ring. Both passes then stand in one loop
-body, over the microbatches, and equal sends of keys that are kept are one. Read on virtual CPU devices from the dense
-first layer of a DeepSeek with cp 2 > tp 2: 36,864 and 24,576 bytes of keys and values, and not twice that. A replay and
-its backward stand in one body whatever repeats the block: from six layers of a Llama with cp 2, 96 sends and not
-120. On TPUs splash attention's are one, others are not.
+XLA unrolls loops of one iteration: over the layers and around the ring. Both passes are then in one loop body, over the
+microbatches, and equal sends of saved keys are merged. Read on virtual CPU devices from the dense first layer of a
+DeepSeek with cp 2 > tp 2: 36,864 and 24,576 bytes of keys and values, and not twice that. A recompute and its backward
+are in one body in any block: from six layers of a Llama with cp 2, 96 sends and not 120. On TPUs those of splash
+attention are merged, others are not.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ NAME = "pass_keys_once"
 
 
 def apply(sharded: Sharded, rows: Rows) -> Rows:
-    """The `rows` of `sharded` without the sends of the backward that the forward, or the block's replay, makes too."""
+    """Return `rows` of `sharded` without sends of the backward that are merged with those of the forward or the
+    recompute."""
     passed = {name for o in sharded.attentions if o.ring for name in o.op.whole_of}
     if platform(sharded) == "tpu":
         of_two = runs_splash(sharded)
@@ -29,12 +30,12 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
 
 
 def _replayed(row: Collective) -> bool:
-    """True for a send in a replay round a ring of two."""
+    """True for a send of a recompute in a ring of two."""
     return (row.op, row.phase, row.group_size) == ("send_recv", "recompute", 2)
 
 
 def _made_by_forward(sharded: Sharded, row: Collective) -> bool:
-    """True for a send of keys or values in the backward of a layer that forward and backward find in one loop body."""
+    """True for a send of keys or values in the backward of a layer whose forward is in the same loop body."""
     if (row.op, row.phase, row.group_size) != ("send_recv", "backward", 2):
         return False
     return sharded.model.layers_of(row.section) == 1 and bool(layers_that_save(sharded, row.section, row.tensor))

@@ -1,8 +1,8 @@
-"""On virtual CPU devices each reader's part of an activation's gradient is reduced before they are added.
+"""On virtual CPU devices an activation's gradient is reduced separately for each reader, before the parts are added.
 
-The TPU compiler adds first and reduces once (two reductions a layer in the backward of Llama); the CPU
-compiler reduces q's, k's and v's parts, and the gate's and up's, one by one (five a layer). A reader whose weight is
-whole brings no sum: of what DeepSeek's router and its shared expert read, the expert's gate and up alone (two a layer).
+The TPU compiler adds first and reduces once (two reductions a layer in the backward of Llama); the CPU compiler reduces
+the parts of q, k and v, and of gate and up, one by one (five a layer). A reader with a replicated weight needs no sum:
+of the inputs of DeepSeek's router and shared expert, only those of the expert's gate and up are summed (two a layer).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _reduce_per_reader(sharded: Sharded, row: Collective) -> Collective:
 
 
 def sums(sharded: Sharded, o: OpSharding, row: Collective) -> bool:
-    """True for a matmul `o` whose part of the gradient in `row` is a sum over the ranks of `row`."""
+    """True for a matmul `o` whose contribution to the gradient in `row` is a partial sum over the ranks of `row`."""
     if o.op.kind != "matmul" or row.tensor not in o.op.inputs:
         return False
     return not set(row.axes).isdisjoint(outside(o.layout, sharded.model.tensor[row.tensor].dims))

@@ -1,10 +1,10 @@
-"""An input that a matmul needs whole and the forward saved divided is gathered again for the weight's gradient.
+"""A saved activation that is sharded and that a matmul needs whole is gathered again for the weight gradient.
 
-Attention's keys and values are not: once gathered over the sequence's ranks they are kept so (cp 4: one
-gather of each a layer), but for those of a pipeline, which keeps between its ticks what rests divided. Under sequence
-parallelism that is the norm's output: kept in the layout it rests in. Outside the block forward and backward share one
-gather, but for the head of a pipeline, on virtual CPU devices. Read from fsdp 2 > tp 2 with sequence over tp: two more
-a layer; from pp 2 > dp 2 > cp 2: 30 gathers of keys and values in the forward and 30 in the backward.
+Attention's keys and values are not: once gathered over the sequence's ranks they are saved so (cp 4: one gather of each
+a layer), except in a pipeline, which stores sharded tensors between its ticks. With sequence parallelism the norm's
+output is such an activation: it is saved sharded. Outside the block forward and backward share one gather, except for
+the head of a pipeline on virtual CPU devices. Read from fsdp 2 > tp 2 with sequence over tp: two more a layer; from pp
+2 > dp 2 > cp 2: 30 gathers of keys and values in the forward and 30 in the backward.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
 
 
 def _times_saved(sharded: Sharded, row: Collective) -> int:
-    """Number of times that what `row` gathers is kept divided; outside the blocks it is gathered once for all."""
+    """Number of times that the input of the gather `row` is saved sharded; outside the blocks one gather serves all."""
     if row.section not in sharded.model.blocks:
         again = pipelined(sharded.plan) and platform(sharded) == "host" and row.section == "last"
         return row.count if again else 0
@@ -36,5 +36,5 @@ def _times_saved(sharded: Sharded, row: Collective) -> int:
 
 
 def _is_forward_gather(row: Collective) -> bool:
-    """A forward gather of an activation."""
+    """True for a forward gather of an activation."""
     return (row.carries, row.op, row.phase) == ("activation", "all_gather", "forward")

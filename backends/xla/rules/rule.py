@@ -1,4 +1,4 @@
-"""Helpers of the rules: rows, the mark of a rule, and differences between platforms."""
+"""Helpers of the rules: replace fields of a row, and tell tokens, experts and platforms apart."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Platform = Literal["tpu", "host"]
 
 
 def changed(row: Collective, rule: str, **fields: Any) -> Collective:
-    """`row` with other values in `fields`, and the name of `rule` in `realised_by`."""
+    """Return `row` with other values in `fields`, and with the name of `rule` added to `realised_by`."""
     return replace(row, **fields, realised_by=(*row.realised_by, rule))
 
 
 def of_tokens(sharded: Sharded, row: Collective) -> bool:
-    """True if `row` exchanges tokens with experts: as the program says, XLA adds nothing."""
+    """True if `row` exchanges tokens with experts: the program does so explicitly, and XLA adds nothing."""
     tensor = sharded.model.tensor.get(row.tensor)
     return row.carries == "activation" and tensor is not None and tensor.region == ROUTED
 
@@ -31,6 +31,6 @@ def of_experts(sharded: Sharded, row: Collective) -> bool:
 
 
 def platform(sharded: Sharded) -> Platform:
-    """The platform that `sharded` is compiled for: TPUs where its machine is a torus, else virtual CPU devices (GPUs:
+    """Return the platform that `sharded` is compiled for: TPUs if its machine has them, else virtual CPU devices (GPUs:
     untested)."""
     return "tpu" if sharded.plan.cluster.has_tpus else "host"

@@ -1,9 +1,9 @@
-"""A sum over devices of several slices is one within each slice and one across them, of parts where it rests divided.
+"""A sum over devices of several slices runs within each slice first and then across slices, on shards if it is sharded.
 
-The data-centre network carries what one slice has: a gradient that rests divided over ranks of a slice is scattered
-there, and its parts are summed across; what stays whole is summed twice. Read from replica 2 > fsdp 4 > tp 2 on two
-slices of v5p 2x2x2: the table's gradient, 16 MiB in each of two microbatches, is 24 MiB on the wire within a slice and
-8 MiB across.
+The data-centre network carries the result of one slice: a gradient that is sharded over ranks of a slice is
+reduce-scattered there, and its shards are all-reduced across; a replicated one is all-reduced twice. Read from replica
+2 > fsdp 4 > tp 2 on two slices of v5p 2x2x2: the embedding's gradient, 16 MiB in each of two microbatches, is 24 MiB on
+the wire within a slice and 8 MiB across.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
 
 
 def _summed(sharded: Sharded, row: Collective) -> Iterator[Collective]:
-    """The calls of one row: itself where it is no sum, or one of devices of a slice, or of one device of each."""
+    """The calls of one row: unchanged unless it is a sum over several devices of several slices."""
     plan = sharded.plan
     outer = across(plan, row.axes)
     inner = tuple(a for a in row.axes if a not in outer)
@@ -45,6 +45,6 @@ def _summed(sharded: Sharded, row: Collective) -> Iterator[Collective]:
 
 
 def _rests_over(sharded: Sharded, row: Collective, axes: tuple[str, ...]) -> bool:
-    """True for the gradient of a parameter that is divided over `axes` between uses."""
+    """True for the gradient of a parameter that is stored sharded over `axes`."""
     param = sharded.param.get(row.tensor)
     return row.carries == "grad" and param is not None and set(axes) <= set(param.stored["grads"])

@@ -1,1 +1,1 @@
-"""Starting and running a program on JAX."""
+"""Starts and runs a program on JAX."""

@@ -1,4 +1,4 @@
-"""The first step of a run lowered for devices that hold nothing, for `planc train --dry-run`."""
+"""Lowers the first step of a run for abstract devices, for `planc train --dry-run`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from planc.ir.program_text import ProgramText
 
 
 def dry_run(program: ProgramText) -> dict[str, Any]:
-    """The step of `program` as StableHLO: counts of operations and shardings, and bytes of state on one device. Loads
-    jax."""
+    """Return facts about the step of `program` as StableHLO: counts of operations and shardings, and bytes of state on
+    one device. Imports jax."""
     plan = program.plan
     from planc.backends.xla.runtime.start_up import prepare_environment
 

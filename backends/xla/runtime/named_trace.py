@@ -1,7 +1,7 @@
-"""Names in a trace of JAX's profiler: the compiled program's instructions as the predicted trace names its spans.
+"""Renames the events of a JAX profiler trace to match the spans of the predicted trace.
 
-The program is compiled as one, so that its instructions are named after they ran: each collective with the sentence
-that asks for it, and the part of the step that every instruction belongs to.
+The program is compiled as one, so its instructions are named after the run: each collective by the sentence that causes
+it, and every instruction by its part of the step.
 """
 
 from __future__ import annotations
@@ -29,19 +29,18 @@ from planc.ir.program_text import ProgramText
 from planc.sharding.collectives import semantic_collectives
 
 MOST_BYTES = 500_000_000
-"""A trace that is larger, or unpacks to more, is left as it is."""
+"""A larger trace, compressed or not, is left unchanged."""
 
 
 class Name(NamedTuple):
-    """Name of an instruction: its part of the step, and the collective that it is, if it is one."""
+    """The name of an instruction: its part of the step, and its collective, if it is one."""
 
     part: str
     transfer: str = ""
 
 
 def instruction_names(program: ProgramText, text: str) -> dict[str, Name]:
-    """Names of the instructions of `text`, the optimized HLO of `program`, by their own. None where it is not
-    understood."""
+    """Return names for the instructions of `text`, the optimized HLO of `program`; {} if the text cannot be parsed."""
     plan = program.plan
     rows = realise(program.sharded, semantic_collectives(program.sharded))
     transfers = TransferNames(("+".join(parts(plan, row.axes)), row) for row in rows)
@@ -61,7 +60,7 @@ def instruction_names(program: ProgramText, text: str) -> dict[str, Name]:
 
 
 def _part(plan: Plan, source: str) -> tuple[str, str]:
-    """The part of the step that an operation belongs to, by JAX's name of it, and the letter of its action."""
+    """The part of the step of an operation with the JAX name `source`, and the letter of its action."""
     if "rematted_computation" in source:
         return part_name("", "recompute", [plan.recompute.cause]), "B"
     if "transpose(" in source:
@@ -83,7 +82,7 @@ def _transfer(i: Instruction, fused: bool, mesh: dict[str, int], transfers: Tran
 
 @contextmanager
 def named_trace(folder: Path, names: Callable[[], dict[str, Name]]) -> Iterator[None]:
-    """JAX's profiler, which writes into `folder`. Then the events of its trace for Perfetto are renamed by `names`."""
+    """Run JAX's profiler, which writes into `folder`, then rename the events of its Perfetto trace with `names`."""
     before = set(folder.rglob("*.trace.json.gz"))
     with jax.profiler.trace(str(folder)):
         yield
@@ -92,7 +91,7 @@ def named_trace(folder: Path, names: Callable[[], dict[str, Name]]) -> Iterator[
 
 
 def rename_events(path: Path, names: dict[str, Name]) -> None:
-    """Give the events of the trace at `path` their `names`. An instruction's own stays in the argument `hlo_op`."""
+    """Rename the events of the trace at `path` to `names`. The instruction's name stays in the argument `hlo_op`."""
     if path.stat().st_size > MOST_BYTES:
         return
     with gzip.GzipFile(fileobj=BytesIO(read_bounded(path, MOST_BYTES))) as file:

@@ -1,6 +1,7 @@
-"""Matmuls in float8 and int8 on one device: numbers rounded to a narrow dtype and back, then multiplied wide.
+"""Reference matmuls in float8 and int8 on one device: inputs are rounded to the low dtype and back, then multiplied in
+fp32.
 
-Written apart from the emitted text on purpose: no narrow arrays reach a product here.
+Independent of the emitted code on purpose: no low-precision array reaches a matmul here.
 """
 
 from __future__ import annotations
@@ -16,18 +17,19 @@ from planc.costing.compute.quantize import quantized
 from planc.ir.plan import Plan, Quantize
 
 Rounded = Callable[[jax.Array, int], jax.Array]
-"""A matrix, and the dim that a product sums, to the nearest narrow numbers."""
+"""Rounds a matrix to the low dtype, given the dim that the matmul contracts."""
 Product = Callable[[jax.Array, jax.Array], jax.Array]
 LARGEST = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0, "int8": 127.0}
 
 
 def multiplying_narrow(hooks: Undivided, plan: Plan) -> Undivided:
-    """`hooks` whose `linear` multiplies as the sentences of `plan` say, in the layers that they do not spare."""
+    """Return `hooks` whose `linear` quantizes as the sentences of `plan` say, except in the layers that they
+    exclude."""
     ops = [op for section in plan.model.ops.values() for op in section]
     sentences = {op.params[0]: q for op in ops if (q := quantized(plan, op)) is not None}
 
     class Narrow(type(hooks)):  # type: ignore[misc]
-        """The same hooks, and the number of the layer that is run."""
+        """The same hooks, with the index of the current layer."""
 
         def __init__(self) -> None:
             self.__dict__.update(hooks.__dict__)
@@ -55,7 +57,8 @@ def multiplying_narrow(hooks: Undivided, plan: Plan) -> Undivided:
 
 
 def product_of(sentence: Quantize) -> Product:
-    """x [T, in] times w [out, in]: [T, out], each factor of its three products rounded as `sentence` says."""
+    """Return x [T, in] times w [out, in]: [T, out], with both operands of its three matmuls rounded as `sentence`
+    says."""
     if sentence.dtype == "int8":
         forward = backward = _rounded("int8", powers=False)
     elif sentence.recipe == "rowwise":
@@ -76,7 +79,8 @@ def product_of(sentence: Quantize) -> Product:
 
 
 def _rounded(dtype: str, *, powers: bool, whole: bool = False) -> Rounded:
-    """Rounding to a `dtype` by a scale for all that a sum takes, or for the `whole` matrix; by `powers` of two."""
+    """Return a function that rounds to `dtype`, with one scale per contracted row or for the `whole` matrix; `powers`:
+    power-of-two scales."""
 
     def rounded(x: jax.Array, summed: int) -> jax.Array:
         over = None if whole else summed

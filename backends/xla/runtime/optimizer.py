@@ -1,4 +1,4 @@
-"""The preset's optimizer as optax has it, where it is not the AdamW of the emitted file."""
+"""The preset's optimizer in optax, if it is not the AdamW of the emitted file."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 
 class MuonState(NamedTuple):
-    """`mu`: the momentum, as AdamW's first moment is called."""
+    """Optimizer state of Muon; `mu` is the momentum, named as AdamW's first moment."""
 
     mu: Any
 
 
 def optimizer_of(model: Model, settings: Settings, emitted: ModuleType) -> optax.GradientTransformation:
-    """The optimizer without its learning rate, which is an argument of the step.
+    """Return the optimizer without its learning rate, which is an argument of the step.
 
-    It is the AdamW of the program `emitted` where `settings` ask for no more, else `updates_of`.
+    It is the AdamW of the module `emitted` if `settings` ask for nothing else, otherwise `updates_of`.
     """
     found: optax.GradientTransformation
     if settings.optimizer == "adamw" and not settings.decay_groups:
@@ -46,8 +46,8 @@ def optimizer_of(model: Model, settings: Settings, emitted: ModuleType) -> optax
 
 
 def updates_of(model: Model, settings: Settings, stages: int = 1) -> optax.GradientTransformation:
-    """Muon for the matrices of `model` if `settings` ask for it, AdamW for the rest, and each parameter's own decay.
-    `stages` is the number of the pipeline's ranks."""
+    """Return Muon for the matrices of `model` if `settings` ask for it, AdamW for the rest, and each parameter's own
+    weight decay. `stages` is the number of pipeline ranks."""
 
     def label(path: Any, _: Any) -> str:
         return "muon" if settings.optimizer == "muon" and is_orthogonalised(model, _name(path)) else "adamw"
@@ -63,11 +63,11 @@ def updates_of(model: Model, settings: Settings, stages: int = 1) -> optax.Gradi
 
 
 def scale_by_muon(model: Model, momentum: float, stages: int) -> optax.GradientTransformation:
-    """The orthogonal part of a Nesterov momentum with coefficient `momentum`, times the scale of each parameter of
+    """Return Muon: the orthogonalized Nesterov momentum (coefficient `momentum`), times the scale of each parameter of
     `model`.
 
-    A leaf is [..., rows, columns], with zeros beyond the parameter's where its ranks have uneven parts; its stack of
-    layers is divided over the ranks of a pipeline of `stages`.
+    A leaf is [..., rows, columns], padded with zeros if its shards are uneven; a stack of layers is sharded over the
+    ranks of a pipeline of `stages`.
     """
 
     def update_of(path: Any, ahead: jax.Array) -> jax.Array:
@@ -93,7 +93,7 @@ def scale_by_muon(model: Model, momentum: float, stages: int) -> optax.GradientT
 
 
 def orthogonal(matrices: jax.Array) -> jax.Array:
-    """Orthogonalise `matrices` [..., rows, columns]: near U V^T of each one's singular vectors, in fp32.
+    """Orthogonalise `matrices` [..., rows, columns]: approximately U V^T of their singular vectors, in fp32.
 
     Newton-Schulz iteration of Jordan and others 2024; see `planc.ir.updates`.
     """
@@ -109,9 +109,9 @@ def orthogonal(matrices: jax.Array) -> jax.Array:
 
 
 def _whole(matrices: jax.Array) -> jax.Array:
-    """`matrices` [..., rows, columns] with every row and column on each rank of the mesh, gathered a dim at a time.
+    """Return `matrices` [..., rows, columns], all-gathered over the mesh one dim at a time.
 
-    Said of the first and of each step's: else XLA moves parts of each product of the iteration.
+    Applied to the input and to the result of each step; otherwise XLA communicates in each matmul of the iteration.
     """
     if jax.sharding.get_abstract_mesh().empty:
         return matrices
@@ -123,7 +123,7 @@ def _whole(matrices: jax.Array) -> jax.Array:
 
 
 def _add_decay(model: Model, settings: Settings) -> optax.GradientTransformation:
-    """u + decay p, as AdamW decouples it."""
+    """Add decoupled weight decay, u + decay p, as AdamW."""
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         def one(path: Any, u: jax.Array, p: jax.Array) -> jax.Array:
@@ -135,5 +135,5 @@ def _add_decay(model: Model, settings: Settings) -> optax.GradientTransformation
 
 
 def _name(path: Any) -> str:
-    """The parameter's name: the last step of a path."""
+    """The parameter's name: the last entry of its path."""
     return str(getattr(path[-1], "key", path[-1]))

@@ -1,4 +1,4 @@
-"""Timing small things with JAX: matmuls, streams, attention, collectives, on every device at once."""
+"""Times small operations with JAX: matmuls, memory streams, attention and collectives, on all devices at once."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from planc.calibration.cpu_contention import ContentionMeter, own_s
 from planc.ir.probe import Probe, Ranks
 
 WINDOWS = 5
-"""Windows of consecutive calls; see `own_s`."""
+"""Number of windows of consecutive calls; see `own_s`."""
 REPEATED = 10
-"""Times that a program does a probe: starting a program is no part of it, as a step is one program."""
+"""Times that one program repeats a probe: dispatch is excluded, as a step is one program."""
 
 
 class JaxRanks:
-    """All devices in one process: `planc.ir.probe.Ranks`."""
+    """All devices in one process: implements `planc.ir.probe.Ranks`."""
 
     def __init__(self) -> None:
         import jax
@@ -26,7 +26,7 @@ class JaxRanks:
         self.on_host = jax.default_backend() == "cpu"
 
     def sum(self, value: float) -> float:
-        """Over the one process."""
+        """Return `value`, the sum over the single process."""
         return value
 
 
@@ -40,7 +40,7 @@ class JaxProber:
         self.devices = jax.device_count()
 
     def seconds(self, probe: Probe) -> float:
-        """Seconds of one call on all devices at once, in the fastest window."""
+        """Return the seconds of one call on all devices at once, in the fastest window."""
         if probe.kind == "collective":
             return self._collective(probe)
         if probe.kind == "attention_backward":
@@ -49,12 +49,12 @@ class JaxProber:
         return self._local_s(probe)
 
     def _local_s(self, probe: Probe) -> float:
-        """Seconds of a probe without transfers; of an attention's backward, with its forward."""
+        """Seconds of a local probe; for an attention backward, with its forward."""
         program, shapes = _local(probe)
         return self._seconds(program, shapes, probe.dtype, self.devices)
 
     def _seconds(self, program: Callable[..., Any], shapes: list[tuple[int, ...]], dtype: str, group: int) -> float:
-        """The program on every device; `shapes` are one device's, stacked over the devices."""
+        """Seconds of `program` on every device; `shapes` are those of one device, stacked over the devices."""
         import jax
         import jax.numpy as jnp
 
@@ -100,8 +100,8 @@ class JaxProber:
 
 
 def _repeated(program: Callable[..., Any], inputs: list[Any]) -> Any:
-    """The program's result after several rounds. One element of it goes into the next round's first input, so that
-    none can be left out or moved out of the loop."""
+    """The program's result after REPEATED rounds. One element of each result feeds the next round's first input, so
+    that no round can be eliminated or hoisted."""
     import jax
 
     def once(_: int, carried: tuple[Any, Any]) -> tuple[Any, Any]:
@@ -114,7 +114,7 @@ def _repeated(program: Callable[..., Any], inputs: list[Any]) -> Any:
 
 
 def _local(probe: Probe) -> tuple[Callable[..., Any], list[tuple[int, ...]]]:
-    """A probe without transfers as a function of arrays, and their shapes."""
+    """A local probe as a function of arrays, and their shapes."""
     import jax
     import jax.numpy as jnp
     from jax import nn

@@ -1,6 +1,6 @@
-"""One device, no plan: what every layout is compared with.
+"""Trains on one device without a plan: the reference for every layout.
 
-Written apart from the emitted text on purpose: no optax, no microbatches, no recompute.
+Independent of the emitted code on purpose: no optax, no microbatches, no recompute.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ Loss = Callable[[Tree, jax.Array, jax.Array], jax.Array]
 
 @dataclass(frozen=True)
 class Rounding:
-    """State that rests in other dtypes than fp32: by noun, and what is rounded before it is added up. Where products
-    are narrow, the tokens whose numbers share a scale."""
+    """State stored in dtypes other than fp32, and what is rounded before it is accumulated. For quantized matmuls, the
+    tokens that share a scale."""
 
     dtypes: dict[Noun, Any]
     ranks: int
-    """Ranks that divide the batch."""
+    """Ranks that shard the batch."""
     sequences: int
-    """Sequences of each in a microbatch."""
+    """Sequences per rank in a microbatch."""
     at_once: bool = False
-    """Gradients are rounded once, after all microbatches."""
+    """True if gradients are rounded once, after all microbatches."""
 
     def microbatches(self, rows: jax.Array) -> list[jax.Array]:
-        """Rows [sequences, S] of each microbatch: the first ones of every rank, the next ones, ..."""
+        """Return the rows [sequences, S] of each microbatch: the first ones of every rank, the next ones, ..."""
         of_ranks = rows.reshape(self.ranks, -1, rows.shape[-1])
         begins = range(0, of_ranks.shape[1], self.sequences)
         return [of_ranks[:, at : at + self.sequences].reshape(-1, rows.shape[-1]) for at in begins]
 
     def rounded(self, noun: Noun, tree: Any) -> Any:
-        """Arrays as a noun keeps them."""
+        """Return the arrays of `tree` rounded to the stored dtype of `noun`."""
         return _in_dtype(tree, self.dtypes[noun])
 
 
 def rounding_of(plan: Plan) -> Rounding | None:
-    """How the state and the products of `plan` are rounded; None where they are not."""
+    """Return the rounding of state and matmuls in `plan`; None if there is none."""
     if not (narrow_state(plan) or plan.quantize):
         return None
     dtypes = {noun: DTYPES[plan.store_dtype(noun)] for noun in NOUNS}
@@ -67,7 +67,7 @@ def rounding_of(plan: Plan) -> Rounding | None:
 
 
 def _in_dtype(tree: Any, dtype: Any) -> Any:
-    """Numbers in a dtype; counters stay as they are."""
+    """The floating-point arrays of `tree` in `dtype`; counters are unchanged."""
     return jax.tree.map(lambda x: x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x, tree)
 
 
@@ -85,19 +85,19 @@ class Single:
     rounding: Rounding | None = None
 
     def loss(self, params: Tree, tokens: jax.Array, targets: jax.Array) -> jax.Array:
-        """The mean loss (nats) of `tokens` against `targets`, both [sequences, sequence_tokens]."""
+        """Return the mean loss (nats) of `tokens` against `targets`, both [sequences, sequence_tokens]."""
         parts = [self._loss_with_picks(_wide(params), *batch)[0] for batch in self._batches(tokens, targets)]
         return jnp.mean(jnp.stack(parts))
 
     def gradients(self, params: Tree, tokens: jax.Array, targets: jax.Array) -> tuple[jax.Array, Tree]:
-        """The loss as in `loss`, and its gradient with the tree of `params`."""
+        """Return the loss as in `loss`, and its gradient with the tree of `params`."""
         loss, _, grads = self._gradients_with_picks(params, tokens, targets)
         return loss, grads
 
     def _gradients_with_picks(
         self, params: Tree, tokens: jax.Array, targets: jax.Array
     ) -> tuple[jax.Array, dict[str, jax.Array], Tree]:
-        """Loss, picks and gradients; of one microbatch after the other where gradients are rounded between."""
+        """Loss, expert counts and gradients; by microbatch if gradients are rounded in between."""
         found = jax.value_and_grad(self._loss_with_picks, has_aux=True)
         if self.rounding is None:
             (loss, picks), grads = found(params, tokens, targets)
@@ -113,7 +113,7 @@ class Single:
         return loss, picks, {name: g / len(parts) for name, g in total.items()}
 
     def _batches(self, tokens: jax.Array, targets: jax.Array) -> list[tuple[jax.Array, jax.Array]]:
-        """The tokens and targets of each microbatch, where it matters which there are."""
+        """Tokens and targets of each microbatch; all at once if the split does not matter."""
         if self.rounding is None:
             return [(tokens, targets)]
         return list(zip(*map(self.rounding.microbatches, (tokens, targets)), strict=True))
@@ -121,13 +121,13 @@ class Single:
     def _loss_with_picks(
         self, params: Tree, tokens: jax.Array, targets: jax.Array
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """The loss, and beside it how often each expert of each routed layer was picked, [layers, X]."""
+        """The loss, and the expert counts of each routed layer, [layers, X]."""
         with jax.default_matmul_precision("highest"):
             found = loss_of(self.model, self.hooks, self.settings)(params, tokens, targets)
         return (found[0], {"picks": found[1].sum(1)}) if self.model.top_k else (found, {})
 
     def init(self, params: Tree) -> dict[str, Any]:
-        """The state before the first step: `params` and the optimizer's zeros."""
+        """Return the state before the first step: `params` and the optimizer's zeros."""
         if (other := self._optax_optimizer()) is not None:
             return {"params": params, "optimizer": self._rounded("optimizer", other.init(params))}
         zeros = jax.tree.map(jnp.zeros_like, self._rounded("optimizer", params))
@@ -135,7 +135,7 @@ class Single:
         return {"params": params, "optimizer": moments}
 
     def step(self, state: dict[str, Any], tokens: jax.Array, targets: jax.Array, lr: jax.Array) -> Any:
-        """The updated `state`, and the loss and gradient norm before the update, with learning rate `lr`."""
+        """Return the updated `state`, and the loss and gradient norm before the update, with learning rate `lr`."""
         loss, picks, grads = self._gradients_with_picks(state["params"], tokens, targets)
         grads = _wide(grads)
         norm = jnp.sqrt(sum(jnp.vdot(g, g) for g in grads.values()))
@@ -145,7 +145,7 @@ class Single:
         return self._updated(state, grads, lr), {"loss": loss, "grad_norm": norm, **picks}
 
     def _optax_optimizer(self) -> Any:
-        """optax's form of an optimizer that is not AdamW alone; None for AdamW, which is written out below."""
+        """The optax optimizer; None for plain AdamW, which is written out below."""
         if self.settings.optimizer == "adamw" and not self.settings.decay_groups:
             return None
         return updates_of(self.model, self.settings)
@@ -181,7 +181,7 @@ class Single:
 
 
 class Limited(Undivided):
-    """Experts with so many places for each rank's share of a microbatch: the first tokens there take them."""
+    """Experts with a capacity for each rank's share of a microbatch: the first tokens take the slots."""
 
     def __init__(self, plan: Plan) -> None:
         self.factor = plan.route.factor
@@ -205,6 +205,6 @@ class Limited(Undivided):
 
 
 def hooks_of(plan: Plan) -> Hooks:
-    """Hooks that run a model on one device as `plan` means it."""
+    """Return hooks that run the model of `plan` on one device with the semantics of the plan."""
     hooks = Limited(plan) if plan.model.top_k and plan.route.method == "capacity" else UNDIVIDED
     return multiplying_narrow(hooks, plan) if plan.quantize else hooks

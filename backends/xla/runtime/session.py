@@ -1,4 +1,4 @@
-"""A model under training on JAX, for the trainer's loop. It calls an emitted file's functions."""
+"""A model in training on JAX, for the trainer's loop. Calls the functions of an emitted file."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from planc.ir.session import Piece, Read, Tokens, Weights
 
 CHECKED_AFTER = 2
-"""The step after which state must rest where the plan says: a layout that a step loses is lost by then."""
+"""The step after which the layout of the state is checked: a step that loses a layout has lost it by then."""
 
 
 class JaxSession:
-    """`planc.ir.session.Session` on JAX. One process may drive many devices."""
+    """Implements `planc.ir.session.Session` on JAX. One process may drive many devices."""
 
     runtime = "jax"
 
@@ -59,7 +59,7 @@ class JaxSession:
         self._picks: Any = 0
 
     def step(self, tokens: Tokens, targets: Tokens, lr: float) -> tuple[float, float]:
-        """One optimizer step on the global batch [sequences, S]: (mean loss, gradient norm)."""
+        """Run one optimizer step on the global batch [sequences, S] and return (mean loss, gradient norm)."""
         rows = self._rows(tokens), self._rows(targets)
         if self._keep_gradients:
             _, self._gradients = self._steps.gradients(self._state["params"], *rows)
@@ -86,56 +86,57 @@ class JaxSession:
         return float(metrics["loss"]), float(metrics["grad_norm"])
 
     def routing(self) -> list[list[int]] | None:
-        """Picks of each expert of each routed layer since the last call; None without experts."""
+        """Return the counts of each expert of each routed layer since the last call; None without experts."""
         found, self._picks = self._picks, 0
         return None if isinstance(found, int) else found.tolist()
 
     def evaluate(self, tokens: Tokens, targets: Tokens) -> float:
-        """The mean loss of a global batch; nothing is changed."""
+        """Return the mean loss of a global batch, without changing the state."""
         return float(self._steps.evaluate(self._state["params"], self._rows(tokens), self._rows(targets)))
 
     def _rows(self, array: Tokens) -> jax.Array:
         return shards.divided(array, self._steps.rows)
 
     def parameters(self) -> Iterator[tuple[str, Weights]]:
-        """Every parameter whole, by full per-layer name."""
+        """Yield every parameter, gathered, by its full per-layer name."""
         return shards.whole(self._model, self._state["params"], self._stacks)
 
     def gradients(self) -> Iterator[tuple[str, Weights]]:
-        """The last step's gradients before clipping, if the session was started to keep them."""
+        """Yield the last step's gradients before clipping, if the session was started with `keep_gradients`."""
         assert self._gradients is not None, "start the session with keep_gradients=True and take a step"
         return shards.whole(self._model, self._gradients, self._stacks)
 
     def pieces(self) -> list[Piece]:
-        """This process's share of the state."""
+        """Return this process's shards of the state."""
         if self._pieces is None:
             self._pieces = state.pieces(self._model, lambda: self._state, self._stacks)
         return self._pieces
 
     def restore(self, read: Read, optimizer_steps: int) -> None:
-        """Take parameters and moments from `read`, as after that many updates."""
+        """Load parameters and moments from `read`, as after `optimizer_steps` updates."""
         where = self._steps.state
         self._state = state.restored(self._model, self._state, where, read, optimizer_steps, self._stacks)
         self.optimizer_steps = optimizer_steps
 
     def not_finite(self) -> list[str]:
-        """Devices of this process whose parameters are not finite, with the first of them."""
+        """Return the devices of this process with non-finite parameters, each with the first such parameter."""
         return state.not_finite(self._state["params"])
 
     def any(self, flag: bool) -> bool:
-        """True on every process if `flag` is true on any; a collective."""
+        """Return True on every process if `flag` is true on any; a collective."""
         return flag if self.world == 1 else shards.any_process(flag)
 
     def layouts(self) -> dict[str, str]:
-        """Every state leaf's partition spec, by its path."""
+        """Return the partition spec of every state leaf, by its path."""
         return shards.specs(self._state)
 
     def peak_memory_gib(self) -> float | None:
-        """The fullest local device's high-water mark; None where the platform does not count (CPU)."""
+        """Return the peak memory (GiB) of the fullest local device; None if the platform does not report it (CPU)."""
         return shards.peak_memory_gib()
 
     def reserved_memory_gib(self) -> float | None:
-        """The most that the allocator of the fullest local device has taken; None where the platform does not count."""
+        """Return the most memory (GiB) reserved by the allocator of the fullest local device; None if the platform does
+        not report it."""
         return shards.peak_memory_gib("peak_pool_bytes")
 
     def compile_facts(self) -> CompileFacts:
@@ -144,7 +145,8 @@ class JaxSession:
         return CompileFacts(uncached=self._uncached, scalar_reads=0, hlo_sha256=digest)
 
     def profile(self, folder: str) -> AbstractContextManager[object]:
-        """JAX's profiler: a trace for TensorBoard or Perfetto below the folder, in the words of the predicted one."""
+        """Return JAX's profiler as a context: it writes a trace for TensorBoard or Perfetto below `folder`, with the
+        predicted trace's names."""
         from planc.backends.xla.runtime.named_trace import named_trace
 
         return named_trace(Path(folder), self._names)
@@ -156,7 +158,7 @@ class JaxSession:
         return instruction_names(self._program, self._compiled.as_text()) if self._compiled is not None else {}
 
     def close(self) -> None:
-        """Free the model, and leave the other processes if there are any."""
+        """Free the model, and leave the process group, if there is one."""
         self._state = self._gradients = self._compiled = None
         if self.world > 1:
             shards.leave()

@@ -1,4 +1,4 @@
-"""Numpy arrays to divided JAX arrays and back. One parameter is whole on the host at a time."""
+"""Converts NumPy arrays to sharded JAX arrays and back, one whole parameter on the host at a time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COMPILED = "/jax/core/compile/backend_compile_duration"
 
 
 class Compilations:
-    """Counter of the programs that this process has compiled since the counter was made."""
+    """Counts the programs that this process compiles after the counter is created."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -37,18 +37,18 @@ DTYPES = {"fp32": jnp.float32, "bf16": jnp.bfloat16}
 
 
 def abstract(shapes: dict[str, tuple[int, ...]], dtype: str = "fp32") -> Any:
-    """Arrays of these `shapes` (by name) in a `dtype` that hold no data, for callers that need shapes only."""
+    """Return abstract arrays of these `shapes` (by name) in `dtype`, without data."""
     return jax.eval_shape(lambda: {name: jnp.zeros(shape, DTYPES[dtype]) for name, shape in shapes.items()})
 
 
 Stored = Mapping[str, tuple[int, ...]]
-"""Shapes of one layer of the parameters that are stored filled up, by name."""
+"""Shapes of one layer of the padded parameters, by name."""
 
 
 def restacked(
     shapes: Mapping[str, tuple[int, ...]], stacks: Stacks, stored: Stored = MappingProxyType({})
 ) -> dict[str, tuple[int, ...]]:
-    """The shapes of a family's module with the layers as in `stacks`. Those in `stored` are filled up."""
+    """Return `shapes` of a family's module with the layers stacked as in `stacks`. Those in `stored` are padded."""
     own = {n: stored.get(n, shape[1:] if n in stacks else shape) for n, shape in shapes.items()}
     return {n: (*stacks[n].dims, *shape) if n in stacks else shape for n, shape in own.items()}
 
@@ -61,8 +61,8 @@ def fill(
     dtype: str = "fp32",
     stored: Stored = MappingProxyType({}),
 ) -> dict[str, jax.Array]:
-    """Every parameter from `initial` in a `dtype`, laid out as `where` says; layers are stacked as in `stacks`, or one
-    after the other. Those in `stored` are filled up with zeros."""
+    """Return every parameter from `initial` in `dtype`, sharded as `where` says, with layers stacked as in `stacks` or,
+    if None, in order. Those in `stored` are padded with zeros."""
     kept, held = np.dtype(DTYPES[dtype]), stacks or undivided(model)
 
     def whole(param: Param) -> Weights:
@@ -75,7 +75,7 @@ def fill(
 
 
 def _stacked(model: Model, param: Param, initial: Initial, stacks: Stacks) -> Weights:
-    """One parameter whole, with zeros where its stack is filled up."""
+    """One whole parameter, with zeros in the padding of its stack."""
     shape = model.shape(param)
     if param.name not in stacks:
         return initial(param.name, shape)
@@ -85,12 +85,12 @@ def _stacked(model: Model, param: Param, initial: Initial, stacks: Stacks) -> We
 
 
 def divided(array: Weights | Tokens, where: Sharding) -> jax.Array:
-    """This process's parts, laid out as `where`, of an `array` that every process holds."""
+    """Return this process's shards, laid out as `where`, of an `array` that every process holds."""
     return jax.make_array_from_callback(array.shape, where, lambda index: array[index])
 
 
 def whole(model: Model, tree: dict[str, jax.Array], stacks: Stacks) -> Iterator[tuple[str, Weights]]:
-    """Each layer's parameter in `tree` gathered, by its full name; on every process, in the order of `model`."""
+    """Yield each layer's parameter in `tree`, gathered, by its full name; on every process, in the order of `model`."""
     for param in model.params:
         array = tree[param.name]
         own = tuple(slice(n) for n in model.shape(param))
@@ -111,7 +111,7 @@ def _layer(stack: jax.Array, at: tuple[int, ...]) -> jax.Array:
 
 
 def _on_host(array: jax.Array) -> Weights:
-    """The array on this host; across processes each first receives the others' parts."""
+    """The array on this host; with several processes, all-gathered first."""
     if not array.is_fully_addressable and isinstance(array.sharding, NamedSharding):
         everywhere = NamedSharding(array.sharding.mesh, PartitionSpec())  # type: ignore[no-untyped-call]
         array = jax.device_put(array, everywhere)
@@ -119,7 +119,7 @@ def _on_host(array: jax.Array) -> Weights:
 
 
 def misplaced(tree: Any, where: Any) -> list[str]:
-    """Names of the leaves of `tree` whose sharding is not the one that `where` has for them."""
+    """Return the names of the leaves of `tree` whose sharding differs from the one in `where`."""
     pairs = zip(jax.tree_util.tree_leaves_with_path(tree), jax.tree.leaves(where), strict=True)
     return [
         jax.tree_util.keystr(path, simple=True, separator=".")
@@ -129,7 +129,7 @@ def misplaced(tree: Any, where: Any) -> list[str]:
 
 
 def specs(tree: Any) -> dict[str, str]:
-    """The sharding of each leaf of `tree`, by its path."""
+    """Return the sharding of each leaf of `tree`, by its path."""
     return {
         jax.tree_util.keystr(path, simple=True, separator="."): str(getattr(leaf.sharding, "spec", "whole"))
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
@@ -137,10 +137,10 @@ def specs(tree: Any) -> dict[str, str]:
 
 
 def peak_memory_gib(counter: str = "peak_bytes_in_use") -> float | None:
-    """The fullest local device's high-water mark (GiB); None where the platform does not count it.
+    """Return the peak memory (GiB) of the fullest local device; None if the platform does not report it.
 
-    `counter` is a key of JAX's `memory_stats`: `peak_bytes_in_use` for arrays, `peak_pool_bytes` for what the allocator
-    has taken.
+    `counter` is a key of JAX's `memory_stats`: `peak_bytes_in_use` for arrays, `peak_pool_bytes` for memory that the
+    allocator reserved.
     """
     stats = [device.memory_stats() or {} for device in jax.local_devices()]
     peaks = [s[counter] for s in stats if counter in s]
@@ -148,12 +148,12 @@ def peak_memory_gib(counter: str = "peak_bytes_in_use") -> float | None:
 
 
 def any_process(flag: bool) -> bool:
-    """True on every process if `flag` is true on any; a collective."""
+    """Return True on every process if `flag` is true on any; a collective."""
     from jax.experimental import multihost_utils
 
     return bool(np.any(multihost_utils.process_allgather(np.array(flag))))
 
 
 def leave() -> None:
-    """Leave the processes this one started with."""
+    """Shut the distributed runtime down."""
     jax.distributed.shutdown()  # type: ignore[no-untyped-call]

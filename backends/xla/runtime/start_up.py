@@ -1,6 +1,6 @@
-"""Starting a program on JAX: the environment, the processes, the first state. The loop is the trainer's.
+"""Starts a program on JAX: the environment, the processes, the initial state. The trainer has the loop.
 
-This module imports no framework when it is loaded: `prepare_environment` must come before jax.
+This module imports no framework on load: `prepare_environment` must run before jax is imported.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DEVICE_COUNT = "--xla_force_host_platform_device_count"
 def prepare_environment(devices: int) -> None:
     """Give this process `devices` virtual CPU devices, unless it is to run on an accelerator.
 
-    Processes that share a run share the devices. A value of JAX_PLATFORMS set by the user stands.
+    Processes of one run share the devices. A JAX_PLATFORMS set by the user takes precedence.
     """
     assert "jax" not in sys.modules, "the environment must be set before jax is imported"
     if os.environ.setdefault("JAX_PLATFORMS", _platforms()) != "cpu":
@@ -33,14 +33,14 @@ def prepare_environment(devices: int) -> None:
 
 
 def _platforms() -> str:
-    """The platforms on which jax should look for devices: this machine's accelerator, else the CPU."""
+    """The platforms on which jax looks for devices: this machine's accelerator, else the CPU."""
     if any(name.startswith(("accel", "vfio")) for name in os.listdir("/dev")):
         return "tpu,cpu"
     return "cuda,cpu" if os.path.exists("/dev/nvidiactl") else "cpu"
 
 
 def start(program: ProgramText, settings: Settings, initial: Initial, *, keep_gradients: bool = False) -> JaxSession:
-    """The plan's program over all its devices. `keep_gradients` computes them once more, for tests."""
+    """Start the plan's program over all its devices. `keep_gradients` computes them a second time, for tests."""
     import jax
 
     from planc.backends.xla.analysis.padding import padded
@@ -85,7 +85,7 @@ def start(program: ProgramText, settings: Settings, initial: Initial, *, keep_gr
 def start_single(
     program: ProgramText, settings: Settings, initial: Initial, *, keep_gradients: bool = False
 ) -> JaxSession:
-    """Start the undivided model on one device of this process; arguments as `planc.ir.session.Runtime` says.
+    """Start the unsharded model on one device of this process; arguments as in `planc.ir.session.Runtime`.
 
     `keep_gradients` computes each step's gradients a second time and stores them, for parity tests.
     """
@@ -122,7 +122,7 @@ def start_single(
 
 
 def _join() -> None:
-    """Meet the other processes of the run, as torchrun's variables name them."""
+    """Join the other processes of the run, as torchrun's environment variables name them."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:
         return

@@ -1,6 +1,6 @@
-"""The state of a session as boxes of whole tensors: what a checkpoint is written from and read into.
+"""The state of a session as boxes (offset and size) of whole tensors, for writing and reading checkpoints.
 
-A device's shard of an array is one box; a stack of layers is one tensor a layer.
+A device's shard of an array is one box; a stack of layers is one tensor per layer.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 Index = tuple[slice, ...]
 
 KINDS = {"params": "params", "mu": "exp_avg", "m": "exp_avg", "nu": "exp_avg_sq", "v": "exp_avg_sq"}
-"""The kind of state in a subtree, by its key or field: optax's names and the reference's."""
+"""The kind of state in a subtree, by its key or field: names of optax and of the reference."""
 COUNTS = ("count", "steps")
 """Scalars that count updates."""
 
 
 def pieces(model: Model, current: Callable[[], Any], stacks: Stacks | None = None) -> list[Piece]:
-    """The pieces that this process saves: every shard that is the first copy of its values. `stacks` are those of the
-    program, if layers do not lie one after the other.
+    """Return the pieces that this process saves: every shard with replica id 0. `stacks` are those of the program; None
+    if layers are in order.
 
-    The shards' values are looked up in `current()` when they are copied: a step donates its arrays.
+    The values of a shard are looked up in `current()` at the time of the copy, since a step donates its arrays.
     """
     shards, found, stacks = _Shards(current), list[Piece](), stacks or undivided(model)
     for place, (path, array) in enumerate(jax.tree_util.tree_leaves_with_path(current())):
@@ -57,7 +57,8 @@ def pieces(model: Model, current: Callable[[], Any], stacks: Stacks | None = Non
 def restored(
     model: Model, state: Any, where: Any, read: Read, optimizer_steps: int, stacks: Stacks | None = None
 ) -> Any:
-    """A state of the same arrays with the values of `read`, laid out as `where` says; `stacks` as for `pieces`."""
+    """Return a state with the arrays of `state` and the values of `read`, laid out as `where` says; `stacks` as for
+    `pieces`."""
     held = stacks or undivided(model)
 
     def leaf(path: Any, array: Any, sharding: Sharding) -> jax.Array:
@@ -79,7 +80,7 @@ def restored(
 
 
 def guarded(steps: Steps) -> Steps:
-    """`steps`, whose step gives the old state back where the loss or the gradient norm is no number."""
+    """Return `steps` whose step returns the old state if the loss or the gradient norm is not finite."""
 
     def unless_nan(state: Any, tokens: jax.Array, targets: jax.Array, lr: jax.Array) -> Any:
         new, metrics = steps.step(state, tokens, targets, lr)
@@ -90,7 +91,8 @@ def guarded(steps: Steps) -> Steps:
 
 
 def not_finite(params: Any) -> list[str]:
-    """Devices of this process whose parts of `params` have NaN or infinity, with the first such parameter of each."""
+    """Return the devices of this process whose shards of `params` have NaN or infinity, each with the first such
+    parameter."""
     found: dict[int, str] = {}
     for path, array in jax.tree_util.tree_leaves_with_path(params):
         for shard in array.addressable_shards:
@@ -100,7 +102,7 @@ def not_finite(params: Any) -> list[str]:
 
 
 def _read(read: Read, name: str, stack: StackedDims | None, own: tuple[int, ...], index: Index) -> Weights:
-    """A box of a leaf: of one tensor with dims `own`, or of one a layer, with zeros where a stack is filled up."""
+    """A box of a leaf: from one tensor with dims `own`, or from one per layer, with zeros in the padding of a stack."""
     if stack is None:
         return _filled(read, name, index, own)
     dims = len(stack.dims)
@@ -114,7 +116,7 @@ def _read(read: Read, name: str, stack: StackedDims | None, own: tuple[int, ...]
 
 
 def _filled(read: Read, name: str, index: Index, own: tuple[int, ...]) -> Weights:
-    """A box of one tensor with dims `own`; what lies beyond them is zeros, as the array is stored filled up."""
+    """A box of one tensor with dims `own`; elements beyond these dims are zero padding."""
     bounds = [(s.start, s.stop) for s in index]
     if all(stop <= n for (_, stop), n in zip(bounds, own, strict=False)):
         return read(name, index)
@@ -133,7 +135,7 @@ def _of_shard(
     index: Index,
     values: Callable[[], Weights],
 ) -> list[Piece]:
-    """One piece, or one a layer of a stack, of tensors with dims `whole` in an array of this shape."""
+    """One piece, or one per layer of a stack, of tensors with dims `whole` in an array of this shape."""
     bounds = [s.indices(n)[:2] for s, n in zip(index, shape, strict=True)]
     dims = 0 if stack is None else len(stack.dims)
     own = [(begin, min(end, n)) for (begin, end), n in zip(bounds[dims:], whole, strict=True)]
@@ -168,7 +170,7 @@ def _piece(name: str, shape: tuple[int, ...], bounds: list[tuple[int, int]], val
 
 
 class _Shards:
-    """The shards of the state as it is now, on the host; without a copy where the device is the CPU."""
+    """The current shards of the state on the host; without a copy if the device is the CPU."""
 
     def __init__(self, current: Callable[[], Any]) -> None:
         self._current = current
@@ -176,16 +178,16 @@ class _Shards:
         self._shards: list[list[Any]] = []
 
     def values(self, place: int, at: int) -> Callable[[], Weights]:
-        """A function that copies one device's part of one leaf when it is called."""
+        """Return a function that copies one device's shard of one leaf when called."""
         return lambda: np.asarray(self._of_now()[place][at])
 
     def forget_after(self, copy_to: Callable[[Weights], None], array: Weights) -> None:
-        """With the last piece: views would hold on to a state that a step has given up."""
+        """Copy the last piece and drop the views, which would keep a donated state alive."""
         copy_to(array)
         self._state, self._shards = None, []
 
     def _of_now(self) -> list[list[Any]]:
-        """The state is flattened once for all pieces of a save."""
+        """The shards of the current state, flattened once for all pieces of a save."""
         state = self._current()
         if state is not self._state:
             self._state = state
@@ -194,10 +196,10 @@ class _Shards:
 
 
 def _kind(path: Any) -> str | None:
-    """The kind of tensor of a leaf; None for a counter."""
+    """The kind of state of a leaf; None for a counter."""
     return KINDS.get(_name(path[-2])) if len(path) > 1 else None
 
 
 def _name(entry: Any) -> str:
-    """The key or field of one step of a path."""
+    """The key or field of one entry of a path."""
     return str(getattr(entry, "key", getattr(entry, "name", getattr(entry, "idx", ""))))

@@ -1,4 +1,4 @@
-"""The functions of a program under training on JAX."""
+"""The functions of a program in training on JAX."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Steps:
-    """Jitted functions over {"params", "optimizer"}, and where their arguments rest."""
+    """Jitted functions over {"params", "optimizer"}, and the shardings of their arguments."""
 
     step: Any
     evaluate: Callable[..., jax.Array]

@@ -1,4 +1,4 @@
-"""Versions of JAX: those that programs are written for, and what differs between them, one file each."""
+"""Versions of JAX that programs are emitted for, and their differences, one per file."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ JAX = Framework(
     versions=((0, 10), (0, 11)),
     tried=((0, 10),),
 )
-"""JAX 0.11 needs Python 3.12: its names and types were checked (tests/xla/test_versions.py), and nothing was run on it.
-No difference is known that a program would have to know."""
+"""JAX 0.11 needs Python 3.12: names and types were checked (tests/xla/test_versions.py), but nothing was run on it. No
+difference that affects emitted programs is known."""

@@ -1,1 +1,2 @@
-"""A user's pytrees under a plan: the dims of each leaf by its name, a rule, the user's function or its shape."""
+"""Shards a user's pytree by a plan: finds the dims of each leaf by its name, a rule, the user's function or its
+shape."""

@@ -1,4 +1,4 @@
-"""The layout of one leaf of a user's tree from its named dims: that of the plan's parameters of those dims."""
+"""The layout of one leaf of a user's tree from its named dims: that of the plan's parameters with these dims."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ if TYPE_CHECKING:
 
 Shape = tuple[int, ...]
 Specs = dict[Spec, list[str]]
-"""Layouts that a leaf may have, each with what has it: parameters of the plan's model, or dims that it may have."""
+"""Possible layouts of a leaf, each with its origin: parameters of the plan's model, or candidate dims."""
 Factors = tuple[tuple[int | str, ...] | None, ...]
-"""For each dimension of a leaf the sizes of the dims that it is the product of, or their names; () for the layers of a
-stack, None where nothing is known."""
+"""For each array dim of a leaf, the sizes or names of the dims whose product it is; () for the stack of layers, None if
+nothing is known."""
 
 
 def specs_of(sharded: Sharded, noun: Noun, shape: Shape, groups: Groups, parameter: str = "") -> Specs:
-    """The layouts of a leaf's `noun` under the plan in `sharded`; more than one where parameters of its dims differ.
+    """Return the layouts of a leaf's `noun` under the plan in `sharded`; several if parameters with its dims differ.
 
     Args:
         sharded: the plan with its layouts.
         noun: params, grads or optimizer.
         shape: the leaf's shape.
-        groups: its named dims, one group a dimension.
-        parameter: the name of that whose layout it takes; "" for all those with its dims, else those with more.
+        groups: its named dims, one group per array dim.
+        parameter: the name of the parameter whose layout to use; "" for all parameters with these dims, or if there
+            are none, those that have them and others.
     """
     found: Specs = {}
     for name in [parameter] if parameter else _with_dims(sharded, groups):
@@ -42,10 +43,10 @@ def specs_of(sharded: Sharded, noun: Noun, shape: Shape, groups: Groups, paramet
 
 
 def specs_by_shape(sharded: Sharded, noun: Noun, shape: Shape, factors: Factors | None = None) -> Specs:
-    """The layouts of a leaf that is known by its `shape` alone, or by the `factors` of its dimensions too.
+    """Return the layouts of a leaf that is known only by its `shape`, or by the `factors` of its dims too.
 
-    `sharded` and `noun` are those of `specs_of`. {} where no parameter has such a shape, in any order of its dims and
-    with or without a dim of layers.
+    `sharded` and `noun` are those of `specs_of`. {} if no parameter has such a shape, in any order of its dims and with
+    or without a layers dim.
     """
     found: Specs = {}
     every = readings(sharded.model, shape, factors or (None,) * len(shape))
@@ -58,7 +59,7 @@ def specs_by_shape(sharded: Sharded, noun: Noun, shape: Shape, factors: Factors 
 
 
 def written(groups: Groups) -> str:
-    """Dims as a rule writes them.
+    """Return dims in the syntax of a rule.
 
     >>> written((("embed",), (), ("heads", "head_dim")))
     'embed, _, heads * head_dim'
@@ -68,7 +69,7 @@ def written(groups: Groups) -> str:
 
 @cached_on(lambda model, shape, factors: (model.cache, (shape, factors)))
 def readings(model: Model, shape: Shape, factors: Factors) -> list[tuple[Groups, str]]:
-    """The named dims that the dimensions of a `shape` can be, each with the parameter of `model` that has them."""
+    """Return the named dims that an array of `shape` can have, each with the parameter of `model` that has them."""
     scanned = [i for i, known in enumerate(factors) if known == ()]
     stacks: list[int | None] = [*scanned] or [None, *(i for i, n in enumerate(shape) if n in layer_counts(model))]
     found: list[tuple[Groups, str]] = []
@@ -84,17 +85,18 @@ def readings(model: Model, shape: Shape, factors: Factors) -> list[tuple[Groups,
 
 
 def layer_counts(model: Model) -> set[int]:
-    """Numbers of layers that a stack for `model` may have: all, those of one kind of block, or neighbours of one."""
+    """Return the numbers of layers that a stack for `model` may have: all, those of one kind of block, or a run of one
+    kind."""
     return {model.layers, *Counter(model.kinds).values(), *(run.layers for run in model.runs)}
 
 
 def size_of(model: Model, group: tuple[str, ...]) -> int:
-    """Elements along a dimension with these dims of `model`."""
+    """Return the size of an array dim that is the product of these dims of `model`."""
     return prod(model.sizes[d] for d in group)
 
 
 def _dims_of_leaves(param: Param) -> list[tuple[str, ...]]:
-    """The dims of a leaf like this parameter: all of them, or those of its output or input for a bias."""
+    """The dims of a leaf for this parameter: all of them, or those of its output or input for a bias."""
     return [param.dims, *(group for group in param.shape_dims if len(param.shape_dims) > 1)]
 
 
@@ -105,7 +107,8 @@ def _fits(model: Model, size: int, group: tuple[str, ...], factors: tuple[int | 
 
 
 def _runs(model: Model, factors: tuple[int | str, ...], dims: tuple[str, ...]) -> bool:
-    """True if neighbouring factors are these dims, in their order: heads may be groups of key-value heads."""
+    """True if consecutive factors multiply to these dims, in order: heads may be split into groups of key-value
+    heads."""
     rest, size = list(dims), 1
     for factor in factors:
         if isinstance(factor, str):
@@ -120,19 +123,19 @@ def _runs(model: Model, factors: tuple[int | str, ...], dims: tuple[str, ...]) -
 
 
 def _with_dims(sharded: Sharded, groups: Groups) -> list[str]:
-    """The parameters with exactly these dims; where there is none, those that have them and others."""
+    """The parameters with exactly these dims; if there are none, those that have them and others."""
     named = _named(groups)
     exactly = [p.name for p in sharded.model.params if set(p.dims) == named]
     return exactly or [p.name for p in sharded.model.params if named <= set(p.dims)]
 
 
 def _named(groups: Groups) -> set[str]:
-    """The dims but for a stack's layers."""
+    """The dims without the layers of a stack."""
     return {d for group in groups for d in group} - {LAYERS}
 
 
 def _spec(sharded: Sharded, p: ParamSharding, noun: Noun, shape: Shape, groups: Groups) -> Spec:
-    """The layout of a leaf with these dims that is used as the parameter `p` is."""
+    """The layout of a leaf with these dims that is used like the parameter `p`."""
     mesh, layout = sharded.plan.mesh, _layouts(sharded)[p.param.name]
     axes = [mesh.in_order(a for d in group for a in layout.get(d, ())) for group in groups]
     axes = [found if n % mesh.size(*found) == 0 else () for found, n in zip(axes, shape, strict=True)]
@@ -150,5 +153,5 @@ def _spec(sharded: Sharded, p: ParamSharding, noun: Noun, shape: Shape, groups: 
 
 @cached_on(lambda sharded: (sharded.layout_cache, ()))
 def _layouts(sharded: Sharded) -> dict[str, dict[str, tuple[str, ...]]]:
-    """For each parameter the axes that divide each dim while it is used."""
+    """For each parameter, the axes that shard each dim in use."""
     return {name: o.layout for ops in sharded.ops.values() for o in ops for name in o.op.params}

@@ -3,8 +3,8 @@
     "*/mlp/wi/kernel" = embed, ffn
     "*/attention/out/kernel" = heads * head_dim, embed as layers.*.attention.wo.weight  # a comment
 
-A path is the keys and fields that lead to a leaf, with slashes between; `*` stands for any text, slashes too. `_` is a
-dim that the model has no name for, which is left whole but for storage. `layers` is the dim of a stack of layers.
+A path is the keys and fields of a leaf, joined by slashes; `*` matches any text, slashes too. `_` is a dim for which
+the model has no name; only storage may shard it. `layers` is the dim of a stack of layers.
 """
 
 from __future__ import annotations
@@ -27,20 +27,21 @@ if TYPE_CHECKING:
 MAX_BYTES = 200_000
 MOST_RULES = 1_000
 LAYERS = "layers"
-"""The dim of a stack of layers, in any place of a leaf."""
+"""The dim of a stack of layers, at any position."""
 UNNAMED = "_"
 IN_PYTHON = "rules"
-"""The file that diagnostics name for rules that were given as a mapping."""
+"""The file name in diagnostics about rules that were given as a mapping."""
 
 Groups = tuple[tuple[str, ...], ...]
-"""For each dimension of a leaf the named dims that it is the product of; () for one without a name."""
+"""For each array dim of a leaf, the named dims whose product it is; () for one without a name."""
 
 _LINE = re.compile(r'\s*"(?P<pattern>[^"]*)"\s*=(?P<dims>[^#]*)(#.*)?')
 
 
 @dataclass(frozen=True, kw_only=True)
 class LeafRule:
-    """One rule. `parameter` names that of the plan's model whose layout the leaf takes; "" for any with its dims."""
+    """One rule. `parameter` names the parameter of the plan's model whose layout the leaf takes; "" for any with its
+    dims."""
 
     pattern: str
     groups: Groups
@@ -48,7 +49,7 @@ class LeafRule:
     span: Span
 
     def matches(self, path: str) -> bool:
-        """True for a leaf's `path`, like `params/layers/mlp/wi/kernel`.
+        """True if the rule matches a leaf's `path`, like `params/layers/mlp/wi/kernel`.
 
         >>> rule = LeafRule(pattern="*/mlp/*/kernel", groups=(), parameter="", span=Span("", 1, 1, 1, 1))
         >>> rule.matches("params/layers/mlp/wi/kernel"), rule.matches("mlp/wi/kernel"), rule.matches("a/mlp/kernel")
@@ -70,7 +71,7 @@ class LeafRule:
 
 
 def read_rules(source: Mapping[str, str] | str | Path, model: Model) -> tuple[LeafRule, ...]:
-    """The rules of a mapping from pattern to dims, or of a file.
+    """Return the rules in a mapping from pattern to dims, or in a file.
 
     Args:
         source: the mapping, or the file's path.
@@ -94,7 +95,7 @@ def _given(source: Mapping[str, str]) -> Iterator[tuple[str, str, Span]]:
 
 
 def _written(path: Path, wrong: list[Diagnostic]) -> Iterator[tuple[str, str, Span]]:
-    """The rules of a file, as they stand in it."""
+    """Yield the rules of a file, in order."""
     try:
         lines = read_text(path, MAX_BYTES).split("\n")
     except (OSError, ValueError) as error:
@@ -117,7 +118,7 @@ HOW = 'a rule is `"*/mlp/wi/kernel" = embed, ffn`: a pattern on the path of leav
 
 
 def _add(pattern: str, dims: str, span: Span, model: Model, found: list[LeafRule], wrong: list[Diagnostic]) -> None:
-    """One rule more, or what is wrong with it."""
+    """Add one rule to `found`, or a diagnostic to `wrong`."""
     if len(found) + len(wrong) >= MOST_RULES:
         if len(found) + len(wrong) == MOST_RULES:
             wrong.append(Diagnostic("E1221", f"there are more than {MOST_RULES:,} rules", span))
@@ -139,12 +140,12 @@ def _add(pattern: str, dims: str, span: Span, model: Model, found: list[LeafRule
 
 
 def named_dims(model: Model) -> tuple[str, ...]:
-    """The dims that a leaf of a tree for `model` may have: those of its parameters, and `layers`."""
+    """Return the dims that a leaf of a tree for `model` may have: those of its parameters, and `layers`."""
     return tuple(dict.fromkeys([LAYERS, *(d for p in model.params for d in p.dims)]))
 
 
 def _full_name(name: str, model: Model) -> str:
-    """A parameter's name, which may be written without its `.weight`."""
+    """The full name of a parameter, which may be written without its `.weight`."""
     return f"{name}.weight" if f"{name}.weight" in model.param else name
 
 

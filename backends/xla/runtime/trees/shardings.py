@@ -1,4 +1,5 @@
-"""`program.shardings(tree)`: where each leaf of a user's pytree lies, and what is wrong with the tree or its rules."""
+"""Implements `program.shardings(tree)`: the sharding of each leaf of a user's pytree, and diagnostics about the tree or
+its rules."""
 
 from __future__ import annotations
 
@@ -35,9 +36,9 @@ if TYPE_CHECKING:
     from planc.ir.program_text import ProgramText
 
 MOST_SHOWN = 8
-"""As many leaves are listed; of the others their number is."""
+"""Number of leaves that a message lists; the others are counted."""
 TABLES: dict[Noun, str] = {"params": "PARAMS", "grads": "GRADS", "optimizer": "OPTIMIZER"}
-"""Tables of an emitted program."""
+"""Names of the tables of an emitted program."""
 
 
 def shardings(
@@ -47,10 +48,11 @@ def shardings(
     model: Callable[[Any, jax.Array], Any] | None,
     noun: Noun,
 ) -> Any:
-    """A NamedSharding for every leaf of `tree`, on the mesh of `program`; see `planc.ir.program.Program.shardings`.
+    """Return a NamedSharding for every leaf of `tree`, on the mesh of `program`; see
+    `planc.ir.program.Program.shardings`.
 
-    `rules` are given, or None; `model` is called with shapes alone; `noun` says of which state the tree is. Raises
-    PlanError for leaves without a layout (E1206), for rules (E1221 to E1225) and for names of one's own in a pipeline
+    `rules` may be None; `model` is called with abstract arrays; `noun` is the kind of state in the tree. Raises
+    PlanError for leaves without a layout (E1206), for rules (E1221 to E1225) and for a user's own names in a pipeline
     (E0901).
     """
     specs = leaf_specs(program, tree, rules, model, noun)
@@ -70,9 +72,10 @@ def leaf_specs(
     model: Callable[[Any, jax.Array], Any] | None,
     noun: Noun,
 ) -> list[Spec] | None:
-    """The layout of each leaf of `tree`; None for a tree of planc's own names, which the emitted program lays out.
+    """Return the layout of each leaf of `tree`; None for a tree with planc's own names, which the emitted program lays
+    out.
 
-    `program`, `rules`, `model`, `noun` and what is raised are those of `shardings`. No devices are needed.
+    Arguments and errors are those of `shardings`. No devices are needed.
     """
     if rules is not None and rules == program.rules and leads_out(program.rules):
         message = f"{printable(str(rules))} is a link to a file outside the plan's folder"
@@ -108,11 +111,11 @@ class _Found:
     paths: list[str] = field(default_factory=list)
     used: set[LeafRule] = field(default_factory=set)
     without: list[str] = field(default_factory=list)
-    """Leaves without a layout, and why."""
+    """Leaves without a layout, each with the reason."""
     wrong: list[Diagnostic] = field(default_factory=list)
 
     def spec(self, path: str, leaf: Any, factors: Factors | None) -> Spec:
-        """The layout of a leaf; () for one with a finding."""
+        """Return the layout of a leaf; () for one with a finding."""
         self.paths.append(path)
         if not hasattr(leaf, "shape"):
             self.without.append(f"{printable(path) or 'the tree itself'} is no array")
@@ -143,7 +146,7 @@ class _Found:
         return (*[()] * (len(shape) - len(spec)), *spec)
 
     def _by_rules(self, path: str, shape: Shape, hits: list[LeafRule]) -> Spec:
-        """The layout that all of these rules give the leaf."""
+        """The layout of a leaf that these rules match; a diagnostic if they disagree."""
         self.used |= set(hits)
         first, *others = hits
         for other in others:
@@ -181,7 +184,7 @@ class _Found:
         return ""
 
     def _no_layout(self, path: str, shape: Shape, found: Specs) -> str:
-        """The message about a leaf whose layout its shape does not tell."""
+        """The message about a leaf whose shape does not determine its layout."""
         model, shown = self.program.plan.model, printable(path) or "the tree itself"
         if found:
             dims = " or ".join(f"`{each[0]}`" for each in list(found.values())[:3])
@@ -190,7 +193,7 @@ class _Found:
         return f"{shown} has no rule (the nearest names: {', '.join(near)})"
 
     def finish(self) -> None:
-        """Raise PlanError if anything was found."""
+        """Raise PlanError if there are findings."""
         plan, model = self.program.plan, self.program.plan.model
         for rule in (r for r in self.rules if r not in self.used):
             near = get_close_matches(rule.pattern, self.paths, n=2, cutoff=0.0)
@@ -212,7 +215,7 @@ class _Found:
 
 
 def _path(entries: Any) -> str:
-    """The keys and fields that lead to a leaf, with slashes between; without the box that holds an array in Flax."""
+    """The keys and fields of a leaf, joined by slashes; without the `value` of a Flax box."""
     names = list(_names(entries))
     return "/".join(names[:-1] if len(names) > 1 and names[-1] == "value" else names)
 
@@ -223,7 +226,7 @@ def _names(entries: Any) -> Iterator[str]:
 
 
 def own_name(path: str) -> str:
-    """The name in planc's tables of a leaf's `path`, if it has one.
+    """Return planc's name for a leaf's `path`, if it has one.
 
     >>> own_name("layers/3/norm/weight"), own_name("layers.norm.weight"), own_name("head/kernel")
     ('layers.*.norm.weight', 'layers.*.norm.weight', 'head.kernel')

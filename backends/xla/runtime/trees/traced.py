@@ -1,8 +1,8 @@
-"""The dims of leaves from the user's own function: its jaxpr is read, and axes that must be equal are joined.
+"""Finds the dims of leaves from the user's function: reads its jaxpr and unifies axes that must be equal.
 
-A product joins the axes that it sums over, an addition those of its two sides, a scan those of its body. An axis that
-is cut into several, or made of several, is their product: a weight [embed, heads * head_dim] is told from its
-transpose where both have one size. Nothing is computed: arguments are shapes.
+A matmul unifies the axes that it contracts, an addition those of its operands, a scan those of its body. An axis that
+is split or merged is a product: this tells a weight [embed, heads * head_dim] from its transpose if both have the same
+shape. Nothing is computed: arguments are shapes.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from planc.ir.plan import Plan
 
 Axes = tuple[int, ...]
-"""The axes of one value: a number each, by which they are joined."""
+"""The axes of one value, as ids for the union-find."""
 CALLS = {"pjit": "jaxpr", "jit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "remat2": "jaxpr"}
 CALLS |= {"checkpoint": "jaxpr", "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr"}
 CALLS |= {"custom_vjp_call_jaxpr": "fun_jaxpr", "remat": "jaxpr", "xla_call": "call_jaxpr"}
-"""Operations that run a function as it stands, and their parameter that holds it."""
+"""Primitives that call a function, and the parameter that holds it."""
 MIXING = ("sort", "dot_general", "transpose", "rev", "conv_general_dilated", "fft", "cholesky", "triangular_solve")
-"""Operations whose output may have the shape of an input, and other axes."""
+"""Primitives whose output may have the shape of an input but different axes."""
 
 
 def factors_of_leaves(model: Callable[[Any, jax.Array], Any], tree: Any, plan: Plan) -> list[Factors | None]:
-    """For each leaf of `tree` the sizes that each of its dimensions is the product of, as far as `model` tells.
+    """Return, for each leaf of `tree`, the sizes whose product each of its dims is, as far as `model` determines them.
 
     Args:
         model: a function of the tree and tokens [B, S], int32.
@@ -66,16 +66,16 @@ def factors_of_leaves(model: Callable[[Any, jax.Array], Any], tree: Any, plan: P
 
 
 def _table_dims(model: Model) -> tuple[str, ...]:
-    """The dims of the table that tokens are looked up in, [vocab, embed]."""
+    """The dims of the embedding, [vocab, embed]."""
     looked_up = next(op for op in model.ops["first"] if op.kind == "embedding")
     return model.param[looked_up.params[0]].dims
 
 
 class _Joined:
-    """Axes of all values of a function, joined where they are one dim.
+    """A union-find over the axes of all values of a function; joined axes are one dim.
 
-    `table` are the dims of the table of words: a lookup of tokens gives them to its axes. `head_dim` is the size of a
-    head, whose axis is known by the products of attention.
+    `table` are the dims of the embedding: a lookup of tokens gives them to its axes. `head_dim` is the size of a head,
+    whose axis is identified by the matmuls of attention.
     """
 
     def __init__(self, table: tuple[str, ...] = (), head_dim: int = 0) -> None:
@@ -89,14 +89,14 @@ class _Joined:
         self._scanned: set[int] = set()
 
     def fresh(self, shape: Sequence[int]) -> Axes:
-        """New axes, one for each size."""
+        """Return new axes, one for each size."""
         first = len(self._parent)
         self._parent += range(first, first + len(shape))
         self._size += shape
         return tuple(range(first, first + len(shape)))
 
     def factors(self, axes: Axes) -> Factors:
-        """For each axis the sizes of the dims it is made of, or their names; () for one that is scanned over."""
+        """Return, for each axis, the sizes or names of its factors; () for one that is scanned over."""
         return tuple(() if self._root(a) in self._scanned else self._factors(a, set()) for a in axes)
 
     def _factors(self, axis: int, seen: set[int]) -> tuple[int | str, ...]:
@@ -115,7 +115,7 @@ class _Joined:
         return axis
 
     def _join(self, one: int, other: int) -> None:
-        """Two axes are one dim, unless one of them is only repeated to the size of the other."""
+        """Join two axes into one dim, unless one is only broadcast to the size of the other."""
         first, second = self._root(one), self._root(other)
         if first == second or self._size[first] != self._size[second] or self._size[first] == 1:
             return
@@ -140,7 +140,7 @@ class _Joined:
             self._join(a, b)
 
     def run(self, jaxpr: Any, inputs: Sequence[Axes], constants: Sequence[Axes] | None = None) -> list[Axes]:
-        """Join the axes of a function's values; its outputs' axes."""
+        """Join the axes of a function's values and return the axes of its outputs."""
         of: dict[Any, Axes] = dict(zip(jaxpr.invars, inputs, strict=True))
         for var in jaxpr.constvars:
             of[var] = self.fresh(var.aval.shape)
@@ -160,7 +160,7 @@ class _Joined:
         return [axes(v) for v in jaxpr.outvars]
 
     def _called(self, eqn: Any, ins: list[Axes]) -> list[Axes] | None:
-        """Outputs of an operation that runs functions; None for any other."""
+        """The outputs of a primitive that calls functions; None for any other."""
         name = eqn.primitive.name
         if name in CALLS and CALLS[name] in eqn.params:
             return self.run(_open(eqn.params[CALLS[name]]), ins)
@@ -182,7 +182,7 @@ class _Joined:
         return None
 
     def _scan(self, eqn: Any, ins: list[Axes]) -> list[Axes]:
-        """A scan takes one slice of each of its last inputs: their first axis counts the steps."""
+        """The outputs of a scan, which slices each of its last inputs: their first axis counts the steps."""
         consts, carried = eqn.params["num_consts"], eqn.params["num_carry"]
         carry, over = ins[consts : consts + carried], ins[consts + carried :]
         self._scanned |= {self._root(axes[0]) for axes in over}
@@ -194,7 +194,7 @@ class _Joined:
         return [*carry, *((*steps, *axes) for axes in outs[carried:])]
 
     def _operation(self, eqn: Any, ins: list[Axes], outs: list[Axes]) -> None:
-        """Join the axes of one operation's inputs and output."""
+        """Join the axes of one primitive's inputs and output."""
         name, params = eqn.primitive.name, eqn.params
         for a, b in _pairs(name, params, [self._shape(axes) for axes in ins], self._shape(outs[0]) if outs else ()):
             every = [*ins, outs[0]]
@@ -214,8 +214,8 @@ class _Joined:
             self._attention(params["dimension_numbers"], ins)
 
     def _attention(self, numbers: Any, ins: list[Axes]) -> None:
-        """Name the axis of a head in the two products of attention, each for every sequence and head: scores sum over
-        that of queries and keys, and a sum over tokens leaves that of values."""
+        """Name the head_dim axis in the two matmuls of attention, batched over sequences and heads: scores contract
+        that of queries and keys, and a contraction over tokens leaves that of values."""
         summed, batch = numbers
         tokens = {self._root(a) for a in self.tokens}
         each = {self._root(ins[0][i]) for i in batch[0]}
@@ -232,14 +232,14 @@ class _Joined:
                 self._name.setdefault(self._root(axis), "head_dim")
 
     def _of_tokens(self, axes: Axes) -> bool:
-        """True for indices with the axes of the tokens."""
+        """True for indices that have the axes of the tokens."""
         return {self._root(a) for a in self.tokens} <= {self._root(a) for a in axes}
 
     def _shape(self, axes: Axes) -> Shape:
         return tuple(self._size[a] for a in axes)
 
     def _reshape(self, before: Axes, after: Axes) -> None:
-        """Neighbouring axes of the two sides whose products are equal: joined, or one made of the others."""
+        """Match runs of adjacent axes with equal products on both sides: join single ones, else record a product."""
         for one, other in _aligned(self._shape(before), self._shape(after)):
             left, right = [before[i] for i in one], [after[i] for i in other]
             if len(left) == len(right) == 1:
@@ -250,13 +250,13 @@ class _Joined:
                 self._compose(right[0], tuple(left))
 
     def _cut(self, before: Axes, after: Axes) -> None:
-        """A slice of an axis is a part of it: rotary positions turn halves, and put them together again."""
+        """Record a slice of an axis as a part of it: rotary positions split halves and concatenate them again."""
         for whole, part in zip(before, after, strict=True):
             if self._size[whole] > self._size[part] > 1:
                 self._part_of.setdefault(self._root(part), whole)
 
     def _put_together(self, parts: Sequence[int], out: int) -> bool:
-        """Parts of one axis that are as long as it are that axis again; True if they are."""
+        """Join `out` with the axis that all parts were sliced from, if it has the same size; return True if so."""
         wholes = {self._root(self._part_of[self._root(a)]) if self._root(a) in self._part_of else -1 for a in parts}
         if len(wholes) > 1 or -1 in wholes or self._size[out] != self._size[min(wholes)]:
             return False
@@ -264,7 +264,7 @@ class _Joined:
         return True
 
     def _compose(self, whole: int, inner: Axes) -> None:
-        """One axis is the product of others."""
+        """Record that one axis is the product of others."""
         root = self._root(whole)
         known = self._made_of.setdefault(root, inner)
         if known is not inner and [self._size[a] for a in known] == [self._size[a] for a in inner]:
@@ -272,11 +272,11 @@ class _Joined:
 
 
 Place = tuple[int, int]
-"""An operand's number, the output's after them, and one of its axes."""
+"""An operand's index (the output comes last), and one of its axes."""
 
 
 def _pairs(name: str, params: Any, ins: list[Shape], out: Shape) -> Iterator[tuple[Place, Place]]:
-    """The axes of an operation that are one dim."""
+    """Yield the pairs of axes of a primitive that are one dim."""
     result = len(ins)
     if name == "dot_general":
         (left, right), (left_batch, right_batch) = params["dimension_numbers"]
@@ -313,12 +313,12 @@ def _pairs(name: str, params: Any, ins: list[Shape], out: Shape) -> Iterator[tup
 
 
 def _repeats(shape: Shape, out: Shape) -> bool:
-    """True for a shape that is repeated over its axes of one element to be that of the output."""
+    """True if a shape is broadcast over its axes of size 1 to that of the output."""
     return all(a in (1, b) for a, b in zip(shape, out, strict=True))
 
 
 def _aligned(before: Shape, after: Shape) -> Iterator[tuple[list[int], list[int]]]:
-    """The smallest runs of axes of both shapes with equal products, axes of one element left out."""
+    """Yield the shortest runs of axes of both shapes with equal products, axes of size 1 left out."""
     one = [i for i, n in enumerate(before) if n != 1]
     other = [i for i, n in enumerate(after) if n != 1]
     a = b = 0
@@ -338,5 +338,5 @@ def _aligned(before: Shape, after: Shape) -> Iterator[tuple[list[int], list[int]
 
 
 def _open(jaxpr: Any) -> Any:
-    """A jaxpr without its constants' values."""
+    """A jaxpr without its closed-over constants."""
     return getattr(jaxpr, "jaxpr", jaxpr)
