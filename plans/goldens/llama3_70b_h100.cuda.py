@@ -90,7 +90,7 @@ def split_stages(model: nn.Module, mesh: DeviceMesh) -> list[nn.Module]:
 def apply_tp(model: nn.Module, mesh: DeviceMesh) -> None:
     """Divide weights and activations over the tensor axis; the styles issue the collectives.
 
-    src_data_rank=None: each rank cuts its part from its own copy; by default rank 0 would send the parts.
+    src_data_rank=None: each rank takes its shard from its own copy; by default rank 0 would scatter.
     """
     tp = mesh["tp"]
     # llama3_70b_h100.plan:8  shard sequence over tp in residual

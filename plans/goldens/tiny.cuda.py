@@ -58,7 +58,7 @@ def build_mesh(device_type: str | None = None) -> DeviceMesh:
 def apply_tp(model: nn.Module, mesh: DeviceMesh) -> None:
     """Divide weights and activations over the tensor axis; the styles issue the collectives.
 
-    src_data_rank=None: each rank cuts its part from its own copy; by default rank 0 would send the parts.
+    src_data_rank=None: each rank takes its shard from its own copy; by default rank 0 would scatter.
     """
     tp = mesh["tp"]
     # tiny.plan:8  use sp over tp

@@ -1,8 +1,8 @@
-"""Tensors that torch holds at the fullest moment of a step, by part, for each pipeline rank.
+"""Predicts the peak bytes of tensors that eager torch holds in a step, by part, for each pipeline rank.
 
-`planc.costing.memory` counts what any correct program must keep. This module counts what eager torch keeps: it was
-compared, tensor by tensor, with traces of emitted programs (`planc audit`). Four moments compete: the backward of
-the loss, of the last block and of the embedding, and the optimizer's update.
+`planc.costing.memory` counts what any correct program must store. This module counts what eager torch stores; it was
+compared, tensor by tensor, with traces of emitted programs (`planc audit`). Four moments compete for the peak: the
+backward of the loss, of the last block, and of the embedding, and the optimizer update.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from planc.sharding.stage_assignment import copies_on, sections_of, sections_on,
 
 FP32 = DTYPE_BYTES["fp32"]
 GATHERED_AHEAD = 1
-"""Groups of blocks that torch gathers ahead of the one in use, unless the plan says more."""
+"""Block groups that FSDP prefetches beyond the one in use, unless the plan sets another number."""
 UPDATE = "optimizer update"
 
 
 def peak_memory(sharded: Sharded, in_flight: InFlight) -> tuple[TensorBytes, ...]:
-    """Bytes of tensors at the fullest moment of each pipeline rank, by part.
+    """Returns the peak bytes of tensors of each pipeline rank, by part.
 
-    `in_flight` tells the microbatches in flight on each rank. Collectives play no part: torch keeps what its modules
-    hold. Ranks that hold and send as much share an answer.
+    `in_flight` gives the microbatches in flight on each rank. Communication buffers are left out: only tensors that
+    torch modules hold count. Ranks with the same sections and neighbours share one result.
     """
     plan, found, peaks = sharded.plan, [], dict[Hashable, TensorBytes]()
     for rank in range(plan.pipeline):
@@ -57,7 +57,7 @@ def peak_memory(sharded: Sharded, in_flight: InFlight) -> tuple[TensorBytes, ...
 
 @cached_on(lambda plan, rank: (plan.cache, rank))
 def _begins(plan: Plan, rank: int) -> tuple[Begins, ...]:
-    """A rank of several virtual stages before each backward or part of one; empty for others."""
+    """States of a rank before each backward, dgrad or wgrad. Empty for a rank with one virtual stage."""
     split = plan.split
     if split is None or len(virtual_stages(plan, rank)) == 1:
         return ()
@@ -65,7 +65,7 @@ def _begins(plan: Plan, rank: int) -> tuple[Begins, ...]:
 
 
 def _by_place(begins: Iterable[Begins]) -> Hashable:
-    """The same of two ranks whose virtual stages do the same in the same order."""
+    """A cache key: equal for two ranks whose virtual stages run the same schedule in the same order."""
     stages = sorted({stage for b in begins for stage in b.held})
     place = {stage: at for at, stage in enumerate(stages)}
     return tuple(
@@ -81,33 +81,33 @@ def _by_place(begins: Iterable[Begins]) -> Hashable:
 
 
 def _neighbours(plan: Plan, rank: int) -> int:
-    """Number of neighbours that a pipeline rank's virtual stages receive from, in both directions."""
+    """Number of tensors that a pipeline rank's virtual stages receive per microbatch: hidden states and gradients."""
     end = len(plan.stages) - 1
     return sum((stage > 0) + (stage < end) for stage in virtual_stages(plan, rank))
 
 
 @dataclass(frozen=True, kw_only=True)
 class LiveBytes:
-    """Bytes of what comes and goes: gradients that are there, activations that are gone, and buffers."""
+    """Transient bytes at one moment of the step, added to the persistent state. Negative values are freed state."""
 
     name: str
     grads: float = 0.0
     activations: float = 0.0
     buffers: float = 0.0
     copies: float = 0.0
-    """Gathered parameters, where they come and go between microbatches."""
+    """Gathered parameters, where each microbatch gathers and frees them (bytes)."""
     passed_on: float = 0.0
-    """Bytes of hidden states that stages receive and send, and of their gradients."""
+    """Hidden states that stages receive and send, and their gradients (bytes)."""
 
     @property
     def total(self) -> float:
-        """All of it (bytes)."""
+        """Sum of all parts (bytes)."""
         return self.grads + self.activations + self.buffers + self.copies + self.passed_on
 
 
 class PipelineRank:
-    """One pipeline rank. `flying` maps its virtual stages to the microbatches held at the fullest moment; `begins` are
-    the moments before its backwards, if it has several stages."""
+    """Computes the peak memory of one pipeline rank. `flying` maps each virtual stage to its microbatches in flight at
+    the peak; `begins` are the states before each backward, if the rank has several virtual stages."""
 
     def __init__(self, sharded: Sharded, rank: int, flying: dict[int, int], begins: tuple[Begins, ...] = ()) -> None:
         self.begins = begins
@@ -122,7 +122,7 @@ class PipelineRank:
         self.reduced = DTYPE_BYTES[self.plan.precision.reduce]
         self.stored = DTYPE_BYTES[self.roles.state_dtype]
         self.on_host = self.plan.state_on_host
-        # By virtual stage: a rank has up to hundreds of moments, each of which asks for the same few sums.
+        # Cached by virtual stage: a rank has up to hundreds of moments that use the same few sums.
         self._shares_of = Computed[int, float](lambda stage: self._sum_of(stage, self._share))
         self._unsharded_of = Computed[int, float](lambda stage: self._sum_of(stage, self._unsharded_elements))
         self._accumulated_of = Computed[int, float](lambda stage: self._sum_of(stage, self._accumulated_elements))
@@ -130,17 +130,17 @@ class PipelineRank:
         self._for_weights_of = Computed[int, float](self._held_for_weights)
 
     def _copies(self, p: ParamSharding) -> int:
-        """Copies of a parameter on this rank; two stages of a rank that use a tied weight have one each."""
+        """Number of copies of a parameter on this rank: two of a tied weight, if both stages that use it are here."""
         twice = self.roles.pipeline and p in self.sharded.tied and {"first", "last"} <= self.sections.keys()
         return 2 if twice else copies_on(self.plan, p.param, self.sections)
 
     @property
     def _ends_together(self) -> bool:
-        """True if both ends are one group, gathered from the lookup to the end of the backward."""
+        """True if embedding and head are one FSDP group, gathered from the lookup to the end of the backward."""
         return bool(self.sharded.tied) and not self.roles.pipeline
 
     def peak(self) -> TensorBytes:
-        """The fullest moment, with the state that is always there."""
+        """Returns the bytes of each part at the peak: persistent state plus the largest transient."""
         fullest = max(self._moments(), key=lambda m: m.total)
         return TensorBytes(
             params=self._state_bytes() + self._resident_copies() + fullest.copies,
@@ -158,7 +158,7 @@ class PipelineRank:
                 name=UPDATE,
                 grads=self._trained_bytes(),
                 buffers=self._trained_bytes(),
-                copies=-self._resident_copies(),  # the last backward has let them go
+                copies=-self._resident_copies(),  # freed by the last backward
                 passed_on=self._passed_on(),
             ),
         ]
@@ -169,7 +169,7 @@ class PipelineRank:
         return found
 
     def _moments_of_embedding(self) -> list[LiveBytes]:
-        """The backward of the embedding, when what the blocks after it saved is gone."""
+        """Candidates for the peak in the backward of the embedding, when the blocks have freed their activations."""
         moment = LiveBytes(
             name="backward of the embedding",
             grads=self._grads_after_backward(),
@@ -194,13 +194,13 @@ class PipelineRank:
 
     @property
     def _copies_go_as_they_reduce(self) -> bool:
-        """True if the first backward is the last one: fully_shard lets a group's copy go before it reduces the group
+        """True if there is one microbatch: its backward frees a group's gathered parameters before reducing the group
         (`FSDPParamGroup.post_backward`)."""
         return self.roles.uses_fsdp and not self.roles.pipeline and self.plan.microbatches == 1
 
     def _while_copies_go(self, moment: LiveBytes) -> list[LiveBytes]:
-        """The backward of the embedding as it ends, beside what the block after it reduces, and as its own gradient is
-        reduced, when all copies are gone. The two gradients of a tied weight are there with their sum."""
+        """Two moments at the end of the backward of the embedding: while the last block's gradients are reduced, and
+        while its own are, when all gathered parameters are freed. A tied weight holds both gradients and their sum."""
         made = self._of_embedding(reducing=False)
         first = [p for p, _ in self.trained if "first" in p.param.sections]
         return [
@@ -218,13 +218,15 @@ class PipelineRank:
         ]
 
     def _copies_behind_blocks(self) -> float:
-        """Change of the copies that stay, in bytes, when only those of the embedding are left."""
+        """Change of the resident gathered parameters once only those of the embedding are left (bytes)."""
         return self._group("first") * self.computed * self._has_resident_copies - self._resident_copies()
 
     def _while_reduced(self, section: Section) -> float:
-        """Bytes of what the reduction of a group takes and makes. It makes the state itself where this has its dtype,
-        and nothing where replicas alone sum it; else what all groups so far made is there where replicas sum it too:
-        fully_shard keeps that to the end."""
+        """Bytes of the input and output of a group's gradient reduction.
+
+        The output is the gradient state itself where the dtypes agree, and nothing where only replicas all-reduce.
+        Where replicas all-reduce after a reduce-scatter, fully_shard holds the outputs of all groups so far to the end.
+        """
         taken = self._group(section, trained=True) * self.reduced
         if self.reduced == self.stored or not self.roles.shard:
             return taken
@@ -232,7 +234,7 @@ class PipelineRank:
         return taken + sum(map(self._share, made)) * self.reduced
 
     def _as_the_block_is_reduced(self, moment: LiveBytes) -> LiveBytes:
-        """The end of the backward of a rank's only block: its gradient as computed, and as it is reduced."""
+        """The end of the backward of a rank's only block: its gradient in the compute dtype, and its reduction."""
         (kind,) = [kind for kind in self.sharded.model.blocks if kind in self.sections]
         made = self._group(kind, trained=True) * self.computed
         return replace(
@@ -244,9 +246,9 @@ class PipelineRank:
         )
 
     def _moments_of_blocks(self) -> list[LiveBytes]:
-        """The backward of the last block with all microbatches in flight, and the one after it.
+        """The backward of the last block with all microbatches in flight, and that of the next microbatch.
 
-        A schedule with all forwards first has no gradients at the first of them but those of the head.
+        If all forwards run first, only the head has gradients at the first of these.
         """
         if self.begins:
             return [m for b in self.begins for m in (*self._moments_in_blocks(b), *self._moments_in_experts(b))]
@@ -269,13 +271,13 @@ class PipelineRank:
             copies = self._all_copies() if self._copies_come_and_go else 0.0
             activations = self._saved(done=1) - self._saved_by_loss()
             if self._copies_come_and_go and not self._all_forwards_first:
-                # The forward before let them go: all are there when a backward has come to the stage's first block.
+                # The previous forward freed them; all are gathered again when a backward reaches the first block.
                 activations += self._saved_in_first_block()
             found.append(replace(moment, grads=self._grads(), activations=activations, copies=copies))
         return found
 
     def _saved_in_first_block(self) -> float:
-        """Bytes that a microbatch has left on a rank of one stage when its backward comes to the first block."""
+        """Bytes that a microbatch still holds on a rank of one stage when its backward reaches the first block."""
         ((stage, _),) = self.flying.items()
         sections = sections_of(self.plan, stage)
         kinds = [kind for kind in self.sharded.model.blocks if kind in sections]
@@ -283,8 +285,8 @@ class PipelineRank:
         return first + self._at_ends(stage, sections)
 
     def _moments_in_blocks(self, b: Begins) -> list[LiveBytes]:
-        """The backward of the last block of a virtual stage, and of its first block where nothing is let go in between.
-        Virtual stages whose backwards begin later have no gradients yet."""
+        """The backward of the last block of a virtual stage, and of its first block in a dgrad, which frees nothing in
+        between. Virtual stages whose backwards start later have no gradients yet."""
         ends, whole = b.stage == len(self.plan.stages) - 1, self._is_whole(b)
         head = self._grads_of_head() if ends and whole and b.stage not in b.begun else 0.0
         moment = LiveBytes(
@@ -309,8 +311,8 @@ class PipelineRank:
         return [last, first]
 
     def _moments_in_experts(self, b: Begins) -> list[LiveBytes]:
-        """The end of the last experts of a forward that came just before a backward: rows as experts made them, in the
-        order of their senders (and zeros for that), and as they came back."""
+        """The end of the last expert layer in a forward just before a backward: its output rows, a zero buffer and the
+        rows in sender order, and the rows after the all-to-all back."""
         if b.forward is None or not (rows := self._rows_sent_back(b.forward)):
             return []
         return [
@@ -325,8 +327,8 @@ class PipelineRank:
         ]
 
     def _rows_sent_back(self, stage: int) -> float:
-        """Bytes of a microbatch's rows that the experts of a virtual stage made, if they go back to where their tokens
-        are and none is left out."""
+        """Bytes of a microbatch's expert outputs on a virtual stage, if dropless routing sends them back by an
+        all-to-all; else 0."""
         plan, experts = self.plan, self.roles.experts
         sections = sections_of(plan, stage)
         made = [o for s in sections for o in self.sharded.ops[s] if o.op.region == EXPERTS and o.op.kind == "matmul"]
@@ -336,19 +338,19 @@ class PipelineRank:
         return local_elements(plan, dims, restrict(made[-1].layout, dims)) * self.computed
 
     def _is_whole(self, b: Begins) -> bool:
-        """True if a backward makes the gradients of inputs and weights. On the first virtual stage that of weights
-        does: the stage has no gradients of inputs to send."""
+        """True if a backward computes both dgrad and wgrad. The wgrad of the first virtual stage does: it has no dgrad
+        to send."""
         return b.kind == "backward" or (b.kind == "backward_weight" and b.stage == 0)
 
     def _before_first_block(self, stage: int) -> Counter[Section]:
-        """Blocks of a virtual stage that a backward comes through before the stage's first one, by kind."""
+        """Blocks of a virtual stage, by kind, whose backward runs before that of its first block."""
         sections = sections_of(self.plan, stage)
         blocks = Counter({kind: sections[kind] for kind in self.sharded.model.blocks if kind in sections})
         return blocks - Counter([*blocks][:1])
 
     def _change_when_added(self, b: Begins, kind: Section) -> float:
-        """Change of a block's gradients in bytes when a backward of inputs comes through it: those that came apart are
-        added to the others, in the dtype of the reduction."""
+        """Change of a block's gradient bytes during a dgrad: gradients of an earlier wgrad are accumulated in the
+        reduce dtype."""
         if b.stage not in b.apart or self.reduced == self.computed:
             return 0.0
         grow = (self.reduced if b.stage in b.only_apart else 0) - self.computed
@@ -356,7 +358,7 @@ class PipelineRank:
 
     @cached_property
     def _all_forwards_first(self) -> bool:
-        """True if every microbatch of a pipeline is in flight at once: no backward has begun then."""
+        """True if every microbatch of a pipeline is in flight at once, so that no backward has started."""
         return bool(self.roles.pipeline) and all(n == self.plan.microbatches for n in self.flying.values())
 
     def _moments_of_loss(self) -> list[LiveBytes]:
@@ -389,14 +391,15 @@ class PipelineRank:
     # State.
 
     def _state_bytes(self) -> float:
-        """Bytes of one noun of state between uses: masters, gradients and moments have one layout and one dtype.
+        """Persistent bytes of one kind of state: master weights, gradients and moments have the same sharding and
+        dtype.
 
-        CPUOffloadPolicy keeps all of them on the host.
+        CPUOffloadPolicy stores all of them on the host.
         """
         return 0.0 if self.on_host else sum(n * self._share(p) * self.stored for p, n in self.held)
 
     def _trained_bytes(self) -> float:
-        """Bytes of all gradients where they rest: those of parameters that are trained."""
+        """Bytes of all sharded gradients, those of the trainable parameters."""
         return 0.0 if self.on_host else sum(n * self._share(p) * self.stored for p, n in self.trained)
 
     def _optimizer(self) -> float:
@@ -415,33 +418,33 @@ class PipelineRank:
 
     @cached_property
     def _has_resident_copies(self) -> bool:
-        """True if gathered parameters stay from the first forward on."""
+        """True if gathered parameters stay from the first forward on (`reshard_after_forward=False`)."""
         return self.roles.uses_fsdp and not self.plan.gathers_each_pass()
 
     @cached_property
     def _copies_come_and_go(self) -> bool:
-        """True if a forward lets gathered parameters go and a backward leaves them: a pipeline's schedule does not
-        reshard after a backward."""
+        """True if a forward frees gathered parameters and a backward does not: pipeline schedules do not reshard after
+        a backward."""
         return self.roles.uses_fsdp and bool(self.roles.pipeline) and not self._has_resident_copies
 
     def _put_in_order(self, section: Section) -> float:
-        """Number of elements of what is gathered together and stored divided on another than the first dimension: it
-        lands rank by rank, and is copied twice."""
+        """Number of elements of a group that are sharded on another dim than 0: their all-gather output is in rank
+        order, and a second copy puts it in order."""
         if section not in self.sections:
             return 0.0
         mine = [p for p, _ in self.held if section in p.param.sections and stored_dim(self.roles, p)]
         return sum(self._unsharded_elements(p) for p in mine)
 
     def _all_copies(self) -> float:
-        """Compute copies of all that this rank holds (bytes)."""
+        """Gathered parameters of all sections of this rank, in the compute dtype (bytes)."""
         return sum(n * self._unsharded_elements(p) for p, n in self.held) * self.computed
 
     def _copies_in_backward(self, *, landing: bool = False) -> float:
-        """Bytes of copies, where they come and go, when the first backward of the last block begins: its own, the
-        buffer in which that of the group before it lands, and that of the head, which no forward lets go. Just before
-        that its own is in its buffer too (`landing`).
+        """Bytes of gathered parameters when the first backward of the last block starts: the block's own, the prefetch
+        buffer of the group before it, and the head's, which no forward frees. With `landing`, a moment earlier: the
+        block's own all-gather output is still there too.
 
-        A rank of several virtual stages has those of the others too, and a buffer beside.
+        A rank of several virtual stages has the parameters of all of them, and one more buffer.
         """
         if not self._copies_come_and_go:
             return 0.0
@@ -457,20 +460,20 @@ class PipelineRank:
 
     @property
     def _has_several_blocks(self) -> bool:
-        """True if a block comes before the last one: its group is gathered, and later reduced, beside that."""
+        """True if another block precedes the last one: its group is prefetched, and later reduced, during the last
+        one's backward."""
         return sum(self.sections.get(kind, 0) for kind in self.sharded.model.blocks) > 1
 
     def _copies_in_loss(self) -> float:
-        """Bytes of copies, where they come and go, when the backward of the loss runs: the head's. The forward before
-        it has let those of its blocks go, and no backward of a block has begun; a rank of several virtual stages has
-        those of the others (`_copies_in_backward`)."""
+        """Bytes of gathered parameters in the backward of the loss: the head's, because the forward has freed the
+        blocks'. A rank of several virtual stages has those of the others too (`_copies_in_backward`)."""
         if not self._copies_come_and_go:
             return 0.0
         return self._copies_in_backward() if len(self.flying) > 1 else self._group("last") * self.computed
 
     @cached_property
     def _accumulates_whole(self) -> bool:
-        """True if whole gradients of several microbatches accumulate before they are reduced."""
+        """True if unsharded gradients accumulate over microbatches before they are reduced."""
         if not self.roles.uses_fsdp:
             return False
         accumulates = bool(self.roles.pipeline) or not self.plan.store("grads")
@@ -480,13 +483,14 @@ class PipelineRank:
         return self._all_copies() if self._has_resident_copies else 0.0
 
     def _gathered(self, section: Section) -> float:
-        """Compute copies that come and go with a section; none where they stay (`_resident_copies`)."""
+        """Bytes of a section's gathered parameters, if they are freed after it; 0 where they stay
+        (`_resident_copies`)."""
         if self._has_resident_copies or self._copies_come_and_go or not self.roles.uses_fsdp:
             return 0.0
         return self._group(section) * self.computed
 
     def _grads(self, *, begun: bool = True) -> float:
-        """Gradients; `begun`: the backward of this microbatch has come past the head."""
+        """Bytes of gradients; `begun`: the backward of this microbatch has run the head."""
         earlier = self.plan.microbatches > 1
         if self._accumulates_whole:
             whole = sum(n * self._accumulated_elements(p) for p, n in self.trained) * self.reduced
@@ -497,23 +501,23 @@ class PipelineRank:
         return sum(self._share(p) * self.stored for p, _ in self.trained if ended and "last" in p.param.sections)
 
     def _saved_before(self, b: Begins) -> float:
-        """Saved activations before a backward (bytes). A microbatch that waits for its gradients of weights let go of
-        what the loss saved: the backward of the inputs ends the graph behind the stage's last matmul."""
+        """Saved activations before a backward (bytes). A microbatch between its dgrad and its wgrad has freed what the
+        loss saved: the dgrad ends the graph at the last matmul."""
         waiting = b.awaiting.get(len(self.plan.stages) - 1, 0)
         saved = self._saved(held=b.held) - waiting * self.saved.of_loss_and_logits()
         return saved + sum(n * self._for_weights_of[stage] for stage, n in b.awaiting.items())
 
     def _held_for_weights(self, stage: int) -> float:
-        """Gradients that a microbatch of a virtual stage holds until those of its weights are made (bytes). The first
-        stage has no inputs to make gradients of, and does all of its backward later."""
+        """Output gradients that a microbatch of a virtual stage holds between its dgrad and its wgrad (bytes). The
+        first stage has no dgrad, and runs all of its backward in the wgrad."""
         if stage == 0:
             return 0.0
         sections = sections_of(self.plan, stage)
         return sum(n * waiting_bytes(self.sharded, section) for section, n in sections.items())
 
     def _grads_before(self, b: Begins) -> float:
-        """Gradients before a backward: whole ones of virtual stages that have more backwards to come, and of those that
-        have none the rank's share, which the last one reduces (bytes)."""
+        """Gradients before a backward (bytes): unsharded ones of virtual stages with more backwards to come, and the
+        reduced shard of stages that have none."""
         shares = sum(self._shares_of[stage] for stage in (*b.begun, *b.ended)) * FP32
         if not self._accumulates_whole:
             return shares
@@ -523,45 +527,47 @@ class PipelineRank:
         return reduced + whole + self._unconverted(b.begun & b.apart)
 
     def _copies_let_go(self, b: Begins) -> float:
-        """Gathered parameters of virtual stages whose last backward has let them go (bytes)."""
+        """Gathered parameters of virtual stages that their last backward has freed (bytes)."""
         if not self._has_resident_copies:
             return 0.0
         return sum(self._unsharded_of[stage] for stage in b.ended) * self.computed
 
     def _sum_of(self, stage: int, elements: Callable[[ParamSharding], float]) -> float:
-        """The sum of `elements` over the parameters of a virtual `stage`, each as often as it is there."""
+        """Sums `elements` over the parameters of a virtual `stage`, times the copies of each."""
         sections = sections_of(self.plan, stage)
         return sum(copies_on(self.plan, p.param, sections) * elements(p) for p, _ in self.held)
 
     def _grads_of_head(self) -> float:
-        """Gradients of what is after the blocks, when the first backward of a step has come past it (bytes)."""
+        """Gradients of the modules after the blocks, once the first backward of a step has run them (bytes)."""
         head = [(p, n) for p, n in self.trained if "last" in p.param.sections]
         if self._accumulates_whole:
             return sum(n * self._unsharded_elements(p) for p, n in head) * self.reduced
         return sum(n * self._share(p) for p, n in head) * self.stored
 
     def _accumulated_elements(self, p: ParamSharding) -> float:
-        """Number of elements of the gradient that fully_shard adds up: every row of a table that DTensor divides."""
+        """Number of elements of the gradient that fully_shard accumulates: all rows of an embedding whose rows DTensor
+        shards."""
         if "first" in p.param.sections and self.roles.tensor and p.compute and p.compute[0]:
             return self.sharded.model.elements(p.param)
         return self._unsharded_elements(p)
 
     def _unconverted(self, stages: Collection[int]) -> float:
-        """Bytes of gradients in the compute dtype, of virtual `stages` whose newest came apart from those of inputs:
-        they wait for the next backward to be added in the dtype of the reduction. Those of the first stage do not come
-        apart: it has no gradients of inputs to send (`torch.distributed.pipelining.stage`, `backward_one_chunk`)."""
+        """Bytes of gradients in the compute dtype of virtual `stages` whose last wgrad ran apart from its dgrad: the
+        next backward accumulates them in the reduce dtype. The first stage does not split its backward
+        (`torch.distributed.pipelining.stage`, `backward_one_chunk`)."""
         if not self.plan.splits_backward or self.reduced == self.computed:
             return 0.0
         return sum(self._unsharded_of[stage] for stage in stages if stage) * self.computed
 
     def _grads_after_backward(self) -> float:
-        """Gradients when a backward is about to end."""
+        """Gradients just before a backward ends (bytes)."""
         return self._grads() if self._accumulates_whole else self._trained_bytes()
 
     def _of_embedding(self, *, reducing: bool = True) -> float:
-        """Its copy, its gradient as computed, and the larger of what is reduced just then, if that counts (`reducing`).
+        """Bytes of the gathered embedding, its gradient in the compute dtype, and with `reducing` the largest reduction
+        that runs then.
 
-        DTensor makes the gradient of every row of a table whose rows are divided, and cuts its own out after.
+        DTensor computes the gradient of every row of a row-sharded embedding, then takes the local shard.
         """
         tables = [p for p, _ in self.trained if "first" in p.param.sections]
         share = sum(param_elements(self.plan, p) for p in tables)
@@ -572,11 +578,11 @@ class PipelineRank:
         return self._gathered("first") + made * self.computed + self._head_gradient() + reduced * self.reduced
 
     def _blocks_reducing(self) -> list[float]:
-        """Elements of what is reduced together of each kind of block."""
+        """Elements of one reduction group, for each kind of block."""
         return [self._group(kind, trained=True) for kind in self.sharded.model.blocks if kind in self.sections]
 
     def _head_gradient(self) -> float:
-        """The head's part of a tied weight's gradient, which waits for that of the lookup."""
+        """Bytes of the head's part of a tied weight's gradient, which is held until the lookup's is computed."""
         if self._accumulates_whole or not self._ends_together:
             return 0.0
         return sum(self._unsharded_elements(p) for p in self.sharded.tied) * self.computed
@@ -587,20 +593,20 @@ class PipelineRank:
         return self.saved.of_loss() if "last" in self.sections else 0.0
 
     def _saved(self, done: int = 0, held: Mapping[int, int] | None = None) -> float:
-        """Saved activations of microbatches in flight: those `held` by stage (None: at the fullest moment), less
-        `done` of each stage that have finished their backward (bytes)."""
+        """Saved activations of the microbatches in flight (bytes): those `held` by stage (None: at the peak), less
+        `done` of each stage that have finished their backward."""
         counts = self.flying if held is None else held
         return sum(max(0, microbatches - done) * self._saved_of[stage] for stage, microbatches in counts.items())
 
     def _saved_of_microbatch(self, stage: int) -> float:
-        """Activations that a microbatch in flight has left on a virtual stage (bytes)."""
+        """Activations that one microbatch in flight holds on a virtual stage (bytes)."""
         sections = sections_of(self.plan, stage)
         return sum(n * self.saved.of_section(s) for s, n in sections.items()) + self._at_ends(stage, sections)
 
     def _at_ends(self, stage: int, sections: dict[Section, int]) -> float:
-        """Bytes of hidden states that a microbatch leaves on a virtual stage beyond those that its blocks save: they
-        count what came in, for which there are buffers (`_passed_on`), and not what goes out. Where the next virtual
-        stage is on this rank, what goes out is what came in there."""
+        """Bytes of hidden states that a microbatch holds on a virtual stage beyond what its blocks save. Blocks count
+        their input, which is in a receive buffer (`_passed_on`), and not the output. If the next virtual stage is on
+        this rank, the output is that stage's input."""
         if not self.roles.pipeline:
             return 0.0
         stays = stage + 1 in virtual_stages(self.plan, self.rank)
@@ -608,7 +614,7 @@ class PipelineRank:
 
     @cached_property
     def _of_blocks(self) -> float:
-        """While a block's backward runs: gathered blocks, what its replay brings back, and gradients on their way."""
+        """Bytes of a block's backward: gathered blocks, recomputed activations, and gradients in transit."""
         blocks = [kind for kind in self.sharded.model.blocks if kind in self.sections]
         groups = max((self._gathered(kind) for kind in blocks), default=0.0)
         back = max(map(self._brought_back, blocks), default=0.0)
@@ -616,8 +622,8 @@ class PipelineRank:
         return back + ends + self._head_gradient() + self._groups_and_gradients(groups)
 
     def _brought_back(self, kind: Section) -> float:
-        """Bytes that a block's replay brings back, less those of blocks after it that no replay covers: theirs are gone
-        by then. At least none, as before the backward of these."""
+        """Bytes that the recompute of a block adds, less those of the later blocks that are not recomputed and already
+        freed. Never negative: that is the level before their backward."""
         kept = self.saved.of_block_without_recompute(kind)
         back, every = kept - self.saved.of_replayed_block(kind), self.plan.recompute.every
         ends = [end - 1 for begin, end in (self.plan.stages[s] for s in self.flying) if end > begin]
@@ -625,12 +631,12 @@ class PipelineRank:
         return max(0.0, back - after * kept)
 
     def _groups_and_gradients(self, group: float) -> float:
-        """Bytes of gathered groups of blocks, `group` each, and of gradients on their way.
+        """Bytes of gathered block groups, `group` each, and of gradients in transit.
 
-        What one group reduces is let go after the backward of the next: the head's is there beside the last block's, a
-        block's once the block after it has let go of what it saved.
-        In a bucket of several layers the other blocks' gradients wait as computed, what the bucket before it reduces
-        is let go after its own backward, and what the blocks have saved goes with them.
+        The reduction buffer of a group is freed after the backward of the next group: the head's is still there in the
+        last block's backward, and a block's once the block after it has freed its activations. In a bucket of several
+        layers, the gradients of the other blocks stay in the compute dtype, the reduction buffer of the bucket before
+        is freed after its own backward, and the saved activations of its blocks with it.
         """
         ahead, layers = self.plan.buckets_ahead(GATHERED_AHEAD), self.plan.bucket_layers
         inside, reducing = self._inside_blocks(), self._reducing()
@@ -647,25 +653,25 @@ class PipelineRank:
         return max(first + inside, first + reducing - (layers - 1) * saved, second + reducing + inside)
 
     def _inside_blocks(self) -> float:
-        """Gradients on their way through a block (bytes)."""
+        """Peak bytes of gradients inside a block's backward."""
         blocks = [kind for kind in self.sharded.model.blocks if kind in self.sections]
         return max((most_bytes(self.sharded, kind, self.plan.splits_backward) for kind in blocks), default=0.0)
 
     def _reducing(self) -> float:
-        """The largest group's gradients: as computed, and as they are reduced."""
+        """Bytes of the largest group's gradient reduction."""
         if self._accumulates_whole or not self.roles.uses_fsdp:
             return 0.0
         return max(self._group(section, trained=True) for section in self.sections if section != "step") * self.reduced
 
     def _head_reducing(self) -> float:
-        """Bytes of the head's gradients as they are reduced, while the backward of the last block runs; none where they
-        wait for those of the embedding."""
+        """Bytes of the head's gradient reduction during the backward of the last block; 0 where it waits for the
+        embedding's."""
         if self._ends_together or "last" not in self.sections:
             return 0.0
         return self._group("last", trained=True) * self.reduced
 
     def _waiting_gradients(self) -> float:
-        """Bytes of gradients as computed: those of a bucket's other blocks wait for the last one's."""
+        """Bytes of gradients in the compute dtype: those of a bucket's other blocks wait for the last one's."""
         layers = self.plan.bucket_layers
         if layers == 1 or self._accumulates_whole or not self.roles.uses_fsdp:
             return 0.0
@@ -673,23 +679,22 @@ class PipelineRank:
         return max(groups, default=0.0) * (layers - 1) / layers * self.computed
 
     def _group(self, section: Section, *, trained: bool = False) -> float:
-        """Elements of what is gathered together, after tensor parallelism; of what is reduced together, if `trained`
-        alone counts."""
+        """Number of elements gathered together, after tensor parallelism; with `trained`, of those reduced together."""
         sections = {"first", "last"} if self._ends_together and section in ("first", "last") else {section}
         together = self.plan.bucket_layers if section in self.sharded.model.blocks else 1
         held = self.trained if trained else self.held
         return together * sum(self._unsharded_elements(p) for p, _ in held if sections & set(p.param.sections))
 
     def _passed_on(self) -> float:
-        """A pipeline's buffers for what each microbatch receives, there for the whole step (bytes)."""
+        """Receive buffers of a pipeline rank, one per microbatch and neighbour, allocated for the whole step
+        (bytes)."""
         if not self.roles.pipeline:
             return 0.0
         return _neighbours(self.plan, self.rank) * self.plan.microbatches * self.saved.hidden_states()
 
     def _passed_before(self, b: Begins) -> float:
-        """Bytes that virtual stages receive and send, as it is before a backward: buffers for what other ranks send,
-        hidden states that went to a stage of the same rank, and gradients of inputs that were made apart, which stay
-        beside those until the step has ended."""
+        """Bytes that virtual stages receive and send, at a moment before a backward: receive buffers, hidden states
+        sent to a stage of the same rank, and the input gradients of dgrads, which live to the end of the step."""
         stages = virtual_stages(self.plan, self.rank)
         inside = [stage for stage in stages if stage + 1 in stages]
         buffers = (_neighbours(self.plan, self.rank) - 2 * len(inside)) * self.plan.microbatches

@@ -1,7 +1,7 @@
-"""The functions that divide experts: build_expert_mesh, apply_ep, and what they are made of.
+"""Emits the functions of expert parallelism: build_expert_mesh, apply_ep, and their helpers.
 
-Tokens are sorted by expert where they are, sent to the ranks that hold their experts, worked on there and
-sent back. Nothing is written that a plan does not ask for.
+Tokens are sorted by expert, sent to the ranks that hold their experts, computed there and sent back. Only what the plan
+uses is emitted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from planc.ir.sharding import ParamSharding
 
 
 def functions(roles: AxisRoles) -> str:
-    """All of them, apply_ep last; empty where experts are divided as everything else is."""
+    """Emits all of them, apply_ep last; "" if experts have no parallelism of their own."""
     experts = roles.experts
     sorts = not experts.capacity and bool(experts.exchange or experts.gathers)
     parts = [
@@ -33,7 +33,7 @@ def functions(roles: AxisRoles) -> str:
 
 
 def _mesh(roles: AxisRoles) -> str:
-    """build_expert_mesh: the experts' axes, in the order in which torch composes them."""
+    """Emits build_expert_mesh: the experts' axes, in the order in which torch composes them."""
     experts, mesh = roles.experts, roles.plan.mesh
     order = tuple(a for f in experts.factors for a in f.axes)
     return fill(
@@ -59,7 +59,7 @@ BUILD_MESH = '''
 
 
 def build_expert_mesh(mesh: DeviceMesh) -> DeviceMesh:
-    """The same ranks by the experts' axes. A group of ranks that `mesh` has is used again."""
+    """The same ranks as `mesh`, by the experts' axes. Process groups of `mesh` are reused."""
     <laid>
     ranks = <ranks>.reshape(tuple(EXPERT_MESH.values()))
     known = {tuple(dist.get_process_group_ranks(group)): group for group in mesh.get_all_groups()}
@@ -73,19 +73,19 @@ def build_expert_mesh(mesh: DeviceMesh) -> DeviceMesh:
 
 MODULES = '''
 def expert_modules(model: nn.Module) -> list[nn.Module]:
-    """The experts of each block that has them."""
+    """The experts module of each MoE block."""
     return [module for path, module in model.named_modules() if path.endswith(<module>)]
 '''
 
 SIZES = '''
 def sizes(counts: torch.Tensor) -> list:
-    """Numbers of rows on the host, where buffers are made: a wait for the device."""
+    """Row counts as Python ints, to allocate buffers. This synchronises with the device."""
     return counts.tolist()
 '''
 
 TAKEN = '''
 class Taken(torch.autograd.Function):
-    """`rows[places]`. Its backward keeps no tensor that a replay of the forward would have to make again."""
+    """`rows[places]`. Its backward saves no tensor that a recompute of the forward would have to produce."""
 
     @staticmethod
     def forward(ctx, rows: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
@@ -99,9 +99,9 @@ class Taken(torch.autograd.Function):
 
 UNSORTED = '''
 class Unsorted(torch.autograd.Function):
-    """`rows` that were taken in this order from `total` places, back in these.
+    """Scatters `rows` back to the `total` places that they were taken from in this `order`.
 
-    Its backward keeps no tensor that a replay of the forward would have to make again.
+    Its backward saves no tensor that a recompute of the forward would have to produce.
     """
 
     @staticmethod
@@ -116,7 +116,7 @@ class Unsorted(torch.autograd.Function):
 
 
 def _expert_parallel_class(roles: AxisRoles) -> str:
-    """ExpertParallel: what stands around a module of experts."""
+    """Emits ExpertParallel, the hooks around an experts module."""
     experts = roles.experts
     there, each, back = _capacity(experts) if experts.capacity else _dropless(experts)
     return fill(
@@ -134,30 +134,32 @@ def _expert_parallel_class(roles: AxisRoles) -> str:
 
 
 def _returning(text: str) -> str:
-    """The lines with their last assignment to `rows` returned instead; `return rows` where there is none."""
+    """Turns the last assignment to `rows` into the return statement; appends `return rows` if there is none."""
     before, _, after = f"\n{text}".rpartition("\nrows = ")
     return lines(before.lstrip("\n"), f"return {after}") if text else "return rows"
 
 
 def _exchange_sentence(experts: TorchExpertAxes) -> str:
-    """The exchange of token rows, as a sentence."""
+    """Describes the all-to-all of token rows, one sentence a step."""
     parts = [
-        "rows get places at their experts, or none" if experts.capacity else "",
-        "rows go to the ranks that hold their experts" if experts.exchange else "",
-        "ranks that share an expert gather its rows" if experts.gathers else "",
-        "ranks that share an expert do a part of each row" if experts.tensor and not experts.gathers else "",
+        "each row takes a slot of its expert or is dropped" if experts.capacity else "",
+        "an all-to-all sends rows to the ranks that hold their experts" if experts.exchange else "",
+        "tensor-parallel ranks of an expert all-gather its rows" if experts.gathers else "",
+        "tensor-parallel ranks of an expert compute partial sums of each row"
+        if experts.tensor and not experts.gathers
+        else "",
     ]
     return lines(*(f"{p[0].upper()}{p[1:]}." for p in parts if p))
 
 
 EXPERT_PARALLEL = '''
 class ExpertParallel:
-    """Brings rows to their experts and back.
+    """Dispatches rows to their experts and combines the results.
 
     <what>
 
-    Stands around a module that takes rows [R, D] in the order of their experts, a weight for each row, and
-    how many rows each expert has; it gives rows [R, D].
+    Hooks around a module that takes rows [R, D] sorted by expert, the router weight of each row [R], and
+    the number of rows of each expert, and returns rows [R, D].
     """
 
     def __init__(self, module: nn.Module<arguments>) -> None:
@@ -167,22 +169,22 @@ class ExpertParallel:
         module.register_forward_hook(self.combine)
 
     def dispatch(self, module: nn.Module, inputs: tuple) -> tuple:
-        """The rows of this rank's tokens, to those of its experts."""
+        """Send the rows of local tokens to the ranks of their experts."""
         rows, weights, counts = inputs
         <there>
         return rows, weights, <each>
 
     def combine(self, module: nn.Module, inputs: tuple, rows: torch.Tensor) -> torch.Tensor:
-        """Send the experts' outputs back to where the tokens are."""
+        """Send the experts' outputs back to the ranks of the tokens."""
         <back>
 '''
 
 Body = tuple[list[str], str, list[str]]
-"""The lines of dispatch, how many rows each expert here has, and the lines of combine."""
+"""The lines of dispatch, the number of rows of each local expert, and the lines of combine."""
 
 
 def _dropless(experts: TorchExpertAxes) -> Body:
-    """Every row is sent: how many a rank gets is known when they are."""
+    """Every row is sent, so the sizes of the all-to-all are known only at run time."""
     if experts.gathers:
         counted = [EXCHANGE_COUNTS, EXCHANGE] if experts.exchange else ["arrived = counts[None]"]
         there = [*counted, GATHER_COUNTS, PAD, GATHER, ORDER, SORT]
@@ -201,7 +203,7 @@ def _return_rows(experts: TorchExpertAxes) -> list[str]:
 EACH = "[sum(rows) for rows in zip(*here, strict=True)]"
 
 EXCHANGE_COUNTS = """
-# How many rows of each expert here come from each rank.
+# Number of rows that each rank sends to each local expert.
 arrived = torch.empty_like(counts)
 dist.all_to_all_single(arrived, counts, group=self.group)
 arrived, counts = (c.view(self.group.size(), -1) for c in (arrived, counts))
@@ -209,7 +211,7 @@ here, sent = sizes(torch.stack((arrived, counts)))
 self.received, self.sent = [sum(rows) for rows in here], [sum(rows) for rows in sent]""".strip()
 
 EXCHANGE = """
-# Each row and its weight to the rank that holds its expert.
+# Send each row and its router weight to the rank that holds its expert.
 rows, weights = (
     fc.all_to_all_single_autograd(t, self.received, self.sent, self.group) for t in (rows, weights)
 )""".strip()
@@ -217,7 +219,7 @@ rows, weights = (
 RETURN = "rows = fc.all_to_all_single_autograd(rows, self.sent, self.received, self.group)"
 
 ORDER_OF_ARRIVED = """
-# From the order of their senders to that of their experts.
+# Reorder from sender-major to expert-major.
 expert = torch.arange(arrived.shape[1], device=rows.device).repeat(len(here))
 self.total = len(rows)
 self.order = expert.repeat_interleave(arrived.flatten(), output_size=self.total).argsort(stable=True)""".strip()
@@ -227,7 +229,7 @@ SORT = "rows, weights = rows[self.order], weights[self.order]"
 UNSORT = "rows = Unsorted.apply(rows, self.order, self.total)"
 
 GATHER_COUNTS = """
-# The ranks that share an expert have rows of their own. Each has as many places as the longest needs.
+# Tensor-parallel ranks of an expert have different rows, padded to the longest for the all-gather.
 every = arrived.new_empty(self.sharing.size() * len(arrived), arrived.shape[1])
 dist.all_gather_single(every, arrived, group=self.sharing.get_group())
 every = every.unflatten(0, (-1, len(arrived)))
@@ -252,7 +254,7 @@ rows = DTensor.from_local(rows, self.sharing, [Partial()], run_check=False)
 rows = rows.redistribute(placements=[Shard(0)]).to_local()""".strip()
 
 SAME = """
-# The ranks that share an expert have the same rows, whose gradients are sums over these ranks.
+# Tensor-parallel ranks of an expert have the same rows, whose gradients are partial sums over these ranks.
 rows, weights = (
     DTensor.from_local(t, self.sharing, [Replicate()], run_check=False).to_local(grad_placements=[Partial()])
     for t in (rows, weights)
@@ -263,7 +265,7 @@ rows = DTensor.from_local(rows, self.sharing, [Partial()], run_check=False)
 rows = rows.redistribute(placements=[Replicate()]).to_local()""".strip()
 
 ORDER = """
-# By expert, whoever had them. Places without a row come last, and are left out.
+# Sort by expert over all ranks. Padding sorts last and is cut off.
 expert = torch.arange(arrived.shape[1], device=rows.device).repeat(len(arrived))
 placed = [
     F.pad(expert.repeat_interleave(counted.flatten(), output_size=n), (0, max(lengths) - n), value=len(expert))
@@ -274,7 +276,7 @@ self.order = torch.cat(placed).argsort(stable=True)[: sum(lengths)]""".strip()
 
 
 def _capacity(experts: TorchExpertAxes) -> Body:
-    """Functions for capacity routing: each expert has the same number of slots on every rank, so sizes are static."""
+    """Emits capacity routing: each expert has the same number of slots on every rank, so sizes are static."""
     mesh = experts.roles.plan.mesh
     holders = mesh.size(*experts.exchange)
     senders = holders * (mesh.size(*experts.tensor) if experts.gathers else 1)
@@ -294,12 +296,12 @@ def _capacity(experts: TorchExpertAxes) -> Body:
 
 
 PLACES = """
-# Each expert has this many places for the tokens of a rank; the first rows of each take them.
+# Each expert has this many slots for the tokens of a rank; its first rows take them.
 self.places = math.ceil(len(rows) * <factor> / len(counts))
 expert = torch.arange(len(counts), device=rows.device).repeat_interleave(counts, output_size=len(rows))
 place = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[expert]
 total = len(counts) * self.places
-# A row without a place goes behind the last one, which is cut off.
+# A dropped row goes to an extra last slot, which is cut off.
 self.taken = torch.where(place < self.places, expert * self.places + place, total)
 rows, weights = (
     t.new_zeros(total + 1, *t.shape[1:]).index_copy(0, self.taken, t)[:-1] for t in (rows, weights)
@@ -311,7 +313,7 @@ EXCHANGE_EVEN = "rows, weights = (fc.all_to_all_single_autograd(t, None, None, s
 RETURN_EVEN = "rows = fc.all_to_all_single_autograd(rows, None, None, self.group)"
 
 BY_EXPERT = """
-# [senders, experts here, places] to [experts here, senders, places].
+# [senders, local experts, slots] to [local experts, senders, slots].
 rows, weights = (t.unflatten(0, (<senders>, -1, self.places)).transpose(0, 1).flatten(0, 2) for t in (rows, weights))
 """.strip()
 
@@ -321,7 +323,7 @@ TAKE = "rows = Taken.apply(F.pad(rows, (0, 0, 0, 1)), self.taken)"
 
 
 def _apply(roles: AxisRoles) -> str:
-    """apply_ep: experts divided, and ExpertParallel around them."""
+    """Emits apply_ep: shards the experts and wraps them in ExpertParallel."""
     experts = roles.experts
     dims = ", ".join(map(python_string, experts.divided_dims))
     return fill(
@@ -329,7 +331,7 @@ def _apply(roles: AxisRoles) -> str:
         mesh=", mesh: DeviceMesh" if experts.apart else "",
         cause=because(roles.plan.route.cause or _view_cause(roles)),
         weights=_weights(experts) if dims else "",
-        own="# src_data_rank=None: each rank cuts its part from its own copy." if dims else "",
+        own="# src_data_rank=None: each rank takes its shard from its own copy." if dims else "",
         divide=fill(DIVIDE, dims=dims) if dims else "",
         arguments=", mesh" if experts.apart else "",
     )
@@ -337,7 +339,7 @@ def _apply(roles: AxisRoles) -> str:
 
 APPLY = '''
 def apply_ep(model: nn.Module<mesh>) -> None:
-    """Divide the experts, and bring tokens to them."""
+    """Shard the experts, and dispatch tokens to them."""
     <cause>
     <weights>
     <own>
@@ -365,7 +367,7 @@ def _weights(experts: TorchExpertAxes) -> str:
 
 
 def _placements(experts: TorchExpertAxes, p: ParamSharding) -> list[str]:
-    """Placements of a parameter over the dimensions that divide experts while they are used."""
+    """Placements of a parameter over the mesh dimensions that shard experts in the forward."""
     found = []
     for axes in (experts.exchange, experts.tensor):
         dim = next((dim for dim, used in enumerate(p.compute) if set(used) & set(axes)), None)
@@ -375,10 +377,10 @@ def _placements(experts: TorchExpertAxes, p: ParamSharding) -> list[str]:
 
 
 def fsdp(roles: AxisRoles, *, policy: list[str], placed: bool, again: bool) -> str:
-    """fully_shard of the experts apart from their blocks, and before these; empty when they are not.
+    """Emits fully_shard of the experts, before their blocks; "" if they are in their blocks' groups.
 
-    `policy` are the arguments of the mixed-precision policy of everything, `placed` whether there is a
-    placement function.
+    `policy` are the arguments of the mixed-precision policy, `placed` is true if there is a placement function, and
+    `again` is the value of reshard_after_forward.
     """
     experts = roles.experts
     if not experts.apart or not roles.uses_fsdp:
@@ -399,7 +401,7 @@ def fsdp(roles: AxisRoles, *, policy: list[str], placed: bool, again: bool) -> s
 
 def _policy(dtypes: list[str]) -> str:
     made = call("expert_policy = MixedPrecisionPolicy(", [*dtypes, "cast_forward_inputs=False"], depth=1)
-    return lines("# Rows are in the compute dtype already, and their weights stay in fp32.", made)
+    return lines("# Rows are in the compute dtype already; router weights stay in fp32.", made)
 
 
 FSDP = """
@@ -413,15 +415,15 @@ for experts in expert_modules(model):
 
 
 def _gradient_mean(roles: AxisRoles) -> str:
-    """Gradients are a mean over the data ranks, whatever the size of the experts' mesh."""
+    """Sets the gradient divisor, so that gradients are a mean over the data ranks on any expert mesh."""
     experts, mesh = roles.experts, roles.plan.mesh
     ranks = mesh.size(*roles.shard, *roles.replicate)
     if ranks == mesh.size(*experts.shard, *experts.replicate):
         return ""
-    said = "# Tokens of other ranks meet here than share these parameters: still a mean over the data ranks."
+    said = "# The expert mesh has another size than the data ranks, over which gradients are averaged."
     return lines(said, f"experts.set_gradient_divide_factor({ranks})", SUMMED if experts.shard else "")
 
 
 SUMMED = """
-# As a sum that is divided after: gloo cannot multiply before. Over one rank torch 2.13 would divide twice.
+# Sum, then divide: gloo has no pre-multiplied sum. Over one rank torch 2.13 would divide twice.
 experts.set_force_sum_reduction_for_comms(True)""".strip()

@@ -1,4 +1,4 @@
-"""The functions that divide one model or stage: apply_tp, apply_recompute, apply_fsdp."""
+"""Emits the functions that parallelize one model or stage: apply_tp, apply_recompute, apply_fsdp."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ TORCH_DTYPES = {"fp32": "torch.float32", "bf16": "torch.bfloat16", "fp16": "torc
 
 
 def tensor_parallel(roles: AxisRoles, styler: Styler) -> str:
-    """apply_tp, if any axis is of tensor parallelism."""
+    """Emits apply_tp; "" if no axis is used for tensor parallelism."""
     if not roles.tensor:
         return ""
     top, block = styler.top(), styler.blocks()
     text = fill(
         '''
         def apply_tp(model: nn.Module, mesh: DeviceMesh) -> None:
-            """Divide weights and activations over the tensor <axes>; the styles issue the collectives.
+            """Shard weights and activations over the tensor <axes>; the styles issue the collectives.
 
-            src_data_rank=None: each rank cuts its part from its own copy; by default rank 0 would send the parts.
+            src_data_rank=None: each rank takes its shard from its own copy; by default rank 0 would scatter.
             """
             <parts>
             <clone>
@@ -44,7 +44,7 @@ def tensor_parallel(roles: AxisRoles, styler: Styler) -> str:
 def _divided_over(
     factor: Factor, roles: AxisRoles, styler: Styler, top: tuple[Style, ...], block: tuple[Style, ...]
 ) -> str:
-    """The styles of modules that one dimension of the mesh divides."""
+    """The styles of the modules that one mesh dimension shards."""
     mine = (tuple(s for s in styles if roles.tensor_part(s.axes) == factor.axes) for styles in (top, block))
     outside, inside = mine
     return lines(
@@ -61,7 +61,7 @@ def _mesh_of(factor: Factor, roles: AxisRoles) -> str:
 
 
 def joined_mesh(roles: AxisRoles) -> str:
-    """joined_mesh, where modules are divided over several dimensions of the mesh, and others over some of these."""
+    """Emits joined_mesh, for modules sharded over several mesh dimensions where others use only some of these."""
     if not roles.joined:
         return ""
     (factor,) = roles.joined
@@ -91,7 +91,7 @@ for block in model.layers.values():
 
 APPLY_KINDS = """\
 for block in model.layers.values():
-    # A block of one kind has only some of these.
+    # A block of one kind has only some of these modules.
     modules = dict(block.named_modules())
     held = {path: style for path, style in inside.items() if path in modules}
     parallelize_module(block, tp, held, src_data_rank=None)"""
@@ -104,9 +104,9 @@ def _apply_blocks(styler: Styler) -> str:
 
 DIVIDED_STYLE = '''
 class Divided(ParallelStyle):
-    """A module with DTensors of these placements as weights, input and output; its caller sees plain tensors.
+    """Shards a module's weights, input and output by these placements; its caller sees plain tensors.
 
-    For divisions that torch's own styles do not know, such as one inside a dimension.
+    For placements that torch's own styles do not support, such as a strided shard.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class Divided(ParallelStyle):
         given = inputs[0]
         if not isinstance(given, DTensor):
             given = DTensor.from_local(given, mesh, [self.given], run_check=False)
-        # A redistribution to where it is would reduce the gradient here, and not once for all readers.
+        # Redistributing to the same placement would reduce the gradient here, and not once for all consumers.
         return given if given.placements == (self.taken,) else given.redistribute(placements=[self.taken])
 
     def _give(self, module: nn.Module, output: DTensor, mesh: DeviceMesh) -> torch.Tensor:
@@ -145,9 +145,9 @@ class Divided(ParallelStyle):
 
 SHARED_STYLE = '''
 class Shared(ParallelStyle):
-    """A module that gives an input to all heads of its rank: whole, and its gradient is a sum over the ranks' heads.
+    """Replicates an input that all local heads use; its gradient is a sum over the ranks' heads.
 
-    `input_layouts` says how that input arrives; None for inputs that stay as they are.
+    `input_layouts` are the placements of the inputs; None leaves an input as it is.
     """
 
     def __init__(self, *, input_layouts: tuple[Placement | None, ...]) -> None:
@@ -169,9 +169,9 @@ class Shared(ParallelStyle):
 
 SHARED_KEYS_STYLE = '''
 class SharedKeys(ParallelStyle):
-    """Attention with a part of the query heads and all keys: it takes those of its heads, [B, S, heads, head_dim].
+    """Selects the keys and values of this rank's query heads from replicated ones, [B, S, heads, head_dim].
 
-    The gradients of keys and values are sums over the ranks.
+    The gradients of keys and values are partial sums over the ranks.
     """
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
@@ -189,7 +189,7 @@ class SharedKeys(ParallelStyle):
 
 UPDATED_STYLE = '''
 class Updated(ParallelStyle):
-    """A layer with an update, each rank with its parts: both products are added before the output's collective."""
+    """Shards a LoRA layer: base and low-rank outputs are added before the output's collective."""
 
     def __init__(
         self,
@@ -218,7 +218,7 @@ class Updated(ParallelStyle):
             given = DTensor.from_local(given, mesh, [self.given], run_check=False)
         if given.placements != (self.taken,):
             given = given.redistribute(placements=[self.taken])
-        # Each rank multiplies what is whole by its rows of the weight: the gradients are parts of a sum.
+        # Each rank multiplies the replicated input by its rows of the weight, so its gradient is partial.
         return given.to_local(grad_placements=[Partial() if self.taken.is_replicate() else self.taken])
 
     def _give(self, module: nn.Module, output: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
@@ -228,7 +228,7 @@ class Updated(ParallelStyle):
 
 OWN_PART_STYLE = '''
 class OwnPart(ParallelStyle):
-    """A module that gives its weight, a number for each head: to the heads of this rank theirs."""
+    """Shards a module that returns its weight, one number per head, and gives each rank those of its heads."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         return distribute_module(module, device_mesh, self._divide, None, self._give)
@@ -248,11 +248,11 @@ OWN_STYLES = {
     OWN_PART: OWN_PART_STYLE,
     UPDATED: UPDATED_STYLE,
 }
-"""The text of each style that the emitted file brings with it."""
+"""Source of each ParallelStyle class that the emitted file defines."""
 
 
 def _styles(name: str, styles: tuple[Style, ...]) -> str:
-    """A dict display of paths and styles: its sentences above it, collectives beside the rows that issue them."""
+    """A dict literal of module paths and styles, with the plan's sentences above it and collectives as row comments."""
     rows: list[str] = []
     for style in styles:
         arguments = [f"{k}={v}" for k, v in style.arguments]
@@ -262,7 +262,7 @@ def _styles(name: str, styles: tuple[Style, ...]) -> str:
 
 
 def _clone(roles: AxisRoles, styler: Styler) -> str:
-    """A workaround for torch 2.13: its AOTAutograd drops the gradient of an AsyncCollectiveTensor."""
+    """Works around torch 2.13, whose AOTAutograd drops the gradient of an AsyncCollectiveTensor."""
     module = next((o.op.module for o in styler.sharded.ops["first"] if o.op.kind == "embedding"), "")
     if not module:
         return ""
@@ -276,12 +276,12 @@ ASYNC_OUTPUT = """\
 
 
 def _if_present(roles: AxisRoles, module: str, line: str) -> str:
-    """With a pipeline, only some stages have this module."""
+    """Guards `line` in a pipeline, where only some stages have the module."""
     return f"if model.{module} is not None:\n    {line}" if roles.pipeline else line
 
 
 def recompute(sharded: Sharded) -> str:
-    """apply_recompute, if the plan asks for it."""
+    """Emits apply_recompute; "" if the plan recomputes nothing."""
     if not sharded.plan.recompute.ops:
         return ""
     selective = replays.is_selective(sharded)
@@ -308,14 +308,14 @@ def recompute(sharded: Sharded) -> str:
 
 
 def _inputs_on_host(sharded: Sharded) -> str:
-    """inputs_on_host, if the plan keeps the inputs of replayed blocks there."""
+    """Emits inputs_on_host; "" unless the plan offloads the inputs of recomputed blocks."""
     sentence = next((o for o in sharded.plan.offloads if not set(o.what) & {"params", "optimizer"}), None)
     return fill(INPUTS_ON_HOST, cause=because(sentence.cause)).strip() if sentence else ""
 
 
 INPUTS_ON_HOST = '''
 def inputs_on_host(forward: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> torch.Tensor:
-    """A checkpointed `forward`, whose saved inputs wait in the host's memory for the backward."""
+    """Runs a checkpointed `forward`; its saved inputs are offloaded to host memory until the backward."""
     <cause>
     with save_on_cpu(pin_memory=torch.cuda.is_available()):
         return forward(*inputs)
@@ -333,7 +333,7 @@ MODULES_WRAPPED = "# Not `checkpoint_wrapper`: it would also replay the modules'
 
 
 def _checkpoint_wrapper(sharded: Sharded) -> str:
-    """Replaces the forward of a block, or of modules in it, which not every kind of block may have."""
+    """Replaces the forward of a block, or of some of its modules if only these are recomputed."""
     if sharded.plan.recompute.blocks:
         replayed = "partial(again, block.forward)"
         on_host = _inputs_on_host(sharded)
@@ -354,14 +354,14 @@ def _checkpoint_wrapper(sharded: Sharded) -> str:
 
 
 def recomputed_modules(sharded: Sharded) -> list[str]:
-    """Paths in a block of the modules whose ops are recomputed."""
+    """Paths, within a block, of the modules whose ops the plan of `sharded` recomputes."""
     ops = [o.op for kind in sharded.model.blocks for o in sharded.ops[kind]]
     chosen = [op for op in ops if any(names_op(w, op) for w in sharded.plan.recompute.ops)]
     return list(dict.fromkeys(relative(op.module) for op in chosen))
 
 
 def state_dtype(roles: AxisRoles) -> str:
-    """apply_state_dtype, if state is kept in another dtype than fp32."""
+    """Emits apply_state_dtype; "" if state is stored in fp32."""
     if roles.state_dtype == "fp32":
         return ""
     cause = next((s.cause for s in roles.plan.stores if s.noun == "params" and s.dtype), None)
@@ -378,7 +378,7 @@ def apply_state_dtype(model: nn.Module) -> None:
 
 
 def fsdp(roles: AxisRoles) -> str:
-    """apply_fsdp, if state is stored divided, gradients are averaged, or computing is in another dtype."""
+    """Emits apply_fsdp; "" unless state is sharded, gradients are averaged, or the compute dtype differs."""
     if not roles.uses_fsdp:
         return ""
     dims = _stored_dims(roles)
@@ -434,13 +434,13 @@ def _policy(plan: Plan) -> str:
 
 
 def _dtypes(plan: Plan) -> list[str]:
-    """The compute and reduce dtypes, as arguments."""
+    """The param_dtype and reduce_dtype arguments of MixedPrecisionPolicy."""
     p = plan.precision
     return [f"param_dtype={TORCH_DTYPES[p.compute]}", f"reduce_dtype={TORCH_DTYPES[p.reduce]}"]
 
 
 def _offload(plan: Plan) -> str:
-    """Parameters, gradients and optimizer state rest in the host's memory."""
+    """Emits a CPUOffloadPolicy: parameters, gradients and optimizer state are stored on the host."""
     if not plan.state_on_host:
         return ""
     sentence = next(o for o in plan.offloads if "params" in o.what)
@@ -448,7 +448,7 @@ def _offload(plan: Plan) -> str:
 
 
 def _stored_dims(roles: AxisRoles) -> dict[str, int]:
-    """The parameters, by their names in a block or the model, that are not stored over the first dimension."""
+    """Parameters sharded on another dim than 0: name within its block or the model, to dim."""
     found = {relative(p.param.name): stored_dim(roles, p) for p in roles.sharded.params}
     return {name: dim for name, dim in found.items() if dim}
 
@@ -481,7 +481,7 @@ COMMENTS = {
 
 
 def _why_gathered(roles: AxisRoles) -> str:
-    """When parameters are gathered, which `reshard_after_forward` decides."""
+    """The comment on when parameters are all-gathered, which `reshard_after_forward` decides."""
     gather = roles.plan.gather
     said = COMMENTS[roles.plan.gather_per_in("")] if roles.shard else ""
     if said and gather is None and roles.plan.store("params") and roles.plan.splits_backward:
@@ -490,7 +490,7 @@ def _why_gathered(roles: AxisRoles) -> str:
 
 
 def _groups(roles: AxisRoles) -> str:
-    """One fully_shard per group of parameters that are gathered and reduced together."""
+    """Emits one fully_shard call per group of parameters that are gathered and reduced together."""
     if roles.sharded.tied:
         return lines(
             _block_groups(roles.plan), ENDS_GATHERED_ONCE if roles.plan.gathers_each_pass() else ENDS_IN_ONE_GROUP
@@ -514,7 +514,7 @@ def _groups(roles: AxisRoles) -> str:
 
 
 def _block_groups(plan: Plan) -> str:
-    """A group for each block, or for several; then those that are gathered ahead of each, where the plan says so."""
+    """Emits a group per block or bucket of blocks, and the explicit prefetch if the plan sets one."""
     gather, layers = plan.gather, plan.bucket_layers
     ahead = plan.buckets_ahead(0)
     if gather is None or (layers == 1 and not ahead):
@@ -555,7 +555,7 @@ fully_shard(model, **config)"""
 
 
 def _last_group(roles: AxisRoles, modules: list[str]) -> str:
-    """The group of the model's last modules."""
+    """Emits the FSDP group of the modules after the blocks."""
     tail = ", ".join(f"model.{m}" for m in modules)
     if not roles.plan.gathers_each_pass():
         return _if_present(roles, modules[0], f"fully_shard([{tail}], **config)")

@@ -1,4 +1,5 @@
-"""The functions of ring attention: keys and values travel round the ranks, and each part that arrives is attended."""
+"""Emits ring attention: keys and values go round the ring of ranks, and each rank attends to every chunk it
+receives."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from planc.sharding.recompute import names_op
 
 
 def ring_functions(roles: AxisRoles, divided: Sequence[OpSharding]) -> str:
-    """The functions of ring attention, for the attention (`divided`) of each kind of block."""
+    """Emits ring attention for `divided`, the context-parallel attention of each kind of block."""
     kept, window = keeps_rings(roles), ring_window(roles)
     which = "window" if window else "source == rank"
     meet, meet_back = (MEET_IN_WINDOW, MEET_IN_WINDOW) if window else (MEET, MEET_IN_BACKWARD)
@@ -30,8 +31,8 @@ def ring_functions(roles: AxisRoles, divided: Sequence[OpSharding]) -> str:
 
 
 def _parts(roles: AxisRoles, divided: Sequence[OpSharding], window: int) -> str:
-    """Attention of some rows over some keys, and its backward. Flash attention wants values as wide as keys: narrower
-    ones are padded."""
+    """Emits attention of some rows over some keys, and its backward. Flash attention wants values as wide as keys, so
+    narrower ones are padded."""
     flash = "torch.ops.aten._scaled_dot_product_flash_attention"
     padded = any(value_padding(roles.sharded.model, o.op) for o in divided)
     named = roles.plan.attention.kernel if roles.plan.attention else None
@@ -58,17 +59,17 @@ def _parts(roles: AxisRoles, divided: Sequence[OpSharding], window: int) -> str:
 
 
 def ring_window(roles: AxisRoles) -> int:
-    """Tokens that a row of a ring's attention sees, itself included; 0 for all before it."""
+    """Window of the ring's attention in tokens, including the row's own; 0 for full causal attention."""
     return max((o.op.window for o in roles.sharded.attentions if o.ring), default=0)
 
 
 def _seen(roles: AxisRoles, window: int) -> str:
-    """`seen`: which rows meet which keys."""
+    """Emits `seen`, which rows attend to which keys."""
     if not window:
         return fill(SEEN_WITHOUT_WINDOW, seen=(SEEN_BALANCED if balanced(roles) else SEEN).strip()).strip()
     return fill(
         SEEN_IN_WINDOW,
-        window=f"# A row sees so many tokens, itself included.\nWINDOW = {window}",
+        window=f"# Tokens that a row attends to, itself included.\nWINDOW = {window}",
         begin=lines("piece = rows // 2", "return [rank * piece, (2 * ranks - 1 - rank) * piece]")
         if balanced(roles)
         else "return [rank * rows]",
@@ -76,16 +77,16 @@ def _seen(roles: AxisRoles, window: int) -> str:
 
 
 def keeps_rings(roles: AxisRoles) -> bool:
-    """True if blocks are replayed but for attention, which is a ring.
+    """True if blocks are recomputed but for ring attention.
 
-    torch's policies are asked about single ops; a ring is many of them, whose outputs are parts.
+    torch's selective checkpointing decides per op; a ring is many ops, whose outputs are partial.
     """
     ring = any(o.ring for o in roles.sharded.attentions)
     return ring and any(names_op(word, o.op) for word in roles.plan.recompute.kept for o in roles.sharded.attentions)
 
 
 WIDENED = """
-# Flash attention takes values as wide as keys: the rest of them is zero.
+# Flash attention wants values as wide as keys: pad them with zeros.
 width = v.shape[3]
 v = F.pad(v, (0, q.shape[3] - width))
 """
@@ -102,21 +103,21 @@ SEEN_IN_WINDOW = '''
 
 
 def pieces(rank: int, ranks: int, rows: int) -> list[int]:
-    """The positions at which the equal pieces of a rank's `rows` tokens begin."""
+    """Positions of the first token of each chunk of a rank that has `rows` tokens."""
     <begin>
 
 
 def seen(rank: int, source: int, rows: int, ranks: int) -> Iterator[tuple[slice, slice, tuple[bool, int]]]:
-    """Rows of this rank that meet keys of rank `source`, as many of each, and their window (causal, before).
+    """Local rows that attend to keys of rank `source`, as many of each, and their window (causal, before).
 
-    The n-th row sees the n-th key and so many before it; of the later keys it sees none if causal, else all.
+    Row n attends to key n and `before` keys before it, and to all later keys unless causal.
     """
     mine, others = pieces(rank, ranks, rows), pieces(source, ranks, rows)
     piece = rows // len(mine)
     for i, first in enumerate(mine):
         for j, key in enumerate(others):
             before = WINDOW - 1 - (first - key)
-            left_out = max(0, -before)  # the last rows see none of these keys, and no row sees the first of them
+            left_out = max(0, -before)  # the last rows attend to none of these keys, and no row to the first of them
             if first >= key and left_out < piece:
                 met = slice(i * piece, (i + 1) * piece - left_out), slice(j * piece + left_out, (j + 1) * piece)
                 yield *met, (first == key, max(0, before))
@@ -125,13 +126,13 @@ def seen(rank: int, source: int, rows: int, ranks: int) -> Iterator[tuple[slice,
 
 SEEN_WITHOUT_WINDOW = '''
 def seen(rank: int, source: int, rows: int) -> tuple[slice, slice] | None:
-    """Which of this rank's rows meet which keys of rank `source`; None: no row sees any."""
+    """Local rows that attend to keys of rank `source`, and these keys; None: no row attends to any."""
     <seen>
 '''
 
 
 SEEN = """
-# Ranks hold stretches in order: this rank's rows see all keys of earlier ranks, and none of later ones.
+# Ranks hold consecutive chunks: local rows attend to all keys of earlier ranks, and none of later ones.
 if source > rank:
     return None
 return slice(None), slice(None)
@@ -139,7 +140,7 @@ return slice(None), slice(None)
 
 
 SEEN_BALANCED = """
-# Each rank holds a head and a tail. All rows see the heads of earlier ranks; tails see all of later ones.
+# Each rank holds a head and a tail chunk. All rows attend to heads of earlier ranks; tails to all of later ones.
 half = rows // 2
 if source < rank:
     return slice(None), slice(half)
@@ -213,10 +214,10 @@ if Rings.now is not None and not Rings.now.replayed:
 
 RINGS = '''
 class Rings:
-    """The outputs of rings in a checkpointed forward, which its replay takes as they were."""
+    """Saves the outputs of ring attention in a checkpointed forward; its recompute reuses them."""
 
     now: "Rings | None" = None
-    """Those of the forward or replay that runs; None outside of both."""
+    """The instance of the running forward or recompute; None outside of both."""
 
     def __init__(self, made: list[tuple[torch.Tensor, torch.Tensor]], *, replayed: bool) -> None:
         self.made, self.replayed = made, replayed
@@ -229,7 +230,7 @@ class Rings:
 
 
 def keep_rings() -> tuple[Rings, Rings]:
-    """Around a checkpointed forward, and around its replay."""
+    """The context managers of a checkpointed forward and of its recompute."""
     made: list[tuple[torch.Tensor, torch.Tensor]] = []
     return Rings(made, replayed=False), Rings(made, replayed=True)
 '''
@@ -240,7 +241,7 @@ PARTS = '''
 
 
 def attend_part(<given>) -> tuple[torch.Tensor, torch.Tensor]:
-    """(output, logarithm of the softmax's sum) of some rows over some keys; [B, heads, S, head_dim]."""
+    """Attention of some rows over some keys, [B, heads, S, head_dim]; returns (output, log-sum-exp)."""
     <cause>
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
     <forward>
@@ -255,7 +256,7 @@ def attend_part_backward(
     log_sum: torch.Tensor,
     <seen>,
 ) -> list[torch.Tensor]:
-    """The gradients of q, k and v, given the whole output and the logarithm of the whole sum of its rows."""
+    """The gradients of q, k and v, given the output and log-sum-exp over all keys."""
     heads = k.shape[1]
     k, v = (x.repeat_interleave(q.shape[1] // heads, dim=1) for x in (k, v))
     <backward>
@@ -283,7 +284,7 @@ else:
 
 WINDOW_MASK = '''
 def window_mask(q: torch.Tensor, k: torch.Tensor, causal: bool, before: int) -> torch.Tensor:
-    """[S, T]: what is added to the scores of rows and keys; only the CPU's kernel needs it."""
+    """The additive mask of the scores, [S, T]; only the CPU kernel needs it."""
     back = torch.arange(q.shape[2], device=q.device)[:, None] - torch.arange(k.shape[2], device=q.device)
     hidden = (back > before) | (causal & (back < 0))
     return torch.zeros(back.shape, dtype=q.dtype, device=q.device).masked_fill(hidden, float("-inf"))
@@ -321,7 +322,7 @@ RING = '''
 
 
 def send_on(mesh: DeviceMesh, parts: list[torch.Tensor]) -> tuple[list[dist.Work], list[torch.Tensor]]:
-    """Begin to hand `parts` to the next rank and to take those of the one before."""
+    """Start sending `parts` to the next rank and receiving those of the previous one."""
     group, ranks, rank = mesh.get_group(), mesh.size(), mesh.get_local_rank()
     coming = [torch.empty_like(part) for part in parts]
     sends = [dist.P2POp(dist.isend, p, group=group, group_peer=(rank + 1) % ranks) for p in parts]
@@ -330,7 +331,7 @@ def send_on(mesh: DeviceMesh, parts: list[torch.Tensor]) -> tuple[list[dist.Work
 
 
 def round_the_ring(mesh: DeviceMesh, parts: list[torch.Tensor]) -> Iterator[tuple[int, list[torch.Tensor]]]:
-    """(rank, its parts) for every rank, this one first; the next parts travel while these are used."""
+    """Yield (rank, its parts) for every rank, this one first; the next parts are received meanwhile."""
     ranks, rank = mesh.size(), mesh.get_local_rank()
     for step in range(ranks):
         works, coming = send_on(mesh, parts) if step < ranks - 1 else ([], [])
@@ -344,9 +345,9 @@ def round_the_ring(mesh: DeviceMesh, parts: list[torch.Tensor]) -> Iterator[tupl
 
 
 class Ring(torch.autograd.Function):
-    """Causal attention whose keys and values travel round the ranks; [B, heads, S / n, head_dim].
+    """Causal attention whose keys and values go round the ring of ranks; [B, heads, S / n, head_dim].
 
-    The parts' outputs are put together by their softmax sums (Liu et al. 2023, Ring Attention).
+    Partial outputs are merged by their log-sum-exp (Liu et al. 2023, Ring Attention).
     """
 
     @staticmethod
@@ -367,18 +368,18 @@ class Ring(torch.autograd.Function):
             for work in works:
                 work.wait()
             <backward>
-            works, sums = send_on(mesh, sums)  # they follow their keys, and end where these began
+            works, sums = send_on(mesh, sums)  # gradients follow their keys round the ring, back to the keys' own rank
         for work in works:
             work.wait()
         return dq.to(q.dtype), *(total.to(k.dtype) for total in sums), None
 
 
 def attend_ring(mesh: DeviceMesh, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """Attention of this rank's rows. Tensors are [B, S / n, heads, head_dim]."""
+    """Attention of the local rows over all keys. Tensors are [B, S / n, heads, head_dim]."""
     return Ring.apply(*(x.transpose(1, 2) for x in (q, k, v)), mesh).transpose(1, 2)
 '''
 
 
 def _gradient_dtype(roles: AxisRoles) -> str:
-    """The dtype in which gradients travel: that of other reductions."""
+    """The dtype in which key and value gradients are sent: that of other reductions."""
     return {"fp32": "torch.float32", "bf16": "torch.bfloat16"}[roles.plan.precision.reduce]

@@ -1,4 +1,4 @@
-"""The sentences that torch cannot do, or that planc does not compile for it: each with its place."""
+"""Refuses the sentences of a plan that torch cannot run, or that planc does not lower to torch, each with its place."""
 
 from __future__ import annotations
 
@@ -23,45 +23,45 @@ from planc.ir.sharding import Sharded
 
 
 def refusals(sharded: Sharded) -> list[Diagnostic]:
-    """Every sentence of the plan in `sharded` that the cuda target refuses, in no particular order; [] when it can do
-    all."""
+    """Returns a diagnostic for every sentence of the plan in `sharded` that the cuda target refuses, in no particular
+    order."""
     roles = AxisRoles(sharded)
     found = (refusal for rule in RULES for refusal in rule(sharded, roles))
     return [refused("cuda target", cause or sharded.plan.mesh.cause, what, help=help) for cause, what, help in found]
 
 
 def _unsupported_sentences(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """Sentences that planc checks and costs, and writes no program for yet."""
+    """Sentences that planc checks and costs, but does not lower yet."""
     for cause in dict.fromkeys(s.cause for s in sharded.plan.stores if s.region not in ("", EXPERTS)):
-        yield cause, "planc writes no program for it yet", "check and cost take it into account; lower without it"
+        yield cause, "not implemented yet", "check and cost take it into account; lower without it"
 
 
 def _further_tokens(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """A program's loss is of the next token."""
+    """The emitted loss is next-token prediction only, without MTP modules."""
     if sharded.model.sizes.get("mtp_layers"):
-        yield sharded.model.cause, "its program predicts no further tokens", "leave `mtp_layers` out"
+        yield sharded.model.cause, "its program has no MTP modules", "leave `mtp_layers` out"
 
 
 def _tied_embedding(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """A weight that the lookup and the head use is one DTensor, divided in one way."""
+    """A tied embedding is one DTensor, so lookup and head must shard it in the same way."""
     tied = {p.param.name for p in sharded.tied}
     heads = [b for b in Styler(sharded, roles).section("last") if tied & set(b.o.op.params)] if roles.tensor else []
     for b in heads:
         name = b.o.op.params[0]
         lookup = used(roles, sharded.param[name])
         if b.rows or b.weight != lookup:
-            what = f"{name} is the head's weight too, which {_joined_by_and(roles.tensor)} would divide in another way"
-            yield _cause(b, next(iter(b.divided), "vocab")), what, "divide vocab in both, or in neither"
+            what = f"{name} is the head's weight too, which {_joined_by_and(roles.tensor)} would shard in another way"
+            yield _cause(b, next(iter(b.divided), "vocab")), what, "shard vocab in both, or in neither"
 
 
 def _stores_apart(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """fully_shard keeps one division for all state, over ranks that see different data."""
+    """fully_shard shards all state over the same axes, over ranks that read different data."""
     plan = sharded.plan
     for noun in NOUNS:
         axes = plan.store(noun)
         if axes and axes != roles.shard:
             what = f"{noun} over {_joined_by_and(axes)} but optimizer over {_joined_by_and(roles.shard) or 'nothing'}"
-            yield plan.cause_of_store(noun), what, "store what is stored over the same axes, optimizer first"
+            yield plan.cause_of_store(noun), what, "store all of them over the same axes, optimizer first"
     strange = [a for a in roles.shard if a not in (*plan.data_axes, *roles.context)]
     if strange:
         what = f"{_joined_by_and(strange)} does not divide the tokens"
@@ -69,39 +69,40 @@ def _stores_apart(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
 
 
 def _store_dtypes(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """torch makes gradients and moments in the dtype of their parameters, and fully_shard has one for all of these."""
+    """torch keeps gradients and moments in their parameter's dtype, and fully_shard wants one dtype for all
+    parameters."""
     plan = sharded.plan
     regions = ("", EXPERTS) if roles.experts.ops else ("",)
     stored = {noun: {plan.store_dtype(noun, region) for region in regions} for noun in NOUNS}
     several = len(set[str]().union(*stored.values())) > 1
     for store in plan.stores:
         if store.dtype and store.dtype not in STATE_DTYPES:
-            yield store.cause, f"{store.noun} are kept in fp32 or bf16", "leave out the dtype"
+            yield store.cause, f"{store.noun} are stored in fp32 or bf16", "leave out the dtype"
         elif store.dtype not in ("", "fp32") and several:
             others = sorted({d for dtypes in stored.values() for d in dtypes} - {store.dtype})
-            beside = f"{store.noun} in {store.dtype} beside {_joined_by_and(others)}"
-            what = f"{beside}, and torch keeps all state in one dtype"
+            pair = f"{store.noun} in {store.dtype} and others in {_joined_by_and(others)}"
+            what = f"{pair}, but torch stores all state in one dtype"
             yield store.cause, what, f"`store params, grads, optimizer as {store.dtype}`, or leave out the dtype"
 
 
 def _buckets(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """fully_shard is given several blocks as one group, where all groups are alike."""
+    """Several blocks form one fully_shard group only if all groups are identical."""
     plan = sharded.plan
     gather, layers = plan.gather, plan.bucket_layers
     if gather is None:
         return
     if layers > 1 and (uneven := [end - begin for begin, end in plan.stages if (end - begin) % layers]):
-        what = f"{uneven[0]} layers do not fall into groups of {layers}"
+        what = f"{layers} does not divide the {uneven[0]} layers of a stage"
         yield gather.cause, what, "a number of layers that divides those of every stage"
     if layers > 1 and (len(sharded.model.blocks) > 1 or roles.experts.own_mesh):
-        what = "blocks of several kinds, or with experts that lie on a mesh of their own, are groups apart"
+        what = "blocks of several kinds, or with experts on a mesh of their own, are separate groups"
         yield gather.cause, what, "leave `bucket` out"
     if (layers > 1 or gather.prefetch) and not roles.shard:
         yield gather.cause, "no axis stores state", "store it over an axis, as in `use fsdp over AXIS`"
 
 
 def _stored_dims(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """fully_shard pads dimension 0 only."""
+    """fully_shard pads dim 0 only."""
     for p in sharded.params:
         dim = stored_dim(roles, p)
         if dim == 0:
@@ -115,20 +116,20 @@ def _stored_dims(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
 
 
 def _divided_inside(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """A dimension that tensor parallelism divides inside cannot also be what fully_shard divides."""
+    """fully_shard cannot shard a dim that tensor parallelism shards with a stride."""
     for p in sharded.params:
         inside = used(roles, p)
         if roles.uses_fsdp and inside.inner and inside.dim == stored_dim(roles, p):
             user = user_of(roles, p)
             dim, axis = next((d, a) for d in p.param.dims for a in user.layout.get(d, ()) if a in roles.tensor)
             cause = sharded.plan.cause_of_shard(dim, axis, user.op.region)
-            what = f"tensor parallelism shards {dim} of {p.param.name}, inside the dimension that FSDP shards"
+            what = f"tensor parallelism shards {dim} of {p.param.name}, which is inside the dimension that FSDP shards"
             yield cause or p.cause, what, "shard another dim of it over the tensor axis"
             return
 
 
 def _tensor_axes(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """Tensor axes that divide the same ops work as one, so each use must name all of them, or leave all of them out."""
+    """Tensor axes that shard the same ops are one mesh dimension, so each sentence names all of them or none."""
     sentences: list[Shard | Replicate] = [*sharded.plan.shards, *sharded.plan.replicates]
     parts, alone = [set(part) for part in roles.tensor_parts], _used_alone(sharded, roles)
     for part in roles.tensor_parts:
@@ -141,15 +142,19 @@ def _tensor_axes(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
                 yield sentence.cause, what, f"name {', '.join(part)} together, or merge the axes"
     if alone:
         what = f"{_joined_by_and(roles.joined[0].axes)} are one dimension of torch's mesh, and an op uses {alone} only"
-        yield sharded.plan.mesh.cause, what, "divide all that meets there over all of them, or merge the axes"
+        yield (
+            sharded.plan.mesh.cause,
+            what,
+            "shard all that the op reads and writes over all of them, or merge the axes",
+        )
     if len(roles.tensor_parts) > 1 and (other := _apart_from_parts(sharded, roles)):
-        what = f"{_joined_by_and(roles.tensor)} divide other parts of a block, and planc writes no program with {other}"
-        yield sharded.plan.mesh.cause, what, "divide both over one of them"
+        what = f"{_joined_by_and(roles.tensor)} shard different parts of a block, not implemented with {other}"
+        yield sharded.plan.mesh.cause, what, "shard both over one of them"
 
 
 def _used_alone(sharded: Sharded, roles: AxisRoles) -> str:
-    """Axes that an op, or a move of what it takes or makes, uses without the others of the joined mesh of its module;
-    an empty string for none."""
+    """Axes that an op, or a redistribution of its inputs or output, uses without the others of its module's joined
+    mesh; "" for none."""
     if not roles.joined:
         return ""
     styler = Styler(sharded, roles)
@@ -163,7 +168,7 @@ def _used_alone(sharded: Sharded, roles: AxisRoles) -> str:
 
 
 def _apart_from_parts(sharded: Sharded, roles: AxisRoles) -> str:
-    """The part of a plan that stands against several meshes of tensor parallelism; an empty string for nothing."""
+    """The part of a plan that does not work with several tensor-parallel meshes; "" for none."""
     sections = (b for section in ("first", "last") for b in Styler(sharded, roles).section(section))
     tied = {p.param.name for p in sharded.tied}
     if len({b.axes for b in sections if tied & set(b.o.op.params)}) > 1:
@@ -173,13 +178,13 @@ def _apart_from_parts(sharded: Sharded, roles: AxisRoles) -> str:
 
 
 def _context(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """The ranks that share sequences are one dimension; attention alone may mix its tokens."""
+    """Context-parallel ranks are one mesh dimension, and only attention mixes tokens of different ranks."""
     plan, axes = sharded.plan, set(roles.context)
     if not axes:
         return
     cause = plan.cause_of_shard("sequence", roles.context[0])
     if not any(axes <= set(f.axes) for f in roles.factors):
-        what = f"{_joined_by_and(roles.context)} divide the sequence, and store state apart"
+        what = f"{_joined_by_and(roles.context)} shard the sequence, but store state separately"
         yield cause, what, "store state over all of them, or over none"
     for kind, ops in sharded.ops.items():
         for o in ops:
@@ -187,8 +192,8 @@ def _context(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
             if o.op.kind == "attention" and divided and divided != axes:
                 yield (
                     cause,
-                    f"{o.op.name} divides the sequence over {_joined_by_and(divided)} only",
-                    "one way for all of them",
+                    f"{o.op.name} shards the sequence over {_joined_by_and(divided)} only",
+                    "shard it over all of them in the same way",
                 )
             if o.op.kind == "attention" and divided and not Boundary(o, kind, sharded, roles).alone:
                 yield cause, f"{o.op.name} has no module of its own", "give it one, or use ulysses"
@@ -196,12 +201,12 @@ def _context(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
     tokens = plan.batch.sequence_tokens
     if balanced(roles) and tokens % (2 * ranks):
         assert kernel is not None
-        what = f"{tokens} tokens do not fall into {2 * ranks} equal pieces, two a rank"
+        what = f"{tokens} tokens do not divide into {2 * ranks} equal chunks, two a rank"
         yield kernel.cause, what, f"`(balance = none)`, or a multiple of {2 * ranks} tokens"
 
 
 def _heads_and_rows(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """Redistributions over the context axes other than keys: sequence and heads trade places at linear layers."""
+    """Over the context axes, only keys and values are gathered, and only linear layers exchange sequence for heads."""
     axes = set(roles.context)
     for kind, ops in sharded.ops.items():
         for o in ops:
@@ -219,15 +224,15 @@ def _heads_and_rows(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
 
 
 def _attention(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """The emitted ring knows causal attention, of all tokens or of one window for all blocks."""
+    """The emitted ring attention is causal, over all tokens or with the same window in all blocks."""
     kernel = sharded.plan.attention
     if kernel is None or kernel.method not in PASSES_KEYS:
         return
     if not roles.context:
-        yield kernel.cause, "no axis divides the sequence in attention", "leave it out, or add `use cp over AXIS`"
+        yield kernel.cause, "no axis shards the sequence in attention", "leave it out, or add `use cp over AXIS`"
         return
     if kernel.rotate != "p2p":
-        yield kernel.cause, "the ring hands keys on from rank to rank", "leave out `rotate`"
+        yield kernel.cause, "the ring sends keys and values from rank to rank", "leave out `rotate`"
     for o in roles.sharded.attentions:
         narrow_keys = value_padding(sharded.model, o.op) < 0
         windows = {other.op.window for other in roles.sharded.attentions}
@@ -243,13 +248,13 @@ LOCAL_DIMS: dict[str, set[str]] = {
     "route": set(),
     "combine": set(),
 }
-"""The dims that the tensor axes may divide in a kind of op that cannot do just any part of its work."""
+"""Dims that tensor axes may shard, for kinds of op that cannot work on a shard of any dim."""
 NEVER: dict[str, set[str]] = {"rope": {"sequence"}, "attention": {"sequence"}}
-"""Dims whose parts such an op would have to be told the place of."""
+"""Dims whose shards the op would need an offset for."""
 
 
 def _tensor_dims(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """Every use of the tensor axes that no style, public or our own, can do."""
+    """Uses of the tensor axes that no ParallelStyle supports, torch's or our own."""
     styler = Styler(sharded, roles)
     said: set[tuple[Cause | None, str]] = set()
     for section in sharded.ops:
@@ -267,31 +272,30 @@ def _unstyled(b: Boundary) -> Iterator[Refusal]:
     joined = next((t for t, whole in op.whole_of.items() if whole and op.kind != "attention"), "")
     if joined and b.divided and not (b.shared_input is not None and _steps_fit_module(b)):
         what = f"the gradient of {joined} would be a sum over the ranks at {op.name}"
-        yield _cause(b, b.divided[0]), what, "leave it whole: divide other dims"
+        yield _cause(b, b.divided[0]), what, "replicate it: shard other dims"
     for dim in b.divided:
         never = NEVER.get(op.kind, set()) if b.gatherer is None else set()
         if dim in never or dim not in LOCAL_DIMS.get(op.kind, {dim}):
-            what = f"there is no parallel style for {op.name} with {dim} divided"
+            what = f"there is no parallel style for {op.name} with {dim} sharded"
             yield _cause(b, dim), what, "scope it, as in `shard sequence over tp in residual`"
     moved = next((m for m in (*b.redistributions, b.settle) if m), None)
     if moved and not b.alone and not _steps_fit_module(b):
         what = f"{moved.tensor} would be redistributed at {op.name}, which has no module of its own"
-        yield moved.cause, what, "divide it alike in both regions, or give the op a module of its own"
+        yield moved.cause, what, "shard it equally in both regions, or give the op a module of its own"
     if b.weight.dim is not None and not (b.linear or op.kind in ("embedding", "attention")):
-        what = f"{op.name} uses a divided {op.params[0]}, which is no matrix of a linear layer"
-        yield _cause(b, b.divided[0]), what, "divide another dim"
+        what = f"{op.name} uses a sharded {op.params[0]}, which is not the weight of a linear layer"
+        yield _cause(b, b.divided[0]), what, "shard another dim"
     if set(b.rows) - {"kv_heads"} and op.kind not in ("matmul", "norm"):
-        what = f"{op.name} has a weight of its own, and works on a part of {b.rows[0]}"
-        yield _cause(b, b.rows[0]), what, "divide another dim"
+        what = f"{op.name} has a weight of its own, and works on a shard of {b.rows[0]}"
+        yield _cause(b, b.rows[0]), what, "shard another dim"
     pairs = [(b.resting(i), b.needed(i)) for i in range(len(op.inputs))] + [(b.made, b.left)]
     if any(one.inner and other.dim is not None and one != other for pair in pairs for one, other in (pair, pair[::-1])):
-        what = f"at {op.name} a tensor would move between a division inside a dimension and another one"
-        yield (moved.cause if moved else None), what, "leave it whole in between"
+        what = f"at {op.name} a tensor would be redistributed between a strided shard and another placement"
+        yield (moved.cause if moved else None), what, "replicate it in between"
 
 
 def _steps_fit_module(b: Boundary) -> bool:
-    """True if the style of its module can make the moves of `b`: of an input that heads share, or of those that it
-    gathers."""
+    """True if the module's style can issue the redistributions of `b`: of an input that heads share, or all-gathers."""
     moves = [i for i, move in enumerate(b.redistributions) if move]
     gathers = all(b.forward_kinds(i) == ("all_gather",) for i in moves)
     one = b.shared_input is None or set(moves) <= {b.shared_input}
@@ -303,7 +307,7 @@ def _cause(b: Boundary, dim: str) -> Cause | None:
 
 
 def _grouped_heads(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """Keys are divided as their query heads are, or whole: then the heads of a rank share one, or use each alike."""
+    """Keys are sharded like their query heads, or replicated with the same number of local heads for each key."""
     sizes = sharded.model.sizes
     for kind, ops in sharded.ops.items():
         for o in ops:
@@ -314,24 +318,24 @@ def _grouped_heads(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
             ranks = sharded.plan.mesh.size(*axes)
             cause = sharded.plan.cause_of_shard("heads", axes[0], o.op.region) if axes else None
             if "kv_heads" in divided and "heads" not in divided:
-                yield cause, "heads and kv_heads must be divided alike", "divide both, or neither"
+                yield cause, "heads and kv_heads must be sharded equally", "shard both, or neither"
             elif "heads" in divided and "kv_heads" not in divided:
                 each, own = sizes["heads"] // sizes["kv_heads"], sizes["heads"] // ranks
                 if own % each and each % own:
                     what = f"a rank's {own} heads would use their keys unevenly, of which {each} heads share one"
-                    yield cause, what, "divide the heads over another number of ranks"
+                    yield cause, what, "shard the heads over another number of ranks"
                 elif not Boundary(o, kind, sharded, roles).alone:
-                    yield cause, f"{o.op.name} has no module of its own", "divide heads and kv_heads alike"
+                    yield cause, f"{o.op.name} has no module of its own", "shard heads and kv_heads equally"
 
 
 def _kinds(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """All blocks are divided by one table of styles, of which a kind of block may have some only."""
+    """All blocks share one table of styles; a kind of block may use only some of its rows."""
     styler = Styler(sharded, roles)
     kinds = sharded.model.blocks
     every = set(styler.blocks()) if roles.tensor else set()
     if any(set(styler.block(k)) - every for k in kinds if roles.tensor):
         axes = _joined_by_and(roles.tensor)
-        what = f"{axes} would divide the blocks of {sharded.model.name} in {len(kinds)} ways"
+        what = f"{axes} would shard the blocks of {sharded.model.name} in {len(kinds)} ways"
         yield sharded.plan.mesh.cause, what, f"leave {axes} out"
 
 
@@ -342,17 +346,17 @@ def _pipeline(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
     if split.schedule not in SCHEDULES:
         yield split.cause, f"it has no schedule {split.schedule}", f"one of {', '.join(SCHEDULES)}"
     elif split.splits_backward and sharded.plan.gathers_each_pass():
-        what = "a backward in two parts loses the gradients of parameters that each pass lets go"
+        what = "a split backward (dgrad, wgrad) loses the gradients of parameters that each pass frees"
         yield split.cause, what, "leave `gather params per pass` out, or split the layers as interleaved_1f1b"
     if any(end <= begin for begin, end in split.stages[1:-1]):
-        yield split.cause, "a stage between the first and the last has no layer", "give each at least one"
+        yield split.cause, "a stage between the first and the last has no layers", "give each at least one"
 
 
 def _recompute(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """A replay ends when the backward has what it needs."""
+    """torch stops a recompute as soon as the backward has what it needs."""
     plan = sharded.plan
     if plan.recompute.whole:
-        yield plan.recompute.cause, "torch stops a replay when the backward has what it needs", "`recompute blocks`"
+        yield plan.recompute.cause, "torch stops a recompute when the backward has what it needs", "`recompute blocks`"
 
 
 def _joined_by_and(names: tuple[str, ...] | list[str] | set[str]) -> str:

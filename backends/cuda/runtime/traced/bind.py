@@ -1,9 +1,9 @@
-"""A user's module under the names of the op graph, so that a program can divide it; its own code goes on running.
+"""Binds a user's module to the op graph's names, so that a program can shard it; the module's own code still runs.
 
-Its blocks, its norms and its linear layers are the same objects with the same weights. Between them its forward runs as
-it is, with places that call what lies under the op graph's names, so that a stage of a pipeline may lack some and a
-hidden state may be this rank's share of the sequence. A layer that makes several things (queries, keys and values) is
-one layer for each, and what they make is joined as it was.
+Its blocks, norms and linear layers are the same objects with the same weights. The rest of its forward runs unchanged,
+and calls the renamed parts through placeholders, so that a pipeline stage may lack some of them and a hidden state may
+be a shard of the sequence. A fused layer (queries, keys and values) is split into one layer each, and their outputs are
+concatenated again.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from planc.backends.cuda.runtime.traced.stand_in import stand_in
 
 
 class _Done(Exception):  # noqa: N818
-    """The rest of the model's forward is not run; `hidden` is what a stage gives."""
+    """Ends the model's forward early; `hidden` is the output of the stage."""
 
     def __init__(self, hidden: Any) -> None:
         self.hidden = hidden
 
 
 class BoundModel(nn.Module):
-    """Tokens [B, S] to logits [B, S, V]; a stage without an embedding takes hidden states [B, S, D].
+    """Maps tokens [B, S] to logits [B, S, V]; a stage without an embedding takes hidden states [B, S, D].
 
-    Called as `model(input_ids=..., labels=...)` it returns what the model's own class returns.
+    Called as `model(input_ids=..., labels=...)` it returns the output of the model's own class.
     """
 
     tok_embeddings: Any
@@ -46,10 +46,10 @@ class BoundModel(nn.Module):
         self.sequence_tokens, self.tied, self.width, self.rows = sequence_tokens, roles.tied, roles.embed, roles.vocab
         self.more = {"use_cache": False} if hasattr(model, "config") else {}
         self.looks, self.dtype = False, torch.float32
-        """True while the model's forward runs only to find what it gives its blocks besides the hidden state."""
+        """True during a run of the model's forward that only finds the blocks' arguments besides the hidden state."""
         self.given: dict[str, tuple[Any, Any]] = {}
         self.entered: Tensor | None = None
-        """The hidden state that a stage was given, until its first block takes it."""
+        """The hidden state that a stage received, until its first block takes it."""
         self.gathers = False
         with_blocks(model, roles.loop)
         head_path, blocks = head_of(model, roles), model.get_submodule(roles.layers)
@@ -122,22 +122,23 @@ class BoundModel(nn.Module):
         return result if named else logits_of(result)
 
     def tokens(self) -> int:
-        """The number of tokens of a sequence that the model was called with last."""
+        """Number of tokens per sequence in the last call."""
         return int(self.called_with[0].shape[1])
 
     def _take_positions(self, owner: nn.Module, name: str) -> None:
-        """Positions that code adds as they are stored, as a table; where they were stands what the table holds."""
+        """Turns a parameter that code adds to the embedding into a position table; the code finds the table's
+        weight."""
         self.pos_embeddings, shape = _table_of(owner, name)
         owner.__dict__[name] = stand_in(shape, value=_Table(self, shape))
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """Another device or dtype is for tables of angles too, which lie in the model and not under the op graph's
-        names."""
+        """Moves or casts the rotary tables too, which are in the model and not under the op graph's names."""
         self.__dict__["model"]._apply(fn, recurse)
         return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
 
     def look(self, dtype: torch.dtype) -> None:
-        """Run the model's forward without its parts, to find what each block is given besides the hidden state."""
+        """Runs the model's forward without its parts, to find each block's arguments besides the hidden state of
+        `dtype`."""
         ids, more = self.called_with
         self.looks, self.dtype, gathers = True, dtype, self.gathers
         self.behind = False
@@ -150,12 +151,12 @@ class BoundModel(nn.Module):
             self.looks, self.gathers, self.behind = False, gathers, False
 
     def empty(self, batch: int, tokens: int, device: torch.device) -> Tensor:
-        """A hidden state of no values that has the shape of the whole sequence's."""
+        """Returns a hidden state of zeros with the shape of the full sequence, [batch, tokens, embed]."""
         return torch.zeros((), dtype=self.dtype, device=device).expand(batch, tokens, self.width)
 
 
 def _table_of(owner: nn.Module, name: str) -> tuple[nn.Embedding, tuple[int, ...]]:
-    """A parameter of `owner` as a table of torch, and the parameter's shape."""
+    """Returns a parameter of `owner` as an nn.Embedding, and the parameter's shape."""
     weight: Any = owner._parameters.pop(name)
     rows, width = weight.shape[-2:]
     table = nn.Embedding(rows, width, device="meta")
@@ -164,7 +165,7 @@ def _table_of(owner: nn.Module, name: str) -> tuple[nn.Embedding, tuple[int, ...
 
 
 def logits_of(result: Any) -> Tensor:
-    """The logits in what a causal model returns."""
+    """Returns the logits in the `result` of a causal language model."""
     if isinstance(result, Tensor):
         return result
     logits: Tensor = result.logits if hasattr(result, "logits") else next(t for t in result if isinstance(t, Tensor))
@@ -172,7 +173,7 @@ def logits_of(result: Any) -> Tensor:
 
 
 class _Spot(nn.Module):
-    """Stands where a part of the model stood; it has the part's plain attributes, for code that looks at them."""
+    """Placeholder for a part of the model; has the part's plain attributes, which code may read."""
 
     def __init__(self, bound: BoundModel, theirs: nn.Module, name: str = "") -> None:
         super().__init__()
@@ -182,12 +183,12 @@ class _Spot(nn.Module):
 
     @property
     def weight(self) -> Any:
-        """The weight of the part, for code that asks for its dtype or device."""
+        """The embedding weight, for code that reads its dtype or device."""
         return self.__dict__["bound"].tok_embeddings.weight
 
 
 class _BlockSpot(_Spot):
-    """A block's place."""
+    """Placeholder for a block."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         bound, name = self.__dict__["bound"], self.name_of_block
@@ -195,7 +196,7 @@ class _BlockSpot(_Spot):
         hidden, args, kwargs = split(args, kwargs)
         if bound.looks:
             bound.given[name] = (args, kwargs)
-            if self.is_last:  # what comes behind the blocks may want what they leave beside the hidden state
+            if self.is_last:  # code after the blocks may use what they return besides the hidden state
                 raise _Done(None)
             return self.shaped(hidden)
         if name not in bound.layers:
@@ -209,14 +210,15 @@ class _BlockSpot(_Spot):
         return result
 
     def shaped(self, hidden: Tensor) -> Any:
-        """`hidden` as a block returns it."""
+        """Returns `hidden` in the form that a block returns it."""
         return (hidden, *([None] * (self.returns - 1))) if self.returns else hidden
 
     returns, is_last = 0, False
 
 
 def _with_containers(given: Any, here: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments that a block was `given`; lists and dicts, which its code may fill, are those from `here`."""
+    """Returns the arguments that a block was `given`, with the lists, dicts and sets of `here`, which its code may
+    fill."""
     (args, kwargs), (own_args, own_kwargs) = given, here
     filled = (list, dict, set)
     args = tuple(own if isinstance(own, filled) else arg for arg, own in zip(args, own_args, strict=True))
@@ -224,7 +226,8 @@ def _with_containers(given: Any, here: Any) -> tuple[tuple[Any, ...], dict[str, 
 
 
 class _Embedding(_Spot):
-    """The table's place. A table that scales or norms what it finds is a plain one, with its code behind it."""
+    """Placeholder for the embedding. One that scales or norms its rows is a plain nn.Embedding followed by that
+    code."""
 
     def __init__(self, bound: BoundModel, theirs: nn.Module) -> None:
         super().__init__(bound, theirs)
@@ -232,7 +235,7 @@ class _Embedding(_Spot):
 
     @property
     def weight(self) -> Any:
-        """The table's weight; where the code makes logits with it, what stands for the head's."""
+        """The embedding weight; if the code computes logits with it, a stand-in for the head's weight."""
         bound = self.__dict__["bound"]
         if bound.heads is None:
             return bound.tok_embeddings.weight
@@ -243,7 +246,7 @@ class _Embedding(_Spot):
 
 
 class _Rows:
-    """The embedding of tokens [B, S], by the table and the code of its own module (`own`) around it."""
+    """Embeds tokens [B, S]: looks up rows and runs the code of the embedding's own module (`own`) on them."""
 
     def __init__(self, bound: BoundModel, own: Any) -> None:
         self.bound, self.own = bound, own
@@ -263,7 +266,7 @@ class _Rows:
 
 
 class _FoundInTable(TorchFunctionMode):
-    """While it is entered, a lookup in a table finds `found`."""
+    """Inside this mode, F.embedding returns `found`."""
 
     def __init__(self, found: Tensor) -> None:
         super().__init__()
@@ -282,7 +285,7 @@ class _Positions(_Spot):
 
 
 class _Table:
-    """The positions' table as its parameter was shaped; zeros where this stage was given hidden states."""
+    """Returns the position table in its parameter's shape; zeros on a stage that receives hidden states."""
 
     def __init__(self, bound: BoundModel, shape: tuple[int, ...]) -> None:
         self.bound, self.shape = bound, shape
@@ -309,7 +312,7 @@ class _NormSpot(_Spot):
 
 
 class _NormOfBothEnds(_Spot):
-    """The place of a norm that stands before the blocks and behind them."""
+    """Placeholder for a norm that runs both before and after the blocks."""
 
     def forward(self, hidden: Tensor) -> Any:
         bound = self.__dict__["bound"]
@@ -322,7 +325,7 @@ class _Head(_Spot):
 
 
 class _BiasedTiedHead(TiedHead):
-    """A tied head that adds a bias of its own."""
+    """A tied head with a bias of its own."""
 
     def __init__(self, bias: nn.Parameter) -> None:
         super().__init__()
@@ -333,7 +336,7 @@ class _BiasedTiedHead(TiedHead):
 
 
 class _HeadCall:
-    """Logits of hidden states [B, S, D]."""
+    """Computes the logits of hidden states [B, S, D]."""
 
     def __init__(self, bound: BoundModel) -> None:
         self.bound = bound
@@ -352,12 +355,12 @@ def _put(model: nn.Module, path: str, module: nn.Module) -> None:
 
 
 def head_of(model: nn.Module, roles: DecoderRoles) -> str:
-    """The path of the module that makes the logits; a tied one has the embedding's weight. "" where the code makes a
-    product with the table itself. Raises UnknownError."""
+    """Returns the path of the module that computes the logits; "" if the code multiplies by a tied embedding weight.
+    Raises UnknownError if the head's module does more."""
     table = model.get_parameter(roles.embedding)
     if not roles.tied:
         if not roles.head.alone:
-            raise UnknownError(f"{roles.head.path} makes the logits and does more beside")
+            raise UnknownError(f"{roles.head.path} computes the logits and does more")
         path: str = roles.head.path
         return path
     own = roles.embedding.rpartition(".")[0]
@@ -366,7 +369,7 @@ def head_of(model: nn.Module, roles: DecoderRoles) -> str:
 
 
 def plain_table(module: nn.Module) -> nn.Module:
-    """`module`, or a table of torch that has its weight now, where its code does more than find rows."""
+    """Returns `module`, or an nn.Embedding with its weight if the module does more than look up rows."""
     if not _does_more(module):
         return module
     weight: Any = module._parameters.pop("weight")
@@ -377,5 +380,5 @@ def plain_table(module: nn.Module) -> nn.Module:
 
 
 def _does_more(table: nn.Module) -> bool:
-    """True for an embedding with code of its own around torch's."""
+    """True for an nn.Embedding subclass with its own forward."""
     return isinstance(table, nn.Embedding) and type(table).forward is not nn.Embedding.forward

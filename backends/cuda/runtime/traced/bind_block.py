@@ -1,4 +1,4 @@
-"""A block of a user's module under the names of the op graph: its children move, and its code finds them as before."""
+"""Renames the parts of a user's block to the op graph's names; the block's own code finds them under its own names."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from planc.backends.cuda.runtime.traced.stand_in import stand_in
 
 
 def plain_linear(module: nn.Module, linear: Linear) -> nn.Module:
-    """`module` as a layer of torch whose weight is [out, in], with the same weight where it is stored so."""
+    """Returns `module` as an nn.Linear with weight [out, in]; shares the weight unless it is stored transposed."""
     if isinstance(module, nn.Linear):
         return module
     weight = getattr(module, linear.weight.rpartition(".")[2])
@@ -52,10 +52,10 @@ def plain_linear(module: nn.Module, linear: Linear) -> nn.Module:
 
 
 def bound_block(block: nn.Module, role: BlockLayers, tokens: Callable[[], int], roles: DecoderRoles) -> nn.Module:
-    """A block of a model with these `roles`, whose children have the op graph's names; their own code finds them where
-    they were. One that stays whole is in a module that stands for it.
+    """Returns a block of a model with these `roles`, whose children have the op graph's names. Its own code finds them
+    as plain attributes. A block that stays opaque is wrapped in a WholeBlock.
 
-    `tokens` is the number of those of a whole sequence.
+    `tokens` returns the number of tokens of a full sequence.
     """
     if role.is_whole:
         return WholeBlock(block, role.code[0])
@@ -85,7 +85,7 @@ def bound_block(block: nn.Module, role: BlockLayers, tokens: Callable[[], int], 
 
 
 def _copy_sums(block: nn.Module, role: BlockLayers) -> None:
-    """Give code that changes tensors in place copies of what layers make whose parts are summed over ranks."""
+    """Gives code that changes tensors in place copies of the outputs that are summed over tensor-parallel ranks."""
     outs = [(part_at(block, "attention"), role.heads.out)] if role.heads is not None else []
     if isinstance(role.second, FeedForwardLayers):
         outs.append((part_at(block, "feed_forward"), role.second.down))
@@ -97,14 +97,14 @@ def _copy_sums(block: nn.Module, role: BlockLayers) -> None:
 
 
 def _put_code(block: nn.Module, code: Code, name: str) -> None:
-    """Half a block whose code stays whole under the op graph's name; its parameters keep their own."""
+    """Puts an opaque half of a block under the op graph's name `name`; its parameters keep their own names."""
     module = block.get_submodule(code.path)
     _move(block, code.path, block, name, called=AndBeside if code.returns else None)
     module.register_forward_pre_hook(_OneByPosition(module), with_kwargs=True)
 
 
 class WholeBlock(nn.Module):
-    """Wraps a block whose code planc does not divide: hidden state in, hidden state out."""
+    """Wraps a block whose code planc does not shard: hidden state in, hidden state out."""
 
     def __init__(self, block: nn.Module, code: Code) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ class WholeBlock(nn.Module):
 
 
 class AndBeside:
-    """Calls a module that returns a tuple, and returns it: what stands around the module has its hidden state alone."""
+    """Calls a module that returns a tuple and returns the tuple; hooks around the module see only its hidden state."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
@@ -154,7 +154,7 @@ def _rename_attention(block: nn.Module, a: AttentionLayers, tokens: Callable[[],
 
 
 def _divide_latents(block: nn.Module, holder: nn.Module, a: AttentionLayers, latent: Latent) -> None:
-    """The layers and norms of latent attention under the op graph's names."""
+    """Splits the layers and norms of latent attention into the op graph's modules."""
     if latent.q_up is not None and latent.q_norm is not None:
         _put_layer(block, a.q, OnOwn(_named(block, holder, a.q, "wq_a")))
         _move_norm(block, latent.q_norm, holder, "q_norm", called=OnOwn)
@@ -172,7 +172,7 @@ def _divide_latents(block: nn.Module, holder: nn.Module, a: AttentionLayers, lat
 
 
 def _divide_heads(block: nn.Module, holder: nn.Module, a: AttentionLayers) -> None:
-    """The layers that make queries, keys and values, and the norms of each head, under the op graph's names."""
+    """Splits the layers that compute queries, keys and values, and the per-head norms, into the op graph's modules."""
     if a.keys_whole:
         holder._modules["core"] = OwnKeys()
     _divide(block, holder, a.q, ("wq", "wk", "wv") if a.k is None else ("wq",), a.rows, a, enters=True)
@@ -185,7 +185,7 @@ def _divide_heads(block: nn.Module, holder: nn.Module, a: AttentionLayers) -> No
 
 
 def _put_scores(block: nn.Module, path: str, holder: nn.Module) -> None:
-    """Put the parameter at `path`, a score for each head, under `holder`; the code finds that of its rank's heads."""
+    """Moves the parameter at `path`, one score per head, to `holder`; the code finds the scores of the local heads."""
     where, _, name = path.rpartition(".")
     owner = block.get_submodule(where)
     scores: Any = owner._parameters.pop(name)
@@ -194,7 +194,7 @@ def _put_scores(block: nn.Module, path: str, holder: nn.Module) -> None:
 
 
 def _rename_experts(block: nn.Module, e: ExpertLayers, tokens: Callable[[], int]) -> None:
-    """The router, the experts and what stands beside them, where planc's experts compute what the class's do."""
+    """Renames the router, the experts and the shared expert, if planc's experts compute the same as the class's own."""
     path = experts_path(e)
     holder_path = common_path([path, e.router.path])
     theirs = block.get_submodule(path)
@@ -224,7 +224,7 @@ def _rename_experts(block: nn.Module, e: ExpertLayers, tokens: Callable[[], int]
 
 
 def _take_tokens(block: nn.Module, path: str) -> None:
-    """Have the part that was at `path` take tokens [T, D] too."""
+    """Lets the part that was at `path` also take flattened tokens [T, D]."""
     parent, _, name = path.rpartition(".")
     holder, name = block.get_submodule(parent), name_in_code(name)
     holder.__dict__[name] = OnTokens(holder.__dict__[name])
@@ -233,7 +233,7 @@ def _take_tokens(block: nn.Module, path: str) -> None:
 def _rename_dense(
     block: nn.Module, f: FeedForwardLayers, parent: nn.Module, own: str, tokens: Callable[[], int]
 ) -> None:
-    """A feed-forward layer as `own` of `parent`."""
+    """Renames a feed-forward layer to `own` of `parent`."""
     holder, path = holder_of(block, places_of(f), own, f.before)
     if f.fused:
         _divide(block, holder, f.ups[0], ("w1", "w3"), f.rows, enters=True)
@@ -247,7 +247,7 @@ def _rename_dense(
 def _put_half(
     block: nn.Module, path: str, parent: nn.Module, name: str, holder: nn.Module, tokens: Callable[[], int]
 ) -> nn.Module:
-    """Put the module with the layers of half a block under `parent`, and give the one whose code calls them."""
+    """Puts the module with the layers of half a block under `parent`; returns the module whose code calls them."""
     if isinstance(holder, Entrance):
         outer = block.get_submodule(path)
         parent._modules[name] = holder
@@ -261,7 +261,7 @@ def _put_half(
 
 
 def rename_params(module: nn.Module, norm: Norm) -> None:
-    """Parameters of a norm under the op graph's names; its own code finds them under its own."""
+    """Renames a norm's parameters to `weight` and `bias`; the code of `module` finds them under their own names."""
     for (path, _), ours in zip(norm.params, ("weight", "bias"), strict=False):
         name = path.rpartition(".")[2]
         if name == ours or path != f"{norm.path}.{name}".lstrip("."):
@@ -273,7 +273,7 @@ def rename_params(module: nn.Module, norm: Norm) -> None:
 
 
 class _Own:
-    """Gives a parameter of a module, whatever stands there by then."""
+    """Returns a module's current parameter of this name."""
 
     def __init__(self, module: nn.Module, name: str) -> None:
         self.module, self.name = module, name
@@ -283,7 +283,7 @@ class _Own:
 
 
 def _rename_norm(block: nn.Module, norm: Norm | None, name: str, places: list[str], tokens: Callable[[], int]) -> None:
-    """The norm before half a block, whose layers are at `places`."""
+    """Renames the norm before half a block whose layers are at `places`."""
     if norm is None:
         return
     called: Any = None
@@ -300,7 +300,7 @@ def _move_norm(block: nn.Module, norm: Norm, parent: nn.Module, name: str, calle
 
 
 def places_of(half: AttentionLayers | FeedForwardLayers | ExpertLayers | Code) -> list[str]:
-    """The paths of the layers of half a block, but for those of experts."""
+    """Returns the paths of the layers of `half` a block; for experts, one path stands for all of their weights."""
     if isinstance(half, Code):
         return [f"{half.path}.code"]
     if isinstance(half, ExpertLayers):
@@ -311,7 +311,7 @@ def places_of(half: AttentionLayers | FeedForwardLayers | ExpertLayers | Code) -
 
 
 def common_path(paths: list[str]) -> str:
-    """The path of the innermost module that has the layers at `paths`; "" where they lie in the block itself."""
+    """Returns the path of the innermost module that contains all `paths`; "" for the block itself."""
     common = []
     for words in zip(*(p.split(".")[:-1] for p in paths), strict=False):
         if len(set(words)) > 1:
@@ -321,9 +321,11 @@ def common_path(paths: list[str]) -> str:
 
 
 def holder_of(block: nn.Module, places: list[str], name: str, norm: Norm | None) -> tuple[nn.Module, str]:
-    """The innermost module of `block` that has the layers at `places`, and its path: it will be `name`.
+    """Returns the innermost module of `block` that contains the layers at `places`, and its path; it will be named
+    `name`.
 
-    Where that is the block itself, or has the `norm` before them too, it is an entrance in front of them.
+    If that is the block itself, or also contains the `norm` before the layers, returns a new Entrance for them. Raises
+    UnknownError if the block has another part called `name`.
     """
     path = common_path(places)
     if not path or (norm is not None and norm.path.startswith(f"{path}.")):
@@ -337,8 +339,8 @@ def holder_of(block: nn.Module, places: list[str], name: str, norm: Norm | None)
 def _move(
     block: nn.Module, path: str, parent: nn.Module, name: str, called: Any = None, own: nn.Module | None = None
 ) -> None:
-    """Put the module at `path`, or its `own` successor, under `parent` as `name`; where it was, it is found as a plain
-    attribute, or what `called` makes of it."""
+    """Puts the module at `path`, or its replacement `own`, under `parent` as `name`. At its old place, code finds it as
+    a plain attribute, wrapped by `called` if given."""
     theirs, _, old = path.rpartition(".")
     before = block.get_submodule(theirs)
     child = before._modules[old] if own is None else own
@@ -348,7 +350,7 @@ def _move(
 
 
 def _leave(parent: nn.Module, name: str, stays: Any) -> None:
-    """`stays` is found at `parent.name`, without being its child."""
+    """Makes `stays` available as `parent.name` without registering it as a child."""
     if isinstance(parent, nn.Sequential | nn.ModuleList | nn.ModuleDict):
         parent._modules[name] = _Through(stays)
     else:
@@ -357,7 +359,7 @@ def _leave(parent: nn.Module, name: str, stays: Any) -> None:
 
 
 class Around(nn.Module):
-    """Stands around steps that follow each other, whose layers lie beside them: a sequence would run these too."""
+    """Wraps an nn.Sequential whose layers were moved to siblings: the Sequential itself would run these too."""
 
     def __init__(self, steps: nn.Sequential) -> None:
         super().__init__()
@@ -368,7 +370,7 @@ class Around(nn.Module):
 
 
 class _Through(nn.Module):
-    """Calls a module that lies elsewhere."""
+    """Calls a module that is registered elsewhere."""
 
     def __init__(self, module: Any) -> None:
         super().__init__()
@@ -388,8 +390,8 @@ def _divide(
     *,
     enters: bool = False,
 ) -> None:
-    """Put a layer under `holder`, as one layer for each of `names`: each has these rows of the weight. `a` is the
-    attention that it is of; `enters` is true for layers that take what half a block takes."""
+    """Puts a layer under `holder`, as one layer for each of `names` with those `rows` of the weight. `a` is the
+    attention it belongs to; `enters` is true for layers that read the input of half a block."""
     called = {name: KeyLayer(holder, name, a) for name in ("wk", "wv") if a is not None and a.keys_whole}
     made: Any
     if len(names) == 1:
@@ -402,7 +404,7 @@ def _divide(
 
 
 def _named(block: nn.Module, holder: nn.Module, layer: Linear, name: str) -> nn.Module:
-    """A layer of `block` as a layer of torch that is `name` in `holder`."""
+    """Registers a layer of `block` as an nn.Linear called `name` in `holder`."""
     whole = plain_linear(block.get_submodule(layer.path), layer)
     holder._modules[name] = whole
     return whole
@@ -411,7 +413,7 @@ def _named(block: nn.Module, holder: nn.Module, layer: Linear, name: str) -> nn.
 def _parts_of(
     block: nn.Module, holder: nn.Module, layer: Linear, names: tuple[str, ...], rows: tuple[Any, ...]
 ) -> None:
-    """A layer of `block` as one for each of `names` in `holder`, which has these rows of the weight."""
+    """Splits a layer of `block` into one nn.Linear in `holder` for each of `names`, with those `rows` of the weight."""
     whole = plain_linear(block.get_submodule(layer.path), layer)
     weight, bias = whole.weight, whole.bias
     assert isinstance(weight, Tensor)
@@ -425,7 +427,7 @@ def _parts_of(
 
 
 def _put_layer(block: nn.Module, layer: Linear, made: Any) -> None:
-    """Have the block's code call `made` where it had `layer`, or the layer's weight in a module that does more."""
+    """Makes the block's code call `made` instead of `layer`, or instead of its weight if the module does more."""
     if layer.alone:
         theirs, _, old = layer.path.rpartition(".")
         _leave(block.get_submodule(theirs), old, made)
@@ -438,7 +440,7 @@ def _put_layer(block: nn.Module, layer: Linear, made: Any) -> None:
 
 
 class _Copied:
-    """A layer whose output may be changed in place."""
+    """Calls a layer and returns a copy of its output, which code may change in place."""
 
     def __init__(self, layer: Any) -> None:
         self.layer = layer
@@ -448,7 +450,7 @@ class _Copied:
 
 
 class _Named:
-    """Calls a layer by its name in `holder`, whatever stands there by then."""
+    """Calls the layer that is currently `name` in `holder`."""
 
     def __init__(self, holder: nn.Module, name: str) -> None:
         self.holder, self.name = holder, name
@@ -458,10 +460,11 @@ class _Named:
 
 
 class _JoinedLayers:
-    """Joins what several layers make, as the one layer made it that they were; of a share of the heads too."""
+    """Concatenates the outputs of several layers in the order of the layer they were split from, for local heads
+    too."""
 
     def __init__(self, layers: list[Any], rows: tuple[Any, ...], here: tuple[Any, ...]) -> None:
-        """`here` are the rows of a share, where they lie otherwise than in the whole."""
+        """`here` are the rows of local heads, if their order differs from that of all heads."""
         self.layers, self.rows, self.here = layers, rows, here
         self.orders: dict[tuple[int, ...], Tensor] = {}
 
@@ -476,8 +479,8 @@ class _JoinedLayers:
 
 
 class _OneByPosition:
-    """Gives a module's hidden state by position and all else by name: torch's parallel styles take what is given by
-    position as what they divide."""
+    """Passes a module's hidden state by position and all else by name: torch's parallel styles convert positional
+    inputs."""
 
     def __init__(self, module: nn.Module) -> None:
         self.names = [n for n, p in inspect.signature(module.forward).parameters.items() if p.kind in NAMED]

@@ -1,8 +1,8 @@
-"""Memory of a module's own code for its backward, op by op: one forward and backward on fake tensors, watched.
+"""Measures the activation memory of a module's own code, op by op, in one forward and backward on fake tensors.
 
-Nothing is computed. Lengths of the batch and the sequence are primes that divide no other length, so that a tensor's
-elements tell which of them it has. Every tensor that a norm, attention or an activation makes and keeps is counted, as
-it is in the memory of a device; so is what is there while its backward runs.
+Nothing is computed. Batch and sequence lengths are primes that divide no other size, so the number of elements of a
+tensor tells which of the two it has. Every tensor that a norm, attention or activation allocates and saves is counted
+as the device's allocator would, and so are the transients of its backward.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from planc.ir.model import EXPERTS, SLOTS, Model, Op, Section
 from planc.ir.saved_by_code import Elements, Moment, SavedByCode, Unseen
 
 SHORTEST, LONGEST = 61, 2**21
-"""Tokens of a sequence: few, and more than any code speaks of."""
+"""Range of sequence lengths in tokens: shorter than any window, and longer than any length a module's code mentions."""
 DTYPES: Mapping[torch.dtype, str] = {
     torch.bfloat16: "compute",
     torch.float32: "fp32",
@@ -47,24 +47,24 @@ DTYPES: Mapping[torch.dtype, str] = {
     torch.uint8: "byte",
 }
 TRIED_TOKENS = tuple(4**n for n in range(3, 11))
-"""Lengths of a sequence for which moments are compared: one that is the largest for none of them is left out."""
+"""Sequence lengths (tokens) at which moments are compared: a moment that is the peak at none of them is dropped."""
 
 SEEN = ("norm", "attention", "elementwise", "route", "add", "code", "loss", "embedding")
-"""Kinds of op whose code is the class's own."""
+"""Kinds of op that run the module's own code."""
 NO_NODE = 2**62
-"""Nodes that add up the gradients of parameters have numbers above this, and were made by no op."""
+"""Autograd nodes that accumulate parameter gradients have sequence numbers above this, and belong to no op."""
 
 Region = tuple[Section, str]
-"""A section of the op graph, and the name of an op there; "" for code of no op that is looked at."""
+"""A section of the op graph, and the name of an op there; "" for code that belongs to no measured op."""
 Label = tuple[tuple[str, ...], str]
 Counted = dict[Label, float]
-"""Tensors by their dims and dtype: how many there are."""
+"""Number of tensors by dims and dtype."""
 Found = dict[Region, SavedByCode]
 
 
 @dataclass
 class _Whole:
-    """Code that stays whole, as it was seen: multiply-adds by op, and the lines of code whose experts were not run."""
+    """Code that stays opaque: multiply-adds by op, and the source lines of experts that were not run."""
 
     products: dict[Region, tuple[Elements, ...]] = field(default_factory=dict)
     experts: dict[str, None] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class _Whole:
 
 @dataclass(eq=False)
 class _Made:
-    """A storage that was made, while it is there."""
+    """A live storage."""
 
     elements: int
     shape: tuple[int, ...]
@@ -80,16 +80,16 @@ class _Made:
     region: Region
     in_backward: bool
     name: str = ""
-    """The tensor of the op graph that it is."""
+    """Name of the op graph's tensor that it holds; "" for none."""
     is_buffer: bool = False
     savers: set[Region] = field(default_factory=set)
 
 
 def with_own_code(model: Model, module: nn.Module, roles: DecoderRoles) -> Model:
-    """`model`, whose ops say what the code of `module` keeps; `roles` are its parts.
+    """Returns `model` with the memory that the code of `module` saves for each op; `roles` names the module's parts.
 
-    Code may do something else for sequences longer than a window: lengths of which the module speaks, in its config or
-    its code, are tried until it is known from which on.
+    Code may behave differently for sequences longer than a window. Lengths found in the module's config, buffers and
+    code are tried to find where the behaviour changes.
     """
     speaks = [module.__dict__.get("config"), *module.modules()]
     numbers = [n for part in speaks if part is not None for n in vars(part).values()]
@@ -102,12 +102,12 @@ def with_own_code(model: Model, module: nn.Module, roles: DecoderRoles) -> Model
     whole = _Whole()
 
     def found_at(at: int) -> Found:
-        """Memory for sequences up to the length at this place, longer than that before it."""
+        """The memory for sequences longer than the length before this index, up to the length at it."""
         if at not in seen:
             try:
                 with _unlogged():
                     seen[at] = _found(model, module, roles, SHORTEST if at == 0 else lengths[at - 1] + 1, whole)
-            except Exception as error:  # the model's own code, with lengths that it may not expect
+            except Exception as error:  # the model's own code may reject these lengths
                 known = isinstance(error, UnknownError)
                 said = first_line(error) if known else f"{place(error)}: {type(error).__name__}: {first_line(error)}"
                 seen[at], failed[at] = {}, said
@@ -143,7 +143,7 @@ def with_own_code(model: Model, module: nn.Module, roles: DecoderRoles) -> Model
 
 @contextmanager
 def _unlogged() -> Iterator[None]:
-    """A context in which torch does not print the traceback of code that fails: its line is said elsewhere."""
+    """Silences torch's traceback of code that fails on fake tensors: its line is reported in `Unseen`."""
     log = logging.getLogger("torch._subclasses.fake_tensor")
     before = log.level
     log.setLevel(logging.CRITICAL)
@@ -154,8 +154,8 @@ def _unlogged() -> Iterator[None]:
 
 
 def _by_length(found: list[tuple[int, SavedByCode | None]]) -> tuple[SavedByCode, ...]:
-    """The memory of an op, by the longest sequence for which it was `found` (0: any), with nothing twice in a row. Code
-    that takes no longer sequences has nothing for these."""
+    """Merges the memory `found` per longest sequence (0: any), dropping repeats. Code that rejects longer sequences has
+    no entry for them."""
     ends: list[SavedByCode] = []
     for end, code in found:
         if code is not None:
@@ -165,7 +165,7 @@ def _by_length(found: list[tuple[int, SavedByCode | None]]) -> tuple[SavedByCode
 
 
 def _changes(found_at: Callable[[int], Found], low: int, high: int) -> list[int]:
-    """The places after which something else is kept, from `low` to before `high`."""
+    """Indices from `low` to before `high` after which the result of `found_at` changes; a binary search."""
     if low == high or found_at(low) == found_at(high):
         return []
     if high - low == 1:
@@ -175,8 +175,8 @@ def _changes(found_at: Callable[[int], Found], low: int, high: int) -> list[int]
 
 
 def _found(model: Model, module: nn.Module, roles: DecoderRoles, tokens: int, whole: _Whole) -> Found:
-    """Memory for sequences of so many `tokens` or a little more; what code that stays whole does besides goes into
-    `whole`. Raises UnknownError, and what the code raises."""
+    """Measures memory at a sequence length of about `tokens`; adds the multiply-adds of opaque code to `whole`. Raises
+    UnknownError, and whatever the code raises."""
     lengths = {*model.sizes.values()}
     sequence = _prime(tokens, lengths, model.sizes.get("positions", LONGEST))
     run = _SavedRun(model, _prime(3, {*lengths, sequence, sequence + 1}), sequence)
@@ -191,8 +191,8 @@ def _found(model: Model, module: nn.Module, roles: DecoderRoles, tokens: int, wh
 
 
 def _prime(first: int, lengths: Iterable[int], most: int = LONGEST) -> int:
-    """The first prime from `first` on, and at `most` so long, that divides none of these lengths, nor does the number
-    after it; the last one before `first` where there is none."""
+    """The first prime from `first` up to `most` that divides none of `lengths`, nor does its successor; else the last
+    such prime below `first`."""
     fits = (
         number
         for number in (*range(first, most + 1), *range(first - 1, 1, -1))
@@ -203,7 +203,7 @@ def _prime(first: int, lengths: Iterable[int], most: int = LONGEST) -> int:
 
 
 def _shorten(bound: BoundModel, model: Model, run: _SavedRun) -> None:
-    """Leave the first block of each kind, in bf16, and experts that make nothing."""
+    """Keeps the first block of each kind, in bf16, with experts that compute nothing."""
     seen: set[Section] = set()
     for name, kind in zip(list(bound.layers), model.kinds, strict=True):
         if kind in seen:
@@ -232,7 +232,8 @@ class _Given(torch.autograd.Function):
 
 
 def _nothing(run: _SavedRun, weights: list[nn.Parameter], *args: Any, **kwargs: Any) -> Any:
-    """Experts that are not run. Each row of what they are given is multiplied by as many of them as it picks."""
+    """Stands in for experts that are not run. Counts the multiply-adds of each row times the experts it is routed
+    to."""
     tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, Tensor)]
     given, picks = tensors[0], next((t.shape[-1] for t in tensors if t.dtype == torch.int64), 1)
     rows = given.numel() // given.shape[-1]
@@ -241,7 +242,7 @@ def _nothing(run: _SavedRun, weights: list[nn.Parameter], *args: Any, **kwargs: 
 
 
 class _Watch(MemoryTracker):  # type: ignore[no-untyped-call]
-    """Every storage that is made, by the op whose code makes it."""
+    """Records every storage allocated, with the op whose code allocates it."""
 
     def __init__(self, run: _SavedRun) -> None:
         super().__init__()
@@ -259,7 +260,7 @@ class _Watch(MemoryTracker):  # type: ignore[no-untyped-call]
         return made
 
     def hold(self, values: Iterable[Any]) -> None:
-        """Count the storages of these tensors, each once."""
+        """Counts the storages of the tensors in `values`, each once."""
         tensors = [t for t in values if isinstance(t, Tensor)]
         super().hold(tensors)
         for tensor in tensors:
@@ -278,25 +279,25 @@ class _Watch(MemoryTracker):  # type: ignore[no-untyped-call]
 
 
 class _SavedRun:
-    """The one run of a model whose op graph is `model`: what is made, kept and let go, by op."""
+    """One run of a model whose op graph is `model`; records storages allocated, saved and freed, by op."""
 
     def __init__(self, model: Model, batch: int, sequence: int) -> None:
         self.model, self.batch, self.sequence = model, batch, sequence
         self.here: Region = ("first", model.ops["first"][-1].name)
         self.in_backward = False
         self.begins: list[tuple[int, Region]] = []
-        """The number of the first node of the backward's graph that each region makes."""
+        """First autograd sequence number of each region."""
         self.seen: set[Region] = set()
         self.left: dict[Region, list[_Made]] = {}
         self.net: dict[Region, tuple[Counted, Counted]] = {}
         self.moments: dict[Region, list[tuple[Counted, Counted]]] = {}
         self.products: dict[Region, Counted] = {}
-        """Multiply-adds of code that stays whole."""
+        """Multiply-adds of opaque code."""
         self.experts: list[str] = []
-        """Lines of code that stays whole, whose experts were not run."""
+        """Source lines of opaque code whose experts were not run."""
         self.by_name = {(s, op.name): op for s, ops in model.ops.items() for op in ops}
 
-    # What happens.
+    # Events of the run.
 
     def watch(self, bound: BoundModel) -> None:
         """Run `bound` forward and backward on fake tensors."""
@@ -318,13 +319,13 @@ class _SavedRun:
             logits.sum().backward()  # type: ignore[no-untyped-call]
 
     def enter(self, region: Region) -> None:
-        """Code of this region runs from now on."""
+        """Attributes all that runs from now on to `region`."""
         self.here = region
         self.seen.add(region)
         self.begins.append((torch._C._autograd._get_sequence_nr(), region))
 
     def made(self, elements: int, shape: tuple[int, ...], dtype: torch.dtype) -> _Made:
-        """Note a storage; in the backward it belongs to the op whose backward runs."""
+        """Records a storage. In the backward it belongs to the op whose backward runs."""
         if self.in_backward:
             node = torch._C._current_autograd_node()
             if node is not None:
@@ -337,24 +338,24 @@ class _SavedRun:
         return made
 
     def multiplied(self, multiply_adds: int) -> None:
-        """Note products of the forward, where they are those of code that stays whole."""
+        """Records `multiply_adds` of the forward, if they are of opaque code."""
         op = self.by_name.get(self.here)
         if op is not None and op.kind == "code":
             dims, rest = self._rows(multiply_adds)
-            if "sequence" not in dims:  # a convolution's, with places of padding
+            if "sequence" not in dims:  # a convolution over padded positions
                 dims, rest = ("batch", "sequence"), multiply_adds / (self.batch * self.sequence)
             counted = self.products.setdefault(self.here, {})
             counted[dims, "compute"] = counted.get((dims, "compute"), 0.0) + rest
 
     def left_out(self, multiply_adds: int) -> None:
-        """Note experts that are not run."""
+        """Records experts that are not run, and their `multiply_adds`."""
         self.multiplied(multiply_adds)
         op = self.by_name.get(self.here)
         if op is not None and op.kind == "code":
             self.experts.append(op.code_line)
 
     def _rows(self, elements: int) -> tuple[tuple[str, ...], float]:
-        """The batch and the sequence, as often as they are in so many `elements`, and what is left of these."""
+        """Returns which of the batch and sequence dims divide `elements`, and the quotient."""
         rest, dims = elements, list[str]()
         if rest % self.batch == 0:
             rest //= self.batch
@@ -365,7 +366,7 @@ class _SavedRun:
         return tuple(dims), rest
 
     def let_go(self, made: _Made) -> None:
-        """Note that a storage is there no more."""
+        """Records that the storage `made` was freed."""
         if not self.in_backward:
             return
         if made.in_backward and made.region == self.here:
@@ -385,15 +386,15 @@ class _SavedRun:
         return self.begins[at][1] if at >= 0 and number < NO_NODE else ("", "")
 
     def saved(self, tensor: Tensor) -> Tensor:
-        """Note that the op whose code runs saves `tensor`."""
+        """Records that the running op saves `tensor` for the backward."""
         made = self.watcher.storages.get(tensor.untyped_storage()._cdata)
         if made is not None:
             made.savers.add(self.here)
         return tensor
 
     def settle(self) -> None:
-        """Sort what the forward has left behind by op. What is made before the blocks is given to each of them, and
-        stays whether one saves it or not."""
+        """Sorts the storages that live after the forward by op. Storages allocated before the blocks are passed to each
+        of them, and stay whether saved or not."""
         for made in self.watcher.storages.values():
             if (made.savers or made.region[0] == "first") and not made.name:
                 self.left.setdefault(made.region, []).append(made)
@@ -401,7 +402,7 @@ class _SavedRun:
             (region, made.name) for made in self.watcher.storages.values() if made.name for region in made.savers
         }
 
-    # Where it happens.
+    # Hooks that find the running op.
 
     def _hook(self, bound: BoundModel) -> None:
         sections = {"first": "", "last": ""}
@@ -427,8 +428,8 @@ class _SavedRun:
                 part.register_forward_hook(self._ends(section, op, after))
 
     def _expert(self, section: Section, experts: OwnExperts, rows: Tensor, weights: Tensor, counts: Tensor) -> Tensor:
-        """All rows through the first expert, whose code between its layers is watched: what it keeps of a row does not
-        depend on the expert."""
+        """Runs all rows through the first expert and measures the code between its layers: what it saves per row does
+        not depend on the expert."""
         between: Region = (section, next(o.name for o in self.model.ops[section] if o.module.endswith(".experts")))
         op, before = self.by_name[between], self.here
         self.enter((section, ""))
@@ -450,7 +451,7 @@ class _SavedRun:
         return made
 
     def _after(self, section: Section, op: Op) -> Region:
-        """The op whose code runs once that of the norm or layer `op` has: the next one that is no module's."""
+        """The op whose code runs after the norm or layer `op`: the next one without a module of its own."""
         ops = self.model.ops[section]
         if section == "first":
             return section, ops[-1].name
@@ -493,31 +494,31 @@ class _SavedRun:
         self.enter(("first", self.model.ops["first"][-1].name))
 
     def _name(self, tensor: Any, name: str) -> None:
-        """Note that `tensor` is the one of that name; a copy of it in fp32 is not."""
+        """Records that `tensor` holds the op graph's tensor `name`, unless it is an fp32 copy of it."""
         if isinstance(tensor, Tensor):
             made = self.watcher.storages.get(tensor.untyped_storage()._cdata)
             copied = tensor.dtype == torch.float32 and self.model.tensor[name].dtype == "compute"
             if made is not None and not made.name and not copied:
                 made.name = name
 
-    # What is said of it.
+    # Results.
 
     def labels(self, made: _Made, region: Region) -> Counted:
-        """The dims and the dtype of a storage, and how many tensors of these it is; {} for one without the sequence,
-        unless it is a buffer's."""
+        """Returns the dims and dtype of a storage, with the number of such tensors; {} for one without a sequence dim,
+        unless it is a buffer."""
         dtype = DTYPES.get(made.dtype, "fp32")
         wider = made.dtype.itemsize / BYTES[dtype]
         if made.is_buffer:
             return {((), dtype): made.elements * wider}
         rows, rest = self._rows(made.elements)
         dims = list(rows)
-        for _ in range(made.shape.count(self.sequence + 1)):  # one more key or token, as of a sink
+        for _ in range(made.shape.count(self.sequence + 1)):  # one more key or token, such as an attention sink
             rest //= self.sequence + 1
             dims.append("sequence")
         if "sequence" not in dims or region not in self.by_name:
             return {}
         op = self.by_name[region]
-        if op.region == EXPERTS:  # each token's rows, one for each of its experts
+        if op.region == EXPERTS:  # top_k rows per token, one for each of its experts
             dims, wider = ["experts", SLOTS], wider / self.model.top_k
         found: Counted = {}
         for own, copies in self._widths(made.shape, rest, op):
@@ -525,7 +526,8 @@ class _SavedRun:
         return found
 
     def _widths(self, shape: tuple[int, ...], rest: float, op: Op) -> list[tuple[tuple[str, ...], float]]:
-        """The dims in the `rest` of a tensor's elements, and how many such tensors it is; of several in one all."""
+        """Returns the dims in the `rest` of a tensor's elements, with the number of such tensors; several entries for
+        concatenated tensors."""
         sizes = self.model.sizes
         found = [self.model.tensor[t].dims[2:] for t in (op.output, *op.inputs) if len(self.model.tensor[t].dims) > 2]
         if op.kind == "attention" and shape[-1] == rest:
@@ -541,7 +543,7 @@ class _SavedRun:
         return [((), rest)]
 
     def own(self, section: Section, op: Op) -> SavedByCode | None:
-        """The memory of the code of `op`, if it was seen."""
+        """Returns the memory of the code of `op`, or None if it was not run."""
         region = section, op.name
         if op.kind == "rope":
             core = next((o.name for o in self.model.ops[section] if o.kind == "attention"), "")
@@ -557,7 +559,7 @@ class _SavedRun:
         return SavedByCode(saves=saves, inside=_elements(inside), moments=tuple(self._moments(region)))
 
     def _moments(self, region: Region) -> Iterator[Moment]:
-        """The moments of a region that are the fullest for some length of a sequence."""
+        """The moments of a region that are the peak at some sequence length."""
         found = dict[Moment, None]()
         moments = [Moment(made=_elements(a), freed=_elements(b)) for a, b in self.moments.get(region, ())]
         for tokens in TRIED_TOKENS if moments else ():
@@ -571,7 +573,7 @@ class _SavedRun:
 
 
 BYTES = {"compute": 2, "fp32": 4, "int": 8, "byte": 1}
-"""Bytes of a number of each kind while the model runs in bf16."""
+"""Bytes per element of each dtype label, for a model in bf16."""
 
 
 def _elements(counted: Counted) -> tuple[Elements, ...]:
@@ -587,12 +589,12 @@ def _first(values: Iterable[Any]) -> Any:
 
 
 def _of_first_expert(rows: Tensor, layer: Any) -> Tensor:
-    """The rows [R, in] through the first expert's part of a layer of all experts, [R, out]."""
+    """Applies the first expert's slice of a stacked layer to rows [R, in]; returns [R, out]."""
     return F.linear(rows, layer.weight[0], None if layer.bias is None else layer.bias[0])
 
 
 def _in_bf16(value: Any) -> Any:
-    """A block's inputs, as FSDP casts them."""
+    """Casts a block's inputs as FSDP's mixed precision does."""
     if isinstance(value, Tensor):
         return value.to(torch.bfloat16) if value.is_floating_point() else value
     if isinstance(value, dict):

@@ -1,4 +1,5 @@
-"""The parts of a model: which linear layer makes the queries, which norm stands before which layer, and so on."""
+"""Defines the roles of a model's parts: which linear layer makes the queries, which norm precedes which layer, and so
+on."""
 
 from __future__ import annotations
 
@@ -15,17 +16,17 @@ REARRANGING = (
     *("squeeze", "expand", "contiguous", "broadcast_to", "expand_as", "unbind", "tensor_split", "narrow", "select"),
     *("movedim", "swapaxes", "repeat_interleave"),
 )
-"""Functions that put numbers elsewhere and change none."""
+"""Functions that change the layout of a tensor, and no value."""
 
 
 class UnknownError(ValueError):
-    """A part of the model that has no place in an op graph; in words for the user, with the line of the source."""
+    """A part of the model has no place in an op graph; the message is for the user, with the source line."""
 
 
 @dataclass(frozen=True)
 class ModuleLoop:
-    """A loop in the forward of the module at `path`, the `place`th of that forward, with the parts of each block: the
-    path of each from that module, and its name in the block."""
+    """A loop in the forward of the module at `path`, the `place`th of that forward. `parts` are, for each block, pairs
+    of a module's path and its name in the block."""
 
     path: str
     place: int
@@ -34,30 +35,31 @@ class ModuleLoop:
 
 @dataclass(frozen=True)
 class ByHeads:
-    """An argument of a block that has a number for each head, of each sequence or of all: `dim` is that dimension."""
+    """A block argument with one number per head, of each sequence or of all; `dim` is the head dim."""
 
     name: str | int
-    """Its name, or its place among the arguments after the hidden state."""
+    """Its name, or its index among the arguments after the hidden state."""
     dim: int
     of_batch: bool
-    """True where the dimension is that of sequences and heads, one behind the other."""
+    """True if the dim merges sequences and heads, sequence-major."""
 
 
 @dataclass(frozen=True)
 class Norm:
-    """A norm by its module's path and the shapes of its parameters."""
+    """A norm: the path of its module, and the shapes of its parameters."""
 
     path: str
     params: tuple[tuple[str, Shape], ...]
 
     def over_all(self, heads: int, head_dim: int) -> bool:
-        """True for a norm over `heads` heads together, of `head_dim` numbers each."""
+        """True for a norm over `heads` heads together, of `head_dim` elements each."""
         return heads > 1 and any(shape == (heads * head_dim,) for _, shape in self.params)
 
 
 @dataclass(frozen=True)
 class Linear:
-    """A linear layer: the parameter that is its weight, that of its bias ("": none), and its widths."""
+    """A linear layer: the paths of its weight and bias ("": none), its output width `made` and its input width
+    `taken`."""
 
     weight: str
     bias: str
@@ -66,24 +68,25 @@ class Linear:
     transposed: bool = False
     """True for a weight stored as [in, out]."""
     alone: bool = True
-    """True where its module does nothing else."""
+    """True if its module does nothing else."""
 
     @property
     def path(self) -> str:
-        """The module that holds the weight."""
+        """Path of the module that holds the weight."""
         return self.weight.rpartition(".")[0]
 
     @property
     def place(self) -> str:
-        """The path of what is a layer: its module, or the weight alone in a module that does more."""
+        """Path of the module, or of the weight if the module does more."""
         return self.path if self.alone else self.weight
 
 
 @dataclass(frozen=True)
 class Latent:
-    """The narrow way to keys and values: down, norm, up, and a rotated part of `rope_dim` that all heads share.
+    """Multi-head latent attention: down-projection, norm, up-projection, and a rotary key of `rope_dim` that heads
+    share.
 
-    Queries have one too where `q_up` is there. DeepSeek-AI 2024, "DeepSeek-V2", section 2.1.
+    Queries have a latent too if `q_up` is set. DeepSeek-AI 2024, "DeepSeek-V2", section 2.1.
     """
 
     kv_down: Linear
@@ -91,16 +94,17 @@ class Latent:
     kv_up: Linear
     rope_dim: int
     down_rows: tuple[tuple[int, ...], ...]
-    """The rows of `kv_down` that make the latent, and those that make the rotated part."""
+    """The rows of `kv_down` that produce the latent, and those that produce the rotary key."""
     up_rows: tuple[tuple[int, ...], ...]
-    """The rows of `kv_up` that make keys, and those that make values."""
+    """The rows of `kv_up` that produce keys, and those that produce values."""
     q_norm: Norm | None = None
     q_up: Linear | None = None
 
 
 @dataclass(frozen=True)
 class AttentionLayers:
-    """Queries, keys and values (one layer for all three where `k` is None), the core, and the way back."""
+    """The layers of attention: queries, keys and values (one layer for all three if `k` is None), and the output
+    projection."""
 
     heads: int
     kv_heads: int
@@ -113,28 +117,28 @@ class AttentionLayers:
     k_norm: Norm | None = None
     rotary: bool = False
     rows: tuple[tuple[int, ...], ...] = ()
-    """Where one layer makes all three: the rows of its weight that make queries, keys and values."""
+    """For a fused layer, the rows of its weight that produce queries, keys and values."""
     window: int = 0
     sinks: str = ""
     value_dim: int = 0
-    """Width of a head's values where it is not that of its keys."""
+    """Head dim of values, if it differs from that of keys."""
     latent: Latent | None = None
-    """Where it is there, `q` goes down to the latent, or makes the queries itself."""
+    """If set, `q` is the down-projection of queries, or produces the queries directly."""
     before: Norm | None = None
     after: Norm | None = None
     whole: tuple[str, ...] = ()
-    """Attributes of its code that have a number of heads' value by chance, and stay as they are on a share of them."""
+    """Attributes of its code that equal a number of heads by coincidence, and do not change with the local heads."""
     by_heads: tuple[ByHeads, ...] = ()
-    """Arguments of its block that have a number for each head."""
+    """Arguments of its block with one number per head."""
     keys_whole: bool = False
-    """True where a rank that has a share of the heads has all keys and values."""
+    """True if keys and values are replicated on ranks that have a shard of the query heads."""
     rows_here: tuple[tuple[int, ...], ...] = ()
-    """The `rows` of a share of the heads, where its code wants them in another order than the whole has them."""
+    """The `rows` of local heads, if the code wants another order than that of all heads."""
 
 
 @dataclass(frozen=True)
 class FeedForwardLayers:
-    """`ups` are gate and up, or one layer: `fused` where it makes both."""
+    """A feed-forward layer; `ups` are gate and up, or one layer that is both if `fused`."""
 
     ups: tuple[Linear, ...]
     down: Linear
@@ -142,14 +146,14 @@ class FeedForwardLayers:
     before: Norm | None = None
     after: Norm | None = None
     rows: tuple[tuple[int, ...], ...] = ()
-    """Where one layer makes both: the rows of its weight for each."""
+    """For a fused layer, the rows of its weight for gate and up."""
     parallel: bool = False
-    """True where it does not see what the attention of its block adds."""
+    """True if it runs in parallel to its block's attention."""
 
 
 @dataclass(frozen=True)
 class ExpertLayers:
-    """A router and experts whose weights have a dimension of experts, with a dense part beside them."""
+    """A router, experts whose weights have an expert dim, and an optional shared expert."""
 
     router: Linear
     experts: int
@@ -163,8 +167,8 @@ class ExpertLayers:
     parallel: bool = False
 
     def by_role(self) -> dict[str, str]:
-        """The names of its parameters: the weight `up` makes gates and what they are multiplied with, `down` leads
-        back; `up_bias` and `down_bias` where they are there."""
+        """Returns parameter names by role: `up` (gate and up in one), `down`, and `up_bias` and `down_bias` if
+        present."""
         large = sorted((n for n, s in self.params if len(s) == 3), key=lambda n: -prod(dict(self.params)[n]))
         found = dict(zip(("up", "down"), large, strict=False))
         width = prod(dict(self.params)[large[-1]]) // (self.experts * self.router.taken) if large else 0
@@ -177,7 +181,7 @@ class ExpertLayers:
 
 @dataclass(frozen=True)
 class Code:
-    """Half a block, or a whole one (`path` is empty), that no other part is: it is run whole, as its code has it."""
+    """Half a block, or a whole one (`path` is empty), without a known role: opaque code that runs unchanged."""
 
     path: str
     params: tuple[tuple[str, Shape], ...]
@@ -185,85 +189,87 @@ class Code:
     after: Norm | None = None
     parallel: bool = False
     returns: int = 0
-    """Length of the tuple that its module returns, whose first is the hidden state; 0 for that alone."""
+    """Length of the tuple that its module returns, hidden state first; 0 for a tensor."""
     line: str = field(default="", compare=False)
     """`FILE:LINE` of its source."""
     why: str = field(default="", compare=False)
-    """The reason that it is no other part, in words."""
+    """The reason why it has no role, for the user."""
 
 
 @dataclass(frozen=True)
 class BlockLayers:
-    """One kind of block; paths begin at the block. One that is whole is the first half alone."""
+    """One kind of block; paths are relative to the block. An opaque block is the first half alone."""
 
     attention: AttentionLayers | Code | None
     second: FeedForwardLayers | ExpertLayers | Code | None
 
     @property
     def is_whole(self) -> bool:
-        """True for a block of which planc knows no half."""
+        """True for a block that is opaque as a whole."""
         return isinstance(self.attention, Code) and not self.attention.path
 
     @property
     def heads(self) -> AttentionLayers | None:
-        """The attention over heads, where it has one."""
+        """Its attention, if that has a known role."""
         return self.attention if isinstance(self.attention, AttentionLayers) else None
 
     @property
     def code(self) -> tuple[Code, ...]:
-        """Its halves that stay whole."""
+        """Its opaque halves."""
         return tuple(half for half in (self.attention, self.second) if isinstance(half, Code))
 
 
 @dataclass(frozen=True)
 class DecoderRoles:
-    """A whole decoder. Paths outside the blocks begin at the model."""
+    """The roles of a whole decoder. Paths outside the blocks are relative to the model."""
 
     embedding: str
     positions: str
     layers: str
     """Path of the module that holds the blocks."""
     blocks: tuple[BlockLayers, ...]
-    """Each layer's."""
+    """The roles of each layer."""
     norm: Norm | None
     head: Linear
     tied: bool
     vocab: int
     embed: int
     rest: tuple[tuple[str, str], ...] = ()
-    """Parameters outside the blocks that no other part has, and the lines that use them first."""
+    """Parameters outside the blocks without a role, and the source lines that first use them."""
     positions_shape: Shape = ()
     returns: int = 0
     """Length of the tuple that a block returns; 0 for a tensor."""
     in_place: bool = False
-    """True where the code of a block changes tensors in place."""
+    """True if the code of a block changes tensors in place."""
     embedding_norm: Norm | None = None
     loop: ModuleLoop | None = None
-    """The loop whose turns are the blocks, where these are no modules; paths are those of the module with blocks."""
+    """The loop whose iterations are the blocks, if these are not modules; paths are then relative to the module that
+    holds them."""
     raw_table: bool = False
-    """True where rows of the embedding are taken by number, and no module finds them."""
+    """True if code indexes the embedding parameter directly, without a module."""
 
     @property
     def whole_numbers(self) -> int:
-        """Numbers in the parameters of code that stays whole."""
+        """Number of elements in the parameters of opaque code."""
         return sum(prod(shape) for block in self.blocks for code in block.code for _, shape in code.params)
 
 
 def expert_width(experts: ExpertLayers, embed: int) -> int:
-    """Width inside one expert. Raises UnknownError for experts that are not gated."""
+    """Returns the hidden width of one expert, given the model's `embed`. Raises UnknownError for experts that are not
+    gated."""
     large = sorted(prod(shape) for _, shape in experts.params if len(shape) == 3)
     if len(large) != 2 or large[1] != 2 * large[0]:
-        raise UnknownError("its experts are no gated layers: two weights, one twice as large as the other")
+        raise UnknownError("its experts are not gated layers: two weights, one twice as large as the other")
     return large[0] // (experts.experts * embed)
 
 
 def heads_of(roles: DecoderRoles) -> AttentionLayers | None:
-    """The attention over heads that a plan speaks of: all that a model has are alike."""
+    """Returns the attention that a plan refers to: all attention layers of a model with known roles are identical."""
     return next((block.heads for block in roles.blocks if block.heads is not None), None)
 
 
 def params_of(part: object) -> set[str]:
-    """Every parameter's path in a part."""
+    """Returns the paths of all parameters in a `part`."""
     if isinstance(part, Linear):
         return {part.weight, part.bias}
     if isinstance(part, Norm):
