@@ -182,7 +182,7 @@ class _Run:
         chip = space.plan.cluster.chip
         self.backend, self.refused, self.slack = backend, 0, TARGET_SLACK if backend else 1.0
         self.target: Target | None = None
-        self.space, self.bounds, self.top = space, Bounds(space, programs=backend is not None), top
+        self.space, self.bounds, self.top = space, Bounds(space, backend), top
         self.constraints = Constraints(space, self.bounds)
         self.room_gib = memory_gib or chip.memory_bytes / chip.devices / 2**30
         self.open_gib = self.room_gib / TARGET_MEMORY if backend else self.room_gib
@@ -256,11 +256,11 @@ class _Run:
         refusals = None
         for point in self._probes():
             try:
-                run = run_by(self.bounds.sharded(point), self.backend)
+                run_by(self.bounds.sharded(point), self.backend)
             except PlanError as error:
                 refusals = refusals or error
             else:
-                self.target, self.bounds.stack = self.backend.target, run.stack
+                self.target = self.backend.target
                 return
         if refusals is not None:
             raise refusals

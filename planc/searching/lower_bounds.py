@@ -40,7 +40,7 @@ from planc.costing.step.section_cost import (
 )
 from planc.costing.step.transfers import LinkTimes, state_transfers_of
 from planc.diag.fast_dataclass import dataclass
-from planc.frameworks import stack_of
+from planc.ir.backend import Backend
 from planc.ir.cache import Cache, Computed, cached_on
 from planc.ir.model import Section
 from planc.ir.plan import Plan
@@ -112,12 +112,13 @@ class LayoutShape(NamedTuple):
 
 
 class Bounds:
-    """Lower bounds of the points of a space, computed from values that many points share. With `programs`, transfers of
-    state count once a step, since a program may keep gathered parameters and accumulate gradients over microbatches."""
+    """Lower bounds of the points of a space, computed from values that many points share. With a `backend`, transfers
+    of state count once a step, as a program may keep gathered parameters and accumulate gradients over microbatches."""
 
-    def __init__(self, space: Space, *, programs: bool = False) -> None:
-        self.space, self._programs = space, programs
-        self.stack = stack_of(space.plan)
+    def __init__(self, space: Space, backend: Backend | None = None) -> None:
+        self.space, self._programs = space, backend is not None
+        stack = propagate(assume_checked(space.plan)).stack
+        self._stack = replace(stack, lockstep=backend.lockstep) if backend else stack
         """The stack that runs the points. If all pipeline ranks run one program (`planc.pipeline.lockstep`), they share
         the sections before and after the layers, and sends overlap with other work."""
         self._names = space.axes
@@ -230,7 +231,7 @@ class Bounds:
 
     def points(self, shape: LayoutShape) -> Iterator[tuple[float, Point]]:
         """Yield the points of a `shape`, which differ in where state is stored, each with its peak memory (GiB)."""
-        family, saved, chip = shape.family, self._saved_bytes(shape), allocator_of(self.space.plan, self.stack)
+        family, saved, chip = shape.family, self._saved_bytes(shape), allocator_of(self.space.plan, self._stack)
         for variant in family.variants:
             point = Point(variant, family.sizes, family.sequences, family.microbatch, shape.pipeline, family.order)
             most = max(map(add, saved, self._state_bytes(point, shape)))
@@ -239,7 +240,7 @@ class Bounds:
     def _state_bytes(self, point: Point, shape: LayoutShape) -> list[float]:
         """Bytes other than saved activations, by class of ranks."""
         stored, replayed = self._resting_bytes(point, shape), self._replayed_bytes(shape)
-        in_loss = self.stack.policy.gathered_in_loss
+        in_loss = self._stack.policy.gathered_in_loss
         return [
             resting + at_the_fullest(passing, back, in_loss)
             for (resting, passing), back in zip(stored, replayed, strict=True)
@@ -250,7 +251,7 @@ class Bounds:
         share its plan."""
         if self._at is None or self._at[0] is not shape:
             plan = self.space.plan_of(point)
-            self._at = shape, plan, stage_boundary_s(plan, self.stack, shape.saved.boundary, self._links)
+            self._at = shape, plan, stage_boundary_s(plan, self._stack, shape.saved.boundary, self._links)
         _, plan, handed_over = self._at
         return LayoutCost(
             plan=plan,
@@ -290,7 +291,7 @@ class Bounds:
 
     def in_lockstep(self, shape: LayoutShape) -> bool:
         """True if all pipeline ranks of a `shape` run one program."""
-        return self.stack.lockstep and shape.pipeline is not None and shape.pipeline.split is not None
+        return self._stack.lockstep and shape.pipeline is not None and shape.pipeline.split is not None
 
     def of(self, point: Point) -> LowerBound:
         """Return the bounds of a `point` whose batch and pipeline are valid."""

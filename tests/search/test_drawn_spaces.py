@@ -79,11 +79,10 @@ def test_no_program_is_far_below_its_bound(seed: int, tmp_path: Path) -> None:
     path.write_text("\n".join(line for line in draw(seed).splitlines() if not line.startswith(("realise", "target"))))
     for target in TARGETS:
         space, backend = Space(path, on=target), load_backend(target)
-        bounds = Bounds(space, programs=True)
+        bounds = Bounds(space, backend)
         for point, _, _ in every(space, 12):
             with suppress(PlanError):  # refused
                 costed = cost_plan(bounds.sharded(point), backend=backend)
-                bounds.stack = costed.sharded.stack
                 least = bounds.of(point)
                 assert least.time_s <= costed.step.time_s * TARGET_SLACK, (target, space.text_of(point))
                 assert least.memory_gib * TARGET_MEMORY <= costed.memory.per_device_gib.total, space.text_of(point)
