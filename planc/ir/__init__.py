@@ -1,1 +1,1 @@
-"""The nouns: Mesh, Axis, Dim, Tensor, Op, Layout, Plan and what follows from them. All frozen."""
+"""The values that describe a plan: Mesh, Axis, Dim, Tensor, Op, Layout, Plan and their results. All are frozen."""

@@ -12,27 +12,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionKernel:
-    """The attention kernel of a program, for the time that its scores take.
+    """The attention kernel of a program, for costing the time and memory of its scores.
 
-    `forward_bytes` and `backward_bytes` are read and written in device memory for each score, by the products too;
-    0: a fused kernel, which stores no score. `replay_bytes` is what the backward reads and writes besides to make
-    the probabilities again where the forward's are gone.
+    `forward_bytes` and `backward_bytes` are the device memory traffic per score, matmuls included; 0 for a fused
+    kernel, which stores no scores. `replay_bytes` is the extra traffic per score when the backward recomputes the
+    probabilities because those of the forward were not saved.
     """
 
     forward_bytes: float = 0.0
     backward_bytes: float = 0.0
     replay_bytes: float = 0.0
     windows_by_mask: bool = False
-    """A window of tokens is a mask over scores that are all computed, and no shorter loop."""
+    """True if a sliding window only masks scores that are all computed; False if it shortens the loop."""
     repeats_keys: bool = False
-    """Grouped keys and values are written out once for each query head before the kernel reads them."""
+    """True if grouped keys and values are materialized per query head before the kernel reads them."""
     pads_values: bool = False
-    """Values that are narrower than keys are padded with zeros to their width, and multiplied so."""
+    """True if values narrower than keys are padded with zeros to their width and multiplied at that width."""
     repeats_windowed_keys: bool = False
-    """The same where attention has a window."""
+    """`repeats_keys`, for attention with a sliding window."""
 
     def repeats(self, op: Op) -> bool:
-        """True if keys and values of the attention `op` are written out for each query head, if they are grouped."""
+        """True if grouped keys and values of the attention `op` are materialized per query head."""
         return self.repeats_keys or (self.repeats_windowed_keys and op.window > 0)
 
     @property

@@ -1,4 +1,4 @@
-"""The audit, `planc.audit/1`: predicted collectives and memory beside those observed in the program."""
+"""The audit, `planc.audit/1`: predicted collectives and memory against those observed in the program."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 from planc.diag.fast_dataclass import dataclass
 
 Key = tuple[str, str, str]
-"""(operation, mesh dimension, dtype)"""
+"""(operation, mesh axis, dtype)"""
 
 
 @dataclass(frozen=True)
 class Total:
-    """Calls per device and optimizer step, and their payload: the larger of each call's input and output."""
+    """Calls per device and optimizer step, and their payload: for each call the larger of its input and output."""
 
     count: int = 0
     bytes: int = 0
@@ -31,20 +31,20 @@ class AuditOptions:
     """Options of an audit."""
 
     world_scale: int | None = None
-    """Trace with fewer data-parallel ranks, at most this many devices; None: the plan's own."""
+    """Trace with fewer data-parallel ranks, on at most this many devices; None: the plan's own."""
     topology: str | None = None
-    """Ask the compiler of these TPUs, like `v5p:4x4x4`; None: the plan's own."""
+    """Compile for these TPUs, such as `v5p:4x4x4`; None: the plan's own."""
     timeout_s: float | None = None
-    """Time limit (s) for a compiler; None for the backend's default."""
+    """Time limit (s) of the compiler; None for the backend's default."""
     source: Mapping[str, Any] | str | None = None
-    """A config's fields, or `package.module:function`: the module that runs in place of the backend's own."""
+    """A config's fields, or `package.module:function`: the module to audit instead of the backend's own."""
     show: Callable[[str], None] = lambda text: None
-    """Called with a line of text whenever a part of the audit is done."""
+    """Called with a line of text after each part of the audit."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AuditRow:
-    """One operation over one mesh dimension on one pipeline stage."""
+    """One operation over one mesh axis on one pipeline stage."""
 
     op: str
     axis: str
@@ -98,12 +98,12 @@ class PeakMemory:
 
 @dataclass(frozen=True, kw_only=True)
 class Placed:
-    """Rows and shards that ranks get, beside those of their places in the plan's mesh."""
+    """Sequences and shards on each rank, compared with those of its coordinates in the plan's mesh."""
 
     ranks: int = 0
-    """Ranks that were asked."""
+    """Number of ranks that were checked."""
     otherwise: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """Things that ranks get otherwise, and the ranks: `sequences`, `tokens of sequences`, or `shard over DIMENSION`."""
+    """Differences, with the ranks: `sequences`, `tokens of sequences`, or `shard over DIMENSION`."""
 
     def to_json(self) -> dict[str, Any]:
         return {"ranks": self.ranks, "otherwise": {what: list(ranks) for what, ranks in self.otherwise.items()}}
@@ -111,7 +111,7 @@ class Placed:
 
 @dataclass(frozen=True, kw_only=True)
 class AxisWire:
-    """Bytes that one device sends over one mesh dimension in a step, all operations together."""
+    """Bytes that one device sends over one mesh axis in a step, all operations together."""
 
     axis: str
     predicted_bytes: int
@@ -136,14 +136,14 @@ class AxisWire:
 
 @dataclass(frozen=True, kw_only=True)
 class HostBytes:
-    """Bytes between one device and its host's memory in a step, or those that rest there for it."""
+    """Bytes transferred between one device and its host in a step, or stored on the host for it."""
 
     what: str
     """`resting`, `to host` or `from host`."""
     predicted_bytes: int
     observed_bytes: int
     asynchronous_bytes: int = 0
-    """Those that the program does not wait for at once."""
+    """Bytes of transfers that overlap with the program."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -156,17 +156,17 @@ class HostBytes:
 
 @dataclass(frozen=True, kw_only=True)
 class LiveBuffer:
-    """One buffer in a device's memory at the fullest moment of a compiled program."""
+    """One buffer in a device's memory at the peak of a compiled program."""
 
     bytes: int
     dtype: str
     shape: tuple[int, ...]
     tensor: str
-    """Tensors of these sizes in the plan's words: several names joined by `or`; "" for none."""
+    """Names of the plan's tensors with these sizes, joined by `or`; "" for none."""
     sentence: str
-    """The sentence that lays that out; "" for none."""
+    """The sentence that determines its layout; "" for none."""
     operation: str
-    """The program's name of the operation that made it; "" where the compiler gives none."""
+    """The name of the operation that made it; "" if the compiler gives none."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -181,21 +181,21 @@ class LiveBuffer:
 
 @dataclass(frozen=True, kw_only=True)
 class OperationOverlap:
-    """One operation over one axis in a compiled program: bytes that it does not wait for, beside the seconds that are
-    predicted to be exposed."""
+    """One operation over one axis in a compiled program: its asynchronous bytes, and the exposed seconds that are
+    predicted."""
 
     op: str
     axis: str
     sent_bytes: int
     """Bytes that one device sends in a step."""
     asynchronous_bytes: int
-    """Those that the program does not wait for at once."""
+    """Bytes of transfers that overlap with the program."""
     cycles_meanwhile: int
-    """The compiler's estimate of what a device computes in a step between their starts and ends; for ranking only."""
+    """The compiler's estimate of a device's cycles between starts and dones in a step; for ranking only."""
     predicted_s: float
-    """Seconds of a step that the cost model gives them."""
+    """Seconds of a step in the cost model."""
     exposed_s: float
-    """Those of them that it adds to the step."""
+    """The part of these seconds that is exposed."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -217,7 +217,7 @@ class CompilerReport:
     fits: bool
     predicted_to_fit: bool
     capacity_bytes: float
-    """Memory of one device in bytes, from the plan's hardware file."""
+    """Memory of one device (bytes), from the plan's hardware file."""
     message: str = ""
     """The compiler's refusal, if any."""
     cycles: int = 0
@@ -228,11 +228,11 @@ class CompilerReport:
     options: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     host: tuple[HostBytes, ...] = ()
-    """The host's memory, where a plan keeps something there."""
+    """Host memory, if the plan offloads to it."""
     live_bytes: int = 0
-    """Bytes of all buffers at the fullest moment, by the order of the program's instructions; 0 where it has none."""
+    """Bytes of all live buffers at the peak, from the order of the program's instructions; 0 if it has no schedule."""
     buffers: tuple[LiveBuffer, ...] = ()
-    """The largest of them, the largest first."""
+    """The largest live buffers at the peak, in descending order."""
     overlap: tuple[OperationOverlap, ...] = ()
     """Each operation over each axis."""
 
@@ -256,18 +256,18 @@ class CompilerReport:
 
 
 AXES_WITHIN = 0.08
-"""Largest relative error of an axis' bytes where a compiler chooses the collectives."""
+"""Largest relative error allowed for the bytes of an axis if a compiler chooses the collectives."""
 SMALL_AXIS = 0.005
 """Share of all bytes below which an axis is shown but not judged: scalars, gradients of norms."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Audit:
-    """Predicted against observed, for every class of ranks that do the same.
+    """Predicted against observed figures, for every class of equivalent ranks.
 
-    `normalisations` says in words what was changed about the plan to trace it; `unparsed` names calls
-    that could not be attributed, and must be empty. Where a compiler chooses the collectives (`compiler`), bytes
-    are those sent, and the axes are judged rather than each row.
+    `normalisations` says in words how the plan was changed to trace it; `unparsed` names calls that could not be
+    attributed, and must be empty. If a compiler chooses the collectives (`compiler`), bytes are those sent, and the
+    audit judges axes rather than rows.
     """
 
     plan: str
@@ -295,7 +295,7 @@ class Audit:
         return judged(self.wire)
 
     def to_json(self) -> dict[str, Any]:
-        """`planc.audit/1`."""
+        """Return the JSON of `planc.audit/1`."""
         return {
             "format": "planc.audit/1",
             "plan": self.plan,
@@ -315,17 +315,16 @@ class Audit:
 
 
 def judged(wire: tuple[AxisWire, ...]) -> tuple[AxisWire, ...]:
-    """The axes of `wire` that carry more than SMALL_AXIS of all bytes, predicted or observed."""
+    """Return the axes of `wire` that carry more than SMALL_AXIS of all bytes, predicted or observed."""
     predicted, observed = sum(w.predicted_bytes for w in wire), sum(w.observed_bytes for w in wire)
     large = (w.predicted_bytes > SMALL_AXIS * predicted or w.observed_bytes > SMALL_AXIS * observed for w in wire)
     return tuple(w for w, is_large in zip(wire, large, strict=True) if is_large)
 
 
 def compared(stage: int, predicted: Totals, observed: Totals) -> tuple[AuditRow, ...]:
-    """One row for every operation, mesh dimension and dtype that either side has, sorted.
+    """Return one row for every operation, mesh axis and dtype in `predicted` or `observed`, sorted.
 
-    `predicted` and `observed` are the calls and bytes of pipeline stage `stage`; a key that one of them lacks counts as
-    no calls there.
+    Both are the calls and bytes of pipeline stage `stage`; a missing key counts as no calls.
     """
     return tuple(
         AuditRow(
@@ -341,7 +340,7 @@ def compared(stage: int, predicted: Totals, observed: Totals) -> tuple[AuditRow,
 
 
 def differences(rows: tuple[AuditRow, ...]) -> list[str]:
-    """The rows of `rows` that do not agree, each as one line of text with both counts and bytes."""
+    """Return the rows of `rows` that disagree, each as one line of text with both counts and bytes."""
     return [
         f"stage {r.stage}: {r.op} over {r.axis} in {r.dtype}: predicted {r.predicted.count} calls and "
         f"{r.predicted.bytes} bytes, observed {r.observed.count} and {r.observed.bytes}"

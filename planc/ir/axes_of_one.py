@@ -1,4 +1,4 @@
-"""Sentences over axes of one rank, taken away: such an axis divides nothing, so nothing is said about it."""
+"""Removes mesh axes of size 1 from a plan's sentences: such an axis shards nothing."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from planc.ir.plan import PASSES_KEYS, Kernel, Override, Plan, Replicate, Shard,
 
 
 def without_axes_of_one(plan: Plan) -> Plan:
-    """`plan` without what its sentences say of axes of one rank; the same object where they say nothing of any.
+    """Return `plan` with axes of size 1 removed from its sentences; the same object if they name none.
 
-    The axes stay in the mesh. A sentence that stands in the place of others stays too, without the axis: an `override`,
-    and a `store` for a region.
+    The axes stay in the mesh. A sentence that replaces others stays too, without the axis: an `override`, and a `store`
+    for a region.
     """
     mesh = plan.mesh
     ones = {name for name, axis in mesh.every.items() if axis.size == 1}
@@ -55,7 +55,7 @@ def _stores(plan: Plan, ones: set[str]) -> Iterator[Store]:
 
 
 def _attention(plan: Plan, ones: set[str]) -> Kernel | None:
-    """Attention meets no other rank's keys where all axes that divide the sequence have one rank: its kernel alone."""
+    """If all axes that shard the sequence have size 1, attention needs no keys of other ranks: keep its kernel only."""
     kernel = plan.attention
     divided = any(s.dim == "sequence" and not ones.isdisjoint(s.axes) for s in plan.shards)
     if kernel is None or kernel.method not in PASSES_KEYS or not divided or plan.axes_of("sequence", "attention"):

@@ -1,7 +1,7 @@
-"""The interface of a backend: everything that the compiler, the commands and the trainer ask of one.
+"""The interface of a backend: everything that the compiler, the commands and the trainer call on one.
 
-`planc.lowering.load_backend` returns the backend of a target. Importing a backend loads no framework and none of its
-own rooms: each method imports what it needs.
+`planc.lowering.load_backend` returns the backend of a target. Importing a backend loads neither a framework nor its own
+subpackages: each method imports what it needs.
 """
 
 from __future__ import annotations
@@ -31,15 +31,16 @@ if TYPE_CHECKING:
     from planc.ir.version import Version
 
 StateLayout = Callable[["ParamSharding", "Noun"], tuple[tuple[str, ...], "int | None"]]
-"""The axes that a parameter's noun is stored over, and the storage dimension that they divide; None: stored whole."""
+"""Maps a parameter and a noun to the axes over which it is stored and the index of the dim that they shard; None:
+stored whole."""
 
 
 class Backend(Protocol):
-    """One way to run a plan's program: a target, and the runtime that executes what is emitted for it."""
+    """One way to run a plan's program: a target, and the runtime that executes its emitted code."""
 
     @property
     def name(self) -> str:
-        """The folder below `planc.backends`."""
+        """The folder under `planc.backends`."""
         ...
 
     @property
@@ -47,12 +48,12 @@ class Backend(Protocol):
 
     @property
     def one_process(self) -> bool:
-        """True where one process drives all devices of a machine; else each device has a process."""
+        """True if one process drives all devices of a machine; False if each device has a process."""
         ...
 
     @property
     def lockstep(self) -> bool:
-        """True where all ranks of a pipeline run one program, and wait for each other."""
+        """True if all ranks of a pipeline run one program (SPMD) and wait for each other in each tick."""
         ...
 
     @property
@@ -62,86 +63,87 @@ class Backend(Protocol):
 
     @property
     def version(self) -> Version:
-        """The version of the framework that `emit` writes for."""
+        """The framework version that `emit` writes for."""
         ...
 
     @property
     def versions(self) -> tuple[Version, ...]:
-        """The versions of the framework that `emit` can write for, the oldest first."""
+        """The framework versions that `emit` can write for, oldest first."""
         ...
 
     def written_for(self, version: Version) -> Backend:
-        """This backend, writing for a `version` of the framework: one of `versions`."""
+        """Return this backend, emitting for `version` of the framework, one of `versions`."""
         ...
 
     def nearest_installed(self) -> Version:
-        """That of `versions` which is nearest to the framework installed here; the pinned one where there is none."""
+        """Return the member of `versions` nearest to the installed framework; the pinned one if none is installed."""
         ...
 
     # Lowering.
 
     def refusals(self, sharded: Sharded) -> list[Diagnostic]:
-        """An error for every sentence of the plan in `sharded` that the backend cannot do; [] when `emit` can write the
-        program."""
+        """Return an error for every sentence of the plan in `sharded` that the backend does not support; [] if `emit`
+        can write the program."""
         ...
 
     def notes(self, sharded: Sharded) -> list[Diagnostic]:
-        """Notes on sentences of the plan in `sharded` that the backend's program meets in another way than they
-        say."""
+        """Return notes on sentences of the plan in `sharded` that the program implements differently than they say."""
         ...
 
     def missing_module(self, plan: Plan) -> list[Diagnostic]:
-        """E0901 when no bundled module computes the model of `plan`, so that planc cannot train it itself; else []."""
+        """Return E0901 if no bundled module implements the model of `plan`, so that planc cannot train it; else []."""
         ...
 
     def realise(self, sharded: Sharded) -> tuple[Collective, ...]:
-        """The collectives that the program emitted for `sharded` issues, per device and optimizer step."""
+        """Return the collectives that the program emitted for `sharded` issues, per device and optimizer step."""
         ...
 
     def attention_kernel(self, sharded: Sharded) -> AttentionKernel | None:
-        """The kernel of attention that the program emitted for `sharded` calls; None: the one that the plan names."""
+        """Return the attention kernel that the program emitted for `sharded` calls; None: the one that the plan
+        names."""
         ...
 
     def peak_memory(
         self, sharded: Sharded, collectives: tuple[Collective, ...], in_flight: InFlight
     ) -> tuple[TensorBytes, ...]:
-        """Tensors of the emitted program on each pipeline rank at its fullest moment (bytes, by part).
+        """Return the peak of the emitted program's tensors on each pipeline rank (bytes, by kind).
 
-        `collectives` are those of `realise`; `in_flight` tells the microbatches in flight on each rank. The runtime's
-        own memory is not counted.
+        `collectives` are those of `realise`; `in_flight` are the microbatches in flight on each rank. The runtime's own
+        memory is not counted.
         """
         ...
 
     def state_layout(self, sharded: Sharded) -> StateLayout:
-        """The layout of parameters, gradients and optimizer state between steps in the program of `sharded`."""
+        """Return the layout of parameters, gradients and optimizer state between steps in the program of `sharded`."""
         ...
 
     def emit(self, sharded: Sharded) -> str:
-        """The text of the program for `sharded`, a Python module. The plan must have no `refusals`."""
+        """Return the source of the program for `sharded`, a Python module. The plan must have no `refusals`."""
         ...
 
     def launch_file(self, plan: Plan, kind: str, full: bool = False) -> str:
-        """The text of a file that starts the plan's ranks; `kind` is one of `launchers`.
+        """Return the text of a file that launches the plan's ranks; `kind` is one of `launchers`.
 
-        `full` is true where a device's memory is predicted to be nearly used up: the ranks' allocator is told so.
+        `full` is True if the predicted peak is close to the device's memory: the file then tunes the ranks' allocator.
         """
         ...
 
     # Running. These load the framework.
 
     def parallelize(self, program: ProgramText, model: Any) -> Any:
-        """Divide a user's module over the running process group, as `program` says.
+        """Shard a user's module over the running process group, as `program` says, and return it.
 
         `model` is a torch module with the parameter names of the plan's model, or a causal language model of the
-        transformers package. Raises TypeError where the target has no modules.
+        transformers package. Raises TypeError if the target has no modules.
         """
         ...
 
     def model_of(self, source: Any, example: Any = None, name: str = "") -> SavedModel:
-        """The op graph of `source`, a module, a config's fields or `package.module:function`, whose code is run.
+        """Return the op graph of `source`: a module, a config's fields or `package.module:function`, whose code is
+        executed.
 
-        `example` are the module's inputs; `name` is the model's. Raises TypeError where the target has no modules, and
-        PlanError for code that has no op graph.
+        `example` are the module's inputs; `name` is the model's. Raises TypeError if the target has no modules, and
+        PlanError for code without an op graph.
         """
         ...
 
@@ -153,32 +155,32 @@ class Backend(Protocol):
         model: Callable[..., Any] | None = None,
         noun: Noun = "params",
     ) -> Any:
-        """A sharding for every leaf of `tree`, a pytree of parameters, gradients or optimizer state (`noun`), as
-        `program` says.
+        """Return a sharding for every leaf of `tree`, a pytree of parameters, gradients or optimizer state (`noun`).
 
-        `rules` name the dims of leaves, and `model` is a function of the tree and tokens that tells them. Raises
-        TypeError where the target has no pytrees, and PlanError for a tree or rules that do not fit the plan's model.
+        `rules` name the dims of leaves, and `model` is a function of the tree and tokens from which they are inferred.
+        Raises TypeError if the target has no pytrees, and PlanError for a tree or rules that do not match the plan's
+        model.
         """
         ...
 
     def runtime(self) -> Runtime:
-        """The functions that start a training session in a worker process."""
+        """Return the functions that start a training session in a worker process."""
         ...
 
     def ranks(self, devices: int) -> Ranks:
-        """Join the processes of a measurement, which has `devices` devices in all."""
+        """Join the processes of a measurement on `devices` devices in total."""
         ...
 
     def prober(self, window_s: float, ranks: Ranks) -> Prober:
-        """Times small pieces of work, in windows of this many seconds; `ranks` are this backend's."""
+        """Return a prober that times small operations in windows of `window_s` seconds; `ranks` are this backend's."""
         ...
 
     def dry_run(self, program: ProgramText) -> dict[str, Any]:
-        """Facts of the first step of `program`, traced or lowered on devices that hold no data: {name: value}."""
+        """Return facts of the first step of `program`, traced or lowered on abstract devices: {name: value}."""
         ...
 
     def audit(self, plan: Plan, options: AuditOptions) -> Audit:
-        """The collectives and the memory that are predicted for `plan`, beside those observed in its program.
+        """Return the collectives and the memory predicted for `plan`, next to those observed in its program.
 
         Raises PlanError for a plan or `options` that cannot be audited.
         """
@@ -187,13 +189,13 @@ class Backend(Protocol):
 
 @cached_on(lambda sharded, backend: (sharded.cache, (backend.name, backend.version)))
 def refusals(sharded: Sharded, backend: Backend) -> list[Diagnostic]:
-    """An error for every sentence of a propagated plan (`sharded`) that a `backend` cannot do."""
+    """Return an error for every sentence of a propagated plan (`sharded`) that `backend` does not support."""
     return backend.refusals(sharded)
 
 
 def run_by(sharded: Sharded, backend: Backend) -> Sharded:
-    """A propagated plan (`sharded`) as the program of a `backend` runs it: with its kernel of attention, in lockstep or
-    not. Raises PlanError with the refusals when the backend cannot do all sentences of the plan."""
+    """Return `sharded` as run by the program of `backend`: with its attention kernel, in lockstep or not. Raises
+    PlanError with the refusals if the backend does not support all sentences of the plan."""
     if refused := refusals(sharded, backend):
         raise PlanError(refused)
     stack = replace(sharded.stack, lockstep=backend.lockstep)

@@ -12,16 +12,16 @@ from planc.ir.field_types import Line, Place
 
 
 class Value:
-    """A frozen dataclass of the IR. Nothing changes after construction."""
+    """Base of the frozen dataclasses of the IR."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickled field by field, without cached results."""
+        """Pickle the fields without cached results."""
         return {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values, field by field."""
+        """Return the fields as plain JSON values."""
         plain: dict[str, Any] = asdict(self, dict_factory=_plain_dict)  # type: ignore[call-overload]
         return plain
 
@@ -45,11 +45,11 @@ LEFT_OUT = {
     "freeze": None,
     "lora": None,
 }
-"""Fields that most plans do not use, with the value at which the JSON is without them."""
+"""Fields that most plans do not use, with the value at which the JSON omits them."""
 
 
 def _lists(value: Any) -> Any:
-    """The value with lists in place of tuples, at any depth, as JSON has it."""
+    """The value with tuples converted to lists at any depth."""
     if isinstance(value, list | tuple):
         return [_lists(v) for v in value]
     if isinstance(value, dict):
@@ -59,25 +59,25 @@ def _lists(value: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Cause(Value):
-    """The sentence a thing comes from. `via` is the `use` sentence when a layout wrote it."""
+    """The sentence that a value comes from. `via` is the `use` sentence if a layout wrote it."""
 
     span: Place
     sentence: Line
     via: Line = ""
 
     def comment(self) -> str:
-        """Name of this cause in emitted code: file name, line and sentence."""
+        """Return the text that cites this cause in emitted code: file name, line and sentence."""
         return f"{plain_name(self.span.file)}:{self.span.line}  {python_comment(self.via or self.sentence)}"
 
 
 def sentence_of(cause: Cause) -> str:
-    """The sentence of a `cause` as the plan's author wrote it, on one line."""
+    """Return the sentence of `cause` as the plan's author wrote it, on one line."""
     return " ".join((cause.via or cause.sentence).split())
 
 
 def plain_name(file: str) -> str:
-    """The last part of the path `file` as emitted code may hold it, at most 80 characters.
+    """Return the last component of the path `file` in a form that is safe in emitted code, at most 80 characters.
 
-    Everything but letters, digits and `_.+-` becomes an underscore: whoever named the file cannot write code with it.
+    All characters but letters, digits and `_.+-` become underscores, so a file name cannot inject code.
     """
     return re.sub(r"[^\w.+-]", "_", file.rsplit("/", 1)[-1], flags=re.ASCII)[:80]

@@ -1,8 +1,7 @@
-"""Caches: results of pure functions, kept where they stay valid and looked up by key. They are no part of any meaning.
+"""Caches of pure functions' results, stored on the value they depend on. They never change a result.
 
-`Cache` holds the results of several functions beside the value that they depend on: `Plan.cache`, `Sharded.cache`,
-`Sharded.layout_cache`, `Model.cache`. `cached_on` puts a function's results into one. `Computed` is a table that fills
-itself, for one function of one key.
+`Cache` holds the results of several functions: `Plan.cache`, `Sharded.cache`, `Sharded.layout_cache`, `Model.cache`.
+`cached_on` decorates a function to use one. `Computed` is a table that fills itself, for one function of one key.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ class Cache(dict[Callable[..., Any], dict[Hashable, Any]]):
         return results
 
     def __reduce__(self) -> tuple[type[Cache], tuple[()]]:
-        """Pickled empty: results are computed again where they are needed."""
+        """Pickle as an empty cache: results are recomputed on demand."""
         return Cache, ()
 
     def share(self, other: Cache, *functions: Callable[..., Any]) -> None:
-        """Use the results of another owner's cache, for functions whose results are equal for both owners.
+        """Share cached results with another owner, for functions whose results are equal for both.
 
-        `functions` are cached functions (`cached_on`). For each, both caches hold one table from then on, so that
-        either fills it for both; with none, the tables of all functions in `other` are taken over.
+        `functions` are decorated with `cached_on`. For each, both caches use one table from then on; with none given,
+        the tables of all functions in `other` are shared.
         """
         if not functions:
             self.update(other)
@@ -43,7 +42,7 @@ class Cache(dict[Callable[..., Any], dict[Hashable, Any]]):
 
 
 def cached_on(where: Callable[..., tuple[Cache, Hashable]]) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Decorator that keeps a function's results in a cache.
+    """Return a decorator that caches a function's results.
 
     Args:
         where: from the function's arguments, the cache and the key of the result.
@@ -77,7 +76,7 @@ def cached_on(where: Callable[..., tuple[Cache, Hashable]]) -> Callable[[Callabl
 
 
 class Computed(dict[K, V]):
-    """A table that computes an entry when it is first looked up.
+    """A table that computes an entry on its first lookup.
 
     >>> squares = Computed(lambda n: n * n)
     >>> squares[3], squares

@@ -1,4 +1,4 @@
-"""The checked plan: what layouts are derived for, what is costed and what is lowered."""
+"""The checked plan: the input of propagation, costing and lowering."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from planc.ir.plan import Plan
 
 @dataclass(frozen=True)
 class CheckedPlan:
-    """A plan in which no plan rule finds an error.
+    """A plan without errors of any plan rule.
 
-    Made by `planc.checks` alone: `check_plan` runs the rules, `assume_checked` takes the caller's word.
+    Only `planc.checks` makes one: `check_plan` runs the rules, `assume_checked` skips them on the caller's
+    responsibility.
     """
 
     plan: Plan
@@ -22,5 +23,5 @@ class CheckedPlan:
 
     @property
     def for_planc(self) -> CheckedPlan:
-        """The plan as planc's own programs run it, whatever `realise as` names."""
+        """The plan as planc's own programs run it, ignoring `realise as`."""
         return replace(self, plan=self.plan.for_planc)

@@ -1,4 +1,4 @@
-"""Collectives: what must move between devices, per device and optimizer step."""
+"""Collectives: the communication of a plan, per device and optimizer step."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ NetworkOp = CollectiveOp | Literal["broadcast"]
 """A collective of a plan or a broadcast, as a network runs it."""
 Phase = Literal["forward", "backward", "recompute", "optimizer"]
 Per = Literal["microbatch", "step"]
-"""Period of a collective: every microbatch, or once a step."""
+"""How often a collective runs: every microbatch, or once a step."""
 Carries = Literal["activation", "param", "grad", "update", "scalar"]
-"""`update`: a matrix that Muon makes orthogonal, gathered for that."""
+"""The tensor in the buffer; `update` is a matrix that is gathered for Muon's orthogonalization."""
 
 NARROW_BYTES = {"float8": 1, "int8": 1}
 DTYPE_BYTES: dict[str, int] = {"fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2, "int32": 4, "int64": 8, **NARROW_BYTES}
@@ -22,14 +22,14 @@ DTYPE_BYTES: dict[str, int] = {"fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2, "int3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collective:
-    """Calls of one kind on one pipeline stage. A row of the report before it has a time.
+    """Collective calls of one kind on one pipeline stage, before they have a time.
 
-    `planc/sharding/state_collectives.py` makes those of parameters, gradients and state, `activation_collectives.py`
+    `planc/sharding/state_collectives.py` derives those of parameters, gradients and state, `activation_collectives.py`
     those of activations; a backend's rules (`backends/*/rules/`) then change them to what it issues.
 
-    `buffer_bytes` is the larger of the input and output buffer of one call on one device; `count` the
-    calls per device and optimizer step, and `per` whether they come with each microbatch or once a step.
-    `realised_by` names the realisation rules that made the row what it is; empty for a semantic one.
+    `buffer_bytes` is the larger of the input and output buffer of one call on one device; `count` is the number of
+    calls per device and optimizer step, and `per` says if they run in each microbatch or once a step. `realised_by`
+    names the realisation rules that changed the row; empty for a semantic one.
     """
 
     op: CollectiveOp
@@ -40,7 +40,7 @@ class Collective:
     carries: Carries
     tensor: str
     section: str
-    """first, block, last: which part of the model; step: once for the whole model."""
+    """Part of the model: first, block, last; or step: once for the whole model."""
     dtype: str
     per: Per
     count: int
@@ -55,12 +55,12 @@ class Collective:
 
     @property
     def payload_bytes(self) -> float:
-        """Per device and optimizer step."""
+        """Bytes of all buffers, per device and optimizer step."""
         return self.buffer_bytes * self.count
 
     @property
     def wire_bytes(self) -> float:
-        """Bytes one device sends with ring algorithms, per optimizer step."""
+        """Bytes that one device sends with ring algorithms, per optimizer step."""
         n = self.group_size
         if self.op == "send_recv":
             return self.payload_bytes

@@ -1,4 +1,4 @@
-"""Importing an emitted program: always from its text. The file beside it is for tracebacks and debuggers alone."""
+"""Imports an emitted program, always from its text. A copy on disk serves tracebacks and debuggers only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from planc.files import read_bounded, write_atomically
 
 
 def import_text(text: str, name: str) -> ModuleType:
-    """The module that `text` is. The same text gives the same module."""
+    """Return the module with source `text`. The same text returns the same module."""
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     module_name = f"{name}_{digest}"
     if module_name in sys.modules:
@@ -33,7 +33,7 @@ def import_text(text: str, name: str) -> ModuleType:
 
 
 def _write_copy(text: str, name: str) -> str:
-    """The path of a copy of the text, whether or not it could be written; several ranks may do this at once."""
+    """Write a copy of the text if possible and return its path; several ranks may do this at once."""
     path = cache_folder() / "programs" / name
     with suppress(OSError):
         if path.is_symlink():

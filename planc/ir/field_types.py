@@ -1,7 +1,7 @@
-"""Types of the fields that are read from outside: each says which values planc itself could have written.
+"""Types of the fields that are read from files: each accepts only values that planc itself could have written.
 
-A plain `str` in a noun would let a compiled plan carry any text, and a plan's text reaches the programs that
-planc emits. The markers check only while pydantic reads; constructing a noun in Python stays as fast as before.
+A plain `str` field would let a compiled plan carry any text, which reaches the programs that planc emits. The markers
+check only while pydantic reads; constructing values in Python stays as fast as before.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler
 
 MAX_COUNT = 10**15
-"""Largest integer of a compiled plan; products of two sizes stay far below what a float holds exactly."""
+"""Largest integer of a compiled plan; products of two sizes stay far below the largest integer that a float represents
+exactly."""
 MAX_QUANTITY = 1e40
 """Largest magnitude of a quantity in SI units."""
 MAX_LINE = 20_100
-"""Longest text of one line: a sentence has at most 20,000 characters, a layout's scope may be appended."""
+"""Longest line of text: a sentence has at most 20,000 characters, plus the scope of a layout."""
 
 NAME = r"[a-zA-Z_]\w*(\.[a-zA-Z_]\w*)*"
 """The grammar's NAME."""
@@ -51,7 +52,7 @@ class Matching:
 
 @dataclass(frozen=True)
 class OneLine:
-    """Printable text without a line break, a control or a bidirectional mark."""
+    """Printable text without line breaks, control or bidirectional characters."""
 
     kind: str = "one printable line"
     longest: int = MAX_LINE
@@ -72,25 +73,25 @@ class Within:
     minimum: float
     most: float
     or_none: bool = False
-    """0 too, for what a sentence need not say."""
+    """True if 0 is allowed too, for fields that a sentence may omit."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
         return _after_validator(self.check, source, handler)
 
     def check(self, value: float) -> float:
-        """The `value` itself, in bytes, seconds or what else its field has. Raises ValueError outside the range."""
+        """Return `value` (bytes, seconds or another unit of its field). Raises ValueError outside the range."""
         if not self.holds(value):
             raise ValueError(f"{shortened(value)} is not a number from {self.minimum:g} to {self.most:g}")
         return value
 
     def holds(self, value: float) -> bool:
-        """True if `value` is in the range; what is "not a number" is not."""
+        """True if `value` is in the range; NaN is not."""
         return self.minimum <= value <= self.most or (self.or_none and value == 0)
 
 
 @dataclass(frozen=True)
 class OneOf:
-    """One of some words."""
+    """One of a list of words."""
 
     words: tuple[str, ...]
     kind: str
@@ -105,9 +106,9 @@ class OneOf:
 
 
 def shortened(value: object) -> str:
-    """`value` as a Python literal of at most 60 characters, the end cut off, for an error message.
+    """Return `value` as a Python literal of at most 60 characters, truncated, for an error message.
 
-    An integer of more than 50 digits becomes the words "an integer": it takes long to write out.
+    An integer of more than 50 digits becomes the words "an integer", since it is slow to print.
     """
     text = repr(value) if not isinstance(value, int) or abs(value) < 10**50 else "an integer"
     return text if len(text) <= 60 else text[:57] + "..."
@@ -147,13 +148,14 @@ SECONDS = Within(0, 1e6)
 SHARE = Within(1e-6, 1)
 SHARE_OR_NONE = Within(0, 1)
 FACTOR = Within(1e-3, 1e6)
-"""A ratio, such as the speed-up by reductions in the network."""
+"""A ratio, such as the speed-up by in-network reduction."""
 OF_WHOLE = Within(1e-12, 1e6)
-"""A measured rate beside a declared one: small messages are slow, a gather of many members is faster than a link."""
+"""A measured rate relative to a declared one: small messages are slower, a gather of many members is faster than a
+link."""
 DEPTH = Within(0, 1e9)
-"""Steps, which need not be whole."""
+"""A number of steps, not necessarily an integer."""
 YEARLY = Within(1e-9, 1e9)
-"""A number of times in a year."""
+"""A number of events per year."""
 
 Name = Annotated[str, Matching(NAME, "a name")]
 NameOrEmpty = Annotated[str, Matching(f"({NAME})?", "a name")]
@@ -161,9 +163,9 @@ Method = Annotated[str, Matching(f"{NAME}|{METHOD}", "a name")]
 MethodOrEmpty = Annotated[str, Matching(f"({NAME}|{METHOD})?", "a name")]
 Glob = Annotated[str, Matching(GLOB, "a pattern of parameter names")]
 ModulePath = Annotated[str, Matching(r"[A-Za-z_]\w*(\.([A-Za-z_]\w*|\*))*", "a path of modules")]
-"""`*` stands for a layer's number."""
+"""`*` stands for a layer index."""
 ModelName = Annotated[str, Matching(r"[A-Za-z0-9_.+-]+", "a model's name")]
-"""A model's name may be that of its config's file."""
+"""A model's name; it may be the name of its config file."""
 Currency = Annotated[str, Matching(r"[A-Z]{3}", "a currency's code")]
 CurrencyOrEmpty = Annotated[str, Matching(r"([A-Z]{3})?", "a currency's code")]
 Code = Annotated[str, Matching(r"[EWN][0-9]{4}", "a diagnostic's code")]

@@ -1,7 +1,7 @@
-"""Pydantic's share of the nouns: reading them back from JSON, strictly.
+"""Reads values of the IR back from JSON, strictly, with pydantic.
 
-Nouns are plain frozen dataclasses, because building pydantic models would double the start-up of every
-check. What comes from outside is validated here: unknown fields and wrong types are errors.
+They are plain frozen dataclasses, because building pydantic models would double the start-up time of every check. Data
+from files is validated here: unknown fields and wrong types are errors.
 """
 
 from __future__ import annotations
@@ -16,18 +16,17 @@ T = TypeVar("T")
 
 
 class Frozen(BaseModel):
-    """A model for files that people write or exchange. Unknown fields are errors."""
+    """Base of models for files that people write or exchange. Unknown fields are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values, field by field."""
+        """Return the fields as plain JSON values."""
         return self.model_dump(mode="json")
 
 
 def first_mistake(error: ValueError) -> str:
-    """The first mistake of values from a file, from the `error` of reading them: `mesh.axes.0.name: ... is not a
-    name`."""
+    """Return the first mistake in a file, from the `error` of reading it: `mesh.axes.0.name: ... is not a name`."""
     if not isinstance(error, ValidationError):
         return str(error)
     first = error.errors(include_url=False)[0]
@@ -36,7 +35,7 @@ def first_mistake(error: ValueError) -> str:
 
 
 def read(kind: type[T], data: Any) -> T:
-    """`data` as a noun of this kind. Raises pydantic.ValidationError when it is not one."""
+    """Return `data` as a value of type `kind`. Raises pydantic.ValidationError if it is invalid."""
     if kind not in _ADAPTERS:
         _ADAPTERS[kind] = TypeAdapter(kind)
     noun: T = _ADAPTERS[kind].validate_python(data)
@@ -44,4 +43,4 @@ def read(kind: type[T], data: Any) -> T:
 
 
 _ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}
-"""Pydantic's readers of nouns, by type. Making one takes longer than reading with it."""
+"""Pydantic adapters by type. Building one takes longer than reading with it."""

@@ -1,4 +1,4 @@
-"""A pause of Python's garbage collection while many values without cycles are made."""
+"""Pauses Python's garbage collection while many values without reference cycles are created."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """Pause garbage collection, which takes a fifth of a search and a third of reading a large graph.
+    """Pause garbage collection, which otherwise takes a fifth of a search and a third of reading a large graph.
 
-    Values made meanwhile count as old afterwards, so that the next young collection does not scan all of them.
+    Values created in the meantime are moved to the oldest generation, so the next young collection does not scan them.
     """
     enabled = gc.isenabled()
     gc.disable()

@@ -1,4 +1,4 @@
-"""Chips, links, nodes, network levels, tori and the cluster made of them. Read from `hardware` files."""
+"""Chips, links, nodes, network levels, tori and the cluster built from them. Read from `hardware` files."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
     pass
 
 WIDE_RATES = ("fp32", "bf16", "fp16")
-"""Dtypes of which a chip has at least one rate: narrower products run at it where they have none of their own."""
+"""Dtypes of which a chip has at least one rate: matmuls in a lower precision without a rate of its own run at it."""
 RATES = (*WIDE_RATES, "float8", "int8", "float4")
 NARROW = ("float8", "float4")
-"""Dtypes whose products may have an efficiency of their own."""
+"""Low-precision dtypes whose matmuls may have their own efficiency."""
 OPS = ("reduce_scatter", "all_reduce", "all_to_all")
-"""Collectives that a link or network may say a share for: `all_reduce_efficiency = 60 %`."""
+"""Collectives for which a link or network may state an efficiency: `all_reduce_efficiency = 60 %`."""
 Rated = Annotated[str, OneOf(RATES, "a dtype of a chip's rates")]
 Narrow = Annotated[str, OneOf(NARROW, "a narrow dtype")]
 OpOfLink = Annotated[str, OneOf(OPS, "a collective")]
@@ -57,22 +57,22 @@ class Chip(Value):
     memory_bytes: Bytes
     memory_bandwidth_bytes_per_s: BytesPerS
     devices: Positive = 1
-    """Framework devices on one chip (2 on TPU v4 and 7x)."""
+    """Framework devices per chip (2 on TPU v4 and 7x)."""
     matmul_efficiency: Share
     attention_efficiency: Share
     memory_efficiency: Share
     launch_s: Seconds
-    """Fixed cost of starting one kernel."""
+    """Fixed cost of launching one kernel (s)."""
     narrow_efficiency: dict[Narrow, Share] = field(default_factory=dict)
-    """Matmul efficiency of dtypes narrower than 16 bits, where it is another."""
+    """Matmul efficiency of dtypes below 16 bits, if it differs."""
     dispatch_s: Seconds = 0.0
     """Host time to launch one op (s); shorter kernels are host-bound."""
     matmul_depth: Depth = 0.0
-    """Prologue and epilogue of a matmul tile, in steps of the contraction."""
+    """Prologue and epilogue of a matmul tile, in steps of the contraction dim."""
     matmul_tail: ShareOrNone = 0.0
-    """Share of a wave of tiles that the last wave leaves idle."""
+    """Share of a wave of tiles that is idle in the last wave (wave quantization)."""
     contention: ShareOrNone = 0.0
-    """Contention: the share of an overlapped transfer's time by which compute slows down."""
+    """Contention: how much an overlapped transfer slows compute down, as a share of the transfer's time."""
     step_s: Seconds = 0.0
     """Fixed overhead of a step (s): data loading, logging, host synchronisation."""
     runtime_bytes: BytesOrNone
@@ -82,31 +82,31 @@ class Chip(Value):
     communicator_bytes: BytesOrNone
     """Bytes held by each communicator (NCCL's channels and buffers)."""
     host_bandwidth_bytes_per_s: BytesPerS
-    """One way between the chip and its host's memory (PCIe, or NVLink-C2C)."""
+    """One-way bandwidth between the chip and its host's memory (PCIe, or NVLink-C2C)."""
     die_bandwidth_bytes_per_s: BytesPerS
-    """One way between the framework devices of one chip; unused where a chip is one device."""
+    """One-way bandwidth between the framework devices of one chip; unused if a chip is one device."""
     cores: Count = 0
-    """Streaming multiprocessors or tensor cores; 0 when the hardware file does not say."""
+    """Streaming multiprocessors or tensor cores; 0 if the hardware file does not say."""
     core_lanes: Count = 0
     """fp32 lanes of one core."""
     failures_per_year: YearlyOrNone = 0.0
-    """Failures of one chip, with what hangs on it, that end a run; 0: the hardware file does not say."""
+    """Failures per year of one chip and its attached components that end a run; 0 if the hardware file does not say."""
     tables: tuple[OpTable, ...] = ()
-    """Measured rates of matmuls, attention and streams by size, where the hardware file has them."""
+    """Measured rates of matmuls, attention and memory streams by size, if the hardware file has them."""
 
     @property
     def hosts_itself(self) -> bool:
-        """True for a CPU process, where the same processor launches an op and runs it."""
+        """True for a CPU process, where one processor both launches and runs an op."""
         return not self.cores
 
     def efficiency(self, dtype: str) -> float:
-        """The fraction of the peak rate of `dtype` (`fp32`, `bf16`, ...) that large matmuls reach, 0 to 1."""
+        """Return the fraction (0 to 1) of the peak rate of `dtype` (`fp32`, `bf16`, ...) that large matmuls reach."""
         return self.narrow_efficiency.get(dtype, self.matmul_efficiency)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Link(Value):
-    """A link between chips. `bandwidth_bytes_per_s` is one way, per chip (node) or per torus link."""
+    """A link between chips. `bandwidth_bytes_per_s` is one way, per chip (in a node) or per torus link."""
 
     name: Method
     bandwidth_bytes_per_s: BytesPerS
@@ -115,26 +115,26 @@ class Link(Value):
     in_network_reduction: Factor = 1.0
     """Measured speed-up of a full node's all-reduce by in-network reduction; 1 without it."""
     half_bytes: BytesOrNone = 0.0
-    """A transfer of this size runs at half the bandwidth."""
+    """The transfer size (bytes) that reaches half of the bandwidth."""
     call_s: Seconds = 0.0
     """Host overhead of each collective (s): wrapping, copying, synchronising."""
     op_efficiency: dict[OpOfLink, Share] = field(default_factory=dict)
-    """Efficiency of a collective beside the all-gather's bandwidth curve, by op; 1 where absent."""
+    """Efficiency of a collective relative to the all-gather's bandwidth curve, by op; 1 if absent."""
     shared: Positive = 1
-    """Chips behind one link: a PCIe switch has one way up for several."""
+    """Chips that share one link, such as the uplink of a PCIe switch."""
     switches: Count = 0
-    """Switches that this link needs in one node."""
+    """Number of switches of this link in one node."""
     back_bandwidth_bytes_per_s: BytesPerSOrNone = 0.0
-    """The other way, in a graph; 0: the same."""
+    """Bandwidth in the reverse direction, in a graph; 0: the same."""
     failures_per_year: YearlyOrNone = 0.0
-    """Failures of one such link that end a run; 0: the hardware file does not say."""
+    """Failures per year of one such link that end a run; 0 if the hardware file does not say."""
     tables: tuple[OpTable, ...] = ()
-    """Measured rates of collectives by size, where the hardware file has them."""
+    """Measured rates of collectives by size, if the hardware file has them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Level(Value):
-    """One level of a tree of switches: `width` units of the level below meet here."""
+    """One level of a tree of switches, which connects `width` units of the level below."""
 
     name: Method
     width: Positive
@@ -143,19 +143,19 @@ class Level(Value):
     latency_s: Seconds
     efficiency: Share = 1.0
     oversubscription: Factor = 1.0
-    """Oversubscription: bandwidth of the units below over the bandwidth of this level."""
+    """Bandwidth of the units below over the bandwidth of this level."""
     in_network_reduction: Factor = 1.0
     half_bytes: BytesOrNone = 0.0
     call_s: Seconds = 0.0
     """Host overhead of each collective (s)."""
     op_efficiency: dict[OpOfLink, Share] = field(default_factory=dict)
-    """Efficiency of a collective beside the all-gather's bandwidth curve, by op; 1 where absent."""
+    """Efficiency of a collective relative to the all-gather's bandwidth curve, by op; 1 if absent."""
     ports: Count = 0
-    """Ports of one switch of this level; 0 when the hardware file does not say."""
+    """Ports of one switch of this level; 0 if the hardware file does not say."""
     rails: Positive = 1
-    """Links of one host, each to its own switch: chip i of every host meets on rail i."""
+    """Links of one host, each to its own switch: chip i of every host is on rail i."""
     tables: tuple[OpTable, ...] = ()
-    """Measured rates of collectives by size, where the hardware file has them."""
+    """Measured rates of collectives by size, if the hardware file has them."""
 
 
 PartKind = Literal["rack", "rail", "fat_tree", "dragonfly", "torus"]
@@ -163,13 +163,13 @@ PartKind = Literal["rack", "rail", "fat_tree", "dragonfly", "torus"]
 
 @dataclass(frozen=True, kw_only=True)
 class GraphPart(Value):
-    """A regular part of a graph: its points and links follow from a few numbers."""
+    """A regular part of a graph: a few numbers define its points and links."""
 
     name: Name
     kind: PartKind
     numbers: dict[Name, Count]
     links: dict[Name, Method]
-    """The link of each use (`link` in a node, `out` of it, `up` to spines), by name."""
+    """Name of the link for each use (`link` in a node, `out` of it, `up` to spines)."""
     shape: tuple[Positive, ...] = ()
 
 
@@ -180,24 +180,24 @@ class Points(Value):
     names: tuple[Name, ...]
     kind: Name
     unit: NameOrEmpty = ""
-    """The node or rack that they are in."""
+    """The node or rack that contains them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wire(Value):
-    """Links of a graph from each of some points to each of others."""
+    """Links of a graph from each of `ends` to each of `others`."""
 
     ends: tuple[Name, ...]
     others: tuple[Name, ...]
     link: Method
     links: Positive = 1
     share: Share = 1.0
-    """Part of the bandwidth that is left."""
+    """Fraction of the bandwidth that remains."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OwnGraph(Value):
-    """A machine written as a graph of links: regular parts, and the rest link by link."""
+    """A machine written as a graph of links: regular parts, and single links."""
 
     links: tuple[Link, ...]
     parts: tuple[GraphPart, ...]
@@ -206,7 +206,7 @@ class OwnGraph(Value):
 
     @cached_property
     def cache(self) -> Cache:
-        """Results that depend on the graph alone."""
+        """Cached results that depend on the graph alone."""
         return Cache()
 
 
@@ -215,11 +215,11 @@ ChangeKind = Literal["link", "links", "host", "point", "rail", "oversubscription
 
 @dataclass(frozen=True, kw_only=True)
 class Change(Value):
-    """One thing of a machine that is otherwise than its hardware file says (`--with`).
+    """One difference between a machine and its hardware file (`--with`).
 
-    A `link` between two points, or all `links` of a name, keep the share `value` of their bandwidth (0: gone). A
-    `host`, a `point` or the `rail` with the number `value` is gone. `oversubscription`: links between switches carry
-    1 / `value`. Nodes are `dealt` over `value` leaves in turn.
+    A `link` between two points, or all `links` of a name, keep the share `value` of their bandwidth (0: removed). A
+    `host`, a `point` or the `rail` with index `value` is removed. `oversubscription`: links between switches carry 1 /
+    `value`. Nodes are `dealt` over `value` leaves in turn.
     """
 
     kind: ChangeKind
@@ -237,28 +237,28 @@ class Cluster(Value):
     chip: Chip
     link: Link
     shape: tuple[Positive, ...]
-    """A node: (chips,). A torus: its shape in chips."""
+    """(chips,) of a node; the shape of a torus in chips."""
     wrap: tuple[bool, ...] = ()
     host_chips: Positive
-    """Chips behind one host's network cards; a whole node unless the hardware file says otherwise."""
+    """Chips per host; a whole node unless the hardware file says otherwise."""
     levels: tuple[Level, ...] = ()
     """The network between the nodes or slices, innermost first."""
     sources: tuple[Line, ...] = ()
-    """Hardware file and line of each declaration that was used."""
+    """Hardware file and line of each declaration in use."""
     own_graph: OwnGraph | None = None
-    """The links of a machine that its hardware file writes as a graph; then there are no `levels`."""
+    """The links of a machine that its hardware file writes as a graph; `levels` is then empty."""
     changes: tuple[Change, ...] = ()
-    """Links that are otherwise than the hardware file says: the machine is then costed as a graph."""
+    """Changes to the hardware file's links; with any, the machine is costed as a graph."""
     cause: Cause
 
     @cached_property
     def cache(self) -> Cache:
-        """Results that depend on the machine alone."""
+        """Cached results that depend on the machine alone."""
         return Cache()
 
     @property
     def is_torus(self) -> bool:
-        """True if chips are linked as a torus, and not in nodes."""
+        """True if chips are linked as a torus, False if they are in nodes."""
         return self.kind == "torus"
 
     @property
@@ -268,7 +268,7 @@ class Cluster(Value):
 
     @property
     def unit(self) -> str:
-        """Name of one of what `count` counts: node or slice."""
+        """The name of the unit that `count` counts: node or slice."""
         return "slice" if self.is_torus else "node"
 
     @property
@@ -285,7 +285,7 @@ class Cluster(Value):
 
     @property
     def hosts_per_node(self) -> int:
-        """Hosts of one node (1 as a rule), or of one slice of a torus."""
+        """Hosts of one node (usually 1), or of one slice of a torus."""
         return max(1, prod(self.shape) // self.host_chips)
 
     @property
@@ -295,5 +295,5 @@ class Cluster(Value):
 
     @property
     def is_routed(self) -> bool:
-        """True if collectives are routed over the links of its graph: closed forms do not hold for it."""
+        """True if collectives are routed over a graph of links, without closed forms."""
         return self.own_graph is not None or bool(self.changes)

@@ -1,4 +1,4 @@
-"""The frameworks that programs need, and the finding where one is not installed."""
+"""The frameworks that programs need, and the error if one is not installed."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from planc.diag import Diagnostic, PlanError, Span
 from planc.ir.target import Target
 
 FRAMEWORKS = ("torch", "torchao", "torch_xla", "jax", "jaxlib", "optax", "numpy", "safetensors")
-"""Modules that a compiler-only installation lacks."""
+"""Modules that are missing in a compiler-only installation."""
 
 
 @contextmanager
 def framework_needed(target: Target, span: Span) -> Iterator[None]:
-    """Raise E1009 (a PlanError) where the body imports a framework that is not installed."""
+    """Raise E1009 (a PlanError) if the body imports a framework that is not installed."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -25,7 +25,7 @@ def framework_needed(target: Target, span: Span) -> Iterator[None]:
 
 
 def need_framework(target: Target, span: Span) -> None:
-    """Raise E1009 (a PlanError) unless the framework of a target is installed; nothing is imported.
+    """Raise E1009 (a PlanError) unless the framework of a target is installed, without importing it.
 
     Args:
         target: cuda asks for torch, xla for jax.
@@ -37,6 +37,6 @@ def need_framework(target: Target, span: Span) -> None:
 
 
 def missing_framework(error: ModuleNotFoundError, target: Target, span: Span) -> PlanError:
-    """E1009: the package that `error` names, which programs for `target` need, is not installed; reported at `span`."""
+    """Return E1009 at `span`: programs for `target` need the package that `error` names, which is not installed."""
     message = f"the {target} target needs {error.name}, which is not installed"
     return PlanError([Diagnostic("E1009", message, span, help=f"pip install 'planc[{target}]'")])

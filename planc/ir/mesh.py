@@ -1,4 +1,4 @@
-"""The device mesh: named axes, outermost first, and other factorisations of the same ranks."""
+"""The device mesh: named axes, outermost first, and views that factor the same ranks differently."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from planc.ir.field_types import Name, Positive
 
 @dataclass(frozen=True, kw_only=True)
 class Axis(Value):
-    """One mesh axis. `stride` is how many ranks lie between neighbours along it."""
+    """One mesh axis. `stride` is the distance in ranks between neighbours along it."""
 
     name: Name
     size: Positive
     stride: Positive
 
     def place_of(self, rank: int) -> int:
-        """The place of `rank` along this axis."""
+        """Return the coordinate of `rank` along this axis."""
         return rank // self.stride % self.size
 
 
 @dataclass(frozen=True, kw_only=True)
 class View(Value):
-    """`view AXES of AXES for REGIONS`: other axes over the ranks of neighbouring mesh axes.
+    """`view AXES of AXES for REGIONS`: other axes over the ranks of adjacent mesh axes.
 
-    In `regions` the axes of the view stand in for those in `of`, and only there do they exist.
+    In `regions` the axes of the view replace those in `of`; they exist only there.
     """
 
     axes: tuple[Axis, ...]
@@ -45,7 +45,7 @@ class View(Value):
 
 @dataclass(frozen=True, kw_only=True)
 class Mesh(Value):
-    """Axes outermost first; rank = sum of coordinate * stride. `views` divide the same ranks otherwise."""
+    """Axes outermost first; rank = sum of coordinate * stride. `views` factor the same ranks differently."""
 
     axes: tuple[Axis, ...]
     views: tuple[View, ...] = ()
@@ -53,12 +53,12 @@ class Mesh(Value):
 
     @classmethod
     def of(cls, sizes: dict[str, int], cause: Cause) -> Mesh:
-        """A mesh without views. `sizes` maps axis to number of ranks, outermost first; `cause` is the sentence that
-        declares it."""
+        """Return a mesh without views. `sizes` maps axis to number of ranks, outermost first; `cause` is the sentence
+        that declares it."""
         return cls(axes=strided(sizes), cause=cause)
 
     def resized(self, sizes: Iterable[int]) -> Mesh:
-        """The mesh with other axis sizes: those of the mesh, then those of each view, outermost first."""
+        """Return the mesh with other axis sizes: those of the mesh, then those of each view, outermost first."""
         named = dict(zip(self.every, sizes, strict=True))
         mesh = Mesh.of({a.name: named[a.name] for a in self.axes}, self.cause)
         if not self.views:
@@ -66,8 +66,8 @@ class Mesh(Value):
         return replace(mesh, views=tuple(_resized_view(view, mesh, named) for view in self.views))
 
     def reordered(self, names: Sequence[str]) -> Mesh:
-        """The mesh with its axes, and those of each view, in the order of `names`, which has them all. The axes that a
-        view covers must be neighbours, in their order, but for axes of one rank."""
+        """Return the mesh with its axes, and those of each view, in the order of `names`, which lists all of them. The
+        axes that a view covers must be adjacent and in order, except for axes of size 1."""
         mesh = Mesh.of({name: self.sizes[name] for name in names if name in self.sizes}, self.cause)
         if not self.views:
             return mesh
@@ -77,25 +77,25 @@ class Mesh(Value):
 
     @cached_property
     def sizes(self) -> dict[str, int]:
-        """The mesh's own axes; those of views are not part of its product."""
+        """Sizes of the mesh's own axes; axes of views are not included."""
         return {axis.name: axis.size for axis in self.axes}
 
     @cached_property
     def every(self) -> dict[str, Axis]:
-        """Every axis by name, those of views too."""
+        """Every axis by name, including those of views."""
         return {a.name: a for group in (self.axes, *(v.axes for v in self.views)) for a in group}
 
     @cached_property
     def named_sizes(self) -> tuple[str | int, ...]:
-        """Names and sizes of `every` axis, in their order: meshes with the same ones lay the same ranks alike."""
+        """Names and sizes of `every` axis, in order: meshes with equal ones place the same ranks identically."""
         return (*self.every, *(axis.size for axis in self.every.values()))
 
     def axis(self, name: str) -> Axis:
-        """The axis called `name`, of the mesh or of one of its views. Raises KeyError for any other name."""
+        """Return the axis called `name`, of the mesh or of one of its views. Raises KeyError for any other name."""
         return self.every[name]
 
     def view_of(self, region: str) -> View | None:
-        """The view whose axes stand in for the mesh's own in `region`; None where those hold."""
+        """Return the view whose axes replace the mesh's own in `region`; None if there is none."""
         return next((v for v in self.views if region in v.regions), None)
 
     def exists(self, axis: str, region: str) -> bool:
@@ -110,7 +110,7 @@ class Mesh(Value):
         return prod(self.sizes.values())
 
     def size(self, *names: str) -> int:
-        """The number of ranks over these axes together; 1 for none."""
+        """Return the number of ranks over these axes together; 1 for no axis."""
         return self._sizes[names]
 
     @cached_property
@@ -118,14 +118,15 @@ class Mesh(Value):
         return Computed(lambda names: prod([self.every[name].size for name in names]))
 
     def place_of(self, rank: int, names: Iterable[str]) -> int:
-        """The place of `rank` over these axes together, the first of `names` outermost."""
+        """Return the index of `rank` over these axes together, the first of `names` outermost."""
         place = 0
         for axis in (self.every[name] for name in names):
             place = place * axis.size + axis.place_of(rank)
         return place
 
     def in_order(self, names: Iterable[str]) -> tuple[str, ...]:
-        """The axes in `names` outermost first, without those of size 1. Raises KeyError for a name that is no axis."""
+        """Return the axes in `names` outermost first, without those of size 1. Raises KeyError for a name that is not
+        an axis."""
         return self._orders[tuple(names)]
 
     @cached_property
@@ -142,8 +143,8 @@ class Mesh(Value):
 
 
 def are_neighbours(sizes: Mapping[str, int], covered: Sequence[str]) -> bool:
-    """True if the axes in `covered` lie side by side in this order in a mesh of these `sizes`, outermost first; other
-    axes of one rank may lie between them.
+    """True if the axes in `covered` are adjacent in this order in a mesh of these `sizes`, outermost first; axes of
+    size 1 may be in between.
 
     >>> are_neighbours({"dp": 2, "cp": 1, "tp": 4}, ["dp", "tp"]), are_neighbours({"dp": 2, "tp": 4}, ["tp", "dp"])
     (True, False)
@@ -160,7 +161,7 @@ def _resized_view(view: View, mesh: Mesh, sizes: dict[str, int]) -> View:
 
 
 def strided(sizes: dict[str, int], innermost: int = 1) -> tuple[Axis, ...]:
-    """Axes of these sizes, outermost first; neighbours along the last are `innermost` ranks apart."""
+    """Return axes of these sizes, outermost first; neighbours along the last are `innermost` ranks apart."""
     axes, stride = [], prod(sizes.values()) * innermost
     for name, size in sizes.items():
         stride //= size

@@ -1,7 +1,7 @@
-"""A model as a graph of ops over named dims, one block derived once and repeated.
+"""A model as a graph of ops over named dims; each kind of block is derived once and repeated.
 
-`Model` is the family's answer: sizes, parameters and sections of ops: `first`, one section for each
-kind of block (most families have one, `block`), and `last`. Nothing here knows a mesh or a plan.
+A model family returns a `Model`: sizes, parameters and sections of ops: `first`, one section for each kind of block
+(most families have one, `block`), and `last`. It is independent of any mesh or plan.
 """
 
 from __future__ import annotations
@@ -32,43 +32,43 @@ OpKind = Literal[
     "code",
     "loss",
 ]
-"""`scan` is the convolution and the recurrence of a state-space layer. `route` picks experts for each token and lays
-the tokens out by expert; `combine` is its inverse. `code` is a model's own that no other kind is, and runs whole."""
+"""Kinds of ops. `scan` is the convolution and the recurrence of a state-space layer. `route` selects experts for each
+token and lays the tokens out by expert; `combine` is its inverse. `code` is a model's own op of no other kind, which
+cannot be sharded."""
 Section = Name
 """`first`, `last`, or a kind of block."""
 
 ROUTED = "dispatch"
-"""The region of tokens on their way to experts and back: divided as tokens are, in the experts' axes."""
+"""The region of tokens on their way to experts and back: sharded as tokens are, over the experts' axes."""
 EXPERTS = "experts"
 """The region of the experts."""
 LORA_RANK = "lora_rank"
-"""The dim between the two matrices of a low-rank update (LoRA)."""
+"""The inner dim of a low-rank update (LoRA)."""
 LORA_A, LORA_B = ".lora_a", ".lora_b"
-"""Ends of the names of these two: A [rank, in] and B [out, rank], added to a weight [out, in] as B A."""
+"""Name suffixes of its matrices, A [rank, in] and B [out, rank]; B A is added to a weight [out, in]."""
 SLOTS = "slots"
-"""The dim of the places for tokens at one expert. Its axes follow from those of batch and sequence."""
+"""The dim of the token slots of one expert. Its axes follow from those of batch and sequence."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Param(Value):
-    """A parameter. `shape_dims` groups named dims per tensor dimension, in storage order.
+    """A parameter. `shape_dims` groups named dims per array dim, in storage order.
 
-    A linear layer stores [out, in]: `wq` is ((heads, head_dim), (embed,)). `*` in the name stands
-    for the layer's number.
+    A linear layer stores [out, in]: `wq` is ((heads, head_dim), (embed,)). `*` in the name stands for the layer index.
     """
 
     name: ModulePath
     shape_dims: tuple[tuple[Name, ...], ...]
     section: Section
     also: tuple[Section, ...] = ()
-    """Further sections with this parameter: other kinds of block that have one of this name and shape,
-    or `last` when the output is tied to the embedding."""
+    """Further sections with this parameter: other kinds of block with one of this name and shape, or `last` if the
+    output is tied to the embedding."""
     region: NameOrEmpty = ""
-    """The region of the op that uses it, for rules such as `store ... for experts`."""
+    """The region of the op that uses it, for sentences such as `store ... for experts`."""
     init: Literal["normal", "ones", "zeros"] = "normal"
     decay: bool = True
     frozen: bool = False
-    """Not trained: it has no gradient and no optimizer state."""
+    """True if it is not trained: it has no gradient and no optimizer state."""
 
     @property
     def dims(self) -> tuple[str, ...]:
@@ -82,7 +82,7 @@ class Param(Value):
 
 @dataclass(frozen=True, kw_only=True)
 class Tensor(Value):
-    """An activation. `saved_as` is its dtype: the compute dtype, fp32, or integers without gradient."""
+    """An activation. `dtype` is the compute dtype, fp32, or integers without gradient."""
 
     name: Name
     dims: tuple[Name, ...]
@@ -92,49 +92,48 @@ class Tensor(Value):
 
 @dataclass(frozen=True, kw_only=True)
 class Op(Value):
-    """One operation: inputs and params to one output, over an index space of named dims.
+    """One operation from inputs and params to one output, over an index space of named dims.
 
-    `whole` are dims that must not be divided while this op runs (the norm's embed, the softmax's
-    head_dim); propagation gathers them. `saves` names what the backward needs: inputs, output, or
-    small statistics.
+    `whole` are dims that this op cannot have sharded (the norm's embed, the softmax's head_dim); propagation gathers
+    them. `saves` names what the backward needs: inputs, output, or small statistics.
     """
 
     name: Name
     kind: OpKind
     region: Name
     module: ModulePath
-    """Path of the runtime's module that does this op; `*` stands for the layer's number."""
+    """Path of the runtime module that runs this op; `*` stands for the layer index."""
     inputs: tuple[Name, ...]
     params: tuple[ModulePath, ...] = ()
     output: Name
     whole: tuple[Name, ...] = ()
     saves: tuple[Name, ...] = ()
     whole_of: dict[Name, tuple[Name, ...]] = field(default_factory=dict)
-    """Inputs that are needed whole over some dims although the op itself is divided there: attention
-    computes its rows of the sequence, and each row needs all keys and values."""
+    """Inputs that are needed whole in some dims although the op itself is sharded in them: attention computes its own
+    rows of the sequence, and each row needs all keys and values."""
     window: Count = 0
-    """Attention: how many tokens back a row sees; 0 for all."""
+    """Sliding window of attention: the number of rows that a row attends to; 0 for all."""
     fixed: tuple[ModulePath, ...] = ()
-    """Inputs and parameters that no gradient is made of, in a model with frozen ones: these, and inputs that nothing
-    trained lies before. () where all are trained."""
+    """Inputs and parameters without a gradient, in a model with frozen parameters: the frozen ones, and inputs that
+    depend on no trained parameter. () if all are trained."""
     code_line: Line = ""
-    """`FILE:LINE` of the source of `code`."""
+    """`FILE:LINE` of the source of a `code` op."""
     code_why: Line = ""
-    """The reason that `code` is no other kind of op, in words."""
+    """The reason why a `code` op is of no other kind, in words."""
     multiply_adds: tuple[Elements, ...] = ()
-    """Multiply-adds of `code` in one forward, by the dims that they grow with."""
+    """Multiply-adds of a `code` op in one forward, by the dims that they scale with."""
     own_code: tuple[SavedByCode, ...] = ()
-    """Memory of the module's own code, where the op was read from code, for sequences of more and more tokens; ():
-    what the op needs to keep."""
+    """Memory of the module's own code, if the op was read from code, for increasing sequence lengths; (): the op's
+    minimum."""
 
     @property
     def has_backward(self) -> bool:
-        """True if the backward goes through it: something before it, or of its own, is trained."""
+        """True if the backward runs through the op: an input depends on a trained parameter, or it has one."""
         return not self.fixed or any(name not in self.fixed for name in (*self.inputs, *self.params))
 
     @property
     def weights(self) -> tuple[ModulePath, ...]:
-        """Its parameters without those of a low-rank update."""
+        """The parameters without those of a low-rank update."""
         return tuple(p for p in self.params if not p.endswith((LORA_A, LORA_B)))
 
     @property
@@ -144,8 +143,8 @@ class Op(Value):
 
 
 def passed_on(ops: Sequence[Op]) -> Name:
-    """Name of the tensor that a block of these `ops` hands to the next: the last one made that it takes itself from the
-    one before; else that of its last op."""
+    """Return the name of the tensor that a block of these `ops` passes to the next: the last output that is also an
+    input from the previous block; else the output of the last op."""
     made: set[Name] = set()
     taken: set[Name] = set()
     for op in ops:
@@ -156,7 +155,7 @@ def passed_on(ops: Sequence[Op]) -> Name:
 
 @dataclass(frozen=True, kw_only=True)
 class Run(Value):
-    """`layers` blocks of one kind, one after the other."""
+    """`layers` consecutive blocks of one kind."""
 
     section: Section
     layers: Positive
@@ -164,11 +163,11 @@ class Run(Value):
 
 @dataclass(frozen=True, kw_only=True)
 class Routing(Value):
-    """Expert selection: how a router scores, picks and weights the experts of a token.
+    """Expert selection: how a router scores, selects and weights the experts of a token.
 
-    `scores` are softmax or sigmoid of the logits. The `top_k` best are picked, from the `groups_kept` best of
-    `groups` equal groups of experts; `normed` weights sum to one before they are scaled by `scale`.
-    DeepSeek-AI 2024, "DeepSeek-V2" (section 2.2) and "DeepSeek-V3 Technical Report" (section 2.1).
+    `scores` are softmax or sigmoid of the logits. The `top_k` best are selected, from the `groups_kept` best of
+    `groups` equal groups of experts; `normed` weights sum to one before they are multiplied by `scale`. DeepSeek-AI
+    2024, "DeepSeek-V2" (section 2.2) and "DeepSeek-V3 Technical Report" (section 2.1).
     """
 
     scores: Literal["softmax", "sigmoid"] = "softmax"
@@ -180,9 +179,9 @@ class Routing(Value):
 
 @dataclass(frozen=True, kw_only=True)
 class Model(Value):
-    """A model family applied to sizes. `sizes` maps dim to length; `layers` is the block count.
+    """A model family with concrete sizes. `sizes` maps dim to length; `layers` is the block count.
 
-    `runs` says which kinds of block follow each other; () when there is one kind, `block`.
+    `runs` are the consecutive kinds of block; () if there is one kind, `block`.
     """
 
     name: ModelName
@@ -190,24 +189,24 @@ class Model(Value):
     sizes: dict[Name, Positive]
     rope_theta: NotNegative = 10000.0
     rope_scaling: dict[Name, bool | Count | NotNegative | Line] = field(default_factory=dict)
-    """Scaling of rotary positions for longer contexts, in the config's own keys; changes no shape."""
+    """RoPE scaling for longer contexts, in the config's own keys; changes no shape."""
     norm_eps: NotNegative = 1e-5
     tied: bool = False
     top_k: Count = 0
-    """Experts a token is sent to; 0 without experts."""
+    """Experts per token; 0 without experts."""
     routing: Routing = Routing()
     runs: tuple[Run, ...] = ()
     params: tuple[Param, ...]
     tensors: tuple[Tensor, ...]
     ops: dict[Section, tuple[Op, ...]]
     unseen: tuple[Unseen, ...] = ()
-    """Lengths of a sequence for which the ops of a model read from code do not say what the code keeps."""
+    """Sequence lengths for which the ops of a model read from code do not cover what the code saves."""
     cause: Cause | None = None
-    """The sentence that names it; None outside a plan."""
+    """The sentence that names the model; None outside a plan."""
 
     @cached_property
     def cache(self) -> Cache:
-        """Results that depend on the model alone."""
+        """Cached results that depend on the model alone."""
         return Cache()
 
     @cached_property
@@ -220,17 +219,17 @@ class Model(Value):
 
     @property
     def layers(self) -> int:
-        """Blocks that are divided over a pipeline: the layers, and the modules for further tokens behind them."""
+        """Number of blocks that a pipeline splits: the layers, and the MTP modules after them."""
         return self.sizes["layers"] + self.sizes.get("mtp_layers", 0)
 
     @cached_property
     def regions(self) -> tuple[str, ...]:
-        """The regions a `shard ... in REGION` may name."""
+        """The regions that a `shard ... in REGION` may name."""
         seen = [op.region for ops in self.ops.values() for op in ops] + [t.region for t in self.tensors]
         return tuple(dict.fromkeys(seen))
 
     def op_names(self) -> tuple[str, ...]:
-        """Names of all ops, each once, in the order in which the sections list them."""
+        """Return the names of all ops without duplicates, in section order."""
         return tuple(dict.fromkeys(op.name for ops in self.ops.values() for op in ops))
 
     @cached_property
@@ -240,12 +239,12 @@ class Model(Value):
 
     @property
     def block_ops(self) -> tuple[Op, ...]:
-        """The ops of every kind of block, each name once."""
+        """The ops of every kind of block, without duplicate names."""
         return tuple({op.name: op for kind in self.blocks for op in self.ops[kind]}.values())
 
     @cached_property
     def block_output(self) -> str:
-        """Name of the tensor that every block takes and gives: the residual stream between layers."""
+        """Name of the tensor that every block takes and returns: the residual stream between layers."""
         return passed_on(self.ops[self.blocks[0]])
 
     @property
@@ -256,7 +255,7 @@ class Model(Value):
         return tuple(run.section for run in self.runs for _ in range(run.layers))
 
     def layers_of(self, section: Section, begin: int = 0, end: int | None = None) -> int:
-        """Number of blocks of this kind among layers `begin` to `end` (exclusive)."""
+        """Return the number of blocks of kind `section` among layers `begin` to `end` (exclusive)."""
         end = self.layers if end is None else end
         if not self.runs:
             return max(0, end - begin) if section == "block" else 0
@@ -268,22 +267,22 @@ class Model(Value):
         return total
 
     def shape(self, param: Param) -> tuple[int, ...]:
-        """Global shape of `param` in storage order: elements along each dimension of one layer's tensor."""
+        """Return the global shape of `param` in storage order: elements along each dim of one layer's tensor."""
         return tuple(prod(self.sizes[d] for d in group) for group in param.shape_dims)
 
     def elements(self, param: Param) -> int:
-        """Number of elements in one copy (one layer) of `param`."""
+        """Return the number of elements in one copy (one layer) of `param`."""
         return prod(self.shape(param))
 
     def copies(self, param: Param) -> int:
-        """Number of copies of `param` in the model: one for each layer that has it; one that an end of the model has
-        too counts once."""
+        """Return the number of copies of `param` in the model: one for each layer that has it; a parameter that is also
+        at an end of the model counts once."""
         inside = all(s in self.blocks for s in param.sections)
         return sum(self.layers_of(s) for s in param.sections) if inside else 1
 
     @property
     def trained_parameters(self) -> int:
-        """The parameters that are not frozen; tied ones once."""
+        """Number of parameters that are not frozen; tied ones count once."""
         return sum(self.elements(p) * self.copies(p) for p in self.params if not p.frozen)
 
     @cached_property
@@ -293,14 +292,15 @@ class Model(Value):
 
     @property
     def parameters(self) -> int:
-        """All parameters of the model; tied ones once."""
+        """Number of all parameters; tied ones count once."""
         return sum(self.elements(p) * self.copies(p) for p in self.params)
 
     @property
     def active_parameters(self) -> int:
-        """The parameters that one token uses: `top_k` of the experts."""
+        """Number of parameters that one token uses: `top_k` of the experts."""
         return sum(round(self.elements(p) * self.share(p)) * self.copies(p) for p in self.params)
 
     def share(self, param: Param) -> float:
-        """The fraction of `param` that one token uses: `top_k` of `experts` for an expert's parameter, else 1."""
+        """Return the fraction of `param` that one token uses: `top_k` of `experts` for an expert's parameter, else
+        1."""
         return self.top_k / self.sizes["experts"] if param.region == EXPERTS else 1.0

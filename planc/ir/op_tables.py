@@ -1,4 +1,4 @@
-"""Op tables: rates of a machine as they were measured, by the sizes of an op. Read from `measured` sentences."""
+"""Op tables: measured rates of a machine, by the sizes of an op. Read from `measured` sentences."""
 
 from __future__ import annotations
 
@@ -30,40 +30,40 @@ SIZES: dict[TableOp, tuple[str, ...]] = {
     "all_reduce": ("bytes",),
     "all_to_all": ("bytes",),
 }
-"""Sizes of each op: a matmul is of [m, k] by [k, n]; a stream's bytes are those that it reads and writes; a
-collective's are the larger of its input and output on one device."""
+"""Sizes of each op: a matmul is [m, k] by [k, n]; a stream's bytes are those read and written; a collective's are the
+larger of its input and output on one device."""
 BY_DTYPE: tuple[TableOp, ...] = ("matmul", "attention", "attention_backward")
-"""Ops with a table for each dtype. Their rates are FLOP/s; those of the others, bytes per second."""
+"""Ops with one table per dtype. Their rates are in FLOP/s; those of the others in bytes per second."""
 COLLECTIVES: tuple[TableOp, ...] = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
 MOST_POINTS = 4000
-"""Measured points of one table."""
+"""Largest number of measured points of one table."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OpTable(Value):
-    """The measured rates of one op. Its sizes are a grid: each length of a dimension with all lengths of the others."""
+    """The measured rates of one op. Its sizes form a full grid: every combination of the lengths along each dim."""
 
     op: TableOp
     dtype: NameOrEmpty = ""
     members: Count = 0
     """Devices of a collective's group; 0 for other ops."""
     sizes: tuple[tuple[Positive, ...], ...]
-    """In ascending order, so that the last length changes first."""
+    """The points of the grid, ascending, with the last size varying fastest."""
     shares: tuple[OfWhole, ...]
-    """The rate at each of the sizes as a share of what the declaration it belongs to says: a device's peak in the
-    dtype, its memory bandwidth, the bandwidth of a link or level. So a machine with a better peak has better rates."""
+    """The rate at each point as a fraction of the declared rate: a device's peak in the dtype, its memory bandwidth, or
+    the bandwidth of a link or level. A machine with a higher peak thus has higher rates."""
 
     @cached_property
     def lengths(self) -> tuple[tuple[int, ...], ...]:
-        """The lengths along each dimension of the grid, ascending."""
+        """The lengths along each dim of the grid, ascending."""
         return tuple(tuple(sorted({*along})) for along in zip(*self.sizes, strict=True))
 
     @cached_property
     def logs(self) -> tuple[tuple[tuple[float, ...], ...], tuple[float, ...]]:
-        """Logarithms of the lengths along each dimension, and of the shares."""
+        """Logarithms of the lengths along each dim, and of the shares."""
         return tuple(tuple(map(log, along)) for along in self.lengths), tuple(map(log, self.shares))
 
 
 def table_of(tables: tuple[OpTable, ...], op: TableOp, dtype: str = "", members: int = 0) -> OpTable | None:
-    """The table of `op` among `tables`, in a dtype or for groups of so many members; None where there is none."""
+    """Return the table of `op` among `tables`, for `dtype` or for groups of `members`; None if there is none."""
     return next((t for t in tables if t.op == op and t.dtype == dtype and t.members == members), None)

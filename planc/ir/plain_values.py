@@ -1,4 +1,4 @@
-"""Nouns read from plain JSON values by the types of their fields, without pydantic, whose import takes long."""
+"""Reads IR values from plain JSON by the types of their fields, without pydantic, which is slow to import."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ T = TypeVar("T")
 
 
 def read_noun(kind: type[T], value: Any) -> T:
-    """`value` as a frozen dataclass of this `kind`. Raises ValueError for unknown or missing fields and wrong types.
+    """Return `value` as a frozen dataclass of type `kind`. Raises ValueError for unknown or missing fields and wrong
+    types.
 
-    The markers of `planc.ir.field_types` are asked, as pydantic asks them.
+    Applies the checks of `planc.ir.field_types`, as pydantic does.
 
     >>> from planc.ir.model import Run
     >>> read_noun(Run, {"section": "block", "layers": 3})
@@ -59,7 +60,7 @@ def _dataclass(kind: Any, value: Any, where: str) -> Any:
 
 
 def _first(kinds: tuple[Any, ...], value: Any, where: str) -> Any:
-    """The value as the first of these kinds that it is one of."""
+    """The value as the first of these types that accepts it."""
     for kind in kinds:
         if kind is NoneType:
             if value is None:
@@ -85,4 +86,4 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 
 _KNOWN: dict[Any, dict[str, Any]] = {}
-"""Types of the fields of each dataclass, worked out once."""
+"""Cached types of the fields of each dataclass."""

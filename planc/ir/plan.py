@@ -1,4 +1,4 @@
-"""The plan: what the sentences say, resolved to values. One sentence, one node, one cause."""
+"""The plan: its sentences, resolved to values. One sentence is one node with one cause."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Batch(Value):
 
 @dataclass(frozen=True, kw_only=True)
 class Shard(Value):
-    """`shard DIM over AXES [in REGION]`: every tensor dim of that name is divided."""
+    """`shard DIM over AXES [in REGION]`: shards every tensor dim of that name."""
 
     dim: Name
     axes: tuple[Name, ...]
@@ -68,7 +68,7 @@ class Shard(Value):
 
 @dataclass(frozen=True, kw_only=True)
 class Replicate(Value):
-    """`replicate DIM over AXES [in REGION]`: what another sentence divides stays whole over these axes."""
+    """`replicate DIM over AXES [in REGION]`: keeps a dim whole over these axes although another sentence shards it."""
 
     dim: Name
     axes: tuple[Name, ...]
@@ -78,7 +78,7 @@ class Replicate(Value):
 
 @dataclass(frozen=True, kw_only=True)
 class Store(Value):
-    """`store NOUN [as DTYPE] [over AXES [on DIM]] [for REGION]`: how state is kept between uses."""
+    """`store NOUN [as DTYPE] [over AXES [on DIM]] [for REGION]`: how state is stored between uses."""
 
     noun: Noun
     dtype: NameOrEmpty = ""
@@ -91,26 +91,26 @@ class Store(Value):
 @dataclass(frozen=True, kw_only=True)
 class Gather(Value):
     """`gather params per PERIOD [bucket N layers] [prefetch N layers]`: how long gathered params live, how many layers
-    one transfer gathers, and how many are gathered ahead of the one in use."""
+    one all-gather covers, and how many are prefetched."""
 
     per: Period
     bucket: Positive = 1
-    """Layers whose parameters are gathered, and whose gradients are reduced, together."""
+    """Layers whose parameters are gathered together, and whose gradients are reduced together."""
     prefetch: Count = 0
-    """Layers gathered ahead; 0 where the framework decides."""
+    """Layers gathered ahead of use; 0 leaves it to the framework."""
     cause: Cause
 
 
 _BACKWARD_IN_TWO_PARTS = ("dualpipe", "interleaved_zero_bubble", "zbv")
-"""How the names of such schedules begin, those in lockstep too."""
+"""Prefixes of the names of schedules with separate dgrad and wgrad actions, lockstep variants included."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Split(Value):
     """`split layers over AXIS as SCHEDULE(chunks = N) [stages [...]]`: the pipeline.
 
-    `stages` gives, for each virtual stage in order, (first layer, one past the last); the first
-    also holds the `first` section, the last one the `last` section.
+    `stages` has (first layer, one past the last) of each virtual stage, in order; the first also holds the `first`
+    section, the last one the `last` section.
     """
 
     axis: Name
@@ -118,19 +118,18 @@ class Split(Value):
     chunks: Positive
     stages: tuple[tuple[Count, Count], ...]
     order: tuple[ScheduleRow, ...] = ()
-    """Each rank's actions, for a schedule of one's own; the bundled ones follow from their numbers."""
+    """Each rank's actions, for a custom schedule; () for a bundled one."""
     cause: Cause
 
     @property
     def splits_backward(self) -> bool:
-        """True if gradients of weights may come later than those of inputs (zero bubble), as actions of their own; a
-        weight's is found while it is whole."""
+        """True if weight gradients (wgrad) are separate actions after input gradients (zero bubble)."""
         return any("W" in row for row in self.order) or self.schedule.startswith(_BACKWARD_IN_TWO_PARTS)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Optimizer(Value):
-    """`optimizer NAME(...)`. Hyper-parameters belong to the preset; a plan fixes the kind of state."""
+    """`optimizer NAME(...)`. Hyper-parameters belong to the preset; a plan only fixes the kind of state."""
 
     name: Literal["adamw", "muon"] = "adamw"
     """`muon`: for the matrices of the blocks, with AdamW for the rest; see `planc.ir.updates`."""
@@ -139,12 +138,12 @@ class Optimizer(Value):
 
 @dataclass(frozen=True, kw_only=True)
 class Freeze(Value):
-    """`freeze PART, ... [except PART, ...]`: parameters that are not trained. The model's parameters say which."""
+    """`freeze PART, ... [except PART, ...]`: parameters that are not trained. `Param.frozen` is set accordingly."""
 
     parts: tuple[Name, ...]
     """Ops by name, `blocks`, `norms` or `model`."""
     kept: tuple[Name, ...] = ()
-    """Parts that are trained all the same."""
+    """Parts that are trained despite `parts`."""
     cause: Cause
 
 
@@ -152,13 +151,13 @@ class Freeze(Value):
 class Lora(Value):
     """`lora rank R [alpha A] on PART, ...`: low-rank updates of matrices whose own weights are frozen.
 
-    The model's ops and parameters have the updates: `alpha / rank` times B A beside the weight.
+    The model's ops and parameters include the updates: `alpha / rank` times B A is added to the weight.
     """
 
     rank: Positive
     alpha: Positive
     ops: tuple[Name, ...]
-    """The matmuls that have an update, by name."""
+    """Names of the matmuls with an update."""
     cause: Cause
 
 
@@ -173,15 +172,15 @@ class Precision(Value):
 
 @dataclass(frozen=True, kw_only=True)
 class Recompute(Value):
-    """`recompute blocks`, `recompute whole_blocks` or `recompute OP, ... [except OP, ...] [every N layers]`: what
-    the backward runs again instead of keeping."""
+    """`recompute blocks`, `recompute whole_blocks` or `recompute OP, ... [except OP, ...] [every N layers]`: what the
+    backward recomputes instead of saving."""
 
     ops: tuple[Name, ...] = ()
     """Op names; ("blocks",) or ("whole_blocks",) for all ops; () for none."""
     kept: tuple[Name, ...] = ()
-    """Ops whose outputs are saved all the same."""
+    """Ops whose outputs are saved despite `ops`."""
     every: Positive = 1
-    """Only every so many layers is run again; the others keep everything."""
+    """Recompute one layer of every N; the others save everything."""
     cause: Cause | None = None
 
     @property
@@ -190,19 +189,19 @@ class Recompute(Value):
 
     @property
     def whole(self) -> bool:
-        """True when recomputation runs each block to its end, past what the backward needs."""
+        """True if the recompute runs each block to its end, past what the backward needs."""
         return self.ops == ("whole_blocks",)
 
 
 Copies = Literal["choice", "device", "node"]
-"""Places that each get one copy of a token on its way to experts."""
+"""The unit to which one copy of a token is sent in expert routing."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Route(Value):
-    """`route experts as METHOD`: `dropless` serves every token; `capacity(factor = F)` gives each expert
-    room for F times its even share, used or not. `node_limit` bounds the nodes one token is sent to. `copies` says what
-    a copy of a token is sent for: each expert that it chose, each device or each node that holds some."""
+    """`route experts as METHOD`: `dropless` serves every token; `capacity(factor = F)` gives each expert slots for F
+    times its even share. `node_limit` bounds the nodes that one token is sent to. `copies`: a token is sent once per
+    chosen expert, per device or per node that holds some of them."""
 
     method: Literal["dropless", "capacity"] = "dropless"
     factor: NotNegative = 1.0
@@ -213,22 +212,22 @@ class Route(Value):
 
 @dataclass(frozen=True, kw_only=True)
 class NamedKernel(Value):
-    """`attention.core as KERNEL` beside a sentence that says how keys of other ranks are met."""
+    """`attention.core as KERNEL` in addition to a sentence about the keys of other ranks."""
 
     method: Method
     cause: Cause
 
 
 PASSES_KEYS = ("ring", "all_gather")
-"""Methods by which attention meets the keys of other ranks; other methods are kernels."""
+"""Methods by which attention gets the keys of other ranks; all other methods are kernels."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kernel(Value):
-    """`attention.core as METHOD`: the kernel of attention, or how it meets keys of other ranks.
+    """`attention.core as METHOD`: the attention kernel, or how attention gets the keys of other ranks.
 
-    `ring` passes keys and values on, `all_gather` gathers them; `balance` says which rows of the
-    sequence a rank holds (`headtail`: one piece from each end, so that causal work is even; `none`).
+    `ring` passes keys and values around a ring, `all_gather` gathers them; `balance` sets the rows of the sequence that
+    a rank holds (`headtail`: one piece from each end, which balances causal attention; `none`).
     """
 
     method: Method
@@ -236,31 +235,31 @@ class Kernel(Value):
     rotate: Literal["p2p", "alltoall"] = "p2p"
     block: Count = 0
     kernel: NamedKernel | None = None
-    """The kernel that a ring or a gather runs, where a second sentence names it."""
+    """The kernel that a ring or a gather runs, if a second sentence names it."""
     cause: Cause
 
     @property
     def runs(self) -> str:
-        """The kernel by name; an empty string where no sentence names one."""
+        """The name of the kernel; "" if no sentence names one."""
         if self.method not in PASSES_KEYS:
             return self.method
         return self.kernel.method if self.kernel else ""
 
     @property
     def from_both_ends(self) -> bool:
-        """True if a rank holds one piece from each end of a sequence, rather than one stretch of it."""
+        """True if a rank holds one piece from each end of a sequence (`headtail`)."""
         return self.method in PASSES_KEYS and self.balance == "headtail"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Quantize(Value):
-    """`quantize OP, ... as float8(RECIPE) [except ...]`: matmuls in a narrower dtype."""
+    """`quantize OP, ... as float8(RECIPE) [except ...]`: matmuls in low precision."""
 
     ops: tuple[Name, ...]
     dtype: Name
     recipe: NameOrEmpty = ""
     tile: Count = 0
-    """Rows and columns that share a scale; 0 for the recipe's own."""
+    """Rows and columns that share a scale; 0 for the recipe's default."""
     kept: tuple[Name, ...] = ()
     kept_layers: tuple[tuple[Count, Count], ...] = ()
     """Ranges (first, one past the last) of layers that stay in the compute dtype."""
@@ -269,7 +268,7 @@ class Quantize(Value):
 
 @dataclass(frozen=True, kw_only=True)
 class Offload(Value):
-    """`offload WHAT, ... to host`: state nouns or saved tensors kept in host memory."""
+    """`offload WHAT, ... to host`: state nouns or saved tensors stored in host memory."""
 
     what: tuple[Name, ...]
     to: Literal["host"] = "host"
@@ -278,7 +277,7 @@ class Offload(Value):
 
 @dataclass(frozen=True, kw_only=True)
 class Overlap(Value):
-    """`overlap AXIS as METHOD`: hide the transfers of an axis behind compute."""
+    """`overlap AXIS as METHOD`: overlap the transfers of an axis with compute."""
 
     axis: Name
     method: Method
@@ -296,17 +295,17 @@ class Compile(Value):
 
 @dataclass(frozen=True, kw_only=True)
 class RealisedAs(Value):
-    """`realise as FRAMEWORK`: whose rules decide what the plan leaves open (`planc.frameworks`)."""
+    """`realise as FRAMEWORK`: whose policy decides what the plan leaves open (`planc.frameworks`)."""
 
     framework: Name
     whole_blocks: bool = False
-    """True where the framework runs a recomputed block to its end and the plan's own sentence does not."""
+    """True if the framework recomputes blocks to their end although the plan's own sentence does not."""
     cause: Cause
 
 
 @dataclass(frozen=True, kw_only=True)
 class Override(Value):
-    """`override GLOB = replicated | DIM over AXES and ...`: parameters the rules do not fit."""
+    """`override GLOB = replicated | DIM over AXES and ...`: layouts of parameters that the general rules do not fit."""
 
     glob: Glob
     layout: dict[Name, tuple[Name, ...]]
@@ -323,15 +322,15 @@ class Train(Value):
 
 
 Priced = Literal["device", "chip", "node"]
-"""A thing that is paid by the hour. A node of a torus is one slice."""
+"""The unit that is billed by the hour. A node of a torus is one slice."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Price(Value):
-    """`price AMOUNT per THING hour`: the price of an hour of one device, chip or node."""
+    """`price AMOUNT per THING hour`: the price of one device, chip or node per hour."""
 
     per_hour: NotNegative
-    """Amount of the currency for each hour of one `per`."""
+    """Amount in `currency` per hour of one `per`."""
     currency: Currency
     per: Priced
     cause: Cause
@@ -339,14 +338,14 @@ class Price(Value):
 
 @dataclass(frozen=True, kw_only=True)
 class Expect(Value):
-    """`expect METRIC CMP VALUE`, in SI units (bytes, seconds, fractions), days, hours or an amount of a currency."""
+    """`expect METRIC CMP VALUE`, in SI units (bytes, seconds, fractions), days, hours or an amount of money."""
 
     metric: Name
     cmp: Literal["<=", ">=", "<", ">"]
     value: Quantity
     text: Line
     currency: CurrencyOrEmpty = ""
-    """Currency of an expected price; empty for other metrics."""
+    """Currency of an expected price; "" for other metrics."""
     cause: Cause
 
 
@@ -404,16 +403,16 @@ class Plan(Value):
 
     @cached_on(lambda plan, dim, region="": (plan.cache, (dim, region)))
     def axes_of(self, dim: str, region: str = "") -> tuple[str, ...]:
-        """The axes that divide `dim` in `region`, outermost first.
+        """Return the axes that shard `dim` in `region`, outermost first.
 
-        Scoped rules add to unscoped ones, and win where both want an axis. In the regions of a view only
-        its axes exist, beside the mesh axes that it leaves alone.
+        Scoped sentences add to unscoped ones, and take precedence if both use an axis. In the regions of a view only
+        its axes exist, and the mesh axes that it does not cover.
         """
         return self._slots(region) if dim == SLOTS else self._divided(dim, region)
 
     def resized(self, mesh: Mesh, batch: Batch, split: Split | None) -> Plan:
-        """The plan with another `mesh`, `batch` and pipeline `split` (None: no pipeline), and all other sentences as
-        they are."""
+        """Return the plan with another `mesh`, `batch` and pipeline `split` (None: no pipeline), and the same other
+        sentences."""
         return Plan(**{**self._field_values, "mesh": mesh, "batch": batch, "split": split})
 
     @cached_property
@@ -421,7 +420,7 @@ class Plan(Value):
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
     def share(self, other: Plan) -> None:
-        """Use the results of `axes_of` that `other` has, and fill them together from now on.
+        """Share cached results of `axes_of` with `other`.
 
         `other` must have the same sentences, and the same axes must be of size 1.
         """
@@ -429,14 +428,14 @@ class Plan(Value):
 
     @cached_property
     def cache(self) -> Cache:
-        """Results that depend on the plan, but not on its machine."""
+        """Cached results that depend on the plan, but not on its machine."""
         return Cache()
 
     def _divided(self, dim: str, region: str) -> tuple[str, ...]:
         return self.mesh.in_order(self.sharding_axes(dim, region))
 
     def sharding_axes(self, dim: str, region: str = "") -> tuple[str, ...]:
-        """The axes that divide `dim` in `region`, those of one rank too, in no order that means something."""
+        """Return the axes that shard `dim` in `region`, including those of size 1, in no particular order."""
         if region == ROUTED or (dim == "experts" and region not in ("", EXPERTS)):
             return ()  # the scores of all experts, and tokens on their way, stay with the token
         inner = [s for s in self.shards if region and s.region == region]
@@ -448,8 +447,8 @@ class Plan(Value):
         return tuple(a for a in axes if self.exists(a, region))
 
     def _slots(self, region: str) -> tuple[str, ...]:
-        """Tokens keep the axes of batch and sequence on their way to the experts, in the view's terms; at
-        the experts, without those that divide the experts themselves."""
+        """Tokens keep the axes of batch and sequence on their way to the experts, translated to the view; at the
+        experts, without those that shard the experts."""
         tokens = {*self.axes_of("batch", "residual"), *self.axes_of("sequence", "residual")}
         view = self.view_of(EXPERTS)
         if view is not None:
@@ -460,16 +459,16 @@ class Plan(Value):
         return self.mesh.in_order(tokens)
 
     def view_of(self, region: str) -> View | None:
-        """The view whose axes stand in for the mesh's in `region`; None where the mesh's own axes hold."""
+        """Return the view whose axes replace the mesh's in `region`; None if there is none."""
         return self.mesh.view_of(EXPERTS if region == ROUTED else region)
 
     def exists(self, axis: str, region: str) -> bool:
-        """True if `axis` exists in `region`, where routed tokens have the experts' axes."""
+        """True if `axis` exists in `region`; routed tokens have the experts' axes."""
         return self.mesh.exists(axis, EXPERTS if region == ROUTED else region)
 
     @cached_property
     def data_axes(self) -> tuple[str, ...]:
-        """The axes that divide the batch: the data-parallel ranks."""
+        """The axes that shard the batch: the data-parallel ranks."""
         return self.axes_of("batch")
 
     @cached_property
@@ -482,17 +481,18 @@ class Plan(Value):
         return self.batch.sequences // (self.data_parallel * self.batch.microbatch_sequences)
 
     def store(self, noun: Noun, region: str = "") -> tuple[str, ...]:
-        """The axes `noun` is stored over, outermost first; () for a whole copy on every rank.
+        """Return the axes that `noun` is stored over, outermost first; () for a whole copy on every rank.
 
-        A sentence `for` the region wins over those for everything.
+        A sentence `for` the region takes precedence over those for everything.
         """
         axes = {a for s in self._stores(noun, region) for a in s.axes}
         return self.mesh.in_order(a for a in axes if self.exists(a, region))
 
     def store_dtype(self, noun: Noun, region: str = "") -> str:
-        """The dtype in which `noun` (params, grads or optimizer) is stored: fp32 unless a sentence says otherwise.
+        """Return the dtype in which `noun` (params, grads or optimizer) is stored; fp32 unless a sentence says
+        otherwise.
 
-        A sentence for `region` wins over one for the whole model; "" asks for the whole model.
+        A sentence for `region` takes precedence over one for the whole model; "" is the whole model.
         """
         scoped = next((s.dtype for s in self._stores(noun, region) if s.dtype), "")
         return scoped or next((s.dtype for s in self.stores if s.noun == noun and s.dtype and not s.region), "fp32")
@@ -503,8 +503,8 @@ class Plan(Value):
         return scoped or [s for s in self.stores if s.noun == noun and not s.region]
 
     def gather_per_in(self, region: str) -> Period:
-        """How long gathered parameters of `region` live, "" the whole model: `step` where they are not stored divided;
-        else as said, `pass` where nothing is unless a schedule needs them to stay."""
+        """Return how long gathered parameters of `region` live ("" is the whole model): `step` if they are not stored
+        sharded; else the plan's `gather`; else `pass`, unless the schedule needs them longer."""
         if not self.store("params", region):
             return "step"
         if self.gather is not None:
@@ -513,12 +513,12 @@ class Plan(Value):
         return "step" if stay else "pass"
 
     def gathers_each_pass(self, region: str = "") -> bool:
-        """True if stored parameters of `region`, "" the whole model, are gathered where they are used, in each pass."""
+        """True if sharded parameters of `region` ("" is the whole model) are all-gathered at each use, in each pass."""
         return self.gather_per_in(region) == "pass"
 
     @cached_property
     def gather_per(self) -> Period:
-        """How long gathered parameters live, of those that are stored divided."""
+        """How long gathered parameters live, over all regions that are stored sharded."""
         regions = ("", *dict.fromkeys(s.region for s in self.stores if s.region))
         return next((per for region in regions if (per := self.gather_per_in(region)) != "step"), "step")
 
@@ -528,33 +528,33 @@ class Plan(Value):
         return self.gather.bucket if self.gather else 1
 
     def buckets_ahead(self, usual: int) -> int:
-        """Gathered groups of layers that wait beside the one in use; `usual` where no sentence says how many layers."""
+        """Return the number of prefetched groups of layers; `usual` if no sentence says how many layers."""
         said = self.gather.prefetch if self.gather else 0
         return ceil(said / self.bucket_layers) if said else usual
 
     @cached_property
     def offloaded(self) -> frozenset[str]:
-        """Names of the state (`params`, `optimizer`) and of the saved tensors that are kept in host memory."""
+        """Names of the state (`params`, `optimizer`) and of the saved tensors that are offloaded to host memory."""
         return frozenset(name for o in self.offloads for name in o.what)
 
     @property
     def state_on_host(self) -> bool:
-        """True if parameters or optimizer state are kept in host memory, and not saved tensors alone."""
+        """True if parameters or optimizer state are offloaded to host memory, not only saved tensors."""
         return not self.offloaded.isdisjoint(("params", "optimizer"))
 
     @cached_property
     def pipeline(self) -> int:
-        """Ranks along the pipeline; 1 without one."""
+        """Number of pipeline ranks; 1 without a pipeline."""
         return self.mesh.size(self.split.axis) if self.split else 1
 
     @property
     def pipelined(self) -> Split | None:
-        """The `split` over several ranks; one rank is no pipeline."""
+        """The `split` if it has several ranks, else None."""
         return self.split if self.pipeline > 1 else None
 
     @cached_property
     def splits_backward(self) -> bool:
-        """True if a pipeline's schedule splits its backward into inputs and weights."""
+        """True if the pipeline's schedule splits its backward into dgrad and wgrad."""
         return self.split is not None and self.split.splits_backward
 
     @property
@@ -564,14 +564,14 @@ class Plan(Value):
 
     @property
     def framework(self) -> str:
-        """The framework whose rules the plan is realised by; `planc` unless a sentence says another."""
+        """The framework whose policy the plan is realised by; `planc` unless a sentence names another."""
         return self.realise.framework if self.realise else "planc"
 
     @property
     def for_planc(self) -> Plan:
-        """The plan as planc's own programs run it: with all its sentences, without its framework's rules.
+        """The plan as planc's own programs run it: with all its sentences, without its framework's policy.
 
-        The vocabulary stays padded: its rows are the model's from then on, and may divide only so.
+        A padded vocabulary stays padded, since it may be divisible only so.
         """
         realise, kernel = self.realise, self.attention
         if realise is None:
@@ -586,29 +586,28 @@ class Plan(Value):
         )
 
     def compiled(self, what: str) -> Compile | None:
-        """The sentence by which `what`, `blocks` or `loss`, is compiled as one region; None without one."""
+        """Return the sentence that compiles `what` (`blocks` or `loss`) as one region; None without one."""
         return next((c for c in self.compiles if c.what == what), None)
 
     def cause_of_shard(self, dim: str, axis: str, region: str = "") -> Cause | None:
-        """The sentence that lays `axis` on `dim` there."""
+        """Return the sentence that shards `dim` over `axis` in `region`; None without one."""
         for s in self.shards:
             if s.dim == dim and axis in s.axes and s.region in ("", region):
                 return s.cause
         return None
 
     def cause_of_store(self, noun: Noun, region: str = "") -> Cause | None:
-        """The sentence that stores `noun` over some axes in `region` ("": everywhere); None when every rank has a whole
-        copy."""
+        """Return the sentence that stores `noun` over some axes in `region` ("": everywhere); None if every rank has a
+        whole copy."""
         return next((s.cause for s in self._stores(noun, region) if s.axes), None)
 
     # The compiled form.
 
     def to_json(self) -> dict[str, Any]:
-        """`planc.plan/1`: canonical; equal plans give equal bytes with `canonical`.
+        """Return the JSON of `planc.plan/1`, in canonical form; `canonical` gives equal bytes for equal plans.
 
-        Keys of sentences that planc once did not have are left out of a plan that does not say them: `realise`,
-        `train`, `price`, the currency of an expectation, the layers of a bucket and ahead of it, and the kernel of a
-        ring.
+        Keys that were added to the format later are omitted if a plan does not use them: `realise`, `train`, `price`,
+        the currency of an expectation, the bucket and prefetch of a gather, and the kernel of a ring.
         """
         plain = super().to_json()
         for name in ("realise", "train", "price"):
@@ -625,18 +624,20 @@ class Plan(Value):
         return {"format": FORMAT, **plain}
 
     def canonical(self) -> str:
-        """The compiled plan as one line of JSON with sorted keys."""
+        """Return the compiled plan as one line of JSON with sorted keys."""
         return json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
 
     @cached_property
     def sha256(self) -> str:
-        """sha256 of the plan's meaning: without places and file names, and without what would hold unsaid."""
+        """sha256 of the plan's meaning: without locations and file names, and without sentences that state a
+        default."""
         meaning = _without_places(replace(self, **self._unsaid).to_json())
         return hashlib.sha256(json.dumps(meaning, sort_keys=True).encode()).hexdigest()
 
     @property
     def _unsaid(self) -> dict[str, Any]:
-        """Sentences that may say a default (`store ... as fp32`, `gather`, `realise as planc`), without one."""
+        """Fields whose sentences state a default (`store ... as fp32`, `gather`, `realise as planc`), without these
+        sentences."""
         silent = Gather(per=replace(self, gather=None).gather_per, cause=self.mesh.cause)
         said = self.gather and replace(self.gather, cause=silent.cause)
         return {

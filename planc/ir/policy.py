@@ -1,4 +1,4 @@
-"""The rules of a framework: how it realises what a plan leaves open."""
+"""The policy of a framework: how it realises what a plan leaves open."""
 
 from __future__ import annotations
 
@@ -10,132 +10,132 @@ from planc.diag.fast_dataclass import dataclass
 from planc.ir.model import Model
 
 Loss = Literal["ops", "narrow", "fp32_in_place", "gradient", "in_place"]
-"""Ways of the loss to keep what its backward needs beside the logits: fp32 tensors, op by op (`ops`), or the same in
-the logits' own dtype (`narrow`); one fp32 copy that its backward overwrites; their gradient alone, by one kernel;
-nothing, where the gradient takes the logits' place."""
+"""Tensors saved by the loss in addition to the logits: fp32 tensors, op by op (`ops`), or these in the dtype
+of the logits (`narrow`); one fp32 copy that its backward overwrites; only their gradient, by one kernel; or nothing, if
+the gradient overwrites the logits."""
 AMPERE = ("a100", "a100_40")
 BLACKWELL = ("b200", "gb200", "b300", "gb300")
 CUBLAS_BYTES = 32 * 2**20
-"""A workspace of cuBLAS as Transformer Engine makes one for each stream of products, from Hopper on."""
+"""cuBLAS workspace that Transformer Engine allocates per stream of matmuls, from Hopper on (bytes)."""
 CUBLAS_BYTES_BEFORE = 4 * 2**20
-"""The same on older chips."""
+"""`CUBLAS_BYTES` on older chips."""
 
 
 def core_alone(model: Model, kernel: str) -> tuple[str, ...]:
-    """Selective recomputation of Korthikanti et al. 2022: attention's core of `model`, whatever its `kernel`."""
+    """Return the ops of selective recomputation (Korthikanti et al. 2022): the attention core of `model`, for any
+    `kernel`."""
     return ("attention.core",)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """A framework's rules. The defaults are those of planc's own programs."""
+    """A framework's policy. The defaults are those of planc's own programs."""
 
     name: str
     title: str
-    """Its own name."""
+    """The framework's own name."""
     kernel: str = ""
-    """The kernel of attention where a plan names none; an empty string is FlashAttention-2."""
+    """The default attention kernel; "" is FlashAttention-2."""
     kernel_on: Mapping[str, str] = field(default_factory=dict)
-    """The same for some chips."""
+    """`kernel` by chip, where it differs."""
     whole_blocks: bool = False
-    """True where a recomputed block runs to its end: the framework's checkpoint is a function of its own, and does not
-    stop at the last tensor that is needed."""
+    """True if a recomputed block runs to its end: the framework's checkpoint is its own autograd function and does not
+    stop early at the last tensor that is needed."""
     whole_blocks_on: tuple[str, ...] = ()
-    """Chips whose published runs are older than the release that stops early."""
+    """Chips whose published runs predate the release that stops early."""
     selective: Callable[[Model, str], tuple[str, ...]] = core_alone
-    """The ops of a model that `recompute selective` runs again, with this kernel of attention."""
+    """The ops of a model that `recompute selective` recomputes, given the attention kernel."""
     scatters_sends_on: tuple[str, ...] = ()
-    """Chips whose published runs are older than sequence parallelism, and send a hidden state that all ranks of tensor
-    parallelism hold in parts, one from each, gathered again behind the boundary (Narayanan et al. 2021, section
+    """Chips whose published runs predate sequence parallelism: a hidden state that all tensor-parallel ranks hold is
+    sent between stages in shards, one from each rank, and gathered by the receivers (Narayanan et al. 2021, section
     4.1)."""
     tp_overlap: str = ""
-    """The way in which it hides the transfers of tensor parallelism of dense models on GPUs unless told otherwise."""
+    """Default TP overlap for dense models on GPUs."""
     tp_overlap_torus: str = ""
-    """The same on TPUs."""
+    """Default TP overlap for dense models on TPUs."""
     expert_streams: int = 0
-    """Streams on which the products of experts run, each a kernel of its own; 0 where they are one kernel."""
+    """Streams that run the matmuls of experts, one kernel each; 0 for one grouped kernel."""
     expert_call_s: float = 0.0
-    """Seconds that the host takes to start one expert's product where each is a kernel of its own: it waits for the
-    numbers of tokens and is never ahead of them, unless another microbatch runs beside."""
+    """Host time (s) to launch one expert's matmul if each is its own kernel: the host waits for the token counts and
+    never runs ahead, unless another microbatch overlaps."""
     overlap_streams: int = 0
-    """Streams of products that hide the transfers of tensor parallelism, each with a workspace of cuBLAS; those of
-    `expert_streams` have one each too."""
+    """Streams of matmuls that overlap tensor-parallel transfers, each with a cuBLAS workspace, as are those of
+    `expert_streams`."""
     expert_tile_rows: int = 0
-    """Rows of a tile of the one kernel that runs the dropless products of experts on TPUs; a tile that two experts
-    share is computed for each of them. 0 where experts begin with a tile of their own."""
+    """Tile rows of the grouped matmul kernel of dropless experts on TPUs; a tile with rows of two experts is computed
+    once for each. 0 if every expert starts a new tile."""
     expert_bias_in_fp32: bool = False
-    """True where the bias of an expert's last product is multiplied by the token's weight and added in fp32, op by op;
-    other biases are added by the product itself."""
+    """True if the bias of an expert's last matmul is multiplied by the token's weight and added in fp32, op by op;
+    other biases are fused into the matmul."""
     update_passes: int = 0
-    """Times that AdamW's update and the clipping before it go over the bytes of a stored master; 0 where the update is
-    one kernel."""
+    """Passes over the bytes of a stored master weight in clipping and AdamW's update; 0 if the update is one kernel."""
     fuses_amax: bool = False
-    """True where a norm finds the largest value of what it writes for a narrow product, and where chips whose products
-    take any layout get one narrow copy."""
+    """True if a norm also computes the amax of its output for a low-precision matmul, and if chips whose matmuls accept
+    any layout get one low-precision copy."""
     vocab_multiple: int = 1
-    """The vocabulary is padded to a multiple of this times the size of tensor parallelism."""
+    """The vocabulary is padded to a multiple of this times the tensor-parallel size."""
 
     reduce: str = "fp32"
-    """The dtype in which its own configurations reduce gradients."""
+    """The dtype of gradient reduction in its own configurations."""
     grads_as_reduced: bool = False
-    """True where gradients are kept in the dtype that they are reduced in; else they are fp32."""
+    """True if gradients are stored in the dtype they are reduced in; False for fp32."""
     updates_in_fp32: bool = False
-    """True where the update takes gradients in fp32: a copy of those that are kept narrower, of the part that a rank
-    updates, is there beside the optimizer's state, when the activations are gone."""
+    """True if the update needs fp32 gradients: an fp32 copy of the shard that a rank updates is then live with the
+    optimizer state, after the activations are freed."""
     loss: Loss = "ops"
     fused_loss_copies: float = 1.0
-    """Tensors like the logits, in their dtype, that the backward of a loss compiled as one region makes."""
+    """Number of tensors of the logits' size and dtype that the backward of a compiled loss allocates."""
     fused_loss_keeps: float = 0.0
-    """Such tensors that it keeps from its forward, beside the logits."""
+    """Number of such tensors that its forward saves, in addition to the logits."""
     compiles: str = "blocks"
-    """Regions that its own switch for compilation compiles, in the words of a `compile` sentence."""
+    """Regions that the framework's own compile switch compiles, as in a `compile` sentence."""
     whole_logits: bool = False
-    """True where the head's output is gathered over tensor parallelism before the loss."""
+    """True if the head's output is gathered over tensor parallelism before the loss."""
     dropout: tuple[str, ...] = ()
-    """Families whose models have dropout by default: masks of a byte an element are kept, and of unfused attention also
-    the scores after it."""
+    """Families whose models have dropout by default: masks of one byte per element are saved, and for unfused attention
+    also the scores after dropout."""
     saves_narrow: bool = False
-    """True where a product in a narrow dtype keeps its input in that dtype for the backward, whatever the scales."""
+    """True if a low-precision matmul saves its input in that dtype for the backward, for any scaling recipe."""
     saves_divided: bool = False
-    """True where a product keeps its input as it was before it was gathered, and gathers it again in the backward
-    (Korthikanti et al. 2022, section 4.2.2). Products of experts keep what the dispatcher has gathered."""
+    """True if a matmul saves its input before the all-gather and gathers it again in the backward (Korthikanti et al.
+    2022, section 4.2.2). Matmuls of experts save what the dispatcher has gathered."""
     shared_beside_dispatch: bool = False
-    """True where the shared expert runs beside the dispatcher's transfers, on a stream of its own: it gathers its input
-    itself and keeps it so."""
+    """True if the shared expert overlaps with the dispatcher's transfers on its own stream: it gathers its input itself
+    and saves it gathered."""
     keeps_outputs: tuple[str, ...] = ()
-    """Ops that run again in a checkpoint that is a function, whose output the next op keeps; the output of others is
-    discarded and made again."""
+    """Ops recomputed in a checkpoint function whose output stays allocated for the next op; outputs of the others are
+    freed and recomputed."""
     gathered_in_loss: bool = True
-    """False where no gathered parameters of a divided model are there in the backward of the loss: each group is let go
-    behind its forward, and gathered again when the backward comes to it."""
+    """False if no gathered parameters of a sharded model are live in the backward of the loss: each group is freed
+    after its forward and gathered again in the backward."""
     prefetched: int = 2
-    """Blocks whose gathered parameters are there at once: the one in use and the next."""
+    """Blocks whose gathered parameters are live at once: the current one and the prefetched next."""
     spread: float = 0.15
-    """Share of the tensors' bytes by which a published peak may be below the predicted one: 15 % where no peaks of the
+    """Share of the tensors' bytes by which a published peak may be below the prediction; 15 % if no peaks of the
     framework's runs are known."""
     workspace_bytes: float = 0.0
-    """Bytes of libraries' workspaces and buffers, whatever the plan; `workspaces` has those of a plan beside."""
+    """Bytes of library workspaces and buffers for any plan; `workspaces` adds those of a given plan."""
     sums_live_sets: bool = True
-    """False where the memory of the blocks' and of the loss's backward is not added up on TPUs."""
+    """False if the peaks of the blocks' and of the loss's backward are not added on TPUs."""
     lost_across_nodes: float = 0.0
-    """Share beyond the tensors' bytes that torch's allocator reserves in the framework's scripts for several nodes,
-    whose segments cannot grow; 0 where it is the chip's `fragmentation` as in one node."""
+    """Extra share of the tensors' bytes that torch's allocator reserves in the framework's multi-node scripts, without
+    expandable segments; 0 if it is the chip's `fragmentation`, as in one node."""
 
     def attention_kernel(self, chip: str) -> str:
-        """The kernel of attention on `chip`, as `attention.core as` names it; an empty string is FlashAttention-2."""
+        """Return the attention kernel on `chip`, as `attention.core as` names it; "" is FlashAttention-2."""
         return self.kernel_on.get(chip, self.kernel)
 
     def runs_whole_blocks(self, chip: str) -> bool:
-        """True where a recomputed block runs to its end on `chip`."""
+        """True if a recomputed block runs to its end on `chip`."""
         return self.whole_blocks or chip in self.whole_blocks_on
 
     def workspaces(self, chip: str, *, experts: bool, overlaps: bool) -> float:
-        """Bytes of libraries' workspaces on `chip`: for a model with `experts`, and where products hide tensor
-        parallelism's transfers (`overlaps`), those of its streams too."""
+        """Return the bytes of library workspaces on `chip`, including those of streams for a model with `experts` and
+        for matmuls that overlap tensor-parallel transfers (`overlaps`)."""
         streams = self.expert_streams * experts + self.overlap_streams * overlaps
         return self.workspace_bytes + streams * (CUBLAS_BYTES_BEFORE if chip in AMPERE else CUBLAS_BYTES)
 
     def padded_vocab(self, vocab: int, tp: int) -> int:
-        """Rows of the embedding for a vocabulary of `vocab` words, divided over `tp` ranks."""
+        """Return the padded rows of the embedding for a vocabulary of `vocab` tokens, sharded over `tp` ranks."""
         multiple = self.vocab_multiple * (tp if self.vocab_multiple > 1 else 1)
         return -(-vocab // multiple) * multiple

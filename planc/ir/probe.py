@@ -1,4 +1,4 @@
-"""Probes: small pieces of work that `planc calibrate` times, and the processes that run them together."""
+"""Probes: small operations that `planc calibrate` times, and the processes that run them together."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Probe:
 
     @property
     def scale(self) -> float:
-        """FLOPs of a matmul or of the forward of an attention, bytes of a stream or a collective."""
+        """FLOPs of a matmul or of an attention forward; bytes of a stream or a collective."""
         if self.kind == "matmul":
             return 2.0 * prod(self.sizes)
         if self.kind in ("attention", "attention_backward"):
@@ -41,7 +41,7 @@ class Probe:
 
 
 def attention_flops(sizes: tuple[float, ...]) -> float:
-    """FLOPs of the forward of causal attention: two products, of which the mask leaves half.
+    """Return the FLOPs of the forward of causal attention: two matmuls, of which the mask leaves half.
 
     `sizes` are (sequences, heads, tokens of a sequence, head_dim).
 
@@ -53,16 +53,16 @@ def attention_flops(sizes: tuple[float, ...]) -> float:
 
 
 class Ranks(Protocol):
-    """The processes of a measurement; making one joins them."""
+    """The processes of a measurement; constructing one joins them."""
 
     first: bool
     """True on the process that reports for all."""
     count: int
     on_host: bool
-    """True when the devices are this computer's processors: other work on them takes time from what is measured."""
+    """True if the devices are this computer's processors: other work on them slows the measurement down."""
 
     def sum(self, value: float) -> float:
-        """The sum of `value`, in its own unit, over all processes, the same on each. Every process must call it."""
+        """Return the sum of `value`, in its own unit, over all ranks, the same on each. Every process must call it."""
         ...
 
 
@@ -70,5 +70,5 @@ class Prober(Protocol):
     """Times probes on one process. All ranks call it with the same probes in the same order."""
 
     def seconds(self, probe: Probe) -> float:
-        """Seconds of one call of `probe` on all devices at once, in the fastest window."""
+        """Return the seconds of one call of `probe` on all devices at once, in the fastest window."""
         ...

@@ -1,4 +1,4 @@
-"""The program: emitted text, and the backend that it was emitted by."""
+"""The program: emitted text, and the backend that emitted it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Program(ProgramText, InNotebook):
-    """Program that `lower` returns. `text` is a Python file that imports its framework and no planc.
+    """The result of `lower`. `text` is a Python file that imports its framework and not planc.
 
     >>> import planc
     >>> program = planc.lower("plans/tiny.plan", "cuda")
@@ -30,7 +30,7 @@ class Program(ProgramText, InNotebook):
     backend: Backend
 
     def parallelize(self, model: Any) -> Any:
-        """Torch: divide a user's own module over the running process group, as the plan says.
+        """Shard a user's torch module over the running process group, as the plan says.
 
         `model` has the op graph's names, or is a causal model of the transformers package, which is renamed in place.
         Returns the module (without a pipeline) or this rank's list of stage modules.
@@ -46,22 +46,21 @@ class Program(ProgramText, InNotebook):
         model: Callable[..., Any] | None = None,
         noun: Noun = "params",
     ) -> Any:
-        """JAX: a NamedSharding for every leaf of a pytree, on the mesh that `load().build_mesh()` makes.
+        """Return a NamedSharding for every leaf of a pytree, on the mesh of `load().build_mesh()` (JAX only).
 
-        A leaf is known by planc's own name for it; else by a rule; else by the dims that its shape can have, if all of
-        them lie in one layout.
+        A leaf is identified by planc's own name for it; else by a rule; else by the dims that its shape allows, if they
+        all give one layout.
 
         Args:
             tree: arrays or shapes, in dicts, lists, dataclasses, Flax or Equinox modules.
             rules: dims of leaves by a pattern on their path, `{"*/mlp/wi/kernel": "embed, ffn"}`, or a file of such
-                rules; None reads `NAME.rules` beside `NAME.plan`, if there is one.
-            model: a function of the tree and of tokens [B, S], traced on shapes: the dims of leaves that it finds are
-                known beside their shapes.
-            noun: params, grads or optimizer: of which state the tree is.
+                rules; None reads `NAME.rules` next to `NAME.plan`, if there is one.
+            model: a function of the tree and of tokens [B, S], traced on shapes to infer the dims of leaves.
+            noun: the kind of state in the tree: params, grads or optimizer.
 
         Raises:
             PlanError: leaves without a layout (E1206), or wrong rules (E1221 to E1225).
-            ValueError: there is no such noun.
+            ValueError: an unknown `noun`.
         """
         from planc.ir.plan import NOUNS
 

@@ -1,6 +1,6 @@
-"""The shape of emitted programs: a second wall before one is loaded, behind the check of the plan's own texts.
+"""Checks the syntax of emitted programs before import: a second barrier after the check of the plan's own texts.
 
-A name that ended its quotes would bring calls with it that no emitter writes: files, processes, imports, reflection.
+A name that escaped its quotes would introduce calls that no emitter writes: files, processes, imports, reflection.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BUILTINS = frozenset(
 )  # fmt: skip
 """Names that a program may use without defining them."""
 SPECIAL = frozenset({"__init__", "__version__"})
-"""Names with two underscores that programs write."""
+"""Dunder names that programs define."""
 REFUSED = frozenset(
     {
         "builtins", "classes", "cpp_extension", "ctypes", "ctypeslib", "exec", "f2py", "fromfile", "hub", "importlib",
@@ -34,12 +34,12 @@ REFUSED = frozenset(
         "subprocess", "sys", "system", "tofile",
     }
 )  # fmt: skip
-"""Attributes that lead to files, processes or code, through modules that programs do import."""
+"""Attributes that reach files, processes or code through modules that programs do import."""
 OUTERMOST = (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.FunctionDef, ast.ClassDef, ast.If)
 
 
 def foreign(text: str) -> str:
-    """The first thing in the program `text` that no emitter writes, with its line; empty if there is none."""
+    """Return the first construct in the program `text` that no emitter writes, with its line; "" if there is none."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -49,7 +49,7 @@ def foreign(text: str) -> str:
 
 
 def _findings(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """(line, what) of each node that is not allowed."""
+    """Yield (line, description) of each node that is not allowed."""
     for place, statement in enumerate(tree.body):
         docstring = place == 0 and isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
         if not docstring and not isinstance(statement, OUTERMOST) and not _gives_derivative(statement):
@@ -67,13 +67,13 @@ def _findings(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def _gives_derivative(statement: ast.stmt) -> bool:
-    """True for `function.defvjp(forward, backward)`, which JAX asks for beside a function."""
+    """True for `function.defvjp(forward, backward)`, which JAX requires at module level."""
     call = statement.value if isinstance(statement, ast.Expr) else None
     return isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "defvjp"
 
 
 def _imported(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
-    """Names of an import that are not allowed."""
+    """Yield the names of an import that are not allowed."""
     module = (node.module or "") if isinstance(node, ast.ImportFrom) else ""
     names = [alias.name for alias in node.names]
     dotted = [f"{module}.{name}" for name in names] if isinstance(node, ast.ImportFrom) else names
@@ -84,7 +84,7 @@ def _imported(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
 
 
 def _reflection(call: ast.Call) -> Iterator[tuple[int, str]]:
-    """`getattr` of anything but a plain name: a text that was put together, or one that is refused."""
+    """Yield (line, description) for a `getattr` whose name is computed or refused."""
     name = call.args[1] if len(call.args) > 1 else None
     text = name.value if isinstance(name, ast.Constant) else None
     plain = isinstance(name, ast.Name) or (isinstance(text, str) and text not in REFUSED and not _hidden(text))

@@ -1,4 +1,4 @@
-"""The text that a backend emits, and what it was made from."""
+"""The text that a backend emits, and the plan it was emitted from."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramText:
-    """A Python file that imports its framework and no planc (`text`), as a backend runs it."""
+    """A Python file that imports its framework and not planc (`text`), as a backend runs it."""
 
     sharded: Sharded
     text: str
     target: Target
     rules: Path | None = None
-    """The file of rules for trees that stands beside the plan."""
+    """The file of rules for pytrees next to the plan."""
 
     @property
     def plan(self) -> Plan:
@@ -37,7 +37,7 @@ class ProgramText:
         return self.to_json()
 
     def to_json(self) -> dict[str, Any]:
-        """`planc lower --emit json`: the text, its hash and the plan's."""
+        """Return the JSON of `planc lower --emit json`: the text, its hash and the plan's."""
         return {
             "target": self.target,
             "plan": self.plan.name,
@@ -49,7 +49,7 @@ class ProgramText:
     def load(self) -> ModuleType:
         """Import the emitted text as a module (cached by its content).
 
-        Raises PlanError (E1006) for a text that no emitter writes: a plan's name has ended its quotes.
+        Raises PlanError (E1006) for a text that no emitter writes: a plan's name has escaped its quotes.
         """
         from planc.ir.emitted import import_text
         from planc.ir.program_shape import foreign

@@ -1,4 +1,4 @@
-"""A compiled plan that is read back from JSON."""
+"""Reads a compiled plan back from JSON."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from planc.ir.plan import FORMAT, Plan
 
 
 def read_plan(data: dict[str, Any]) -> Plan:
-    """Read the compiled form, the dictionary `data` that `Plan.to_json` gives.
+    """Return the plan in `data`, the dictionary that `Plan.to_json` returns.
 
-    Every text in `data` matches its field's type (`planc.ir.field_types`) and every number is bounded; raises
-    ValueError for anything else. Only planc itself writes this form, for its own processes: a plan that comes from a
-    stranger is text, which the compiler reads (`planc.trainer.preset.compiled`).
+    Every text in `data` must match its field's type (`planc.ir.field_types`) and every number is bounded; raises
+    ValueError otherwise. Only planc's own processes exchange this form: a plan from elsewhere is text, which the
+    compiler reads (`planc.trainer.preset.compiled`).
     """
     if data.get("format") != FORMAT:
         raise ValueError(f"its format is not {FORMAT}")

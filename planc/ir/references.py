@@ -1,6 +1,6 @@
-"""Consistency of an op graph that is read back: every name it uses is one it declares, and the sizes fit.
+"""Checks the consistency of an op graph that was read from a file: names are declared, and sizes match.
 
-One that the catalog built has these properties by construction; one from a file may not.
+The catalog's own graphs are consistent by construction; those from a file may not be.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from planc.ir.model import SLOTS, Model, passed_on
 from planc.ir.saved_by_code import elements_of
 
 MOST_OPS, MOST_OPS_IN_ALL, MOST_PARAMETERS = 256, 4_000, 1_000
-"""Ops of a kind of block, and of all kinds together; parameters. Checks compare the ops of a block with each other, and
-no model has a tenth of these."""
+"""Limits on ops of one kind of block, ops of all kinds, and parameters. Checks compare the ops of a block pairwise, and
+no known model has a tenth of these."""
 OUTSIDE_MODEL = ("batch", "sequence", SLOTS)
 """Dims whose lengths come from the batch."""
 
 
 def model_inconsistencies(model: Model) -> Iterator[str]:
-    """One sentence for each mistake in `model`: names that it uses and does not declare, sizes that do not fit."""
+    """Yield one sentence for each mistake in `model`: undeclared names, and sizes that do not match."""
     ops_of = [len(ops) for ops in model.ops.values()]
     if max(ops_of, default=0) > MOST_OPS or sum(ops_of) > MOST_OPS_IN_ALL or len(model.params) > MOST_PARAMETERS:
         yield f"{sum(ops_of):,} ops and {len(model.params):,} parameters, more than any model has"
@@ -55,7 +55,7 @@ def model_inconsistencies(model: Model) -> Iterator[str]:
 
 
 def _unused(model: Model) -> Iterator[str]:
-    """Parameters without an op, and ops with a parameter of another section."""
+    """Yield parameters without an op, and ops with a parameter of another section."""
     used = {(name, section) for section, ops in model.ops.items() for op in ops for name in op.params}
     kept = {(param.name, section) for param in model.params for section in param.sections}
     for name, section in sorted(used ^ kept)[:1]:
@@ -64,7 +64,7 @@ def _unused(model: Model) -> Iterator[str]:
 
 
 def _disordered(model: Model) -> Iterator[str]:
-    """Names that are there twice, tensors without dims, and ops that read what a later one makes."""
+    """Yield duplicate names, tensors without dims, and ops that read the output of a later one."""
     for what, names in (("tensor", [t.name for t in model.tensors]), ("parameter", [p.name for p in model.params])):
         if len({*names}) != len(names):
             yield f"two {what}s have one name"
@@ -86,7 +86,7 @@ def _disordered(model: Model) -> Iterator[str]:
 
 
 def unknown(what: str, names: Iterable[str], known: Iterable[str]) -> Iterator[str]:
-    """A sentence about the first of `names` that is not `known`; none where all are. `what` says what they name."""
+    """Yield a sentence about the first of `names` that is not in `known`, if any. `what` says what they name."""
     strange = set(names) - set(known)
     if strange:
         yield f"unknown {what} `{min(strange)}`"

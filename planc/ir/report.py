@@ -1,4 +1,4 @@
-"""The report, `planc.report/1`: what `check` and `cost` answer."""
+"""The report, `planc.report/1`: the result of `check` and `cost`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ClusterFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class AxisFacts:
-    """`level` is the outermost part of the network that a group along the axis crosses."""
+    """A mesh axis. `level` is the outermost network level that a group along it spans."""
 
     name: str
     size: int
@@ -66,7 +66,7 @@ class MemoryParts:
 
     @property
     def tensors(self) -> float:
-        """GiB of the program's tensors: without the communicators and the reserve. `planc audit` compares them."""
+        """GiB of the program's tensors, without communicators and reserve. `planc audit` compares these."""
         return self.params + self.grads + self.optimizer + self.activations + self.buffers
 
 
@@ -74,9 +74,9 @@ class MemoryParts:
 class Reserved:
     """GiB that the fullest device's allocator and runtime hold at the peak, between `low` and `high`.
 
-    `low` is what the tensors take if nothing is lost between them, less the share by which the published peaks of a
-    framework that `realise as` names may be below the prediction; `high` has what torch's allocator may lose.
-    In a report `high` reaches as far as the interval of the allocated peak.
+    `low` is the bytes of the tensors without fragmentation, less the share by which published peaks of the framework
+    that `realise as` names may be below the prediction; `high` includes fragmentation of torch's allocator. In a report
+    `high` is at least the upper end of the interval of the allocated peak.
     """
 
     low: float
@@ -88,8 +88,8 @@ class Reserved:
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """Limits of an `estimate`, in its unit: the measured value is between `low` and `high` in four of five published
-    runs of the class `of`, of which there are `runs`."""
+    """Limits of an `estimate`, in its unit: in four of five published runs of the class `of`, of which there are
+    `runs`, the measured value is between `low` and `high`."""
 
     low: float
     estimate: float
@@ -97,7 +97,7 @@ class Interval:
     runs: int
     of: str
     none_of: tuple[str, ...] = ()
-    """The chip and the framework of the plan, where no run of the class is of them."""
+    """The chip and the framework of the plan, if no run of the class uses them."""
 
     def __post_init__(self) -> None:
         assert self.low <= self.estimate <= self.high, self
@@ -105,7 +105,8 @@ class Interval:
 
 @dataclass(frozen=True, kw_only=True)
 class Uncertainty:
-    """Intervals of the predictions, each for `share` of runs: seconds of a step, and the peak of the tensors in GiB."""
+    """Intervals of the predictions, each for `share` of the runs: seconds of a step, and the peak of the tensors
+    (GiB)."""
 
     share: float
     step_s: Interval
@@ -128,12 +129,12 @@ class Memory:
     per_device_gib: MemoryParts
     stages: tuple[StageMemory, ...]
     allocated_gib: float = 0.0
-    """Peak of the tensors on the fullest device, as `max_memory_allocated` counts them."""
+    """Peak of the tensors on the fullest device, as `max_memory_allocated` counts it."""
     reserved_gib: Reserved = Reserved(low=0.0, high=0.0)
 
     def may_fit(self, room_gib: float) -> bool:
-        """True if the fullest device holds at most `room_gib` at the lower end: `check` finds no E0501 then, and a
-        search in which nothing fits by the prediction says that its nearest miss may."""
+        """True if the lower end of the fullest device's memory is at most `room_gib`: `check` then has no E0501, and a
+        search without a fitting plan says that its nearest miss may fit."""
         return self.reserved_gib.low <= room_gib
 
     @property
@@ -143,16 +144,16 @@ class Memory:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """Seconds of one optimizer step on the slowest rank class; the parts sum to `time_s`."""
+    """Seconds of one optimizer step on the slowest class of ranks; the parts sum to `time_s`."""
 
     time_s: float
     tokens_per_s_per_device: float
     tflops_per_device: float
     mfu: float
     peak_tflops: float
-    """Dense peak of a device (TFLOP/s) that `mfu` is a share of."""
+    """The dense peak of a device (TFLOP/s) that `mfu` refers to."""
     peak_dtype: str
-    """The dtype of that peak: that of the plan's `compute`, or the next wider one that the chip has a rate for."""
+    """The dtype of that peak: the plan's `compute`, or the next wider one that the chip has a rate for."""
     compute_s: float
     recompute_s: float
     exposed_comm_s: float
@@ -163,53 +164,53 @@ class Step:
 
     @property
     def peak(self) -> str:
-        """Peak that `mfu` is a share of: `989 TFLOP/s (bf16)`."""
+        """The peak that `mfu` refers to, as text: `989 TFLOP/s (bf16)`."""
         return peak_text(self.peak_tflops, self.peak_dtype)
 
 
 def peak_text(tflops: float, dtype: str) -> str:
-    """A peak of `tflops` TFLOP/s in `dtype`, as every answer with an MFU names it: `989 TFLOP/s (bf16)`."""
+    """Return a peak of `tflops` TFLOP/s in `dtype` as text, as printed with every MFU: `989 TFLOP/s (bf16)`."""
     return f"{tflops:.4g} TFLOP/s ({dtype})"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Goodput:
-    """Goodput under failures: `runtime` is training time over wall time, `productivity` that times MFU."""
+    """Goodput under failures: `runtime` is training time over wall time; `productivity` is that times MFU."""
 
     interruptions_per_day: float
     failures_per_day: dict[str, float]
-    """The same by component: `chips`, and links by their names."""
+    """Failures per day by component: `chips`, and links by name."""
     checkpoint_s: float
-    """Writing one."""
+    """Time to write one checkpoint (s)."""
     checkpoint_interval_s: float
-    """Training between two, as long as is best."""
+    """Training time between two checkpoints (s), at its optimum."""
     restart_s: float
-    """From a failure to the first step, the checkpoint's reading included."""
+    """Time from a failure to the first step (s), including reading the checkpoint."""
     runtime: float
     productivity: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunCost:
-    """The whole run: how long it takes and what it costs, its goodput in it.
+    """Duration, cost and goodput of the whole run.
 
-    Without `train for` there is no length, and without `price` no money: those fields are None.
+    Without `train for` there is no length, and without `price` no cost: those fields are None.
     """
 
     tokens: int | None = None
     steps: int | None = None
     days: float | None = None
-    """Wall time: failures, restarts and checkpoints are in it."""
+    """Wall time, including failures, restarts and checkpoints."""
     device_hours: float | None = None
     currency: str | None = None
     price_per_hour: float | None = None
-    """All the plan's devices together, in units of `currency`."""
+    """Price of all the plan's devices per hour, in `currency`."""
     price: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedCollective:
-    """A row with its time. `exposed_s` is what it adds to the slowest rank class's step."""
+    """A collective with its time. `exposed_s` is what it adds to the step of the slowest class of ranks."""
 
     row: Collective
     time_s: float
@@ -244,7 +245,7 @@ class TimedCollective:
 
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
-    """A sentence that a target cannot do."""
+    """A sentence that a target does not support."""
 
     code: str
     line: int
@@ -253,7 +254,7 @@ class Refusal:
 
 @dataclass(frozen=True, kw_only=True)
 class TargetAnswer:
-    """A target's answer to a plan: it lowers the plan unless it refuses a sentence."""
+    """True or False for a target that lowers the plan, with the sentences that it refuses."""
 
     target: Target
     lowers: bool
@@ -262,7 +263,7 @@ class TargetAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class Report(Value, InNotebook):
-    """Everything planc says about a plan. The costed fields are None when the plan has errors.
+    """The result of checking and costing a plan. The costed fields are None if the plan has errors.
 
     Field names carry units: seconds (`_s`), GiB (`_gib`), bytes (`_bytes`).
 
@@ -278,10 +279,10 @@ class Report(Value, InNotebook):
     source_sha256: str | None
     set: dict[str, int]
     target: Target | None
-    """The target whose program is costed; None: what any correct program must keep and send."""
+    """The target whose program is costed; None: the minimum for any correct program."""
     targets: tuple[TargetAnswer, ...] = ()
     framework: str | None = None
-    """The framework that `realise as` names and that the costs are of; None: planc's own programs, or none."""
+    """The framework that `realise as` names and that is costed; None: planc's own programs, or none."""
     model: ModelFacts | None = None
     tokens_per_step: int | None = None
     global_batch: int | None = None
@@ -290,7 +291,7 @@ class Report(Value, InNotebook):
     devices: int | None = None
     mesh: dict[str, int] | None = None
     defaults: tuple[str, ...] = ()
-    """Defaults that the plan leaves open and that changes seconds or GiB by much: `recompute none`, `microbatch 1`."""
+    """Defaults of the plan that change seconds or GiB considerably: `recompute none`, `microbatch 1`."""
     axes: tuple[AxisFacts, ...] | None = None
     limits: Limits | None = None
     diagnostics: tuple[Diagnostic, ...] = ()
@@ -299,7 +300,7 @@ class Report(Value, InNotebook):
     collectives: tuple[TimedCollective, ...] | None = None
     goodput: Goodput | None = None
     run: RunCost | None = None
-    """The whole run, where the plan says how long it trains or what an hour costs."""
+    """The whole run, if the plan says how long it trains or what an hour costs."""
     uncertainty: Uncertainty | None = None
 
     @property
@@ -307,7 +308,7 @@ class Report(Value, InNotebook):
         return not has_errors(self.diagnostics)
 
     def to_json(self) -> dict[str, Any]:
-        """`planc.report/1`."""
+        """Return the JSON of `planc.report/1`."""
         rows = self.collectives
         plain = replace(self, diagnostics=(), collectives=())
         return {

@@ -1,4 +1,4 @@
-"""Memory of a module's own code for its backward, in place of what an op needs to save: found by a run of the code."""
+"""Memory that a module's own code keeps for its backward, measured by running it, instead of the op's minimum."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from planc.ir.field_types import Count, Line, Name, NotNegative
 class Elements(Value):
     """Tensors over named dims, all of one dtype.
 
-    `copies` is how many there are; a length without a name, as the half of a head that is rotated, counts as copies.
-    The sequence stands twice where there is a number for each pair of tokens. A buffer, whose lengths do not depend on
-    the batch, has no dims.
+    `copies` is their number; an unnamed length, such as half of a head in RoPE, counts as copies. The sequence dim
+    appears twice for one element per pair of tokens. A buffer whose size does not depend on the batch has no dims.
     """
 
     dims: tuple[Name, ...]
@@ -25,7 +24,7 @@ class Elements(Value):
 
 @dataclass(frozen=True, kw_only=True)
 class Moment(Value):
-    """A moment of an op's backward: tensors that it has made by then, less those that it has let go."""
+    """A moment of an op's backward: tensors allocated so far, minus tensors freed so far."""
 
     made: tuple[Elements, ...] = ()
     freed: tuple[Elements, ...] = ()
@@ -33,10 +32,10 @@ class Moment(Value):
 
 @dataclass(frozen=True, kw_only=True)
 class SavedByCode(Value):
-    """Tensors that the code of an op keeps, for sequences of at most `up_to` tokens (0: any longer ones).
+    """Tensors that the code of an op saves, for sequences of at most `up_to` tokens (0: no limit).
 
-    `saves` names tensors of the op graph, its own inputs or output most often; `inside` are others. `moments` are those
-    of its backward at which it may hold the most, for some length of a sequence; none where its backward makes nothing.
+    `saves` names tensors of the op graph, usually its own inputs or output; `inside` are others. `moments` are the
+    candidates for the peak of its backward at some sequence length; none if its backward allocates nothing.
     """
 
     up_to: Count = 0
@@ -48,7 +47,7 @@ class SavedByCode(Value):
 
 @dataclass(frozen=True, kw_only=True)
 class Unseen(Value):
-    """Lengths of a sequence with which the code could not be run: longer than `above`, at most `up_to` (0: any longer).
+    """Sequence lengths for which the code could not be run: longer than `above`, at most `up_to` (0: no limit).
 
     >>> Unseen(above=128, up_to=0, why="a.py:3: no more").range_in_words
     'of sequences of more than 128 tokens'
@@ -60,14 +59,14 @@ class Unseen(Value):
 
     @property
     def range_in_words(self) -> str:
-        """The lengths, as `of ...`."""
+        """The lengths in words, as `of ...`."""
         if not self.above:
             return f"of sequences of at most {self.up_to:,} tokens" if self.up_to else "of any sequence"
         return f"of sequences of more than {self.above:,}{f' and at most {self.up_to:,}' if self.up_to else ''} tokens"
 
 
 def elements_of(code: SavedByCode) -> tuple[Elements, ...]:
-    """All elements that `code` speaks of: those inside, and those of its moments.
+    """Return all elements in `code`: those saved inside, and those of its moments.
 
     >>> rows = Elements(dims=("batch", "sequence"), dtype="fp32")
     >>> len(elements_of(SavedByCode(inside=(rows,), moments=(Moment(made=(rows,)),))))

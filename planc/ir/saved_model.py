@@ -1,4 +1,4 @@
-"""A model's op graph as a file beside the plan: what its own code was found to do, for checks that run no code."""
+"""A model's op graph as a file next to the plan: what was found by running its code, for checks that run no code."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from planc.ir.references import model_inconsistencies
 
 FORMAT = "planc-model/1"
 MAX_BYTES = 4_000_000
-"""Largest file; the op graph of a model of 100 layers of four kinds has 60 kB."""
+"""Limit on the file size (bytes); the op graph of a model of 100 layers of four kinds takes 60 kB."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SavedModel(Value):
-    """An op graph, and what it was read from.
+    """An op graph, and the source it was read from.
 
     >>> from planc.catalog import build_model
     >>> kept = SavedModel(made_from="a class of mine", source_sha256="", model=build_model("llama_tiny"))
@@ -33,21 +33,22 @@ class SavedModel(Value):
     made_from: Line
     """The class, and the package with its version."""
     source_sha256: Line
-    """The sum of the config that the class was built with; "" where there is none."""
+    """The digest of the config that the class was built with; "" if there is none."""
     model: Model
 
     def text(self) -> str:
-        """The file's text, with the sum of its content."""
+        """Return the file's text, with the digest of its content."""
         plain = self.to_json()
         return json.dumps({"format": FORMAT, "sha256": _digest(plain), **plain}, indent=1, sort_keys=True) + "\n"
 
     def write(self, path: str | Path) -> None:
-        """Write this model to the file at `path`, whole or not at all."""
+        """Write this model to the file at `path` atomically."""
         write_atomically(Path(path), self.text())
 
     @classmethod
     def parse(cls, text: str | bytes) -> SavedModel:
-        """The op graph in the `text` of a file. Raises ValueError for one that planc did not write, or was changed."""
+        """Return the op graph in the `text` of a file. Raises ValueError if planc did not write it, or it was
+        changed."""
         plain = parse_json(text)
         if not isinstance(plain, dict) or plain.get("format") != FORMAT:
             raise ValueError(f"its format is not {FORMAT}")
@@ -61,7 +62,8 @@ class SavedModel(Value):
 
 
 def saved_path(source: str) -> str:
-    """The file with the model of `source`, a config's path or `package.module:function`, from the plan's folder.
+    """Return the path, relative to the plan's folder, of the file for the model `source`: a config's path or
+    `package.module:function`.
 
     >>> saved_path("configs/olmo.json"), saved_path("mine.models:build")
     ('configs/olmo.model.json', 'mine.models.build.model.json')
@@ -71,7 +73,7 @@ def saved_path(source: str) -> str:
 
 
 def config_sha256(config: dict[str, Any]) -> str:
-    """The SHA-256 sum of the fields of `config`, whatever their order in its file."""
+    """Return the SHA-256 digest of the fields of `config`, independent of their order."""
     return _digest(config)
 
 

@@ -1,7 +1,7 @@
-"""The interface between the trainer and a backend's run time. No framework is imported here.
+"""The interface between the trainer and a backend's runtime. No framework is imported here.
 
-A backend's `runtime` module answers `Runtime`; its `start` returns a `Session`, which holds the
-model, the optimizer state and the process group. The loop sees nothing else of a framework.
+A backend's `runtime` module implements `Runtime`; its `start` returns a `Session`, which holds the model, the optimizer
+state and the process group. The training loop uses nothing else of a framework.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ if TYPE_CHECKING:
     Weights = NDArray[np.float32]
 
 Initial = Callable[[str, tuple[int, ...]], "Weights"]
-"""(full parameter name, e.g. `layers.3.attention.wq.weight`; global shape) -> its first values."""
+"""Maps (full parameter name, e.g. `layers.3.attention.wq.weight`; global shape) to initial values."""
 
 Read = Callable[[str, tuple[slice, ...]], "Weights"]
-"""(tensor of the state by name, a box of it) -> the values there."""
+"""Maps (state tensor by name, a box of it) to its values."""
 
 STATE = ("params", "exp_avg", "exp_avg_sq")
-"""Kinds of state of a session: parameters and AdamW's two moments. A tensor of the state is called by its kind and the
+"""Kinds of state of a session: parameters and AdamW's two moments. A state tensor is named by its kind and the
 parameter's full name: `exp_avg.layers.3.attention.wq.weight`."""
 
 
 SECOND_MOMENT = "exp_avg_sq"
-"""Not there for parameters that Muon updates."""
+"""Absent for parameters that Muon updates."""
 
 
 class CollectiveError(RuntimeError):
-    """A collective that did not complete: a rank or the network is gone, and the session with it."""
+    """A collective that did not complete: a rank or the network failed, and the session is lost."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A box of one tensor of the state, held by this process. Each element of the state is in exactly one
-    piece over all processes."""
+    """A box of one state tensor, held by this process. Each element of the state is in exactly one piece over all
+    processes."""
 
     name: str
     shape: tuple[int, ...]
@@ -53,15 +53,15 @@ class Piece:
     offset: tuple[int, ...]
     size: tuple[int, ...]
     copy_to: Callable[[Weights], None]
-    """Copy the values as they are now into an array of `size`."""
+    """Copies the current values into an array of shape `size`."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of a run beside its plan: the optimizer's hyper-parameters and the seed.
+    """Settings of a run that are not in its plan: the optimizer's hyper-parameters and the seed.
 
-    AdamW as both stacks do it: m and v in fp32 with bias correction, eps outside the root, decay
-    decoupled (w -= lr * weight_decay * w) and only on parameters whose `Param.decay` is true.
+    AdamW as both stacks implement it: m and v in fp32 with bias correction, eps outside the root, weight decay
+    decoupled (w -= lr * weight_decay * w) and only for parameters whose `Param.decay` is true.
     """
 
     seed: int = 0
@@ -71,29 +71,29 @@ class Settings:
     optimizer: str = "adamw"
     """`adamw`, or `muon` for the matrices of the blocks with AdamW for the rest; see `planc.ir.updates`."""
     momentum: float = 0.95
-    """Muon's."""
+    """Momentum of Muon."""
     decay_groups: tuple[tuple[str, float], ...] = ()
-    """(glob over parameter names of the op graph, weight decay): the last that fits goes before `weight_decay`."""
+    """(glob over parameter names of the op graph, weight decay): the last match overrides `weight_decay`."""
     clip_norm: float = 1.0
-    """Global L2 norm that gradients are scaled down to; 0 leaves them as they are."""
+    """Global L2 norm at which gradients are clipped; 0 disables clipping."""
     balance_loss: float = 0.0
-    """The coefficient of the load-balancing loss, for models with experts; 0: none."""
+    """Coefficient of the load-balancing loss, for models with experts; 0 disables it."""
     count_routing: bool = False
-    """Count how often each expert is picked."""
+    """Count how often each expert is selected."""
     skip_not_finite: bool = False
-    """A step whose loss or gradient norm is no number leaves the state as it was."""
+    """Skip the update of a step with a non-finite loss or gradient norm."""
     deterministic: bool = False
-    """Only algorithms that give the same bits every time; those that have no such form are an error."""
+    """Use only algorithms with bitwise reproducible results; an op without one is an error."""
 
 
 @dataclass(frozen=True)
 class CompileFacts:
-    """Compiler activity during the steps; None where the runtime does not report it."""
+    """Compiler activity during the steps; None if the runtime does not report it."""
 
     uncached: int | None = None
-    """Compilations that found nothing in the cache, after the warm-up step."""
+    """Compilations that missed the cache, after the warm-up step."""
     scalar_reads: int | None = None
-    """Device values read one at a time by the host during the steps (`.item()`)."""
+    """Device values that the host read one at a time during the steps (`.item()`)."""
     hlo_sha256: str | None = None
     """sha256 of the optimized program's text."""
 
@@ -102,20 +102,20 @@ class CompileFacts:
 
 
 class Session(Protocol):
-    """A model under training on this process. Every rank makes the same calls in the same order."""
+    """A model in training on this process. Every rank makes the same calls in the same order."""
 
     rank: int
     world: int
     """Processes, not devices: 1 for a runtime that drives all devices from one process."""
     runtime: str
-    """For the receipt: `torch`, `jax`, `torch_xla`."""
+    """Name for the receipt: `torch`, `jax`, `torch_xla`."""
     versions: dict[str, str]
     """Framework packages and their versions."""
     features: tuple[str, ...]
     """Fused kernels, compilers and fallbacks in use, by name."""
 
     def step(self, tokens: Tokens, targets: Tokens, lr: float) -> tuple[float, float]:
-        """One optimizer step on the global batch.
+        """Run one optimizer step on the global batch.
 
         Args:
             tokens: token ids, [sequences, sequence_tokens]: the whole global batch, the same on every rank.
@@ -128,57 +128,59 @@ class Session(Protocol):
         ...
 
     def evaluate(self, tokens: Tokens, targets: Tokens) -> float:
-        """The mean loss per token (nats) over a global batch, on every rank; nothing is changed.
+        """Return the mean loss per token (nats) over a global batch, on every rank, without changing the state.
 
         `tokens` and `targets` are as in `step`.
         """
         ...
 
     def parameters(self) -> Iterator[tuple[str, Weights]]:
-        """Every parameter whole, by full per-layer name; on every rank, as gathering is collective."""
+        """Yield every parameter, gathered, by full per-layer name; a collective on all ranks."""
         ...
 
     def pieces(self) -> list[Piece]:
-        """This process's share of the state, the same pieces in the same order at every call; every
-        process must make the first call, as it is collective."""
+        """Return this process's pieces of the state, the same in the same order at every call; the first call is
+        collective."""
         ...
 
     def restore(self, read: Read, optimizer_steps: int) -> None:
-        """Take the state from `read`, as after that many updates; every process reads only what it holds."""
+        """Load the state from `read`, as after `optimizer_steps` updates; every process reads only its own pieces."""
         ...
 
     @property
     def optimizer_steps(self) -> int:
-        """Number of updates made so far, AdamW's step count."""
+        """Number of optimizer updates so far, AdamW's step count."""
         ...
 
     def routing(self) -> list[list[int]] | None:
-        """Number of picks of each expert since the last call, [layers][experts];
-        collective. None where nothing was counted."""
+        """Return the selections of each expert since the last call, [layers][experts]; collective. None if nothing was
+        counted."""
         ...
 
     def not_finite(self) -> list[str]:
-        """The ranks and tensors with NaN or infinity, after a step whose loss or norm is not finite; a collective."""
+        """Return the ranks and tensors with NaN or infinity, after a step with a non-finite loss or norm; a
+        collective."""
         ...
 
     def any(self, flag: bool) -> bool:
-        """True on every process if `flag` is true on any; a collective."""
+        """Return True on every process if `flag` is true on any; a collective."""
         ...
 
     def peak_memory_gib(self) -> float | None:
-        """The most device memory this process has held since `start`; None where not measured."""
+        """Return the peak device memory (GiB) of this process since `start`; None if not measured."""
         ...
 
     def reserved_memory_gib(self) -> float | None:
-        """The most device memory that the framework's allocator has taken, used or not; None where not measured."""
+        """Return the peak device memory (GiB) that the framework's allocator reserved, used or not; None if not
+        measured."""
         ...
 
     def compile_facts(self) -> CompileFacts:
-        """Compiler activity of this process so far, for the receipt."""
+        """Return the compiler activity of this process so far, for the receipt."""
         ...
 
     def profile(self, folder: str) -> AbstractContextManager[object]:
-        """A context in which the framework's profiler traces this process; when it ends its files are in `folder`."""
+        """Return a context in which the framework's profiler traces this process; on exit its files are in `folder`."""
         ...
 
     def close(self) -> None:
@@ -187,24 +189,25 @@ class Session(Protocol):
 
 
 class Runtime(Protocol):
-    """The result of `Backend.runtime`. It imports its framework inside these functions, since `prepare_environment`
-    must come before that import."""
+    """The result of `Backend.runtime`. Its functions import the framework themselves, since `prepare_environment` must
+    run before that import."""
 
     def prepare_environment(self, devices: int) -> None:
         """Set what the framework reads at start-up: virtual devices, threads, log levels.
 
-        `devices` is the plan's number of devices. A runtime that drives several of them from one process makes as many
-        virtual CPU devices where there is no accelerator.
+        `devices` is the plan's number of devices. A runtime that drives several devices from one process creates as
+        many virtual CPU devices if there is no accelerator.
         """
         ...
 
     def start(self, program: ProgramText, settings: Settings, initial: Initial) -> Session:
         """Start the plan's program over all its devices; ranks come from RANK, WORLD_SIZE, MASTER_*.
 
-        `initial` gives the first values of each parameter, `settings` the optimizer's hyper-parameters.
+        `initial` returns the initial values of each parameter; `settings` has the optimizer's hyper-parameters.
         """
         ...
 
     def start_single(self, program: ProgramText, settings: Settings, initial: Initial) -> Session:
-        """The undivided model of `program` in this one process: the reference for parity. Arguments as for `start`."""
+        """Start the unsharded model of `program` in this one process: the reference for parity. Arguments as for
+        `start`."""
         ...

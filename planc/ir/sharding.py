@@ -1,8 +1,8 @@
 """The result of propagation: the layout of every op, the redistributions between ops, the layout of state.
 
-A layout maps a tensor dim to the mesh axes that divide it, outermost first; dims that are whole are
-left out. These are derived and never read back from JSON, so they are plain dataclasses: making them
-costs little, at start-up and in a search.
+A layout maps a tensor dim to the mesh axes that shard it, outermost first; replicated dims are omitted. These values
+are derived and never read from JSON, so they are plain dataclasses, which are cheap to build at start-up and in a
+search.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ StepKind = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "
 class RedistributionStep:
     """One collective (or a free local slice) of a redistribution.
 
-    `dim` is the tensor dim that is gathered, scattered or sliced; an all_to_all gathers `dim` and
-    divides `to_dim`. An all_reduce has neither.
+    `dim` is the tensor dim that is gathered, scattered or sliced; an all_to_all gathers `dim` and shards `to_dim`. An
+    all_reduce has neither.
     """
 
     kind: StepKind
@@ -39,7 +39,7 @@ class RedistributionStep:
 
 @dataclass(frozen=True, kw_only=True)
 class Move:
-    """A redistribution of an activation: `before` (an unreduced sum over `partial`) to `after`."""
+    """A redistribution of an activation from `before` (a partial sum over `partial`) to `after`."""
 
     tensor: str
     before: Layout
@@ -51,10 +51,10 @@ class Move:
 
 @dataclass(frozen=True, kw_only=True)
 class OpSharding:
-    """One op under the plan. `redistributions[i]` readies input i (None: it already fits).
+    """One op under the plan. `redistributions[i]` converts input i to the layout of the op (None: no change).
 
-    `layout` is that of the op's index space: each device computes that part of it. `partial` are the
-    axes its output is a partial sum over; `settle` brings the output to its declared layout.
+    `layout` is that of the op's index space: each device computes that part of it. The output is a partial sum over the
+    axes `partial`; `settle` redistributes the output to its declared layout.
     """
 
     op: Op
@@ -63,10 +63,10 @@ class OpSharding:
     partial: tuple[str, ...] = ()
     settle: Move | None = None
     ring: tuple[str, ...] = ()
-    """Attention: the axes along which keys and values are passed on rather than gathered."""
+    """Attention: the axes around which keys and values are passed in a ring instead of gathered."""
 
     def needs(self, tensor: str, dims: tuple[str, ...]) -> Layout:
-        """The layout in which this op takes its input `tensor`, whose dims are `dims`."""
+        """Return the layout in which this op reads its input `tensor`, whose dims are `dims`."""
         whole = () if self.ring else self.op.whole_of.get(tensor, ())
         return {d: self.layout[d] for d in dims if self.layout.get(d) and d not in whole}
 
@@ -75,9 +75,9 @@ class OpSharding:
 class ParamSharding:
     """One parameter under the plan.
 
-    `compute` gives, per storage dimension, the axes that divide it while it is used (TP). Its
-    gradient is a partial sum over `grad_partial` (the batch's axes; the sequence's axes for a norm).
-    `stored` are the further axes each noun is divided over between uses.
+    `compute` gives, per array dim, the axes that shard it in use (TP). Its gradient is a partial sum over
+    `grad_partial` (the batch's axes; the sequence's axes for a norm). `stored` are the further axes over which each
+    noun is sharded between uses.
     """
 
     param: Param
@@ -85,27 +85,27 @@ class ParamSharding:
     grad_partial: tuple[str, ...]
     stored: dict[Noun, tuple[str, ...]]
     on_dim: int | None = None
-    """The storage dimension that `store ... on DIM` names; None leaves the choice to the target."""
+    """Index of the array dim that `store ... on DIM` names; None leaves the choice to the target."""
     cause: Cause | None = None
 
     def axes(self) -> tuple[str, ...]:
-        """The axes that divide the parameter while it is used, over all its storage dimensions."""
+        """Return the axes that shard the parameter in use, over all its dims."""
         return tuple(a for group in self.compute for a in group)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sharded:
-    """A plan with its layouts derived. One block stands for all layers."""
+    """A plan with its layouts derived. One block of each kind represents all layers of the kind."""
 
     plan: Plan
     ops: dict[Section, tuple[OpSharding, ...]]
     params: tuple[ParamSharding, ...]
     stack: Stack
-    """Who runs the plan."""
+    """The software that runs the plan."""
     attention: AttentionKernel | None = None
-    """The kernel of attention that a target's program calls; None: the one that the plan names, or a fused one."""
+    """The attention kernel of a target's program; None: the one that the plan names, or a fused one."""
     layout_cache: Cache = field(default_factory=Cache, compare=False, repr=False)
-    """Results that depend on layouts only, not on axis sizes or batch."""
+    """Cached results that depend on layouts only, not on axis sizes or batch."""
 
     @property
     def model(self) -> Model:
@@ -117,11 +117,12 @@ class Sharded:
 
     @cached_property
     def cache(self) -> Cache:
-        """Results that depend on the plan and its machine."""
+        """Cached results that depend on the plan and its machine."""
         return Cache()
 
     def resized(self, plan: Plan) -> Sharded:
-        """These layouts for `plan`, which must be of the same sentences with other sizes, and use the same axes."""
+        """Return these layouts for `plan`, which must have the same sentences with other sizes, and use the same
+        axes."""
         return Sharded(
             plan=plan,
             ops=self.ops,
@@ -132,12 +133,12 @@ class Sharded:
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled without what has been worked out."""
+        """Pickle without cached results."""
         return _sharded, (self.plan, self.ops, self.params, self.stack)
 
     @cached_property
     def tied(self) -> tuple[ParamSharding, ...]:
-        """Parameters that both ends of the model use."""
+        """Parameters that both ends of the model use (tied embeddings)."""
         return tuple(p for p in self.params if {"first", "last"} <= set(p.param.sections))
 
     @cached_property
@@ -150,8 +151,8 @@ class Sharded:
         return tuple(o for kind in self.model.blocks for o in self.ops[kind] if o.op.kind == "attention")
 
     def declared(self, tensor: str) -> Layout:
-        """The layout an activation `tensor` has between ops: the plan's rules for its region. KeyError for an unknown
-        tensor."""
+        """Return the layout of the activation `tensor` between ops, by the plan's rules for its region. Raises KeyError
+        for an unknown tensor."""
         t = self.model.tensor[tensor]
         layout = {d: self.plan.axes_of(d, t.region) for d in t.dims}
         return {d: axes for d, axes in layout.items() if axes}

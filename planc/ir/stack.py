@@ -1,4 +1,4 @@
-"""Who runs a plan: asked once, when its layouts are derived, and handed on as a value."""
+"""The software that runs a plan: decided once, when its layouts are derived, and passed on as a value."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ class Stack:
     """The software that runs a plan, as far as its cost depends on it."""
 
     policy: Policy
-    """Decisions of its framework where the plan says nothing."""
+    """The framework's decisions where the plan says nothing."""
     xla: bool
-    """True if XLA compiles a step as one program, as on TPUs: no host starts kernels one by one, and it chooses which
-    buffers share memory. False where torch starts one kernel after the other."""
+    """True if XLA compiles a step as one program, as on TPUs: no host launches single kernels, and XLA decides which
+    buffers share memory. False if torch launches kernels one by one."""
     lockstep: bool = False
-    """True if all ranks of a pipeline run one program, a target's: they wait for each other in every tick."""
+    """True if all ranks of a pipeline run one program of a target (SPMD): they wait for each other in every tick."""
 
     @property
     def own(self) -> bool:
-        """True if planc's own programs run the plan, and no framework that `realise as` names."""
+        """True if planc's own programs run the plan, False if a framework that `realise as` names does."""
         return self.policy.name == "planc"
 
     @property
     def target(self) -> AnyTarget:
-        """The target that a plan is costed for where nobody names one: its cluster's; none where another framework
-        realises it, as the programs of targets are planc's own."""
+        """The target that a plan is costed for by default: its cluster's; none if another framework realises it, since
+        the programs of targets are planc's own."""
         return NO_TARGET if not self.own else "xla" if self.xla else "cuda"
 
 
 def target_of_cluster(cluster: Cluster) -> Target:
-    """The target whose programs run on a cluster: xla on TPUs, which are linked as a torus, and cuda on nodes.
+    """Return the target whose programs run on `cluster`: xla on TPUs, which are linked as a torus, and cuda on nodes.
 
-    Processes of this machine (`cpu_local`) run both; its hardware file describes processes that talk over gloo, one
-    a device, which is how torch runs there, while JAX has all devices in one process.
+    Processes of this machine (`cpu_local`) run both; its hardware file describes processes that communicate over gloo,
+    one per device, which is how torch runs there, while JAX has all devices in one process.
     """
     return "xla" if cluster.has_tpus else "cuda"

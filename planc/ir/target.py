@@ -1,4 +1,4 @@
-"""The targets: what a plan is lowered for."""
+"""The targets that a plan can be lowered for."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Literal, get_args
 Target = Literal["cuda", "xla"]
 AnyTarget = Literal["cuda", "xla", "none"]
 NO_TARGET: Literal["none"] = "none"
-"""No target: what any correct program must keep and send."""
+"""No target: the minimum that any correct program must store and send."""
 TARGETS: tuple[Target, ...] = get_args(Target)
 
 
 def named(target: Target | None) -> str:
-    """The words by which an answer names the `target` that its figures are of, or that it has none."""
+    """Return the words that name `target`, or its absence, in an answer."""
     return f"target {target or NO_TARGET}"

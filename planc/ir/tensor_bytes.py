@@ -1,4 +1,4 @@
-"""Bytes of the tensors on a device at the fullest moment of a step."""
+"""Bytes of the tensors on a device at the memory peak of a step."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from planc.diag.fast_dataclass import dataclass
 
 InFlight = Sequence[Mapping[int, int]]
-"""For each pipeline rank the microbatches held at its fullest moment, by virtual stage."""
+"""For each pipeline rank the microbatches in flight at its peak, by virtual stage."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TensorBytes:
-    """Bytes of the tensors on one device at the fullest moment of the step, by part, for one pipeline rank.
+    """Bytes of the tensors on one device at the peak of the step, by kind, for one pipeline rank.
 
-    The communicators, the runtime and fragmentation are not among them.
+    Communicators, the runtime and fragmentation are not included.
     """
 
     params: float
@@ -27,12 +27,12 @@ class TensorBytes:
 
     @property
     def total(self) -> float:
-        """All parts (bytes)."""
+        """Sum of all kinds (bytes)."""
         return self.params + self.grads + self.optimizer + self.activations + self.buffers
 
 
 def during(moment: str, microbatches: int) -> str:
-    """A moment of the step and the number of microbatches in flight then, as text.
+    """Return a moment of the step and the number of microbatches in flight as text.
 
     >>> during("backward of the loss", 2)
     'backward of the loss, 2 microbatches in flight'

@@ -1,9 +1,9 @@
 """The optimizer's update rule for each parameter by its name in the op graph, the same on every stack.
 
-Muon (Jordan and others 2024) keeps one momentum and makes each matrix's update nearly orthogonal by a
-Newton-Schulz iteration; embeddings, the output and vectors stay with AdamW. Its update is scaled by
-0.2 sqrt(max(rows, columns)), the spread of AdamW's, so that one rate and one decay serve both (Liu and others
-2025, "Muon is scalable for LLM training", section 2.2).
+Muon (Jordan and others 2024) has one momentum and approximately orthogonalizes each matrix's update by a Newton-Schulz
+iteration; embeddings, the output and vectors use AdamW. Its update is scaled by 0.2 sqrt(max(rows, columns)) to the RMS
+of AdamW's, so one learning rate and one decay fit both (Liu and others 2025, "Muon is scalable for LLM training",
+section 2.2).
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ if TYPE_CHECKING:
     from planc.ir.session import Settings
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
-"""The quintic's coefficients, chosen for a steep start (Jordan and others 2024)."""
+"""The coefficients of the quintic, chosen for fast initial convergence (Jordan and others 2024)."""
 NEWTON_SCHULZ_STEPS = 5
 NORM_EPS = 1e-7
 MATCHED_RMS = 0.2
 
 
 def is_orthogonalised(model: Model, name: str) -> bool:
-    """True when Muon updates the parameter called `name`: a matrix of the blocks, or each expert's matrix by itself."""
+    """True if Muon updates the parameter called `name`: a matrix of the blocks, or each expert's matrix by itself."""
     param = model.param[name]
     inside = not {"first", "last"} & set(param.sections)
     return inside and param.decay and len(param.shape_dims) >= 2
 
 
 def moments_of(plan: Plan, name: str) -> int:
-    """Number of tensors of optimizer state for the parameter called `name`: AdamW's two moments, Muon's one, none of a
-    frozen one."""
+    """Return the number of optimizer state tensors of the parameter called `name`: two for AdamW, one for Muon, none if
+    frozen."""
     if plan.model.param[name].frozen:
         return 0
     return 1 if plan.optimizer.name == "muon" and is_orthogonalised(plan.model, name) else 2
 
 
 def moment_elements(plan: Plan) -> int:
-    """Number of elements of the optimizer's moments for the whole model of `plan`, one copy."""
+    """Return the number of elements of the optimizer's moments for the whole model of `plan`, one copy."""
     model = plan.model
     return sum(moments_of(plan, p.name) * model.elements(p) * model.copies(p) for p in model.params)
 
 
 def newton_schulz_flops(shape: Sequence[int]) -> float:
-    """FLOPs of one Newton-Schulz iteration to its end, for every matrix of a [..., rows, columns].
+    """Return the FLOPs of a full Newton-Schulz iteration on every matrix of a [..., rows, columns] tensor.
 
     Each of its steps has two products of rows x rows x columns and one of rows x rows x rows, rows being the shorter
     side.
@@ -61,16 +61,16 @@ def newton_schulz_flops(shape: Sequence[int]) -> float:
 
 
 def scale_of(rows: int, columns: int) -> float:
-    """Factor (a ratio) on an orthogonalised update of a matrix of `rows` by `columns`: 0.2 times the root of the
+    """Return the scale of an orthogonalised update of a `rows` by `columns` matrix: 0.2 times the root of the
     larger."""
     return MATCHED_RMS * sqrt(max(rows, columns))
 
 
 def decay_of(model: Model, settings: Settings, name: str) -> float:
-    """Weight decay (fraction of a weight per unit of learning rate) of the parameter called `name`.
+    """Return the weight decay (fraction of a weight per unit of learning rate) of the parameter called `name`.
 
-    It is that of the last of the groups in `settings` whose pattern fits; else the common one, or 0 where the model
-    family says that the parameter has none.
+    It is that of the last group in `settings` whose pattern matches; else the global one, or 0 if the model family
+    excludes the parameter.
     """
     fitting = [value for glob, value in settings.decay_groups if fnmatchcase(name, glob)]
     if fitting:

@@ -1,4 +1,4 @@
-"""Versions of frameworks: major and minor, as planc compares them."""
+"""Framework versions: major and minor, as planc compares them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ Version = tuple[int, int]
 
 
 def dotted(version: Version) -> str:
-    """A `version` as people write it.
+    """Return `version` as people write it.
 
     >>> dotted((2, 11))
     '2.11'
@@ -17,7 +17,7 @@ def dotted(version: Version) -> str:
 
 
 def version_of(text: str) -> Version | None:
-    """Major and minor of a version's `text`; None for a text that is none.
+    """Return the major and minor version in `text`; None if it is not a version.
 
     >>> version_of("2.11.0+cu130"), version_of("newest")
     ((2, 11), None)
