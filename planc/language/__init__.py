@@ -1,1 +1,1 @@
-"""Sentences to Plan: the verbs, and what they share: drafts, imports, units, the library, which sentence wins."""
+"""Compiles sentences to a Plan: the verbs, and what they share: drafts, imports, units, the library, precedence."""

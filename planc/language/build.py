@@ -1,4 +1,4 @@
-"""Sentences to Plan: imports, shorthands, then every verb's reader in order."""
+"""Compiles sentences to a Plan: imports, shorthands, then every verb's reader in order."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ NEEDED = {
     "compute": "compute bf16 reduce fp32",
 }
 NOWHERE = Path(os.path.realpath(os.devnull)) / "preset"
-"""The folder of a plan that is in no file: there is none of this name on any machine."""
+"""The folder of a plan that is in no file; no such path exists on any machine."""
 MENDED = Precision(compute="bf16", reduce="fp32")
-"""Precision that the edit of E0107 writes into a plan without a `compute` sentence."""
+"""Precision that the fix of E0107 writes into a plan without a `compute` sentence."""
 
 
 @dataclass(frozen=True)
 class Built:
-    """Result of reading a file: a plan unless there are errors, and every file's text."""
+    """The result of reading a file: the text of every file, and a plan unless there are errors."""
 
     plan: Plan | None
     diagnostics: tuple[Diagnostic, ...]
@@ -67,19 +67,19 @@ class Built:
     lookups: tuple[NameLookup, ...] = ()
     """Every name that was looked up."""
     files: tuple[str, ...] = ()
-    """Files that the plan reads besides itself, by path from its folder."""
+    """Other files that the plan reads, by path from its folder."""
     mended: Plan | None = None
-    """Where there are errors: the plan with every edit of theirs, as far as it can be known, to find other mistakes."""
+    """If there are errors: the plan with all their fixes applied as far as possible, for finding further mistakes."""
     left_out: frozenset[str] = frozenset()
     """Verbs of sentences that are missing from `mended`."""
     target: AnyTarget | None = None
-    """Target of the plan's `target` sentence."""
+    """The target of the plan's `target` sentence."""
     on: frozenset[str] = frozenset()
-    """Targets that the file has sentences for, written after `on TARGET:`."""
+    """Targets that the file has sentences for, after `on TARGET:`."""
     machine: tuple[Sentence, ...] = ()
-    """The declarations that the cluster was read from, of a hardware file or of the plan itself."""
+    """The declarations of the cluster's hardware, from a hardware file or the plan itself."""
     numbers: Mapping[Span, int] = field(default_factory=dict)
-    """Values of the words that name a `let`, by their place."""
+    """Values of the words that name a `let`, by their location."""
 
 
 def build_file(
@@ -88,9 +88,9 @@ def build_file(
     target: str = "",
     unsaved: Mapping[Path, str] | None = None,
 ) -> Built:
-    """Read a plan and what it imports. Never raises for what the files say.
+    """Read a plan and its imports. Mistakes in the files are diagnostics, never exceptions.
 
-    `unsaved` holds texts that count instead of what is on disk, by resolved path.
+    `unsaved` holds texts that replace those on disk, by resolved path.
     """
     files = Files(root=path.parent, unsaved=unsaved or {})
     read = files.read(path, path.name)
@@ -100,11 +100,11 @@ def build_file(
 
 
 def build_alone(text: str, name: str, files: Mapping[str, str]) -> Built:
-    """The plan of a text that is in no file of its own. Nothing on disk is read.
+    """Return the plan of a text without a file. Nothing is read from disk.
 
     Args:
         text: the plan's text.
-        name: the name that diagnostics give.
+        name: the file name for diagnostics.
         files: the only files that its sentences can name, by path from the plan's folder.
     """
     texts = {Path(os.path.realpath(NOWHERE / path)): content for path, content in files.items() if "\0" not in path}
@@ -116,7 +116,7 @@ def build_alone(text: str, name: str, files: Mapping[str, str]) -> Built:
 
 
 def build_plan(file: Tree, files: Files, given: dict[str, int], target: str = "") -> Built:
-    """The plan that a parsed file means. `target` picks the sentences written after `on TARGET:`."""
+    """Return the plan of a parsed file. `target` selects the sentences after `on TARGET:`."""
     draft = Draft(files.root, given, files.unsaved, files.alone, list(file.diagnostics))
     header = file.header
     if header is not None and header.verb != "plan":
@@ -156,14 +156,14 @@ def build_plan(file: Tree, files: Files, given: dict[str, int], target: str = ""
 
 
 def _unread_verbs(file: Tree, draft: Draft) -> set[str]:
-    """The verbs of sentences that could not be read; any verb that may stand twice for one that is unknown."""
+    """Verbs of sentences that could not be parsed; for an unknown verb, every verb that may occur more than once."""
     firsts = {text.split(maxsplit=1)[0] for text in file.unread}
     draft.unread |= {word for text in file.unread for word in re.findall(r"\w+", text)}
     return firsts if firsts <= {*VERBS, *OLD_VERBS} else firsts | set(VERBS) - set(ONCE)
 
 
 def _once_each(found: list[Diagnostic]) -> list[Diagnostic]:
-    """Without a malformed name (`llama3-8b`) that is also unknown when it is mended."""
+    """Remove the finding about a malformed name (`llama3-8b`) if its fixed form is unknown too."""
     unknown = {d.span for d in found if d.code == "E0108"}
     return [d for d in found if d.code != "E0102" or d.span not in unknown]
 
@@ -180,7 +180,7 @@ def _applies_to_target(sentence: Sentence, target: str, draft: Draft) -> bool:
 
 
 def _read(sentences: list[Sentence], draft: Draft) -> set[str]:
-    """Fill the draft in; returns the verbs of sentences that were left out."""
+    """Fill in the draft and return the verbs of sentences that were dropped."""
     known = readers()
     first: dict[str, Sentence] = {}
     left_out: set[str] = set()
@@ -203,12 +203,12 @@ def _read(sentences: list[Sentence], draft: Draft) -> set[str]:
 
 
 def _verb(sentence: Sentence) -> str:
-    """The verb; `model from` says what `model` says."""
+    """The verb; `model from` counts as `model`."""
     return sentence.verb.removesuffix("_from")
 
 
 def _decides(sentence: Sentence) -> str:
-    """The decision of a sentence, which stands once: that of its verb, or one of the two that `attention.core` says."""
+    """The decision that a sentence makes, once per plan: its verb, or one of the two of `attention.core`."""
     return attention.role(sentence) if sentence.verb == "attention" else _verb(sentence)
 
 
@@ -233,7 +233,7 @@ def _unknown_settings(draft: Draft, header: Sentence | None) -> None:
 
 
 def _missing(sentences: list[Sentence], header: Sentence, file: Tree, draft: Draft) -> None:
-    """A missing verb, unless a mistaken sentence may have been meant as it."""
+    """Report a missing verb, unless a faulty sentence may have been meant to be it."""
     written = {_verb(s) for s in sentences} | {text.split(maxsplit=1)[0] for text in file.unread}
     if any(text.split(maxsplit=1)[0] not in VERBS for text in file.unread):
         return
@@ -249,7 +249,8 @@ def _missing(sentences: list[Sentence], header: Sentence, file: Tree, draft: Dra
 
 
 def _added(example: str, header: Sentence, draft: Draft) -> Edit:
-    """The sentence `example`, written after the header; `compute` below the mesh, where it is in the same file."""
+    """The edit that adds the sentence `example` after the header; `compute` goes below the mesh if it is in the same
+    file."""
     verb, _, rest = example.partition(" ")
     above = draft.mesh.cause if verb == "compute" and draft.mesh else None
     line = 1 + (above.span.end_line if above and above.span.file == header.span.file else header.span.end_line)
@@ -257,14 +258,14 @@ def _added(example: str, header: Sentence, draft: Draft) -> Edit:
 
 
 def _in_fp32(draft: Draft) -> str:
-    """Help on the other choice: a plan that says nothing is not to be ten times slower for it."""
+    """Help about the alternative to bf16, with its cost in memory and speed."""
     peaks = draft.cluster.chip.flops_per_s if draft.cluster else {}
     slower = f", at {100 * peaks['fp32'] / peaks['bf16']:.0f} % of the rate" if peaks.keys() >= {"fp32", "bf16"} else ""
     return f"; `compute fp32` has activations of twice the bytes, and runs matmuls in fp32{slower}"
 
 
 def _plan(draft: Draft, header: Sentence, files: Files) -> Plan | None:
-    """The plan; None when a sentence that every plan needs was left out."""
+    """The plan; None if a mandatory sentence was dropped."""
     if not (draft.model and draft.batch and draft.cluster and draft.mesh):
         assert has_errors(draft.diagnostics)
         return None

@@ -1,4 +1,4 @@
-"""Defaults that hold where a plan says nothing: the sentences that it leaves out, as they would be written."""
+"""Defaults of a plan: the sentences that it omits, as they would be written."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from planc.ir.plan import NOUNS, Plan
 
 DECISIVE = ("recompute", "microbatch")
-"""Defaults that change seconds or GiB by much: answers name them where they hold."""
+"""Defaults that change seconds or GiB considerably: answers mention them if they apply."""
 
 
 def defaults(plan: Plan) -> Iterator[str]:
-    """The sentences that `plan` leaves out, in the order of a plan. Written into it they change no figure.
+    """Yield the sentences that `plan` omits, in the order of a plan. Adding them changes no figure.
 
     >>> list(defaults(plan))  # it says what runs again, its optimizer, and how all but gradients are stored
     ['store grads as fp32', 'realise as planc']
@@ -32,7 +32,7 @@ def defaults(plan: Plan) -> Iterator[str]:
 
 
 def completed(text: str, plan: Plan) -> str:
-    """The sentence `text` of `plan` with the part that it leaves out: `microbatch 1`, the dtype of reductions."""
+    """Return the sentence `text` of `plan` with the clause that it omits: `microbatch 1`, the dtype of reductions."""
     verb, _, rest = text.partition(" ")
     if verb == "batch" and "microbatch" not in rest:
         return f"{text} microbatch {plan.batch.microbatch_sequences}"
@@ -42,7 +42,7 @@ def completed(text: str, plan: Plan) -> str:
 
 
 def decisive(plan: Plan) -> tuple[str, ...]:
-    """Those defaults of `plan` that change seconds or GiB by much, in a few words."""
+    """Return those defaults of `plan` that change seconds or GiB considerably, in short form."""
     left = [s for s in defaults(plan) if s.split()[0] in DECISIVE]
     batch = plan.batch.cause.sentence
     return (*left, *([] if completed(batch, plan) == batch else ["microbatch 1"]))

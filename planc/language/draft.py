@@ -1,4 +1,4 @@
-"""The plan while it is being read: what is known so far, and every mistake met on the way."""
+"""The draft of a plan: what has been read so far, and all mistakes."""
 
 from __future__ import annotations
 
@@ -49,26 +49,26 @@ from planc.syntax.suggest import nearest, spelling_fix
 from planc.syntax.tree import Node, Sentence, Word
 
 MAX_NUMBER = 10**12
-"""No size is larger."""
+"""Upper limit of a size."""
 MAX_VALUE = 1e21
-"""No quantity is larger, in its own unit."""
+"""Upper limit of a quantity, in its own unit."""
 WHAT_IT_MEASURES = {"tokens": "a number of tokens", "money": "an amount of money"}
-"""Quantities that are not said with `a` and their name."""
+"""Quantities whose description is not `a` and their name."""
 MOST_LEGAL = 1_000
-"""Legal names that are kept with a lookup."""
+"""Number of legal names that a lookup records."""
 
 
 def file_content(path: Path, most_bytes: int, texts: Mapping[Path, str], *, alone: bool) -> bytes:
-    """The bytes of one file.
+    """Return the bytes of one file.
 
     Args:
-        path: where the file is.
+        path: the file's path.
         most_bytes: a larger file is refused.
-        texts: texts that count instead of what is on disk, by resolved path.
-        alone: True if there are no other files than `texts`.
+        texts: texts that replace those on disk, by resolved path.
+        alone: True if only `texts` exist.
 
     Raises:
-        OSError: the file cannot be read; TooLargeError for a larger one, FileNotFoundError for one that is not there.
+        OSError: the file cannot be read; TooLargeError for a larger one, FileNotFoundError for a missing one.
     """
     text = texts.get(Path(os.path.realpath(path))) if texts else None
     if text is None and alone:
@@ -81,7 +81,7 @@ def file_content(path: Path, most_bytes: int, texts: Mapping[Path, str], *, alon
 
 @dataclass(frozen=True)
 class NameLookup:
-    """A name of the text that was looked up: the legal ones (the first thousand), and what they are (`an axis of the
+    """A name in the text that was looked up: the legal names (the first thousand), and their kind (`an axis of the
     mesh`)."""
 
     word: Word
@@ -94,16 +94,16 @@ class Draft:
     """The sentences read so far, as plan nodes, and the findings. The verbs' readers fill it in."""
 
     root: Path = field(default_factory=Path)
-    """The folder of the plan: nothing outside it is read."""
+    """The folder of the plan; nothing outside it is read."""
     given: dict[str, int] = field(default_factory=dict)
     """Values of `--set`."""
     unsaved: Mapping[Path, str] = field(default_factory=dict)
-    """Texts that count instead of what is on disk, by resolved path."""
+    """Texts that replace those on disk, by resolved path."""
     alone: bool = False
-    """True if those texts are all files that there are: nothing is read from disk."""
+    """True if only those texts exist: nothing is read from disk."""
     diagnostics: list[Diagnostic] = field(default_factory=list)
     read: dict[str, tuple[Source, bytes]] = field(default_factory=dict)
-    """Files read beside the plan and its imports, by path from the plan's folder."""
+    """Files read in addition to the plan and its imports, by path from the plan's folder."""
     files: list[str] = field(default_factory=list)
     """Files that sentences name (`import`, `model from`, `csv`), by path from the plan's folder."""
     params: dict[str, int] = field(default_factory=dict)
@@ -112,13 +112,13 @@ class Draft:
     cluster: Cluster | None = None
     mesh: Mesh | None = None
     refused: set[str] = field(default_factory=set)
-    """Axes of a view that was refused: sentences that name them are not wrong for that."""
+    """Axes of a refused view: sentences that name them are not reported."""
     hardware: list[Sentence] = field(default_factory=list)
-    """Declarations of machines, in imported hardware files and in the plan itself."""
+    """Hardware declarations in imported files and in the plan itself."""
     machine: Sequence[Sentence] = ()
-    """Those of the machine that the cluster has, of a bundled file too."""
+    """The declarations of the cluster's machine, also those of a bundled file."""
     numbers: dict[Span, int] = field(default_factory=dict)
-    """Values of the words that name a `let`, by their place."""
+    """Values of the words that name a `let`, by their location."""
     shards: list[Shard] = field(default_factory=list)
     replicates: list[Replicate] = field(default_factory=list)
     stores: list[Store] = field(default_factory=list)
@@ -143,15 +143,16 @@ class Draft:
     expects: list[Expect] = field(default_factory=list)
     expects_no: list[ExpectNo] = field(default_factory=list)
     unread: set[str] = field(default_factory=set)
-    """Words of sentences that could not be read: a name among them may be declared there, so it is not reported."""
+    """Words of sentences that could not be parsed: they may declare a name, so an unknown one among them is not
+    reported."""
     losses: int = 0
-    """Mistakes for which a sentence was left out, rather than read as mended."""
+    """Number of mistakes for which a sentence was dropped instead of read as fixed."""
     lookups: list[NameLookup] = field(default_factory=list)
-    """Every name that was looked up, for editors: what stands at a place, and what else could."""
+    """Every name that was looked up, for editors: what is at a location, and the alternatives."""
     guesses: int = 0
-    """Unknown names whose spelling was compared with the legal ones."""
+    """Number of unknown names that were compared with the legal ones."""
     written: int = 0
-    """Sentences that layouts have written, each as often as it names axes."""
+    """Number of sentences written by layouts, each counted once per axis in it."""
 
     def report(
         self,
@@ -164,15 +165,15 @@ class Draft:
         related: tuple[Related, ...] = (),
         fix: Fix | None = None,
     ) -> None:
-        """Add a finding at `span`. Arguments are those of `planc.diag.Diagnostic`; an error counts in `losses`."""
+        """Add a finding at `span`. Arguments are those of `planc.diag.Diagnostic`; an error increments `losses`."""
         self.losses += code[0] == "E"
         self.diagnostics.append(Diagnostic(code, message, span, label, help, related, fix))
 
     def unknown(self, word: Word, legal: Iterable[str], what: str) -> str | None:
         """Report E0108: `word` is not `what` ("an axis of the mesh").
 
-        Returns the name of `legal` that is nearest in spelling, to go on with; None when none is, or when a sentence
-        that could not be read may declare the word, in which case nothing is reported.
+        Returns the nearest name in `legal` by spelling, to continue with; None if there is none, or if a sentence that
+        could not be parsed may declare the word, in which case nothing is reported.
         """
         legal = legal if isinstance(legal, tuple) else tuple(legal)
         self._looked_up(word, legal, what)
@@ -196,7 +197,7 @@ class Draft:
         self.lookups.append(NameLookup(word, names[:MOST_LEGAL], what))
 
     def one_of(self, word: Word, legal: Collection[str], what: str) -> str | None:
-        """The text of `word` if it is one of `legal`; otherwise `unknown` reports it and gives the answer."""
+        """Return the text of `word` if it is one of `legal`; otherwise report it and return the result of `unknown`."""
         if word.text in legal:
             self._looked_up(word, legal, what)
             return word.text
@@ -205,7 +206,7 @@ class Draft:
         return guess
 
     def axes(self, words: list[Word]) -> tuple[str, ...] | None:
-        """The mesh axes that `words` name; None (reported) when one is unknown or named twice."""
+        """Return the mesh axes that `words` name; None (reported) if one is unknown or named twice."""
         if self.mesh is None or any(w.text in self.refused for w in words):
             return None
         names = [self.one_of(w, self.mesh.every, "an axis of the mesh") for w in words]
@@ -218,7 +219,7 @@ class Draft:
         return tuple(n for n in names if n is not None)
 
     def regions(self, sentence: Sentence) -> list[str] | None:
-        """The regions of the model that `sentence` is for; [""] when it is for all. None (reported) when one is
+        """Return the regions of the model that `sentence` is scoped to; [""] for all. None (reported) if one is
         unknown."""
         scope = sentence.node.node("in", "for")
         if scope is None:
@@ -230,12 +231,12 @@ class Draft:
         return None if None in found else [r for r in found if r is not None]
 
     def cause(self, sentence: Sentence) -> Cause:
-        """The place and text of `sentence`, and of the `use` sentence where a layout wrote it."""
+        """Return the location and text of `sentence`, and of the `use` sentence if a layout wrote it."""
         via = sentence.via
         return Cause(span=via.span if via else sentence.span, sentence=sentence.text, via=via.text if via else "")
 
     def inside(self, name: str, span: Span) -> Path | None:
-        """The path of the file `name`, which must lie in the plan's folder or below; None (reported at `span`)
+        """Return the path of the file `name`, which must be in the plan's folder or below; None (reported at `span`)
         otherwise."""
         root = self.root.resolve()
         try:
@@ -250,24 +251,23 @@ class Draft:
         return None
 
     def content(self, path: Path, most_bytes: int) -> bytes:
-        """The bytes of the file at `path` beside the plan, at most `most_bytes`. Raises OSError as `file_content`
-        does."""
+        """Return the bytes of the file at `path`, at most `most_bytes`. Raises OSError as `file_content` does."""
         return file_content(path, most_bytes, self.unsaved, alone=self.alone)
 
     # Numbers.
 
     def free(self, part: Node | Word | None, what: str) -> bool:
-        """True when `part` is `?`, which `planc search` fills in; reported as E0115, with `what` as the subject."""
+        """True if `part` is `?`, which `planc search` fills in; reported as E0115, with `what` as the subject."""
         if not isinstance(part, Word) or part.kind != "FREE":
             return False
         self.report("E0115", part.span, f"{what} is left open", help="`planc search FILE` finds a value; or write one")
         return True
 
     def integer(self, part: Node | Word, *, minimum: int = 1) -> int | None:
-        """The value of `part`: a number, a name that `let` gives or a sum, difference, product or quotient of such,
-        without a unit.
+        """Return the value of `part`: a number, a `let` name, or a sum, difference, product or quotient of these,
+        without unit.
 
-        None (reported) when it is no whole number from `minimum` to MAX_NUMBER.
+        None (reported) unless it is an integer from `minimum` to MAX_NUMBER.
         """
         value = self._value(part)
         if value is None:
@@ -284,9 +284,9 @@ class Draft:
         return int(value)
 
     def quantity(self, node: Node | Word, kind: str) -> float | None:
-        """The value of `node`, a number with a unit of `kind` (a key of `units.UNITS`), in SI units or bytes.
+        """Return the value of `node`, a number with a unit of `kind` (a key of `units.UNITS`), in SI units or bytes.
 
-        None (reported) when there is no unit, or one of another quantity.
+        None (reported) if there is no unit, or one of another quantity.
         """
         parts = node.parts if isinstance(node, Node) and node.kind == "quantity" else (node,)
         value = self._value(parts[0])

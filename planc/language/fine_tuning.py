@@ -1,7 +1,7 @@
-"""The model that a plan fine-tunes: parts of it frozen, and low-rank updates (LoRA) beside frozen weights.
+"""Applies fine-tuning to a model: frozen parameters, and low-rank updates (LoRA) of frozen weights.
 
 Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language Models" (section 4.1): y = W x + alpha / rank B A x, with W
-frozen, A drawn at random and B zero at first.
+frozen, A initialized randomly and B with zeros.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from planc.ir.plan import Freeze, Lora
 from planc.sharding.recompute import names_op
 
 PARTS = ("model", "blocks", "norms")
-"""Words after `freeze` that stand for more than an op: all parameters, those of the blocks, and those of norms."""
+"""Words after `freeze` that mean more than one op: all parameters, those of the blocks, and those of norms."""
 
 
 def fine_tuned(model: Model, freeze: Freeze | None, lora: Lora | None) -> Model:
-    """The `model` with the updates that `lora` asks for, and without gradients of what `freeze` and `lora` freeze.
+    """Return `model` with the updates of `lora`, and without gradients of what `freeze` and `lora` freeze.
 
-    `lora` freezes all parameters of the model's own but those that `freeze ... except` keeps. Without either sentence
-    the model is returned as it is.
+    `lora` freezes all of the model's own parameters except those in `freeze ... except`. Without either sentence the
+    model is returned unchanged.
     """
     if freeze is None and lora is None:
         return model
@@ -33,7 +33,7 @@ def fine_tuned(model: Model, freeze: Freeze | None, lora: Lora | None) -> Model:
 
 
 def _frozen(model: Model, freeze: Freeze | None, lora: Lora | None) -> set[str]:
-    """Names of the model's own parameters that are not trained; a tied one is frozen wherever it is named."""
+    """Names of the model's own parameters that are not trained; a tied one is frozen if either use is named."""
     parts, kept = (freeze.parts, freeze.kept) if freeze else ((), ())
     return _named(model, parts if lora is None else ("model",)) - _named(model, kept)
 
@@ -81,9 +81,10 @@ def _with_updates(model: Model, lora: Lora) -> Model:
 
 
 def _with_gradients(model: Model) -> Model:
-    """The model whose ops say which gradients they make and what they save for these.
+    """The model with each op's gradients and saved tensors after freezing.
 
-    Layers before the first gradient and those behind it do different work: kinds of block that are both are made two.
+    Layers before the first gradient do less work than later ones: a kind of block that occurs on both sides is split in
+    two.
     """
     first, reached = _walked(model, model.ops["first"], {})
     ops: dict[Section, tuple[Op, ...]] = {"first": first}
@@ -109,7 +110,7 @@ def _with_gradients(model: Model) -> Model:
 
 
 def _walked(model: Model, ops: tuple[Op, ...], given: Iterable[str]) -> tuple[tuple[Op, ...], set[str]]:
-    """The ops of a section, and the tensors that have a gradient behind it; `given` are those before it."""
+    """The ops of a section, and the tensors that have a gradient after it; `given` are those before it."""
     alive, found = set(given), []
     for op in ops:
         fixed = [t for t in op.inputs if t not in alive] + [p for p in op.params if model.param[p].frozen]
@@ -120,7 +121,7 @@ def _walked(model: Model, ops: tuple[Op, ...], given: Iterable[str]) -> tuple[tu
 
 
 def _saved(model: Model, op: Op) -> tuple[str, ...]:
-    """Tensors that the op saves where the backward goes through it: a matmul its input, for a matrix's gradient."""
+    """Tensors that the op saves if it has a backward: a matmul saves its input only for a trained matrix."""
     trained = [p for p in op.params if not model.param[p].frozen]
     if op.kind == "matmul" and all(len(model.param[p].shape_dims) < 2 for p in trained):
         return ()

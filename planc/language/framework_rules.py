@@ -1,4 +1,4 @@
-"""A framework's rules applied to a plan; `Plan.for_planc` takes them away again."""
+"""Applies a framework's policy to a plan; `Plan.for_planc` reverts it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from planc.ir.policy import Policy
 
 
 def settled(plan: Plan) -> Plan:
-    """`plan` as it is laid out: without what its sentences say of axes of one rank, then `filled` for these sizes,
-    which may be others than those that the file was read with."""
+    """Return `plan` ready for propagation: without axes of size 1, then `filled` for its current sizes, which may
+    differ from those in the file."""
     return filled(without_axes_of_one(plan))
 
 
 def filled(plan: Plan) -> Plan:
-    """`plan` with what its framework decides where no sentence does: attention's kernel, overlap of tensor parallelism,
-    the end of recomputed blocks, padding of the vocabulary.
+    """Return `plan` with its framework's decisions where no sentence decides: attention kernel, TP overlap, end of
+    recomputed blocks, padding of the vocabulary.
 
     Nodes that are filled in have the cause of the `realise` sentence.
     """
@@ -52,7 +52,7 @@ def _kernel(plan: Plan, rules: Policy, realise: RealisedAs) -> Kernel | None:
 
 
 def _overlaps(plan: Plan, rules: Policy, realise: RealisedAs) -> tuple[Overlap, ...]:
-    """The plan's overlaps, and the framework's for each axis of tensor parallelism of a dense model without one."""
+    """The plan's overlaps, and the framework's default for each tensor-parallel axis of a dense model without one."""
     method = rules.tp_overlap_torus if plan.cluster.has_tpus else rules.tp_overlap
     if not method or plan.model.top_k:
         return plan.overlaps
@@ -62,7 +62,7 @@ def _overlaps(plan: Plan, rules: Policy, realise: RealisedAs) -> tuple[Overlap, 
 
 
 def tensor_axes(plan: Plan) -> tuple[str, ...]:
-    """The axes of tensor parallelism of `plan`: those that divide attention's heads or the feed-forward's width."""
+    """Return the tensor-parallel axes of `plan`: those that shard attention heads or the feed-forward width."""
     divided = {a for s in plan.shards if s.dim in ("heads", "ffn") and not s.region for a in s.axes}
     return plan.mesh.in_order(divided)
 

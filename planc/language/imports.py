@@ -1,4 +1,4 @@
-"""`import "FILE"`: hardware and layouts of one's own, from the folder of the importing file or below."""
+"""Reads `import "FILE"`: a user's own hardware and layouts, from the folder of the importing file or below."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ from planc.syntax.tree import Sentence
 
 MAX_BYTES = 1_000_000
 MOST_FILES = 100
-"""Files that one plan may import, each perhaps by the one before it."""
+"""Number of files that one plan may import, transitively."""
 
 
 @dataclass
 class Files:
-    """Every file read for one plan: texts for quoting, sums for freshness, layouts by name."""
+    """Every file read for one plan: texts for quoting, digests for freshness, layouts by name."""
 
     root: Path
     sources: dict[str, Source] = field(default_factory=dict)
     sha256: dict[str, str] = field(default_factory=dict)
     layouts: dict[str, Tree] = field(default_factory=dict)
     sentences: int = 0
-    """Sentences of the files read so far."""
+    """Number of sentences in the files read so far."""
     size: int = 0
     """Bytes of the files read so far."""
     unsaved: Mapping[Path, str] = field(default_factory=dict)
-    """Texts that count instead of what is on disk, by resolved path: an editor's, or a preset's."""
+    """Texts that replace those on disk, by resolved path: an editor's, or a preset's."""
     alone: bool = False
-    """True if those texts are all files that there are: nothing is read from disk."""
+    """True if only those texts exist: nothing is read from disk."""
 
     def read(self, path: Path, name: str, place: Span | None = None) -> Tree | Diagnostic:
-        """Read and parse the file at `path`; a file that cannot be read as text is a diagnostic.
+        """Read and parse the file at `path`; return a diagnostic if it cannot be read as text.
 
         Args:
-            path: where the file is; the text of an editor's unsaved buffer goes before it.
-            name: the name that diagnostics give.
-            place: the sentence that asks for the file, for such a diagnostic; None: the file's own beginning.
+            path: the file's path; an editor's unsaved text takes precedence.
+            name: the file name for diagnostics.
+            place: the sentence that names the file, for the diagnostic's location; None: the start of the file.
         """
         at = place or Span(name, 1, 1, 1, 1)
         try:
@@ -76,14 +76,14 @@ class Files:
         return parsed
 
     def add(self, read: Mapping[str, tuple[Source, bytes]]) -> None:
-        """Add files that a sentence has read by itself. `read` maps name to (source, content)."""
+        """Add files that a sentence has read itself. `read` maps name to (source, content)."""
         for name, (source, data) in read.items():
             self.sources[name] = source
             self.sha256[name] = hashlib.sha256(data).hexdigest()
 
 
 def read_imports(sentences: tuple[Sentence, ...], files: Files, draft: Draft) -> list[Sentence]:
-    """`sentences` without the `import` sentences; what those name goes into `draft` and the list of layouts in
+    """Return `sentences` without the `import` sentences, whose files are added to `draft` and to the layouts in
     `files`."""
     rest: list[Sentence] = []
     for sentence in sentences:
@@ -132,7 +132,8 @@ def _import(sentence: Sentence, files: Files, draft: Draft) -> None:
 
 
 def declared_here(sentences: list[Sentence], draft: Draft) -> list[Sentence]:
-    """The `sentences` of a plan but those that declare its machine, which go into `draft` as a hardware file's do."""
+    """Return the `sentences` of a plan without hardware declarations, which are added to `draft` like a hardware
+    file's."""
     machine = [s for s in sentences if s.verb in MACHINE]
     _declared_once(machine, draft)
     draft.hardware += machine
@@ -140,11 +141,11 @@ def declared_here(sentences: list[Sentence], draft: Draft) -> list[Sentence]:
 
 
 NAMELESS = ("points", "wire", "measured")
-"""Sentences of a hardware file that declare no one name."""
+"""Sentences of a hardware file that do not declare exactly one name."""
 
 
 def _declared_once(sentences: list[Sentence], draft: Draft) -> None:
-    """E0107 for a chip, link, node or torus of a name that another one has: which is meant cannot be known."""
+    """Report E0107 for a chip, link, node or torus whose name is already declared, since it is ambiguous."""
     known = {(s.verb, _name(s)): s for s in draft.hardware if s.verb not in NAMELESS}
     for sentence in (s for s in sentences if s.verb not in NAMELESS):
         first = known.setdefault((sentence.verb, _name(sentence)), sentence)
@@ -159,7 +160,7 @@ def _declared_once(sentences: list[Sentence], draft: Draft) -> None:
 
 
 def _name(sentence: Sentence) -> str:
-    """The name that a declaration gives; none for a price, of which there is one."""
+    """The name in a declaration; "" for a price, of which there is only one."""
     if sentence.verb == "price":
         return ""
     call = sentence.node.node("call") if sentence.verb != "fabric" else None

@@ -1,6 +1,6 @@
-"""A plan in full: the sentences that it stands for, with its defaults, its numbers and its machine written out.
+"""Writes a plan in full: with its shorthands expanded and its defaults, numbers and hardware written out.
 
-No shorthand, no `let` and no import is left, so that the text means the same wherever it lies.
+The result has no shorthand, `let` or import, so the text means the same in any folder.
 """
 
 from __future__ import annotations
@@ -20,26 +20,25 @@ from planc.syntax.tree import Sentence
 
 DEFAULT = "default"
 WIDTH = 80
-"""Columns behind which a declaration of hardware goes on in the next line."""
+"""Columns after which a hardware declaration continues on the next line."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A sentence, and what wrote it: a `use`, a hardware file, or `default` where the plan says nothing. Empty: the
-    plan itself."""
+    """A sentence and its origin: a `use`, a hardware file, or `default` for an omitted one. "" for the plan itself."""
 
     text: str
     via: str = ""
     declares: bool = False
-    """True for a declaration of the machine."""
+    """True for a hardware declaration."""
 
 
 def in_full(built: Built, plan: Plan | None) -> Iterator[Row]:
-    """The sentences of a file in its own order, then its defaults, then its machine.
+    """Yield the sentences of a file in its own order, then its defaults, then its hardware.
 
     Args:
         built: the result of reading the file.
-        plan: the plan that it makes; None for a file with mistakes, whose defaults are not known.
+        plan: the resulting plan; None for a file with mistakes, whose defaults are unknown.
     """
     for sentence in built.sentences:
         known = _known(sentence, plan)
@@ -58,7 +57,7 @@ def in_full(built: Built, plan: Plan | None) -> Iterator[Row]:
 
 
 def as_text(name: str, rows: Iterable[Row]) -> str:
-    """The plan file of `rows`, with the header `plan NAME`; nothing but sentences where `name` is empty."""
+    """Return the plan file of `rows`, with the header `plan NAME`; only sentences if `name` is empty."""
     lines, file = [f"plan {name}"] if name else [], ""
     for row in rows:
         if row.declares and row.via != file:
@@ -77,7 +76,7 @@ def _known(sentence: Sentence, plan: Plan | None) -> Sentence | None:
 
 
 def _with_numbers(sentence: Sentence, built: Built) -> str:
-    """The text of the sentence with numbers in place of the names that `let` gives them, and without `on TARGET:`."""
+    """The text of the sentence with `let` names replaced by numbers, and without `on TARGET:`."""
     text = sentence.text
     numbers = [built.numbers.get(word.span) for word in sentence.node.all_words()]
     if any(number is not None for number in numbers):
@@ -89,7 +88,7 @@ def _with_numbers(sentence: Sentence, built: Built) -> str:
 
 
 def _wrapped(text: str) -> str:
-    """The sentence over several lines where it is long: a line ends behind a comma in brackets."""
+    """A long sentence broken into lines after commas in brackets."""
     verb, _, rest = text.partition(" ")
     lines, line, depth = [], f"{verb:<{VERB_WIDTH}} ", 0
     for piece in re.findall(r'"[^"]*"|[(\[]|[)\]]|, |[^"()\[\],]+|.', rest):

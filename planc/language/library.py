@@ -1,4 +1,4 @@
-"""The bundled library: hardware files and layouts, found by the names they declare."""
+"""The bundled library: hardware files and layouts, looked up by the names they declare."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DECLARES = re.compile(r"^(?:node|torus)\s+(\w+)", re.MULTILINE)
 
 @cache
 def machines() -> dict[str, str]:
-    """Every node and torus of the bundled hardware files, and the file that declares it."""
+    """Return every node and torus of the bundled hardware files, with the file that declares it."""
     found = {}
     for item in sorted(_folder("hardware"), key=lambda f: f.name):
         for name in _DECLARES.findall(item.read_text()):
@@ -25,31 +25,32 @@ def machines() -> dict[str, str]:
 
 @cache
 def nodes_of(chip: str) -> dict[str, int]:
-    """The bundled nodes of the bundled `chip`: the number of their chips, by name. {} without such a chip."""
+    """Return the number of chips of each bundled node with the bundled `chip`, by name; {} for an unknown chip."""
     declared = {m[1]: (int(m[2]), m[3]) for f in _folder("hardware") for m in _NODE.finditer(f.read_text())}
     return {name: chips for name, (chips, of) in declared.items() if of == chip}
 
 
 @cache
 def layouts() -> tuple[str, ...]:
-    """The names of the bundled layouts."""
+    """Return the names of the bundled layouts."""
     return tuple(sorted(item.name.removesuffix(".plan") for item in _folder("layouts")))
 
 
 @cache
 def hardware_file(name: str) -> Tree:
-    """The bundled hardware file called `name` (with its ending), parsed."""
+    """Return the parsed hardware file `name` (with its suffix) of the bundled ones."""
     return _parsed("hardware", name)
 
 
 def machine_text(name: str) -> str:
-    """The text of the bundled hardware file that declares the node or torus `name`. Raises KeyError when none does."""
+    """Return the text of the bundled hardware file that declares the node or torus `name`. Raises KeyError if none
+    does."""
     return files("planc.plans").joinpath("hardware").joinpath(machines()[name]).read_text()
 
 
 @cache
 def layout_file(name: str) -> Tree:
-    """The bundled layout called `name` (without an ending), parsed."""
+    """Return the parsed layout `name` (without a suffix) of the bundled ones."""
     return _parsed("layouts", f"{name}.plan")
 
 

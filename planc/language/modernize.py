@@ -1,4 +1,4 @@
-"""A file with its old spellings rewritten: what `planc fmt` does beside the spacing."""
+"""Rewrites old spellings in a file, for `planc fmt`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from planc.diag.diagnostic import Diagnostic, Edit
 
 MOST_PASSES = 3
-"""An old spelling may hide in what another one is rewritten to."""
+"""Rewriting one old spelling may produce another."""
 
 
 def modernize(path: Path, text: str) -> str:
-    """The text in the spelling of today. `path` says where it lies: some spellings depend on the plan's model,
-    and on layouts that it imports. Mistaken sentences are left as they are."""
+    """Return the text in the current spelling. `path` is its location: some spellings depend on the plan's model and on
+    imported layouts. Sentences with mistakes are unchanged."""
     if not may_hold_old_spellings(text):
         return text
     from planc.diag.edits import apply_edits

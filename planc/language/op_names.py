@@ -1,7 +1,7 @@
-"""Names of ops in sentences: a dotted name, or the beginning of one: `ffn` is every op under `ffn.`.
+"""Names of ops in sentences: a dotted name, or a prefix of one: `ffn` is every op under `ffn.`.
 
-Until version 0.2 a word could also be an op's kind, its last part or its region, and `attention.proj` the projections
-into and out of attention. Such words are old spellings of the names they stood for.
+Before version 0.2 a word could also be an op's kind, its last component or its region, and `attention.proj` the
+projections into and out of attention. Such words are old spellings of these names.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ WHY = "ops are named by their dotted names, or the beginning of one"
 def read_op_names(
     words: list[Word], ops: Sequence[Op], what: str, draft: Draft, keywords: tuple[str, ...] = ()
 ) -> tuple[str, ...] | None:
-    """Names that cover the ops of these words; None (reported) when a word names none of `ops`.
+    """Return the shortest names that cover the ops of these words; None (reported) if a word matches none of `ops`.
 
-    `keywords` may stand there instead; they are offered to whoever misspells one.
+    `keywords` are also allowed as words, and suggested for a misspelled one.
     """
     names = dict.fromkeys(op.name for op in ops)
     legal = list(dict.fromkeys([*keywords, *names, *beginnings(names)]))
@@ -40,7 +40,7 @@ def read_op_names(
 
 
 def covering(chosen: Iterable[str], ops: Sequence[Op]) -> list[str]:
-    """The fewest names, or beginnings of names, that mean the ops called `chosen` and no other of `ops`."""
+    """Return the fewest names, or prefixes of names, that match the ops called `chosen` and no other of `ops`."""
     chosen = set(chosen)
     names = dict.fromkeys(op.name for op in ops)
     found: dict[str, None] = {}
@@ -52,7 +52,7 @@ def covering(chosen: Iterable[str], ops: Sequence[Op]) -> list[str]:
 
 
 def beginnings(names: Iterable[str]) -> list[str]:
-    """Every beginning of these dotted `names`, shortest first in each: `a` and `a.b` of `a.b.c`."""
+    """Return every proper prefix of these dotted `names`, shortest first in each: `a` and `a.b` of `a.b.c`."""
     return [".".join(n.split(".")[: i + 1]) for n in names for i in range(n.count("."))]
 
 
@@ -65,7 +65,7 @@ def _ops_named_before(word: str, ops: Sequence[Op]) -> set[str]:
 
 
 def _named_before(word: str, op: Op) -> bool:
-    """True where a word meant this op before version 0.2."""
+    """True if a word meant this op before version 0.2."""
     if word == "attention.proj":
         return op.kind == "matmul" and op.region in ("projection", "attention")
     return names_op(word, op) or word in (op.kind, op.name.rsplit(".", 1)[-1], op.region)

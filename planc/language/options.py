@@ -1,4 +1,4 @@
-"""Options in the brackets of a method: `ring(balance = headtail)`, `float8(rowwise)`."""
+"""Reads options of a method: `ring(balance = headtail)`, `float8(rowwise)`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Value = int | float | str
 
 @dataclass(frozen=True)
 class Option:
-    """An option's legal words; without any it is a number, whole unless `fraction`."""
+    """An option's legal words; without any it is a number, an integer unless `fraction`."""
 
     words: tuple[str, ...] = ()
     fraction: bool = False
@@ -19,18 +19,17 @@ class Option:
 
 
 def method_name(method: Node, legal: tuple[str, ...], what: str, draft: Draft) -> str | None:
-    """The word of `method`, such as `ring` in `as ring(...)`; None (reported) when it is not in `legal`.
+    """Return the word of `method`, such as `ring` in `as ring(...)`; None (reported) if it is not in `legal`.
 
-    `what` says in the message what it is not: "a way to overlap".
+    `what` describes the expected kind in the message: "a way to overlap".
     """
     return draft.one_of(method.words()[0], legal, what)
 
 
 def read_options(method: Node, legal: dict[str, Option], draft: Draft) -> dict[str, Value] | None:
-    """The options given in the brackets of `method`, by name. A word without a name belongs to the option that knows
-    it.
+    """Return the options of `method` by name. A word without a name belongs to the option that has it as a value.
 
-    `legal` are all options by name. None (reported) when one is unknown, given twice or not of its kind.
+    `legal` are all options by name. None (reported) if one is unknown, given twice or of the wrong type.
     """
     args = method.node("args")
     found: dict[str, Value] = {}
@@ -57,7 +56,7 @@ def _name(arg: Node | Word, legal: dict[str, Option], draft: Draft) -> str | Non
 
 
 def _option_of_value(arg: Node | Word, legal: dict[str, Option], method: Node, draft: Draft) -> str | None:
-    """The option that a word without a name is a value of."""
+    """The option that has this unnamed word as a value."""
     word = _single_word(arg)
     words = {w: name for name, option in legal.items() for w in option.words}
     if word is None:

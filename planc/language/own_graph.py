@@ -1,4 +1,4 @@
-"""`graph NAME of CHIP` with `fabric`, `points` and `wire`: a machine as a graph of links of one's own.
+"""Reads `graph NAME of CHIP` with `fabric`, `points` and `wire`: a machine as a user's own graph of links.
 
 graph  NAME of CHIP                          the machine that `cluster NAME` takes; the rest of its file says the links
 fabric NAME = KIND(NUMBER = ..., LINK = ...)  a regular part: rack, rail, fat_tree, dragonfly or torus
@@ -24,7 +24,7 @@ from planc.language.verbs.measured import check_owners, with_chip_tables
 from planc.syntax.tree import Node, Sentence, Word
 
 SAME_AS = {"up": "out", "local": "out"}
-"""The link that is taken where one is not given."""
+"""The link that is used if one is not given."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,13 @@ class ReadGraph:
     """The fastest link of a chip."""
     graph: OwnGraph
     units: int
-    """Nodes or racks; 1 where they have different numbers of chips."""
+    """Number of nodes or racks; 1 if their numbers of chips differ."""
     chips: int
 
 
 def read_graph(sentence: Sentence, declared: Declared, draft: Draft) -> ReadGraph | None:
-    """The machine of `sentence`, a `graph`, with the other sentences `declared` in its file; None when one is wrong."""
+    """Return the machine of `sentence`, a `graph`, with the other sentences `declared` in its file; None if one is
+    wrong."""
     before = len(draft.diagnostics)
     reader = _GraphReader(declared, draft)
     if len(declared.names("graph")) > 1:
@@ -85,18 +86,18 @@ def _machine(chip: Chip, graph: OwnGraph, links: MachineLinks) -> ReadGraph:
 
 
 class _GraphReader:
-    """The sentences of a graph, with where each name is from."""
+    """Reads the sentences of a graph and records where each name is declared."""
 
     def __init__(self, declared: Declared, draft: Draft) -> None:
         self.declared, self.draft = declared, draft
         self.links: dict[str, Link] = {}
         self.spans: dict[str, Span] = {}
-        """Where the name of a part or a vertex is declared."""
+        """Where each part or vertex is declared, by name."""
         self.parts: set[str] = set()
         self.count = 0
 
     def graph(self) -> OwnGraph:
-        """Parts, points and wires; mistakes are reported."""
+        """Return the parts, points and wires; mistakes are reported."""
         for s in self.declared.sentences:
             if s.verb == "link" and (link := read_link(s, self.draft)) is not None:
                 self.links[link.name] = link
@@ -172,7 +173,7 @@ class _GraphReader:
     def _filled(
         self, name: str, kind: str, numbers: dict[str, int], links: dict[str, str], shape: tuple[int, ...]
     ) -> GraphPart:
-        """With what is left out."""
+        """The part with its defaults filled in."""
         every = {n: numbers.get(n, value or 0) for n, value in NUMBERS[kind].items()}
         if "leaf" in every:
             every["leaf"] = every["leaf"] or every["nodes"]

@@ -1,5 +1,5 @@
-"""Which of two sentences wins: one that is written out beats the same dim from `use`, with a note;
-otherwise one dim laid out twice is an error."""
+"""Precedence of sentences: an explicit one overrides the same dim from `use`, with a note; otherwise two layouts of one
+dim are an error."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from planc.language.draft import Draft
 from planc.syntax.tree import Node, Sentence
 
 Subject = tuple[str, str, str]
-"""Verb, dim or noun, and region that a sentence lays out."""
+"""Verb, dim or noun, and region that a sentence decides."""
 
 
 def settle(sentences: list[Sentence], draft: Draft) -> list[Sentence]:
-    """Those of `sentences` that count: the plan's own go before those of layouts.
+    """Return the sentences in `sentences` that apply: the plan's own take precedence over those of layouts.
 
-    Reports N0110 for a sentence that does not count, and E0110 for two that contradict each other.
+    Reports N0110 for a sentence that is overridden, and E0110 for two that contradict each other.
     """
     explicit = {subject: s for s in sentences if s.via is None for subject in subjects(s)}
     kept: list[Sentence] = []
@@ -35,7 +35,7 @@ def settle(sentences: list[Sentence], draft: Draft) -> list[Sentence]:
 
 
 def subjects(sentence: Sentence) -> Iterator[Subject]:
-    """(verb, dim or noun, region) of everything that `sentence`, a `shard` or `store`, decides; nothing for other
+    """Yield (verb, dim or noun, region) of everything that `sentence`, a `shard` or `store`, decides; nothing for other
     verbs."""
     if sentence.verb not in ("shard", "store"):
         return
@@ -64,7 +64,7 @@ def _contradictions(sentence: Sentence, seen: dict[Subject, Sentence], draft: Dr
 
 
 def whole_line(span: Span) -> Span:
-    """From the first column of the line where `span` begins to the first of the line after it ends."""
+    """Return the span from the first column of the line where `span` begins to the start of the line after it ends."""
     return Span(span.file, span.line, 1, span.end_line + 1, 1)
 
 
@@ -79,7 +79,8 @@ def _note_overridden(beaten: Sentence, winner: Sentence, subject: Subject, draft
 
 
 def without_subjects(sentence: Sentence, names: set[str]) -> Sentence | None:
-    """`sentence`, a `shard`, `replicate` or `store`, without the subjects in `names`; None when nothing is left."""
+    """Return `sentence`, a `shard`, `replicate` or `store`, without the subjects in `names`; None if nothing
+    remains."""
     if not names:
         return sentence
     lists = sentence.node.nodes("names")

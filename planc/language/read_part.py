@@ -1,4 +1,4 @@
-"""A layout or hardware file that is open by itself, read without a plan around it."""
+"""Reads a layout or hardware file on its own, without a plan."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from planc.syntax import Tree
 from planc.syntax.tree import Sentence
 
 IN_LAYOUTS = ("shard", "replicate", "store", "gather", "split", "recompute")
-"""Sentences of a layout that are read here; others depend on the plan that uses it."""
+"""Verbs of a layout that are read here; others depend on the plan that uses it."""
 
 
 def read_part(file: Tree) -> Draft:
-    """Read `file`, a layout or hardware file with its header; the draft holds its findings, those of parsing
-    included."""
+    """Return a draft with the findings in `file`, a layout or hardware file with its header, including those of
+    parsing."""
     assert file.header is not None
     draft = Draft(diagnostics=list(file.diagnostics))
     if file.header.verb == "hardware":
@@ -49,7 +49,7 @@ def _hardware(declared: Declared, draft: Draft) -> None:
 
 
 def _tables(declared: Declared, draft: Draft) -> None:
-    """Chips, links and levels with their tables of measured rates."""
+    """Read chips, links and levels with their tables of measured rates."""
     for sentence in declared.sentences:
         if sentence.verb == "chip" and (chip := read_chip(sentence, draft)) is not None:
             with_chip_tables(chip, declared, draft)
@@ -62,7 +62,7 @@ def _tables(declared: Declared, draft: Draft) -> None:
 
 
 def _layout(file: Tree, header: Sentence, draft: Draft) -> None:
-    """Read with a mesh of the layout's own axes; the size of an axis changes no finding here."""
+    """Read a layout with a mesh of its own axes; the size of an axis does not affect the findings."""
     axes = dict.fromkeys((w.text for w in header.names(0)), 2)
     draft.mesh = Mesh.of(axes, Cause(span=header.span, sentence=header.text))
     words = header.node.words("NAME", "METHOD")

@@ -1,4 +1,4 @@
-"""`as csv("FILE")`: a pipeline schedule from a file in the plan's folder or below."""
+"""Reads `as csv("FILE")`: a pipeline schedule from a file in the plan's folder or below."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 1_000_000
 MOST_FINDINGS = 20
-"""Cells of one file that are reported."""
+"""Number of cells of one file that are reported."""
 
 
 def read_schedule(word: Word, ranks: int, draft: Draft) -> tuple[str, ...] | None:
-    """Each rank's row of actions from the file that `word` names; None (reported) when it is no schedule for `ranks`
-    ranks."""
+    """Return each rank's row of actions from the file that `word` names; None (reported) if it is no schedule for
+    `ranks` ranks."""
     from planc.pipeline import csv_schedule
 
     name = word.text.strip('"')
@@ -55,7 +55,7 @@ def read_schedule(word: Word, ranks: int, draft: Draft) -> tuple[str, ...] | Non
 def _runs_to_end(
     order: tuple[str, ...], table: list[list[csv_schedule.Cell]], name: str, word: Word, draft: Draft
 ) -> bool:
-    """True if the ranks can run their rows to the end; otherwise the ranks that wait for each other are reported."""
+    """True if the ranks can run their rows to the end; otherwise the ranks in the deadlock are reported."""
     from planc.pipeline.deadlock import circle_of
 
     circle = circle_of(order)

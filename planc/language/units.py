@@ -1,4 +1,4 @@
-"""Units of the language, by what they measure. Sizes with `i` are binary, all else decimal."""
+"""Units of the language, by quantity. Sizes with `i` are binary, all others decimal."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ UNITS: dict[str, dict[str, float]] = {
     "tokens": {"": 1.0, "k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12},
     "money": {f"{p}{c}": f for c in CURRENCIES for p, f in (("", 1.0), ("k", 1e3), ("M", 1e6))},
 }
-"""Unit to factor into bytes, bytes per second, FLOP per second, seconds, a fraction, a number, a number of tokens, an
-amount of the currency."""
+"""Factors from each unit to bytes, bytes per second, FLOP per second, seconds, a fraction, a number, tokens, or
+money."""
 
 
 def kind_of(unit: str) -> str:
-    """The quantity that `unit` measures, a key of UNITS; an empty string for an unknown unit."""
+    """Return the quantity that `unit` measures, a key of UNITS; "" for an unknown unit."""
     return next((kind for kind, units in UNITS.items() if unit in units), "")

@@ -40,7 +40,7 @@ LEGAL = (
 
 
 def read_what_ifs(texts: Sequence[str]) -> tuple[Change, ...]:
-    """The changes that `texts` name. Raises PlanError, with every text that names none."""
+    """Return the changes in `texts`. Raises PlanError that lists every text which is none."""
     found: list[Change] = []
     wrong: list[Diagnostic] = []
     for line, text in enumerate(texts, 1):
@@ -65,12 +65,12 @@ def span_of(text: str, line: int, name: str = "") -> Span:
 
 
 def source_of(texts: Sequence[str]) -> Source:
-    """The `texts` as a file whose lines diagnostics quote."""
+    """Return `texts` as a source whose lines diagnostics quote."""
     return Source.of(FILE, "\n".join(" ".join(t.splitlines()) for t in texts))
 
 
 def _change(text: str) -> Change | str:
-    """The change that the text names, or what is wrong with it."""
+    """The change that the text describes, or an error message."""
     for kind, pattern in FORMS:
         if (found := re.fullmatch(pattern, text, re.ASCII)) is None:
             continue

@@ -1,1 +1,1 @@
-"""Reports as pages: one typed model of what is shown, and HTML, SVG and JSON written from it."""
+"""Reports as pages: one typed data model of the content, rendered as HTML, SVG and JSON."""

@@ -1,4 +1,5 @@
-"""The page of a search over several clusters, `planc.report.clusters/1`: days against price, and a row a cluster."""
+"""The page of a search over several clusters, `planc.report.clusters/1`: days against price, and one row per
+cluster."""
 
 from __future__ import annotations
 
@@ -19,35 +20,35 @@ from planc.report.search_page import SearchVerdict
 from planc.version import __version__
 
 UNITS = ((1e9, "billion"), (1e6, "million"), (1e3, "thousand"))
-"""Units of the price's axis."""
+"""Units of the price axis."""
 
 
 class ClusterRow(Data):
-    """One cluster with its best layout. Without one, `why` says why, and there are no figures."""
+    """One cluster with its best layout. Without one, `why` gives the reason, and there are no figures."""
 
     number: int
-    """Its place among the clusters asked for, from 1."""
+    """Its position among the given clusters, from 1."""
     cluster: str
     devices: int
     on_front: bool
-    """True if no other cluster is as fast and as cheap."""
+    """True if it is Pareto-optimal: no other cluster is as fast and as cheap."""
     days: float | None
     device_hours: float | None
     price: float | None
     time_s: float | None
     mfu: float | None
     peak: str
-    """Peak that `mfu` is a share of; empty without a layout."""
+    """The peak that `mfu` refers to; "" without a layout."""
     memory_gib: float | None
     step: StepParts | None
     layout: str
     text: str
-    """The plan file on this cluster; empty without a layout."""
+    """The plan file on this cluster; "" without a layout."""
     why: str
 
 
 class Pareto(Data):
-    """Days of the run against its price, in `currency`. Limits are those that the plan expects."""
+    """Days of the run against its price, in `currency`. Limits are those of the plan's `expect` sentences."""
 
     rows: tuple[ClusterRow, ...]
     currency: str
@@ -57,7 +58,7 @@ class Pareto(Data):
 
 
 class Table(Data):
-    """A row a cluster, in the order asked for."""
+    """One row per cluster, in the given order."""
 
     rows: tuple[ClusterRow, ...]
     currency: str
@@ -65,14 +66,14 @@ class Table(Data):
 
 
 class ClustersPage(Data):
-    """Everything that a page about a search over several clusters shows."""
+    """The content of a page about a search over several clusters."""
 
     format: Literal["planc.report.clusters/1"] = "planc.report.clusters/1"
     planc_version: str
     file: str
     verdict: SearchVerdict
     pareto: Pareto | None
-    """None where a price is missing, or where no cluster holds a layout."""
+    """None if a price is missing, or if no cluster has a layout."""
     clusters: Table
     text: str
     """The file that was searched."""
@@ -85,13 +86,13 @@ class ClustersPage(Data):
 
 
 def clusters_page(found: Clusters, file: str, text: str, command: str) -> ClustersPage:
-    """The page of a search over several clusters.
+    """Return the page of a search over several clusters.
 
     Args:
         found: the search's result.
-        file: name of the plan file with free places.
+        file: name of the plan file with free values.
         text: its text.
-        command: what makes the page again.
+        command: the command that creates the page.
     """
     front = {id(row) for row in found.pareto}
     rows = tuple(_row(i, row, id(row) in front) for i, row in enumerate(found.rows, 1))
@@ -186,7 +187,7 @@ def _rows_message(rows: tuple[ClusterRow, ...]) -> str:
 
 
 def pareto_picture(data: Pareto, width: float) -> Picture:
-    """Days against price for the clusters in `data`, in a picture of `width` pixels."""
+    """Return a scatter plot of days against price for the clusters in `data`, `width` pixels wide."""
     points = [(row, row.days, row.price) for row in data.rows if row.days is not None and row.price is not None]
     lengths, prices = [d for _, d, _ in points], [p for _, _, p in points]
     bounds_days = [*lengths, *((data.most_days,) if data.most_days else ())]
@@ -222,14 +223,14 @@ def pareto_picture(data: Pareto, width: float) -> Picture:
 
 
 def _padded(values: list[float], start: float, end: float) -> Scale:
-    """A scale with some room beyond the least and the largest of `values`, from 0 where they begin near it."""
+    """A scale with a margin beyond the smallest and the largest of `values`, from 0 if they start near it."""
     low, high = min(values), max(values)
     pad = 0.12 * (high - low) or 0.1 * high
     return Scale(0.0 if low < 0.4 * high else low - pad, high + pad, start, end)
 
 
 def _limits(data: Pareto, across: Scale, up: Scale, unit: float, width: float) -> list[Mark]:
-    """Lines of the days and the price that the plan expects."""
+    """Lines at the days and the price that the plan expects."""
     marks: list[Mark] = []
     if data.most_days:
         x, text = across.px(data.most_days), f"{data.most_days:g} days expected"
@@ -248,7 +249,7 @@ def _limits(data: Pareto, across: Scale, up: Scale, unit: float, width: float) -
 
 
 def _name(row: ClusterRow, x: float, y: float, width: float, css: str) -> Text:
-    """Name of a point, on the side where there is room; on a telephone its number alone."""
+    """The label of a point, on the side with room; on a narrow screen its number only."""
     text = f"{row.number}: {row.cluster}" if width > 500 else str(row.number)
     room = max(width - 12 - x - 10, x - 44 - 10)
     shown = clipped(text, room)
@@ -258,7 +259,7 @@ def _name(row: ClusterRow, x: float, y: float, width: float, css: str) -> Text:
 
 
 def rows_picture(data: Table, width: float) -> Picture | None:
-    """Parts of the steps of the best layouts in `data`, in a picture of `width` pixels; None without a layout."""
+    """Return stacked bars of the steps of the best layouts in `data`, `width` pixels wide; None without a layout."""
     rows = [
         Bar(
             str(row.number),
@@ -276,7 +277,7 @@ def rows_picture(data: Table, width: float) -> Picture | None:
 
 
 def figures(row: ClusterRow, currency: str) -> dict[str, str]:
-    """Cells of a `row` of the table as text, prices in `currency`; without a layout only its name."""
+    """Return the cells of a table `row` as text, prices in `currency`; {} without a layout."""
     if row.days is None or row.device_hours is None or row.time_s is None or row.mfu is None:
         return {}
     return {

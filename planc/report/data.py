@@ -1,4 +1,4 @@
-"""Base of the report's data, and what the views are made from."""
+"""Base class of the pages' data, and the input of the views."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class PageView(NamedTuple):
 
 
 class Data(BaseModel):
-    """Data of a view: frozen, without further keys. Names carry units as in the report's JSON."""
+    """Data of a view: frozen, without extra keys. Names carry units as in the report's JSON."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PageSubject:
-    """A plan that was examined and costed, and how the page came about."""
+    """A checked and costed plan, and the command that creates the page."""
 
     examined: Examined
     costed: CostedPlan
@@ -37,5 +37,5 @@ class PageSubject:
 
     @property
     def exposed_stage(self) -> int:
-        """The pipeline rank whose seconds are the step's."""
+        """The slowest pipeline rank, whose seconds are those of the step."""
         return self.costed.slowest

@@ -1,4 +1,4 @@
-"""The page of two plans side by side: `planc.report.diff/1`."""
+"""The page that compares two plans: `planc.report.diff/1`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from planc.version import __version__
 
 
 class StepParts(Data):
-    """Seconds of a step on the slowest rank; they sum to its time."""
+    """Seconds of a step on the slowest rank; the parts sum to its time."""
 
     compute_s: float
     recompute_s: float
@@ -53,7 +53,7 @@ class Side(Data):
 
 
 class Changed(Data):
-    """One thing that is not the same; empty where a plan has nothing of the kind."""
+    """One difference; "" for a plan that lacks the item."""
 
     name: str
     a: str
@@ -62,7 +62,7 @@ class Changed(Data):
 
 
 class DiffRow(Data):
-    """Lines of both plans beside each other: `same`, or one of them changed."""
+    """Aligned lines of both plans: `same`, or changed in one of them."""
 
     same: bool
     a_line: int | None
@@ -72,7 +72,7 @@ class DiffRow(Data):
 
 
 class DiffVerdict(Data):
-    """One sentence and four numbers, B's beside A's."""
+    """One sentence and four numbers, B's compared with A's."""
 
     sentence: str
     numbers: tuple[Number, ...]
@@ -80,14 +80,14 @@ class DiffVerdict(Data):
 
 
 class Bars(Data):
-    """Both plans' parts, for the picture of the view."""
+    """The parts of both plans, for the picture of the view."""
 
     sides: tuple[Side, Side]
     summary: str
 
 
 class Losses(Data):
-    """Answer whether losses of both are comparable, and why not."""
+    """True or False for comparable losses of both plans, with the reasons."""
 
     comparable: bool
     reasons: tuple[Changed, ...]
@@ -95,7 +95,7 @@ class Losses(Data):
 
 
 class DiffPage(Data):
-    """Everything that a page about two plans shows."""
+    """The content of a page about two plans."""
 
     format: Literal["planc.report.diff/1"] = "planc.report.diff/1"
     planc_version: str
@@ -118,7 +118,7 @@ class DiffPage(Data):
 
 
 def diff_page(a: Examined, b: Examined, found: Diff, command: str) -> DiffPage:
-    """The page of plans `a` and `b`, both costed, with the differences `found`; `command` makes it again."""
+    """Return the page of plans `a` and `b`, both costed, with the differences `found`; `command` creates it."""
     assert a.costed is not None and b.costed is not None
     one, other = _side("A", a.costed, found.a), _side("B", b.costed, found.b)
     sides = (one, other)
@@ -203,7 +203,7 @@ def _verdict(a: CostedPlan, b: CostedPlan, found: Diff) -> DiffVerdict:
 
 
 def _run_numbers(a: RunCost | None, b: RunCost | None) -> tuple[Number, ...]:
-    """B's days and price of the whole run beside A's, where B gives them."""
+    """B's days and price of the whole run compared with A's, if B has them."""
     before = {n.unit: n for n in run_numbers(a)}
     return tuple(
         _number(n.name, n.value, n.unit, n.text, before[n.unit].text, before[n.unit].value) if n.unit in before else n
@@ -262,7 +262,7 @@ def _losses(found: Diff) -> Losses:
 
 
 def checkpoint_text(found: Diff) -> str:
-    """A sentence that says whether B loads a checkpoint of A's run, and what moves for it; from the differences
+    """Return a sentence about loading a checkpoint of A's run in B, and the bytes moved for it, from the differences
     `found`."""
     move = found.checkpoint
     if move is None:
@@ -300,14 +300,14 @@ def _rows(a: list[str], b: list[str]) -> list[DiffRow]:
 
 
 def step_picture(data: Bars, width: float) -> Picture:
-    """Both steps of `data` by part, in a picture of `width` pixels."""
+    """Return stacked bars of both steps in `data`, `width` pixels wide."""
     rows = [Bar(f"{s.letter} {s.plan}", s.step.values, seconds(s.time_s)) for s in data.sides]
     title = "Time of a step of both plans"
     return stacked_bars(rows, STEP_PARTS, title=title, summary=data.summary, unit="seconds", width=width)
 
 
 def memory_picture(data: Bars, width: float) -> Picture:
-    """The fullest devices of both plans of `data` by part, in a picture of `width` pixels."""
+    """Return stacked bars of the fullest devices of both plans in `data`, `width` pixels wide."""
     rows = [Bar(f"{s.letter} {s.plan}", s.memory.values, f"{gib(s.total_gib)} GiB") for s in data.sides]
     low = min(s.capacity_gib for s in data.sides)
     same = data.sides[0].capacity_gib == data.sides[1].capacity_gib

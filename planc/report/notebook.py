@@ -1,4 +1,4 @@
-"""Values as notebooks show them: reports, programs, differences, layouts that a search found."""
+"""Display of values in notebooks: reports, programs, differences, search results."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from planc.searching.result import Found
 DIFF_PARTS = ("plan", "step", "run", "memory", "collectives", "shards")
 MOST_CHANGES = 60
 MOST_FINDINGS = 20
-"""Findings that a table lists."""
+"""Number of findings that a table lists."""
 
 
 def report_shown(report: Report) -> Shown:
-    """A `report`: its numbers, its memory by stage and its step, and its findings."""
+    """Return the display of `report`: its numbers, memory by stage, step and findings."""
     rows = tuple((d.code, f"line {d.span.line}", d.message) for d in report.diagnostics[:MOST_FINDINGS])
     heads = ("code", "line", "finding")
     title = report.plan or "plan"
@@ -71,13 +71,13 @@ def _step(report: Report) -> Picture:
 
 
 def program_shown(program: ProgramText) -> Shown:
-    """A `program`: its target and its text."""
+    """Return the display of `program`: its target and its text."""
     summary = f"for {program.target}: a Python file of {program.text.count(chr(10)):,} lines that imports no planc"
     return Shown(title=program.plan.name, summary=summary, code=program.text)
 
 
 def diff_shown(found: Diff) -> Shown:
-    """The differences `found` as a table, a change a row."""
+    """Return the display of the differences `found`: a table with one row per change."""
     losses = "comparable" if found.comparable else "not comparable"
     ordered = sorted(found.changes, key=lambda c: DIFF_PARTS.index(c.part))
     rows = tuple((c.part, c.name, _value(c, c.a), _value(c, c.b)) for c in ordered[:MOST_CHANGES])
@@ -97,7 +97,7 @@ def _value(change: PlanChange, value: float | str | None) -> str:
 
 
 def found_shown(found: Found) -> Shown:
-    """The layouts `found`: a table, and the parts of their steps."""
+    """Return the display of the layouts `found`: a table, and the parts of their steps."""
     layouts = f"{len(found)} layout{'s' if len(found) != 1 else ''}, the fastest first"
     costed = f"{found.fully_costed:,} costed in {seconds(found.seconds)}"
     summary = f"{layouts}, {named(found.target)}; {found.decided:,} decided, {costed}"
@@ -124,4 +124,4 @@ SHOWN: dict[str, Callable[[Any], Shown]] = {
     "Diff": diff_shown,
     "Found": found_shown,
 }
-"""For each type of value, by its name, the function that shows it."""
+"""The display function of each type, by its name."""

@@ -1,4 +1,4 @@
-"""Parts of memory and of a step as pictures stack them."""
+"""Parts of memory and of a step, for stacked bars."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MEMORY_PARTS = (
     BarPart("comm_buffers", "communicators"),
     BarPart("reserve", "reserve"),
 )
-"""Parts of a device's memory in the order in which they are stacked."""
+"""Parts of a device's memory in stacking order."""
 STEP_PARTS = (
     BarPart("compute", "compute"),
     BarPart("recompute", "recompute"),
@@ -23,4 +23,4 @@ STEP_PARTS = (
     BarPart("offload", "offload"),
     BarPart("overhead", "overhead"),
 )
-"""Parts of a step in the order in which they are stacked."""
+"""Parts of a step in stacking order."""

@@ -1,4 +1,4 @@
-"""The page of one plan: `planc.report.plan/1`, every view's data in the order in which it is read."""
+"""The page of one plan: `planc.report.plan/1`, with the data of all views in reading order."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Outcome = Literal["fits", "does not fit", "wrong"]
 
 
 class Number(Data):
-    """One of the verdict's numbers, with what it is measured against."""
+    """One of the verdict's numbers, with its reference value."""
 
     name: str
     value: float
@@ -48,7 +48,7 @@ class Verdict(Data):
 
 
 class PlanPage(Data):
-    """Everything that a page about one plan shows. Views are None where the plan is wrong."""
+    """The content of a page about one plan. Views are None if the plan has errors."""
 
     format: Literal["planc.report.plan/1"] = "planc.report.plan/1"
     planc_version: str
@@ -65,7 +65,7 @@ class PlanPage(Data):
     traffic: Traffic | None
     machine: MachineView | None
     links: Links | None
-    """None too where the machine is not written as links."""
+    """Also None if the machine is not a graph of links."""
     shards: Shards | None
     roofline: Roofline | None
     neighbours: Neighbours | None
@@ -83,7 +83,7 @@ class PlanPage(Data):
 
 
 def plan_page(examined: Examined, command: str) -> PlanPage:
-    """The page of a plan that was `examined`; `command` makes it again."""
+    """Return the page of a plan that was `examined`; `command` creates it."""
     if examined.costed is None:
         return _wrong(examined, command)
     subject = PageSubject(examined=examined, costed=examined.costed, command=command)
@@ -122,7 +122,7 @@ def _text(examined: Examined) -> str:
 
 
 def _causes(lines: Sentences) -> tuple[TimelineCause, ...]:
-    """The sentence that costs the most of each part of the step."""
+    """The most expensive sentence of each part of the step."""
     names = {"exposed communication": "exposed_comm"}
     most: dict[str, tuple[float, TimelineCause]] = {}
     for line in lines.lines:
@@ -136,7 +136,7 @@ def _causes(lines: Sentences) -> tuple[TimelineCause, ...]:
 
 
 def about(costed: CostedPlan) -> str:
-    """A line about the plan of `costed`: model, machine, mesh and batch."""
+    """Return one line about the plan of `costed`: model, machine, mesh and batch."""
     plan, cluster = costed.sharded.plan, costed.cluster
     mesh = " > ".join(f"{name} {n}" for name, n in plan.mesh.sizes.items())
     return (
@@ -209,7 +209,7 @@ def _verdict(subject: PageSubject) -> Verdict:
 
 
 def run_numbers(run: RunCost | None) -> tuple[Number, ...]:
-    """Days and price of the whole `run`; nothing of what its plan does not say."""
+    """Return days and price of the whole `run`, as far as its plan determines them."""
     if run is None or run.days is None or run.device_hours is None or run.tokens is None:
         return ()
     length = Number(
@@ -227,7 +227,7 @@ def run_numbers(run: RunCost | None) -> tuple[Number, ...]:
 
 
 def run_sentence(run: RunCost | None) -> str:
-    """A sentence about the whole `run`, after a space; empty without one."""
+    """Return a sentence about the whole `run`, with a leading space; "" without one."""
     numbers = run_numbers(run)
     if run is None or run.steps is None or not numbers:
         return ""
@@ -236,7 +236,7 @@ def run_sentence(run: RunCost | None) -> str:
 
 
 def _wrong(examined: Examined, command: str) -> PlanPage:
-    """The page of a plan that cannot be costed: what is wrong with it, and its text."""
+    """The page of a plan that cannot be costed: its errors and its text."""
     report = examined.report
     found = findings(examined)
     errors = [f for f in found.findings if f.severity == "error"]

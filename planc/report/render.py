@@ -1,4 +1,4 @@
-"""Pages as HTML, SVG and JSON, from their data alone."""
+"""Renders pages as HTML, SVG and JSON, from their data alone."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ PLAN_VIEWS: tuple[PageView, ...] = (
     PageView("accuracy", "How accurate such predictions have been"),
     PageView("command", "This page again"),
 )
-"""The views of a plan's page in the order in which they are read."""
+"""The views of a plan's page in reading order."""
 
 
 def html(page: Page, view: str = "") -> str:
-    """A `page` as one file of HTML that asks nobody for anything; with `view` that view alone."""
+    """Return `page` as one self-contained HTML file; with `view` only that view."""
     shown = [v for v in views_of(page) if view in ("", v.name) and getattr(page, v.name, None) is not None]
     if page.format == "planc.report.plan/1":
         return _plan_html(page, shown)
@@ -71,7 +71,7 @@ def _names(parts: Sequence[BarPart]) -> list[tuple[str, str]]:
 
 
 def _plan_html(page: PlanPage, views: list[PageView]) -> str:
-    """The page of a plan, with what its script reads."""
+    """The page of a plan, with the data for its script."""
     more: dict[str, Any] = {"data": "", "legend": []}
     if page.timeline:
         more |= {"data": _zoom_data(page.timeline), "legend": timeline.legend_of(page.timeline)}
@@ -81,7 +81,7 @@ def _plan_html(page: PlanPage, views: list[PageView]) -> str:
 
 
 def written(template: str, page: Data, views: list[PageView], **more: Any) -> str:
-    """A template of pages, filled with `page` and the pictures of its `views`."""
+    """Return an HTML template filled with `page` and the pictures of its `views`."""
     env = environment("planc.report", "planc.picture")
     env.filters |= FILTERS
     script = _text("page.js")
@@ -94,7 +94,7 @@ def written(template: str, page: Data, views: list[PageView], **more: Any) -> st
 
 
 def prose(text: str) -> str:
-    """`text` escaped, with what stands between backticks as code."""
+    """Return `text` escaped for HTML, with backticks turned into code."""
     from markupsafe import Markup, escape
 
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(clean(text)))))
@@ -117,24 +117,24 @@ def _text(name: str) -> str:
 
 
 def _both(view: PageView, data: Any) -> list[str]:
-    """The picture for a page and for a telephone; none where there is nothing to draw."""
+    """The pictures for a wide and a narrow screen; [] if there is nothing to draw."""
     assert view.picture is not None
     drawn = [view.picture(data, width) for width in (WIDE, NARROW)]
     return [svg(picture) for picture in drawn if picture is not None]
 
 
 def views_of(page: Page) -> tuple[PageView, ...]:
-    """The views of a `page` in the order in which they are read."""
+    """Return the views of `page` in reading order."""
     return _views(page.format.split(".")[-1].partition("/")[0])
 
 
 def view_names(command: str) -> list[str]:
-    """Names of the views of the page that a `command` writes."""
+    """Return the names of the views on the page that `command` writes."""
     return [v.name for v in _views(command)]
 
 
 def _views(kind: str) -> tuple[PageView, ...]:
-    """The views of a page of two plans (`diff`), of a `search`, one over `clusters`, of a `run`, or else of a plan."""
+    """The views of a page: of a `diff`, a `search`, one over `clusters`, a `run`, or else of a plan."""
     if kind == "diff":
         from planc.report.diff_page import DIFF_VIEWS
 
@@ -155,7 +155,7 @@ def _views(kind: str) -> tuple[PageView, ...]:
 
 
 def picture_file(page: Page, name: str = "") -> str | None:
-    """The pictures of a `page` as one SVG, or the one of view `name`; None where there is none."""
+    """Return the pictures of `page` as one SVG, or only that of the view `name`; None if there is none."""
     chosen = [
         v for v in views_of(page) if v.picture and name in ("", v.name) and getattr(page, v.name, None) is not None
     ]
@@ -165,7 +165,7 @@ def picture_file(page: Page, name: str = "") -> str | None:
 
 
 def as_json(page: Page, view: str = "") -> str:
-    """A `page` as JSON, or one `view` of it as `planc.report.view/1`."""
+    """Return `page` as JSON, or one `view` of it as `planc.report.view/1`."""
     value: Any = page.model_dump(mode="json")
     if view:
         value = {"format": "planc.report.view/1", "of": value["format"], "view": view, "data": value.get(view)}
@@ -182,7 +182,7 @@ def _shard_data(data: shards.Shards) -> dict[str, Any]:
 
 
 def _zoom_data(data: timeline.TimelineView) -> str:
-    """The timeline for the script, packed: text that is no markup."""
+    """The timeline for the script, in a packed text that is safe in HTML."""
     plain = {
         "slowest": data.slowest,
         "end": data.makespan_s,
@@ -207,5 +207,5 @@ def _zoom_data(data: timeline.TimelineView) -> str:
 
 
 def _steps(column: tuple[int, ...]) -> list[int]:
-    """The differences from one number to the next, which pack well."""
+    """The differences of consecutive numbers, which compress well."""
     return [b - a for a, b in zip((0, *column), column, strict=False)]

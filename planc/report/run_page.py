@@ -1,4 +1,4 @@
-"""The page of a training run, `planc.report.run/1`: what its metrics file says, beside what was predicted."""
+"""The page of a training run, `planc.report.run/1`: the figures of its metrics file, compared with the predictions."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from planc.trainer.telemetry.metrics_file import NAME, Record, read_metrics
 from planc.version import __version__
 
 MOST_POINTS = 500
-"""Points of a curve; of more, the least and the most of each stretch."""
+"""Number of points of a curve; longer ones keep the minimum and maximum of each interval."""
 MOST_EVENTS = 100
 MOST_BYTES = 500_000_000
-"""Largest metrics file that is read."""
+"""Largest metrics file (bytes) that is read."""
 USES = (
     BarPart("compute", "steps"),
     BarPart("recompute", "steps taken twice"),
@@ -33,7 +33,7 @@ USES = (
 
 
 class RunError(ValueError):
-    """The path holds no run that a page can be made of."""
+    """The path has no run for a page."""
 
 
 class Series(Data):
@@ -43,21 +43,21 @@ class Series(Data):
     values: tuple[float, ...]
     predicted: float | None
     usual: float
-    """The median over all steps, those left out of the curve too."""
+    """The median over all steps, including those without a point."""
 
 
 class RunLosses(Data):
-    """Training losses, and held-out ones where the run took them."""
+    """Training losses, and held-out losses if the run has any."""
 
     train: Series
     held_out: Series | None
     starts: tuple[int, ...]
-    """Steps at which the run was started again."""
+    """Steps at which the run was restarted."""
     summary: str
 
 
 class Figure(Data):
-    """A figure of every step: tokens each second, or GiB of the fullest moment of rank 0."""
+    """A per-step figure: tokens per second, or peak GiB of rank 0."""
 
     series: Series
     starts: tuple[int, ...]
@@ -65,7 +65,7 @@ class Figure(Data):
 
 
 class Compared(Data):
-    """One figure, predicted and measured; `error` is predicted over measured, less one."""
+    """One figure, predicted and measured; `error` is predicted over measured, minus one."""
 
     name: str
     unit: str
@@ -76,14 +76,14 @@ class Compared(Data):
 
 
 class Comparison(Data):
-    """Predicted beside measured."""
+    """Predicted figures compared with measured ones."""
 
     rows: tuple[Compared, ...]
     summary: str
 
 
 class RunSeconds(Data):
-    """Seconds of wall-clock time by use; they sum to the time from the first start to the last word."""
+    """Seconds of wall-clock time by use; they sum to the time from the first start to the last record."""
 
     productive_s: float
     redone_s: float
@@ -97,7 +97,7 @@ class RunSeconds(Data):
 
 
 class Happened(Data):
-    """Something beside the steps: a start, a save, a step without an update, the end."""
+    """An event other than a step: a start, a save, a skipped update, the end."""
 
     after_s: float
     """Seconds from the run's first start."""
@@ -114,7 +114,7 @@ class RunVerdict(Data):
 
 
 class RunPage(Data):
-    """Everything that a page about a run shows."""
+    """The content of a page about a run."""
 
     format: Literal["planc.report.run/1"] = "planc.report.run/1"
     planc_version: str
@@ -138,8 +138,8 @@ class RunPage(Data):
 
 
 def metrics_of(path: Path) -> Path:
-    """The metrics file of a run: `path` itself, `metrics.jsonl` of a folder, or the one `*.metrics.jsonl` in it. Raises
-    RunError."""
+    """Return the metrics file of a run: `path` itself, `metrics.jsonl` in a folder, or its only `*.metrics.jsonl`.
+    Raises RunError."""
     if not path.is_dir():
         return path
     found = [path / NAME] if (path / NAME).is_file() else sorted(path.glob(f"*.{NAME}"))
@@ -150,7 +150,8 @@ def metrics_of(path: Path) -> Path:
 
 
 def run_page(path: Path, command: str) -> RunPage:
-    """The page of the run at `path`, a folder or a metrics file; `command` makes it again. Raises RunError, OSError."""
+    """Return the page of the run at `path`, a folder or a metrics file; `command` creates it. Raises RunError,
+    OSError."""
     file = metrics_of(path)
     if file.is_file() and file.stat().st_size > MOST_BYTES:
         raise RunError(f"{file}: more than {MOST_BYTES / 1e6:,.0f} MB")
@@ -191,12 +192,12 @@ def _page(file: Path, records: list[Record], starts: list[Record], steps: list[R
 
 
 def _last_of_each(records: Sequence[Record], kind: str) -> list[Record]:
-    """Records of a kind by their step; of a step that was taken twice the later one."""
+    """Records of a kind by their step; the later one for a repeated step."""
     return [r for _, r in sorted({int(r["step"]): r for r in records if r["kind"] == kind}.items())]
 
 
 def _numbers(records: Sequence[Record], name: str) -> list[tuple[int, float]]:
-    """(step, value) of each record that has the figure."""
+    """(step, value) of each record that has the figure `name`."""
     pairs = ((int(r["step"]), r.get(name)) for r in records)
     return [(step, float(value)) for step, value in pairs if value is not None and isfinite(value)]
 
@@ -210,7 +211,7 @@ def _series(pairs: list[tuple[int, float]], predicted: float | None) -> Series |
 
 
 def _fewer(pairs: list[tuple[int, float]]) -> list[tuple[int, float]]:
-    """At most 500 points: the least and the most of each stretch, in order."""
+    """At most 500 points: the minimum and maximum of each interval, in order."""
     if len(pairs) <= MOST_POINTS:
         return pairs
     stretch = -(-2 * len(pairs) // MOST_POINTS)
@@ -359,7 +360,7 @@ def _verdict(
 
 
 def losses_picture(data: RunLosses, width: float) -> Picture:
-    """Losses in `data` over the steps, in a picture of `width` pixels."""
+    """Return curves of the losses in `data` over the steps, `width` pixels wide."""
     found = [Curve("training", "front", data.train.steps, data.train.values)]
     if data.held_out is not None:
         found.append(Curve("held out", "second", data.held_out.steps, data.held_out.values, points=True))
@@ -367,8 +368,7 @@ def losses_picture(data: RunLosses, width: float) -> Picture:
 
 
 def figure_picture(data: Figure, width: float, *, title: str, unit: str) -> Picture:
-    """A figure in `data` over the steps with its prediction, in a picture of `width` pixels; `title` and `unit` name
-    it."""
+    """Return a curve of a figure in `data` with its prediction, `width` pixels wide; `title` and `unit` label it."""
     series = data.series
     found = [Curve("measured", "front", series.steps, series.values)]
     if series.predicted is not None:
@@ -380,7 +380,7 @@ def figure_picture(data: Figure, width: float, *, title: str, unit: str) -> Pict
 
 
 def goodput_picture(data: RunSeconds, width: float) -> Picture:
-    """Seconds of the run by use, in a picture of `width` pixels."""
+    """Return a stacked bar of the run's seconds by use, `width` pixels wide."""
     values = (data.productive_s, data.redone_s, data.checkpoint_s, data.restart_s, data.stall_s)
     row = Bar("the run", values, seconds(data.wall_s))
     return stacked_bars([row], USES, title="Goodput", summary=data.summary, unit="seconds", width=width)

@@ -1,4 +1,5 @@
-"""The page of a search, `planc.report.search/1`: the best layouts, time against memory, why meshes were rejected."""
+"""The page of a search, `planc.report.search/1`: the best layouts, time against memory, reasons for rejecting
+meshes."""
 
 from __future__ import annotations
 
@@ -26,14 +27,14 @@ from planc.sharding.propagate import propagate
 from planc.version import __version__
 
 MOST_MESHES = 24
-"""Rejected meshes that are costed; of more, some spread over the space."""
+"""Number of rejected meshes that are costed; with more, a sample spread over the space."""
 
 
 class Layout(Data):
     """A layout that was costed."""
 
     rank: int
-    """Place among the best; 0 for one of the front alone."""
+    """Rank among the best; 0 for a layout that is only on the Pareto front."""
     label: str
     time_s: float
     step: StepParts
@@ -45,7 +46,7 @@ class Layout(Data):
 
 
 class OtherMesh(Data):
-    """A mesh that is not among the best, with the best layout's other choices, and why."""
+    """A mesh that is not among the best, with the best layout's other choices, and the reason."""
 
     mesh: str
     reason: Literal["rule", "target", "memory", "slower"]
@@ -63,7 +64,7 @@ class SearchVerdict(Data):
 
 
 class Front(Data):
-    """Time against memory: the best layouts, the front, and rejected meshes that fit."""
+    """Time against memory: the best layouts, the Pareto front, and rejected meshes that fit."""
 
     best: tuple[Layout, ...]
     front: tuple[Layout, ...]
@@ -84,12 +85,12 @@ class Rejected(Data):
 
     meshes: tuple[OtherMesh, ...]
     of: int
-    """Meshes of the space."""
+    """Number of meshes in the space."""
     summary: str
 
 
 class SearchPage(Data):
-    """Everything that a page about a search shows."""
+    """The content of a page about a search."""
 
     format: Literal["planc.report.search/1"] = "planc.report.search/1"
     planc_version: str
@@ -100,7 +101,7 @@ class SearchPage(Data):
     steps: BestSteps | None
     rejected: Rejected
     text: str
-    """The file with its free places."""
+    """The file with its free values."""
     command: str
 
     @property
@@ -112,14 +113,14 @@ class SearchPage(Data):
 def search_page(
     source: Path, given: dict[str, int], most_sequences: int | None, found: Found, command: str
 ) -> SearchPage:
-    """The page of a search.
+    """Return the page of a search.
 
     Args:
-        source: the plan file with free places.
+        source: the plan file with free values.
         given: values of its `let` numbers.
-        most_sequences: the largest batch that was asked for.
+        most_sequences: the largest batch that the search may use.
         found: the search's result.
-        command: what makes the page again.
+        command: the command that creates the page.
     """
     space = Space(source, given, most_sequences)
     if found.target is not None and found.target in space.on_targets:
@@ -230,7 +231,7 @@ def _steps_message(best: tuple[Layout, ...], equivalent: int) -> str:
 
 
 def _rejected(space: Space, found: Found) -> list[OtherMesh]:
-    """Meshes spread over the space, each with the choices of the best layout."""
+    """Meshes spread over the space, each with the other choices of the best layout."""
     taken = {(c.point.sizes, c.point.order) for c in (*found.best, *found.pareto)}
     every = [laid for laid in _some(space) if laid not in taken]
     chosen = every[:: -(-len(every) // MOST_MESHES) or 1]
@@ -239,7 +240,7 @@ def _rejected(space: Space, found: Found) -> list[OtherMesh]:
 
 
 def _some(space: Space) -> list[tuple[tuple[int, ...], int]]:
-    """Meshes of the space, their sizes and order; of very many the first ones."""
+    """Meshes of the space, as sizes and order; only the first ones of very many."""
     return list(islice(space.laid(), 20_000))
 
 
@@ -271,7 +272,7 @@ def _mesh(space: Space, bounds: Bounds, sizes: tuple[int, ...], order: int, foun
 
 
 def _point(space: Space, bounds: Bounds, sizes: tuple[int, ...], order: int, found: Found) -> Point | str:
-    """The point of a mesh whose other choices are those of the best layout; a message where there is none."""
+    """The point of a mesh with the other choices of the best layout; an error message if there is none."""
     like = found.best[0].point if found.best else None
     variant = like.variant if like else 0
     data_parallel = bounds.data_parallel(variant, sizes)
@@ -302,7 +303,7 @@ def _rejected_message(meshes: tuple[OtherMesh, ...], of: int) -> str:
 
 
 def pareto_picture(data: Front, width: float) -> Picture:
-    """Seconds of a step against GiB of a device for the layouts in `data`, in a picture of `width` pixels."""
+    """Return a scatter plot of step time against memory for the layouts in `data`, `width` pixels wide."""
     points = [(c.time_s, c.memory_gib) for c in (*data.best, *data.front)]
     points += [(m.time_s, m.memory_gib) for m in data.others if m.time_s is not None and m.memory_gib is not None]
     left, top, bottom = 44.0, 40.0, 300.0
@@ -336,7 +337,7 @@ def pareto_picture(data: Front, width: float) -> Picture:
 
 
 def _points(data: Front, across: Scale, up: Scale) -> list[Mark]:
-    """A point for each layout; those that lie on one another share a name of their ranks."""
+    """A point for each layout; overlapping ones share a label with their ranks."""
     marks: list[Mark] = []
     places: dict[tuple[float, float], list[int]] = {}
     for c in {c.text: c for c in (*data.front, *data.best)}.values():
@@ -357,7 +358,7 @@ def _ranks_text(ranks: list[int]) -> str:
 
 
 def steps_picture(data: BestSteps, width: float) -> Picture:
-    """Parts of the steps of the layouts in `data`, in a picture of `width` pixels."""
+    """Return stacked bars of the steps of the layouts in `data`, `width` pixels wide."""
     rows = [
         Bar(f"{c.rank}", c.step.values, f"{seconds(c.time_s)}, {gib(c.memory_gib)} GiB", strong=c.rank == 1)
         for c in data.best

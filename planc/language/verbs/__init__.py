@@ -1,6 +1,6 @@
-"""One file per verb: what a sentence contributes to the plan. Found by scanning this folder.
+"""The verbs, one file each: a sentence's contribution to the plan. Found by scanning this folder.
 
-A verb's module holds `VERBS`, `ORDER` (lower ones are read first) and `read(sentence, draft)`.
+A verb's module has `VERBS`, `ORDER` (lower ones are read first) and `read(sentence, draft)`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Read = Callable[[Sentence, Draft], None]
 
 @cache
 def readers() -> dict[str, tuple[int, Read]]:
-    """For each verb that planc compiles, its place in the reading order (an index, lowest first) and its reader."""
+    """Return each verb's position in the reading order (lowest first) and its reader."""
     found: dict[str, tuple[int, Read]] = {}
     for module in _modules():
         for verb in getattr(module, "VERBS", ()):

@@ -45,14 +45,14 @@ def read(sentence: Sentence, draft: Draft) -> None:
 
 
 def role(sentence: Sentence) -> str:
-    """The decision of an `attention.core` sentence: a plan has one that says how keys are met, and one that names a
-    kernel."""
+    """Return the decision of an `attention.core` sentence: a plan has one about the keys of other ranks, and one that
+    names a kernel."""
     method = sentence.node.node("method")
     words = method.words() if method else []
     return "how attention meets keys" if words and words[0].text in PASSES_KEYS else "attention"
 
 
 def _together(one: Kernel, other: Kernel) -> Kernel:
-    """The two sentences of a plan as one: the way to meet keys, with the kernel."""
+    """The two sentences of a plan combined: the method for keys of other ranks, with the kernel."""
     meets, kernel = (one, other) if one.method in PASSES_KEYS else (other, one)
     return replace(meets, block=kernel.block, kernel=NamedKernel(method=kernel.method, cause=kernel.cause))

@@ -29,7 +29,7 @@ ORDER = 1
 
 
 def read(sentence: Sentence, draft: Draft) -> None:
-    """Put the cluster of `sentence` into `draft`, with the machine that a hardware file or a graph declares."""
+    """Add the cluster of `sentence` to `draft`, with the machine that a hardware file or a graph declares."""
     call = sentence.node.node("call")
     assert call is not None
     first = sentence.node.parts[0]
@@ -89,7 +89,7 @@ def read(sentence: Sentence, draft: Draft) -> None:
 
 
 def _part_of_node(chip: str, used: int | None) -> str:
-    """How `used` chips of the bundled `chip` are said as a cluster; empty where no bundled node has them."""
+    """Help on writing `used` chips of the bundled `chip` as a cluster; "" if no bundled node has this chip."""
     for node, whole in library.nodes_of(chip).items():
         if used and (used <= whole or used % whole == 0):
             said = f"{ceil(used / whole)} x {node}" + (f"({used})" if used < whole else "")
@@ -98,7 +98,7 @@ def _part_of_node(chip: str, used: int | None) -> str:
 
 
 def _stray_parts(draft: Draft) -> bool:
-    """Report parts of a graph in a file that has no graph."""
+    """Report graph sentences in a file without a graph."""
     files = {s.span.file for s in draft.hardware if s.verb == "graph"}
     stray = [s for s in draft.hardware if s.verb in ("fabric", "points", "wire") and s.span.file not in files]
     for s in stray[:1]:
@@ -107,7 +107,7 @@ def _stray_parts(draft: Draft) -> bool:
 
 
 def _own_graph(sentence: Sentence, graph: Sentence, draft: Draft) -> None:
-    """The cluster that a hardware file writes as a graph of links."""
+    """The cluster of a hardware file that is a graph of links."""
     call = sentence.node.node("call")
     if call is None or sentence.node.parts[0] is not call or call.node("args") or sentence.node.node("spread"):
         name = declared_name(graph)
@@ -139,7 +139,8 @@ def _own_graph(sentence: Sentence, graph: Sentence, draft: Draft) -> None:
 def _spread_over_units(
     sentence: Sentence, levels: tuple[Level, ...], count: int, draft: Draft
 ) -> tuple[Level, ...] | None:
-    """`over COUNT leaves`: the nodes lie in that many units of the innermost level, in equal blocks."""
+    """The levels after `over COUNT leaves`, which spreads the nodes in equal blocks over units of the innermost
+    level."""
     clause = sentence.node.node("spread")
     if clause is None:
         return levels
@@ -202,7 +203,7 @@ def _machine_parts(machine: Sentence, declared: Declared, draft: Draft) -> tuple
 
 
 def _of_used(machine: Sentence, used: int, levels: tuple[Level, ...], draft: Draft) -> tuple[Level, ...]:
-    """The ways out of a node of which some chips are used: each chip brings its own."""
+    """The levels of a node of which only some chips are used: bandwidth out of it is proportional to the chips."""
     whole = draft.integer(machine.node.parts[1]) or used
     share = used / whole
     return tuple(

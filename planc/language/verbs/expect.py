@@ -23,7 +23,7 @@ METRICS: dict[str, str] = {
     "price": "money",
 }
 """Quantity of each metric. `bubble` and `exposed_comm` are shares of the step's time; `days`, `device_hours` and
-`price` are those of the whole run (`train for`)."""
+`price` are of the whole run (`train for`)."""
 
 
 def read(sentence: Sentence, draft: Draft) -> None:

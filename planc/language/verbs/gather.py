@@ -21,6 +21,6 @@ def read(sentence: Sentence, draft: Draft) -> None:
 
 
 def _layers(sentence: Sentence, word: str, draft: Draft) -> int | None:
-    """The number of layers after `word`, 0 where the sentence has no such word; None (reported) for no number."""
+    """The number of layers after `word`, 0 if the sentence omits it; None (reported) if it is not a number."""
     said = sentence.node.node(word)
     return draft.integer(said.parts[0]) if said else 0

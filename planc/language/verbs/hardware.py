@@ -1,7 +1,7 @@
-"""The hardware sentences (`chip`, `link`, `node`, `network`, `torus`) read into a cluster's parts.
+"""The hardware sentences (`chip`, `link`, `node`, `network`, `torus`), read into the parts of a cluster.
 
-A hardware file is a flat list of declarations; a node or torus names its chip and link, and the
-network of its file joins the nodes or slices.
+A hardware file is a flat list of declarations; a node or torus names its chip and link, and the network of its file
+joins the nodes or slices.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ CHIP: dict[str, tuple[str, float | None]] = {
     "step": ("time", 0.0),
     "failures": ("count", 0.0),
 }
-"""Fields of a chip: what they measure, and their value when left out (None: must be given, or follows
-from others). Host memory is behind PCIe gen3 x16 unless the file says otherwise."""
+"""Fields of a chip: their quantity, and their default (None: mandatory, or derived from others). Host memory is behind
+PCIe gen3 x16 unless the file says otherwise."""
 
 BY_OP: dict[str, tuple[str, float | None]] = {f"{op}_efficiency": ("share", None) for op in OPS}
 
@@ -82,15 +82,16 @@ class Declared:
     sentences: tuple[Sentence, ...]
 
     def find(self, verb: str, name: str) -> Sentence | None:
-        """The sentence with `verb` that declares `name`; None when none does."""
+        """Return the sentence with `verb` that declares `name`; None if there is none."""
         return next((s for s in self.sentences if s.verb == verb and declared_name(s) == name), None)
 
     def names(self, *verbs: str) -> list[str]:
-        """The names that sentences with any of `verbs` declare, in order."""
+        """Return the names that sentences with any of `verbs` declare, in order."""
         return [declared_name(s) for s in self.sentences if s.verb in verbs]
 
     def used_by(self, machine: Sentence) -> list[Sentence]:
-        """Those declarations that a node or torus (`machine`) needs: its chip, its link, the network, their tables."""
+        """Return the declarations that a node or torus (`machine`) needs: its chip, its link, the network, their
+        tables."""
         chip, link = (word.text for word in machine.node.words("NAME")[-2:])
         network = next((s for s in self.sentences if s.verb == "network"), None)
         parts = [self.find("chip", chip), self.find("link", link), machine, network]
@@ -101,15 +102,15 @@ class Declared:
 
 
 def declared_name(sentence: Sentence) -> str:
-    """The name that `sentence`, a declaration of hardware, gives."""
+    """Return the name that `sentence`, a hardware declaration, declares."""
     call = sentence.node.node("call") if sentence.verb != "fabric" else None
     return (call or sentence.node).words()[0].text
 
 
 def arguments(args: Node | None, fields: dict[str, tuple[str, float | None]], draft: Draft) -> dict[str, float]:
-    """The numbers in the brackets of a declaration by name, each in the unit of its field.
+    """Return the numbers in the brackets of a declaration by name, each in the unit of its field.
 
-    `fields` maps name to (quantity, default); a field without a default is left out where it is not given.
+    `fields` maps name to (quantity, default); an omitted field without a default is left out.
     """
     values: dict[str, float] = {}
     for arg in args.nodes("named") if args else ():
@@ -131,11 +132,11 @@ MAY_BE_ZERO = (
 
 WHOLE = ("devices", "cores", "core_lanes", "shared", "switches", "ports", "rails", "host", "whole_cubes")
 COUNTED = {"matmul_depth": field_types.DEPTH, "failures": field_types.YEARLY}
-"""Numbers without a unit that are neither whole nor ratios."""
+"""Numbers without a unit that are neither integers nor ratios."""
 
 
 def range_of(name: str, kind: str) -> Within:
-    """The numbers that a field of hardware may have, in SI units; `kind` is the quantity that it measures.
+    """Return the legal range of a hardware field, in SI units; `kind` is the quantity that it measures.
 
     >>> range_of("memory_efficiency", "share").holds(0.0), range_of("contention", "share").holds(0.0)
     (False, True)
@@ -152,9 +153,9 @@ def range_of(name: str, kind: str) -> Within:
 
 
 def is_physical(name: str, kind: str, number: float, value: Node | Word, draft: Draft) -> bool:
-    """Nothing physical is 0 where it is divided by, no share is more than the whole, and things are counted whole.
+    """True if a hardware number is possible: not 0 if it is a divisor, no share above 1, and counts are integers.
 
-    A number, in SI units, that no machine has is reported at `value`.
+    An impossible `number` (SI units) is reported at `value`.
     """
     legal = range_of(name, kind)
     part = name in WHOLE and number != int(number)
@@ -240,7 +241,7 @@ def read_link(sentence: Sentence, draft: Draft) -> Link | None:
 
 
 def read_levels(sentence: Sentence | None, draft: Draft) -> tuple[Level, ...]:
-    """The levels of `sentence`, a `network` (None: no network), innermost first."""
+    """Return the levels of `sentence`, a `network` (None: no network), innermost first."""
     return tuple(
         level
         for node in (sentence.node.nodes("level") if sentence else ())
@@ -268,7 +269,7 @@ def _level(node: Node, draft: Draft) -> Level | None:
 
 
 class _Transfers(TypedDict):
-    """How transfers run, on a link as in a network's level."""
+    """The transfer fields that a link and a network level have in common."""
 
     latency_s: float
     efficiency: float
@@ -279,7 +280,7 @@ class _Transfers(TypedDict):
 
 
 def _transfers(values: dict[str, float]) -> _Transfers:
-    """The fields that a link and a level have in common, by the arguments of their sentence."""
+    """The transfer fields from the arguments of a sentence."""
     return _Transfers(
         latency_s=values["latency"],
         efficiency=values["efficiency"],
@@ -291,27 +292,27 @@ def _transfers(values: dict[str, float]) -> _Transfers:
 
 
 def _by_op(values: dict[str, float]) -> dict[str, float]:
-    """The shares of the collectives that have one."""
+    """The efficiencies of those collectives that have one."""
     return {op: values[f"{op}_efficiency"] for op in OPS if f"{op}_efficiency" in values}
 
 
 def torus_facts(sentence: Sentence, draft: Draft) -> dict[str, float]:
-    """The numbers of a torus: `host`, the chips behind one host; `whole_cubes`, see `wraps`."""
+    """Return the numbers of a torus: `host`, the chips per host; `whole_cubes`, see `wraps`."""
     return arguments(sentence.node.node("args"), dict(TORUS), draft)
 
 
 def wraps(shape: tuple[int, ...], multiples: list[int], *, whole_cubes: bool) -> tuple[bool, ...]:
-    """Which dimensions close into a ring.
+    """Return for each torus dim whether it wraps around.
 
-    One does when its length is a multiple of the given one. Where optical switches join whole cubes
-    (`whole_cubes`), none does unless every dimension is such a multiple.
+    It does if its length is a multiple of the given one. If optical switches join whole cubes (`whole_cubes`), either
+    all dims wrap or none.
     """
     each = tuple(n % m == 0 for n, m in zip(shape, multiples, strict=True))
     return tuple(all(each) for _ in each) if whole_cubes else each
 
 
 def wrap_multiples(sentence: Sentence, draft: Draft) -> list[int]:
-    """`wrap = [4, 4, 4]`: a torus dimension wraps when its length is a multiple of that number."""
+    """Return the numbers of `wrap = [4, 4, 4]`: a torus dim wraps if its length is a multiple of its number."""
     args = sentence.node.node("args")
     for arg in args.nodes("named") if args else ():
         word, value = arg.parts

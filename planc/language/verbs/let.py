@@ -10,7 +10,7 @@ ORDER = 0
 
 
 def read(sentence: Sentence, draft: Draft) -> None:
-    """Read `let NAME = VALUE` into `draft.params`; a value given with `--set` goes before the sentence's."""
+    """Read `let NAME = VALUE` into `draft.params`; a value given with `--set` takes precedence."""
     name = sentence.node.words("NAME")[0]
     value = draft.integer(sentence.node.parts[1])
     if name.text in draft.params:

@@ -26,7 +26,7 @@ def read(sentence: Sentence, draft: Draft) -> None:
 
 
 def _matmuls(words: list[Word], draft: Draft, model: Model) -> tuple[str, ...] | None:
-    """The blocks' matmuls that `words` name, by name, in the order of the blocks: ops, or all that have a dim."""
+    """Names of the blocks' matmuls that `words` refer to, in block order: by op, or by a dim of their weight."""
     matmuls = [op for op in model.block_ops if op.kind == "matmul"]
     dims = dict.fromkeys(d for op in matmuls for p in op.params for d in model.param[p].dims if d != "embed")
     alone = [w for w in words if w.text not in dims or any(op.name.startswith(f"{w.text}.") for op in matmuls)]
@@ -45,7 +45,7 @@ def _matmuls(words: list[Word], draft: Draft, model: Model) -> tuple[str, ...] |
 def _takes_updates(
     sentence: Sentence, place: Word | Node, rank: int, ops: tuple[str, ...], draft: Draft, model: Model
 ) -> bool:
-    """True if every matrix can have an update of this rank, smaller than itself; reports the first that cannot."""
+    """True if every matrix can have an update of this rank, smaller than itself; the first that cannot is reported."""
     for op in (op for op in model.block_ops if op.name in ops):
         shape = model.shape(model.param[op.params[0]])
         if len(shape) != 2 or op.region == EXPERTS or not _has_its_own_weight(op):

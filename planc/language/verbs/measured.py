@@ -19,11 +19,11 @@ from planc.language.verbs.hardware import Declared
 from planc.syntax.tree import Node, Sentence, Word
 
 ABOVE = 1e-9
-"""Relative difference by which a rate may be above a peak: both are decimal numbers times a unit."""
+"""Relative tolerance by which a rate may exceed a peak: both are decimal numbers times a unit."""
 
 
 def with_chip_tables(chip: Chip, declared: Declared, draft: Draft) -> Chip:
-    """`chip` with the op tables that the file `declared` has of it. Mistakes are reported."""
+    """Return `chip` with its op tables in the file `declared`. Mistakes are reported."""
     return replace(chip, tables=_tables(chip.name, declared, chip, draft))
 
 
@@ -31,13 +31,13 @@ L = TypeVar("L", Link, Level)
 
 
 def with_link_tables(link: L, declared: Declared, draft: Draft) -> L:
-    """A link or level (`link`) with the op tables that the file `declared` has of it. Mistakes are reported."""
+    """Return a link or level (`link`) with its op tables in the file `declared`. Mistakes are reported."""
     return replace(link, tables=_tables(link.name, declared, link, draft))
 
 
 def check_owners(declared: Declared, draft: Draft, *, routed: bool = False) -> None:
-    """Report tables of what the file `declared` does not have. Collectives of a graph of links (`routed`) are routed
-    over them, so that it has no tables of these."""
+    """Report tables of an owner that the file `declared` does not have. A graph of links (`routed`) has no tables of
+    collectives, since they are routed over its links."""
     networks = [s for s in declared.sentences if s.verb == "network"]
     levels = [level.words()[0].text for network in networks for level in network.node.nodes("level")]
     chips, links = declared.names("chip"), [] if routed else [*declared.names("link"), *levels]
@@ -72,7 +72,7 @@ def _tables(name: str, declared: Declared, owner: Chip | Link | Level, draft: Dr
 
 
 def _table(sentence: Sentence, owner: Chip | Link | Level, draft: Draft) -> OpTable | None:
-    """The table of one sentence; None where it is wrong, which is reported."""
+    """The table of one sentence; None (reported) if it is wrong."""
     op: TableOp = next(op for op in SIZES if op == sentence.node.words("NAME")[0].text)
     dtype, members = _dtype(sentence, op, owner, draft), _members(sentence, op, draft)
     if dtype is None or members is None:
@@ -102,7 +102,7 @@ def _table(sentence: Sentence, owner: Chip | Link | Level, draft: Draft) -> OpTa
 def _grid(
     sentence: Sentence, op: TableOp, dtype: str, members: int, points: dict[tuple[int, ...], float], draft: Draft
 ) -> OpTable | None:
-    """The table of these points, which must be all combinations of their lengths."""
+    """The table of these points, which must form a full grid of their lengths."""
     lengths = [sorted({*along}) for along in zip(*points, strict=True)]
     if prod(map(len, lengths)) != len(points):
         missing = next(size for size in product(*lengths) if size not in points)
@@ -114,7 +114,7 @@ def _grid(
 
 
 def _dtype(sentence: Sentence, op: TableOp, owner: Chip | Link | Level, draft: Draft) -> str | None:
-    """The dtype of a table; "" for an op whose rate has none."""
+    """The dtype of a table; "" for an op whose rate does not depend on it."""
     words = sentence.node.words("NAME")[2:]
     if op not in BY_DTYPE:
         if words:
@@ -131,7 +131,7 @@ def _dtype(sentence: Sentence, op: TableOp, owner: Chip | Link | Level, draft: D
 
 
 def _members(sentence: Sentence, op: TableOp, draft: Draft) -> int | None:
-    """The devices of a group; 0 for what is no collective."""
+    """The number of devices in a collective's group; 0 for other ops."""
     among = sentence.node.node("among")
     if (among is not None) != (op in COLLECTIVES):
         what = f"{op} is measured over a group" if among is None else f"{op} is of one device"
@@ -141,7 +141,7 @@ def _members(sentence: Sentence, op: TableOp, draft: Draft) -> int | None:
 
 
 def _size(point: Node, op: TableOp, draft: Draft) -> tuple[int, ...] | None:
-    """The lengths of one point."""
+    """The sizes of one point."""
     names, first = SIZES[op], point.parts[0]
     if isinstance(first, Word) and first.kind == "SHAPE":
         lengths = tuple(int(n) if len(n) < 16 else 0 for n in first.text.split("x"))
@@ -160,7 +160,7 @@ def _words(names: tuple[str, ...]) -> str:
 
 
 def _scale(op: TableOp, dtype: str, owner: Chip | Link | Level) -> float:
-    """The rate that a table's shares are of."""
+    """The declared rate that a table's shares refer to."""
     if isinstance(owner, Chip):
         whole = owner.flops_per_s[dtype] if op in BY_DTYPE else owner.memory_bandwidth_bytes_per_s
         return whole / owner.devices

@@ -18,8 +18,8 @@ def read(sentence: Sentence, draft: Draft) -> None:
 
 
 def read_factors(sentence: Sentence, draft: Draft) -> dict[str, int] | None:
-    """Axis to size (ranks), outermost first, from `data 2 > tensor 8`; None (reported) when one is twice or has no
-    size, or when an order is left open."""
+    """Return axis to size (ranks), outermost first, from `data 2 > tensor 8`; None (reported) if an axis is repeated or
+    has no size, or if an order is left open."""
     written = sentence.factors()
     if len(written) > MOST_AXES:
         help = f"at most {MOST_AXES} axes; a mesh needs one for each way to divide the model"
@@ -38,7 +38,7 @@ def read_factors(sentence: Sentence, draft: Draft) -> dict[str, int] | None:
 
 
 def _ordered(group: Node, draft: Draft) -> bool:
-    """False (reported): axes with commas between them have no order yet."""
+    """Report an order that is left open by commas between axes, and return False."""
     *names, last = [f"`{factor.words()[0].text}`" for factor in group.nodes("factor")]
     help = "`planc search FILE` finds one; or write `>` between the axes, the outermost first"
     draft.report("E0115", group.span, f"the order of {', '.join(names)} and {last} is left open", help=help)

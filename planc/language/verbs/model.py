@@ -11,7 +11,7 @@ from planc.syntax.tree import Node, Sentence, Word
 VERBS = ("model",)
 ORDER = 1
 SWITCHED_ON = {"mtp_layers": 0}
-"""Sizes that are nothing unless a plan asks for them."""
+"""Sizes with a default of 0, which a plan may set."""
 
 
 def read(sentence: Sentence, draft: Draft) -> None:

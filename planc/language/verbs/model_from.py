@@ -55,7 +55,7 @@ def read(sentence: Sentence, draft: Draft) -> None:
 
 
 def _has_saved(word: Word, draft: Draft) -> bool:
-    """True where an op graph is kept beside this config."""
+    """True if an op graph is saved next to this config."""
     try:
         return bool(draft.content(draft.root / saved_path(word.text.strip('"')), MAX_SAVED_BYTES))
     except OSError:
@@ -63,7 +63,7 @@ def _has_saved(word: Word, draft: Draft) -> bool:
 
 
 def _read_saved(origin: Word | None, word: Word, sentence: Sentence, draft: Draft) -> None:
-    """The op graph that was read from code and kept, if it is of this config."""
+    """Read the saved op graph of a model's code, if it belongs to this config."""
     source = word.text.strip('"')
     if origin is not None and origin.text not in ORIGINS:
         draft.unknown(origin, ORIGINS, "what a model is read from")
@@ -91,7 +91,7 @@ def _read_saved(origin: Word | None, word: Word, sentence: Sentence, draft: Draf
 
 
 def _suggested_type(config: dict[str, Any]) -> str:
-    """Suggestion for an unknown `model_type`. Some configs hold their language model's inside."""
+    """Help for an unknown `model_type`. Some configs contain that of their language model."""
     nested = config.get("text_config")
     kind = nested.get("model_type") if isinstance(nested, dict) else None
     if isinstance(kind, str) and kind in config_types():
@@ -100,7 +100,7 @@ def _suggested_type(config: dict[str, Any]) -> str:
 
 
 def _config(word: Word, draft: Draft) -> dict[str, Any] | None:
-    """The file's object, from the plan's folder or below; reported when there is none."""
+    """The JSON object in the file, from the plan's folder or below; None (reported) if there is none."""
     name = word.text.strip('"')
     path = draft.inside(name, word.span)
     if path is None:

@@ -10,9 +10,9 @@ from planc.syntax.tree import Sentence
 VERBS = ("overlap",)
 ORDER = 5
 METHODS = ("async_matmul", "windowed_einsum", "weight_gradients", "dual_batch", "none")
-"""A matmul cut into pieces whose transfers run beside it (CUDA's and XLA's way), sums of inputs' gradients beside the
-products for the weights' (Megatron's way), one microbatch's transfers beside another's compute, and no overlap at all:
-gathers and reductions over the axis wait too."""
+"""Methods: a matmul split into chunks that overlap with their transfers (as on CUDA, and as in XLA), all-reduces of
+dgrad overlapped with wgrad matmuls (Megatron), one microbatch's transfers overlapped with another's compute (dual
+batch), and none: gathers and reductions over the axis are exposed."""
 
 
 def read(sentence: Sentence, draft: Draft) -> None:

@@ -53,7 +53,8 @@ def _matches_something(glob: Word, draft: Draft) -> bool:
 
 
 def _outside_view(sentence: Sentence, glob: Word, layout: dict[str, tuple[str, ...]], draft: Draft) -> bool:
-    """True (reported) where a parameter is divided over an axis that a view has elsewhere, or replaces here."""
+    """True (reported) if a parameter is sharded over an axis that a view has in another region, or covers in this
+    one."""
     assert draft.model is not None
     for name in _matching(glob.text, draft.model) if draft.mesh is not None and draft.mesh.views else ():
         assert draft.mesh is not None

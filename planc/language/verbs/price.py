@@ -18,12 +18,12 @@ ORDER = 5
 
 
 def read(sentence: Sentence, draft: Draft) -> None:
-    """Take the price of `sentence` into `draft`, before that of the hardware file."""
+    """Add the price of `sentence` to `draft`; it takes precedence over the hardware file's."""
     draft.price = price(sentence, draft) or draft.price
 
 
 def price(sentence: Sentence, draft: Draft) -> Price | None:
-    """The price that `sentence` gives; None (reported in `draft`) when it has a mistake."""
+    """Return the price in `sentence`; None (reported in `draft`) if it has a mistake."""
     quantity = sentence.node.node("quantity")
     assert isinstance(quantity, Node)
     amount = draft.quantity(quantity, "money")
@@ -37,12 +37,12 @@ def price(sentence: Sentence, draft: Draft) -> Price | None:
 
 
 def currency(quantity: Node) -> str:
-    """The currency of a `quantity` of money: `USD` of `2 MUSD`; empty without one."""
+    """Return the currency of a `quantity` of money: `USD` of `2 MUSD`; "" without one."""
     unit = next((w.text for w in quantity.words("UNIT")), "")
     return unit[-3:] if unit[-3:] in CURRENCIES else ""
 
 
 def of_hardware(declared: Iterable[Sentence], draft: Draft) -> Price | None:
-    """The price that the sentences `declared` in a hardware file give, if one does; mistakes go into `draft`."""
+    """Return the price in the sentences `declared` in a hardware file, if any; mistakes are reported in `draft`."""
     found = next((s for s in declared if s.verb == "price"), None)
     return None if found is None else price(found, draft)

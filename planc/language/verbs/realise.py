@@ -9,7 +9,7 @@ from planc.syntax.tree import Sentence
 
 VERBS = ("realise",)
 ORDER = 0
-"""First: `recompute selective` asks the framework."""
+"""Read first, since `recompute selective` depends on the framework."""
 
 
 def read(sentence: Sentence, draft: Draft) -> None:

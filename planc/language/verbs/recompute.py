@@ -11,7 +11,7 @@ from planc.syntax.tree import Node, Sentence, Word
 VERBS = ("recompute",)
 ORDER = 6
 ALL = ("none", "selective", "blocks", "whole_blocks")
-"""Words that stand alone."""
+"""Words that cannot be combined with others."""
 
 
 def read(sentence: Sentence, draft: Draft) -> None:
@@ -42,7 +42,7 @@ def _ops(words: list[Word], draft: Draft) -> tuple[str, ...] | None:
 
 
 def _selected(draft: Draft) -> tuple[str, ...] | None:
-    """The ops that the plan's framework runs again under selective recomputation."""
+    """The ops that the plan's framework recomputes under `selective`."""
     if draft.model is None:
         return None
     rules = policy_of(draft.realise.framework if draft.realise else OWN)
@@ -59,7 +59,7 @@ def _saved_ops(sentence: Sentence, draft: Draft) -> tuple[str, ...] | None:
 
 
 def _layer_period(sentence: Sentence, draft: Draft) -> int | None:
-    """The number after `every`: the only part that is no list of names."""
+    """The number after `every`: the only part that is not a list of names."""
     numbers = [p for p in sentence.node.parts if isinstance(p, Word) or p.kind not in ("names", "except_ops")]
     return draft.integer(numbers[0]) if numbers else 1
 

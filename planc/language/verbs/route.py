@@ -16,7 +16,7 @@ SENDS = {"node_limit": Option(), "copies": Option(words=get_args(Copies))}
 OPTIONS = {"dropless": SENDS, "capacity": {"factor": Option(fraction=True), **SENDS}}
 
 FACTORS = Within(1e-3, 1000)
-"""Room of an expert, in its even shares of the tokens."""
+"""Legal capacity factors: the slots of an expert over its even share of the tokens."""
 
 
 def read(sentence: Sentence, draft: Draft) -> None:

@@ -10,7 +10,7 @@ from planc.syntax.tree import Sentence, Word
 VERBS = ("shard",)
 ORDER = 5
 SHARDED = tuple(d for d in DIMS if d != "layers")
-"""Layers are split over a pipeline, not sharded."""
+"""Dims that can be sharded; layers are split over a pipeline instead."""
 
 
 def read(sentence: Sentence, draft: Draft) -> None:
@@ -31,12 +31,12 @@ def read(sentence: Sentence, draft: Draft) -> None:
 
 
 def has_dim(dim: str, draft: Draft) -> bool:
-    """True when the tensors of the plan's model have `dim`: every model's have a batch and a sequence."""
+    """True if tensors of the plan's model have `dim`; every model has a batch and a sequence."""
     return dim in ("batch", "sequence") or (draft.model is not None and dim in draft.model.sizes)
 
 
 def no_such_dim(word: Word, draft: Draft) -> None:
-    """Say that the model has no dim with the name `word` (E0108); nothing where the model itself was not understood."""
+    """Report that the model has no dim called `word` (E0108), unless the model itself could not be read."""
     if draft.model is not None:
         draft.unknown(word, ["batch", "sequence", *draft.model.sizes], f"a dim of {draft.model.name}")
 

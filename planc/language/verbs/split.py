@@ -16,7 +16,7 @@ VERBS = ("split",)
 ORDER = 5
 
 MOST_STAGES = 256
-"""More layers than any published model has; the schedule is simulated stage by stage."""
+"""Above the layers of any published model; bounds the simulation of the schedule."""
 
 
 def read(sentence: Sentence, draft: Draft) -> None:
@@ -56,7 +56,7 @@ def read(sentence: Sentence, draft: Draft) -> None:
 
 
 class StageCounts(NamedTuple):
-    """Stages of the pipeline, and the most that one rank holds, by the schedule and its arguments."""
+    """The number of pipeline stages, the most on one rank, and the custom order, if any."""
 
     stages: int
     chunks: int
@@ -82,7 +82,7 @@ def _pipeline(method: Node, schedule: Schedule, ranks: int, draft: Draft) -> Sta
 
 
 def _schedule_from_file(method: Node, arg: Node | Word | None, ranks: int, draft: Draft) -> StageCounts | None:
-    """A schedule from a file."""
+    """Read a schedule from a file."""
     if not isinstance(arg, Word) or arg.kind != "STRING":
         example = 'such as csv("schedule.csv")'
         draft.report("E0108", (arg or method).span, "`csv` takes the name of a file", help=example)
@@ -94,7 +94,7 @@ def _schedule_from_file(method: Node, arg: Node | Word | None, ranks: int, draft
 
 
 def _of_order(order: tuple[str, ...]) -> StageCounts:
-    """The pipeline of each rank's row of actions."""
+    """The stage counts of a custom schedule, one row of actions per rank."""
     from planc.pipeline import csv_schedule
 
     held = [csv_schedule.stages(order, rank) for rank in range(len(order))]
@@ -102,9 +102,9 @@ def _of_order(order: tuple[str, ...]) -> StageCounts:
 
 
 def even(layers: int, count: int) -> tuple[tuple[int, int], ...]:
-    """Layer ranges (first, end) of `count` stages, as even as it goes.
+    """Return the layer ranges (first, end) of `count` stages of nearly equal length.
 
-    The first stages have one layer more where `layers` does not divide; the last ones also hold the output.
+    The first stages have one layer more if `layers` does not divide evenly, since the last one also holds the output.
     """
     base, extra = divmod(layers, count)
     sizes = [base + (i < extra) for i in range(count)]
@@ -112,7 +112,7 @@ def even(layers: int, count: int) -> tuple[tuple[int, int], ...]:
 
 
 def _stage_ranges(stages: Node | None, count: int, draft: Draft) -> tuple[tuple[int, int], ...] | None:
-    """`[embed + 7, 2 x 9 layers, 7 + head]`: layers per virtual stage; `embed` and `head` are the ends."""
+    """Layers per virtual stage from `[embed + 7, 2 x 9 layers, 7 + head]`; `embed` and `head` are the ends."""
     assert stages is not None and draft.model is not None
     sizes: list[int] = []
     all_stages = [part for part in stages.parts if isinstance(part, Node)]
@@ -147,7 +147,7 @@ def _stage_ranges(stages: Node | None, count: int, draft: Draft) -> tuple[tuple[
 
 
 def _count_and_layers(stage: Node) -> tuple[int, int]:
-    """`2 x 9 layers` is two stages of nine layers; `embed + 7` one of seven."""
+    """(stages, layers of each): `2 x 9 layers` is two stages of nine layers, `embed + 7` is one of seven."""
     if stage.kind == "same_stages":
         count, layers = (int(w.text) for w in stage.words("INT"))
         return count, layers

@@ -9,11 +9,11 @@ from planc.syntax.tree import Node, Sentence
 VERBS = ("train",)
 ORDER = 5
 MOST_TOKENS = 10**15
-"""No run is longer."""
+"""Upper limit of the run's length."""
 
 
 def read(sentence: Sentence, draft: Draft) -> None:
-    """Take the number of tokens of `sentence` into `draft`."""
+    """Read the number of tokens of `sentence` into `draft`."""
     quantity = sentence.node.node("quantity")
     assert isinstance(quantity, Node)
     tokens = draft.quantity(quantity, "tokens")

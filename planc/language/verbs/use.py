@@ -17,11 +17,11 @@ from planc.syntax.tree import Sentence, Word
 
 MAX_NESTING = 8
 SCOPED = {"shard": "in", "replicate": "in", "store": "for"}
-"""The keyword that a layout's sentence takes under `use ... for REGION`: where, or whose state."""
+"""The keyword of the scope that `use ... for REGION` adds to a layout's sentence."""
 
 
 def expand(sentences: list[Sentence], own: dict[str, Tree], draft: Draft, depth: int = 0) -> list[Sentence]:
-    """Every `use` replaced by what it stands for; `own` are the imported layouts by name."""
+    """Return `sentences` with every `use` expanded; `own` are the imported layouts by name."""
     expanded: list[Sentence] = []
     for sentence in sentences:
         if sentence.verb == "use":
@@ -54,7 +54,7 @@ def _layout(use: Sentence, own: dict[str, Tree], draft: Draft, depth: int) -> li
 
 
 def _too_many(layout: Tree, use: Sentence, draft: Draft) -> bool:
-    """True (reported once) when the layouts write more sentences than are read; nothing is written from then on."""
+    """True (reported once) if layouts expand to more sentences than the limit; expansion then stops."""
     before, written = draft.written, len(layout.sentences) * max(1, len(use.names(0)))
     draft.written += written
     if before <= MOST_SENTENCES < draft.written:
@@ -69,7 +69,7 @@ def _too_many(layout: Tree, use: Sentence, draft: Draft) -> bool:
 
 
 def _with_scope(sentence: Sentence, use: Sentence) -> Sentence:
-    """`use ... for experts` holds for the experts alone: each sentence takes the scope, if it can and has none."""
+    """Add the scope of `use ... for experts` to a sentence, if it can have one and has none."""
     scope = use.node.node("for")
     if scope is None or sentence.verb not in SCOPED or sentence.node.node("in", "for"):
         return sentence
@@ -80,7 +80,7 @@ def _with_scope(sentence: Sentence, use: Sentence) -> Sentence:
 
 
 def _replacements(layout: Tree, use: Sentence, draft: Draft) -> dict[str, list[Word]] | None:
-    """The layout's axis names to the plan's. A layout of one axis may stand over several."""
+    """The plan's axes by the layout's axis names. A layout with one axis may be used over several."""
     assert layout.header is not None
     formal = [w.text for w in layout.header.names(0)]
     actual = use.names(0)
@@ -97,7 +97,7 @@ def _replacements(layout: Tree, use: Sentence, draft: Draft) -> dict[str, list[W
 
 
 def _method(layout: Tree, use: Sentence, draft: Draft) -> dict[str, list[Word]]:
-    """`layout pp over pp as schedule = 1f1b`: the word a `use ... as` replaces, and its default."""
+    """The method that `use ... as` gives to `layout pp over pp as schedule = 1f1b`, or the layout's default."""
     assert layout.header is not None
     words = layout.header.node.words("NAME", "METHOD")
     given = use.node.node("method")

@@ -13,7 +13,7 @@ from planc.syntax.tree import Sentence
 VERBS = ("view",)
 ORDER = 4
 REGIONS = (EXPERTS,)
-"""Where tokens are laid out anew, so that other axes can hold there."""
+"""Regions in which tokens are redistributed, so that other axes can apply."""
 
 
 def read(sentence: Sentence, draft: Draft) -> None:

@@ -1,1 +1,1 @@
-"""Views of a report, one file each: its data, how it comes from a costed plan, and its picture."""
+"""Views of a report, one file each: its data, how it is derived from a costed plan, and its picture."""

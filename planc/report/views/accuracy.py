@@ -1,4 +1,4 @@
-"""How far from measured steps such predictions have been."""
+"""The accuracy of such predictions: their errors on measured steps."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ CHIPS = {
     "v6e": "TPU v6e",
     "tpu7x": "TPU 7x",
 }
-"""Chip of a hardware file, and the name that published runs have it under."""
+"""Maps the chip in a hardware file to its name in published runs."""
 
 
 class Errors(Data):
-    """Relative errors of step times, each run predicted without its publisher's runs."""
+    """Relative errors of step times, each run predicted without its publisher's runs (held out)."""
 
     group: str
     runs: int
@@ -37,7 +37,7 @@ class Errors(Data):
 
 
 class Likely(Data):
-    """An 80 % interval, in the unit of the prediction, and the class of published runs that it is from."""
+    """An 80 % interval, in the unit of the prediction, and the class of published runs that it comes from."""
 
     low: float
     high: float
@@ -63,7 +63,7 @@ def _errors() -> dict[str, Errors]:
 
 
 def accuracy(subject: PageSubject) -> Accuracy:
-    """The classes of published runs that `subject` belongs to, the narrowest first."""
+    """Return the classes of published runs that `subject` belongs to, narrowest first."""
     plan = subject.costed.sharded.plan
     kind = "experts" if "experts" in plan.model.sizes else "dense"
     chip = CHIPS.get(plan.cluster.chip.name, "")

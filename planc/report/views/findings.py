@@ -1,4 +1,4 @@
-"""Findings about the plan, and what each target answers."""
+"""Findings about the plan, and each target's answer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Finding(Data):
     message: str
     help: str
     fix: str
-    """Title of the edit that removes it; empty without one."""
+    """Title of the edit that fixes it; "" without one."""
 
 
 class TargetFinding(Data):
@@ -36,7 +36,7 @@ class Findings(Data):
 
 
 def findings(examined: Examined) -> Findings:
-    """The diagnostics of a plan that was `examined`, and the targets' answers."""
+    """Return the diagnostics of a plan that was `examined`, and the targets' answers."""
     report = examined.report
     found = tuple(
         Finding(

@@ -1,4 +1,4 @@
-"""The links of the machine: each mesh axis in its colour on the links that it uses, the busiest links thick."""
+"""The links of the machine, coloured by the mesh axes that use them; busier links are thicker."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from planc.picture.units import seconds
 from planc.report.data import Data, PageSubject
 
 MOST_CHIPS = 144
-"""Chips that are drawn at most; of larger machines whole nodes are drawn until there are so many."""
+"""Number of chips that are drawn; of larger machines, whole nodes up to this number."""
 MOST_ON_PHONE = 24
-"""The same in a picture for a telephone."""
+"""MOST_CHIPS on a narrow screen."""
 MOST_SWITCHES = 16
-"""Switches of the outermost kind in a picture at most."""
+"""Number of switches of the outermost kind in a picture."""
 COLOURS = 6
 ROW, MARGIN = 92.0, 46.0
 ROWS = {"spine": 5, "leaf": 4, "host": 3, "socket": 3, "nic": 2, "switch": 1, "chip": 0, "die": 0}
 WIDEST = 9.0
-"""Width of the busiest link of a small machine (pixels)."""
+"""Width (pixels) of the busiest link of a small machine."""
 BUSIEST = 8
-"""Links that a page lists."""
+"""Number of links that a page lists."""
 
 Place = tuple[float, float]
 
@@ -37,18 +37,18 @@ class DrawnPoint(Data):
     name: str
     kind: str
     device: int
-    """The number of a chip; -1 for what is none."""
+    """The number of a chip; -1 for other points."""
     place: tuple[int, ...]
-    """Its coordinates in a torus; empty elsewhere."""
+    """Its coordinates in a torus; () elsewhere."""
     beside: bool
-    """True for the chip beside a switch that has its place."""
+    """True for a chip that is drawn next to the switch at the same coordinates."""
     on_phone: bool
-    """True if a picture for a telephone has it too."""
+    """True if it is also drawn on a narrow screen."""
 
 
 class DrawnLink(Data):
-    """One link between two of the points, by their numbers, with the seconds of a step in which the collectives over
-    each axis send on it, of the busier way."""
+    """One link between two of the points, by their indices, with the seconds of a step that the collectives of each
+    axis occupy it, in the busier direction."""
 
     one: int
     other: int
@@ -61,28 +61,29 @@ class DrawnLink(Data):
 
 
 class Links(Data):
-    """The machine's links, those of its first nodes where it is large."""
+    """The machine's links; only those of its first nodes if it is large."""
 
     machine: str
     chips: int
-    """Chips of the machine."""
+    """Number of chips of the machine."""
     points: tuple[DrawnPoint, ...]
     cables: tuple[DrawnLink, ...]
     axes: tuple[str, ...]
-    """The groups of axes that send, each in a colour."""
+    """The groups of axes that communicate, one colour each."""
     busiest: tuple[int, ...]
-    """Numbers of the busiest links, the busiest first."""
+    """Indices of the busiest links, in descending order."""
     summary: str
 
 
 def links(subject: PageSubject) -> Links | None:
-    """The links of the machine of `subject` with its axes on them; None for a machine that is not written as links."""
+    """Return the links of the machine of `subject` with its axes on them; None if the machine is not a graph of
+    links."""
     cluster = subject.costed.sharded.plan.cluster
     return None if cluster.own_graph is None else links_of(machine_links(cluster), subject.costed)
 
 
 def links_of(machine: MachineLinks, costed: CostedPlan | None = None) -> Links:
-    """The links of `machine`; with `costed`, a plan on it, each of its axes on those that it uses."""
+    """Return the links of `machine`; with `costed`, a plan on it, the axes that use each of them."""
     drawn, few = _drawn(machine, MOST_CHIPS), {*_drawn(machine, MOST_ON_PHONE)}
     number = {v: i for i, v in enumerate(drawn)}
     on_switches = not any(v.place for v in machine.vertices)
@@ -116,7 +117,7 @@ def links_of(machine: MachineLinks, costed: CostedPlan | None = None) -> Links:
 
 
 def picture(data: Links, width: float) -> Picture:
-    """The points of `data` in rows, or on the grid of a torus, in a picture of `width` pixels."""
+    """Return a drawing of the points of `data` in rows, or on the grid of a torus, `width` pixels wide."""
     phone = width < 500
     drawn = [i for i, p in enumerate(data.points) if p.on_phone or not phone]
     shown = {*drawn}
@@ -139,8 +140,7 @@ def picture(data: Links, width: float) -> Picture:
 
 
 def _drawn(links: MachineLinks, most: int) -> list[int]:
-    """The vertices of a picture of at most so many chips: whole nodes in order of rank, the switches that they are on,
-    and those above."""
+    """The vertices of a picture of at most `most` chips: whole nodes in rank order, their switches, and those above."""
     chips: list[int] = []
     units: dict[int, list[int]] = {}
     for v in links.devices:
@@ -180,7 +180,7 @@ def _row(links: MachineLinks, v: int) -> int:
 
 
 def _coordinates(links: MachineLinks, v: int) -> tuple[int, ...]:
-    """The coordinates of a vertex of a torus; empty elsewhere."""
+    """The coordinates of a vertex of a torus; () elsewhere."""
     vertex = links.vertices[v]
     if vertex.place:
         return vertex.place
@@ -191,7 +191,7 @@ def _coordinates(links: MachineLinks, v: int) -> tuple[int, ...]:
 
 
 def _seconds(costed: CostedPlan | None, cables: Sequence[int]) -> list[dict[str, float]]:
-    """For each cable the seconds of each axis: of the busier way."""
+    """For each cable the seconds of each axis, in the busier direction."""
     if costed is None:
         return [{} for _ in cables]
     plan = costed.sharded.plan
@@ -220,7 +220,7 @@ def _summary(links: MachineLinks, points: Sequence[DrawnPoint], busiest: DrawnLi
 def _in_rows(
     data: Links, drawn: Sequence[int], cables: Sequence[DrawnLink], width: float
 ) -> tuple[dict[int, Place], float]:
-    """Chips on a line in order of rank, switches inside of nodes below it, cards, leaves and spines above."""
+    """Chips on a line in rank order, switches inside nodes below it; cards, leaves and spines above."""
     near: dict[int, list[int]] = defaultdict(list)
     for c in cables:
         near[c.one].append(c.other)
@@ -247,7 +247,7 @@ def _middle(places: Sequence[float], width: float) -> float:
 
 
 def _apart(wanted: Sequence[float], ordered: Sequence[int], width: float) -> dict[int, float]:
-    """Places near those wanted, in order, with a gap between neighbours."""
+    """Positions near the wanted ones, in order, with a gap between neighbours."""
     gap = min(64.0, (width - 2 * MARGIN) / max(1, len(ordered)))
     found: list[float] = []
     for place in wanted:
@@ -262,7 +262,7 @@ def _apart(wanted: Sequence[float], ordered: Sequence[int], width: float) -> dic
 
 
 def _on_grid(data: Links, drawn: Sequence[int], width: float) -> tuple[dict[int, Place], float] | None:
-    """The chips of a torus by their coordinates, planes behind each other; None for other machines."""
+    """The chips of a torus by their coordinates, with planes behind each other; None for other machines."""
     places = {i: data.points[i].place for i in drawn}
     if not places or not all(places.values()):
         return None
@@ -301,7 +301,7 @@ def _row_names(data: Links, drawn: Sequence[int], at: Mapping[int, Place]) -> It
 
 
 def _line(data: Links, cable: DrawnLink, at: Mapping[int, Place], px: float) -> Iterator[Mark]:
-    """The lines of one link, side by side: one for each axis that sends over it."""
+    """The lines of one link, side by side: one for each axis that uses it."""
     (x1, y1), (x2, y2) = at[cable.one], at[cable.other]
     length = hypot(x2 - x1, y2 - y1) or 1.0
     across, along = (y1 - y2) / length, (x2 - x1) / length
@@ -328,7 +328,7 @@ def _path(x1: float, y1: float, x2: float, y2: float, bent: bool) -> str:
 
 
 def _point(point: DrawnPoint, place: Place, *, roomy: bool, named: bool) -> Iterator[Mark]:
-    """The mark of a point, large with its number where it is `roomy`; a switch or card with its name if `named`."""
+    """The mark of a point, large with its number if `roomy`; a switch or card has its name if `named`."""
     x, y = place
     if point.kind in ("chip", "die"):
         yield Circle(x, y, 7 if roomy else 3.5, "chip-point", point.name)

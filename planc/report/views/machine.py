@@ -1,4 +1,4 @@
-"""Where the mesh axes lie in the machine: both as stretches of device numbers, and the busiest link."""
+"""Placement of the mesh axes on the machine: both as ranges of device numbers, and the busiest link."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from planc.report.data import Data, PageSubject
 from planc.report.views.traffic import Traffic
 
 GATHERED_BYTES = 1e9
-"""Bytes of a gather that shows what the links of an axis carry: so many that latencies do not count."""
+"""Bytes of the gather that measures an axis's bandwidth: large enough to make latency negligible."""
 
 
 class MachineLevel(Data):
-    """A level of the machine: blocks of `inner` neighbouring devices meet in blocks of `outer`. On a machine that is
-    written as links, the busiest link of an axis."""
+    """A level of the machine: it joins blocks of `inner` consecutive devices into blocks of `outer`. For a graph of
+    links, the busiest link of an axis."""
 
     name: str
     what: str
     inner: int
     outer: int
     bytes_per_s: float
-    """One way, each device, when all send at once."""
+    """One-way bandwidth per device when all send at once."""
     time_s: float
-    """Seconds a step of the slowest stage's collectives whose outermost level, or axis, this is."""
+    """Seconds per step of the slowest stage's collectives with this as their outermost level, or axis."""
     exposed_s: float
 
 
@@ -42,9 +42,9 @@ class MeshAxis(Data):
     outer: int
     level: str
     view: str
-    """The view that it belongs to, in words; empty for the mesh itself."""
+    """The view that it belongs to, in words; "" for the mesh itself."""
     torus: str
-    """The torus dimensions that it lies on; empty elsewhere."""
+    """The torus dims that it is mapped to; "" elsewhere."""
 
 
 class MachineView(Data):
@@ -60,7 +60,7 @@ class MachineView(Data):
 
 
 def machine(subject: PageSubject, traffic: Traffic) -> MachineView:
-    """The levels of the machine of `subject` and the axes on them; `traffic` tells which level is busiest."""
+    """Return the levels of the machine of `subject` and the axes on them; `traffic` determines the busiest level."""
     costed = subject.costed
     plan = costed.sharded.plan
     busy: dict[str, tuple[float, float]] = {}
@@ -104,8 +104,8 @@ def machine(subject: PageSubject, traffic: Traffic) -> MachineView:
 
 
 def _busiest_links(plan: Plan, traffic: Traffic) -> Iterator[MachineLevel]:
-    """The busiest link of each axis of the mesh on a machine that is written as links, with what each device gathers
-    over it, and the transfers of groups that reach no further than the axis."""
+    """The busiest link of each mesh axis on a graph of links, with each device's bandwidth in a gather, and the
+    transfers of groups whose outermost axis it is."""
     busy: dict[str, list[tuple[float, float]]] = {}
     for a in traffic.axes:
         busy.setdefault(_outermost(plan, a.axis.split("+")), []).append((a.time_s, a.exposed_s))
@@ -125,8 +125,8 @@ def _busiest_links(plan: Plan, traffic: Traffic) -> Iterator[MachineLevel]:
 
 
 def _outermost(plan: Plan, names: Iterable[str]) -> str:
-    """The outermost axis of the mesh that a group over the axes in `names` runs over; an axis of a view runs over those
-    that the view covers."""
+    """The outermost mesh axis that a group over the axes in `names` spans; an axis of a view spans those that the view
+    covers."""
     covered = {name: view.of for view in plan.mesh.views for name in view.names}
     return max((m for name in names for m in covered.get(name, (name,))), key=lambda m: plan.mesh.axis(m).stride)
 
@@ -178,7 +178,8 @@ def _torus(plan: Plan) -> dict[str, str]:
 
 
 def picture(data: MachineView, width: float) -> Picture:
-    """Stretches of device numbers on a scale of powers of two: levels above, axes of `data` below."""
+    """Return ranges of device numbers on a scale of powers of two: levels above, axes of `data` below, `width` pixels
+    wide."""
     narrow = width < 500
     left = 62.0 if narrow else 84.0
     reach = log2(max(data.devices, prod([2])))

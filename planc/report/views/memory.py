@@ -1,4 +1,4 @@
-"""Memory of each pipeline stage against the limit."""
+"""Memory of each pipeline stage against the capacity."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class MemoryParts(Data):
 
 
 class Stage(Data):
-    """One pipeline stage's device. `ranks` devices hold as much."""
+    """A device of one pipeline stage. `ranks` devices hold the same."""
 
     stage: int
     layers: int
@@ -58,7 +58,7 @@ class MemoryView(Data):
 
 
 def memory(subject: PageSubject) -> MemoryView:
-    """The memory of every stage of a costed plan, `subject`."""
+    """Return the memory of every stage of a costed plan, `subject`."""
     used = subject.costed.memory
     stages = tuple(
         Stage(
@@ -88,7 +88,7 @@ def memory(subject: PageSubject) -> MemoryView:
 
 
 def picture(data: MemoryView, width: float) -> Picture:
-    """Stacked bars of `data`, a stage each, in a picture of `width` pixels."""
+    """Return stacked bars of `data`, one per stage, `width` pixels wide."""
     rows = [
         Bar(
             f"stage {s.stage}" if len(data.stages) > 1 else "each device",

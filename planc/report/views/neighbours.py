@@ -1,4 +1,4 @@
-"""Nearest neighbours: plans that differ in one decision, each costed, with what it would bring and take."""
+"""Nearest neighbours: plans that differ in one decision, each costed, with their gains and losses."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from planc.schedules import schedules
 from planc.sharding.propagate import propagate
 
 MOST, MOST_OF_LARGE = 12, 5
-"""Neighbours that are costed; fewer of a plan that takes long."""
+"""Number of neighbours that are costed; fewer for a plan that is slow to cost."""
 LARGE = 100
 """Parameters times pipeline ranks of such a plan."""
 SAME = 0.002
-"""Relative change below which a neighbour takes as long."""
+"""Relative change below which times count as equal."""
 SHOWN, SHOWN_GIB = 0.0005, 0.05
-"""Smallest changes that the page's digits show: of time (relative), of memory (GiB)."""
+"""Smallest visible changes: of time (relative), of memory (GiB)."""
 
 
 class Neighbour(Data):
-    """A plan with one sentence written otherwise, costed for the same target."""
+    """A plan with one sentence changed, costed for the same target."""
 
     change: str
     sentence: str
-    """The sentence as it would be written."""
+    """The new sentence."""
     replaces: int
-    """Line of the sentence that it takes the place of; 0: it is added."""
+    """Line of the sentence that it replaces; 0 if it is added."""
     time_s: float
     memory_gib: float
     mfu: float
@@ -45,7 +45,7 @@ class Neighbour(Data):
 
 
 class Neighbours(Data):
-    """Neighbours that the target takes, those that fit first, the fastest first."""
+    """Neighbours that the target accepts: those that fit first, then by time."""
 
     time_s: float
     memory_gib: float
@@ -54,7 +54,7 @@ class Neighbours(Data):
     refused: tuple[str, ...]
     """Changes that a rule or the target refuses."""
     idle: tuple[str, ...]
-    """Changes that change neither memory nor time."""
+    """Changes that affect neither memory nor time."""
     summary: str
 
 
@@ -68,7 +68,7 @@ class NeighbourChange(NamedTuple):
 
 
 def neighbours(subject: PageSubject) -> Neighbours:
-    """Plans one decision away from that of `subject`."""
+    """Return the plans that differ from that of `subject` in one decision."""
     costed = subject.costed
     plan, here = costed.sharded.plan, costed.memory.per_device_gib.total
     capacity = costed.memory.capacity_gib
@@ -118,7 +118,7 @@ def _costed(plan: Plan, costed: CostedPlan) -> CostedPlan | None:
 
 
 def spread(found: list[NeighbourChange], most: int) -> list[NeighbourChange]:
-    """At most `most` of the changes `found`: of every kind of sentence the first ones, in turn."""
+    """Return at most `most` of the changes `found`: the first ones of every kind of sentence, in turn."""
     kinds: dict[str, list[NeighbourChange]] = {}
     for change in found:
         kinds.setdefault(change.sentence.split()[0], []).append(change)
@@ -128,7 +128,8 @@ def spread(found: list[NeighbourChange], most: int) -> list[NeighbourChange]:
 
 
 def changes(plan: Plan) -> Iterator[NeighbourChange]:
-    """Every plan that differs from `plan` in one decision: recompute, microbatch, gather, store, schedule, mesh."""
+    """Yield every plan that differs from `plan` in one decision: recompute, microbatch, gather, store, schedule,
+    mesh."""
     yield from _recompute(plan)
     yield from _microbatch(plan)
     yield from _gather(plan)
@@ -190,7 +191,7 @@ def _schedule(plan: Plan) -> Iterator[NeighbourChange]:
 
 
 def _store(plan: Plan) -> Iterator[NeighbourChange]:
-    """One kind of state more divided over the data-parallel axes, or one less."""
+    """One more kind of state sharded over the data-parallel axes, or one less."""
     axes = plan.store("optimizer") or plan.data_axes
     if not axes or any(s.region for s in plan.stores):
         return
@@ -230,7 +231,7 @@ def _mesh(plan: Plan) -> Iterator[NeighbourChange]:
 
 
 def _resized(plan: Plan, sizes: dict[str, int]) -> Plan | None:
-    """The plan with other axis sizes; None where its batch or its layers do not divide."""
+    """The plan with other axis sizes; None if its batch or its layers are not divisible."""
     every = {**{name: axis.size for name, axis in plan.mesh.every.items()}, **sizes}
     made = replace(plan, mesh=plan.mesh.resized(every.values()))
     if made.batch.sequences % (made.data_parallel * made.batch.microbatch_sequences):
@@ -268,7 +269,8 @@ def _longer(delta_s: float) -> str:
 
 
 def picture(data: Neighbours, width: float) -> Picture | None:
-    """Changes of time and memory of the neighbours in `data`, in a picture of `width` pixels; None without any."""
+    """Return bars of the changes in time and memory of the neighbours in `data`, `width` pixels wide; None without
+    any."""
     if not data.found:
         return None
     rows = [
@@ -286,7 +288,7 @@ def picture(data: Neighbours, width: float) -> Picture | None:
 
 
 def _signed(text: str) -> str:
-    """A change as text, without a sign where it is none."""
+    """The text of a change, without a sign for zero."""
     return text if float(text) else text[1:]
 
 

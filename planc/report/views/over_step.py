@@ -1,4 +1,4 @@
-"""Memory over the step on the fullest stage: at which moment it is fullest, and of what."""
+"""Memory over the step on the fullest stage: the moment of its peak, and its composition."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from planc.report.views.memory import MemoryParts, MemoryView
 from planc.report.views.timeline import US, TimelineView
 
 MOST_POINTS = 600
-"""Points of the curve; of more, the fullest of each stretch."""
+"""Number of points of the curve; longer ones keep the maximum of each interval."""
 STEADY = ("reserve", "comm_buffers", "params", "optimizer")
-"""Parts that stay as they are through the step."""
+"""Parts that are constant through the step."""
 GIVES_BACK = ("backward", "backward_weight")
 ROUNDING = 1e-9
 WORKING = ("grads", "buffers")
-"""Parts that are drawn at their largest: gradients, and what a layer's backward works in."""
+"""Parts that are drawn at their maximum: gradients, and buffers of a layer's backward."""
 
 
 class OverStep(Data):
-    """Curve of one device of the fullest stage. Points are joined by straight lines."""
+    """Memory curve of one device of the fullest stage. Points are joined by straight lines."""
 
     stage: int
     capacity_gib: float
@@ -42,13 +42,13 @@ class OverStep(Data):
 
     @property
     def steady_gib(self) -> float:
-        """GiB that stay through the step."""
+        """GiB that are constant through the step."""
         parts: list[float] = [getattr(self.at_peak_gib, name) for name in STEADY]
         return sum(parts)
 
 
 def over_step(subject: PageSubject, memory: MemoryView, timeline: TimelineView) -> OverStep:
-    """Memory over the step of the fullest stage of `subject`: `timeline` has the actions, `memory` the parts."""
+    """Return memory over the step of the fullest stage of `subject`: `timeline` has the actions, `memory` the parts."""
     worst, row = memory.worst, timeline.ranks[memory.worst.stage]
     spans = [
         ActionSpan(Action(KINDS[letter], stage, microbatch), row.rank, start / US, (start + length) / US)
@@ -86,8 +86,8 @@ def over_step(subject: PageSubject, memory: MemoryView, timeline: TimelineView) 
 
 
 def _first_peak_s(changes: list[tuple[float, float]], spans: list[ActionSpan], moment: str) -> float:
-    """When activations are first at their most: as they get there, or, where `moment` is in a backward, as the first
-    backward begins that gives some back."""
+    """The first time (s) at which activations are at their maximum: when it is reached, or, if `moment` is in a
+    backward, when the first backward that frees some begins."""
     most = max((size for _, size in changes), default=0.0)
     first = next((i for i, (_, size) in enumerate(changes) if size >= most * (1 - ROUNDING)), 0)
     if not changes or "backward" not in moment:
@@ -122,7 +122,7 @@ def _message(stage: int, parts: MemoryParts, peak_s: float, moment: str, staged:
 
 
 def picture(data: OverStep, width: float) -> Picture:
-    """Stacked areas of `data` over the seconds of the step, in a picture of `width` pixels."""
+    """Return stacked areas of `data` over the seconds of the step, `width` pixels wide."""
     shown = [p for p in PARTS if getattr(data.at_peak_gib, p.css) > 0]
     marks, top = legend(shown, width)
     top += 22
@@ -147,7 +147,7 @@ def picture(data: OverStep, width: float) -> Picture:
 
 
 def _areas(data: OverStep, across: Scale, up: Scale) -> list[Mark]:
-    """State as bands; then gradients and buffers, and activations on top."""
+    """State as bands, then gradients and buffers, with activations on top."""
     marks: list[Mark] = []
     floor = [0.0] * len(data.times_s)
     parts = data.at_peak_gib
@@ -177,7 +177,7 @@ def _area(times: tuple[float, ...], floor: list[float], roof: list[float], acros
 
 
 def _bends(levels: list[float]) -> list[int]:
-    """Places of a curve that are drawn: all, or both ends of a level one."""
+    """Indices of the points that are drawn: all, or both ends of a constant curve."""
     return list(range(len(levels))) if len(set(levels)) > 1 else [0, len(levels) - 1]
 
 

@@ -1,4 +1,4 @@
-"""Roofline: each op of the slowest stage beside what the chip's compute and memory allow."""
+"""Roofline: each op of the slowest stage against the chip's compute and memory limits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from planc.report.data import Data, PageSubject
 from planc.sharding.stage_assignment import microbatches_each, sections_on
 
 MOST_NAMES = 7
-"""Points of the picture that are named: those that take the most time."""
+"""Number of points with labels: those that take the most time."""
 
 
 class OpPoint(Data):
@@ -28,11 +28,11 @@ class OpPoint(Data):
     bytes: float
     seconds: float
     step_s: float
-    """Seconds of a step: forward and backward of every copy and microbatch on the slowest stage."""
+    """Seconds per step: forward and backward of every copy and microbatch on the slowest stage."""
 
 
 class RooflineFigure(Data):
-    """A closed form: a figure of the plan beside the limit where transfers take as long as the matmuls."""
+    """A closed-form bound: a figure of the plan, and the limit at which transfers take as long as the matmuls."""
 
     axis: str
     has: float
@@ -48,21 +48,21 @@ class Roofline(Data):
     chip: str
     dtype: str
     flops_per_s: float
-    """Peak of the compute dtype on one device, by the data sheet."""
+    """Data-sheet peak of the compute dtype on one device."""
     bytes_per_s: float
-    """Memory rate that kernels reach on one device."""
+    """Memory bandwidth that kernels reach on one device."""
     ops: tuple[OpPoint, ...]
     bounds: tuple[RooflineFigure, ...]
     summary: str
 
     @property
     def ridge(self) -> float:
-        """FLOPs for each byte above which compute binds."""
+        """Arithmetic intensity (FLOPs per byte) above which an op is compute-bound."""
         return self.flops_per_s / self.bytes_per_s
 
 
 def roofline(subject: PageSubject) -> Roofline:
-    """The ops of the slowest stage of `subject`, the longest first, and the plan's closed forms."""
+    """Return the ops of the slowest stage of `subject`, the longest first, and the plan's closed-form bounds."""
     sharded, plan = subject.costed.sharded, subject.costed.sharded.plan
     chip, dtype = plan.cluster.chip, plan.precision.compute
     points: list[OpPoint] = []
@@ -97,7 +97,7 @@ def roofline(subject: PageSubject) -> Roofline:
 
 
 def _peak(plan: Plan, chip: Chip, dtype: str) -> float:
-    """Data-sheet FLOP/s of one device; of the narrowest dtype that a `quantize` sentence asks for."""
+    """Data-sheet FLOP/s of one device, in the lowest precision of its `quantize` sentences."""
     dtypes = [dtype, *(q.dtype for q in plan.quantize)]
     return max(peak_flops_per_s(chip, d) for d in dtypes if d in chip.flops_per_s)
 
@@ -114,7 +114,7 @@ def _message(points: list[OpPoint], ridge: float, chip: str) -> str:
 
 
 def picture(data: Roofline, width: float) -> Picture | None:
-    """Reached FLOP/s over FLOPs a byte of the ops of `data` with products, in a picture of `width` pixels."""
+    """Return a plot of achieved FLOP/s against FLOPs per byte of the matmul ops of `data`, `width` pixels wide."""
     ops = [p for p in data.ops if p.flops > 0 and p.bytes > 0 and p.seconds > 0]
     if not ops:
         return None
@@ -150,14 +150,14 @@ def picture(data: Roofline, width: float) -> Picture | None:
 
 
 Box = tuple[float, float, float]
-"""Left end, foot and width of a name."""
+"""Left end, baseline and width of a label."""
 
 
 def _points(
     data: Roofline, across: LogScale, up: LogScale, ops: list[OpPoint], width: float, taken: list[Box]
 ) -> list[Mark]:
-    """Circles whose area is the op's share of the step, the longest ones named where neither a circle is nor
-    what is `taken`."""
+    """Circles whose area is the op's share of the step; the longest are labelled where neither a circle nor `taken` is
+    in the way."""
     most = max(p.step_s for p in ops)
     marks: list[Mark] = []
     circles: list[Box] = []

@@ -1,4 +1,4 @@
-"""The plan's sentences, each with what it costs: seconds, bytes on the wire, GiB, findings."""
+"""The plan's sentences, each with its cost: seconds, bytes on the wire, GiB, findings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from planc.report.parts import MEMORY_PARTS as PARTS
 
 
 class Item(Data):
-    """Seconds of a step that come from a sentence."""
+    """Seconds of a step that a sentence causes."""
 
     part: str
     name: str
@@ -22,7 +22,7 @@ class Item(Data):
 
 
 class Held(Data):
-    """GiB of the fullest device that come from a sentence."""
+    """GiB of the fullest device that a sentence causes."""
 
     part: str
     gib: float
@@ -39,13 +39,13 @@ class PlanLine(Data):
     share: float
     items: tuple[Item, ...]
     payload_bytes: float
-    """Bytes of the collectives that the sentence asks for, on the slowest stage."""
+    """Bytes of the collectives that the sentence causes, on the slowest stage."""
     calls: int
     memory: tuple[Held, ...]
     gib: float
     codes: tuple[str, ...]
     expects: str
-    """The value that an `expect` sentence is compared with, and whether it holds; empty for other lines."""
+    """The value that an `expect` sentence is compared with, and whether it holds; "" for other lines."""
 
 
 class Sentences(Data):
@@ -54,7 +54,7 @@ class Sentences(Data):
     file: str
     lines: tuple[PlanLine, ...]
     other: tuple[Item, ...]
-    """Seconds that no sentence asks for."""
+    """Seconds that no sentence causes."""
     other_s: float
     other_gib: float
     step_s: float
@@ -63,7 +63,7 @@ class Sentences(Data):
 
 
 def sentences(subject: PageSubject) -> Sentences:
-    """Cost of each line of the plan of `subject`."""
+    """Return the cost of each line of the plan of `subject`."""
     examined, costed = subject.examined, subject.costed
     plan, built = costed.sharded.plan, examined.built
     assert built is not None
@@ -128,7 +128,7 @@ def sentences(subject: PageSubject) -> Sentences:
 
 
 def _expectations(costed: CostedPlan) -> dict[int, str]:
-    """The outcome of each `expect` sentence of the plan's own file, by its line."""
+    """The outcome of each `expect` sentence of the plan's own file, by line."""
     found: dict[int, str] = {}
     for expect in costed.sharded.plan.expects:
         value = measure(costed, expect.metric)
@@ -139,7 +139,7 @@ def _expectations(costed: CostedPlan) -> dict[int, str]:
 
 
 def _written_lines(subject: PageSubject) -> dict[int, str]:
-    """Verb of the sentence on each line of the plan's own file."""
+    """The verb of the sentence on each line of the plan's own file."""
     built, file = subject.examined.built, subject.costed.sharded.plan.file
     found: dict[int, str] = {}
     for s in built.sentences if built else ():
@@ -150,7 +150,7 @@ def _written_lines(subject: PageSubject) -> dict[int, str]:
 
 
 def _memory_by_line(subject: PageSubject, first_line: dict[str, int]) -> dict[int, list[Held]]:
-    """GiB of the fullest device by the sentence that decides on them."""
+    """GiB of the fullest device by the line of the sentence that determines them."""
     plan, parts = subject.costed.sharded.plan, subject.costed.memory.worst.per_device_gib
     home = {"params": "model", "grads": "model", "optimizer": "optimizer", "comm_buffers": "mesh", "reserve": "cluster"}
     home |= {"activations": "recompute" if "recompute" in first_line else "batch"}

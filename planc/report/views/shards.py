@@ -1,4 +1,4 @@
-"""Shard map: which device holds which slice of which tensor between steps."""
+"""Shard map: the slice of each tensor that each device holds between steps."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from planc.picture.units import count, size
 from planc.report.data import Data, PageSubject
 
 MOST_CARDS = 6
-"""Tensors that the picture draws: those with the most elements, one of each layout."""
+"""Number of tensors that the picture draws: those with the most elements, one of each layout."""
 EXAMPLES = 16
-"""Devices whose slices are listed."""
+"""Number of devices whose slices are listed."""
 MOST_RUNS = 4
-"""Runs of indices that are written out."""
+"""Number of index ranges that are written out."""
 MOST_LINES = 64
-"""Cuts of a side that are drawn."""
+"""Number of cuts of a side that are drawn."""
 
 
 class Cut(Data):
-    """The division of one named dim inside a storage dimension, by axes in turn."""
+    """The sharding of one named dim inside an array dim, by axes in turn."""
 
     dim: str
     length: int
@@ -33,24 +33,24 @@ class Cut(Data):
 
 
 class AxisPlace(Data):
-    """A device's place along an axis: device // stride % size."""
+    """A device's coordinate along an axis: device // stride % size."""
 
     size: int
     stride: int
 
 
 class ShardedTensors(Data):
-    """Parameters of one layout and shape; `copies` of each lie in the model."""
+    """Parameters with one layout and shape; the model has `copies` of each."""
 
     names: tuple[str, ...]
     copies: int
     shape: tuple[int, ...]
     cuts: tuple[tuple[Cut, ...], ...]
-    """Division in use (tensor parallelism), for each storage dimension."""
+    """Sharding in use (tensor parallelism), for each array dim."""
     stored_over: tuple[str, ...]
-    """Axes that the device's part is divided over between uses."""
+    """Axes over which the device's shard is further sharded between uses."""
     stored_on: int | None
-    """The storage dimension that they divide."""
+    """The array dim that they shard."""
     dtype: str
     per_device_bytes: float
     """Bytes of device 0's slice of one copy."""
@@ -62,7 +62,7 @@ class ShardedTensors(Data):
 
 
 class Shards(Data):
-    """Shard map of the parameters, as they lie between steps."""
+    """Shard map of the parameters between steps."""
 
     devices: int
     axes: dict[str, AxisPlace]
@@ -71,7 +71,7 @@ class Shards(Data):
 
 
 def shards(subject: PageSubject) -> Shards:
-    """The parameters of `subject` by layout, the largest first."""
+    """Return the parameters of `subject` by layout, the largest first."""
     costed = subject.costed
     sharded, plan = costed.sharded, costed.sharded.plan
     at_rest = rest(sharded, costed.target)
@@ -131,7 +131,7 @@ def _length(runs: Runs) -> int:
 
 
 def slice_text(piece: tuple[Runs, ...]) -> str:
-    """A device's `piece` of a tensor as half-open ranges, a dimension each.
+    """Return a device's `piece` of a tensor as half-open ranges, one per array dim.
 
     >>> slice_text((((0, 224),), ((0, 4), (8, 12))))
     '[0:224, 0:4 + 8:12]'
@@ -162,7 +162,7 @@ def _axes(axes: tuple[Axis, ...]) -> str:
 
 
 def picture(data: Shards, width: float) -> Picture:
-    """A card for each of the largest layouts of `data`: the tensor, its cuts, and the slice of device 0."""
+    """Return a card for each of the largest layouts of `data`: the tensor, its cuts, and the slice of device 0."""
     columns = 3 if width > 500 else 1
     gap = 24.0
     each = (width - gap * (columns - 1)) / columns
@@ -223,14 +223,14 @@ def _card(data: Shards, tensor: ShardedTensors, x: float, y: float, width: float
 
 
 def _cuts(data: Shards, tensor: ShardedTensors, dim: int) -> int:
-    """Number of parts of a storage dimension while the tensor is in use."""
+    """Number of shards of an array dim in use."""
     if dim < 0:
         return 1
     return prod(data.axes[name].size for cut in tensor.cuts[dim] for name in cut.axes)
 
 
 def _drawn_dims(data: Shards, tensor: ShardedTensors) -> tuple[int, int]:
-    """The storage dimensions drawn down and across: divided ones before others; -1 where there is no second."""
+    """The array dims drawn down and across: sharded ones before others; -1 if there is no second."""
     dims = range(len(tensor.shape))
     if len(tensor.shape) == 1:
         return 0, -1
@@ -240,6 +240,6 @@ def _drawn_dims(data: Shards, tensor: ShardedTensors) -> tuple[int, int]:
 
 
 def _first_box(tensor: ShardedTensors) -> dict[int, tuple[int, int]]:
-    """First run of device 0's slice, by storage dimension."""
+    """First range of device 0's slice, by array dim."""
     runs = [text.partition(" + ")[0].partition(":") for text in tensor.slices[0].strip("[]").split(", ")]
     return {dim: (int(a), int(b)) if b else (0, 0) for dim, (a, _, b) in enumerate(runs)}

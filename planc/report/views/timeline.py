@@ -21,10 +21,10 @@ from planc.report.data import Data, PageSubject
 from planc.sharding.stage_assignment import microbatches_each, virtual_stages
 
 MOST_ACTIONS = 14_000
-"""Actions that a timeline holds; of longer steps a shorter one with fewer microbatches is shown."""
+"""Number of actions in a timeline; a longer step is shown with fewer microbatches."""
 MOST_ROWS = 32
 MOST_ROWS_NARROW = 12
-"""Ranks that the picture draws; of more, some spread over all of them and the slowest."""
+"""Number of ranks that the picture draws; with more, a sample and the slowest."""
 US = 1e6
 PARTS = (
     BarPart("forward", "forward"),
@@ -43,9 +43,9 @@ class StageSeconds(Data):
     stage: int
     forward_s: float
     backward_s: float
-    """Compute of the whole backward: inputs and weights."""
+    """Compute of the whole backward: dgrad and wgrad."""
     weight_s: float
-    """The part of it that only the weights' gradients take."""
+    """The wgrad part of it."""
     recompute_s: float
     exposed_forward_s: float
     exposed_backward_s: float
@@ -57,7 +57,7 @@ class RankTimeline(Data):
     rank: int
     stages: tuple[int, ...]
     actions: str
-    """A letter an action: F forward, B backward, I and W its two parts."""
+    """One letter per action: F forward, B backward, I and W its dgrad and wgrad."""
     stage: tuple[int, ...]
     microbatch: tuple[int, ...]
     start_us: tuple[int, ...]
@@ -65,11 +65,11 @@ class RankTimeline(Data):
     after_s: dict[str, float]
     """Seconds after the last microbatch, by part."""
     waits_s: float
-    """Seconds in which the rank waits for others, of what is shown."""
+    """Seconds in which the rank waits for others, within the shown actions."""
 
 
 class PartSeconds(Data):
-    """Seconds of the step that a part takes on the slowest rank."""
+    """Seconds of the step in one part on the slowest rank."""
 
     part: str
     name: str
@@ -78,7 +78,7 @@ class PartSeconds(Data):
 
 
 class TimelineCause(Data):
-    """The sentence that a part of the timeline comes from."""
+    """The sentence that causes a part of the timeline."""
 
     part: str
     line: int
@@ -86,14 +86,14 @@ class TimelineCause(Data):
 
 
 class TimelineView(Data):
-    """Timeline view. Without microbatches left out, the last action of all ends at `makespan_s`."""
+    """Timeline view. If all microbatches are shown, the last action ends at `makespan_s`."""
 
     step_s: float
     slowest: int
     microbatches: int
     microbatches_shown: int
     makespan_s: float
-    """End of the last action of what is shown."""
+    """End of the last action that is shown."""
     parts: tuple[PartSeconds, ...]
     """Parts of the step on the slowest rank; they sum to `step_s`."""
     costs: tuple[StageSeconds, ...]
@@ -103,7 +103,7 @@ class TimelineView(Data):
 
 
 def timeline(subject: PageSubject, causes: tuple[TimelineCause, ...]) -> TimelineView:
-    """The simulated step of `subject`; `causes` name the sentence behind each part."""
+    """Return the simulated step of `subject`; `causes` name the sentence behind each part."""
     costed = subject.costed
     plan, step = costed.sharded.plan, costed.step
     shown, spans = shown_spans(costed)
@@ -142,8 +142,8 @@ def timeline(subject: PageSubject, causes: tuple[TimelineCause, ...]) -> Timelin
 
 
 def shown_spans(costed: CostedPlan) -> tuple[int, list[ActionSpan]]:
-    """The microbatches of the step that is shown, and its actions: the step of `costed`, or a shorter one of the same
-    schedule where the whole one has too many."""
+    """Return the number of microbatches shown, and the actions of the step of `costed`, or of a shorter one with the
+    same schedule if it has too many."""
     plan = costed.sharded.plan
     shown = microbatches_shown(costed)
     lists = action_lists(costed.timed.split, plan.pipeline, shown)
@@ -151,7 +151,7 @@ def shown_spans(costed: CostedPlan) -> tuple[int, list[ActionSpan]]:
 
 
 def microbatches_shown(costed: CostedPlan) -> int:
-    """Number of microbatches that the timeline of `costed` shows: all, or as many as it can hold."""
+    """Return the number of microbatches that the timeline of `costed` shows: all, or as many as fit."""
     plan, split = costed.sharded.plan, costed.timed.split
     each = 2 * len(plan.stages)
     if plan.microbatches * each <= MOST_ACTIONS or (split is not None and split.order):
@@ -207,7 +207,7 @@ def _message(costed: CostedPlan, parts: tuple[PartSeconds, ...], shown: int) -> 
 
 
 def rows_shown(data: TimelineView, most: int = MOST_ROWS) -> list[RankTimeline]:
-    """At most `most` of the ranks of `data`, the slowest among them."""
+    """Return at most `most` of the ranks of `data`, including the slowest."""
     count = len(data.ranks)
     if count <= most:
         return list(data.ranks)
@@ -216,7 +216,7 @@ def rows_shown(data: TimelineView, most: int = MOST_ROWS) -> list[RankTimeline]:
 
 
 def picture(data: TimelineView, width: float) -> Picture:
-    """Rows of ranks over the seconds of the step of `data`, in a picture of `width` pixels."""
+    """Return one row per rank over the seconds of the step of `data`, `width` pixels wide."""
     rows = rows_shown(data, MOST_ROWS if width > 500 else MOST_ROWS_NARROW)
     names = {r.rank: f"rank {r.rank}" if len(data.ranks) > 1 else "device" for r in rows}
     marks, top = legend(legend_of(data), width)
@@ -239,7 +239,7 @@ def picture(data: TimelineView, width: float) -> Picture:
 
 
 def legend_of(data: TimelineView) -> list[BarPart]:
-    """The parts that the timeline `data` has, for a legend."""
+    """Return the parts that occur in the timeline `data`, for a legend."""
     return [p for p in PARTS if _in_use(data, p.css)]
 
 
@@ -250,7 +250,7 @@ def _in_use(data: TimelineView, part: str) -> bool:
 
 
 def _row(data: TimelineView, row: RankTimeline, scale: Scale, y: float, bar: float) -> list[Mark]:
-    """The spans of a rank: a broken line for each part, as thick as the row."""
+    """The spans of a rank: a dashed line for each part, as thick as the row."""
     found: dict[str, list[tuple[int, int]]] = {}
     for part, start_s, length_s in spans_of(data, row):
         low, high = round(scale.px(start_s)), round(scale.px(start_s + length_s))
@@ -266,7 +266,7 @@ def _row(data: TimelineView, row: RankTimeline, scale: Scale, y: float, bar: flo
 
 
 def _path(runs: list[tuple[int, int]], y: float) -> str:
-    """Stretches of a row (pixels) as one path of relative commands."""
+    """Ranges of a row (pixels) as one path of relative commands."""
     commands, at = [f"M0 {y:g}"], 0
     for low, high in runs:
         commands.append(f"m{low - at} 0h{high - low}")
@@ -275,7 +275,7 @@ def _path(runs: list[tuple[int, int]], y: float) -> str:
 
 
 def spans_of(data: TimelineView, row: RankTimeline) -> list[tuple[str, float, float]]:
-    """Part, start and length (s) of everything that a rank, `row` of `data`, does, in order of time."""
+    """Return part, start and length (s) of everything that a rank, `row` of `data`, does, by time."""
     found: list[tuple[str, float, float]] = []
     for letter, stage, start_us, length_us in zip(row.actions, row.stage, row.start_us, row.length_us, strict=True):
         cost, at = data.costs[stage], start_us / US

@@ -1,4 +1,4 @@
-"""Bytes and seconds of collectives by mesh axis, with the level of the machine that each axis crosses."""
+"""Bytes and seconds of collectives by mesh axis, with the machine level that each axis spans."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PARTS = (BarPart("exposed_comm", "exposed: the step waits"), BarPart("beside", "
 
 
 class TrafficRow(Data):
-    """Collectives of one kind on the slowest stage: each device and step."""
+    """Collectives of one kind on the slowest stage, per device and step."""
 
     op: str
     carries: str
@@ -24,7 +24,7 @@ class TrafficRow(Data):
 
 
 class AxisTraffic(Data):
-    """Collectives over one axis (or several together), and the outermost level that they cross."""
+    """Collectives over one axis (or several together), and the outermost level that they span."""
 
     axis: str
     group_size: int
@@ -37,7 +37,7 @@ class AxisTraffic(Data):
 
 
 class Traffic(Data):
-    """Traffic view: a device of the slowest stage, one step."""
+    """Traffic view: one device of the slowest stage, one step."""
 
     stage: int
     axes: tuple[AxisTraffic, ...]
@@ -49,7 +49,7 @@ class Traffic(Data):
 
 
 def traffic(subject: PageSubject) -> Traffic:
-    """The collectives of the slowest stage of `subject`, by axis and kind; the most exposed first."""
+    """Return the collectives of the slowest stage of `subject`, by axis and kind; the most exposed first."""
     costed = subject.costed
     groups: dict[tuple[str, int, str], dict[tuple[str, str, str], list[TrafficRow]]] = {}
     for timed in costed.collectives:
@@ -122,7 +122,8 @@ def _message(axes: list[AxisTraffic], step_s: float) -> str:
 
 
 def picture(data: Traffic, width: float) -> Picture | None:
-    """Seconds of each axis of `data`, exposed and hidden, in a picture of `width` pixels; None without collectives."""
+    """Return bars of the seconds of each axis of `data`, exposed and hidden, `width` pixels wide; None without
+    collectives."""
     if not data.axes:
         return None
     rows = [
