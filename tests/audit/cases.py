@@ -33,29 +33,27 @@ class Case:
     sentences: tuple[str, ...]
     microbatches: int = 1
     tokens: int = 8192
-    quick: bool = False
-    """True if the short form audits it too."""
     compute: str = BF16
 
 
-def _pipelined(schedule: str, mesh: str, *sentences: str, layers: int = 8, quick: bool = False) -> Case:
+def _pipelined(schedule: str, mesh: str, *sentences: str, layers: int = 8) -> Case:
     split = f"split layers over pp as {schedule}"
-    return Case(f"llama3_8b(layers = {layers})", mesh, (split, *sentences), microbatches=8, quick=quick)
+    return Case(f"llama3_8b(layers = {layers})", mesh, (split, *sentences), microbatches=8)
 
 
 CASES: dict[str, Case] = {
-    "fsdp_64": Case("llama3_8b(layers = 8)", "fsdp 64", (FSDP,), quick=True),
+    "fsdp_64": Case("llama3_8b(layers = 8)", "fsdp 64", (FSDP,)),
     "fsdp_256_whole": Case("llama3_8b", "fsdp 256", (FSDP, BLOCKS)),
     "fsdp_step_1024": Case("llama3_8b(layers = 4)", "fsdp 1024", (FSDP, PER_STEP), microbatches=2),
     "fsdp_microbatch_512": Case(
         "llama3_8b(layers = 4)", "fsdp 512", (FSDP, "gather params per microbatch"), microbatches=2
     ),
     "fsdp_16384": Case("llama3_8b(layers = 2)", "fsdp 16384", (FSDP,)),
-    "hsdp_64": Case("llama3_8b(layers = 4)", "replica 8 > fsdp 8", (HSDP,), microbatches=2, quick=True),
+    "hsdp_64": Case("llama3_8b(layers = 4)", "replica 8 > fsdp 8", (HSDP,), microbatches=2),
     "hsdp_1024_recompute": Case("llama3_8b(layers = 8)", "replica 32 > fsdp 32", (HSDP, BLOCKS)),
     "zero1_64": Case("llama3_8b(layers = 4)", "dp 64", ("use zero1 over dp",), microbatches=2),
     "zero2_256": Case("llama3_8b(layers = 4)", "dp 256", ("use zero2 over dp",), microbatches=2),
-    "tp_sp_64": Case("llama3_8b(layers = 4)", "fsdp 8 > tp 8", (FSDP, TP, SP), quick=True),
+    "tp_sp_64": Case("llama3_8b(layers = 4)", "fsdp 8 > tp 8", (FSDP, TP, SP)),
     "tp_sp_64_recompute": Case("llama3_8b(layers = 8)", "fsdp 8 > tp 8", (FSDP, TP, SP, BLOCKS)),
     "tp_sp_128_whole": Case("llama3_8b", "fsdp 16 > tp 8", (FSDP, TP, SP)),
     "tp_256": Case("llama3_8b(layers = 4)", "fsdp 32 > tp 8", (FSDP, TP)),

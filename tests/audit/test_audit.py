@@ -25,16 +25,17 @@ from planc.ir.audit import Audit, AuditOptions, AuditRow, Placed, Total, compare
 from planc.ir.sharding import Sharded
 from tests.plans import propagated
 
-from .cases import CASES, plan_of
+from .cases import plan_of
 
 ROOT = Path(__file__).parents[2]
-QUICK = [name for name, case in CASES.items() if case.quick]
 PEAK_WITHIN = 0.05
 TRACKERS_WITHIN = 0.02
 
 
 @pytest.mark.launch
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.long) if n == "fsdp_64" else n for n in QUICK])
+@pytest.mark.parametrize(
+    "name", ["tp_sp_64", *(pytest.param(n, marks=pytest.mark.long) for n in ("fsdp_64", "hsdp_64"))]
+)
 def test_a_layout_moves_and_holds_what_was_predicted(name: str) -> None:
     found = auditing.audit(plan_of(name), AuditOptions())
     assert differences(found.rows) == [] and found.unparsed == ()

@@ -89,10 +89,7 @@ DEEPSEEK: dict[str, tuple[str, ...]] = {
 """A dense first layer, latent attention, and a shared expert beside the routed ones. Tensor parallelism divides the
 heads, and the narrow projections by the sequence where it is divided, or not at all."""
 
-CI = (
-    *("ep_recomputed", "ep_etp_view", "capacity_etp", "qwen3_moe_view"),
-    *("deepseek_pipeline", "deepseek_tp_ep", "deepseek_ring"),
-)
+CI = (*("ep_recomputed", "capacity_etp", "qwen3_moe_view", "deepseek_pipeline", "deepseek_tp_ep"),)
 """Those that CI trains beside them."""
 QUICK = ("ep_fsdp",)
 """Those that `make test` trains."""

@@ -51,8 +51,10 @@ ALLOWED = {
 
 def opening(path: Path) -> set[str]:
     """Names of the calls of a module that open a file by its path."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    found, text = set(), path.read_text()
+    if not any(f"{name}(" in text for name in CALLS):
+        return set()
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Call):
             name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
             own = name == "read_text" and isinstance(node.func, ast.Name)

@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Iterator
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 
 import networkx as nx
@@ -93,25 +94,23 @@ def room_of(module: str) -> str | None:
     return next((room for room in ROOMS if module == room or module.startswith(room + ".")), None)
 
 
-def imports(path: str, text: str) -> Iterator[tuple[int, str, bool]]:
+@cache
+def imports(path: str, text: str) -> list[tuple[int, str, bool]]:
     """(line, imported module or DYNAMIC, True if it is imported when the file is loaded)."""
-    tree = ast.parse(text)
-    later = {
-        inner
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or _is_type_checking(node)
-        for inner in ast.walk(node)
-    }
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            names = [f"{_origin(path, node)}.{alias.name}" for alias in node.names]
-        elif (name := _imported_by_call(node, path)) is not None:
-            names = [name]
-        else:
-            continue
-        yield from ((getattr(node, "lineno", 0), name, node not in later) for name in names)
+    return list(_imports(path, ast.parse(text), at_load=True))
+
+
+def _imports(path: str, node: ast.AST, *, at_load: bool) -> Iterator[tuple[int, str, bool]]:
+    if isinstance(node, ast.Import):
+        names = [alias.name for alias in node.names]
+    elif isinstance(node, ast.ImportFrom):
+        names = [f"{_origin(path, node)}.{alias.name}" for alias in node.names]
+    else:
+        names = [name] if (name := _imported_by_call(node, path)) is not None else []
+    yield from ((getattr(node, "lineno", 0), name, at_load) for name in names)
+    at_load &= not (isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or _is_type_checking(node))
+    for inner in ast.iter_child_nodes(node):
+        yield from _imports(path, inner, at_load=at_load)
 
 
 def _origin(path: str, node: ast.ImportFrom) -> str:

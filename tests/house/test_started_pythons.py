@@ -15,7 +15,9 @@ SAFE = {"-P", "-I"}
 
 def started(text: str) -> list[list[str]]:
     """The words before `-m` of each list or call that has it as a word of a command."""
-    found = []
+    found: list[list[str]] = []
+    if '"-m"' not in text:
+        return found
     for node in ast.walk(ast.parse(text)):
         words = node.elts if isinstance(node, ast.List | ast.Tuple) else node.args if isinstance(node, ast.Call) else []
         texts = [w.value if isinstance(w, ast.Constant) else None for w in words]

@@ -14,7 +14,7 @@ from tests.torch_xla.cases import LAYOUTS, layout
 
 NEAR = 1e-5
 
-IN_CI = ("fsdp_tp_sp", "mixtral_capacity")
+IN_CI = ("mixtral_capacity",)
 CASES = [case("torch_xla", name, *tier(name, IN_CI, ())) for name in LAYOUTS]
 
 STORED: tuple[tuple[str, Noun], ...] = (("params", "params"), ("exp_avg", "optimizer"))

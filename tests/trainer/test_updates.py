@@ -135,7 +135,7 @@ def test_jax_updates_as_the_reference_does(more: int) -> None:
     state = optimizer.init(params)
     with jax.default_matmul_precision("highest"):
         for step in range(1, STEPS + 1):
-            updates, state = optimizer.update(leaves(step), state, params)
+            updates, state = jax.jit(optimizer.update)(leaves(step), state, params)
             params = {name: w - LR * updates[name] for name, w in params.items()}
     for name, (muon, decay) in EXPECTED.items():
         own = params[name][tuple(map(slice, SHAPES[name]))]

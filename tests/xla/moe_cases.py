@@ -69,7 +69,6 @@ MOE_ROUNDED: dict[str, tuple[str, ...]] = {
 """Those that round: beside one device in fp64 that rounds as often."""
 
 CI = (
-    "ep_etp_view",
     "qwen3_moe_capacity",
     "deepseek_ep",
     "ep_pipeline",
