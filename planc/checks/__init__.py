@@ -1,6 +1,6 @@
-"""The rules: a page for each code, and a file for each rule that looks at a plan (`plan`) or at its cost (`cost`).
+"""The rules: a page for each code, and a file for each rule that checks a plan (`plan`) or a costed plan (`cost`).
 
-All other codes are raised where the mistake is met. No page is read before somebody asks for one.
+Other codes are raised where the mistake occurs. Pages are read on demand.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @cache
 def rules() -> dict[str, Rule]:
-    """Every rule by code, in order of its number."""
+    """Return every rule by code, in numeric order."""
     looking = {rule.code: rule for folder in ("plan", "cost") for rule in _rules_of(folder)}
     found = {code: looking.get(code, Rule(code)) for code in codes()}
     assert looking.keys() <= found.keys(), f"no page: {sorted(looking.keys() - found.keys())}"
@@ -29,7 +29,8 @@ def rules() -> dict[str, Rule]:
 
 
 def check_plan(plan: Plan) -> CheckedPlan:
-    """Run the plan rules on `plan`. Raises PlanError with all their findings when one of them is an error."""
+    """Run the plan rules on `plan` and return it with their findings. Raises PlanError with all findings if one is an
+    error."""
     found = plan_findings(plan)
     if has_errors(found):
         raise PlanError(in_order(found))
@@ -37,26 +38,27 @@ def check_plan(plan: Plan) -> CheckedPlan:
 
 
 def assume_checked(plan: Plan) -> CheckedPlan:
-    """`plan` as a CheckedPlan without running a rule: the caller has run them in parts, or knows them to hold."""
+    """Return `plan` as a CheckedPlan without running a rule: the caller has run them in parts, or knows that they
+    hold."""
     return CheckedPlan(settled(plan))
 
 
 def plan_findings(plan: Plan, left_out: frozenset[str] = frozenset()) -> list[Diagnostic]:
-    """Findings of the plan rules.
+    """Return the findings of the plan rules.
 
     Args:
-        left_out: verbs of sentences that the plan lacks because they could not be read; rules about them wait.
+        left_out: verbs of sentences that are missing because they could not be read; rules about them are skipped.
     """
     asked = [r for r in _rules_of("plan") if not left_out or (r.about and left_out.isdisjoint(r.about))]
     return [d for rule in asked if rule.check for d in rule.check(plan)]
 
 
 def broken_rule(plan: Plan, *, of_batch: bool | None = None) -> Diagnostic | None:
-    """The first finding of a broken rule on `plan`; None without.
+    """Return the first finding on `plan`; None without.
 
     Args:
         plan: any plan.
-        of_batch: True asks the rules of the batch, warnings too; False those of all others, None all, for errors alone.
+        of_batch: True runs the rules of the batch, warnings included; False runs all others and None all, errors only.
     """
     for rule in _rules_of("plan"):
         asked = rule.of_batch if of_batch else rule.severity == "error" and not (of_batch is False and rule.of_batch)
@@ -66,7 +68,7 @@ def broken_rule(plan: Plan, *, of_batch: bool | None = None) -> Diagnostic | Non
 
 
 def judge_plan(costed: CostedPlan) -> list[Diagnostic]:
-    """Findings of the cost rules on `costed` and of the plan's own `expect` sentences, errors among them."""
+    """Return the findings of the cost rules on `costed` and of the plan's own `expect` sentences, including errors."""
     return [d for rule in _rules_of("cost") if rule.check for d in rule.check(costed)]
 
 

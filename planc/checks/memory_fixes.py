@@ -1,4 +1,4 @@
-"""Edits that make a plan need less memory, each costed: what it saves, and what it costs in time."""
+"""Edits that reduce a plan's memory, each costed: the memory it saves, and the time it takes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Change = Callable[[Plan], Plan]
 
 @dataclass(frozen=True)
 class MemoryFix:
-    """One change of a plan, of a `kind` (two of one kind exclude each other), and the edit that makes it."""
+    """One change of a plan, of a `kind` (two of one kind exclude each other), with its edit."""
 
     kind: str
     title: str
@@ -29,7 +29,7 @@ class MemoryFix:
 
 @dataclass(frozen=True)
 class CostedFixes:
-    """Changes made together, with the memory and the step time that they give."""
+    """Changes made together, with the resulting memory and step time."""
 
     memory_fixes: tuple[MemoryFix, ...]
     gib: float
@@ -41,7 +41,7 @@ class CostedFixes:
 
     @property
     def fix(self) -> Fix | None:
-        """All edits in one; None when a change has none."""
+        """All edits in one; None if a change has none."""
         fixes = [m.fix for m in self.memory_fixes]
         if None in fixes or not fixes:
             return None
@@ -50,7 +50,7 @@ class CostedFixes:
 
 
 def cost_fixes(costed: CostedPlan, *memory_fixes: MemoryFix) -> CostedFixes | None:
-    """The plan of `costed` with `memory_fixes`, costed for the same target; None when the target refuses it."""
+    """Return the plan of `costed` with `memory_fixes`, costed for the same target; None if the target refuses it."""
     plan = costed.sharded.plan
     for candidate in memory_fixes:
         plan = candidate.change(plan)
@@ -61,7 +61,7 @@ def cost_fixes(costed: CostedPlan, *memory_fixes: MemoryFix) -> CostedFixes | No
 def combined_fixes(
     costed: CostedPlan, singles: list[CostedFixes], capacity_gib: float, most: int = 4
 ) -> CostedFixes | None:
-    """Fixes added one by one, the most helpful first, until the plan fits; None when none do.
+    """Return fixes added one by one, by memory saved, until the plan fits; None if it never does.
 
     Args:
         costed: the plan that does not fit.
@@ -84,7 +84,7 @@ def combined_fixes(
 
 
 def memory_fixes(plan: Plan) -> Iterator[MemoryFix]:
-    """Every change that may reduce the memory of `plan`."""
+    """Yield every change that may reduce the memory of `plan`."""
     yield from _recompute(plan)
     yield from _microbatch(plan)
     yield from _gather(plan)
@@ -135,7 +135,7 @@ def _gather(plan: Plan) -> Iterator[MemoryFix]:
 
 
 def _stores(plan: Plan) -> Iterator[MemoryFix]:
-    """Divide what is whole over the axes that divide the batch, the optimizer first."""
+    """Shard replicated state over the data-parallel axes, the optimizer first."""
     axes = plan.store("optimizer") or plan.data_axes
     whole = [n for n in reversed(NOUNS) if not plan.store(n)]
     if not axes or any(s.region for s in plan.stores):
@@ -152,7 +152,7 @@ def _stores(plan: Plan) -> Iterator[MemoryFix]:
 
 
 def _sequence(plan: Plan) -> Iterator[MemoryFix]:
-    """Sequence parallelism: the residual stream divided over the axes that divide the ffn."""
+    """Sequence parallelism: shard the residual stream over the axes that shard the ffn."""
     names = {a for s in plan.shards if s.dim == "ffn" and not s.region for a in s.axes}
     axes = plan.mesh.in_order(names)
     taken = any(s.dim == "sequence" for s in plan.shards)
@@ -166,7 +166,7 @@ def _sequence(plan: Plan) -> Iterator[MemoryFix]:
 
 
 def _wider_shard_axis(plan: Plan) -> Iterator[MemoryFix]:
-    """Ranks moved from a replica axis to the axis that state is stored over."""
+    """Move ranks from a replica axis to the axis that state is stored over."""
     stored = plan.store("optimizer")
     replica = [a for a in plan.data_axes if a not in stored]
     if not stored or plan.mesh.views:
@@ -184,5 +184,5 @@ def _wider_shard_axis(plan: Plan) -> Iterator[MemoryFix]:
 
 
 def _write(plan: Plan, cause: Cause | None, text: str) -> Fix | None:
-    """In place of the sentence there is, or below the mesh."""
+    """The edit that replaces an existing sentence, or adds one below the mesh."""
     return replace(cause, text) if cause is not None else add(plan.mesh, text)

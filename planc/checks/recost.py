@@ -1,4 +1,4 @@
-"""A plan with something changed, costed as the plan itself was: what an edit brings."""
+"""Costs a changed plan as the original was costed, to show the effect of an edit."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 def recost(plan: Plan, costed: CostedPlan) -> CostedPlan | None:
-    """Memory and time of a changed plan that would pass its checks, for the target that `costed` is for.
+    """Return a changed plan, costed for the target of `costed`. It must pass the checks.
 
-    None when that target refuses the changed plan: an edit that it cannot do helps nobody.
+    None if the target refuses the changed plan, since such an edit is useless.
     """
     from planc.costing import cost_plan
     from planc.sharding.propagate import propagate
@@ -27,5 +27,5 @@ def recost(plan: Plan, costed: CostedPlan) -> CostedPlan | None:
 
 
 def gib(costed: CostedPlan) -> float:
-    """GiB of the tensors and the reserve on the fullest device of `costed`."""
+    """Return the GiB of tensors and reserve on the fullest device of `costed`."""
     return costed.memory.per_device_gib.total

@@ -1,4 +1,4 @@
-"""Dims that are divided over axes, and the mesh resized so that one of them divides."""
+"""Dims that are sharded over axes, and edits that resize the mesh to make one divisible."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from planc.ir.plan import Plan
 
 
 def divided(plan: Plan) -> Iterator[tuple[str, tuple[str, ...], str]]:
-    """(dim, axes, region) of every dim but the batch that `plan` divides, once for each distinct layout."""
+    """Yield (dim, axes, region) of every dim but the batch that `plan` shards, once for each distinct layout."""
     seen = set()
     for shard in plan.shards:
         regions = (shard.region,) if shard.region else ("", *plan.model.regions)
@@ -22,7 +22,8 @@ def divided(plan: Plan) -> Iterator[tuple[str, tuple[str, ...], str]]:
 
 
 def resize(plan: Plan, axis: str, legal: list[int]) -> Fix | None:
-    """Make `axis` the largest legal size that keeps the mesh's product, the data axis taking up the rest."""
+    """Return the edit that sets `axis` to the largest legal size that keeps the mesh's product, by changing the data
+    axis."""
     sizes = plan.mesh.sizes
     if axis not in sizes:
         return None  # an axis of a view: its product is another
@@ -39,7 +40,7 @@ def resize(plan: Plan, axis: str, legal: list[int]) -> Fix | None:
 
 
 def _with_data_axis(plan: Plan, axis: str, legal: list[int]) -> Fix | None:
-    """Without a data axis to take up the rest, a new outermost one does."""
+    """The same edit with a new outermost data axis, if there is none."""
     sizes = plan.mesh.sizes
     if "dp" in sizes or plan.data_axes:
         return None

@@ -1,4 +1,4 @@
-"""Balance of a pipeline's work over its ranks, and stages that balance it better."""
+"""Balance of a pipeline's work over its ranks, and splits that balance it better."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from planc.ir.sharding import Sharded
 
 
 def rank_seconds(sharded: Sharded) -> list[float]:
-    """Seconds of compute of one microbatch on each pipeline rank, forward, backward and run again."""
+    """Return the seconds of compute of one microbatch on each pipeline rank: forward, backward and recompute."""
     from planc.sharding.stage_assignment import sections_on
 
     each = section_seconds(sharded)
@@ -15,7 +15,7 @@ def rank_seconds(sharded: Sharded) -> list[float]:
 
 
 def section_seconds(sharded: Sharded) -> dict[str, float]:
-    """Seconds of one copy of each section for one microbatch."""
+    """Return the seconds of one copy of each section for one microbatch."""
     from planc.costing.compute.section import section_time
 
     times = {s: section_time(sharded, s, sharded.plan.cluster.chip) for s in sharded.ops}
@@ -23,7 +23,8 @@ def section_seconds(sharded: Sharded) -> dict[str, float]:
 
 
 def even_stages(sharded: Sharded) -> tuple[tuple[int, int], ...]:
-    """Layer ranges of the virtual stages with the ends' work counted: each layer goes to the idlest rank."""
+    """Return the layer ranges of virtual stages balanced with the embedding and head: each layer goes to the least
+    loaded rank."""
     from planc.sharding.stage_assignment import virtual_stages
 
     plan, each = sharded.plan, section_seconds(sharded)
@@ -44,7 +45,7 @@ def even_stages(sharded: Sharded) -> tuple[tuple[int, int], ...]:
 
 
 def stages_text(stages: tuple[tuple[int, int], ...]) -> str:
-    """`stages`, layer ranges, in the form of a `split` sentence: `[embed + 9, 2 x 8 layers, 7 + head]`."""
+    """Return `stages`, layer ranges, in the form of a `split` sentence: `[embed + 9, 2 x 8 layers, 7 + head]`."""
     sizes = [b - a for a, b in stages]
     parts: list[str] = []
     index = 1

@@ -1,4 +1,4 @@
-"""Division of matmul and attention work: the axes that divide it, and the work that each leaves undivided."""
+"""Sharding of matmul and attention work: the axes that shard it, and the work that each axis repeats."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from planc.sharding.propagate import override_of
 
 
 def copies(sharded: Sharded, section: str) -> int:
-    """Number of copies of `section`, an end or a kind of block, in the whole model."""
+    """Return the number of copies of `section`, an end or a kind of block, in the whole model."""
     model = sharded.model
     return model.layers_of(section) if section in model.blocks else 1
 
 
 def flops(sharded: Sharded) -> list[tuple[OpSharding, float]]:
-    """Each op of `sharded` that multiplies, with its FLOPs on one device over the whole model and one microbatch."""
+    """Return each matmul or attention op of `sharded` with its FLOPs on one device, over the whole model and one
+    microbatch."""
     from planc.costing.compute.flops import op_flops
 
     return [
@@ -25,7 +26,7 @@ def flops(sharded: Sharded) -> list[tuple[OpSharding, float]]:
 
 
 def repeated_share(sharded: Sharded, axis: str) -> float:
-    """The part of the FLOPs that every rank along `axis` does alike, without what an override wants so."""
+    """Return the fraction of the FLOPs that all ranks along `axis` repeat, ignoring ops with an override."""
     done = [(o, amount) for o, amount in flops(sharded) if not _overridden(sharded, o)]
     total = sum(amount for _, amount in done)
     alike = [amount for o, amount in done if not _divides(o, axis) and sharded.plan.exists(axis, o.op.region)]

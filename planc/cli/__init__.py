@@ -1,7 +1,7 @@
-"""The command line: which command, its arguments, its exit status. Commands load when called.
+"""The command line: commands, arguments and exit status. Commands are imported when called.
 
-Exit status: 0 yes; 1 no (errors, differs, outside the budget); 2 usage error or unreadable input; 75 asked to end, and
-all is saved; 130 interrupted.
+Exit status: 0 yes; 1 no (errors, differs, outside the budget); 2 usage error or unreadable input; 75 asked to end, with
+everything saved; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str], options: argparse.Namespace) -> int:
-    """Read `words` into `options` and run the command."""
+    """Parse `words` into `options` and run the command."""
     try:
         if not _open_streams():
             return 2
@@ -80,12 +80,13 @@ def _run(words: list[str], options: argparse.Namespace) -> int:
 
 
 def _called(options: argparse.Namespace) -> str:
-    """The command as messages name it: `planc train`."""
+    """The name of the command in messages: `planc train`."""
     return f"planc {options.command}" if options.command else "planc"
 
 
 def _not_installed(error: ModuleNotFoundError, options: argparse.Namespace) -> int:
-    """E1009 where a command needs a framework that is not installed; other modules that are missing are our mistake."""
+    """Report E1009 if a command needs a framework that is not installed; any other missing module is a bug and
+    re-raised."""
     from planc.cli.common import refused
     from planc.diag.span import Span
     from planc.ir.installed import FRAMEWORKS, missing_framework
@@ -99,7 +100,7 @@ def _not_installed(error: ModuleNotFoundError, options: argparse.Namespace) -> i
 
 
 def _open_streams() -> bool:
-    """False when standard output is closed: there is nowhere to answer. A closed standard error is ignored."""
+    """Return False if standard output is closed, since no answer can be printed. A closed standard error is ignored."""
     if sys.stderr is None:
         sys.stderr = io.StringIO()
     if sys.stdout is None:
@@ -108,7 +109,7 @@ def _open_streams() -> bool:
 
 
 def _discard_output() -> None:
-    """Nothing more can be written: the interpreter must not try at its end."""
+    """Redirect standard output to null, so that the interpreter does not fail to flush it on exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -128,12 +129,12 @@ class _Version(argparse.Action):
 
 
 def whole_parser() -> argparse.ArgumentParser:
-    """The parser with the arguments of every command."""
+    """Return the parser with the arguments of every command."""
     return _parser([], every=True)
 
 
 def _parser(words: list[str], *, every: bool = False) -> argparse.ArgumentParser:
-    """Only the command that is called declares its arguments, or `every` one: the others stay unloaded."""
+    """The parser with arguments of the called command only, or of `every` one; other commands are not imported."""
     from planc.version import __version__
 
     parser = argparse.ArgumentParser(prog="planc", description="a compiler for sharding plans")

@@ -1,4 +1,4 @@
-"""`planc check --fix`: apply the fixes of findings to a file, show each as a diff, and name those left alone."""
+"""Implements `planc check --fix`: applies fixes to a file, shows each as a diff, and lists those not applied."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from planc.files import MAX_TEXT_BYTES, read_bounded, write_atomically
 from planc.ir.target import Target
 
 ROUNDS = 50
-"""Times that a file is checked again: mending one finding may show the next."""
+"""Limit on re-checks of a file: applying one fix may reveal the next finding."""
 OWNED = ("batch", "cluster", "let", "model", "param")
-"""Sentences whose values say what is trained and on what; only their verb is ever corrected without being asked."""
+"""Sentences whose values define the training itself; only their verb is corrected without `--unsafe`."""
 BOM = b"\xef\xbb\xbf"
 
 
@@ -30,7 +30,7 @@ class Applied:
     after: str
 
     def diff(self) -> str:
-        """The edit as a unified diff, without context."""
+        """Return the edit as a unified diff, without context."""
         file = self.finding.span.file
         before, after = (text.replace("\r\n", "\n").split("\n") for text in (self.before, self.after))
         return "\n".join(unified_diff(before, after, file, file, n=0, lineterm=""))
@@ -38,13 +38,13 @@ class Applied:
 
 @dataclass(frozen=True)
 class Fixed:
-    """Result for one file: the applied fixes in order, and the findings whose fixes were not applied."""
+    """The result for one file: the applied fixes in order, and the findings whose fixes were not applied."""
 
     applied: tuple[Applied, ...]
     left: tuple[Diagnostic, ...]
 
     def lines(self) -> Iterator[str]:
-        """Text for people: each edit as a diff, then the fixes not applied, with the reason."""
+        """Yield lines of text: each edit as a diff, then the fixes not applied, with the reason."""
         for one in self.applied:
             assert one.finding.fix is not None
             yield f"fixed {one.finding.code} {one.finding.span.where()}: {one.finding.fix.title}"
@@ -57,7 +57,7 @@ class Fixed:
 def fix_file(file: str, given: dict[str, int], target: Target | None, *, unsafe: bool = False) -> Fixed:
     """Apply the safe fixes of a file's findings, or with `unsafe` all of them, and write the file once.
 
-    Fixes of notes are advice and left alone, and so are edits to other files.
+    Fixes of notes and edits to other files are not applied.
     """
     path = Path(file)
     applied: list[Applied] = []
@@ -84,13 +84,13 @@ def apply_fix(checked: Examined, file: str, fix: Fix) -> None:
 
 
 def text_of(checked: Examined, path: Path) -> str:
-    """The file's text without its byte-order mark; empty where it cannot be read."""
+    """Return the file's text without its byte-order mark; "" if it cannot be read."""
     source = checked.built.sources.get(path.name) if checked.built else None
     return source.text if source is not None else ""
 
 
 def _offered(checked: Examined, file: str) -> Iterator[Diagnostic]:
-    """Errors and warnings with a fix of this file."""
+    """Yield errors and warnings with a fix in this file."""
     for d in checked.report.diagnostics:
         if d.severity != "note" and d.fix is not None and all(e.span.file == file for e in d.fix.edits):
             yield d
@@ -101,7 +101,7 @@ def _is_safe(fix: Fix | None, text: str) -> bool:
 
 
 def _changes_owned_sentence(edit: Edit, text: str) -> bool:
-    """True for an edit of what follows the verb of a sentence in `OWNED`, or one that adds such a sentence."""
+    """True for an edit after the verb of a sentence in `OWNED`, or one that adds such a sentence."""
     line = text.split("\n")[edit.span.line - 1] if edit.span.line <= text.count("\n") + 1 else ""
     verb = re.match(r"\s*(?:on\s+\w+\s*:\s*)?(\w+)", line)
     inside = verb is not None and verb[1] in OWNED and edit.span.column > verb.start(1) + 1
@@ -109,7 +109,7 @@ def _changes_owned_sentence(edit: Edit, text: str) -> bool:
 
 
 def _edited(text: str, fix: Fix | None) -> str:
-    """The text after a fix, with the line ends that it has."""
+    """The text after a fix, with its original line endings."""
     assert fix is not None
     windows = "\r\n" in text
     edits = [Edit(e.span, e.text.replace("\n", "\r\n")) for e in fix.edits] if windows else fix.edits
@@ -117,6 +117,6 @@ def _edited(text: str, fix: Fix | None) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """Replace the file's text and keep its byte-order mark, permissions and links."""
+    """Write the file's text, keeping its byte-order mark, permissions and links."""
     mark = BOM if read_bounded(path, MAX_TEXT_BYTES).startswith(BOM) else b""
     write_atomically(path, mark + text.encode())

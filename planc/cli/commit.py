@@ -1,4 +1,4 @@
-"""The commit of this planc: what an installed package was built from, or what is checked out."""
+"""The commit of this planc: the one an installed package was built from, or the one checked out."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from pathlib import Path
 from planc.files import read_text
 
 MAX_BYTES = 1 << 22
-"""Largest file of a `.git` folder that is read: its list of packed references."""
+"""Limit on the size of a `.git` file that is read: its list of packed references."""
 
 
 def commit() -> str:
-    """The commit's hash; empty where nothing tells it: a package that was built outside a checkout."""
+    """Return the commit's hash; "" if it is unknown, as for a package built outside a checkout."""
     built_from = files("planc").joinpath("commit.txt")
     return _hash(built_from.read_text()) if built_from.is_file() else _checked_out(Path(str(files("planc"))).parent)
 
 
 def _checked_out(root: Path) -> str:
-    """The commit of a checkout, from the files of its `.git`: starting git takes longer than all else that
-    `planc --version` does."""
+    """The commit of a checkout, from the files of its `.git`: running git would take longer than the rest of `planc
+    --version`."""
     if not (root / "setup.py").exists():
         return ""  # installed somewhere below another project's checkout
     try:

@@ -17,18 +17,18 @@ from planc.files import leads_out, read_bounded
 from planc.ir.target import NO_TARGET, TARGETS
 
 MOST_SET = 10**12
-"""The largest number that `--set` takes."""
+"""Upper limit of a `--set` value."""
 DIAGNOSTICS = "planc.diagnostics/1"
 UNREADABLE = ("E0104", "E0105", "E1001")
-"""Codes of plans and presets that cannot be read, or are no text."""
+"""Codes for plans and presets that cannot be read, or are not text."""
 
 
 MAX_BYTES = 16_000_000
-"""Largest file that is quoted: a preset may be so large."""
+"""Limit on the size of a quoted file, such as a preset."""
 
 
 def output_path(*endings: str) -> Callable[[str], Path]:
-    """The type of an argument that names a file with one of these `endings`, each with its dot."""
+    """Return the type of an argument that names a file with one of these `endings`, each with its dot."""
 
     def named(text: str) -> Path:
         path = Path(text)
@@ -42,17 +42,17 @@ def output_path(*endings: str) -> Callable[[str], Path]:
 def add_set(
     parser: argparse.ArgumentParser, flag: str = "--set", help: str = "change a number that `let` names"
 ) -> None:
-    """`--set NAME=NUMBER`, as often as wanted."""
+    """Add `--set NAME=NUMBER`, which may be repeated."""
     parser.add_argument(flag, action="append", default=[], type=_setting, metavar="NAME=N", help=help)
 
 
 def add_target(parser: argparse.ArgumentParser, *, required: bool) -> None:
-    """`--target cuda|xla` of commands that write, run or measure a program."""
+    """Add `--target cuda|xla` for commands that write, run or measure a program."""
     parser.add_argument("--target", choices=TARGETS, required=required, help="which stack")
 
 
 def add_costed_target(parser: argparse.ArgumentParser) -> None:
-    """`--target cuda|xla|none` of commands that cost a plan."""
+    """Add `--target cuda|xla|none` for commands that cost a plan."""
     parser.add_argument(
         "--target",
         choices=(*TARGETS, NO_TARGET),
@@ -70,17 +70,17 @@ def _setting(text: str) -> tuple[str, int]:
 
 
 def colour() -> bool:
-    """True if standard output wants colour: a terminal, and NO_COLOR unset."""
+    """True if standard output supports colour: a terminal, with NO_COLOR unset."""
     return sys.stdout.isatty() and "NO_COLOR" not in os.environ
 
 
 def width() -> int:
-    """Columns of the terminal; 100 when there is none."""
+    """Return the columns of the terminal; 100 if there is none."""
     return shutil.get_terminal_size((100, 24)).columns if sys.stdout.isatty() else 100
 
 
 def print_json(value: Mapping[str, Any], format: str = "") -> None:
-    """One JSON object on standard output. `format`, the name of its schema, is its first key."""
+    """Print one JSON object to standard output. `format`, the name of its schema, is its first key."""
     answer = {"format": format, **value} if format else value
     assert "format" in answer or "$schema" in answer
     print(json.dumps(answer, indent=2))
@@ -93,8 +93,8 @@ def print_json_list(values: Sequence[Mapping[str, Any]]) -> None:
 
 
 def refused(diagnostics: Sequence[Diagnostic], format: str, sources: Mapping[str, Source] | None = None) -> int:
-    """Print `diagnostics`, why a command could not answer, as text or JSON; returns its exit status (a number, 1 or
-    2)."""
+    """Print `diagnostics`, the reasons why a command has no answer, as text or JSON; return its exit status (a number,
+    1 or 2)."""
     if format == "json":
         print_json({"diagnostics": [d.to_json() for d in diagnostics]}, DIAGNOSTICS)
     else:
@@ -103,15 +103,15 @@ def refused(diagnostics: Sequence[Diagnostic], format: str, sources: Mapping[str
 
 
 def exit_status(diagnostics: Sequence[Diagnostic]) -> int:
-    """Exit status of a command with `diagnostics`: 0 without errors, 2 where a file of the command line cannot be read,
-    1 otherwise."""
+    """Return the exit status of a command with `diagnostics`: 0 without errors, 2 if a file of the command line cannot
+    be read, 1 otherwise."""
     if any(d.code in UNREADABLE and d.span.empty for d in diagnostics):
         return 2
     return 1 if has_errors(list(diagnostics)) else 0
 
 
 def did_you_mean(word: str, legal: Iterable[str]) -> str:
-    """A question that names the word of `legal` nearest to `word`; empty where none is near."""
+    """Return a question that suggests the word of `legal` nearest to `word`; "" if none is near."""
     from planc.syntax.suggest import nearest
 
     near = nearest(word.replace("-", "_"), legal, 1)
@@ -119,7 +119,7 @@ def did_you_mean(word: str, legal: Iterable[str]) -> str:
 
 
 def print_diagnostics(diagnostics: Sequence[Diagnostic], sources: Mapping[str, Source] | None = None) -> None:
-    """Print `diagnostics` to standard output, with the places quoted where the files can be read.
+    """Print `diagnostics` to standard output, quoting their locations if the files can be read.
 
     `sources` are texts already read, by file name.
     """

@@ -1,4 +1,4 @@
-"""Scripts that let a shell complete planc's commands, options and values; made from the arguments of each command."""
+"""Shell completion scripts for planc's commands, options and values, generated from the arguments of each command."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from planc.diag.quoting import shell_word
 
 @dataclass(frozen=True, kw_only=True)
 class CommandOption:
-    """An option of a command: its spellings, and the values that it takes."""
+    """An option of a command: its flags and legal values."""
 
     flags: tuple[str, ...]
     about: str
@@ -21,7 +21,7 @@ class CommandOption:
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """A command with its options, and the words that may stand for its first argument; without any, files."""
+    """A command with its options, and the legal words for its first argument; without any, files."""
 
     name: str
     about: str
@@ -30,7 +30,7 @@ class Command:
 
 
 def commands_of(parser: argparse.ArgumentParser, abouts: dict[str, str]) -> list[Command]:
-    """The commands of `parser`, all of whose arguments are declared; `abouts` says what each is for."""
+    """Return the commands of `parser`, with all arguments declared; `abouts` describes each command."""
     (commands,) = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
     return [_command(name, about, commands.choices[name]) for name, about in abouts.items()]
 
@@ -53,7 +53,7 @@ def _option(action: argparse.Action) -> CommandOption:
 
 
 def bash(commands: Sequence[Command]) -> Iterator[str]:
-    """Lines of the script for bash."""
+    """Yield the lines of the bash script."""
     yield '# bash completion of planc: eval "$(planc completion bash)"'
     yield "_planc() {"
     yield "  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]} command=${COMP_WORDS[1]}"
@@ -83,7 +83,7 @@ def bash(commands: Sequence[Command]) -> Iterator[str]:
 
 
 def zsh(commands: Sequence[Command]) -> Iterator[str]:
-    """Lines of the script for zsh."""
+    """Yield the lines of the zsh script."""
     yield "#compdef planc"
     yield '# zsh completion of planc: planc completion zsh > "${fpath[1]}/_planc"'
     yield "_planc() {"
@@ -110,18 +110,18 @@ def zsh(commands: Sequence[Command]) -> Iterator[str]:
 
 
 def _spec(flag: str, option: CommandOption) -> str:
-    """An option as `_arguments` reads it."""
+    """An option in the syntax of `_arguments`."""
     value = f":value:({' '.join(option.choices)})" if option.choices else ":value:_files" if option.takes_value else ""
     return f"*{flag}[{_of_zsh(option.about)}]{value}"
 
 
 def _of_zsh(text: str) -> str:
-    """`text` inside brackets, or after a colon, of zsh's specifications."""
+    """`text` escaped for brackets, or after a colon, in zsh's specifications."""
     return "".join(f"\\{c}" if c in "[]:\\" else c for c in text)
 
 
 def fish(commands: Sequence[Command]) -> Iterator[str]:
-    """Lines of the script for fish."""
+    """Yield the lines of the fish script."""
     yield "# fish completion of planc: planc completion fish > ~/.config/fish/completions/planc.fish"
     for c in commands:
         yield f"complete -c planc -f -n __fish_use_subcommand -a {c.name} -d {_of_fish(c.about)}"
@@ -136,7 +136,7 @@ def fish(commands: Sequence[Command]) -> Iterator[str]:
 
 
 def _of_fish(text: str) -> str:
-    """`text` as one word of fish, whose quotes know two escapes."""
+    """`text` as one word of fish, whose quotes support two escapes."""
     return "'" + "".join(f"\\{c}" if c in "\\'" else c for c in text) + "'"
 
 
@@ -145,4 +145,4 @@ def _list(words: Sequence[str]) -> str:
 
 
 SHELLS: dict[str, Callable[[Sequence[Command]], Iterator[str]]] = {"bash": bash, "zsh": zsh, "fish": fish}
-"""The shells, and what writes the script of each."""
+"""The script generator of each shell."""

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from planc.interop.values import Options
 
 FOREIGN = (".sh", ".slurm", ".sbatch", ".bash", ".yaml", ".yml", ".json", ".toml", ".txt", ".args")
-"""Endings of other systems' files."""
+"""Suffixes of other systems' files."""
 
 
 def add_foreign(parser: argparse.ArgumentParser, *, cluster: bool = True) -> None:
-    """`--from`, `--cluster`, `--model` and `--ignore`: what a file of another system leaves open."""
+    """Add `--from`, `--cluster`, `--model` and `--ignore`, for what another system's file leaves open."""
     parser.add_argument(
         "--from", dest="system", default="", metavar="SYSTEM", help="whose file it is, where its look does not say"
     )
@@ -28,12 +28,12 @@ def add_foreign(parser: argparse.ArgumentParser, *, cluster: bool = True) -> Non
 
 
 def is_foreign_name(file: Path) -> bool:
-    """True for a file whose name says that it is no plan."""
+    """True for a file whose name shows that it is not a plan."""
     return file.suffix.lower() in FOREIGN
 
 
 def add_given(parser: argparse.ArgumentParser) -> None:
-    """`--set NAME=VALUE`: a field that the file leaves open."""
+    """Add `--set NAME=VALUE`, for a field that the file leaves open."""
     help = "the value of a field that the file leaves open"
     parser.add_argument("--set", action="append", default=[], type=_setting, metavar="NAME=VALUE", help=help)
 
@@ -46,7 +46,7 @@ def _setting(text: str) -> tuple[str, str]:
 
 
 def check_system(name: str) -> str:
-    """A complaint, in words, where `name` is no system that planc reads; empty for one that is, or for none."""
+    """Return an error message if `name` is not a system that planc reads; "" if it is, or if it is empty."""
     if not name:
         return ""
     from planc.cli.common import did_you_mean
@@ -58,9 +58,9 @@ def check_system(name: str) -> str:
 
 
 def foreign_options(options: argparse.Namespace, folder: Path) -> Options:
-    """The command line's answers to what the files leave open; `folder` is where the plan will lie.
+    """Return the options on the command line for what the files leave open; `folder` is that of the plan.
 
-    Raises PlanError for words of `--cluster` that the language does not take.
+    Raises PlanError for invalid words of `--cluster`.
     """
     from planc.interop.values import Options
     from planc.interop.words import read_cluster
@@ -78,7 +78,7 @@ def foreign_options(options: argparse.Namespace, folder: Path) -> Options:
 
 
 def examine_foreign(file: Path, options: argparse.Namespace) -> Examined:
-    """Findings about another system's `file`, and its costs, with the `options` of `add_foreign`."""
+    """Check and cost another system's `file`, with the `options` of `add_foreign`."""
     from planc.interop.check import examine_files
 
     try:

@@ -1,6 +1,7 @@
-"""The manual page planc(1), made from the arguments of each command: `python -m planc.cli.man_page > docs/man/planc.1`.
+"""Generates the manual page planc(1) from the arguments of each command: `python -m planc.cli.man_page >
+docs/man/planc.1`.
 
-It is written in the macros of man(7), which groff and mandoc read. Nothing in it depends on the day or the machine.
+It uses the macros of man(7), which groff and mandoc read. The output does not depend on the date or the machine.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ EXAMPLES = (
 
 
 def man_page() -> str:
-    """The page's source."""
+    """Return the page's source."""
     return "\n".join(_lines()) + "\n"
 
 
@@ -76,7 +77,7 @@ def _command(name: str, about: str, parser: argparse.ArgumentParser) -> Iterator
 
 
 def _nested(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Iterator[str]:
-    """The words that may come next, each with what it is for."""
+    """The subcommands, each with its description."""
     abouts = {choice.dest: choice.help or "" for choice in commands._choices_actions}
     for word in commands.choices:
         yield from (".TP", rf"\fB{escaped(word)}\fR", escaped(abouts.get(word, "")) or r"\&")
@@ -96,7 +97,7 @@ def _operand(action: argparse.Action) -> str:
 
 
 def _named(action: argparse.Action) -> str:
-    """An option's spellings, or an argument's name."""
+    """An option's flags, or an argument's name."""
     if not action.option_strings:
         return _operand(action)
     value = "" if action.nargs == 0 else rf" \fI{escaped(_value(action))}\fR"
@@ -118,7 +119,7 @@ def _section(title: str, rows: tuple[tuple[str, str], ...]) -> Iterator[str]:
 
 
 def escaped(text: str) -> str:
-    """`text` as roff shows it: hyphens that can be copied, no request at the beginning of a line.
+    """Return `text` escaped for roff: hyphens that can be copied, and no request at the beginning of a line.
 
     >>> print(escaped(".a -b"))
     \\&.a \\-b

@@ -1,4 +1,4 @@
-"""Pages that commands write: the ending of the path picks HTML, SVG or JSON."""
+"""Pages that commands write: the suffix of the path selects HTML, SVG or JSON."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ FORMS: dict[str, Form] = {".html": "html", ".htm": "html", ".svg": "svg", ".json
 
 
 def is_page(path: str) -> bool:
-    """True if the ending of `path` is that of a page."""
+    """True if the suffix of `path` is that of a page."""
     return Path(path).suffix.lower() in FORMS
 
 
 def wrong_page(options: argparse.Namespace, kind: str = "") -> str:
-    """Message about a page that cannot be written as `options` say (`command`, `output`, `view`); empty if it can.
+    """Return an error message if a page cannot be written as `options` say (`command`, `output`, `view`); "" if it can.
 
-    `kind` is the page's, where it is not that of the command.
+    `kind` is the kind of page, if it differs from the command.
     """
     from planc.report.render import view_names
 
@@ -40,7 +40,7 @@ def wrong_page(options: argparse.Namespace, kind: str = "") -> str:
 
 
 def page_command(options: argparse.Namespace) -> str:
-    """The command that makes a page again: files and settings of `options`, quoted for a shell."""
+    """Return the command that creates a page: files and settings of `options`, quoted for a shell."""
     given = vars(options)
     words = ["planc", options.command, *(given.get("files") or [w for n in ("a", "b", "file") if (w := given.get(n))])]
     for name in ("set", "to"):
@@ -53,8 +53,8 @@ def page_command(options: argparse.Namespace) -> str:
 
 
 def save_page(page: Page, options: argparse.Namespace, status: int) -> int:
-    """Write `page`, or its view, where `options` say, and tell so; returns `status`, or 2 where a picture is wanted of
-    what has none, or a view that this page does not have. Without a path the JSON is printed."""
+    """Write `page`, or its view, to the output in `options`, and print its path. Returns `status`, or 2 if the page has
+    no such picture or view. Without a path the JSON is printed."""
     from planc.report.render import as_json, html, picture_file
 
     if status == 0 and options.view and getattr(page, options.view) is None:

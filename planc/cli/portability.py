@@ -1,4 +1,4 @@
-"""`planc audit --portability MODULE`: would a torch module stay one program on XLA?"""
+"""`planc audit --portability MODULE`: tests if a torch module stays one program on XLA."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def run(name: str, format: str) -> int:
-    """0: it would; 1: it leaks; 2: there is no such module, or torch is not installed."""
+    """Return 0 if it does; 1 if it leaks; 2 if there is no such module, or torch is not installed."""
     try:
         walked, origin = _walk_module(name)
     except ModuleNotFoundError as error:
@@ -51,7 +51,7 @@ def _walk_module(name: str) -> tuple[Walked, Place]:
 
 
 def _json(name: str, walked: Walked, leaks: list[Diagnostic]) -> dict[str, object]:
-    """`planc.portability/1`."""
+    """The JSON of `planc.portability/1`."""
     return {
         "module": name,
         "operations": walked.operations,
@@ -61,7 +61,7 @@ def _json(name: str, walked: Walked, leaks: list[Diagnostic]) -> dict[str, objec
 
 
 def _span(place: Place) -> Span:
-    """The whole line, by a path as short as it can be."""
+    """The span of the whole line, with the shortest path."""
     path = Path(place.file)
     short = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     try:

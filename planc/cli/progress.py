@@ -12,15 +12,15 @@ from types import TracebackType
 from typing import TextIO
 
 TERMINAL_AFTER_S = 0.5
-"""Commands that end sooner show nothing on a terminal."""
+"""Shorter commands show nothing on a terminal."""
 TERMINAL_EVERY_S = 0.2
 TICK_S = 1.0
 LOG_AFTER_S = 10.0
-"""Interval (s) of progress lines where standard error is a file or a pipe; nothing is written before the first."""
+"""Interval (s) of progress lines if standard error is a file or a pipe; the first comes after it."""
 
 
 class Progress:
-    """A context in which `show` may be called as often as wanted.
+    """A context in which `show` may be called at any rate.
 
     A terminal gets one line that is overwritten, and erased at the end; a log gets a line every ten seconds.
     """
@@ -41,7 +41,7 @@ class Progress:
 
     @contextmanager
     def during(self, text: str) -> Iterator[Callable[[str], None]]:
-        """Print `text` now and then for as long as the body runs, or the last text that the body has given."""
+        """Print `text` periodically while the body runs, or the latest text that the body passed."""
         ended, texts = Event(), [text]
 
         def tick() -> None:
@@ -61,7 +61,7 @@ class Progress:
             ticker.join()
 
     def show(self, text: str) -> None:
-        """Print `text`, the work being done, if enough time has passed since the last line."""
+        """Print `text`, the current work, if enough time has passed since the last line."""
         now_s = self.clock()
         if now_s < self.next_s:
             return
@@ -71,7 +71,7 @@ class Progress:
         self._write(f"\r{line[: shutil.get_terminal_size().columns - 1]}\033[K" if self.terminal else f"{line}\n")
 
     def _write(self, text: str) -> None:
-        """A closed or full standard error does not end the command."""
+        """Write to standard error; a closed or full one does not end the command."""
         try:
             self.stream.write(text)
             self.stream.flush()

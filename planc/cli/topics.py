@@ -1,4 +1,4 @@
-"""The names that `planc explain` knows besides codes and models: verbs, layouts, hardware, pipeline schedules."""
+"""Topics of `planc explain` other than codes and models: verbs, layouts, hardware, pipeline schedules."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from planc.diag.fast_dataclass import dataclass
 from planc.syntax.lines import MACHINE
 
 EXAMPLES = 3
-"""Sentences shown for a verb."""
+"""Number of sentences shown for a verb."""
 WRITTEN = {"attention": "attention.core"}
-"""Spelling of a verb in a file, where its reader's name differs."""
+"""Spelling of a verb in a file, if its reader's name differs."""
 DECLARATION = re.compile(rf"^({'|'.join(MACHINE)})\s+(\w+)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Topic:
-    """One page: what kind of name it explains, a text for people, and the same facts for JSON."""
+    """One page: its kind, a text for people, and the same facts for JSON."""
 
     kind: str
     name: str
@@ -33,7 +33,7 @@ class Topic:
 
 
 def topics() -> dict[str, dict[str, Callable[[str], Topic]]]:
-    """For each kind, its names and the function that makes a page."""
+    """Return, for each kind, its names and the function that makes a page."""
     return {
         "verb": dict.fromkeys(_verbs(), _verb),
         "layout": dict.fromkeys(_texts("layouts"), _layout),
@@ -43,7 +43,7 @@ def topics() -> dict[str, dict[str, Callable[[str], Topic]]]:
 
 
 def topics_of(name: str, kind: str = "") -> list[Topic]:
-    """The pages about `name`, of any kind for "", or of one `kind`."""
+    """Return the pages about `name`, of any kind for "", or of one `kind`."""
     return [pages[name](name) for k, pages in topics().items() if kind in ("", k) and name in pages]
 
 
@@ -65,7 +65,7 @@ def _verb(name: str) -> Topic:
 
 
 def _sentences(verb: str) -> list[str]:
-    """Different sentences of this verb in the bundled plans, without their comments."""
+    """Different sentences of this verb in the bundled plans, without comments."""
     words = re.escape(verb.replace("_", " "))
     found: dict[str, None] = {}
     for _, text in sorted(_texts("", "field").items()):
@@ -86,7 +86,7 @@ def _layout(name: str) -> Topic:
 
 
 def _hardware_names() -> dict[str, dict[str, Callable[[str], Topic]]]:
-    """Names declared by the bundled hardware files, by kind."""
+    """Names that the bundled hardware files declare, by kind."""
     found: dict[str, dict[str, Callable[[str], Topic]]] = {}
     for text in _texts("hardware").values():
         for kind, name in DECLARATION.findall(text):
@@ -134,7 +134,7 @@ def _schedule(name: str) -> Topic:
 
 
 def _texts(*folders: str) -> dict[str, str]:
-    """The bundled files of folders of `plans/`, by name."""
+    """The bundled files in folders of `plans/`, by name."""
     found: dict[str, str] = {}
     for folder in folders:
         place = files("planc.plans").joinpath(folder) if folder else files("planc.plans")

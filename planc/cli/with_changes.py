@@ -1,4 +1,4 @@
-"""`--with CHANGE` of commands that cost a plan: on the machine with something otherwise."""
+"""`--with CHANGE` of commands that cost a plan: applies changes to its machine."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from planc.driver import Examined
 
 
 def add_with(parser: argparse.ArgumentParser) -> None:
-    """`--with CHANGE`, as often as wanted."""
+    """Add `--with CHANGE`, which may be repeated."""
     about = "the machine with something otherwise, such as 'link A-B at 50 %%' or 'rail 2 gone'; may be repeated"
     parser.add_argument("--with", dest="changes", action="append", default=[], metavar="CHANGE", help=about)
 
 
 def show_what_if(examined: Examined, options: argparse.Namespace) -> int:
-    """Print the step before and after the changes of `options`; the exit status."""
+    """Print the step before and after the changes of `options`; return the exit status."""
     from planc.cli.common import exit_status, print_diagnostics, print_json, refused
     from planc.cli.views.what_if_text import lines
     from planc.compare.what_if import sources_of, what_if

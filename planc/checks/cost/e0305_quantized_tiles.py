@@ -1,4 +1,4 @@
-"""E0305: a quantized matmul whose local sizes its blocks do not divide."""
+"""E0305: a quantized matmul whose local sizes are not multiples of its blocks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 BLOCK = 128
 """Rows and columns that share a scale in a blockwise recipe (DeepSeek-V3, arXiv:2412.19437, section 3.3)."""
 ROW = 16
-"""torch's scaled matmul wants both sides of a matrix to be multiples of 16."""
+"""torch's scaled matmul needs both dims of a matrix to be multiples of 16."""
 
 
 def check(costed: CostedPlan) -> Iterator[Diagnostic]:
@@ -47,7 +47,7 @@ def _tile(quantize: Quantize) -> int:
 
 
 def _matrix_dims(sharded: Sharded, o: OpSharding) -> list[tuple[str, ...]]:
-    """The dims of each dimension of the op's matrices, without the batch of experts."""
+    """The named dims of each dim of the op's matrices, without the experts dim."""
     groups = [g for name in o.op.params for g in sharded.model.param[name].shape_dims if g != ("experts",)]
     return [g for g in groups if all(d in sharded.model.sizes for d in g)]
 

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from planc.costing import CostedPlan
 
 SHOWN = 3
-"""Changes that the help lists."""
+"""Number of changes in the help."""
 NEAR = 0.94
-"""A lower end above this share of the prediction is not said beside it."""
+"""Hide the lower end of the range if it is within 6 % of the prediction."""
 
 
 def check(costed: CostedPlan) -> Iterator[Diagnostic]:
@@ -42,14 +42,14 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
 
 
 def _lower_end(costed: CostedPlan) -> str:
-    """The lower end of what is held, where it is not near the prediction."""
+    """The lower end of the memory range as text; "" if it is near the prediction."""
     memory = costed.memory
     low = memory.reserved_gib.low
     return "" if low > NEAR * memory.per_device_gib.total else f", and {low:.1f} GiB at the least"
 
 
 def _fix(costed: CostedPlan) -> tuple[str, Fix | None]:
-    """The edits that help, each costed, the fastest that fits first; it is the one that is offered."""
+    """The help with each edit's cost, and the edit to offer: the fastest that fits."""
     from planc.checks.memory_fixes import combined_fixes, cost_fixes, memory_fixes
 
     plan, capacity = costed.sharded.plan, costed.memory.capacity_gib
@@ -66,7 +66,7 @@ def _fix(costed: CostedPlan) -> tuple[str, Fix | None]:
 
 
 def _line(one: CostedFixes, base: CostedPlan, *, fits: bool) -> str:
-    """One proposed change: its edit, the memory that it saves, and its cost in time."""
+    """One proposed change as text: its edit, the memory that it saves, and its cost in time."""
     saved = one.gib - base.memory.per_device_gib.total
     slower = one.time_s / base.step.time_s - 1
     fit = "fits" if len(one.memory_fixes) == 1 else "together fit"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from planc.costing import CostedPlan
 
 OF_THE_RUN = ("days", "device_hours", "price")
-"""Metrics of the whole run. E0806 refuses them where the plan has no length or no price."""
+"""Metrics of the whole run. E0806 refuses them if the plan has no length or no price."""
 COMPARE = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
 
 
@@ -33,7 +33,7 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
 
 
 def measure(costed: CostedPlan, metric: str) -> float:
-    """The `metric` of the report: bytes, seconds, a share of the step, or days, hours or money of the run."""
+    """Return the `metric` of the report: bytes, seconds, a share of the step, or days, hours or money of the run."""
     step, run = costed.step, costed.run
     if metric in OF_THE_RUN:
         value: float | None = getattr(run, metric, None)
@@ -48,7 +48,7 @@ def measure(costed: CostedPlan, metric: str) -> float:
 
 
 def shown(expect: Expect, value: float) -> str:
-    """`value` in the unit that people use for the metric of `expect`."""
+    """Return `value` as text in the customary unit of the metric of `expect`."""
     if expect.metric == "memory":
         return f"{value / 2**30:.1f} GiB"
     if expect.metric == "step_time":

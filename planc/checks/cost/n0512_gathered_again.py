@@ -1,4 +1,4 @@
-"""N0512: parameters are gathered again for each microbatch, and the memory to keep them is there."""
+"""N0512: parameters are gathered again for each microbatch although there is memory to keep them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from planc.costing import CostedPlan
 
 EXPOSED = 0.1
-"""Share of the step that waits for parameters and gradients, which share the links."""
+"""Share of the step that is exposed communication of parameters and gradients, which share the links."""
 GAIN = 0.1
 FULL = 0.9
-"""Largest share of a device's memory after the change: it must leave more than a thin margin."""
+"""Largest share of a device's memory after the change."""
 
 PERIODS: tuple[Period, ...] = ("microbatch", "step")
-"""In order of the memory that they take."""
+"""In order of increasing memory."""
 
 
 def check(costed: CostedPlan) -> Iterator[Diagnostic]:

@@ -1,4 +1,4 @@
-"""N0513: the plan fits, and the upper end of what runs like it have taken leaves nothing, or does not fit."""
+"""N0513: the plan fits, but the upper end of its memory range leaves no margin, or does not fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""N0604: most of the step waits for transfers."""
+"""N0604: most of the step is exposed communication."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from planc.costing import CostedPlan
 
 SHARE = 0.5
-"""Share of the step's time from which the note is given."""
+"""Share of the step's time above which the note is given."""
 MIN_FLOPS_PER_S = 1e13
-"""A plan for the machine at hand, which is no accelerator, is there to be right and not to be fast."""
+"""Slower chips are not accelerators; plans on them are for testing, not for speed."""
 
 
 def check(costed: CostedPlan) -> Iterator[Diagnostic]:

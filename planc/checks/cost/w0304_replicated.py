@@ -1,4 +1,4 @@
-"""W0304: parameters that an axis of tensor parallelism leaves whole."""
+"""W0304: parameters that a tensor-parallel axis replicates."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from planc.costing import CostedPlan
 
 SHARE = 0.05
-"""Norms and routers are always whole; what weighs more than this was left out of the rules."""
+"""Norms and routers are always replicated; a larger share was forgotten in the plan."""
 
 
 def check(costed: CostedPlan) -> Iterator[Diagnostic]:
@@ -47,12 +47,12 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
 
 
 def _was_forgotten(plan: Plan, p: ParamSharding, axis: str) -> bool:
-    """The axis could divide it, and no override says that it shall not."""
+    """True if the axis could shard the parameter, and no override forbids it."""
     return plan.exists(axis, p.param.region) and override_of(plan, p.param) is None
 
 
 def _fix(sharded: Sharded, p: ParamSharding, axis: str) -> Fix | None:
-    """Divide a dim of it that nothing divides."""
+    """The edit that shards one of its unsharded dims."""
     plan = sharded.plan
     free = [d for d in ("vocab", "ffn", "heads") if d in p.param.dims and not any(s.dim == d for s in plan.shards)]
     size = plan.mesh.size(axis)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from planc.costing import CostedPlan
 
 MATRIX = 1e-4
-"""Vectors do not count: a parameter below this share of the model is not worth a word."""
+"""Share of the model below which a parameter is ignored, such as vectors."""
 WASTE = 0.05
 
 
@@ -48,7 +48,7 @@ def _ranks(sharded: Sharded, p: ParamSharding) -> int:
 
 
 def _rows(sharded: Sharded, p: ParamSharding) -> tuple[int, int]:
-    """Rows of the divided dimension on one rank of tensor parallelism, and the ranks that share them."""
+    """Rows of the sharded dim on one tensor-parallel rank, and the number of ranks that shard them."""
     dims = p.param.shape_dims
     inside_expert = dims[0] == ("experts",) and len(dims) > 1
     at = p.on_dim if p.on_dim is not None else int(inside_expert)

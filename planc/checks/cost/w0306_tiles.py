@@ -1,4 +1,4 @@
-"""W0306: a matmul's local width is far from a multiple of the hardware's tile."""
+"""W0306: the local width of a matmul is far from a multiple of the hardware's tile."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from planc.costing import CostedPlan
 
 TILE = 128
-"""Columns of a matmul's tile: NVIDIA's deep-learning performance guide on tile quantisation, the side of
-a TPU's systolic array, and the block of the usual fp8 scalings."""
+"""Columns of a matmul tile: NVIDIA's deep-learning performance guide on tile quantisation, the side of a TPU's systolic
+array, and the block of common fp8 scalings."""
 WASTE = 0.15
 SHARE = 0.05
 MIN_FLOPS_PER_S = 1e13
-"""Slower chips are no accelerators and have no such tiles."""
+"""Slower chips are not accelerators and have no such tiles."""
 
 
 def check(costed: CostedPlan) -> Iterator[Diagnostic]:
@@ -59,7 +59,7 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
 
 
 def _divided(sharded: Sharded, o: OpSharding) -> tuple[str, ...]:
-    """The dims of the parameter's dimension that an axis cuts. Experts are matmuls of their own."""
+    """The named dims of the parameter dim that an axis shards. Experts are separate matmuls."""
     for name in o.op.params:
         for group in sharded.model.param[name].shape_dims:
             if group != ("experts",) and any(o.layout.get(d) for d in group):

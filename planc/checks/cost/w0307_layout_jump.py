@@ -1,4 +1,4 @@
-"""W0307: two layouts of an activation that no single collective joins."""
+"""W0307: a redistribution of an activation that needs more than one collective."""
 
 from __future__ import annotations
 
@@ -37,12 +37,13 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
 
 
 def _dispatch(sharded: Sharded, move: Move) -> bool:
-    """Tokens on their way to the experts: an exchange, and a gather where several ranks share an expert."""
+    """True for tokens on their way to the experts: an all-to-all, and an all-gather if several ranks share an
+    expert."""
     return sharded.model.tensor[move.tensor].region == ROUTED
 
 
 def _is_costly(move: Move) -> bool:
-    """More than one collective, or one that gathers what is then cut again."""
+    """True for more than one collective, or for an all-gather whose result is sliced."""
     kinds = [s.kind for s in move.steps]
     collectives = [k for k in kinds if k != "slice"]
     return len(collectives) > 1 or ("slice" in kinds and "all_gather" in kinds)
@@ -66,7 +67,7 @@ def _diagnostic(sharded: Sharded, move: Move, op: str) -> Diagnostic:
 
 
 def _common_layout(move: Move) -> Layout:
-    """The part of a layout that both sides have in common."""
+    """The part of the layout that both sides have in common."""
     return {d: kept for d, axes in move.before.items() if (kept := _common(axes, move.after.get(d, ())))}
 
 
@@ -75,7 +76,7 @@ def _common(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _causes(plan: Plan, move: Move) -> list[Span]:
-    """The sentences that lay the axes of the steps, each once; those of one region, which are rarer, first."""
+    """The sentences about the axes of the steps, without duplicates; those scoped to a region first."""
     axes = {a for s in move.steps for a in s.axes}
     shards = sorted((s for s in plan.shards if axes & set(s.axes)), key=lambda s: not s.region)
     return list(dict.fromkeys(s.cause.span for s in shards))

@@ -1,4 +1,4 @@
-"""W0309: an axis whose ranks do the same matmuls."""
+"""W0309: an axis whose ranks compute the same matmuls."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _dims(plan: Plan, axis: str) -> str:
 
 
 def _fix(plan: Plan, axis: str, size: int) -> Fix | None:
-    """`use tp over AXIS`, where nothing else divides those dims and each comes out even."""
+    """The edit `use tp over AXIS`, if nothing else shards these dims and each is divisible."""
     dims = ("heads", "kv_heads", "ffn", "vocab")
     taken = any(s.dim in dims for s in plan.shards)
     even = all(plan.model.sizes.get(d, 1) % size == 0 for d in dims)

@@ -1,4 +1,4 @@
-"""W0405: one pipeline stage takes longer than the others, and better stages exist."""
+"""W0405: one pipeline stage takes longer than the others, and a better split exists."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from planc.costing import CostedPlan
 
 SKEW = 1.1
-"""The slowest stage over the mean: below this nothing is tried."""
+"""Slowest stage over the mean above which other splits are tried."""
 GAIN = 0.05
 """Smallest gain, as a share of the step's time, that justifies uneven stages."""
 
@@ -52,7 +52,7 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
 
 
 def _write(plan: Plan, split: Split, text: str) -> Fix | None:
-    """The split with its stages; in place of a `use` only when that wrote nothing else."""
+    """The edit that adds stages to the `split`; it replaces a `use` only if that wrote nothing else."""
     others = [o.cause for o in plan.shards] + [o.cause for o in plan.stores]
     if split.cause.via and any(o.span == split.cause.span for o in others):
         return None

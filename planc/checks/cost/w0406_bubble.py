@@ -1,4 +1,4 @@
-"""W0406: the pipeline idles for a large part of the step."""
+"""W0406: the pipeline bubble is a large part of the step."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from planc.costing import CostedPlan
 
 SHARE = 0.3
-"""Share of the step's time from which the bubble is reported."""
+"""Share of the step's time above which the bubble is reported."""
 GOAL = 0.1
-"""The bubble that the help's number of microbatches gives."""
+"""The bubble that the proposed number of microbatches gives."""
 
 
 def check(costed: CostedPlan) -> Iterator[Diagnostic]:
@@ -48,7 +48,7 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
 
 
 def _interleaved(costed: CostedPlan, split: Split, share: float) -> tuple[str, Fix | None]:
-    """Two stages a rank, where the schedule, the layers and the microbatches allow it."""
+    """Help and edit for two stages per rank, if the schedule, the layers and the microbatches allow it."""
     plan = costed.sharded.plan
     stages = 2 * plan.pipeline
     if split.schedule != "1f1b" or plan.microbatches % plan.pipeline or stages > plan.model.layers:
@@ -67,7 +67,7 @@ def _interleaved(costed: CostedPlan, split: Split, share: float) -> tuple[str, F
 
 
 def _halved(split: Split) -> tuple[tuple[int, int], ...]:
-    """Stages of an even split into twice as many, with as many layers each."""
+    """Layer ranges of an even split into twice as many stages."""
     layers, count = split.stages[-1][1], 2 * len(split.stages)
     base, extra = divmod(layers, count)
     sizes = [base + (i < extra) for i in range(count)]

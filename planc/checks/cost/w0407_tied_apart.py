@@ -1,4 +1,4 @@
-"""W0407: an embedding that is tied to the head, on two pipeline stages."""
+"""W0407: a tied embedding whose two uses are on different pipeline stages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""W0505: every data-parallel rank keeps the same optimizer state, and it is large."""
+"""W0505: every data-parallel rank stores the same large optimizer state."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from planc.costing import CostedPlan
 
 SHARE = 0.15
-"""Share of a device's memory from which replicated state is reported."""
+"""Share of a device's memory above which replicated state is reported."""
 
 
 def check(costed: CostedPlan) -> Iterator[Diagnostic]:

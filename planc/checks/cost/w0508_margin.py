@@ -1,4 +1,4 @@
-"""W0508: the plan fits, and almost nothing is left."""
+"""W0508: the plan fits with almost no margin."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from planc.costing import CostedPlan
 
 SHARE = 0.2
-"""Share of a device's memory from which the logits are reported."""
+"""Share of a device's memory above which the logits are reported."""
 
 
 def check(costed: CostedPlan) -> Iterator[Diagnostic]:

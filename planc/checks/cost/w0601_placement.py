@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from planc.costing import CostedPlan
 
 MOST_AXES = 5
-"""120 orders are tried at most."""
+"""Limits the number of orders to 120."""
 MOST_ROUTED = 1024
-"""Devices of a graph of links up to which every order is routed."""
+"""Largest graph of links (devices) for which every order is routed."""
 TRIED = 3
-"""Orders whose whole step is costed."""
+"""Number of orders whose whole step is costed."""
 MIN_GAIN = 0.02
-"""Orders that win less of the step than this are left alone."""
+"""Orders that gain a smaller share of the step are not reported."""
 
 
 def check(costed: CostedPlan) -> Iterator[Diagnostic]:
@@ -52,9 +52,9 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
 
 
 def _candidate_meshes(costed: CostedPlan) -> list[Mesh]:
-    """The few orders in which what is exposed now would take less time, by more than it takes to mention.
+    """The orders with the largest reduction in exposed time, if it is worth reporting.
 
-    None takes activations, for which every layer waits, over more nodes than they cross.
+    None spreads activations, whose transfers block every layer, over more nodes than now.
     """
     from planc.costing.machine.axis_orders import axis_orders, row_seconds
 
@@ -74,14 +74,14 @@ def _candidate_meshes(costed: CostedPlan) -> list[Mesh]:
 
 
 def _outside_s(costed: CostedPlan) -> float:
-    """Exposed seconds on the network. Without them no order can win, and none is tried."""
+    """Exposed seconds on the network. If there are none, no order can gain, and none is tried."""
     cluster = costed.sharded.plan.cluster
     near = {cluster.link.name, cluster.chip.name}
     return sum(r.exposed_s for r in costed.collectives if r.level not in near)
 
 
 def _leaves(plan: Plan, mesh: Mesh, groups: set[tuple[str, ...]]) -> bool:
-    """True if activations, which every layer waits for, would cross more nodes than before."""
+    """True if activations, whose transfers block every layer, would span more nodes than now."""
     from planc.costing.machine.group import device_group
 
     here, there = ({g: device_group(m, plan.cluster, g).outside for g in groups} for m in (plan.mesh, mesh))
@@ -89,7 +89,7 @@ def _leaves(plan: Plan, mesh: Mesh, groups: set[tuple[str, ...]]) -> bool:
 
 
 def _largest_gain(costed: CostedPlan, best: Mesh) -> str:
-    """The exposed transfer that the other order helps most: where it runs now and where it would."""
+    """The exposed transfer with the largest gain, as text: its level now and in the other order."""
     from planc.costing.machine.axis_orders import row_seconds
     from planc.costing.machine.group import device_group
 

@@ -1,4 +1,4 @@
-"""W0602: an axis of tensor parallelism that is no ring of its torus."""
+"""W0602: a tensor-parallel axis that is not a ring of its torus."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
 
 
 def _subsets(count: int) -> list[list[int]]:
-    """Every choice of at least one of `count` dimensions."""
+    """Every non-empty subset of `count` dims."""
     return [[i for i in range(count) if mask >> i & 1] for mask in range(1, 2**count)]
 
 

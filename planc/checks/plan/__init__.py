@@ -1,1 +1,1 @@
-"""Rules of a plan, before it is costed."""
+"""Rules that check a plan before it is costed."""

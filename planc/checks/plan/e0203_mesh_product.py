@@ -1,4 +1,4 @@
-"""E0203: the mesh does not have as many ranks as the cluster has devices."""
+"""E0203: the number of ranks in the mesh differs from the number of devices in the cluster."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
 
 
 def cluster_size(plan: Plan) -> str:
-    """The number of devices in the cluster of `plan` as a product, in words."""
+    """Return the number of devices in the cluster of `plan` as a product, in words."""
     cluster = plan.cluster
     each = f"{prod(cluster.shape)} {cluster.chip.name}"
     pair = f" x {cluster.chip.devices} devices a chip" if cluster.chip.devices > 1 else ""
@@ -38,7 +38,8 @@ def cluster_size(plan: Plan) -> str:
 
 
 def _fix(plan: Plan) -> tuple[str, Fix | None]:
-    """Change one axis, the data-parallel ones first, so that the product fits; none that a view divides."""
+    """Help and edit that change one axis so that the product matches, data-parallel axes first; none that a view
+    covers."""
     sizes, there = plan.mesh.sizes, plan.cluster.devices
     divided = {axis for view in plan.mesh.views for axis in view.of}
     order = [*reversed(plan.data_axes), *reversed(sizes)]

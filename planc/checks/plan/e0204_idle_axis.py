@@ -1,4 +1,4 @@
-"""E0204: an axis that divides nothing."""
+"""E0204: an axis that shards nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
 
 
 def _merged_into_data_axis(plan: Plan, idle: str) -> Fix | None:
-    """The idle axis's ranks given to the innermost data axis, if the batch still comes out even."""
+    """The edit that gives the idle axis's ranks to the innermost data axis, if the batch is still divisible."""
     sizes, home = plan.mesh.sizes, plan.data_axes[-1]
     ranks = plan.data_parallel * sizes[idle] * plan.batch.microbatch_sequences
     if idle in plan.data_axes or plan.batch.sequences % ranks:

@@ -1,4 +1,4 @@
-"""E0205: the batch does not come out even over the data-parallel ranks and microbatches."""
+"""E0205: the batch is not divisible by data-parallel ranks times microbatch."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
 
 
 def spellings(plan: Plan, sequences: int) -> str:
-    """A batch of `sequences` for `plan` in other tools' option names, as they document them."""
+    """Return a batch of `sequences` for `plan` in the documented option names of other tools."""
     micro, ranks, tokens = plan.batch.microbatch_sequences, plan.data_parallel, plan.batch.sequence_tokens
     steps = sequences // (micro * ranks)
     devices = plan.mesh.devices

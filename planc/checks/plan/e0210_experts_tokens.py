@@ -1,4 +1,4 @@
-"""E0210: experts divided over an axis that does not divide the tokens."""
+"""E0210: experts sharded over an axis that does not shard the tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""E0301: fewer key-value heads than the axis has ranks, or no multiple of them."""
+"""E0301: the number of key-value heads is not a multiple of the axis's ranks."""
 
 from __future__ import annotations
 

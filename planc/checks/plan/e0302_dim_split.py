@@ -1,4 +1,4 @@
-"""E0302: a dim that does not split evenly over its axes."""
+"""E0302: a dim that is not divisible by its axes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
 
 
 def _rows_for_all(vocab: int, ranks: int) -> bool:
-    """True if every rank has rows of an uneven vocabulary: as many as the next one, but for the last with rows.
+    """True if every rank has rows of an unevenly sharded vocabulary; all but the last shard have the same number of
+    rows.
 
     >>> _rows_for_all(128257, 2), _rows_for_all(10, 8)  # 64129 and 64128; two each for five ranks
     (True, False)
@@ -39,13 +40,13 @@ def _rows_for_all(vocab: int, ranks: int) -> bool:
 
 
 def _nearest(length: int, ranks: int) -> str:
-    """The lengths next to this one that divide."""
+    """The nearest divisible lengths, as text."""
     below, above = length // ranks * ranks, -(-length // ranks) * ranks
     return f"Nearest lengths: {below} or {above}" if below else f"Nearest length: {above}"
 
 
 def _fix(plan: Plan, dim: str, axes: tuple[str, ...], legal: list[int]) -> Fix | None:
-    """Another size of the axis; for the sequence, the nearest length."""
+    """The edit to another axis size; for the sequence, to the nearest length."""
     if dim == "sequence":
         batch, ranks = plan.batch, plan.mesh.size(*axes)
         near = round(batch.sequence_tokens / ranks) * ranks

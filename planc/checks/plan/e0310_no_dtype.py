@@ -1,4 +1,4 @@
-"""E0310: products in a dtype that the chip has no units for."""
+"""E0310: matmuls in a dtype that the chip does not support."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from planc.ir.plan import Plan
 
 
 def fails(plan: Plan, dtype: str) -> bool:
-    """True if a product in `dtype` does not start on the plan's chip: a GPU without units for it. XLA and CPUs run
-    it in a wider dtype."""
+    """True if a matmul in `dtype` cannot run on the plan's chip: a GPU without hardware support. XLA and CPUs fall back
+    to a wider dtype."""
     chip = plan.cluster.chip
     return dtype in NARROW and dtype not in chip.flops_per_s and not plan.cluster.has_tpus and not chip.hosts_itself
 
 
 def check(plan: Plan) -> Iterator[Diagnostic]:
-    """A finding for each `quantize` sentence of `plan` whose products do not start on its chip."""
+    """Yield a finding for each `quantize` sentence of `plan` whose matmuls cannot run on its chip."""
     chip = plan.cluster.chip
     for q in plan.quantize:
         if fails(plan, q.dtype):

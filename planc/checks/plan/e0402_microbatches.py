@@ -1,4 +1,4 @@
-"""E0402: too few microbatches, or a number the schedule cannot use."""
+"""E0402: too few microbatches, or a number that the schedule does not support."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
 
 
 def _listed(split: Split, count: int) -> Need | None:
-    """A schedule from a file runs the microbatches it lists."""
+    """The microbatches that a schedule from a file lists, if their number differs from `count`."""
     from planc.pipeline import csv_schedule
 
     listed = csv_schedule.microbatches(split.order)

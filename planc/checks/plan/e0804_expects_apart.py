@@ -1,4 +1,4 @@
-"""E0804: two expectations that no plan can meet."""
+"""E0804: two expectations that contradict each other."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
 
 
 def _strictness(expect: Expect) -> tuple[float, bool]:
-    """Highest for the bound that leaves the least, among bounds from one side."""
+    """A key that is highest for the strictest of the bounds on one side."""
     return expect.value if expect.cmp[0] == ">" else -expect.value, len(expect.cmp) == 1
 
 

@@ -9,12 +9,12 @@ from planc.diag.registry import Rule
 from planc.ir.plan import Plan
 
 NEEDS = {"days": ("train",), "device_hours": ("train",), "price": ("train", "price")}
-"""The sentences that a metric of the whole run follows from."""
+"""The sentences that determine each metric of the whole run."""
 EXAMPLES = {"train": "train for 15 T tokens", "price": "price 2.50 USD per device hour"}
 
 
 def check(plan: Plan) -> Iterator[Diagnostic]:
-    """A finding for each expectation of `plan` that a missing sentence leaves without a value."""
+    """Yield a finding for each expectation of `plan` without a value because a sentence is missing."""
     for expect in plan.expects:
         missing = [verb for verb in NEEDS.get(expect.metric, ()) if getattr(plan, verb) is None]
         if missing:

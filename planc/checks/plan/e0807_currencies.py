@@ -1,4 +1,4 @@
-"""E0807: a price is expected in another currency than the one it is given in."""
+"""E0807: an expected price in another currency than the price itself."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from planc.ir.plan import Plan
 
 
 def check(plan: Plan) -> Iterator[Diagnostic]:
-    """A finding for each price of `plan` that is expected in another currency."""
+    """Yield a finding for each expected price of `plan` in another currency."""
     price = plan.price
     for expect in plan.expects:
         if price is not None and expect.metric == "price" and expect.currency != price.currency:

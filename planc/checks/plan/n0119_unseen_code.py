@@ -1,4 +1,4 @@
-"""N0119: what a model's code keeps for its backward was not seen."""
+"""N0119: the memory that a model's code saves was not measured at this sequence length."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from planc.ir.plan import Plan
 
 
 def check(plan: Plan) -> Iterator[Diagnostic]:
-    """A note for each range of lengths with those of `plan` in it, where the code of its model was not seen."""
+    """Yield a note for each range of sequence lengths that contains the plan's and at which the model's code was not
+    run."""
     tokens, cause = plan.batch.sequence_tokens, plan.model.cause
     for unseen in plan.model.unseen:
         if cause is not None and unseen.above < tokens <= (unseen.up_to or tokens):

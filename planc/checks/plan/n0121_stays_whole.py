@@ -1,4 +1,4 @@
-"""N0121: code of a model that no op of planc is stays whole."""
+"""N0121: code of a model that matches no op of planc is not sharded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from planc.ir.plan import Plan
 
 
 def check(plan: Plan) -> Iterator[Diagnostic]:
-    """A note for each op of the model of `plan` that is code of its own."""
+    """Yield a note for each op of the model of `plan` that is its own code."""
     model, cause = plan.model, plan.model.cause
     if cause is None:
         return

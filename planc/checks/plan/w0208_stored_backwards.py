@@ -1,4 +1,4 @@
-"""W0208: parameters or gradients are stored divided and the optimizer's state, which is larger, is not."""
+"""W0208: parameters or gradients are sharded but the optimizer state, which is larger, is not."""
 
 from __future__ import annotations
 

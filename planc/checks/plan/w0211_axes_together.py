@@ -1,4 +1,4 @@
-"""W0211: two neighbouring axes that are always used together."""
+"""W0211: two adjacent axes that are always used together."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
 
 
 def _uses(plan: Plan) -> list[tuple[str, ...]]:
-    """The axes that each sentence names."""
+    """The axes in each sentence."""
     groups = [s.axes for s in plan.shards] + [s.axes for s in plan.stores if s.axes]
     groups += [axes for o in plan.overrides for axes in o.layout.values()]
     return groups + ([(plan.split.axis,)] if plan.split else [])

@@ -10,8 +10,8 @@ from planc.diag.registry import Rule
 from planc.ir.plan import Plan
 
 SHORT, MANY = 512, 2048
-"""Tokens of a sequence up to which no bundled language model is trained, and sequences from which a step has as many as
-a usual sequence has tokens."""
+"""Thresholds: no bundled language model is trained with so few tokens per sequence, and so many sequences per step are
+more typical of a sequence's tokens."""
 
 
 def check(plan: Plan) -> Iterator[Diagnostic]:

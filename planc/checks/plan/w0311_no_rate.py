@@ -1,4 +1,4 @@
-"""W0311: a dtype that the chip's file has no rate for."""
+"""W0311: a dtype without a rate in the chip's hardware file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from planc.ir.plan import Plan
 
 
 def check(plan: Plan) -> Iterator[Diagnostic]:
-    """A finding for each sentence of `plan` with a dtype that its chip has no rate for, unless that is an error."""
+    """Yield a finding for each sentence of `plan` with a dtype for which its chip has no rate, unless that is an
+    error."""
     from planc.costing.machine.rates import rated_dtype
 
     chip, reported = plan.cluster.chip, set()
@@ -31,7 +32,7 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
 
 
 def _requested(plan: Plan) -> Iterator[tuple[str, bool, Cause | None]]:
-    """The dtypes that sentences ask for, of products (True) and of state at rest."""
+    """Yield (dtype, used by matmuls, cause) of each sentence; False for the dtype of stored state."""
     yield plan.precision.compute, True, plan.precision.cause
     yield from ((q.dtype, True, q.cause) for q in plan.quantize)
     yield from ((s.dtype, False, s.cause) for s in plan.stores if s.dtype)

@@ -1,4 +1,4 @@
-"""W0502: a recompute sentence that changes nothing."""
+"""W0502: a recompute sentence without effect."""
 
 from __future__ import annotations
 

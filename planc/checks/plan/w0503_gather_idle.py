@@ -1,4 +1,4 @@
-"""W0503: a gather sentence that changes nothing."""
+"""W0503: a gather sentence without effect."""
 
 from __future__ import annotations
 

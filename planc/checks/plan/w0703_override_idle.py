@@ -1,4 +1,4 @@
-"""W0703: an override that changes nothing, or that a later one replaces."""
+"""W0703: an override without effect, or overridden by a later one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""W0907: the framework that `realise as` names cannot run a sentence."""
+"""W0907: the framework that `realise as` names does not support a sentence."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from planc.ir.plan import Plan
 
 
 def check(plan: Plan) -> Iterator[Diagnostic]:
-    """A finding for each sentence of `plan` that its framework lacks."""
+    """Yield a finding for each sentence of `plan` that its framework does not support."""
     if plan.realise is None or plan.framework == OWN:
         return
     from planc.frameworks.runs import lacks

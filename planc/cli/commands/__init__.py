@@ -1,4 +1,5 @@
-"""One file per command: `ARGUMENTS` it takes and `run`, which prints and returns the exit status."""
+"""The commands, one file each: `arguments(parser)`, and `run(options)`, which prints the answer and returns the exit
+status."""
 
 from __future__ import annotations
 
@@ -8,9 +9,9 @@ from types import ModuleType
 
 
 def load_command(name: str) -> ModuleType:
-    """The module of the command `name`, with `arguments(parser)` and `run(options)`.
+    """Return the module of the command `name`, with `arguments(parser)` and `run(options)`.
 
-    A name that is a word of Python has a module with an underscore.
+    For a Python keyword the module's name ends in an underscore.
     """
     module = f"{name}_" if keyword.iskeyword(name) else name
     return importlib.import_module(f"{__name__}.{module}")

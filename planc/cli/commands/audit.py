@@ -1,4 +1,4 @@
-"""`planc audit FILE --target cuda|xla`: what the program moves, beside what the plan predicts."""
+"""`planc audit FILE --target cuda|xla`: the program's collectives and memory against the plan's predictions."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from planc.ir.audit import AXES_WITHIN, Audit, AuditOptions, CompilerReport, Pla
 from planc.ir.installed import missing_framework
 
 SHRUNK = 64
-"""Ranks that `--world-scale` without a number leaves."""
+"""Number of ranks for `--world-scale` without a value."""
 SHOWN = 8
-"""Ranks of one mistake that are named."""
+"""Number of ranks that a mistake lists."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -102,7 +102,7 @@ def _audited(options: argparse.Namespace, show: Callable[[str], None]) -> Audit:
 
 
 def lines(found: Audit) -> list[str]:
-    """The audit as text: one line for each operation, axis, dtype and stage; memory; the verdict."""
+    """Return the audit as text: one line for each operation, axis, dtype and stage; memory; the verdict."""
     ranks = f"{found.devices} devices" + (
         f", traced as {found.traced_devices}" if found.traced_devices != found.devices else ""
     )
@@ -142,7 +142,7 @@ def lines(found: Audit) -> list[str]:
 
 
 def _of_places(placed: Placed) -> list[str]:
-    """Ranks that get other rows or shards than those of their places."""
+    """Ranks whose rows or shards differ from those of their mesh coordinates."""
     wrong = [
         f"other {what} than by their places in the mesh: ranks {', '.join(map(str, ranks[:SHOWN]))}"
         + (f" and {len(ranks) - SHOWN} more" if len(ranks) > SHOWN else "")
@@ -152,7 +152,7 @@ def _of_places(placed: Placed) -> list[str]:
 
 
 def _of_host(report: CompilerReport | None) -> list[str]:
-    """The host's memory: what rests there, and what moves in a step."""
+    """Host memory: bytes stored there, and bytes transferred in a step."""
     found = []
     for h in report.host if report else ():
         what, predicted, seen = h.what, h.predicted_bytes / 2**30, h.observed_bytes / 2**30
@@ -165,7 +165,7 @@ def _of_host(report: CompilerReport | None) -> list[str]:
 
 
 def _of_overlap(report: CompilerReport | None) -> list[str]:
-    """Collectives that the compiler lets run beside the computation, and their seconds that are predicted exposed."""
+    """Asynchronous collectives of the compiled program, with their predicted exposed seconds."""
     if report is None or not report.overlap:
         return []
     heads = ("op", "axis", "sent MiB", "asynchronous", "cycles meanwhile", "predicted ms", "exposed ms")
@@ -186,7 +186,7 @@ def _of_overlap(report: CompilerReport | None) -> list[str]:
 
 
 def _of_buffers(report: CompilerReport | None) -> list[str]:
-    """The largest buffers at the fullest moment, and what they are."""
+    """The largest buffers at the memory peak, with their tensors."""
     if report is None or not report.buffers:
         return []
     heads = ("MiB", "buffer", "tensor", "sentence")
@@ -199,7 +199,7 @@ def _of_buffers(report: CompilerReport | None) -> list[str]:
 
 
 def _of_axes(found: Audit) -> list[str]:
-    """Bytes by axis, where a compiler chose the collectives."""
+    """Bytes by axis, if a compiler chose the collectives."""
     if not found.wire:
         return []
     heads = ("axis", "sent MiB", "seen", "off")

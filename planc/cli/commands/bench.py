@@ -1,4 +1,4 @@
-"""`planc bench`: how long planc itself takes, and how right it is, measured by the laboratory of a checkout."""
+"""`planc bench`: speed and accuracy of planc itself, measured by the lab of a checkout."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TABLES = {
     "accelerator": "accelerator",
     "large": "large",
 }
-"""Names of measurements, and the module of tests/lab/bench that makes each."""
+"""Names of the benchmarks, and the module in tests/lab/bench of each."""
 NO_LAB = """planc bench: the benches are in a checkout of planc (tests/lab), and this is an installed package.
 In a checkout: `make test`, then `.venv/bin/planc bench`."""
 

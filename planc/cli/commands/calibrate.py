@@ -1,5 +1,5 @@
-"""`planc calibrate -o FILE.plan`: measure this machine, or read a table of measured runs (`--from`), fit its numbers
-and write a hardware file."""
+"""`planc calibrate -o FILE.plan`: measures this machine, or reads a table of measured runs (`--from`), fits its
+parameters and writes a hardware file."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ STEPPED: dict[str, tuple[int, str, str, tuple[str, ...]]] = {
     "dp_tp": (4, "64 tokens microbatch 4", "llama_tiny", (DP, TP)),
     "dp_tp_sp": (2, "64 tokens microbatch 2", "llama_tiny", (DP, TP, SP)),
 }
-"""Whole steps that are measured too: data parallelism, with state divided, with parameters gathered, and with tensor
-parallelism of two. They differ in tokens of a microbatch, in microbatches, and in collectives for each."""
+"""Whole steps that are measured too: data parallelism, with sharded state, with gathered parameters, and with tensor
+parallelism of two. They differ in tokens per microbatch, in microbatches, and in collectives per microbatch."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -104,7 +104,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run_table(options: argparse.Namespace) -> int:
-    """Fit to a table's runs. 2 when it cannot be used, or a plan or receipt that it names."""
+    """Fit to the runs of a table; 2 if it, or a plan or receipt in it, cannot be used."""
     from planc.calibration.fit_machine import written
     from planc.calibration.fit_steps import calibrate_from
     from planc.cli.views import calibrate_text
@@ -132,9 +132,9 @@ def _run_table(options: argparse.Namespace) -> int:
 def runs_of_table(
     path: Path, target: AnyTarget | None = None
 ) -> tuple[list[MeasuredStep], list[tuple[float, float] | None]]:
-    """The runs of the table at `path` as measured steps, and the peaks of memory (measured, predicted, in bytes) of
-    those that have one: predicted as `planc check` does for `target`, else for the receipt's, else for the plan's own.
-    Raises PlanError for a table, a plan or a receipt that cannot be used."""
+    """Return the runs of the table at `path` as measured steps, and their memory peaks (measured, predicted, in bytes),
+    if any. Peaks are predicted as by `planc check` for `target`, else for the receipt's target, else for the plan's
+    own. Raises PlanError for a table, a plan or a receipt that cannot be used."""
     from planc.calibration.measured_table import read_table, unusable_table
     from planc.calibration.probes import MeasuredStep
     from planc.trainer.receipt.receipt import read_receipt
@@ -157,7 +157,7 @@ def runs_of_table(
 
 
 def _costed(plan: Path | Plan, target: AnyTarget | None) -> CostedPlan:
-    """A plan with its cost, as `planc check` finds it. Raises PlanError where it has none."""
+    """A costed plan, as `planc check` costs it. Raises PlanError if it cannot be costed."""
     from planc.driver import examine
 
     examined = examine(plan, target=target, targets=())
@@ -167,7 +167,7 @@ def _costed(plan: Path | Plan, target: AnyTarget | None) -> CostedPlan:
 
 
 def _other_machine(cluster: Cluster, first: Cluster) -> str:
-    """Numbers that tell the machines of two plans apart, as words; empty where one hardware file describes both."""
+    """The difference between the machines of two plans in words; "" if one hardware file describes both."""
     if cluster.chip.name != first.chip.name:
         return f"{cluster.chip.name}, other plans on {first.chip.name}"
     same = (cluster.chip, cluster.link, cluster.levels) == (first.chip, first.link, first.levels)
@@ -175,8 +175,8 @@ def _other_machine(cluster: Cluster, first: Cluster) -> str:
 
 
 def _hardware_text(machine: str, cluster: Cluster, path: Path, plan: Path) -> str:
-    """The hardware file that declares `machine`: a bundled one, or the one that the file `plan` imports. Raises
-    PlanError where it is neither, or declares another chip."""
+    """The hardware file that declares `machine`: a bundled one, or one that the file `plan` imports. Raises PlanError
+    if it is neither, or declares another chip."""
     from planc.calibration.measured_table import unusable_table
     from planc.driver import user_path
     from planc.files import MAX_TEXT_BYTES, read_text
@@ -201,7 +201,7 @@ def _table_note(path: Path, runs: int) -> list[str]:
 
 
 def installed() -> Target | None:
-    """The stack that is there; torch's where both are."""
+    """Return the target whose framework is installed; cuda if both are."""
     from importlib.util import find_spec
 
     stacks: tuple[tuple[Target, str], ...] = (("cuda", "torch"), ("xla", "jax"))
@@ -209,7 +209,7 @@ def installed() -> Target | None:
 
 
 def _found(options: argparse.Namespace, folder: Path) -> Calibrated:
-    """Measured and fitted. Raises PlanError, MeasuringError."""
+    """The measured and fitted machine. Raises PlanError, MeasuringError."""
     from planc.calibration.fit_machine import calibrate
     from planc.calibration.machine_tables import table_probes
     from planc.calibration.probes import probes
@@ -229,7 +229,7 @@ def _found(options: argparse.Namespace, folder: Path) -> Calibrated:
 
 
 def stepped(folder: Path, machine: str, devices: int) -> list[Path]:
-    """The plans whose steps are measured."""
+    """Write and return the plans whose steps are measured."""
     paths = []
     for name, (sequences, rest, model, said) in STEPPED.items():
         ways = 2 if TP in said and devices % 2 == 0 else 1
@@ -244,7 +244,7 @@ def stepped(folder: Path, machine: str, devices: int) -> list[Path]:
 def plan_text(
     name: str, model: str, batch: str, mesh: str, layout: Sequence[str], machine: str, devices: int, given: str = ""
 ) -> str:
-    """A plan on so many devices of a machine; `given` is the hardware file it imports, if any."""
+    """Return the text of a plan on `devices` devices of a machine; `given` is the hardware file to import, if any."""
     cluster = f"{devices} x {machine}" if chips_of(machine) == 1 else f"{machine}({devices})"
     lines = [f'import "{given}"'] if given else []
     lines += [f"model {model}", f"batch {batch}", f"cluster {cluster}", f"mesh {mesh}", *layout]
@@ -252,7 +252,7 @@ def plan_text(
 
 
 def chips_of(machine: str) -> int:
-    """Chips of a bundled node; 0 for what is none."""
+    """Return the number of chips of a bundled node; 0 if `machine` is none."""
     from planc.language import library
 
     text = library.machine_text(machine) if machine in library.machines() else ""
@@ -261,14 +261,15 @@ def chips_of(machine: str) -> int:
 
 
 def step_of(plan: Plan, seconds: float, target: Target) -> MeasuredStep:
-    """A measured step with the collectives that the target makes of the plan. Raises PlanError where it refuses it."""
+    """Return a measured step with the collectives of the plan on `target`. Raises PlanError if the target refuses
+    it."""
     from planc.calibration.probes import MeasuredStep
 
     return MeasuredStep.of(plan.name, _costed(plan, target), seconds)
 
 
 def note(options: argparse.Namespace) -> list[str]:
-    """Header of the hardware file: when, how and under which load it was measured."""
+    """Return the header of the hardware file: date, method and load of the measurement."""
     from datetime import UTC, datetime
 
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
@@ -285,4 +286,4 @@ def _print_progress(done: int, of: int) -> None:
 
 
 def _no_progress(done: int, of: int) -> None:
-    """Nobody watches."""
+    """Progress callback that prints nothing."""

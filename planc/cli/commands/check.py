@@ -1,4 +1,4 @@
-"""`planc check FILE...`: is the plan right, does it fit, how fast is it, what limits it."""
+"""`planc check FILE...`: correctness, memory, speed and bottleneck of plans."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from planc.driver import Examined, examine, save_models
 from planc.files import MAX_TEXT_BYTES, read_text
 
 WATCH_S = 0.3
-"""Seconds between two looks at the files."""
+"""Polling interval (s) of `--watch`."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _what_ifs(files: list[Path], options: argparse.Namespace) -> int:
-    """The answer to `--with`, for one plan."""
+    """Answer `--with`, for one plan."""
     if len(files) > 1 or options.watch or options.format not in ("text", "json"):
         print("planc check: --with takes one plan, text or JSON, and no --watch", file=sys.stderr)
         return 2
@@ -73,7 +73,7 @@ def _what_ifs(files: list[Path], options: argparse.Namespace) -> int:
 
 
 def _save_models(files: list[Path], options: argparse.Namespace) -> int:
-    """Read the models of the plans from their code, as the user allows; 1 when one has no op graph."""
+    """Read the models of the plans by running their code, as the user allowed; 1 if one has no op graph."""
     for file in files:
         try:
             for kept in save_models(file, set=dict(options.set), target=options.target):
@@ -85,7 +85,7 @@ def _save_models(files: list[Path], options: argparse.Namespace) -> int:
 
 
 def _wait_for_a_change(files: list[Path]) -> None:
-    """Return when one of the files has changed, come or gone. Ctrl-C raises KeyboardInterrupt, as everywhere."""
+    """Wait until one of the files is changed, created or deleted. Ctrl-C raises KeyboardInterrupt."""
     print(f"planc check: watching {len(set(files))} files; Ctrl-C ends it", file=sys.stderr, flush=True)
     sys.stdout.flush()
     before = list(map(_state, files))
@@ -121,14 +121,14 @@ def _status(checked: Examined, *, strict: bool) -> int:
 
 
 def _examined(file: Path, options: argparse.Namespace) -> Examined:
-    """Findings about a plan, or about the plan of another system's file."""
+    """Check a plan, or the plan of another system's file."""
     if options.system or is_foreign_name(file):
         return examine_foreign(file, options)
     return examine(file, set=dict(options.set), target=options.target)
 
 
 def _fix(files: list[Path], options: argparse.Namespace) -> None:
-    """Fix the files and say what was done, on standard error where standard output is for a machine."""
+    """Apply fixes to the files and print them, to standard error if standard output is JSON or the like."""
     from planc.cli.apply_fixes import fix_file
 
     stream = sys.stdout if options.format == "text" else sys.stderr
@@ -139,7 +139,7 @@ def _fix(files: list[Path], options: argparse.Namespace) -> None:
 
 
 def plans_of(path: Path) -> list[Path]:
-    """The file itself, or the plans of a folder and below it: no layouts, no hardware files, no hidden folders."""
+    """Return the file itself, or all plans below a folder, without layouts, hardware files and hidden folders."""
     if not path.is_dir():
         return [path]
     found = sorted(file for file in path.rglob("*.plan") if not _is_hidden(file.relative_to(path)))
@@ -147,12 +147,12 @@ def plans_of(path: Path) -> list[Path]:
 
 
 def _is_hidden(file: Path) -> bool:
-    """True below a folder such as `.git` or `.venv`, which holds other things than the repository's own plans."""
+    """True below a hidden folder such as `.git` or `.venv`, which has no plans of the repository."""
     return any(part.startswith(".") for part in file.parts[:-1])
 
 
 def _is_plan(file: Path) -> bool:
-    """False for a layout or hardware file; a file that cannot be read is reported by the check itself."""
+    """False for a layout or hardware file; the check itself reports a file that cannot be read."""
     try:
         words = (line.split() for line in read_text(file, MAX_TEXT_BYTES).splitlines())
         first = next((w[0] for w in words if w and not w[0].startswith("#")), "plan")
@@ -184,7 +184,7 @@ def _print(checked: list[Examined], options: argparse.Namespace) -> None:
 
 
 def show(checked: Examined, *, brief: bool = False) -> None:
-    """One plan as text: the report if there is one, then what was found."""
+    """Print one plan as text: the report, if any, then the findings."""
     report = checked.report
     if report.step is not None:
         from planc.cli.views.report_text import brief_line, print_report

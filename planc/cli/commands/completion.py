@@ -1,4 +1,4 @@
-"""`planc completion SHELL`: the script that lets bash, zsh or fish complete planc's commands and options."""
+"""`planc completion SHELL`: prints a script for completion of planc's commands and options in bash, zsh or fish."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`planc cost FILE`: the report of one plan; with `--explain`, where every second of a step goes."""
+"""`planc cost FILE`: the report of one plan; with `--explain`, a breakdown of every second of a step."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _explain(checked: Examined, format: str) -> None:
 
 
 def _path_rows(path: Sequence[CriticalPart]) -> list[tuple[tuple[str, ...], float]]:
-    """The parts of the critical path by kind, rank and stage, the longest first, each with its seconds."""
+    """Rows of the critical path's parts by kind, rank and stage, with their seconds, longest first."""
     from planc.cli.views.report_text import seconds
 
     sums: dict[tuple[str, int, int], tuple[int, float]] = {}
@@ -101,7 +101,7 @@ def _path_rows(path: Sequence[CriticalPart]) -> list[tuple[tuple[str, ...], floa
 
 
 LONGEST = 12
-"""Parts of the critical path that are shown."""
+"""Number of parts of the critical path that are shown."""
 
 
 def _roofline(bound: Bound) -> tuple[str, ...]:
@@ -111,6 +111,6 @@ def _roofline(bound: Bound) -> tuple[str, ...]:
 
 
 def _aligned(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Reasons read from the left."""
+    """The rows with the reason left-aligned."""
     width = max(len(row[3]) for row in rows)
     return [(*row[:3], row[3].ljust(width), row[4]) for row in rows]

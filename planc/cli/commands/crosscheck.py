@@ -1,4 +1,4 @@
-"""`planc crosscheck A.json B.json...`: did the runs train the same?"""
+"""`planc crosscheck A.json B.json...`: compares the losses of runs by their receipts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`planc diff A B`: what changes from one plan to another, or from one cluster or setting to another."""
+"""`planc diff A B`: the differences between two plans, or between one plan on two clusters or with two settings."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _status(found: Diff, options: argparse.Namespace) -> int:
 
 
 def _markdown(options: argparse.Namespace, a: Examined, b: Examined) -> int:
-    """Print the differences of two plans as a comment; plans with errors are part of the answer."""
+    """Print the differences of two plans as a comment; plans with errors are included."""
     from planc.cli.views.diff_markdown import markdown
     from planc.compare.pairs import pair
 
@@ -116,7 +116,7 @@ def _folders(options: argparse.Namespace) -> int:
 
 
 def _first_plan(options: argparse.Namespace) -> Examined:
-    """A as it is, or the plan of another system's file."""
+    """Plan A, or the plan of another system's file."""
     path = Path(options.a)
     if is_foreign_name(path):
         return examine_foreign(path, options)
@@ -124,7 +124,7 @@ def _first_plan(options: argparse.Namespace) -> Examined:
 
 
 def _second_plan(options: argparse.Namespace) -> Examined:
-    """B, with what the command line changes. Raises NotWrittenError."""
+    """Plan B, with the changes on the command line. Raises NotWrittenError."""
     from planc.compare.plan_edit import read, rewritten
 
     path, given = Path(options.b or options.a), dict(options.set)
@@ -143,7 +143,7 @@ def _names(options: argparse.Namespace) -> tuple[str, str]:
 
 
 def _refused(checked: list[Examined], format: str) -> int:
-    """Print why plans could not be costed; returns the exit status."""
+    """Print why plans could not be costed, and return the exit status."""
     found = [d for c in checked for d in c.report.diagnostics]
     if format == "json":
         print_json({"diagnostics": [d.to_json() for d in found]}, DIAGNOSTICS)

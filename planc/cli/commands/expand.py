@@ -1,4 +1,4 @@
-"""`planc expand FILE`: the plan in full: no shorthand, `let` or import, every default and the machine said."""
+"""`planc expand FILE`: the plan in full, without shorthand, `let` or import, and with all defaults and its hardware."""
 
 from __future__ import annotations
 
@@ -38,5 +38,5 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _own(rows: list[Row]) -> int:
-    """The number of rows before the first declaration of the machine."""
+    """The number of rows before the first hardware declaration."""
     return next((i for i, row in enumerate(rows) if row.declares), len(rows))

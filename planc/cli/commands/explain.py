@@ -56,7 +56,7 @@ def _show(format: str, facts: dict[str, Any], text: str) -> None:
 
 
 def _schema(name: str, format: str) -> int:
-    """Print the schema of a format, or the names of all."""
+    """Print the schema of a format, or the names of all formats."""
     from planc.cli import schemas
 
     names = schemas.names()
@@ -72,7 +72,7 @@ def _schema(name: str, format: str) -> int:
 
 
 def _names(kind: str) -> list[str]:
-    """Every name of a kind, or of all kinds."""
+    """All names of a kind, or of all kinds."""
     from planc.cli.topics import topics
 
     known: dict[str, Iterable[str]] = {"code": rules(), "model": model_names(), **topics()}
@@ -91,7 +91,7 @@ def _of_rule(rule: Rule) -> dict[str, Any]:
 
 
 def page(rule: Rule) -> str:
-    """The manual page of `rule` as Markdown: its page of the documentation without what planc prints for it."""
+    """Return the manual page of `rule` as Markdown: its documentation page without planc's output."""
     page = rule.page
     parts = [f"# {rule.code}: {page.title}", page.why]
     if page.bad:
@@ -155,11 +155,11 @@ def _text(model: Model) -> Iterator[str]:
 
 
 MOST_RUNS = 12
-"""Runs of layers of one kind that are listed in order."""
+"""Number of layer runs that are listed in order."""
 
 
 def _layers(model: Model) -> str:
-    """The kinds of block in order: `3 dense, 58 block`, `12 x (1 sliding, 1 block)`; many runs that do not repeat are
+    """The kinds of block in order: `3 dense, 58 block`, `12 x (1 sliding, 1 block)`; many runs without a period are
     counted by kind."""
     said = [f"{run.layers} {run.section}" for run in _layer_runs(model)]
     period = next(n for n in range(1, len(said) + 1) if said[:n] * (len(said) // n) == said)

@@ -1,4 +1,4 @@
-"""`planc export PLAN --to SYSTEM`: the plan as another system's own file."""
+"""`planc export PLAN --to SYSTEM`: the plan as a config file of another system."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from planc.diag.errors import PlanError
 from planc.files import write_atomically
 
 WRITTEN = ("torchtitan", "megatron", "bridge", "deepspeed", "accelerate", "maxtext", "automodel")
-"""Systems whose files planc writes."""
+"""Systems whose files planc can write."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""`planc fmt FILE...`: rewrite plans in the standard form: spacing, and old spellings. `--check` changes nothing."""
+"""`planc fmt FILE...`: rewrites plans in the standard form: spacing, and old spellings. `--check` changes nothing."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _as_in(path: Path, text: str) -> bytes:
-    """The text with the line ends and the byte-order mark that the file has."""
+    """The text with the line endings and the byte-order mark of the file."""
     data = read_bounded(path, MAX_BYTES)
     mark = codecs.BOM_UTF8 if data.startswith(codecs.BOM_UTF8) else b""
     return mark + (text.replace("\n", "\r\n") if b"\r\n" in data else text).encode()

@@ -1,4 +1,4 @@
-"""`planc graph FILE`: the plan's machine as a graph of links; `-o` writes it for other tools."""
+"""`planc graph FILE`: the plan's machine as a graph of links; `-o` writes it in formats of other tools."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _read_topology(options: argparse.Namespace) -> int:
-    """Write the hardware file of another tool's text, once the language's own reader finds nothing wrong with it."""
+    """Write the hardware file for another tool's text, after checking it with the language's own reader."""
     from planc.diag.errors import PlanError
     from planc.diag.span import Source
     from planc.interop.topologies import MACHINES, read_topology
@@ -86,7 +86,7 @@ def _read_topology(options: argparse.Namespace) -> int:
 
 
 def _picture(plan: Plan, links: MachineLinks) -> str:
-    """The machine as a file of SVG; without axes where the plan cannot be costed."""
+    """The machine as an SVG file, without axes if the plan cannot be costed."""
     from planc.compare.what_if import routed
     from planc.driver import examine
     from planc.picture.marks import WIDE
@@ -98,7 +98,7 @@ def _picture(plan: Plan, links: MachineLinks) -> str:
 
 
 def _lines(links: MachineLinks) -> Iterator[str]:
-    """How many vertices of each kind, and how many links of each name, with what one of them carries."""
+    """The number of vertices of each kind and of links of each name, with the bandwidth of one."""
     from planc.cli.views.table import table
 
     kinds = Counter(v.kind for v in links.vertices)

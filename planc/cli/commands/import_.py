@@ -1,4 +1,4 @@
-"""`planc import FILE...`: another system's configuration as a plan."""
+"""`planc import FILE...`: converts another system's configuration to a plan."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _show(imported: Imported, output: str | None) -> None:
-    """The plan on standard output; what was found on standard error, so that the output can be piped."""
+    """Print the plan to standard output and the findings to standard error, so that the output can be piped."""
     if imported.text and not output:
         print(imported.text, end="")
     elif imported.text and imported.system:

@@ -1,4 +1,4 @@
-"""`planc lower FILE --target cuda|xla`: write the program."""
+"""`planc lower FILE --target cuda|xla`: writes the program."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 FULL = 0.85
-"""Share of a device's memory from which fragments of it are worth a setting of the allocator."""
+"""Share of a device's memory above which the launch file tunes the allocator against fragmentation."""
 
 
 def _fills_memory(report: Report) -> bool:
@@ -88,7 +88,7 @@ def _fills_memory(report: Report) -> bool:
 
 
 def _warn(report: Report) -> None:
-    """The program is written whatever the memory; that it will not fit is said on standard error."""
+    """Warn on standard error if the plan does not fit; the program is written anyway."""
     for d in report.diagnostics:
         if d.severity == "error":
             print(f"warning: {d.code} {printable(f'{d.span.where()}: {d.message}')}", file=sys.stderr)

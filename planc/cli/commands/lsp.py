@@ -1,4 +1,4 @@
-"""`planc lsp`: the language server, for editors. It speaks over standard input and output."""
+"""`planc lsp`: the language server for editors, over standard input and output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`planc place FILE`: the order of the mesh axes that is fastest on the plan's machine; `-o` writes rank files."""
+"""`planc place FILE`: finds the fastest order of the mesh axes on the plan's machine; `-o` writes rank files."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _write_order(file: str, examined: Examined, best: Mesh) -> None:
-    """Write the axes of the plan's mesh sentence in the order of `best`."""
+    """Write the plan's mesh sentence in the order of `best`."""
     from planc.cli.apply_fixes import apply_fix, text_of
     from planc.compare.placement import reordered
     from planc.diag.diagnostic import Edit, Fix
@@ -96,7 +96,8 @@ def _write_order(file: str, examined: Examined, best: Mesh) -> None:
 
 
 def _lines(found: RankPlacement, written: str = "") -> Iterator[str]:
-    """Today's order and the best one, and what moves where in each; `written` is the file that has the best one now."""
+    """The current and the best order, and the levels of their transfers; `written` is the file that has the best one
+    now."""
     from planc.cli.views.table import table
 
     same = found.today == found.best

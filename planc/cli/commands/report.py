@@ -1,6 +1,6 @@
-"""`planc report PLAN -o PAGE`: a plan, or a training run, as one page, as pictures or as data; `--trace`: the simulated
-step for Perfetto and other viewers; `--memory-snapshot`: its memory for torch's memory viewer; `--accuracy RECEIPT...`:
-predicted beside measured."""
+"""`planc report PLAN -o PAGE`: a plan or a training run as a page, pictures or data; `--trace`: the simulated step for
+Perfetto and other viewers; `--memory-snapshot`: its memory for torch's memory viewer; `--accuracy RECEIPT...`:
+predicted against measured figures."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def is_run(path: str) -> bool:
-    """True for a folder, and for a metrics file: a training run rather than a plan."""
+    """True for a folder or a metrics file: a training run rather than a plan."""
     return path.endswith(".jsonl") or Path(path).is_dir()
 
 
@@ -81,7 +81,7 @@ def _flag(options: argparse.Namespace) -> str:
 
 
 def _page(options: argparse.Namespace) -> int:
-    """Write the page, or print it as JSON. A plan with errors has a page of them."""
+    """Write the page, or print it as JSON. The page of a plan with errors lists them."""
     from planc.cli.pages import page_command, save_page, wrong_page
 
     if wrong := wrong_page(options):
@@ -136,7 +136,7 @@ def _trace(options: argparse.Namespace) -> int:
 
 
 def _snapshot(options: argparse.Namespace, costed: CostedPlan) -> int:
-    """Write the predicted snapshot; it is no text, so that it needs a file."""
+    """Write the predicted snapshot, which is binary and needs an output file."""
     from planc.costing.step.memory_snapshot import memory_snapshot, pickled
     from planc.picture.units import gib
 

@@ -1,4 +1,4 @@
-"""`planc search FILE`: the best layouts for what a plan leaves free with `?`."""
+"""`planc search FILE`: finds the best layouts for the values that a plan leaves free with `?`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from planc.searching import Found
 
 ANNOUNCED = 100_000
-"""Layouts of a space that is announced."""
+"""Size of a search space (layouts) above which it is announced."""
 CUT_SHORT = {
     "time": "cut short after the seconds that were given",
     "interrupt": "interrupted",
@@ -116,7 +116,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run(run: RunCost | None) -> tuple[str, ...]:
-    """Days and price of a run as cells; none without a run."""
+    """Days and price of a run as cells; () without a run."""
     if run is None:
         return ()
     price = money(run.price, run.currency) if run.price is not None and run.currency else "-"
@@ -124,7 +124,7 @@ def _run(run: RunCost | None) -> tuple[str, ...]:
 
 
 def _on_clusters(options: argparse.Namespace) -> int:
-    """The best layout on each of several clusters, and which of them to take. 1 where none holds a layout."""
+    """Print the best layout on each of several clusters, and the recommended one. 1 if no cluster has a layout."""
     from planc.compare.clusters import Choice, compare
     from planc.compare.plan_edit import NotWrittenError
 
@@ -172,7 +172,7 @@ def _on_clusters(options: argparse.Namespace) -> int:
 
 
 def apart_line(found: Found) -> str:
-    """The interval of the first layout's step, and which of the first five cannot be told apart from it."""
+    """Return a line with the interval of the first layout's step, and which of the first five are within it."""
     likely = found.best[0].interval
     assert likely is not None
     said = f"80 % interval of the first: {seconds(likely.low)} to {seconds(likely.high)}"
@@ -192,7 +192,7 @@ def _seconds(text: str) -> float:
 
 
 def _announce(most_layouts: int) -> None:
-    """A large space is announced before it is searched."""
+    """Announce a large space before it is searched."""
     if most_layouts >= ANNOUNCED:
         print(
             f"planc search: up to {most_layouts:,} layouts; --seconds S or Ctrl-C ends with the best so far",
@@ -202,7 +202,7 @@ def _announce(most_layouts: int) -> None:
 
 @contextmanager
 def _interrupts() -> Iterator[list[int]]:
-    """A list that the first interrupt of the process fills; a second one ends the command at once."""
+    """Yield a list that the first interrupt of the process fills; a second one ends the command immediately."""
     met: list[int] = []
 
     def note(number: int, frame: object) -> None:
@@ -222,7 +222,7 @@ def _interrupts() -> Iterator[list[int]]:
 
 
 def _status(found: Found) -> int:
-    """0 with layouts and 1 without; 3 when the search was cut short, 130 by an interrupt."""
+    """The exit status: 0 with layouts and 1 without; 3 if the search was cut short, 130 by an interrupt."""
     if found.cut_short:
         return 130 if found.cut_short == "interrupt" else 3
     return 0 if found.best else 1
@@ -236,7 +236,7 @@ def _costed_for(found: Found) -> str:
 
 
 def _refusals(found: Found) -> Iterator[str]:
-    """The line that counts the layouts left out, by their reasons."""
+    """The line that counts the refused layouts, by reason."""
     if found.refusals:
         yield "refused: " + ", ".join(f"{r.layouts:,} {r.code} ({r.message})" for r in found.refusals)
 
@@ -256,11 +256,10 @@ def _none(found: Found) -> str:
 
 
 def write_plans(folder: Path, source: Path, texts: list[str]) -> None:
-    """Write `STEM_1.plan` (the best), `STEM_2.plan`, ... into `folder` and copy every file that `source` reads beside
-    them.
+    """Write `STEM_1.plan` (the best), `STEM_2.plan`, ... into `folder` and copy every other file that `source` reads.
 
     Sentences name files by their path from the plan's folder, so the copies keep these paths. Raises FileExistsError,
-    before anything is written, when another file is in the place of a copy.
+    before anything is written, if a different file is at the path of a copy.
     """
     copies = {}
     for name in build_file(source).files if texts else ():

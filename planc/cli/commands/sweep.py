@@ -1,4 +1,4 @@
-"""`planc sweep FILE --over NAME=N,N,...`: one plan at many values of one number."""
+"""`planc sweep FILE --over NAME=N,N,...`: costs one plan at many values of one number."""
 
 from __future__ import annotations
 

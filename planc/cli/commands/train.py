@@ -1,4 +1,4 @@
-"""`planc train PRESET.toml --target cuda|xla`: train with the bundled trainer."""
+"""`planc train PRESET.toml --target cuda|xla`: trains with the bundled trainer."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _try_to_write(path: Path) -> None:
-    """A receipt that cannot be written is found out before the run. Raises OSError."""
+    """Check before the run that the receipt can be written. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=path.parent):
         pass
@@ -112,7 +112,8 @@ def _try_to_write(path: Path) -> None:
 
 
 def predicted_figures(plan: Plan, target: Target) -> dict[str, float]:
-    """Predictions of a receipt by name, each in the unit of its name: those of `planc cost` for `plan` on `target`."""
+    """Return the predictions for a receipt by name, each in the unit of its name, as `planc cost` gives for `plan` on
+    `target`."""
     from planc.driver import cost
 
     report = cost(plan, target=target)
@@ -128,8 +129,7 @@ def predicted_figures(plan: Plan, target: Target) -> dict[str, float]:
 
 
 def on_machine(plan: Plan, file: Path | None) -> Plan:
-    """The `plan` on machines with the numbers that the hardware `file` gives them; itself without one. Raises
-    PlanError."""
+    """Return `plan` with its machine's numbers from the hardware `file`; unchanged without one. Raises PlanError."""
     if file is None:
         return plan
     from dataclasses import replace
@@ -172,7 +172,7 @@ def _train(ready: Prepared, options: argparse.Namespace) -> Receipt:
 
 
 def _dry_run(ready: Prepared, options: argparse.Namespace) -> int:
-    """Say what would run, and take its first step on fake devices; 1 where that step does not run."""
+    """Print what would run, and trace its first step on fake devices; 1 if that step fails."""
     from planc.trainer.run.dry_run import dry_run
 
     if options.single or options.runtime == "torch_xla":
@@ -194,7 +194,7 @@ def _dry_run(ready: Prepared, options: argparse.Namespace) -> int:
 
 
 def _announce(ready: Prepared, options: argparse.Namespace, traced: dict[str, Any] | None = None) -> None:
-    """Announce the run; on standard error when standard output is for JSON. `traced` is the dry run's result."""
+    """Print the settings of the run; to standard error if standard output is JSON. `traced` is the dry run's result."""
     plan, stream = ready.preset.plan, sys.stderr if options.format == "json" and not options.dry_run else sys.stdout
     facts = {
         "plan": plan.name,
@@ -254,8 +254,8 @@ def _summary(receipt: Receipt, plan: Plan, options: argparse.Namespace) -> None:
 
 
 def _predicted_and_measured(receipt: Receipt, *, hosted: bool) -> list[str]:
-    """Predicted figures beside measured ones. Of devices that are `hosted` by processes memory is not: what a process
-    holds is not the tensors that are predicted."""
+    """Predicted figures next to measured ones, without memory for devices `hosted` by processes, where the process's
+    memory is not that of the predicted tensors."""
     told = receipt.predicted
     if told is None:
         return []

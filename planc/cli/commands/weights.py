@@ -1,4 +1,5 @@
-"""`planc weights PRESET.toml FOLDER`: a checkpoint's parameters as safetensors files that transformers reads."""
+"""`planc weights PRESET.toml FOLDER`: exports a checkpoint's parameters as safetensors files that transformers can
+read."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Answers as text for people: reports, tables, charts."""
+"""Answers as text: reports, tables, charts."""

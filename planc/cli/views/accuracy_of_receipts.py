@@ -1,4 +1,4 @@
-"""`planc report --accuracy RECEIPT...`: what was predicted beside what runs measured, and the errors together."""
+"""`planc report --accuracy RECEIPT...`: predicted against measured figures of runs, and their median errors."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from planc.diag.quoting import printable
 from planc.files import read_json
 
 MAX_BYTES = 1_000_000_000
-"""Largest receipt that is read."""
+"""Limit on the size of a receipt."""
 QUANTITIES = {
     "step_time_s": ("step_time_s", "s"),
     "memory_gib": ("peak_memory_gib", "GiB"),
     "exposed_comm_s": ("exposed_comm_s", "s"),
 }
-"""Predicted figures of a receipt: the field that measures each, and its unit."""
+"""Predicted figures of a receipt: the field with the measured value, and its unit."""
 
 
 def run(paths: Sequence[str], *, as_json: bool) -> int:
-    """Prints every pair and the median error of each quantity. 2 when a file is no receipt."""
+    """Print every pair and the median error of each quantity. 2 if a file is not a receipt."""
     found = []
     for path in paths:
         try:
@@ -43,7 +43,7 @@ def run(paths: Sequence[str], *, as_json: bool) -> int:
 
 
 def pairs(path: str, receipt: dict[str, Any]) -> list[dict[str, Any]]:
-    """One row a predicted quantity of `receipt`, which was read from `path`; `error` is predicted over measured, less
+    """Return one row per predicted quantity of `receipt`, read from `path`; `error` is predicted over measured, minus
     one."""
     predicted = receipt.get("predicted") or {}
     rows = []
@@ -60,12 +60,12 @@ def pairs(path: str, receipt: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _is_number(value: Any) -> bool:
-    """True for a number with which a relative error can be worked out: neither infinite nor beyond all measure."""
+    """True for a number with a meaningful relative error: neither infinite nor out of range."""
     return type(value) in (int, float) and (value == 0 or 1e-100 < abs(value) < 1e100)
 
 
 def summary(found: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """The median size of the relative error (a fraction) of each quantity that some row of `found` has measured."""
+    """Return the median absolute relative error (a fraction) of each quantity that some row of `found` measured."""
     sizes: dict[str, list[float]] = {}
     for row in found:
         if row["error"] is not None:
@@ -74,7 +74,7 @@ def summary(found: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 
 def lines(found: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """The pairs in `found` as a table, then the medians."""
+    """Yield the pairs in `found` as a table, then the medians."""
     rows = [
         [
             printable(row["receipt"]),

@@ -1,4 +1,4 @@
-"""Result of a calibration for people: parameters fitted beside measured, and curves of the collectives."""
+"""The result of a calibration as text: fitted against measured values, and curves of the collectives."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from planc.trainer.telemetry.chart import Across, Series, plot
 
 
 def facts(found: Calibrated, before_s: Sequence[float] = ()) -> dict[str, Any]:
-    """`found` as JSON of the format `planc.calibration/1`, with the steps' seconds on the machine as it was declared
-    where they are given (`before_s`)."""
+    """Return `found` as JSON of the format `planc.calibration/1`; `before_s` are the steps' seconds with the declared
+    hardware, if known."""
     before = before_s or (None,) * len(found.steps)
     return {
         "format": "planc.calibration/1",
@@ -44,8 +44,8 @@ def facts(found: Calibrated, before_s: Sequence[float] = ()) -> dict[str, Any]:
 
 
 def lines(found: Calibrated, width: int) -> Iterator[str]:
-    """Lines of `found` in `width` columns: numbers, errors by kind of probe, whole steps, and the collectives'
-    curves."""
+    """Yield `found` as lines of `width` columns: parameters, errors by kind of probe, whole steps, and curves of the
+    collectives."""
     chip = found.cluster.chip
     rates = ", ".join(f"{dtype} {rate / 1e9:.3g} GFLOP/s" for dtype, rate in chip.flops_per_s.items())
     yield f"{strong(chip.name)}: {rates}, memory {chip.memory_bandwidth_bytes_per_s / 1e9:.3g} GB/s"
@@ -74,8 +74,8 @@ def lines(found: Calibrated, width: int) -> Iterator[str]:
 
 
 def lines_of_steps(found: FromSteps, peaks: Sequence[tuple[float, float] | None]) -> Iterator[str]:
-    """Lines of a machine fitted to whole steps: its numbers, and each step before and after; `peaks` are measured and
-    predicted bytes, where a run has them."""
+    """Yield the lines of a machine fitted to whole steps: its parameters, and each step before and after; `peaks` are
+    measured and predicted bytes, if a run has them."""
     machine = found.found
     changed = found.changed()
     moved = [
@@ -101,7 +101,7 @@ def lines_of_steps(found: FromSteps, peaks: Sequence[tuple[float, float] | None]
 
 
 def _far(found: Calibrated) -> Iterator[str]:
-    """The line that names the steps that the fitted numbers do not reach, where there are any."""
+    """The line that names the steps whose error stays large after the fit, if any."""
     if far := found.far:
         yield f"{len(far)} of {len(found.steps)} stay off by more than {FAR:.0%}: {', '.join(far)}"
 
@@ -129,7 +129,7 @@ def _rows(found: Calibrated) -> list[list[str]]:
 
 
 def curve(found: Calibrated, group: list[MeasuredProbe], width: int) -> str:
-    """A picture of measured and fitted seconds of the probes in `group`, one kind, both scales logarithmic."""
+    """Return a plot of measured and fitted seconds of the probes in `group`, all of one kind, with log scales."""
     ordered = sorted(group, key=lambda m: m.probe.scale)
     drawn = [
         Series("measured", tuple(log10(m.seconds) for m in ordered)),

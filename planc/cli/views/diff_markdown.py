@@ -1,6 +1,6 @@
-"""Differences of plans as Markdown, for a comment on a pull request: the line that people want, then the rest folded.
+"""Differences of plans as Markdown, for a comment on a pull request: a headline, with the details folded.
 
-Every string of a plan stands in code, in which GitHub makes no mention, reference or link of it.
+All strings of a plan are in code spans, in which GitHub creates no mentions, references or links.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from planc.ir.report import Memory, Report
 from planc.picture.units import gib, seconds, size
 
 MOST_TEXT = 60_000
-"""Characters of a whole answer; a comment of GitHub holds 65,536."""
+"""Limit on characters of an answer; a GitHub comment holds 65,536."""
 MOST_WHOLE = 3
-"""Changed plans that are shown with their parts; of more, a row each."""
+"""Number of changed plans that are shown in detail; with more, each is one row."""
 MOST_ROWS = 100
 MOST_FINDINGS = 10
 KINDS = {
@@ -33,7 +33,7 @@ SAME = "no plan changes in memory, time, layouts or findings"
 
 
 def markdown(pairs: Sequence[Pair]) -> str:
-    """The whole answer for `pairs`, without those that stay the same. Its first line says what changes."""
+    """Return the whole answer for `pairs`, without unchanged ones. Its first line summarises the changes."""
     changed = [p for p in pairs if p.kind != "same"]
     if not changed:
         return f"{SAME} ({len(pairs)} compared)"
@@ -47,7 +47,7 @@ def markdown(pairs: Sequence[Pair]) -> str:
 
 
 def headline(pair: Pair) -> str:
-    """One line: what changes in memory and time, whether the checkpoint still loads and losses stay comparable."""
+    """Return one line: changes in memory and time, and if the checkpoint still loads and losses stay comparable."""
     name = f"**{markdown_code(pair.name)}**"
     found = pair.found
     if found is not None:
@@ -63,7 +63,7 @@ def headline(pair: Pair) -> str:
 
 
 def checkpoint(found: Diff) -> str:
-    """Clause on a checkpoint of the plan before: does it load in the plan after, and what moves?"""
+    """Return a clause about loading a checkpoint of the old plan in the new one, and the bytes moved for it."""
     move = found.checkpoint
     if move is None:
         return "the checkpoint does **not** load: other parameters"
@@ -82,7 +82,7 @@ def _numbers(pair: Pair) -> str:
 
 
 def _arrow(values: tuple[float, float], text: Callable[[float], str], unit: str = "") -> str:
-    """`4.12 s → 3.87 s (-6.1%)`; one number where nothing that is shown changes."""
+    """`4.12 s → 3.87 s (-6.1%)`; one number if both are shown the same."""
     before, after = map(text, values)
     return f"{after}{unit} as before" if before == after else f"{before} → {after}{unit} ({ratio(*values)})"
 
@@ -122,7 +122,7 @@ def _of(memory: Memory) -> str:
 
 
 def _together(pairs: Sequence[Pair]) -> Iterator[str]:
-    """Clauses on all plans that change: ranges of memory and time, checkpoints that do not load, errors."""
+    """Clauses about all plans that change: ranges of memory and time, checkpoints that do not load, errors."""
     costed = [p for p in pairs if p.found is not None]
     if costed:
         yield f"memory {_range([_used(p) for p in costed])}, step {_range([_times(p) for p in costed])}"
@@ -154,7 +154,7 @@ def _parts(pair: Pair) -> Iterator[str]:
 
 
 def _table(found: Diff | None) -> Iterator[str]:
-    """Decisions, the step and the memory: the numbers that change."""
+    """A table of the changes in decisions, step and memory."""
     if found is None:
         return
     rows = [_row(c) for part in ("plan", "step", "run", "memory") for c in found.changes if c.part == part]
@@ -195,7 +195,7 @@ def _folded(summary: str, text: str) -> str:
 
 
 def _code_in_tags(name: str) -> str:
-    """A name between tags, where no Markdown is read."""
+    """A name between tags, where Markdown is not parsed."""
     return f"<code>{xml_text(name)}</code>"
 
 
@@ -222,7 +222,7 @@ def _plan_row(pair: Pair) -> str:
 
 
 def _bounded(sections: Sequence[str]) -> str:
-    """The sections that fit into one comment, in order; the last line says how many do not."""
+    """The sections that fit into one comment, in order; the last line counts the others."""
     kept: list[str] = []
     room = MOST_TEXT
     for section in sections:

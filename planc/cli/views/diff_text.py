@@ -1,4 +1,4 @@
-"""Differences of two plans as text: only changes, the largest first."""
+"""Differences of two plans as text: only changes, largest first."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Bold = Callable[[str], str]
 
 
 def lines(found: Diff, bold: Bold = strong) -> Iterator[str]:
-    """The whole answer, its titles written by `bold`."""
+    """Yield the whole answer; `bold` formats its titles."""
     for letter, file, target in zip("AB", (found.a, found.b), found.targets, strict=True):
         yield f"{bold(letter)} {file}, {named(target)}"
     if not found.changes and not found.apart:
@@ -58,7 +58,7 @@ def _numbers(part: Part, bold: Bold, changes: Sequence[PlanChange]) -> Iterator[
 
 
 def _collectives(bold: Bold, changes: Sequence[PlanChange]) -> Iterator[str]:
-    """One row a kind: calls and bytes of both plans."""
+    """One row per kind: calls and bytes of both plans."""
     if not changes:
         return
     kinds: dict[str, dict[str, PlanChange]] = {}
@@ -136,7 +136,7 @@ def _checkpoint(bold: Bold, found: Diff) -> Iterator[str]:
 
 
 def label(change: PlanChange) -> str:
-    """The name of `change`; of MFU with the peak that it is a share of, or both where they differ."""
+    """Return the name of `change`; for MFU with its peak, or both peaks if they differ."""
     if change.name == "mfu":
         a, b = change.names
         return f"MFU of {a}" if a == b else f"MFU of {a}, in B of {b}"
@@ -159,7 +159,7 @@ def formatted(value: float | str | None, unit: str) -> str:
 
 
 def ratio(a: float | str | None, b: float | str | None) -> str:
-    """Relative change from A to B; empty where a number is missing or 0."""
+    """Return the relative change from A to B; "" if a number is missing or 0."""
     if a is None or b is None or isinstance(a, str) or isinstance(b, str) or not a or not b:
         return ""
     return f"{b / a - 1:+.1%}" if b < 10 * a else f"{b / a:,.0f} x"

@@ -1,4 +1,4 @@
-"""The report as text: what a person wants to see first, first."""
+"""The report as text, most important parts first."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from planc.picture.units import seconds as seconds
 from planc.picture.units import size as size
 
 MOST_LINES = 10
-"""Lines that a target's answer names for each code."""
+"""Number of lines that a target's answer lists for each code."""
 
 
 def strong(text: str) -> str:
-    """`text` in bold on a terminal."""
+    """Return `text` in bold on a terminal."""
     return f"\033[1m{text}\033[0m" if colour() else text
 
 
@@ -33,7 +33,7 @@ def print_report(report: Report) -> None:
 
 
 def brief_line(report: Report) -> str:
-    """One line about `report`: memory, step time and MFU."""
+    """Return one line about `report`: memory, step time and MFU."""
     assert report.memory and report.step
     used = report.memory.per_device_gib.total
     return (
@@ -43,12 +43,12 @@ def brief_line(report: Report) -> str:
 
 
 def _defaults(report: Report) -> str:
-    """The clause on what holds because the plan does not say it."""
+    """The clause about defaults that apply because the plan omits a sentence."""
     return f"; by default {', '.join(report.defaults)}" if report.defaults else ""
 
 
 def _trained(report: Report) -> str:
-    """How many parameters are trained, where some are frozen."""
+    """The number of trained parameters, if some are frozen."""
     assert report.model
     model = report.model
     return f" ({count(model.trained_params)} trained)" if model.trained_params < model.params else ""
@@ -72,7 +72,7 @@ def _headline(report: Report) -> list[str]:
 
 
 def targets_line(report: Report) -> str:
-    """One line with each target's answer to the plan of `report`: `cuda: lowers; xla: E0901 at line 12`."""
+    """Return one line with each target's answer to the plan of `report`: `cuda: lowers; xla: E0901 at line 12`."""
     return "; ".join(f"{t.target}: {'lowers' if t.lowers else _refusals(t)}" for t in report.targets)
 
 
@@ -117,7 +117,7 @@ def _memory(report: Report) -> list[str]:
 
 
 def _runs(interval: Interval) -> str:
-    """The published runs that an interval is from, and what none of them is of."""
+    """The published runs behind an interval, and the chip or framework that none of them uses."""
     unlike = f", none with {' or '.join(interval.none_of)}" if interval.none_of else ""
     return f"{interval.runs} published runs ({interval.of}){unlike}"
 
@@ -140,7 +140,7 @@ def _step(report: Report) -> list[str]:
 
 
 def _interval(report: Report) -> list[str]:
-    """The line with the step's interval, and the published runs that it is from."""
+    """The line with the step's interval, and the published runs behind it."""
     if report.uncertainty is None:
         return []
     found = report.uncertainty.step_s
@@ -163,7 +163,7 @@ def _goodput(report: Report) -> list[str]:
 
 
 def run_lines(run: RunCost | None) -> list[str]:
-    """The whole `run` on one line: days, device hours and price. None where the plan says neither length nor price."""
+    """Return the whole `run` on one line: days, device hours and price. [] if the plan has neither length nor price."""
     if run is None:
         return []
     rate = ""
@@ -179,7 +179,7 @@ def run_lines(run: RunCost | None) -> list[str]:
 
 
 def parts_of(step: Step) -> list[tuple[str, float]]:
-    """The named parts of `step`, in seconds."""
+    """Return the named parts of `step`, in seconds."""
     return [
         ("compute", step.compute_s),
         ("recompute", step.recompute_s),
@@ -214,7 +214,7 @@ Key = tuple[str, str, str, str, str]
 
 
 def grouped(rows: Iterable[TimedCollective]) -> dict[Key, list[TimedCollective]]:
-    """`rows` that differ only in their tensor, together: by axis, level, operation, what is carried, and phase."""
+    """Return `rows` grouped over tensors: by axis, level, operation, content and phase."""
     groups: dict[Key, list[TimedCollective]] = {}
     for r in rows:
         key = (r.row.axis, r.level, r.row.op, r.row.carries, r.row.phase)

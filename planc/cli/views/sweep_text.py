@@ -1,4 +1,4 @@
-"""A sweep for people: a table, a plot in the terminal, an SVG, a CSV."""
+"""A sweep as text: a table, a plot in the terminal, an SVG, a CSV."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHARES: dict[str, Callable[[Costs], float]] = {
 
 
 def lines(found: Sweep, width: int) -> Iterator[str]:
-    """The table, then the plot if two values or more could be costed."""
+    """Yield the table, then the plot if at least two values could be costed."""
     peaks = dict.fromkeys(peak_text(r.costs.peak_tflops, r.costs.peak_dtype) for r in found.rows if r.costs)
     of = "".join(f"; MFU is of {peak}" for peak in peaks)
     yield f"{strong(found.file)} over {found.over.name}{_one_target(found)}{of}"
@@ -39,14 +39,14 @@ def lines(found: Sweep, width: int) -> Iterator[str]:
 
 
 def _idle(found: Sweep) -> set[str]:
-    """Columns that say nothing here."""
+    """Columns without information in this sweep."""
     idle = {"devices"} if found.over.name == "devices" else set()
     idle |= {"target"} if _one_target(found) else set()
     return idle | (set() if any(r.costs and r.costs.bubble_s for r in found.rows) else {"bubble"})
 
 
 def _one_target(found: Sweep) -> str:
-    """The target of all rows; empty where they have several."""
+    """The target of all rows; "" if they have several."""
     targets = {row.target for row in found.rows if row.costs is not None}
     return f", {named(*targets)}" if len(targets) == 1 else ""
 
@@ -69,7 +69,7 @@ def _cells(row: SweepRow, width: int) -> list[str]:
 
 
 def error_summary(row: SweepRow) -> str:
-    """The reason why the value of `row` cannot be costed: the first error's code and message; "" when it can."""
+    """Return the reason why the value of `row` cannot be costed: the first error's code and message; "" if it can."""
     if row.why:
         return row.why
     first = next(iter(row.errors), None)
@@ -78,7 +78,8 @@ def error_summary(row: SweepRow) -> str:
 
 
 def curves(found: Sweep) -> list[Series]:
-    """The shares of every value in `found`; nothing where it has no cost. A share that is 0 everywhere is left out."""
+    """Return the shares of every value in `found`; NaN for a value without cost. A share that is 0 everywhere is left
+    out."""
     drawn = [
         Series(name, tuple(nan if row.costs is None else share(row.costs) for row in found.rows))
         for name, share in SHARES.items()
@@ -87,13 +88,12 @@ def curves(found: Sweep) -> list[Series]:
 
 
 def picture(found: Sweep) -> str:
-    """The curves of `found` as SVG text."""
+    """Return the curves of `found` as SVG text."""
     return svg(curves(found), f"{found.file} over {found.over.name}", across=_x_axis(found), say=_percent)
 
 
 def csv(found: Sweep) -> str:
-    """`found` as CSV, a line for each value of the thing that is varied; the last column says why there are no
-    numbers."""
+    """Return `found` as CSV, one line per value; the last column has the reason for missing numbers."""
     text = StringIO()
     writer = comma.writer(text, lineterminator="\n")
     writer.writerow(["value", "devices", *NAMES, "target", "errors"])

@@ -1,7 +1,7 @@
-"""Columns of text. Written here because a table library would take as long to load as the check.
+"""Formats tables of text. Written here because importing a table library would take as long as the check.
 
-On a terminal that is too narrow for a table, its last column wraps if it is prose, else its columns stand in bands
-below each other, each with the columns that name the rows; where these alone are too wide, a row is a paragraph.
+On a terminal that is too narrow, the last column wraps if it is prose; otherwise the columns are split into bands below
+each other, each with the columns that name the rows; if even these are too wide, each row becomes a paragraph.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from textwrap import wrap
 from planc.cli.common import width
 
 PROSE = 16
-"""Columns that the last cells need at least, to be wrapped beside the others."""
+"""Smallest width (columns) of wrapped last cells."""
 INDENT = "  "
 Row = Sequence[str]
 
@@ -26,14 +26,14 @@ def table(
     left_last: bool = False,
     columns: int | None = None,
 ) -> list[str]:
-    """Lines of aligned cells.
+    """Return lines of aligned cells.
 
     Args:
         heads: names of the columns.
         rows: cells, as many in each row as there are heads.
-        left: number of the first columns, which name a row and stand to the left; numbers stand to the right.
-        left_last: whether the last column is prose, to the left too.
-        columns: most columns of a line; 0: any number; None: the terminal's, any number where there is none.
+        left: number of the first columns, which name a row and are left-aligned; the others are right-aligned.
+        left_last: True if the last column is prose, left-aligned too.
+        columns: limit on the columns of a line; 0: no limit; None: the terminal's, no limit if there is none.
     """
     lines = [list(heads), *(list(row) for row in rows)]
     most = terminal_columns() if columns is None else columns
@@ -55,12 +55,12 @@ def table(
 
 
 def terminal_columns() -> int:
-    """Columns of the terminal that standard output is; 0 where it is none."""
+    """Return the columns of the terminal on standard output; 0 if it is not a terminal."""
     return width() if sys.stdout.isatty() else 0
 
 
 def fitted(lines: Iterable[str]) -> Iterator[str]:
-    """`lines` of prose, wrapped on a terminal. Those that fit stay as they are."""
+    """Yield `lines` of prose, wrapped on a terminal; those that fit are unchanged."""
     most = terminal_columns()
     for line in lines:
         if most and _seen(line) > most:
@@ -70,7 +70,7 @@ def fitted(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _seen(line: str) -> int:
-    """Columns that a line takes: without the signs that make it bold."""
+    """Visible columns of a line, without escape codes for bold."""
     return len(line.replace("\033[1m", "").replace("\033[0m", ""))
 
 
@@ -86,7 +86,7 @@ def _aligned(lines: Sequence[Row], left: int, left_last: bool) -> list[str]:
 
 
 def _beside(lines: Sequence[Row], left: int, columns: int) -> Iterator[str]:
-    """The table, the last cells wrapped to `columns`."""
+    """The table with the last cells wrapped to `columns`."""
     cells: list[Row] = []
     for line in lines:
         first, *more = wrap(line[-1].strip(), columns) or [""]
@@ -95,7 +95,7 @@ def _beside(lines: Sequence[Row], left: int, columns: int) -> Iterator[str]:
 
 
 def _bands(lines: Sequence[Row], left: int, left_last: bool, most: int) -> Iterator[str]:
-    """The columns that fit, then the next ones. Prose comes last, a line each."""
+    """The columns that fit, then the next ones. Prose comes last, one line each."""
     end = len(lines[0]) - left_last
     at = left
     while at < end:
@@ -118,7 +118,7 @@ def _some(lines: Sequence[Row], left: int, start: int, stop: int) -> list[Row]:
 
 
 def _paragraphs(lines: Sequence[Row], left: int, left_last: bool, most: int) -> Iterator[str]:
-    """A row: its names, then its figures with the names of their columns, then its prose."""
+    """Each row as a paragraph: its names, then its figures with the names of their columns, then its prose."""
     heads, *rows = lines
     end = len(heads) - left_last
     for row in rows:
@@ -133,7 +133,7 @@ def _paragraphs(lines: Sequence[Row], left: int, left_last: bool, most: int) -> 
 
 
 def _joined(pairs: Iterable[str], most: int) -> Iterator[str]:
-    """Figures, as many on a line as fit; only one that is wider than a line is broken."""
+    """Figures joined into lines, as many as fit; only a figure that is wider than a line is broken."""
     line = ""
     for pair in pairs:
         if line and len(line) + 2 + len(pair) > most:

@@ -1,4 +1,4 @@
-"""The answer of `planc check --with`, as text."""
+"""The answer of `planc check --with` as text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from planc.ir.target import named
 
 
 def lines(found: WhatIf) -> Iterator[str]:
-    """The step before and after, the busiest link of each, and the axes that lose."""
+    """Yield the step before and after, the busiest link of each, and the axes that get slower."""
     before, after = found.before, found.after
     yield f"{strong(found.plan)} with {'; '.join(found.changes)}, {named(found.target)}"
     yield ""
