@@ -50,7 +50,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Rooflines are read when they are asked for: `planc check` needs none of them."""
+    """Import rooflines on first use: `planc check` needs none of them."""
     if name not in ROOFLINE:
         raise AttributeError(f"module 'planc.costing' has no attribute {name!r}")
     from planc.costing.machine import roofline

@@ -1,7 +1,7 @@
-"""How far a plan is from where communication binds: the rooflines of `planc.costing.machine.roofline` for its own axes.
+"""The distance of a plan from communication-bound: the rooflines of `planc.costing.machine.roofline` for its own axes.
 
-Closed forms for one layer's matmuls on a cluster's links, with efficiencies but without latencies. They say
-which way to move; how long the step takes says `planc.costing.step.step_time`.
+Closed forms for one layer's matmuls on a cluster's links, with efficiencies but without latencies. They show in which
+direction to change a plan; `planc.costing.step.step_time` computes its step time.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from planc.ir.plan import Plan
 
 @dataclass(frozen=True, kw_only=True)
 class Bound(Value):
-    """A figure of the plan beside the limit at which transfers or memory take as long as the matmuls."""
+    """A figure of the plan, and the limit at which transfers or memory take as long as the matmuls."""
 
     what: str
     axis: str
-    """The mesh axes joined by `+`; empty for a single chip."""
+    """The mesh axes joined by `+`; "" for a single chip."""
     has: float
     limit: float
     side: Literal["least", "most"]
-    """The side of `limit` on which compute binds: values of at `least` or at `most` the limit."""
+    """The compute-bound side of `limit`: values of at `least` or at `most` the limit."""
 
     @property
     def by_compute(self) -> bool:
-        """True if the plan is on the side of the limit where compute binds."""
+        """True if the plan is on the compute-bound side of the limit."""
         return self.has >= self.limit if self.side == "least" else self.has <= self.limit
 
 
 def bounds(plan: Plan) -> tuple[Bound, ...]:
-    """The rooflines that concern `plan`: its matmuls, and each kind of parallelism that it uses.
+    """Return the rooflines of `plan`: of its matmuls, and of each kind of parallelism that it uses.
 
     >>> [(b.axis, f"{b.has:.0f} of {b.limit:.0f}", b.by_compute) for b in bounds(plan)]
     [('', '8192 of 295', True), ('fsdp', '32768 of 2472', True), ('tp', '8 of 13', True)]
@@ -46,7 +46,7 @@ def bounds(plan: Plan) -> tuple[Bound, ...]:
 
 
 def _chip(plan: Plan) -> Bound:
-    """A matmul of T tokens does 2 T FLOPs for each of its weights, which have the dtype of the products."""
+    """A matmul of T tokens does 2 T FLOPs per weight, stored in the dtype of the matmuls."""
     narrow = {q.dtype for q in plan.quantize}
     dtype = narrow.pop() if len(narrow) == 1 and narrow <= plan.cluster.chip.flops_per_s.keys() else "bf16"
     return Bound(
@@ -65,7 +65,7 @@ def _tokens_at_once(plan: Plan) -> float:
 
 
 def _data(plan: Plan) -> Iterator[Bound]:
-    """Weights gathered and gradients reduced, each time beside the matmuls of the tokens between two times."""
+    """Bounds on all-gathered weights and reduced gradients, by the matmuls of the tokens between two transfers."""
     axes = plan.mesh.in_order({*plan.data_axes, *plan.store("params"), *plan.axes_of("sequence")})
     group = _group_over(plan, axes)
     if group is None:
@@ -113,6 +113,6 @@ def _experts(plan: Plan) -> Iterator[Bound]:
 
 
 def _group_over(plan: Plan, axes: tuple[str, ...]) -> DeviceGroup | None:
-    """Where a group over these axes lies; None for a group of one."""
+    """The group over these axes; None for a group of one."""
     group = device_group(plan.mesh, plan.cluster, axes)
     return group if group.size > 1 and group.levels else None

@@ -1,4 +1,4 @@
-"""A plan with its cost: the noun between checking and judging."""
+"""The costed plan: the result of costing, which the cost rules judge."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ from planc.ir.target import Target
 
 @dataclass(frozen=True, kw_only=True)
 class CostedPlan:
-    """A plan with its cost: the content of the report, from a propagated plan and its realised collectives."""
+    """A plan with its cost: the content of the report, derived from a propagated plan and its realised collectives."""
 
     sharded: Sharded
     memory: Memory
     step: Step
     slowest: int
-    """The pipeline rank whose seconds `step` holds."""
+    """The pipeline rank that `step` refers to."""
     timed: Timed
     axes: tuple[AxisFacts, ...]
     limits: Limits
     goodput: Goodput
     run: RunCost | None
-    """The whole run, where the plan says how long it trains or what an hour costs."""
+    """The whole run, if the plan says how long it trains or what an hour costs."""
     model: ModelFacts
     cluster: ClusterFacts
     backend: Backend | None = None
-    """The target's backend that the plan was costed with; None for the plan's semantic collectives."""
+    """The backend that the plan was costed with; None for the plan's semantic collectives."""
 
     @property
     def target(self) -> Target | None:
@@ -54,20 +54,20 @@ class CostedPlan:
 
     @property
     def collectives(self) -> tuple[TimedCollective, ...]:
-        """Every collective with its time and what it adds to the step."""
+        """Every collective with its time and its exposed time."""
         return self.timed.collectives
 
 
 def cost_plan(
     sharded: Sharded, collectives: tuple[Collective, ...] | None = None, *, backend: Backend | None = None
 ) -> CostedPlan:
-    """Time, memory and limits of a plan that passed its checks.
+    """Return the time, memory and limits of a plan that passed its checks.
 
     Args:
         sharded: the plan with its layouts (`planc.sharding.propagate`).
-        collectives: the plan's collectives, where the caller has them already; `sharded` is then as `backend` runs it.
-        backend: a target's. Collectives, attention and memory are then those of its program; without it they are those
-            of any correct program.
+        collectives: the plan's collectives, if the caller has them; `sharded` is then already run by `backend`.
+        backend: a target's backend. Collectives, attention and memory are then those of its program; without it they
+            are those of any correct program.
 
     Raises:
         PlanError: the target refuses the plan.
@@ -123,7 +123,7 @@ def _axes(sharded: Sharded, groups: dict[str, DeviceGroup]) -> tuple[AxisFacts, 
 
 
 def _limits(plan: Plan, timed: Timed, used: Memory) -> Limits:
-    """The largest part of the step; memory when the plan does not fit."""
+    """The largest part of the step; memory if the plan does not fit."""
     step = timed.step
     worst = used.worst
     if worst.per_device_gib.total > used.capacity_gib:

@@ -33,7 +33,7 @@ class Elasticity(Value):
 
 
 def elasticities(costed: CostedPlan) -> tuple[Elasticity, ...]:
-    """The elasticities of the step of `costed`, the largest saving first; figures without effect are left out.
+    """Return the elasticities of the step of `costed`, largest saving first; figures without effect are left out.
 
     >>> first = elasticities(costed)[0]
     >>> first.figure, f"{first.elasticity:.2f}"  # most of the step is matmuls

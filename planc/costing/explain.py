@@ -1,4 +1,4 @@
-"""Where a step's seconds go: every one with a name, a reason, and the sentence that it comes from."""
+"""Breakdown of a step's seconds: each with a name, a reason, and the sentence that causes it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from planc.sharding.stage_assignment import microbatches_each
 
 @dataclass(frozen=True, kw_only=True)
 class Seconds(Value):
-    """A contribution, in seconds, to the slowest rank class's step. `part` is the report's part that contains it."""
+    """A contribution in seconds to the step of the slowest class of ranks. `part` is the report's part that contains
+    it."""
 
     part: str
     name: str
@@ -29,7 +30,7 @@ class Seconds(Value):
 
 
 def explain(costed: CostedPlan) -> tuple[Seconds, ...]:
-    """The seconds of `costed` by part, the largest of each part first; they sum to the step's time.
+    """Return the seconds of `costed` by part, the largest of each part first; they sum to the step's time.
 
     >>> [(s.part, s.name, f"{s.seconds:.2f} s") for s in explain(costed)][:2]
     [('compute', 'matmul of ffn', '2.80 s'), ('compute', 'matmul of projection', '0.60 s')]
@@ -41,7 +42,7 @@ def explain(costed: CostedPlan) -> tuple[Seconds, ...]:
 
 
 def _compute(costed: CostedPlan) -> Iterator[Seconds]:
-    """Ops of one kind and region together, forward and backward; what is run again apart."""
+    """Seconds of ops grouped by kind and region, forward and backward; recomputed ops are separate."""
     sharded, plan = costed.sharded, costed.sharded.plan
     chip = plan.cluster.chip
     done: dict[str, float] = {}
@@ -71,7 +72,7 @@ def _compute(costed: CostedPlan) -> Iterator[Seconds]:
 
 
 def _measured(tables: Iterable[str]) -> str:
-    """The tables of measured rates that seconds are from, in words; "" for none."""
+    """The tables of measured rates that give the seconds, in words; "" for none."""
     named = [table for table in tables if table]
     return f", by the table of {' and '.join(named)}" if named else ""
 
@@ -81,7 +82,7 @@ WAITS = "kernels are done before the host asks for the next"
 
 
 def _exposed(costed: CostedPlan) -> Iterator[Seconds]:
-    """Transfers of one kind, axis, phase and sentence together."""
+    """Exposed transfers grouped by kind, axis, phase and sentence."""
     groups: dict[tuple[str, str, str, str, Cause | None], list[TimedCollective]] = {}
     for r in costed.collectives:
         if r.row.stage == costed.slowest and r.exposed_s > 0:
@@ -99,7 +100,7 @@ def _exposed(costed: CostedPlan) -> Iterator[Seconds]:
 
 
 def _tables_of(costed: CostedPlan, rows: Iterable[TimedCollective]) -> dict[str, None]:
-    """The tables that the seconds of collectives are from; "" among them where there is none."""
+    """The tables that give the seconds of collectives; includes "" if some have none."""
     plan = costed.sharded.plan
     found: dict[str, None] = {}
     for r in rows:

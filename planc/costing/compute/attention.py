@@ -1,4 +1,4 @@
-"""Seconds of attention's core on one device: a fused kernel, or products with stored scores.
+"""Seconds of the attention core on one device: a fused kernel, or matmuls with stored scores.
 
 Sources: Dao 2023, FlashAttention-2 (arXiv:2307.08691), for the fused kernel; efficiencies are fitted
 (`docs/measured/accuracy.md`).
@@ -25,22 +25,22 @@ from planc.sharding.recompute import replay
 FLASH_BACKWARD = 2.5
 """FLOPs of flash attention's backward relative to its forward: it recomputes the scores (Dao 2023)."""
 UNFUSED_BYTES = {False: 9.0, True: 11.0}
-"""Bytes moved for each score of unfused attention in 16 bits between its products, forward and backward: read and
-written by the softmax and by the dropout (with a byte of mask); then back: dropout, softmax. A product writes or
-reads each score once more, beside its arithmetic."""
+"""Bytes moved per score of unfused 16-bit attention between its matmuls, (forward, backward): softmax and dropout read
+and write it (dropout also a byte of mask), and their backwards likewise. Each matmul also writes or reads every score
+once, which is counted with its arithmetic."""
 
 
 def attention_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool) -> float:
-    """Seconds of attention's core for one microbatch on one device.
+    """Return the seconds of the attention core for one microbatch on one device.
 
-    It is one fused kernel that stores no score, or products with the scores between them in memory: as the program of a
-    target has it (`Sharded.attention`), or else as the plan's `attention core` says.
+    It is one fused kernel that stores no scores, or matmuls with the scores stored in between: as in the program of a
+    target (`Sharded.attention`), or else as the plan's `attention.core` says.
 
     Args:
         sharded: the plan with its layouts.
         o: the attention op, with the layout of its index space.
-        chip: the device; its efficiency of attention is that of FlashAttention-2 with heads of `USUAL_WIDTH`.
-        backward: true for the backward, which does `FLASH_BACKWARD` times the work of the forward.
+        chip: the device; its attention efficiency is that of FlashAttention-2 with heads of `USUAL_WIDTH`.
+        backward: True for the backward, which does `FLASH_BACKWARD` times the work of the forward.
 
     >>> seconds = attention_s(sharded, ops["attention.core"], h100, backward=False)
     >>> f"{seconds * 1e6:.0f} us"  # 137 GFLOP at 0.9 of the peak
@@ -67,12 +67,12 @@ def attention_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool) 
 
 
 def attention_table(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool) -> OpTable | None:
-    """The table of measured rates of `chip` that the seconds of attention op `o` are from, or of its `backward`; None:
-    they are the curve's.
+    """Return the table of measured rates of `chip` that gives the seconds of attention op `o`, or of its `backward`;
+    None if the cost model's curve does.
 
-    What was measured is the stack's own kernel on whole causal sequences, all heads as wide for values as for keys. A
-    plan of `sharded` that names a kernel, divides the sequence or has a window has no table, nor has a program that
-    stores its scores on an accelerator: its kernel is another one.
+    The stack's own kernel was measured on whole causal sequences, with equal widths of values and keys. There is no
+    table for a plan in `sharded` that names a kernel, shards the sequence or has a sliding window, nor for a program
+    that stores its scores on an accelerator, since these run other kernels.
 
     >>> attention_table(sharded, ops["attention.core"], h100, backward=False) is None  # no file has one
     True
@@ -87,7 +87,7 @@ def attention_table(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bo
 
 
 def _measured_s(sharded: Sharded, o: OpSharding, chip: Chip, table: OpTable, *, backward: bool) -> float:
-    """Seconds of attention by its table, and of keys and values that are repeated for it."""
+    """Seconds of attention by its table, plus those of materializing repeated keys and values."""
     plan, model = sharded.plan, sharded.model
     times = FLASH_BACKWARD if backward else 1.0
     peak = peak_flops_per_s(chip, plan.precision.compute) / chip.devices
@@ -106,8 +106,8 @@ def _measured_s(sharded: Sharded, o: OpSharding, chip: Chip, table: OpTable, *, 
 
 
 def repeated_bytes(sharded: Sharded, o: OpSharding) -> float:
-    """Bytes that one device reads and writes to give each query head keys and values of its own; as many again in the
-    backward, which sums their gradients. 0 where the kernel takes grouped heads, or no head is shared.
+    """Return the bytes that one device reads and writes to repeat keys and values for each query head; the same number
+    again in the backward, which sums their gradients. 0 if the kernel takes grouped heads, or heads are not shared.
 
     8 query heads share one key head on each device: keys and values of 8,192 tokens are read once and written 8 times.
 
@@ -134,9 +134,9 @@ MOST_EFFICIENT = 0.9
 EXPONENTIALS = 32
 """Softmax cost per score, as extra head_dim columns: small heads are less efficient."""
 EXPONENTIALS_ON = {"a100": 16, "a100_40": 16, "b200": 64, "gb200": 64}
-"""The same for chips with other ratios of products to exponentials: a multiprocessor makes 16 of them a clock, 32 in
-Blackwell Ultra (CUDA C++ programming guide, arithmetic instructions), beside 2048 FLOPs of an A100's products in 16
-bits, 4096 of an H100's and 8192 of Blackwell's."""
+"""EXPONENTIALS of chips with other ratios of matmul to exponential throughput: a multiprocessor computes 16 per clock,
+32 in Blackwell Ultra (CUDA C++ programming guide, arithmetic instructions), against 2048 FLOPs of 16-bit matmuls on an
+A100, 4096 on an H100 and 8192 on Blackwell."""
 USUAL_WIDTH = 128
 """The head_dim at which a chip's `attention_efficiency` is measured."""
 
@@ -167,10 +167,10 @@ def head_share(width: float, chip: str = "") -> float:
 
 
 def _stored_scores_s(sharded: Sharded, o: OpSharding, chip: Chip, kernel: AttentionKernel, *, backward: bool) -> float:
-    """Seconds of products over scores that a target's program keeps in memory, all of them computed.
+    """Seconds of matmuls with scores that a target's program stores in memory, all of them computed.
 
-    The backward has four products, or five and the softmax once more where the block's replay did not make the
-    probabilities again: a replay keeps tensors that have names, and probabilities have none.
+    The backward has four matmuls; or five and another softmax if the block's recompute did not recompute the
+    probabilities: a recompute saves only named tensors, and probabilities have no name.
     """
     scores = scores_of(sharded, o)
     times, score_bytes = 1.0, kernel.forward_bytes
@@ -201,18 +201,19 @@ def scores_of(sharded: Sharded, o: OpSharding) -> float:
 
 
 def _product_flops(sharded: Sharded, o: OpSharding, scores: float) -> float:
-    """FLOPs of the forward's two products over so many scores."""
+    """FLOPs of the forward's two matmuls for `scores` scores."""
     return 2.0 * scores * head_widths(sharded.model, o.op)
 
 
 def _replayed(sharded: Sharded, o: OpSharding) -> tuple[str, ...]:
-    """Names of the ops that run again in the backward of an op's block."""
+    """Names of the ops that are recomputed in the backward of an op's block."""
     kind = next((kind for kind in sharded.model.blocks if o in sharded.ops[kind]), None)
     return replay(sharded.plan, kind).ops if kind is not None else ()
 
 
 def _unfused_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool) -> float:
-    """The whole square of scores, masked or not: two products a head each way, and passes over the scores."""
+    """Seconds for the full square of scores, masked or not: two matmuls per head and direction, and passes over the
+    scores."""
     plan, model = sharded.plan, sharded.model
     rows, heads = (prod(local_dim(sharded, o, d) for d in dims) for dims in (("sequence",), ("batch", "heads")))
     keys = plan.batch.sequence_tokens

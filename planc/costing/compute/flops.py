@@ -18,15 +18,15 @@ from planc.sharding.local import local_length, param_elements, tensor_bytes
 
 
 def cache_of(sharded: Sharded, chip: Chip) -> Cache:
-    """The cache of `sharded` for its own `chip`; for another chip nothing is cached."""
+    """Return the cache of `sharded` for its own `chip`, or an unshared one for another chip."""
     return sharded.cache if chip is sharded.plan.cluster.chip else Cache()
 
 
 def op_flops(sharded: Sharded, o: OpSharding) -> float:
-    """Forward FLOPs of op `o` on one device for one microbatch: two for each multiply-add of the index space.
+    """Return the forward FLOPs of op `o` on one device for one microbatch: two per multiply-add of the index space.
 
-    Attention multiplies each row with the keys it sees and its weights with as many values. Code that stays whole has
-    those that were counted when it was read. Ops that only move bytes have none. `sharded` has the sizes of the dims.
+    In attention each row multiplies the keys that it attends to, and as many values. Opaque code has the FLOPs that
+    were counted when it was read. Ops that only move bytes have none. `sharded` has the sizes of the dims.
 
     >>> op_flops(sharded, ops["ffn.gate"]) == 2 * 8192 * 8192 * 28672 / 8  # tokens x width x ffn, over tp 8
     True
@@ -47,12 +47,12 @@ def op_flops(sharded: Sharded, o: OpSharding) -> float:
 
 
 def op_bytes(sharded: Sharded, o: OpSharding) -> float:
-    """Bytes that op `o` moves through the memory of one device for one microbatch: every input, parameter and output
+    """Return the memory traffic (bytes) of op `o` on one device for one microbatch: each input, parameter and output
     once.
 
-    The loss goes over fp32 logits `LOSS_PASSES` times. Tokens are laid out twice on their way to experts, and back: a
-    copy for each choice, or by rank, then by expert. A scan is several kernels (`scan_bytes`). `sharded` has the
-    layouts of the tensors.
+    The loss makes `LOSS_PASSES` passes over fp32 logits. Tokens are permuted twice on their way to experts, and twice
+    on the way back: one copy per choice, or first by rank, then by expert. A scan is several kernels (`scan_bytes`).
+    `sharded` has the layouts of the tensors.
 
     >>> op_bytes(sharded, ops["ffn.gate"]) == 2 * (8192 * 8192 + 8192 * 28672 / 8 + 8192 * 28672 / 8)  # bf16
     True
@@ -74,14 +74,14 @@ def op_bytes(sharded: Sharded, o: OpSharding) -> float:
 
 
 LOSS_PASSES = 4
-"""Times that the loss goes over fp32 logits: the copy, maximum and sum, the gradient."""
+"""Passes of the loss over fp32 logits: the copy, maximum and sum, the gradient."""
 
 
 def imbalance(plan: Plan, o: OpSharding) -> float:
-    """Ratio of the busiest rank's work to the mean when `plan` divides the rows of a causal sequence at op `o`.
+    """Return the ratio of the busiest rank's work to the mean if `plan` shards the rows of a causal sequence at op `o`.
 
-    n ranks with rows in order: the last sees (2n - 1) / n of the mean; one piece from each end of the sequence
-    (`balance = headtail`) makes it even.
+    With rows in order over n ranks, the last one has (2n - 1) / n of the mean; one piece from each end of the sequence
+    (`balance = headtail`) balances them.
 
     >>> imbalance(plan, ops["attention.core"])  # the sequence is whole there
     1.0
@@ -96,8 +96,8 @@ def _passes_keys(kernel: Kernel) -> bool:
 
 
 def head_widths(model: Model, op: Op) -> int:
-    """Columns of a head of attention op `op`: its width for queries and keys plus that for values. `model` has the
-    sizes.
+    """Return the width of a head of attention op `op` for queries and keys plus that for values (columns); `model` has
+    the sizes.
 
     >>> head_widths(plan.model, ops["attention.core"].op)  # 128 + 128
     256
@@ -107,7 +107,7 @@ def head_widths(model: Model, op: Op) -> int:
 
 
 def _mean_context(op: Op, sequence: int) -> float:
-    """Keys that a row sees, on average: causal, at most a window back."""
+    """Mean number of keys that a row attends to under a causal mask and a sliding window."""
     window = min(op.window or sequence, sequence)
     return window - window * window / (2 * sequence)
 
@@ -118,8 +118,8 @@ def _index_dims(model: Model, o: OpSharding) -> tuple[str, ...]:
 
 
 def update_products(sharded: Sharded, o: OpSharding) -> tuple[tuple[float, float, float], ...]:
-    """The two products of the low-rank update of matmul op `o` on one device, (rows, columns, contraction) each: its
-    input by A, and that by B. () without an update; `sharded` has the local sizes.
+    """Return the two matmuls of the low-rank update of op `o` on one device, each as (rows, columns, contraction):
+    input by A, then by B. () without an update; `sharded` has the local sizes.
 
     >>> update_products(sharded, ops["ffn.gate"])
     ()
@@ -134,7 +134,7 @@ def update_products(sharded: Sharded, o: OpSharding) -> tuple[tuple[float, float
 
 
 def local_dim(sharded: Sharded, o: OpSharding, dim: str) -> float:
-    """Length of `dim` on one device at op `o`: divided by the axes that the op's layout puts on it, rounded up.
+    """Return the length of `dim` on one device at op `o`: divided by its axes in the op's layout, rounded up.
 
     >>> local_dim(sharded, ops["ffn.gate"], "ffn")  # 28672 / 8
     3584
@@ -144,16 +144,15 @@ def local_dim(sharded: Sharded, o: OpSharding, dim: str) -> float:
 
 @cached_on(lambda model, sequence_tokens: (model.cache, sequence_tokens))
 def model_flops_per_token(model: Model, sequence_tokens: int) -> float:
-    """FLOPs of one token in a training step, as MFU counts them: 6 for each matmul parameter that it uses, and causal
+    """Return the FLOPs per token of a training step as MFU counts them: 6 per matmul parameter in use, plus causal
     attention.
 
-    A forward takes 2 FLOPs a parameter and the backward twice that: 2 for the input's gradient and 2 for the weight's,
-    which a frozen weight and an input behind nothing that is trained do not have. A token uses `top_k` of the experts.
-    Attention is over sequences of `sequence_tokens`; sliding windows count the keys they see, a scan what goes into a
-    state and out of it. Code that stays whole has
-    the multiply-adds that were counted when it was read, and as many for each gradient. Recomputation and the
-    lookup of an embedding do not count. Source: Chowdhery et al. 2022 (PaLM), appendix B, which counts both halves of
-    the scores.
+    A forward takes 2 FLOPs per parameter and the backward twice that: 2 for the input's gradient and 2 for the
+    weight's; a frozen weight has no weight gradient, and an input that depends on no trained parameter has no input
+    gradient. A token uses `top_k` of the experts. Attention is over sequences of `sequence_tokens`; sliding windows
+    count the keys in the window, a scan its state inputs and outputs. Opaque code has the multiply-adds that were
+    counted when it was read, and as many for each gradient. Recomputation and embedding lookups do not count. Source:
+    Chowdhery et al. 2022 (PaLM), appendix B, which counts both halves of the scores.
 
     >>> f"{model_flops_per_token(plan.model, 8192) / 1e9:.0f} GFLOP"  # 6 x 69.5 billion, and 32 of attention
     '449 GFLOP'
@@ -179,8 +178,8 @@ def model_flops_per_token(model: Model, sequence_tokens: int) -> float:
 
 
 def backward_of_code(op: Op) -> float:
-    """FLOPs of the backward of code `op` in units of its forward: the gradients of both factors of each product, of one
-    where all of its weights are frozen.
+    """Return the FLOPs of the backward of code `op` as a multiple of its forward: gradients of both factors of each
+    product, or of one factor if all of its weights are frozen.
 
     >>> backward_of_code(ops["ffn.gate"].op)
     2.0
@@ -190,7 +189,7 @@ def backward_of_code(op: Op) -> float:
 
 
 def _flops_of_parameter(op: Op, name: str) -> float:
-    """FLOPs of a token for each element of a matrix: forward, and the gradients of its input and of itself. The input
-    of an update's B comes from A, which is trained."""
+    """FLOPs per token and element of a matrix: forward, and the gradients of its input and of itself. The input of an
+    update's B is the output of A, which is trained."""
     to_input = op.inputs[0] not in op.fixed or name in op.update[1:]
     return 2.0 * (1 + to_input + (name not in op.fixed))

@@ -1,8 +1,8 @@
-"""Matrix products of one microbatch on one device: shapes, fused products, seconds.
+"""Matmuls of one microbatch on one device: shapes, fused matmuls, seconds.
 
 Source: NVIDIA, Matrix Multiplication Background User's Guide
-(https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication), with parameters of each chip
-that are fitted (`docs/measured/accuracy.md`).
+(https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication), with fitted parameters of each
+chip (`docs/measured/accuracy.md`).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from planc.ir.sharding import OpSharding, Sharded
 
 @cached_on(lambda sharded, o: (sharded.plan.cache, (o.op.name, o.op.output)))
 def gemm_of(sharded: Sharded, o: OpSharding) -> Gemm:
-    """The product that the forward of matmul op `o` is on one device: rows of its input by columns of its weight.
+    """Return the matmul in the forward of op `o` on one device: rows of its input by columns of its weight.
 
-    Dims that input, weight and output share (experts) count the products. `sharded` has the local sizes.
+    Dims shared by input, weight and output (experts) are its groups. `sharded` has the local sizes.
 
     >>> gemm_of(sharded, ops["ffn.gate"])
     Gemm(m=8192, n=3584, k=8192, groups=1)
@@ -49,20 +49,20 @@ def gemm_of(sharded: Sharded, o: OpSharding) -> Gemm:
 def gemm_s(
     gemm: Gemm, chip: Chip, s_per_flop: float, element_bytes: float, at_once: float = inf, dtype: str = ""
 ) -> float:
-    """Seconds of one product: the slower of arithmetic and memory traffic, and a launch; or what the hardware file's
-    table says that was measured, launch included.
+    """Return the seconds of one matmul: the longer of arithmetic and memory traffic, plus a launch; or the measured
+    seconds of the hardware file's table, launch included.
 
-    Starting and ending a tile takes as long as `matmul_depth` more steps of the contraction, less what runs beside
-    another tile's steps: at most half of the time. The last wave of tiles leaves `matmul_tail` of the cores' time
-    unused (NVIDIA, "Matrix Multiplication Background User's Guide": tile and wave quantization).
+    The prologue and epilogue of a tile take as long as `matmul_depth` more steps of the contraction, partly hidden by
+    other tiles: at most half of the time. The last wave of tiles leaves `matmul_tail` of the cores' time unused
+    (NVIDIA, "Matrix Multiplication Background User's Guide": tile and wave quantization).
 
     Args:
-        gemm: the product.
-        chip: the device: its memory rate, cores, launch and the two parameters above, which are fitted.
-        s_per_flop: seconds of one FLOP at the reached rate.
+        gemm: the matmul.
+        chip: the device: its memory bandwidth, cores, launch and the two fitted parameters above.
+        s_per_flop: seconds per FLOP at the achieved rate.
         element_bytes: bytes of an element of the inputs and the output.
-        at_once: groups whose tiles run beside each other, where each group is a kernel of its own.
-        dtype: of the product, for the table; "": the curve alone. Several groups have no table.
+        at_once: number of groups that run concurrently, if each group is its own kernel.
+        dtype: the dtype, for the table; "" uses the curve alone. Several groups have no table.
 
     >>> f"{gemm_s(Gemm(8192, 8192, 8192), h100, 1 / 989e12, 2) * 1e3:.2f} ms"  # 1.1 PFLOP
     '1.11 ms'
@@ -80,7 +80,7 @@ def gemm_s(
 
 
 def product_table(gemm: Gemm, chip: Chip, dtype: str) -> OpTable | None:
-    """The table of measured rates of `chip` that the seconds of a product in `dtype` are from; None: the curve's.
+    """Return the table of measured rates of `chip` that gives the seconds of a matmul in `dtype`; None: the curve does.
 
     >>> product_table(Gemm(8192, 8192, 8192), h100, "bf16") is None  # no file has one
     True
@@ -91,7 +91,7 @@ def product_table(gemm: Gemm, chip: Chip, dtype: str) -> OpTable | None:
 
 
 def _curve_s(gemm: Gemm, chip: Chip, s_per_flop: float, element_bytes: float, at_once: float) -> float:
-    """Seconds of one product without a table."""
+    """Seconds of one matmul without a table."""
     depth = 1 + chip.matmul_depth / (chip.matmul_depth + gemm.k)
     tail = 1.0
     if chip.matmul_tail:
@@ -103,15 +103,15 @@ def _curve_s(gemm: Gemm, chip: Chip, s_per_flop: float, element_bytes: float, at
 
 
 TILE_ROWS, TILE_COLUMNS = 128, 256
-"""Tile of a matmul's output that one core computes: the usual one of large matmuls."""
+"""Output tile of a matmul that one core computes; typical of large matmuls."""
 
 
 def fused_of(sharded: Sharded, o: OpSharding) -> tuple[Gemm, float]:
-    """The product that matmul op `o` of `sharded` is part of, and its share of it by columns.
+    """Return the fused matmul that op `o` of `sharded` is part of, and its share of the columns.
 
-    Products of one input are run as one, with their columns side by side, where they belong to one module: query, key
-    and value; gate and up (Megatron-Core's `linear_qkv` and `linear_fc1`). One launch, one wave of tiles, one cast of
-    the input, and the input's gradient contracts over all columns.
+    Matmuls of one input are fused, with their columns concatenated, if they belong to one module: query, key and value;
+    gate and up (Megatron-Core's `linear_qkv` and `linear_fc1`). This needs one launch, one wave of tiles and one cast
+    of the input, and the input's gradient contracts over all columns.
 
     >>> fused_of(sharded, ops["ffn.gate"])
     (Gemm(m=8192, n=7168, k=8192, groups=1), 0.5)
@@ -121,7 +121,7 @@ def fused_of(sharded: Sharded, o: OpSharding) -> tuple[Gemm, float]:
 
 @cached_on(lambda sharded: (sharded.plan.cache, ()))
 def _fused_products(sharded: Sharded) -> dict[tuple[str, str], tuple[Gemm, float]]:
-    """The fused product of every matmul, by the names of op and output."""
+    """The fused matmul of every op, by the names of op and output."""
     found = {}
     for ops in sharded.ops.values():
         for parts in _fused_groups(sharded, [o for o in ops if o.op.kind == "matmul"]):
@@ -133,7 +133,7 @@ def _fused_products(sharded: Sharded) -> dict[tuple[str, str], tuple[Gemm, float
 
 
 def _fused_groups(sharded: Sharded, matmuls: list[OpSharding]) -> Iterable[list[tuple[Op, Gemm]]]:
-    """Matmuls of a section with the same input, module, dtype and size, together."""
+    """Matmuls of a section, grouped by input, module, dtype and size."""
     groups: dict[object, list[tuple[Op, Gemm]]] = {}
     for o in matmuls:
         gemm = gemm_of(sharded, o)
@@ -147,8 +147,8 @@ def _parent(op: Op) -> str:
 
 
 def matmul_bytes(sharded: Sharded, o: OpSharding) -> float:
-    """Bytes of the two inputs and the output of matmul op `o` on one device, for one microbatch: its share, where it
-    runs fused with others, whose input is read once. `sharded` has the local sizes.
+    """Return the bytes of the two inputs and the output of matmul op `o` on one device, for one microbatch; for a fused
+    matmul, its share of them, with the input read once. `sharded` has the local sizes.
 
     >>> matmul_bytes(sharded, ops["ffn.gate"]) == 2 * (8192 * 8192 / 2 + 8192 * 3584 + 8192 * 3584)  # and ffn.up
     True
@@ -159,11 +159,10 @@ def matmul_bytes(sharded: Sharded, o: OpSharding) -> float:
 
 @cached_on(lambda sharded, o, chip, backward: (cache_of(sharded, chip), (o.op.name, o.op.output, o.op.fixed, backward)))
 def products_s(sharded: Sharded, o: OpSharding, chip: Chip, backward: bool) -> tuple[float, ...]:
-    """Seconds of the product of matmul op `o` in the forward, or of the two in the `backward`: the input's gradient and
-    the weight's. A gradient that is not made takes none; the products of a low-rank update are added to each.
+    """Return the seconds of the forward matmul of op `o`, or of the two of its `backward`: dgrad and wgrad. A gradient
+    that is not needed takes none; the matmuls of a low-rank update are added to each.
 
-    An op that runs fused with others is charged its share of the columns. `sharded` has the local sizes and `chip` the
-    rates.
+    An op in a fused matmul is charged its share of the columns. `sharded` has the local sizes and `chip` the rates.
 
     >>> [f"{s * 1e3:.2f} ms" for s in products_s(sharded, ops["ffn.gate"], h100, True)]
     ['0.49 ms', '0.49 ms']
@@ -193,14 +192,13 @@ def products_s(sharded: Sharded, o: OpSharding, chip: Chip, backward: bool) -> t
 
 
 def _started_s(sharded: Sharded, gemm: Gemm) -> float:
-    """Seconds of the host to start the products of several experts; 0 where another microbatch runs beside."""
+    """Host seconds to launch the matmuls of several experts; 0 if another microbatch overlaps."""
     beside = gemm.groups == 1 or runs_beside(sharded.plan)
     return 0.0 if beside else gemm.groups * sharded.stack.policy.expert_call_s
 
 
 def runs_beside(plan: Plan) -> bool:
-    """True if another microbatch of `plan` runs beside each, so that the device has work while the host waits or
-    starts ops.
+    """True if two microbatches of `plan` overlap, so that the device has work while the host waits or launches.
 
     >>> runs_beside(plan)
     False
@@ -209,8 +207,8 @@ def runs_beside(plan: Plan) -> bool:
 
 
 def _with_shared_tiles(sharded: Sharded, gemm: Gemm) -> Gemm:
-    """The product `gemm` with the rows that are computed twice: those of a tile that two experts share, one at each
-    boundary of two experts (JAX, pallas/ops/tpu/megablox/gmm.py: at most `tiles_m + num_groups - 1` tiles)."""
+    """The matmul `gemm` with additional rows for tiles that two experts share, which are computed twice: one tile at
+    each boundary of two experts (JAX, pallas/ops/tpu/megablox/gmm.py: at most `tiles_m + num_groups - 1` tiles)."""
     rows, route = sharded.stack.policy.expert_tile_rows if sharded.stack.xla else 0, sharded.plan.route
     if not rows or gemm.groups == 1 or route is None or route.method != "dropless":
         return gemm
@@ -218,10 +216,10 @@ def _with_shared_tiles(sharded: Sharded, gemm: Gemm) -> Gemm:
 
 
 def matmul_op_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool) -> float:
-    """Seconds of matmul op `o` for one microbatch on one device: its products, the casts of a quantized one, the biases
-    of experts.
+    """Return the seconds of matmul op `o` for one microbatch on one device: its matmuls, the casts if it is quantized,
+    and the biases of experts.
 
-    `backward` asks for the backward's; `sharded` has the local sizes and the plan's `quantize` sentences, `chip` the
+    `backward` selects the backward; `sharded` has the local sizes and the plan's `quantize` sentences, `chip` the
     rates.
 
     >>> f"{matmul_op_s(sharded, ops['ffn.gate'], h100, backward=False) * 1e3:.2f} ms"  # 481 GFLOP
@@ -234,7 +232,7 @@ def matmul_op_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool) 
 
 
 def weights_s(sharded: Sharded, o: OpSharding, chip: Chip) -> float:
-    """Seconds of the part of matmul op `o`'s backward that only its weights' gradient takes, on one device (`chip`).
+    """Return the seconds of the wgrad in matmul op `o`'s backward on one device (`chip`).
 
     >>> f"{weights_s(sharded, ops['ffn.gate'], h100) * 1e3:.2f} ms"
     '0.49 ms'
@@ -243,7 +241,7 @@ def weights_s(sharded: Sharded, o: OpSharding, chip: Chip) -> float:
 
 
 def update_s(sharded: Sharded, o: OpSharding, chip: Chip) -> float:
-    """Seconds of the first product of the low-rank update of matmul op `o`, its input by A, on one device (`chip`);
+    """Return the seconds of the first matmul of the low-rank update of op `o`, input by A, on one device (`chip`);
     `sharded` has the local sizes.
 
     >>> update_s(sharded, ops["ffn.gate"], h100)  # it has no update
@@ -255,17 +253,17 @@ def update_s(sharded: Sharded, o: OpSharding, chip: Chip) -> float:
 
 
 BIAS_PASSES = {False: 4, True: 2}
-"""Passes over the output of several products that have biases, forward and backward: each expert's part is read and
-written with its bias added, then again to join the parts; back, the gradient is split and summed."""
+"""Passes over the output of grouped matmuls with biases, forward and backward: each expert's part is read and written
+to add its bias, then again to concatenate the parts; in the backward, the gradient is split and summed."""
 WEIGHTED_BIAS_BYTES = {False: 28, True: 40}
-"""Bytes moved for each element where the last bias of an expert, times a token's weight, is added in fp32: the product
-of both is written (4), added to the output (6 read, 4 written), the parts are joined (8) and cast (6). Back: the cast
-(6), the output's gradient cast and joined (10), and for the gradients of bias and weight a product of two (8) and its
-sum (4) each (Megatron-Core, `TEGroupedMLP._apply_bias`). The first bias is added by the product itself."""
+"""Bytes moved per element if an expert's last bias, times a token's weight, is added in fp32: the product of both is
+written (4), added to the output (6 read, 4 written), the parts are concatenated (8) and cast (6). In the backward: the
+cast (6), the cast and concatenation of the output's gradient (10), and for the gradients of bias and weight a product
+of two (8) and its sum (4) each (Megatron-Core, `TEGroupedMLP._apply_bias`). The first bias is fused into its matmul."""
 
 
 def _biases_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool) -> float:
-    """Seconds of the biases of experts, one a group of rows."""
+    """Seconds of the biases of experts, one per group of rows."""
     if len(o.op.params) == 1 or (gemm := gemm_of(sharded, o)).groups == 1:
         return 0.0
     plan = sharded.plan

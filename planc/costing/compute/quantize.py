@@ -1,4 +1,4 @@
-"""Matmuls in a narrower dtype: which ops a `quantize` sentence names, their rate, and the casts of their inputs.
+"""Low-precision matmuls: the ops in a `quantize` sentence, their rate, and the casts of their inputs.
 
 The casts are those of Transformer Engine (https://docs.nvidia.com/deeplearning/transformer-engine).
 """
@@ -19,7 +19,7 @@ from planc.sharding.stage_assignment import microbatches_each
 
 
 def quantized(plan: Plan, op: Op) -> Quantize | None:
-    """The `quantize` sentence of `plan` that op `op` falls under; None for an op in the compute dtype."""
+    """Return the `quantize` sentence of `plan` that applies to op `op`; None for an op in the compute dtype."""
     return _quantized(plan, op) if op.kind == "matmul" and plan.quantize else None
 
 
@@ -32,8 +32,8 @@ def _quantized(plan: Plan, op: Op) -> Quantize | None:
 
 
 def s_per_flop(plan: Plan, op: Op, chip: Chip) -> float:
-    """Seconds of one FLOP of op `op` at the reached rate of the dtype it is done in; a mean over layers when `plan`
-    quantizes some of them.
+    """Return the seconds per FLOP of op `op` at the achieved rate of its dtype; a mean over layers if `plan` quantizes
+    only some of them.
 
     >>> f"{1 / s_per_flop(plan, ops['ffn.gate'].op, h100) / 1e12:.0f} TFLOP/s"  # nothing is quantized: bf16
     '989 TFLOP/s'
@@ -47,7 +47,7 @@ def s_per_flop(plan: Plan, op: Op, chip: Chip) -> float:
 
 
 def product_dtype(plan: Plan, op: Op) -> str:
-    """The dtype that all products of op `op` in `plan` are done in; "" where some layers' are done in another.
+    """Return the dtype of all matmuls of op `op` in `plan`; "" if it differs between layers.
 
     >>> product_dtype(plan, ops["ffn.gate"].op)
     'bf16'
@@ -61,27 +61,27 @@ def product_dtype(plan: Plan, op: Op) -> str:
 HALF_A_BYTE = 0.5
 """Bytes of a float4."""
 TILED = ("blockwise",)
-"""Recipes with scales of their own for tiles, without saying the tile's size."""
+"""Recipes with a scale per tile and a default tile size."""
 
 
 def casts_s(sharded: Sharded, o: OpSharding, gemm: Gemm, input_share: float, chip: Chip, *, backward: bool) -> float:
-    """Seconds of casting the inputs of one quantized matmul: read, and written twice.
+    """Return the seconds of casting the inputs of one quantized matmul: read once, and written twice.
 
-    Transformer Engine writes each tensor as it is and transposed, since narrow matmuls take one layout alone. A scale
-    for a whole tensor is found by reading all of it first. The forward casts the input, once for all products of it,
-    and the weight: once a step, or as often as it is gathered. The backward casts the gradient of the output.
+    Transformer Engine writes each tensor also transposed, since low-precision matmuls support only one layout. A scale
+    for a whole tensor needs an extra pass over it. The forward casts the input once for all matmuls that read it, and
+    the weight once a step, or after each gather. The backward casts the gradient of the output.
 
-    Where a framework fuses it, a norm finds the largest value of what it writes (Transformer Engine, pull request
-    2013; Megatron's gated activation is a kernel of its own, which does not). Blackwell's float8 products of whole
-    scales take any layout, so that one copy is written (its `is_non_tn_fp8_gemm_supported`).
+    If a framework fuses it, a norm computes the amax of its output (Transformer Engine, pull request 2013; Megatron's
+    gated activation is a separate kernel, which does not). Blackwell's float8 matmuls with tensor scales support any
+    layout, so one copy is written (its `is_non_tn_fp8_gemm_supported`).
 
     Args:
         sharded: the plan with its layouts.
         o: the matmul op.
-        gemm: the op's product on one device.
-        input_share: share of the cast of its input that the op is charged for, where several products take one input.
-        chip: the device: its memory rate and launch.
-        backward: true for the casts of the backward.
+        gemm: the op's matmul on one device.
+        input_share: the op's share of the cast of its input, if several matmuls read one input.
+        chip: the device: its memory bandwidth and launch.
+        backward: True for the casts of the backward.
 
     >>> from planc.costing.compute.gemm import gemm_of
     >>> o = ops["ffn.gate"]
@@ -107,12 +107,12 @@ def casts_s(sharded: Sharded, o: OpSharding, gemm: Gemm, input_share: float, chi
 
 
 def _follows_norm(sharded: Sharded, op: Op) -> bool:
-    """True where the input of matmul `op` is the output of a norm."""
+    """True if the input of matmul `op` is the output of a norm."""
     return any(o.kind == "norm" and o.output == op.inputs[0] for ops in sharded.model.ops.values() for o in ops)
 
 
 def _microbatches_a_weight(sharded: Sharded, o: OpSharding) -> float:
-    """Microbatches that compute with one copy of a matmul's weight."""
+    """Number of microbatches that use one copy of a matmul's weight."""
     plan = sharded.plan
     again = plan.gather_per != "step" and any(sharded.param[p].stored["params"] for p in o.op.params)
     return 1.0 if again else float(microbatches_each(plan))

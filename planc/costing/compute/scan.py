@@ -1,12 +1,13 @@
 """Seconds, FLOPs and memory traffic of the scan of a state-space layer on one device.
 
-The sequence is cut into chunks: products within a chunk, and a state from each chunk to the next (Dao and Gu 2024,
-"Transformers are SSMs", arXiv:2405.21060, section 6). The passes are those of its kernels
-(mamba_ssm/ops/triton/ssd_combined.py of state-spaces/mamba, read for the shapes that each loads and stores), which
-reach a share of the data sheet's memory rate. That of the forward is by 12.6 million tokens/s of 128 heads of 64 on an
-H100 (vllm-project/vllm, pull request 27299, 8192 tokens, chunks of 256). That of the backward is by whole steps of a
-model of 48 mixers on A100, H200 and GB200 (state-spaces/mamba, issue 904): what they take beyond planc's seconds of
-everything else makes 17, 15 and 11 %. No published training run of a framework's was used. On TPUs nothing was found.
+The sequence is split into chunks: matmuls within a chunk, and a state passed from each chunk to the next (Dao and Gu
+2024, "Transformers are SSMs", arXiv:2405.21060, section 6). The passes are those of its kernels
+(mamba_ssm/ops/triton/ssd_combined.py of state-spaces/mamba, counted from the shapes that each loads and stores), which
+achieve a share of the data sheet's memory bandwidth. The share of the forward is from 12.6 million tokens/s of 128
+heads of 64 on an H100 (vllm-project/vllm, pull request 27299, 8192 tokens, chunks of 256). The share of the backward is
+from whole steps of a model of 48 mixers on A100, H200 and GB200 (state-spaces/mamba, issue 904): their time beyond
+planc's seconds for everything else gives 17, 15 and 11 %. No published training run of a framework was used. There is
+no data for TPUs.
 """
 
 from __future__ import annotations
@@ -24,36 +25,37 @@ from planc.sharding.local import local_length
 
 @dataclass(frozen=True)
 class Passes:
-    """Times that the kernels of one direction go over each kind of tensor: `values` and `states_in` in the compute
-    dtype, `chunk_bytes` and `score_bytes` in bytes an element, since these are kept in fp32 and in 16 bits."""
+    """Passes of the kernels of one direction over each kind of tensor: `values` and `states_in` in the compute dtype,
+    `chunk_bytes` and `score_bytes` in bytes per element, since these are stored in fp32 and in 16 bits."""
 
     values: int
-    """Passes over the heads' values, what the scan makes of them, and the gradients of both."""
+    """Passes over the heads' values, the outputs of the scan, and the gradients of both."""
     states_in: int
-    """Those over what is written to the states and what reads them, for each group, and the gradients of both."""
+    """Passes over the state inputs (B) and outputs (C) of each group, and the gradients of both."""
     chunk_bytes: int
-    """The state at the end of each chunk."""
+    """Bytes for the state at the end of each chunk."""
     score_bytes: int
-    """Products of what writes and what reads, token by token within a chunk, for each group."""
+    """Bytes for the scores within a chunk (C times B, token by token), for each group."""
     kernels: int
-    """Kernels, each with its launch."""
+    """Number of kernels, each with its launch."""
     share: float
-    """The share of the data sheet's memory rate that they reach."""
+    """Achieved share of the data sheet's memory bandwidth."""
 
 
 FORWARD = Passes(values=5, states_in=8, chunk_bytes=12, score_bytes=8, kernels=6, share=0.38)
-"""The convolution reads and writes; then states of chunks, their passing on, products within chunks, the output."""
+"""The convolution reads and writes; then the states of chunks, passing them on, the matmuls within chunks, the
+output."""
 BACKWARD = Passes(values=16, states_in=22, chunk_bytes=34, score_bytes=24, kernels=16, share=0.15)
-"""The convolution, the states and the products run again; then the gradients of the states, their passing back, of
-values, of both factors of the states and of the products, of the steps, and those of the convolution."""
+"""The convolution, the states and the matmuls are recomputed; then the gradients of the states, passing them back, of
+values, of both factors of the states and of the matmuls, of the step sizes, and those of the convolution."""
 BACKWARD_FLOPS = 3.0
-"""FLOPs of the backward in units of the forward: two for each product, and the forward again."""
+"""FLOPs of the backward as a multiple of the forward: two for each matmul, and the recomputed forward."""
 
 
 def scan_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool = False) -> float:
-    """Seconds of scan op `o` for one microbatch on one device, in its forward or its `backward`: the longer of its
-    products at the rate of matmuls and its bytes at the share of the memory rate that its kernels reach, and launches.
-    `sharded` has the local sizes, `chip` the rates.
+    """Return the seconds of scan op `o` for one microbatch on one device, in its forward or its `backward`: the longer
+    of its matmuls and of its memory traffic at the achieved bandwidth of its kernels, plus launches. `sharded` has the
+    local sizes, `chip` the rates.
 
     >>> [f"{scan_s(mamba, scan, h100, backward=back) * 1e3:.2f} ms" for back in (False, True)]
     ['1.48 ms', '11.08 ms']
@@ -67,10 +69,10 @@ def scan_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool = Fals
 
 
 def scan_flops(sharded: Sharded, o: OpSharding) -> float:
-    """Forward FLOPs of scan op `o` on one device for one microbatch; `sharded` has the local sizes.
+    """Return the forward FLOPs of scan op `o` on one device for one microbatch; `sharded` has the local sizes.
 
-    A token's values go into the state and come out of it, 2 FLOPs each for every number of the state; within a chunk
-    half of the earlier tokens are weighed, and the weights of a chunk are products for each group.
+    A token's values are added to the state and read from it, 2 FLOPs each per state element; within a chunk a token
+    attends to half of the other tokens on average, and the scores of a chunk are matmuls for each group.
 
     >>> f"{scan_flops(mamba, scan) / 1e9:.1f} GFLOP"  # 16384 tokens x (4096 x (4 x 128 + 128) + 8 x 2 x 128 x 128)
     '47.2 GFLOP'
@@ -81,7 +83,7 @@ def scan_flops(sharded: Sharded, o: OpSharding) -> float:
 
 
 def scan_bytes(sharded: Sharded, o: OpSharding, *, backward: bool = False) -> float:
-    """Bytes that scan op `o` moves through the memory of one device for one microbatch, in its forward or its
+    """Return the memory traffic (bytes) of scan op `o` on one device for one microbatch, in its forward or its
     `backward`; `sharded` has the local sizes.
 
     >>> f"{scan_bytes(mamba, scan, backward=True) / scan_bytes(mamba, scan):.2f}"  # times the forward's
@@ -96,7 +98,8 @@ def scan_bytes(sharded: Sharded, o: OpSharding, *, backward: bool = False) -> fl
 
 
 def model_scan_flops(model: Model) -> float:
-    """Forward FLOPs of a token in one scan as MFU counts them: into the state of each head of `model` and out of it.
+    """Return the forward FLOPs per token of one scan as MFU counts them: input to and output from the state of each
+    head of `model`.
 
     >>> model_scan_flops(mamba.model) == 2 * 2 * 64 * 64 * 128  # heads x width x state
     True
@@ -105,7 +108,7 @@ def model_scan_flops(model: Model) -> float:
 
 
 def _local(sharded: Sharded, o: OpSharding) -> tuple[float, float, float]:
-    """Tokens, numbers of all heads' values, and groups, on one device."""
+    """Tokens, elements of all heads' values, and groups, on one device."""
     dims = ("batch", "sequence", "ssm_heads", "ssm_head_dim", "ssm_groups")
     batch, sequence, heads, width, groups = (local_length(sharded.plan, d, o.layout.get(d, ())) for d in dims)
     return batch * sequence, heads * width, groups

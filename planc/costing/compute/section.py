@@ -50,7 +50,8 @@ def section_time(sharded: Sharded, section: Section, chip: Chip) -> SectionTime:
 
 
 def _rerun(sharded: Sharded, section: Section, chip: Chip, forward: dict[str, float]) -> list[float]:
-    """Seconds of each op that the backward of a section runs again; of some that of their update's first product."""
+    """Seconds of each recomputed op in the backward of a section; for some ops only the first matmul of their
+    update."""
     if section not in sharded.model.blocks:
         return []
     again = replay(sharded.plan, section)
@@ -71,8 +72,8 @@ def _once_each(sharded: Sharded, section: Section, chip: Chip) -> SectionTime:
 
 
 def _weight_s(sharded: Sharded, section: Section, chip: Chip, backward_s: float, launches: int) -> float:
-    """The part of `backward_s` for weights. It and the rest take at least their shares of the host's `launches`, so
-    that neither gets longer where kernels get shorter."""
+    """The wgrad part of `backward_s`. It and the rest take at least their shares of the host's `launches`, so that
+    neither gets longer when kernels get shorter."""
     kernels = [weights_s(sharded, o, chip) for o in sharded.ops[section] if o.op.kind == "matmul"]
     host_s = chip.dispatch_s * sum(s > 0 for s in kernels) / 2
     if chip.hosts_itself:
@@ -98,9 +99,9 @@ def host_s(sharded: Sharded, section: Section, chip: Chip) -> tuple[float, float
 
 @cached_on(lambda sharded, section, chip, backward=False: (cache_of(sharded, chip), (section, backward)))
 def ops_s(sharded: Sharded, section: Section, chip: Chip, *, backward: bool = False) -> dict[str, float]:
-    """Seconds of each op of a `section` for one microbatch, by name, in order of execution.
+    """Return the seconds of each op of a `section` for one microbatch, by name, in order of execution.
 
-    `backward` asks for the backward's, of the ops that have one; `sharded` has the layouts and `chip` the rates of the
+    `backward` selects the backward, of the ops that have one; `sharded` has the layouts and `chip` the rates of the
     device.
 
     >>> f"{ops_s(sharded, 'block', h100)['ffn.down'] * 1e3:.2f} ms"
@@ -156,10 +157,9 @@ def op_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool = False)
 
 
 def _waits_for_counts(sharded: Sharded) -> int:
-    """Times that the device waits for the host to start an op, as the host waits for numbers of tokens that the device
-    alone knows: for the exchange of tokens, whose sizes torch takes from the host, and for the products of experts
-    where each is a kernel of its own. None with a capacity, where the numbers are known, and none where another
-    microbatch runs beside."""
+    """Number of times that the device idles for the host, which waits for token counts from the device: for the
+    all-to-all, whose sizes torch takes from the host, and for the matmuls of experts if each is its own kernel. 0 with
+    a capacity, where the counts are static, and if another microbatch overlaps."""
     plan = sharded.plan
     if sharded.stack.xla or plan.route.method != "dropless" or runs_beside(plan):
         return 0
@@ -168,8 +168,8 @@ def _waits_for_counts(sharded: Sharded) -> int:
 
 
 def stream_s(transferred_bytes: float, chip: Chip) -> float:
-    """Seconds of one kernel that reads and writes so many bytes, launch included: by the hardware file's table of
-    streams, or else at the reached rate of the memory of `chip`.
+    """Return the seconds of one kernel that reads and writes `transferred_bytes`, launch included: by the hardware
+    file's table of streams, or else at the achieved memory bandwidth of `chip`.
 
     >>> f"{stream_s(33.5e6, h100) * 1e6:.0f} us"
     '10 us'
@@ -186,8 +186,8 @@ def stream_s(transferred_bytes: float, chip: Chip) -> float:
 
 
 def table_for(sharded: Sharded, o: OpSharding, chip: Chip) -> str:
-    """The table of measured rates of `chip` that the forward of op `o` takes its seconds from, by its op and dtype; ""
-    where it takes none. `sharded` has the local sizes.
+    """Return the table of measured rates of `chip` that gives the seconds of op `o`'s forward, by its op and dtype; ""
+    for none. `sharded` has the local sizes.
 
     >>> table_for(sharded, ops["ffn.gate"], h100)  # no file has one
     ''
@@ -204,6 +204,6 @@ def table_for(sharded: Sharded, o: OpSharding, chip: Chip) -> str:
 
 
 BACKWARD_BYTES = {"code": 2.0, "norm": 1.5, "elementwise": 5 / 3, "embedding": 2.0, "loss": 0.0}
-"""Bytes that the backward of an op moves, in units of its forward; 1 for other ops. A norm reads its input and a
-gradient and writes one; a gated product reads three and writes two where the forward reads two and writes
-one. The loss makes its gradient in the forward (`LOSS_PASSES`)."""
+"""Memory traffic of an op's backward as a multiple of its forward; 1 for other ops. A norm reads its input and a
+gradient and writes one; a gated product reads three and writes two instead of reading two and writing one. The loss
+computes its gradient in the forward (`LOSS_PASSES`)."""

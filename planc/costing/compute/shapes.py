@@ -7,7 +7,7 @@ from planc.diag.fast_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Gemm:
-    """One matrix product on one device: `groups` of [m, k] x [k, n]."""
+    """One matmul on one device: `groups` of [m, k] x [k, n]."""
 
     m: float
     n: float
@@ -16,7 +16,7 @@ class Gemm:
 
     @property
     def flops(self) -> float:
-        """FLOPs of the forward: two for each multiply-add.
+        """FLOPs of the forward: two per multiply-add.
 
         >>> Gemm(2, 3, 4).flops
         48.0

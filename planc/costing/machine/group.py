@@ -8,7 +8,7 @@ from planc.ir.mesh import Mesh
 
 
 def device_group(mesh: Mesh, cluster: Cluster, axes: tuple[str, ...]) -> DeviceGroup:
-    """Place of a group of devices on the machine: the levels it crosses, innermost first.
+    """Return the levels of the machine that a group of devices spans, innermost first.
 
     Args:
         mesh: the mesh, whose innermost axis fills a node first.

@@ -65,7 +65,7 @@ def _share(table: OpTable, sizes: Sizes) -> float:
 
 
 def _around(along: Sequence[float], value: float) -> tuple[tuple[int, float], ...]:
-    """The points on both sides of a value, each with its weight; one where the value is a point."""
+    """The neighbouring points of a value, each with its weight; one if the value is a point."""
     above = bisect_right(along, value)
     if above == len(along):
         return ((above - 1, 1.0),)
@@ -75,7 +75,7 @@ def _around(along: Sequence[float], value: float) -> tuple[tuple[int, float], ..
 
 
 def _strides(lengths: Sequence[Sequence[float]]) -> list[int]:
-    """Strides of the dimensions in the list of points, in row-major order."""
+    """Strides of the dims in the list of points, in row-major order."""
     strides, stride = [], 1
     for along in reversed(lengths):
         strides.append(stride)

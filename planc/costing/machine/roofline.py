@@ -1,9 +1,9 @@
-"""When a layout is bound by compute and when by communication, in closed form.
+"""Closed-form limits between compute-bound and communication-bound layouts.
 
-Tokens per device, feed-forward widths and group sizes at which the transfers of a layer take as long as its
-matmuls. These are the rules of thumb of the public scaling book (https://jax-ml.github.io/scaling-book,
-roofline, training and gpus chapters); a plan's own step time comes from `planc.costing.step.step_time`, which needs
-none of them. Rates are per device. `planc.costing.machine.topology.at_peak` takes efficiencies and latencies out.
+Tokens per device, feed-forward widths and group sizes at which the transfers of a layer take as long as its matmuls.
+These are the rules of thumb of the public scaling book (https://jax-ml.github.io/scaling-book, roofline, training and
+gpus chapters); `planc.costing.step.step_time` computes a plan's own step time without them. Rates are per device.
+`planc.costing.machine.topology.at_peak` removes efficiencies and latencies.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from planc.ir.collective import DTYPE_BYTES
 from planc.ir.hardware import Chip, Cluster
 
 HALF_BYTES = 2
-"""bf16, the dtype that these rules assume for weights and activations on the wire."""
+"""bf16, the dtype that these rules assume for weights and transferred activations."""
 
 
 def peak(chip: Chip, dtype: str = "bf16") -> float:
-    """FLOP/s of one device of `chip` in `dtype`, with the chip's matmul efficiency.
+    """Return the FLOP/s of one device of `chip` in `dtype`, with the chip's matmul efficiency.
 
     Raises KeyError for a dtype in which the chip has no rate.
 
@@ -35,7 +35,8 @@ def peak(chip: Chip, dtype: str = "bf16") -> float:
 
 
 def chip_intensity(chip: Chip, dtype: str = "bf16") -> float:
-    """FLOP per byte of device memory at which a matmul in `dtype` takes as long on `chip` as its memory traffic.
+    """Return the FLOPs per byte of device memory at which a matmul in `dtype` takes as long on `chip` as its memory
+    traffic.
 
     >>> round(chip_intensity(h100))
     295
@@ -44,10 +45,11 @@ def chip_intensity(chip: Chip, dtype: str = "bf16") -> float:
 
 
 def critical_tokens(chip: Chip, dtype: str = "bf16", weights: str = "") -> float:
-    """Tokens at which a matmul takes as long on `chip` as its weights from device memory: 2 FLOPs for each weight.
+    """Return the tokens at which a matmul takes as long on `chip` as reading its weights from device memory: 2 FLOPs
+    per weight.
 
-    `dtype` is that of the products, `weights` that of the stored weights; an empty string is the same one. Source:
-    public scaling book, roofline.md, questions 1 and 2.
+    `dtype` is that of the matmuls, `weights` that of the stored weights; "" is the same one. Source: public scaling
+    book, roofline.md, questions 1 and 2.
 
     >>> round(critical_tokens(h100)), round(critical_tokens(h100, "bf16", "float8"))
     (295, 148)
@@ -56,8 +58,8 @@ def critical_tokens(chip: Chip, dtype: str = "bf16", weights: str = "") -> float
 
 
 def matmul_s(chip: Chip, m: int, k: int, n: int, dtype: str = "bf16") -> float:
-    """Seconds of an [`m`, `k`] x [`k`, `n`] matmul in `dtype` on one device of `chip`: the slower of its 2mkn FLOPs and
-    its three arrays, and a launch.
+    """Return the seconds of an [`m`, `k`] x [`k`, `n`] matmul in `dtype` on one device of `chip`: the longer of its
+    2mkn FLOPs and the traffic of its three arrays, plus a launch.
 
     >>> f"{matmul_s(h100, 8192, 8192, 8192) * 1e3:.2f} ms, {matmul_s(h100, 1, 8192, 8192) * 1e6:.0f} us"
     '1.11 ms, 40 us'
@@ -67,9 +69,10 @@ def matmul_s(chip: Chip, m: int, k: int, n: int, dtype: str = "bf16") -> float:
 
 
 def stream_s(read_bytes: float, chips: int, chip: Chip, source: Literal["memory", "host"] = "memory") -> float:
-    """Seconds for `chips` chips to read `read_bytes` once, each its part, from their memory or their hosts'.
+    """Return the seconds in which `chips` chips read `read_bytes` once, each its share, from their own memory or their
+    hosts'.
 
-    `source` is `memory` for the device memory of `chip`, `host` for the way from its host.
+    `source` is `memory` for the device memory of `chip`, `host` for the link to its host.
 
     >>> f"{stream_s(140e9, 8, h100) * 1e3:.1f} ms"  # 70 billion parameters in bf16, of a node of eight
     '5.2 ms'
@@ -82,8 +85,8 @@ def stream_s(read_bytes: float, chips: int, chip: Chip, source: Literal["memory"
 
 
 def link_intensity(cluster: Cluster, group: DeviceGroup, dtype: str = "bf16") -> float:
-    """FLOP per byte gathered over `group`, as for a group of many members: compute rate of `cluster`'s device in
-    `dtype` times seconds per byte.
+    """Return the FLOPs per byte gathered over `group`, in the limit of many members: compute rate of `cluster`'s device
+    in `dtype` times seconds per byte.
 
     >>> round(link_intensity(h100_node, node))  # 989e12 / 450e9
     2198
@@ -94,15 +97,15 @@ def link_intensity(cluster: Cluster, group: DeviceGroup, dtype: str = "bf16") ->
 def critical_tokens_per_device(
     cluster: Cluster, group: DeviceGroup, *, divided: int = 1, exact: bool = False, dtype: str = "bf16"
 ) -> float:
-    """Tokens on each device at which data parallelism (DP, or FSDP) over `group` is bound by compute.
+    """Return the tokens per device above which data parallelism (DP, or FSDP) over `group` is compute-bound.
 
-    A layer of P weights takes 4P FLOPs a token backward and moves 2P bytes twice (reduce-scatter and gather), so tokens
-    / device = rate x seconds per byte.
+    A layer of P weights takes 4P FLOPs per token in the backward and moves 2P bytes twice (reduce-scatter and
+    all-gather), so tokens / device = rate x seconds per byte.
 
     Args:
         cluster: the machine, for the compute rate of one device.
         group: the group that gathers and reduces the weights.
-        divided: shards of the weights by other axes; each device then moves only its part.
+        divided: shards of the weights over other axes; each device then moves only its shard.
         exact: counts (n - 1) / n of the buffer instead of all of it.
         dtype: dtype of the matmuls.
 
@@ -116,7 +119,8 @@ def critical_tokens_per_device(
 def critical_batch_tokens(
     cluster: Cluster, group: DeviceGroup, *, divided: int = 1, exact: bool = False, dtype: str = "bf16"
 ) -> float:
-    """Smallest batch, in tokens, that keeps the group `group` and the axes that divide the weights bound by compute.
+    """Return the smallest batch (tokens) that is compute-bound on the group `group` and the axes that shard the
+    weights.
 
     Arguments as for `critical_tokens_per_device`: `divided` is the number of shards of the weights by other axes.
 
@@ -131,8 +135,8 @@ def critical_batch_tokens(
 
 
 def largest_tp(cluster: Cluster, group: DeviceGroup, ffn: float, *, exact: bool = False, dtype: str = "bf16") -> float:
-    """Degree of tensor parallelism, over links like those of `group`, up to which a layer of feed-forward width `ffn`
-    is bound by compute.
+    """Return the degree of tensor parallelism, over links like those of `group`, up to which a layer of feed-forward
+    width `ffn` is compute-bound.
 
     `exact` counts that at degree Y in units of S devices only (Y - S) / Y of the buffer crosses the level.
 
@@ -149,10 +153,11 @@ def largest_tp(cluster: Cluster, group: DeviceGroup, ffn: float, *, exact: bool 
 def critical_tokens_fsdp_tp(
     cluster: Cluster, fsdp: DeviceGroup, tp: DeviceGroup, ffn: float, dtype: str = "bf16"
 ) -> float:
-    """Tokens on each device at which FSDP and tensor parallelism, divided at their best, are bound by compute.
+    """Return the tokens per device above which FSDP and tensor parallelism, in their best combination, are
+    compute-bound.
 
-    The weights' transfers fall with the degree of tensor parallelism and the activations' rise with it; at the best
-    division both take as long: 4 x intensity over `fsdp` x intensity over `tp` / `ffn`, the feed-forward width.
+    The weights' transfers decrease with the degree of tensor parallelism and the activations' increase; in the best
+    combination both take as long: 4 x intensity over `fsdp` x intensity over `tp` / `ffn`, the feed-forward width.
 
     >>> round(critical_tokens_fsdp_tp(h100_node, node, node, ffn=28672))
     674
@@ -164,10 +169,10 @@ def critical_tokens_fsdp_tp(
 
 
 def critical_expert_ffn(cluster: Cluster, group: DeviceGroup, experts: int, choices: int, dtype: str = "bf16") -> float:
-    """Expert width at which expert parallelism over `experts` devices is bound by compute.
+    """Return the expert width above which expert parallelism over `experts` devices is compute-bound.
 
-    A token takes 4 k D F FLOPs in its k experts (`choices`) and moves D values out and back, to at most k x S / experts
-    of the units of S devices at a level, and to all but its own.
+    A token takes 4 k D F FLOPs in its k experts (`choices`) and sends D values there and back, to at most k x S /
+    experts of the units of S devices at a level, and to all but its own.
 
     >>> round(critical_expert_ffn(h100_node, nodes, experts=32, choices=4))
     14835
@@ -183,5 +188,5 @@ def _slowest(group: DeviceGroup) -> GroupLevel:
 
 
 def _share(group: DeviceGroup) -> float:
-    """(n - 1) / n at the level that the group is bound by."""
+    """(n - 1) / n at the bottleneck level of the group."""
     return 1 - 1 / _slowest(group).members

@@ -1,8 +1,8 @@
-"""Where a group of devices lies: how many of its members meet at each level, and how fast that level is.
+"""The network levels that a group of devices spans: the number of its members at each level, and the level's bandwidth.
 
-Axes are laid on the machine outermost first, so the innermost axis fills a node (or one ring of a torus). A group is
-described by what one of its members sees, going up: the chip (where it is several devices), the node's links or the
-torus, and each level of the network. Nothing here enumerates devices.
+Axes are mapped to the machine outermost first, so the innermost axis fills a node (or one ring of a torus). A group is
+described from one member upwards: the chip (if it is several devices), the node's links or the torus, and each level of
+the network. No devices are enumerated.
 
 Source: public scaling book (https://jax-ml.github.io/scaling-book), tpus, sharding and gpus chapters.
 """
@@ -23,17 +23,18 @@ from planc.ir.op_tables import OpTable
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """A group's members along one torus dimension. `stride` groups lie between each other's members."""
+    """A group's members along one torus dim. Neighbouring members are `stride` chips apart, with other groups in
+    between."""
 
     size: int
     wrapped: bool
-    """The last member is a neighbour of the first."""
+    """True if the last member is a neighbour of the first."""
     stride: int = 1
     bidirectional: bool = True
 
     @property
     def links(self) -> float:
-        """Number of links whose bandwidth one group has: two round a bidirectional ring, divided by the groups that
+        """Number of links whose bandwidth one group has: two around a bidirectional ring, divided by the groups that
         share them.
 
         >>> Ring(4, wrapped=True).links, Ring(4, wrapped=False, stride=2).links
@@ -43,7 +44,7 @@ class Ring:
 
     @property
     def hops(self) -> int:
-        """Number of hops between the two members farthest from each other.
+        """Number of hops between the two members farthest apart.
 
         >>> Ring(8, wrapped=True).hops, Ring(8, wrapped=False).hops
         (4, 7)
@@ -52,10 +53,10 @@ class Ring:
 
     @property
     def crossing(self) -> float:
-        """Share of one member's buffer that the busiest link carries when all send to all.
+        """Share of one member's buffer that the busiest link carries in an all-to-all.
 
-        Both ways round, the mean distance is size / 4, over 2 links a member; one way, (size - 1) / 2; on a line, each
-        half sends half of its data through the middle (public scaling book, sharding.md).
+        Around a bidirectional ring, the mean distance is size / 4, over 2 links per member; in one direction, (size -
+        1) / 2; on a line, each half sends half of its data through the middle (public scaling book, sharding.md).
 
         >>> Ring(8, wrapped=True).crossing, Ring(8, wrapped=False).crossing
         (1.0, 2.0)
@@ -67,9 +68,9 @@ class Ring:
 
 @dataclass(frozen=True, slots=True)
 class GroupLevel:
-    """One level that a group crosses: `members` units of `below` members each meet here.
+    """One level that a group spans: it connects `members` units of `below` members each.
 
-    `bytes_per_s` is one way, per device, when all devices of a unit send at once; efficiency is in it.
+    `bytes_per_s` is one way, per device, when all devices of a unit send at once, with the efficiency included.
     """
 
     name: str
@@ -78,29 +79,29 @@ class GroupLevel:
     bytes_per_s: float
     latency_s: float
     half_bytes: float = 0.0
-    """The transfer size that achieves half of the bandwidth."""
+    """The transfer size (bytes) that achieves half of the bandwidth."""
     call_s: float = 0.0
-    """The framework's own time for a call."""
+    """The framework's own time per call (s)."""
     op_efficiency: tuple[tuple[str, float], ...] = ()
     """Collectives that achieve only a share of the curve's bandwidth."""
     reduction: float = 0.0
     """Bytes all-reduced in the switches per byte that a unit can send; 0 if the switches do not add."""
     rings: tuple[Ring, ...] = ()
-    """The torus dimensions, when the level is a torus."""
+    """The torus dims, if the level is a torus."""
     network: bool = False
     """True outside the node, where messages cross a tree of switches."""
     message_bytes_per_s: float = inf
     """One-way bandwidth of one of a unit's uplinks: the maximum for one message."""
     hosts: int = 1
-    """Hosts of a unit, each with links of its own; a slice of a torus has several."""
+    """Hosts per unit, each with its own links; a slice of a torus has several."""
     tables: tuple[OpTable, ...] = ()
-    """Measured rates of collectives over groups that cross this level alone."""
+    """Measured rates of collectives over groups within this level."""
     declared_bytes_per_s: float = 0.0
     """The bandwidth to which the tables' shares refer."""
 
     @property
     def unit_bytes_per_s(self) -> float:
-        """Bandwidth of the group's members in one unit together (bytes/s).
+        """Bandwidth of a unit's members together (bytes/s).
 
         >>> GroupLevel("leaf", members=4, below=8, bytes_per_s=50e9, latency_s=0.0).unit_bytes_per_s
         400000000000.0
@@ -109,19 +110,19 @@ class GroupLevel:
 
 
 class RoutedAlgorithm(NamedTuple):
-    """One way to run a collective, routed over a machine's links."""
+    """One algorithm of a collective, routed over a machine's links."""
 
     name: str
     s_per_byte: float
-    """Seconds that the busiest link sends for each byte of one device's buffer."""
+    """Seconds that the busiest link sends per byte of one device's buffer."""
     latency_s: float
     link: str
     """The busiest link."""
     half_s: float = 0.0
     """Additional seconds because small messages do not saturate the link; at most 3 times the sending time."""
     loads: tuple[tuple[int, Mapping[int, float]], ...] = ()
-    """Phases: how often, and the bytes that each leaves on links for each byte of a buffer, by the number of the first
-    arc of a bundle. None along the lines of a torus."""
+    """Phases: how often each runs, and its bytes on links per byte of the buffer, by the index of the first arc of a
+    bundle. () along the lines of a torus."""
 
     def seconds(self, buffer_bytes: float) -> float:
         """Seconds of one call with a buffer of `buffer_bytes`.
@@ -143,7 +144,7 @@ class RoutedAlgorithm(NamedTuple):
         return RoutedAlgorithm(self.name, n * self.s_per_byte, n * self.latency_s, self.link, n * self.half_s, loads)
 
     def then(self, other: RoutedAlgorithm, name: str) -> RoutedAlgorithm:
-        """This algorithm and then the `other`, together called `name`; the link that sends longer is the busiest.
+        """Return this algorithm followed by `other`, called `name`; the link that sends longer is the busiest.
 
         >>> RoutedAlgorithm("ring", 1e-9, 0, "a-b").then(RoutedAlgorithm("ring", 3e-9, 0, "b-c"), "hierarchical").link
         'b-c'
@@ -154,15 +155,15 @@ class RoutedAlgorithm(NamedTuple):
 
 
 class GroupRoutes(Protocol):
-    """The answers of a machine's graph for one group of devices."""
+    """The routes of one group of devices on a machine's graph."""
 
     @property
     def outside(self) -> int:
-        """Number of nodes that the group lies in."""
+        """Number of nodes that the group spans."""
 
     @property
     def call_s(self) -> float:
-        """The framework's own seconds for a call over this group."""
+        """The framework's own seconds per call over this group."""
 
     def algorithms(self, op: NetworkOp) -> tuple[RoutedAlgorithm, ...]:
         """Return every algorithm for `op` over the group; none for a group of one device."""
@@ -170,18 +171,18 @@ class GroupRoutes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DeviceGroup:
-    """A group of `size` devices and the levels it crosses, innermost first."""
+    """A group of `size` devices and the levels it spans, innermost first."""
 
     size: int
     levels: tuple[GroupLevel, ...]
     level: str
-    """The outermost level crossed; for a group of one, the innermost there is."""
+    """The outermost level it spans; for a group of one, the innermost level of the machine."""
     routes: GroupRoutes | None = None
     """The routes of its collectives over a graph of links; None if the closed forms apply."""
 
     @property
     def inside(self) -> float:
-        """Number of members in one node (or one slice of a torus), the mean where nodes have different numbers.
+        """Number of members in one node (or one slice of a torus); the mean if it varies.
 
         >>> node.inside, node.outside, nodes.inside, nodes.outside
         (8, 1, 8, 4)
@@ -192,14 +193,14 @@ class DeviceGroup:
 
     @property
     def outside(self) -> float:
-        """Number of nodes (or slices) that the group lies in."""
+        """Number of nodes (or slices) that the group spans."""
         if self.routes is not None:
             return self.routes.outside
         return prod(p.members for p in self.levels if p.network)
 
     @property
     def call_s(self) -> float:
-        """The framework's own seconds for a call over this group: the longest of its levels'."""
+        """The framework's own seconds per call over this group: the maximum over its levels."""
         return max((p.call_s for p in self.levels), default=0.0)
 
     def efficiency(self, op: str) -> float:
@@ -214,8 +215,7 @@ class DeviceGroup:
 
 
 def tower_group(mesh: Mesh, cluster: Cluster, axes: tuple[str, ...]) -> DeviceGroup:
-    """Where a group of devices lies on a tower of levels or a torus, in closed form: the levels it crosses, innermost
-    first.
+    """Return the levels of a tower or torus that a group of devices spans, in closed form, innermost first.
 
     Args:
         mesh: the mesh, whose innermost axis fills a node first.
@@ -239,8 +239,8 @@ def tower_group(mesh: Mesh, cluster: Cluster, axes: tuple[str, ...]) -> DeviceGr
 
 
 def ring_group(ring: Ring, link_bytes_per_s: float, latency_s: float = 0.0) -> DeviceGroup:
-    """The group of one torus dimension, `ring`, with links of `link_bytes_per_s` each way and
-    `latency_s` a hop.
+    """Return the group of one torus dim, `ring`, with links of `link_bytes_per_s` in each direction and a latency of
+    `latency_s` per hop.
 
     >>> ring_group(Ring(4, wrapped=True), link_bytes_per_s=50e9).levels[0].bytes_per_s  # both ways round
     100000000000.0
@@ -250,10 +250,11 @@ def ring_group(ring: Ring, link_bytes_per_s: float, latency_s: float = 0.0) -> D
 
 
 def units_crossed(axis: Axis, width: int, devices: int) -> int:
-    """Number of blocks of `width` neighbouring ranks that the worst group along `axis` touches, of all `devices`.
+    """Return the number of blocks of `width` consecutive ranks that the worst group along `axis` touches, out of all
+    `devices`.
 
-    Groups lie end to end, `size * stride` ranks each. Where that does not divide `width`, some group straddles a
-    border.
+    Groups are consecutive, `size * stride` ranks each. If that does not divide `width`, some group straddles a block
+    boundary.
 
     >>> from planc.ir.mesh import Axis
     >>> units_crossed(Axis(name="tp", size=8, stride=1), 8, 64), units_crossed(Axis(name="tp", size=6, stride=1), 8, 48)
@@ -281,7 +282,7 @@ def _merged(used: tuple[Axis, ...]) -> list[Axis]:
 
 
 def _units(cluster: Cluster, devices: int) -> list[tuple[GroupLevel, int]]:
-    """Each level with the devices that meet below it, innermost first."""
+    """Each level with the number of devices below it, innermost first."""
     chip, link = cluster.chip, cluster.link
     found: list[tuple[GroupLevel, int]] = []
     if chip.devices > 1:
@@ -326,11 +327,11 @@ def _network_level(cluster: Cluster, level: Level, devices: int) -> GroupLevel:
 
 
 def _reduction(gain: float, units: float) -> float:
-    """All-reduced bytes for each byte a unit can send, from the measured gain over a ring of all units.
+    """Bytes all-reduced per byte that a unit can send, from the measured gain over a ring of all units.
 
-    The switches take the buffer once from each unit, however many take part; a ring of n sends
-    2 (n - 1) / n of it. Eight H200 all-reduce 270 GB/s in their switches and five 259 GB/s, while the
-    ring's bus bandwidth stays at 365 GB/s (public ml-engineering notes, network).
+    The switches receive the buffer once from each unit, for any number of them; a ring of n sends 2 (n - 1) / n of it.
+    Eight H200 all-reduce 270 GB/s in their switches and five 259 GB/s, while the ring's bus bandwidth stays at 365 GB/s
+    (public ml-engineering notes, network).
     """
     return 0.0 if gain <= 1 or units < 2 else gain / (2 * (1 - 1 / units))
 
@@ -339,13 +340,13 @@ def _reduction(gain: float, units: float) -> float:
 
 
 def _on_torus(level: GroupLevel, rings: tuple[Ring, ...]) -> GroupLevel:
-    """A torus level. A gather uses every ring at once; a group that fits no dimension is treated as one line."""
+    """A torus level. A gather uses every ring at once; a group that matches no dim is treated as one line."""
     rings = rings or (Ring(max(2, round(level.members)), False),)
     return replace(level, rings=rings, bytes_per_s=level.bytes_per_s * sum(r.links for r in rings))
 
 
 def _rings(mesh: Mesh, cluster: Cluster, axes: tuple[str, ...]) -> tuple[Ring, ...]:
-    """The rings of a group; the parts of one dimension that it uses together are one ring."""
+    """The rings of a group; parts of one dim that it uses together form one ring."""
     placed = torus_dims(mesh, cluster, axes)
     by_dim: dict[int, Ring] = {}
     for axis in axes:
@@ -361,15 +362,15 @@ def _joined_rings(one: Ring, other: Ring, cluster: Cluster, dim: int) -> Ring:
 
 
 def torus_dims(mesh: Mesh, cluster: Cluster, axes: tuple[str, ...] = ()) -> dict[str, tuple[tuple[int, Ring], ...]]:
-    """For each axis, the torus dimensions it uses, by number, and its ring on each.
+    """Return, for each axis, the torus dims it uses, by index, and its ring on each.
 
-    Innermost axes choose first. An axis prefers dimensions whose lengths multiply to its size; what does not fit is cut
-    out of a longer dimension: the inner part is a line, the outer part a ring whose groups share the links.
+    Innermost axes are placed first. An axis prefers dims whose lengths multiply to its size; otherwise it takes a part
+    of a longer dim: the inner part is a line, the outer part a ring whose groups share the links.
 
     Args:
         mesh: the mesh whose axes are placed.
-        cluster: the torus: the lengths of its dimensions, and which of them wrap.
-        axes: those of a view, to place them instead of the axes they stand for.
+        cluster: the torus: the lengths of its dims, and which of them wrap around.
+        axes: those of a view, to place them instead of the axes they replace.
 
     >>> from planc.ir.mesh import Mesh
     >>> placed = torus_dims(Mesh.of({"fsdp": 4, "tp": 4}, torus.cause), torus)
@@ -393,7 +394,7 @@ def torus_dims(mesh: Mesh, cluster: Cluster, axes: tuple[str, ...] = ()) -> dict
 
 @dataclass
 class _FreeDimension:
-    """The unassigned remainder of one torus dimension."""
+    """The unassigned remainder of one torus dim."""
 
     dim: int
     length: int
@@ -401,21 +402,21 @@ class _FreeDimension:
     wrapped: bool
 
     def take(self, size: int) -> Ring:
-        """The next `size` members: a ring when nothing is left outside of them."""
+        """Return the next `size` members: a ring if they complete the dim."""
         inner = self.length // self.left
         self.left //= size
         return Ring(size, self.wrapped and self.left == 1, inner)
 
 
 def _inner_first(mesh: Mesh, axes: tuple[str, ...]) -> list[Axis]:
-    """The axes that make up the ranks, innermost first: a view's where `axes` names one of them."""
+    """The axes that make up the ranks, innermost first: a view's if `axes` names one of them."""
     view = next((v for v in mesh.views if set(axes) & set(v.names)), None)
     kept = [a for a in mesh.axes if view is None or a.name not in view.of]
     return sorted([*kept, *(view.axes if view else ())], key=lambda a: (a.stride, a.size))
 
 
 def _in_slice(axis: Axis, cluster: Cluster) -> int:
-    """Chips of one slice along `axis`."""
+    """Number of chips of one slice along `axis`."""
     room = cluster.devices_per_node
     if axis.stride >= room:
         return 1
@@ -424,7 +425,7 @@ def _in_slice(axis: Axis, cluster: Cluster) -> int:
 
 
 def _whole_dimensions(free: list[_FreeDimension], size: int) -> list[_FreeDimension]:
-    """Whole dimensions whose lengths multiply to `size`; the fewest of them."""
+    """The fewest whole dims whose lengths multiply to `size`."""
     from itertools import combinations
 
     for count in range(1, len(free) + 1):
@@ -435,7 +436,7 @@ def _whole_dimensions(free: list[_FreeDimension], size: int) -> list[_FreeDimens
 
 
 def _rings_of_size(free: list[_FreeDimension], size: int) -> list[tuple[int, Ring]]:
-    """Assign `size` members from the remaining dimensions, shortest first."""
+    """Assign `size` members from the remaining dims, shortest first."""
     used: list[tuple[int, Ring]] = []
     for dim in list(free):
         if size <= 1:
@@ -452,7 +453,7 @@ def _rings_of_size(free: list[_FreeDimension], size: int) -> list[tuple[int, Rin
 
 
 def at_peak(cluster: Cluster, *, latency: bool = False) -> Cluster:
-    """The same machine at its data-sheet rates: every efficiency 1, no launches and, unless `latency` is true, no
+    """Return the machine at its data-sheet rates: every efficiency 1, no launches and, unless `latency` is True, no
     latency.
 
     Args:
@@ -485,10 +486,10 @@ def at_peak(cluster: Cluster, *, latency: bool = False) -> Cluster:
 
 
 def injection_bytes_per_s(cluster: Cluster, level: str) -> float:
-    """Bytes per second that the units of one `level` of `cluster` together can send into it, one way.
+    """Return the bytes per second that the units of one `level` of `cluster` together can send into it, one way.
 
-    The innermost level's units are the chips of a node; a network level's are the nodes of the cluster that meet there,
-    which may fill only a part of it. Raises ValueError for a level that the cluster does not have.
+    The innermost level's units are the chips of a node; a network level's are the nodes of the cluster below it, which
+    may fill only a part of it. Raises ValueError for a level that the cluster does not have.
 
     >>> injection_bytes_per_s(h100_node, h100_node.link.name) / 1e12  # 8 x 450 GB/s
     3.6
@@ -505,7 +506,8 @@ def injection_bytes_per_s(cluster: Cluster, level: str) -> float:
 
 
 def bisection_bytes_per_s(cluster: Cluster, level: str) -> float:
-    """Bytes per second between two halves of the units of one `level` of `cluster`, both directions together.
+    """Return the bytes per second between two halves of the units of one `level` of `cluster`, both directions
+    together.
 
     Raises ValueError for a level that the cluster does not have.
 
@@ -517,7 +519,8 @@ def bisection_bytes_per_s(cluster: Cluster, level: str) -> float:
 
 
 def switches(cluster: Cluster) -> int:
-    """Number of switches of the whole `cluster`: those inside nodes and a folded Clos of the network's levels.
+    """Return the number of switches of the whole `cluster`: those inside nodes, and a folded Clos of the network's
+    levels.
 
     Below the top, half of a switch's ports go down and half up; at the top all go down. Source: public scaling book,
     gpus.md.
@@ -540,7 +543,7 @@ def switches(cluster: Cluster) -> int:
 
 
 def replicas(mesh: Mesh, axes: tuple[str, ...]) -> int:
-    """Number of copies that the mesh holds of an array divided over `axes`.
+    """Return the number of replicas in the mesh of an array sharded over `axes`.
 
     >>> replicas(plan.mesh, ("tp",))  # mesh pp 4 > fsdp 16 > tp 8
     64

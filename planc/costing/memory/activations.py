@@ -18,14 +18,15 @@ from planc.sharding.redistribute import restrict
 
 FLOAT4_BYTES = 0.5
 LOSS_COPIES = {"eager": 3, "divided": 4, "xla": 2}
-"""fp32 tensors like the logits in the backward of an eager loss: log-probabilities, their gradient and that of the
-logits; with a divided vocab the backward is several ops (`torch.distributed.tensor.parallel.loss`). XLA takes
-near two, for it keeps the head's whole gradient until all is summed."""
+"""fp32 tensors of the logits' size in the backward of an eager loss: log-probabilities, their gradient and that of the
+logits; with a sharded vocab the backward is several ops (`torch.distributed.tensor.parallel.loss`). XLA holds about
+two, since it keeps the head's whole gradient until the final sum."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replays:
-    """Transient bytes of a backward besides saved activations: the recomputed ones of each block, and the loss's.
+    """Transient bytes of a backward in addition to saved activations: recomputed ones of each block, and those of the
+    loss.
 
     XLA compiles one program and may keep all of them live at once; they are then summed (`together`).
     """
@@ -37,8 +38,8 @@ class Replays:
 
 
 def replays_of(sharded: Sharded) -> Replays:
-    """Workspace of the blocks' and the loss's backward (bytes), under the recomputation that the plan of `sharded`
-    chooses.
+    """Return the workspace of the blocks' and the loss's backward (bytes), under the recomputation of the plan in
+    `sharded`.
 
     >>> replays = replays_of(sharded)
     >>> replays.blocks["block"] / 2**20, replays.loss / 2**20  # MiB
@@ -84,8 +85,8 @@ def _logits(sharded: Sharded) -> float:
 
 
 def loss_bytes(sharded: Sharded) -> float:
-    """Workspace of the loss's backward beside the saved logits (bytes): their gradient alone where the loss is compiled
-    as one region, else fp32 tensors, op by op (`LOSS_COPIES`); a framework's table may say otherwise.
+    """Return the workspace of the loss's backward in addition to the saved logits (bytes): only their gradient if the
+    loss is compiled as one region, else fp32 tensors, op by op (`LOSS_COPIES`); a framework's policy may say otherwise.
 
     >>> loss_bytes(sharded) == 4 * 4 * 8192 * 128256 / 8  # four fp32 tensors of a sequence's logits, over tp 8
     True
@@ -117,14 +118,14 @@ def saved_by_section(sharded: Sharded) -> dict[Section, float]:
 
 
 def _saved_of_block(sharded: Sharded, kind: Section) -> float:
-    """The mean over layers when only every so many of them are run again."""
+    """Bytes saved of one block; the mean over layers if only some are recomputed."""
     every = sharded.plan.recompute.every
     some = _block_saved(sharded, kind)
     return some if every == 1 else (some + (every - 1) * _block_saved(sharded, kind, everything=True)) / every
 
 
 def _block_saved(sharded: Sharded, kind: Section, *, everything: bool = False) -> float:
-    """Bytes kept of one block for one microbatch; `everything` as if nothing were recomputed."""
+    """Bytes saved of one block for one microbatch; `everything` as if nothing were recomputed."""
     kept = saved_without_recompute(sharded.model, kind) if everything else replay(sharded.plan, kind).saved
     saved, away = _saved_bytes(sharded, kind), sharded.plan.offloaded
     again: Container[str] = () if everything else replay(sharded.plan, kind).ops
@@ -136,8 +137,9 @@ def _block_saved(sharded: Sharded, kind: Section, *, everything: bool = False) -
 
 
 def _beside_losses(sharded: Sharded, kind: Section) -> float:
-    """Bytes that the loss of a module for further tokens keeps beside its logits until its backward: one fp32 tensor
-    like them, where the loss is not one kernel that leaves its gradient; compiled, what the framework says."""
+    """Bytes that the loss of an MTP module keeps in addition to its logits until its backward: one fp32 tensor of the
+    logits' size unless the loss is one kernel that returns its gradient; for a compiled loss, as the framework's policy
+    says."""
     losses = [o for o in sharded.ops[kind] if o.op.kind == "loss"]
     if not losses:
         return 0.0
@@ -150,7 +152,7 @@ def _beside_losses(sharded: Sharded, kind: Section) -> float:
 
 
 def _saved_outputs(sharded: Sharded, kind: Section, again: Container[str]) -> tuple[str, ...]:
-    """Outputs of ops in `again` that other ops of the block save, where the framework's checkpoint keeps them."""
+    """Outputs of ops in `again` that other ops of the block save, if the framework's checkpoint keeps them."""
     keeping = sharded.stack.policy.keeps_outputs
     ops = [o.op for o in sharded.ops[kind]]
     made = {op.output for op in ops if op.name in again and op.name in keeping}
@@ -158,10 +160,10 @@ def _saved_outputs(sharded: Sharded, kind: Section, again: Container[str]) -> tu
 
 
 def _saved_beside(sharded: Sharded, kind: Section, again: Container[str]) -> float:
-    """Bytes that a framework keeps of one block beside the tensors of any correct program: masks of dropout after the
-    two sums, and the scores of unfused attention (Korthikanti et al. 2022, section 4).
+    """Bytes that a framework saves of one block in addition to those of any correct program: dropout masks after the
+    two residual sums, and the scores of unfused attention (Korthikanti et al. 2022, section 4).
 
-    Ops in `again` run again and keep nothing.
+    Ops in `again` are recomputed and save nothing.
     """
     plan = sharded.plan
     dropout = plan.model.family in sharded.stack.policy.dropout
@@ -193,10 +195,11 @@ def _saved_bytes(sharded: Sharded, section: str) -> dict[str, float]:
 
 @cached_on(lambda sharded, section, name: (sharded.layout_cache, (name, section)))
 def _narrow_factor(sharded: Sharded, section: str, name: str) -> float:
-    """Bytes of a tensor saved only for matmuls with scales by tile, or to recompute their inputs: it has their dtype.
+    """Factor on a tensor's bytes: a tensor that is saved only for matmuls with tile scales, or to recompute their
+    inputs, has their dtype.
 
     DeepSeek-AI 2024, "DeepSeek-V3" (arXiv 2412.19437), section 3.3.3. Other recipes cast again in the backward and save
-    their input as it is.
+    their input in the compute dtype.
     """
     savers = [o.op for o in sharded.ops[section] if name in o.op.saves]
     dtypes = {_tiled(sharded, op) or _before_tiled(sharded, section, op) for op in savers}
@@ -206,7 +209,7 @@ def _narrow_factor(sharded: Sharded, section: str, name: str) -> float:
 
 
 def _tiled(sharded: Sharded, op: Op) -> str:
-    """The dtype of a matmul whose inputs are scaled by tile, or that keeps them narrow all the same; an empty string
+    """The dtype of a matmul that saves its input in low precision: with tile scales, or by the framework's policy; ""
     for another op."""
     chosen = quantized(sharded.plan, op)
     if chosen is None:
@@ -216,7 +219,7 @@ def _tiled(sharded: Sharded, op: Op) -> str:
 
 
 def _before_tiled(sharded: Sharded, section: str, op: Op) -> str:
-    """The same for an elementwise op whose result only such matmuls take."""
+    """The same for an elementwise op whose output only such matmuls read."""
     takers = [o.op for o in sharded.ops[section] if op.output in o.op.inputs]
     dtypes = {_tiled(sharded, taker) for taker in takers} if op.kind == "elementwise" else set()
     return dtypes.pop() if len(dtypes) == 1 else ""

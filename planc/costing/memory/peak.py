@@ -66,8 +66,8 @@ def memory(sharded: Sharded, timeline: Timeline, backend: Backend | None, rows: 
 
 
 MOST_LOST = 0.1
-"""Share beyond the tensors' bytes that torch's allocator held at most in published runs, where its segments cannot
-grow."""
+"""Largest observed share beyond the tensors' bytes that torch's allocator held in published runs without expandable
+segments."""
 
 
 def reserved(sharded: Sharded, worst: MemoryParts, *, foreign: bool) -> Reserved:
@@ -99,7 +99,7 @@ def outside_gib(plan: Plan, worst: MemoryParts) -> float:
 
 
 def _stage(sharded: Sharded, rank: int, tensors: TensorBytes) -> StageMemory:
-    """A rank's tensors with the communicators and the reserve, which no tensor is in."""
+    """The memory of a stage: a rank's tensors, the communicators, and the reserve outside tensors."""
     plan = sharded.plan
     parts = {name: getattr(tensors, name) for name in TENSORS}
     parts["comm_buffers"] = communicators(sharded) * plan.cluster.chip.communicator_bytes
@@ -118,8 +118,8 @@ def _stage(sharded: Sharded, rank: int, tensors: TensorBytes) -> StageMemory:
 def required_tensor_bytes(
     sharded: Sharded, timeline: Timeline, rows: tuple[Collective, ...]
 ) -> tuple[TensorBytes, ...]:
-    """Bytes of the tensors that any correct program keeps, on each pipeline rank; ranks that hold the same sections
-    share them.
+    """Return the bytes of the tensors that any correct program keeps, on each pipeline rank; ranks with the same
+    sections have equal tensors.
 
     `timeline` has the microbatches in flight on each rank of `sharded`'s pipeline, `rows` the collectives, which say
     whether gradients are reduced once a step.
@@ -145,14 +145,14 @@ def required_tensor_bytes(
 
 
 def _whole_until_the_end(sharded: Sharded, rows: tuple[Collective, ...]) -> bool:
-    """True if several microbatches' gradients add up before they are reduced."""
+    """True if gradients of several microbatches are accumulated before they are reduced."""
     reduced = [r for r in rows if r.carries == "grad" and r.op == "reduce_scatter"]
     return bool(reduced) and sharded.plan.microbatches > 1 and all(r.per == "step" for r in reduced)
 
 
 def _state(sharded: Sharded, rank: int, whole: bool, replays: Replays) -> tuple[dict[str, float], bool, float]:
-    """Bytes of all that does not depend on the schedule, True if they are the most in the backward of the loss, and the
-    buffers of the update."""
+    """Bytes of everything independent of the schedule, True if they peak in the backward of the loss, and the buffers
+    of the update."""
     plan = sharded.plan
     sections = sections_on(plan, rank)
     held = [(p, n) for p in sharded.params if (n := copies_on(plan, p.param, sections))]
@@ -174,7 +174,7 @@ def _workspaces(sharded: Sharded) -> float:
 def _activations(
     sharded: Sharded, timeline: Timeline, rank: int, in_loss: bool, saved: dict[Section, float]
 ) -> tuple[float, str]:
-    """Saved tensors of every microbatch in flight at the fullest moment."""
+    """Saved tensors of every microbatch in flight at the peak."""
     plan = sharded.plan
     flying = timeline.in_flight[rank]
     total = sum(

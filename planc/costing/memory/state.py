@@ -12,8 +12,8 @@ from planc.ir.updates import moments_of
 from planc.sharding.local import param_elements, stored_elements
 
 LANDING = 1
-"""Buffers of the size of a gathered block that torch keeps beside: a gather lands in one that belongs to the stream of
-transfers, and is copied out (`torch.distributed.fsdp`, `_fsdp_collectives.py`). XLA gathers in place."""
+"""Extra buffers of the size of a gathered block in torch: an all-gather writes to a buffer of the communication stream
+and is copied out (`torch.distributed.fsdp`, `_fsdp_collectives.py`). XLA gathers in place."""
 Held = list[tuple[ParamSharding, int]]
 """Parameters with their copies on a device."""
 
@@ -73,13 +73,14 @@ def _copy_stays(plan: Plan, p: ParamSharding) -> bool:
 
 
 def _copy_is_master(plan: Plan, p: ParamSharding) -> bool:
-    """True if no update makes the whole copy of a parameter anew, and a shard in the same dtype adds nothing to it."""
+    """True if no update rewrites the whole copy of a parameter, so that a shard in the same dtype needs no extra
+    bytes."""
     same = plan.precision.compute == plan.store_dtype("params", p.param.region)
     return p.param.frozen and same and bool(p.stored["optimizer"]) and not p.stored["params"]
 
 
 def _moments(sharded: Sharded, held: Held) -> float:
-    """The optimizer's moments: two of a parameter, one of those that Muon updates."""
+    """Bytes of the optimizer's moments: two per parameter, one for those that Muon updates."""
     moments = [(p, n * moments_of(sharded.plan, p.param.name)) for p, n in held]
     return _noun(sharded, moments, "optimizer")
 
@@ -94,8 +95,8 @@ def _noun(sharded: Sharded, held: Held, noun: Noun) -> float:
 
 
 def update_bytes(sharded: Sharded, held: Held) -> float:
-    """Bytes of the fp32 copies of narrower gradients that the framework's update makes, of the part that the device
-    updates: 0 where it takes them as they are, as one does whose moments are narrow.
+    """Return the bytes of the fp32 copies that the framework's update makes of lower-precision gradients, for the shard
+    that the device updates: 0 if it takes them as they are, as does one with low-precision moments.
 
     `held` are the parameters of a device of `sharded`, each with its number of copies.
 
@@ -115,7 +116,7 @@ def update_bytes(sharded: Sharded, held: Held) -> float:
 
 
 def state_buffers(sharded: Sharded, held: Held) -> tuple[float, float]:
-    """Return the bytes of gathered blocks, which are always allocated, and of a block's whole gradient in its backward.
+    """Return the bytes of gathered blocks, which stay allocated, and of a block's whole gradient in its backward.
 
     `held` are the parameters of a device of `sharded`, each with its number of copies.
 

@@ -1,14 +1,14 @@
-"""The ways to run a collective over the groups of some axes, routed over the links of a machine.
+"""The algorithms of a collective over the groups of some axes, routed over the links of a machine.
 
-All groups send at once. A way is phases one after the other, each with the seconds a byte of one device's buffer that
-its busiest link takes:
+All groups send at once. An algorithm is a sequence of phases, each with the seconds per byte of one device's buffer on
+its busiest link:
 
-    ring           each member passes all of the buffer but its own part on to the next; as many rings as a unit (a
-                   node) has members, which leave it by another one each, so that every card carries its share
-    hierarchical   rings in every unit, then over the units; on a torus a gather along its dimensions
-    tree           two binary trees over the units, each with half of the buffer (all-reduce alone)
+    ring           each member passes all of the buffer but its own part to the next; as many rings as a unit (a
+                   node) has members, each leaving it through a different one, so that every card has its share
+    hierarchical   rings in every unit, then over the units; on a torus a gather along its dims
+    tree           two binary trees over the units, each with half of the buffer (all-reduce only)
     in-network     the buffer once to a switch that adds, and back
-    all to all     each member's part for every other, by the shortest ways
+    all to all     each member's part for every other, by the shortest paths
     send, broadcast   the buffer once to the next member
 
 Sources: as `planc.costing.machine.collective_time`, and for the trees Sanders et al. 2009, NCCL's src/graph/trees.cc.
@@ -45,7 +45,7 @@ from planc.ir.hardware import Cluster
 from planc.ir.mesh import Mesh
 
 GATHERS = {"all_gather": 1, "reduce_scatter": 1, "all_reduce": 2}
-"""Collectives made of gathers or scatters, and of how many."""
+"""Collectives made of gathers or scatters, and their number."""
 LL_SHARE = 0.25
 """Share of the bandwidth for a small message, which has a flag in every word."""
 
@@ -56,7 +56,7 @@ class RoutedMachine:
 
     links: MachineLinks
     groups: dict[tuple[int, tuple[tuple[int, int], ...]], DeviceGroup] = field(default_factory=dict)
-    """Groups that were asked for, by the devices of the mesh and their axes' sizes and strides."""
+    """Requested groups, by the devices of the mesh and their axes' sizes and strides."""
     kinds: dict[FoldedDigits, ArcKinds] = field(default_factory=dict)
     """Arcs that are equivalent by symmetry, by the digits that symmetry permutes."""
     orders: Iterator[int] = field(default_factory=count)
@@ -66,13 +66,13 @@ class RoutedMachine:
 
     @cached_property
     def fabric(self) -> Fabric:
-        """Its switches and cards."""
+        """The switches and cards of the machine."""
         with gc_paused():
             return Fabric(self.links)
 
     @cached_property
     def lines(self) -> tuple[TorusLine, ...]:
-        """The dimensions of its torus; none elsewhere."""
+        """The dims of its torus; () for other machines."""
         return torus_lines(self.links) if self.links.shape else ()
 
     @cached_property
@@ -83,7 +83,7 @@ class RoutedMachine:
 
 @cached_on(lambda cluster: (cluster.cache, ()))
 def machine_of(cluster: Cluster) -> RoutedMachine:
-    """The graph of `cluster` for routing."""
+    """Return the graph of `cluster` for routing."""
     return RoutedMachine(machine_links(cluster))
 
 
@@ -185,7 +185,7 @@ class Routes:
 
     @property
     def call_s(self) -> float:
-        """The framework's own seconds for a call over this machine: the longest of its links'."""
+        """The framework's own seconds per call over this machine: the maximum over its links."""
         return max(kind.call_s for kind in self.machine.links.kinds)
 
     def algorithms(self, op: NetworkOp) -> tuple[RoutedAlgorithm, ...]:
@@ -248,7 +248,8 @@ class Routes:
 
     @cached_property
     def _ring(self) -> RoutedAlgorithm:
-        """Rings through all members; where units have as many members each, one ring leaves them by each member."""
+        """Rings through all members; if units have equal numbers of members, one ring leaves them through each
+        member."""
         part = 1 - 1 / self.size
         flows: list[Flow] = []
         for units in self.units:
@@ -288,7 +289,7 @@ class Routes:
 
     @cached_property
     def _peers(self) -> RoutedAlgorithm:
-        """A gather over the units: each member's part with those of the same position."""
+        """A gather over the units, among members of the same position in their unit."""
         if self.outside == 1:
             return RoutedAlgorithm("none", 0.0, 0.0, "")
         if all(len(members) == 1 for units in self.units for members in units):
@@ -307,12 +308,12 @@ class Routes:
 
     @cached_property
     def _far_units(self) -> list[int]:
-        """A member in each unit of the first of the groups that lie in the most units."""
+        """One member in each unit of a group that spans the most units."""
         return [members[0] for members in max(self.units, key=len)]
 
     @cached_property
     def _unit_hop_s(self) -> float:
-        """Latency between those units that are farthest from each other in their order."""
+        """Latency between the units that are farthest apart in their order."""
         first, second, *_, last = [*self._far_units, self._far_units[-1]]
         return max(self.fabric.latency_s(first, second), self.fabric.latency_s(first, last))
 
@@ -333,20 +334,20 @@ class Routes:
 
     @cached_property
     def _dies(self) -> int:
-        """Members of the group on one chip."""
+        """Number of the group's members on one chip."""
         inside = max(len(members) for members in self.units[0])
         return inside // max(1, prod(len(at) for at in self._offsets.values()))
 
     def _line_groups(self) -> Iterator[tuple[TorusLine, list[list[int]], int]]:
-        """Each dimension used, with the groups on one of its lines and how many members lie along it."""
+        """Each dim in use, with the groups on one of its lines and the number of their members along it."""
         for dim, offsets in self._offsets.items():
             line = self.machine.lines[dim]
             yield line, groups_on_line(line.length, offsets), len(offsets)
 
     def _along_lines(self) -> RoutedAlgorithm:
-        """A gather over the dies of each chip, then over the dimensions of the torus.
+        """A gather over the dies of each chip, then over the dims of the torus.
 
-        Devices of one chip share its links: each has a group of its own, or passes on a part.
+        Devices of one chip share its links: each belongs to a different group, or forwards a part.
         """
         die = self._over_dies()
         found = [
@@ -470,7 +471,7 @@ class Routes:
         return self._message(name, flows)
 
     def _of_all_groups(self, totals: Mapping[int, float]) -> Mapping[int, float]:
-        """Bytes of all groups on one bundle of each kind, and on those in which a link is slower."""
+        """Bytes of all groups on one bundle of each kind, and on those with a slower link."""
         if self.fold is None:
             return totals
         folded = self.fold.folded(totals)
@@ -528,7 +529,8 @@ def _s(algorithm: RoutedAlgorithm) -> float:
 
 
 def _rings_by_member(units: Sequence[Sequence[int]], part: float) -> Iterator[Flow]:
-    """As many rings as a unit has members, each with its part, which leave and enter every unit by another member."""
+    """As many rings as a unit has members, each with its part, which enter and leave every unit through a different
+    member."""
     m = len(units[0])
     for a, b in zip(units, [*units[1:], units[0]], strict=True):
         yield from ((a[j], b[j], part / m) for j in range(m))
@@ -537,7 +539,8 @@ def _rings_by_member(units: Sequence[Sequence[int]], part: float) -> Iterator[Fl
 
 
 def double_tree(count: int) -> list[tuple[int, int]]:
-    """(child, parent) in two binary trees over `count` units: an inner unit of one is a leaf of the other.
+    """Return the (child, parent) pairs of two binary trees over `count` units; an inner unit of one is a leaf of the
+    other.
 
     >>> double_tree(4)
     [(1, 2), (2, 0), (3, 2), (2, 1), (1, 3), (0, 1)]
@@ -549,13 +552,13 @@ def double_tree(count: int) -> list[tuple[int, int]]:
 
 
 def _parent(child: int, count: int) -> int:
-    """The unit above in the tree whose root is 0 and whose odd units are leaves (NCCL, src/graph/trees.cc)."""
+    """The parent of a unit in the tree with root 0 and odd units as leaves (NCCL, src/graph/trees.cc)."""
     bit = child & -child
     above = (child ^ bit) | bit << 1
     return above if above < count else child ^ bit
 
 
 def _farthest(line: TorusLine, group: Sequence[int]) -> int:
-    """Hops between the two members farthest from each other."""
+    """Hops between the two members farthest apart."""
     ways = [(b - group[0]) % line.length for b in group]
     return max(min(w, line.length - w) if line.wrapped else w for w in ways)

@@ -13,15 +13,15 @@ from math import prod
 from planc.graph.symmetry import Symmetry
 
 Arc = int
-"""A direction of a cable: twice its number there, one more back."""
+"""A direction of a cable: twice its index, plus one for the reverse direction."""
 Amounts = dict[tuple[int, int], float]
-"""Bytes from a vertex to a vertex."""
+"""Bytes from one vertex to another."""
 FEW = 3
-"""Sources of a target up to which the paths from each are kept: there are as many again for another collective."""
+"""Number of sources per target up to which paths are cached, since other collectives use the same ones."""
 
 
 class Bundle:
-    """The arcs between two vertices of the reduced network, one way, and the links that they are."""
+    """The parallel arcs between two vertices of the reduced network in one direction, and their number of links."""
 
     __slots__ = ("arcs", "links")
 
@@ -68,7 +68,7 @@ class SwitchCore:
         return rings
 
     def push(self, amounts: Mapping[tuple[int, int], float], loads: dict[Arc, float]) -> None:
-        """Adds to `loads` the bytes that flows of `amounts` leave on the first arc of each bundle."""
+        """Add to `loads` the bytes of the flows `amounts` on the first arc of each bundle."""
         for target, sources in _by_target(amounts).items():
             if len(sources) > FEW:
                 self._push(target, sources, loads)
@@ -78,7 +78,8 @@ class SwitchCore:
                     loads[arc] += amount * share
 
     def _path(self, source: int, target: int) -> list[tuple[Arc, float]]:
-        """The part of a flow from `source` to `target` that each arc carries. A single way is also the way back."""
+        """The share of a flow from `source` to `target` on each arc. A unique path is reused for the reverse
+        direction."""
         back = self._paths.get((target, source), ())
         if back and all(share == 1.0 for _, share in back):
             path = [(arc ^ 1, share) for arc, share in back]
@@ -90,7 +91,7 @@ class SwitchCore:
         return path
 
     def _push(self, target: int, sources: Mapping[int, float], loads: dict[Arc, float]) -> None:
-        """Adds to `loads` the bytes that flows from `sources` to one `target` leave on the first arc of each bundle."""
+        """Add to `loads` the bytes of flows from `sources` to one `target` on the first arc of each bundle."""
         number, near_sets, steps = self._number, self._near_sets, self._steps
         wanted = sum(1 << number[u] for u in sources)
         rings = self._rings_round(target, wanted)
@@ -123,14 +124,14 @@ def _by_target(amounts: Mapping[tuple[int, int], float]) -> dict[int, dict[int, 
 
 
 Hop = tuple[int, float]
-"""A hop on the way to a target: its key as seen from there, and bytes."""
+"""A hop on the path to a target: its key relative to the target, and bytes."""
 
 
 class GridArcs(dict[int, Arc]):
     """The arcs of a grid by key, computed on first use.
 
-    A key is where the arc starts and which of the ways along the dimensions it is. Positions are digits of twice their
-    dimension's length, so that the key of a target and that of a hop seen from it add up, past the end of a ring too.
+    A key encodes the start of the arc and its direction along a dim. Positions are digits in base twice the dim's
+    length, so that the key of a target and of a hop relative to it can be added, even past the end of a ring.
     """
 
     def __init__(self, lengths: Sequence[int], arc: Callable[[Sequence[int], int, int], Arc]) -> None:
@@ -140,7 +141,7 @@ class GridArcs(dict[int, Arc]):
         self._strides = [self._first * prod(2 * n for n in lengths[:d]) for d in range(len(lengths))]
 
     def key(self, place: Sequence[int], d: int = 0, step: int = -1) -> int:
-        """The key of the arc from `place` along dimension `d`, where `step` is up (1) or down."""
+        """Return the key of the arc from `place` along dim `d`, where `step` is up (1) or down."""
         return sum(map(int.__mul__, place, self._strides)) + 2 * d + (step > 0)
 
     def __missing__(self, key: int) -> Arc:
@@ -154,10 +155,10 @@ class GridArcs(dict[int, Arc]):
 
 
 class Grid:
-    """The switches of a torus, with a link between neighbours along every dimension.
+    """The switches of a torus, with a link between neighbours along every dim.
 
-    The ways from one switch to another look as those between two others that lie as far apart. So they are sought once
-    for all targets that have their sources at the same distances.
+    Paths depend only on the relative position of two switches, so they are computed once for all targets whose sources
+    are at the same relative positions.
     """
 
     def __init__(self, near: Mapping[int, Mapping[int, Bundle]], symmetry: Symmetry) -> None:
@@ -169,11 +170,11 @@ class Grid:
         self._arcs = GridArcs([n for n, _ in self._digits], self._arc)
 
     def hops(self, u: int, v: int) -> float:
-        """Hops (links) from `u` to `v`."""
+        """Return the number of hops (links) from `u` to `v`."""
         return float(self._distance(self._apart(u, self._place[v])))
 
     def _apart(self, u: int, target: Sequence[int]) -> tuple[int, ...]:
-        """Where `u` lies as seen from a `target`: steps up along a ring, steps either way along a line."""
+        """The position of `u` relative to `target`: steps up along a ring, signed steps along a line."""
         there = zip(self._place[u], target, self._digits, strict=True)
         return tuple((a - b) % n if round_ else a - b for a, b, (n, round_) in there)
 
@@ -182,7 +183,7 @@ class Grid:
         return sum(min(x, n - x) if round_ else abs(x) for x, (n, round_) in each)
 
     def push(self, amounts: Mapping[tuple[int, int], float], loads: dict[Arc, float]) -> None:
-        """Adds to `loads` the bytes that flows of `amounts` leave on each arc."""
+        """Add to `loads` the bytes of the flows `amounts` on each arc."""
         arcs = self._arcs
         for target, sources in _by_target(amounts).items():
             place = self._place[target]
@@ -194,12 +195,12 @@ class Grid:
                 loads[arcs[start + key]] += amount
 
     def _arc(self, place: Sequence[int], d: int, step: int) -> Arc:
-        """The arc from the switch at `place` to its neighbour along dimension `d`."""
+        """The arc from the switch at `place` to its neighbour along dim `d`."""
         there = (*place[:d], (place[d] + step) % self._digits[d][0], *place[d + 1 :])
         return self._near[self._at[(*place,)]][self._at[there]].arcs[0]
 
     def _hops_of(self, sources: Mapping[tuple[int, ...], float]) -> list[Hop]:
-        """The hops of flows from `sources`, those farthest from the target first."""
+        """The hops of flows from `sources`, farthest from the target first."""
         levels: dict[int, dict[tuple[int, ...], float]] = defaultdict(dict)
         for apart, amount in sources.items():
             levels[self._distance(apart)][apart] = amount
@@ -219,7 +220,7 @@ class Grid:
         return hops
 
     def _steps(self, apart: Sequence[int]) -> list[tuple[int, int]]:
-        """The dimensions along which the target is nearer, and the direction; both ways half round a ring."""
+        """The dims and directions that lead closer to the target; both directions if it is half way around a ring."""
         found = []
         for d, (x, (n, round_)) in enumerate(zip(apart, self._digits, strict=True)):
             if not x:
@@ -232,7 +233,7 @@ class Grid:
 
 
 def core_of(near: Mapping[int, Mapping[int, Bundle]], symmetry: Symmetry | None) -> SwitchCore | Grid:
-    """The core of switches with the neighbours `near`: a grid where `symmetry` says that they are all of a torus."""
+    """Return the core of switches with the neighbours `near`: a grid if `symmetry` shows that they form a torus."""
     digits = symmetry.digits if symmetry is not None else ()
     joined = all(d.size == 1 or d.exchange in ("round", "line") for d in digits)
     if symmetry is not None and joined and len(near) == prod(d.size for d in digits):

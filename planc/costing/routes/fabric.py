@@ -1,10 +1,10 @@
 """Flows over the switches of a machine: each on its shortest paths, divided equally among them (ECMP).
 
-Chips do not forward: a flow between two of them leaves by a port, crosses switches and cards, and comes in by a port.
-Two steps make a large network small before any path is sought, and both are exact. Switches with the same neighbours
-and no ports of their own are one switch of several (spines of a Clos). A vertex with a single neighbour has a single
-way, so it is taken off, and its flows start at its neighbour. A tower of levels is gone after that; of other networks a
-core is left, whose flows are pushed towards each of their targets in turn. Equal shares at every hop: RFC 2992,
+Chips do not forward: a flow between two of them leaves through a port, crosses switches and cards, and arrives at a
+port. Two exact reductions shrink a large network before any path search. Switches with the same neighbours and no ports
+of their own (spines of a Clos) are merged into one. A vertex with a single neighbour has a unique path, so it is
+removed, and its flows start at its neighbour. A tower of levels is then empty; other networks leave a core, in which
+flows are pushed towards each target in turn. Equal shares at every hop: RFC 2992,
 https://www.rfc-editor.org/rfc/rfc2992.
 """
 
@@ -20,7 +20,7 @@ from planc.costing.routes.core import Amounts, Arc, Bundle, Grid, SwitchCore, co
 from planc.graph.links import MachineLinks
 
 Flow = tuple[int, int, float]
-"""From a vertex to a vertex, so many bytes."""
+"""(source vertex, target vertex, bytes)."""
 
 
 class NoPathError(ValueError):
@@ -37,19 +37,19 @@ class Fabric:
         """Bytes per second of each arc."""
         self.direct: dict[tuple[int, int], Arc] = {}
         self.ports: dict[int, list[tuple[int, Arc, Arc]]] = defaultdict(list)
-        """For each chip the switches or cards that it is on, with the arc there and the arc back."""
+        """For each chip the switches or cards it is connected to, with the arcs in both directions."""
         self._next: dict[int, dict[int, Bundle]] = defaultdict(dict)
         self._add_cables()
         self._neighbours = {v: [*near] for v, near in self._next.items()}
         self._parent: dict[int, int] = {}
         self._position: dict[int, int] = {}
-        """Vertices with a known way, in the order in which they were taken off: those behind before those ahead."""
+        """Removed vertices with a unique path, in order of removal."""
         self._path_of: dict[tuple[int, int], Bundle] = {}
         self._bundles: dict[Arc, Bundle] = {}
         """Bundles of several arcs, by their first arc."""
         self._reduce()
         self.paces = self._paced()
-        """Bytes per second of the bundle of which each arc is the first, when its busiest arc is always busy."""
+        """Bandwidth (bytes/s) of each bundle by its first arc, limited by its slowest link."""
         self._known: dict[int, list[int]] = {}
 
     def _add_cables(self) -> None:
@@ -86,15 +86,15 @@ class Fabric:
 
     @cached_property
     def _first(self) -> dict[Arc, Arc]:
-        """The first arc of the bundle of each arc that has others beside it."""
+        """The first arc of the bundle of each arc that has parallel ones."""
         return {arc: start for start, bundle in self._bundles.items() for arc in bundle.arcs}
 
     def first_of(self, arc: Arc) -> Arc:
-        """The first arc of the bundle that `arc` is in."""
+        """Return the first arc of the bundle that contains `arc`."""
         return self._first.get(arc, arc)
 
     def part_of(self, arc: Arc) -> float:
-        """The share of its bundle's bytes that `arc` carries."""
+        """Return the share of its bundle's bytes that `arc` carries."""
         bundle = self._bundles.get(self.first_of(arc))
         return self._links_of(arc) / bundle.links if bundle else 1.0
 
@@ -154,14 +154,14 @@ class Fabric:
     # Flows.
 
     def loads(self, flows: Iterable[Flow], exchanges: Iterable[tuple[Sequence[int], float]] = ()) -> dict[Arc, float]:
-        """Bytes on each arc when all `flows` and `exchanges` run at once.
+        """Return the bytes on each arc when all `flows` and `exchanges` run at once.
 
-        An exchange is chips of which each sends so many bytes to every other.
+        In an exchange each of some chips sends the given bytes to every other.
         """
         return self.divided(self.totals(flows, exchanges))
 
     def divided(self, totals: Mapping[Arc, float]) -> dict[Arc, float]:
-        """Bytes on each arc, from `totals`: those on each bundle, by its first arc."""
+        """Return the bytes on each arc, from `totals`: those on each bundle, by its first arc."""
         loads: dict[Arc, float] = {}
         for first, total in totals.items():
             bundle = self._bundles.get(first)
@@ -170,7 +170,7 @@ class Fabric:
         return loads
 
     def totals(self, flows: Iterable[Flow], exchanges: Iterable[tuple[Sequence[int], float]] = ()) -> dict[Arc, float]:
-        """Bytes on all arcs of a bundle together, by its first arc, when all `flows` and `exchanges` run at once."""
+        """Return the bytes on each bundle, by its first arc, when all `flows` and `exchanges` run at once."""
         loads: dict[Arc, float] = defaultdict(float)
         between: Amounts = defaultdict(float)
         core: Amounts = defaultdict(float)
@@ -191,7 +191,7 @@ class Fabric:
         return loads
 
     def _send(self, source: int, target: int, amount: float, loads: dict[Arc, float], between: Amounts) -> None:
-        """One flow: on the links of both chips, and between the switches that they are on."""
+        """Add one flow: to the links of both chips, and to the traffic between their switches."""
         if source == target or not amount:
             return
         if (arc := self.direct.get((source, target))) is not None:
@@ -213,13 +213,13 @@ class Fabric:
 
     @cached_property
     def _whole(self) -> list[float]:
-        """Bytes per second of each arc as its kind has them: software does not see that a link is slower."""
+        """Nominal bandwidth (bytes/s) of each arc: software does not know that a link is degraded."""
         return [rate / self.links.cables[arc // 2].share for arc, rate in enumerate(self.rates)]
 
     def port_pairs(self, source: int, target: int) -> list[tuple[tuple[int, Arc, Arc], tuple[int, Arc, Arc]]]:
-        """The ports by which the shortest paths (in hops) from `source` to `target`, two chips, leave and come in.
+        """Return the pairs of ports that the shortest paths (in hops) from chip `source` to chip `target` use.
 
-        Software picks the port: of equal paths those over the fastest ones, NVLink before PCIe.
+        Software selects the port: of equal paths those with the fastest ports, NVLink before PCIe.
         """
         mine, theirs, component = self.ports[source], self.ports[target], self._components
         pairs = [(p, q) for p in mine for q in theirs if component[p[0]] == component[q[0]]]
@@ -234,10 +234,11 @@ class Fabric:
         return [pair for pair, rate in zip(near, rates, strict=True) if rate >= max(rates) * (1 - 1e-9)]
 
     def relays(self, source: int, target: int) -> list[tuple[int, ...]]:
-        """The chips that pass data of `source` on to `target`, where no switches join the two: one path or several.
+        """Return the chips that forward data from `source` to `target` if no switches connect the two: one path or
+        several.
 
-        On rails without spines a GPU reaches other rails over the peer in its node that is on them: NCCL's PXN. A
-        target that has lost its own card is reached over a peer in its node.
+        On rails without spines a GPU reaches other rails through the peer in its node that is on them: NCCL's PXN. A
+        target without its own card is reached through a peer in its node.
         """
         mine, theirs = (self._peers(v) for v in (source, target))
         found: list[tuple[int, ...]] = [(v,) for v in mine if self.joined(v, target)]
@@ -250,12 +251,12 @@ class Fabric:
         return found
 
     def _peers(self, chip: int) -> list[int]:
-        """The chips in the unit of `chip` that are joined with it."""
+        """The chips in the unit of `chip` that it is connected with."""
         unit = self.links.vertices[chip].unit
         return [v for v in self._chips_of[unit] if self.joined(chip, v)] if unit >= 0 else []
 
     def joined(self, source: int, target: int) -> bool:
-        """True if a link or a network of switches leads from `source` to `target`, two chips."""
+        """True if a link or a network of switches connects the chips `source` and `target`."""
         if (source, target) in self.direct:
             return True
         mine, theirs = ({self._components[p[0]] for p in self.ports[v]} for v in (source, target))
@@ -285,7 +286,7 @@ class Fabric:
             loads[self._path_of[b, a].arcs[0]] += amount
 
     def _chains(self, u: int, v: int) -> tuple[list[int], list[int]]:
-        """The known ways of two vertices, up to where they meet or reach the core."""
+        """The unique paths of two vertices, up to where they meet or reach the core."""
         up, down = self._chain(u), self._chain(v)
         while len(up) > 1 and len(down) > 1 and up[-2] == down[-2]:
             up, down = up[:-1], down[:-1]
@@ -301,7 +302,8 @@ class Fabric:
     def _exchange(
         self, members: Sequence[int], amount: float, loads: dict[Arc, float], between: Amounts, core: Amounts
     ) -> None:
-        """Each of the members to each other: those of a unit pair by pair, the others by how many are behind a link."""
+        """An all-to-all among the members: pairwise within a unit, the others counted by the members behind each
+        link."""
         if amount < 0 or all(len(self.ports[v]) == 1 for v in members):
             self._counted(members, amount, loads, core)
             return
@@ -333,7 +335,7 @@ class Fabric:
         between: Amounts,
         core: Amounts,
     ) -> None:
-        """Members of several networks: in every unit what is for another network goes to its chip there first."""
+        """Members on several networks: each unit first forwards data for another network to its chip on it."""
         alike = len({len(m) for m in units.values()}) == 1
         one_each = all(
             len({self.links.vertices[v].unit for v in on}) == len(on) == len(units) for on in networks.values()
@@ -352,7 +354,7 @@ class Fabric:
             self._counted(on, amount * each, loads, core)
 
     def _counted(self, members: Sequence[int], amount: float, loads: dict[Arc, float], core: Amounts) -> None:
-        """An exchange over the widest network that the chips have a port on."""
+        """An exchange over the largest network that the chips have a port on."""
         total = len(members)
         behind: dict[int, float] = defaultdict(float)
         for v in members:
@@ -384,8 +386,8 @@ class Fabric:
 
     @cached_property
     def _single_ports(self) -> dict[int, tuple[int, int, Arc, Arc]]:
-        """For chips that one port leads out of their unit, all over one network: the unit, its switch, the arcs there
-        and back. Chips of other units are reached over no other port."""
+        """For chips with a single port out of their unit, all on one network: the unit, its switch, and the arcs in
+        both directions. Chips of other units are reached through no other port."""
         units: dict[int, set[int]] = defaultdict(set)
         for v, ports in self.ports.items():
             for u, _, _ in ports:
@@ -427,13 +429,13 @@ class Fabric:
         return core_of({v: near for v, near in self._next.items() if near}, self.links.symmetry)
 
     def hops(self, u: int, v: int) -> float:
-        """Hops (links) from `u` to `v`, two vertices of the network; infinity where none lead there."""
+        """Return the hops (links) from `u` to `v`, two vertices of the network; infinity if they are not connected."""
         up, down = self._chains(u, v)
         between = self._core.hops(up[-1], down[-1]) if up[-1] != down[-1] else 0.0
         return len(up) + len(down) - 2 + between
 
     def latency_s(self, source: int, target: int) -> float:
-        """Seconds of the latencies along the first of the shortest paths from `source` to `target`, two chips."""
+        """Return the latency (s) along the first of the shortest paths from chip `source` to chip `target`."""
         cables, kinds = self.links.cables, self.links.kinds
         if source == target:
             return 0.0
@@ -453,7 +455,7 @@ class Fabric:
         return sum(share * kinds[cables[arc // 2].kind].latency_s for arc, share in passed.items())
 
     def busiest(self, totals: Mapping[Arc, float]) -> tuple[float, Arc]:
-        """Seconds that the busiest arc takes to send, and which it is, the first of equal ones; (0, -1) for none.
+        """Return the seconds that the busiest arc sends, and that arc, the first of equal ones; (0, -1) for none.
 
         `totals` has the bytes of each bundle, by its first arc.
         """
@@ -462,12 +464,12 @@ class Fabric:
         return found, self.slowest_of(first)
 
     def slowest_of(self, first: Arc) -> Arc:
-        """The arc that is busiest of the bundle that begins with the arc `first`."""
+        """Return the busiest arc of the bundle that begins with the arc `first`."""
         bundle = self._bundles.get(first)
         return min(bundle.arcs, key=lambda arc: self.rates[arc] / self._links_of(arc)) if bundle else first
 
     def arc_name(self, arc: Arc) -> str:
-        """The two ends of `arc`, in its direction."""
+        """Return the names of the two ends of `arc`, in its direction."""
         cable = self.links.cables[arc // 2]
         ends = [self.links.vertices[i].name for i in (cable.source, cable.target)]
         return "-".join(ends[::-1] if arc % 2 else ends)

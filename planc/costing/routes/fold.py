@@ -1,8 +1,9 @@
-"""The groups of an axis that symmetry makes alike: one of each kind is routed, and counts for all.
+"""Equivalence of an axis's groups under the machine's symmetry: one group of each kind is routed, and represents all.
 
-Groups that differ only in digits that can change places (planc.graph.symmetry) leave the same bytes on links that
-differ in those digits. What one of them leaves on all links of such a kind, times the groups, divided by the links, is
-what every link of the kind carries. Bandwidths take no part in it: a single slow link is looked at by itself.
+Groups that differ only in digits that the symmetry permutes (planc.graph.symmetry) put the same bytes on links that
+differ in those digits. The bytes of one group on all links of a kind, times the number of groups, divided by the number
+of links, is the load of every link of the kind. Bandwidths are not part of the symmetry: a single slow link is examined
+separately.
 """
 
 from __future__ import annotations
@@ -20,39 +21,39 @@ from planc.ir.mesh import Axis
 
 Key = tuple[Address, Address]
 FoldedDigits = tuple[tuple[int, ...], ...]
-"""For each digit its values when their parts that move are 0; nothing where all values differ. The last one, which -1
-finds, is that of no value."""
+"""For each digit, its canonical values when permuted parts are set to 0; () if all values are distinct. The last entry,
+at index -1, is for an absent digit."""
 
 
 @dataclass(frozen=True)
 class ArcKinds:
-    """Arcs that differ only in parts of digits that move, as numbers in the order in which they are met."""
+    """Equivalence classes of arcs that differ only in permuted parts of digits, numbered in order of discovery."""
 
     links: MachineLinks
     symmetry: Symmetry
     folded_digits: FoldedDigits
     found: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """For each arc that was met its kind, and how many arcs are of it."""
+    """For each examined arc its kind, and the number of arcs of that kind."""
     _numbers: dict[Key, tuple[int, int]] = field(default_factory=dict)
     _kinds: list[int] = field(default_factory=lambda: [0])
 
     @cached_property
     def _moving(self) -> list[tuple[int, int]]:
-        """Each digit of which some values are alike, and how many are."""
+        """Each digit with equivalent values, and the number of equivalent ones."""
         digits = self.symmetry.digits
         return [(d, digits[d].size // len({*values[:-1]})) for d, values in enumerate(self.folded_digits) if values]
 
     def key(self, arc: int) -> Key:
-        """The kind of `arc`: the addresses of its two ends, moved together until the digits that move are 0."""
+        """Return the kind of `arc`: the addresses of its two ends, shifted together until the permuted digits are 0."""
         return self.folded_key(self._ends(arc))
 
     def folded_key(self, ends: Key) -> Key:
-        """The addresses of two `ends`, moved together until the digits that move are 0."""
+        """Return the addresses of two `ends`, shifted together until the permuted digits are 0."""
         one, other = ends
         return self._key(one, other, self._shared_digits(one, other))
 
     def commutes(self, other: ArcKinds) -> bool:
-        """True if it makes no difference whether an address is moved by these digits first or by those of `other`."""
+        """True if shifting an address by these digits commutes with shifting it by those of `other`."""
         digits = zip(self.folded_digits, other.folded_digits, strict=True)
         return all([a[v] for v in b] == [b[v] for v in a] for a, b in digits if a and b)
 
@@ -62,7 +63,7 @@ class ArcKinds:
         return self.symmetry.addresses[source], self.symmetry.addresses[target]
 
     def _shared_digits(self, one: Address, other: Address) -> list[tuple[int, int]]:
-        """The digits that move one of two vertices."""
+        """The permuted digits of either of two vertices."""
         starts, ends = one[1], other[1]
         return [(d, size) for d, size in self._moving if starts[d] >= 0 or ends[d] >= 0]
 
@@ -78,7 +79,8 @@ class ArcKinds:
         return (one[0], (*first,)), (other[0], (*last,))
 
     def kind_of(self, arc: int) -> tuple[int, int]:
-        """The kind of `arc`, and how many arcs are of it. One that no digit moves is a kind of its own."""
+        """Return the kind of `arc`, and the number of arcs of that kind. One without permuted digits is its own
+        kind."""
         if (known := self.found.get(arc)) is not None:
             return known
         one, other = self._ends(arc)
@@ -96,20 +98,21 @@ class ArcKinds:
 
 @dataclass(frozen=True)
 class Fold:
-    """The groups over some axes of a mesh, by what symmetry leaves of them."""
+    """The groups over some axes of a mesh, reduced by symmetry."""
 
     starts: tuple[int, ...]
-    """The first rank of a group of each kind."""
+    """The first rank of a representative group of each kind."""
     copies: int
-    """Groups of each kind."""
+    """Number of groups of each kind."""
     kinds: ArcKinds
 
     def key(self, arc: int) -> Key:
-        """The kind of `arc`: two arcs have the same if they carry as many bytes."""
+        """Return the kind of `arc`: two arcs have the same if they carry equal bytes."""
         return self.kinds.key(arc)
 
     def folded(self, totals: Mapping[int, float]) -> dict[int, tuple[int, float]]:
-        """Bytes on every arc of a kind, with its first arc, from `totals`: those of one group of each kind."""
+        """Return the bytes on every arc of a kind, with its first arc, from `totals`: those of one group of each
+        kind."""
         kinds, kind_of, copies = self.kinds.found, self.kinds.kind_of, self.copies
         found: dict[int, tuple[int, float]] = {}
         for arc, total in totals.items():
@@ -119,7 +122,7 @@ class Fold:
         return found
 
     def on_arc(self, arc: int, folded: Mapping[int, tuple[int, float]]) -> float | None:
-        """Bytes on `arc` of those `folded`; None where they leave nothing on links of its kind."""
+        """Return the bytes on `arc` in `folded`; None if there are none on links of its kind."""
         kind, _ = self.kinds.kind_of(arc)
         return folded[kind][1] if kind in folded else None
 
@@ -127,9 +130,9 @@ class Fold:
 def fold_of(
     links: MachineLinks, used: Sequence[Axis], devices: int, kinds: dict[FoldedDigits, ArcKinds] | None = None
 ) -> Fold | None:
-    """The fold of the groups over the axes `used` of a mesh of `devices` on the machine of `links`.
+    """Return the fold of the groups over the axes `used` of a mesh of `devices` on the machine of `links`.
 
-    None where symmetry makes no two groups alike. `kinds` are those that other axes of the machine had use for.
+    None if symmetry makes no two groups equivalent. `kinds` caches those of other axes of the machine.
 
     >>> from planc.graph.symmetry import Digit
     >>> nodes = Symmetry((Digit(8), Digit(4)), addresses=[])  # four nodes of eight

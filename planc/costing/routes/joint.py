@@ -11,14 +11,14 @@ from planc.costing.machine.topology import RoutedAlgorithm
 from planc.costing.routes.fold import ArcKinds, Fold
 
 Shares = tuple[float, ...]
-"""One link's part of the seconds of each of some collectives."""
+"""One link's busy share of each collective."""
 ROUNDED = 12
 """Decimal places to which a share is rounded, so that links with equal loads count as one."""
 
 
 class LinkLoads:
-    """The part of a collective's sending seconds in which each link sends: 1 on the busiest one, where the collective
-    has one phase. Links go by the first arcs of their bundles; one stands for those that symmetry makes alike."""
+    """The share of a collective's sending seconds in which each link is busy: 1 on the busiest one if there is one
+    phase. Links are keyed by the first arc of their bundle; one represents its equivalents under symmetry."""
 
     def __init__(
         self,
@@ -42,11 +42,12 @@ class LinkLoads:
 
     @cached_property
     def kinds(self) -> ArcKinds | None:
-        """The arcs that symmetry makes alike; None where every group was routed."""
+        """The arcs that symmetry makes equivalent; None if every group was routed."""
         return self._fold.kinds if self._fold else None
 
     def largest(self, kinds: Sequence[ArcKinds]) -> dict[Hashable, float]:
-        """The largest part of a transfer's seconds (s/s) on the links that all of `kinds` together make alike."""
+        """Return the largest share of a transfer's seconds (s/s) on links that all of `kinds` together make
+        equivalent."""
         found = self._largest.get(among := tuple(map(id, kinds)))
         if found is None:
             key, found = _common_key(kinds), {}
@@ -58,10 +59,10 @@ class LinkLoads:
 
 
 def joint_shares(loads: Sequence[LinkLoads]) -> list[Shares]:
-    """The parts that links have in each of `loads`, of all links that may be the busiest of some mix of them.
+    """Return the shares of links in each of `loads`, for all links that may be the busiest under some mix of them.
 
-    A link with a smaller part in every one than another has is left out. Where loads are folded by different symmetries
-    a link has the largest part of those that are alike by all: never less than it carries.
+    A link dominated by another in every component is left out. If loads are folded by different symmetries, a link has
+    the largest share of those equivalent under all: never less than its own.
     """
     known = loads[0].joint
     key = tuple(loads)
@@ -89,7 +90,7 @@ def _largest(every: set[Shares]) -> Iterator[Shares]:
 
 
 def _common_key(kinds: Sequence[ArcKinds]) -> Callable[[int], Hashable]:
-    """The function that gives arcs one key which all of `kinds` together make alike."""
+    """A function that maps arcs equivalent under all of `kinds` to one key."""
     if not kinds:
         return int
     if len(kinds) == 1:

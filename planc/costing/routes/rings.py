@@ -1,8 +1,8 @@
-"""Collectives on a torus: every dimension is a ring or a line of links, along which groups lie at some distance.
+"""Collectives on a torus: every dim is a ring or a line of links, along which members of groups have some distance.
 
-Messages go in the order of the dimensions, so that what happens along one is a matter of its own lines. A gather over
-several dimensions goes along them in every order at once, a part of the buffer each, the parts so large that no
-dimension ends before another where that can be (Chan et al. 2007).
+Messages are routed in the order of the dims, so the lines of one dim are independent. A gather over several dims uses
+every order at once, with a part of the buffer each, sized so that all dims finish together if possible (Chan et al.
+2007).
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from planc.diag.fast_dataclass import dataclass
 from planc.graph.links import MachineLinks
 
 Loads = dict[tuple[int, int], float]
-"""Bytes on the link from a position along a dimension, +1 or -1 for the way, on one line."""
+"""Bytes on the link from a position along a dim in direction +1 or -1, on one line."""
 
 
 @dataclass(frozen=True)
 class TorusLine:
-    """One dimension of a torus: its length, whether it closes, and the slowest link at each position each way."""
+    """One dim of a torus: its length, whether it wraps around, and the slowest link at each position in each
+    direction."""
 
     length: int
     wrapped: bool
@@ -30,13 +31,13 @@ class TorusLine:
     names: dict[tuple[int, int], str]
 
     def seconds(self, loads: Loads) -> tuple[float, str]:
-        """Seconds of the busiest link under `loads`, and its name."""
+        """Return the seconds of the busiest link under `loads`, and its name."""
         each = ((amount / self.rates[at], self.names[at]) for at, amount in loads.items() if amount)
         return max(each, default=(0.0, ""))
 
 
 def torus_lines(links: MachineLinks) -> tuple[TorusLine, ...]:
-    """The dimensions of the torus of `links`; at each position the slowest link of all lines."""
+    """Return the dims of the torus of `links`; at each position with the slowest link of all lines."""
     rates: list[dict[tuple[int, int], float]] = [{} for _ in links.shape]
     names: list[dict[tuple[int, int], str]] = [{} for _ in links.shape]
     latency_s = 0.0
@@ -61,7 +62,7 @@ def torus_lines(links: MachineLinks) -> tuple[TorusLine, ...]:
 
 
 def groups_on_line(length: int, offsets: Sequence[int]) -> list[list[int]]:
-    """Positions (in hops) of every group along a line: translations of the first one, which lies at `offsets`.
+    """Return the positions (in hops) of every group along a line: translations of the first one, at `offsets`.
 
     >>> groups_on_line(8, [0, 2])
     [[0, 2], [1, 3], [4, 6], [5, 7]]
@@ -77,9 +78,10 @@ def groups_on_line(length: int, offsets: Sequence[int]) -> list[list[int]]:
 
 
 def gather_loads(line: TorusLine, groups: Sequence[Sequence[int]]) -> Loads:
-    """Loads when every member of `groups` passes one byte to the next, both ways round a ring, or along a line.
+    """Return the loads when every member of `groups` passes one byte to the next, both ways around a ring, or along a
+    line.
 
-    A ring sends half each way; on a line both ways carry all, since each end lacks what the other has.
+    A ring sends half in each direction; on a line both directions carry all, since each end lacks the other's data.
     """
     loads: Loads = defaultdict(float)
     for group in groups:
@@ -98,7 +100,8 @@ def _goes_round(length: int, group: Sequence[int]) -> bool:
 
 
 def exchange_loads(line: TorusLine, groups: Sequence[Sequence[int]]) -> Loads:
-    """Loads when every member of `groups` sends a byte to each other, the shorter way; half each way of equals."""
+    """Return the loads when every member of `groups` sends a byte to each other on the shorter path; half each for
+    equal ones."""
     loads: Loads = defaultdict(float)
     for group in groups:
         for a, b in product(group, group):
@@ -108,7 +111,7 @@ def exchange_loads(line: TorusLine, groups: Sequence[Sequence[int]]) -> Loads:
 
 
 def send_loads(line: TorusLine, groups: Sequence[Sequence[int]]) -> Loads:
-    """Loads when every member of `groups` but the last sends one byte to the next, by one way."""
+    """Return the loads when every member of `groups` but the last sends one byte to the next, in one direction."""
     loads: Loads = defaultdict(float)
     for group in groups:
         for a, b in pairwise(group):
@@ -160,7 +163,7 @@ def gather_s(sizes: Sequence[int], each_s: Sequence[float]) -> float:
 
 
 def _corner(orders: Sequence[Sequence[float]], tight: Sequence[int]) -> float:
-    """Seconds of the mix of orders in which the dimensions in `tight` end together; infinity where there is none."""
+    """Seconds of the mix of orders in which the dims in `tight` finish together; infinity if there is none."""
     n = len(orders)
     rows = [[*(o[d] for o in orders), -1.0, 0.0] for d in tight] + [[1.0] * n + [0.0, 1.0]]
     solved = _solved(rows)
@@ -170,7 +173,8 @@ def _corner(orders: Sequence[Sequence[float]], tight: Sequence[int]) -> float:
 
 
 def _solved(rows: list[list[float]]) -> list[float] | None:
-    """The solution of linear equations, each a row of coefficients and its right side; None where there is not one."""
+    """The solution of linear equations, each a row of coefficients and its right-hand side; None if it is not
+    unique."""
     n = len(rows)
     for i in range(n):
         best = max(range(i, n), key=lambda r: abs(rows[r][i]))

@@ -1,7 +1,7 @@
-"""Weights in Hugging Face's format: one or more safetensors files, and an index that says which tensor is where.
+"""Weights in Hugging Face's format: one or more safetensors files, and an index of their tensors.
 
-Read without running anything: the header of a file is JSON, the rest are numbers. Files of pickles are refused.
-Names are those of the transformers package (5.23); a parameter has the same shape there and here.
+Nothing in the files is executed: a file's header is JSON, the rest are numbers. Pickle files are refused. Names are
+those of the transformers package (5.23); a parameter has the same shape in both.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 INDEX, ALONE = "model.safetensors.index.json", "model.safetensors"
 FAMILIES = {"llama": "Llama", "mistral": "Mistral", "qwen3": "Qwen3"}
-"""Families whose blocks have these names, and their classes' prefix."""
+"""Families whose blocks use these names, and the prefix of their classes."""
 NUMBERS: dict[str, np.dtype[Any]] = {
     "F32": np.dtype("<f4"),
     "F64": np.dtype("<f8"),
     "F16": np.dtype("<f2"),
     "BF16": np.dtype("<u2"),
 }
-"""Dtypes that a safetensors file may hold; bfloat16 is the upper half of a float32."""
+"""Supported dtypes of a safetensors file; bfloat16 is the upper half of a float32."""
 MAX_INDEX_BYTES = 64_000_000
-"""Largest index that is read."""
+"""Limit on the size of an index."""
 MOST_BYTES = 2 * 2**30
 """Largest size in bytes of one written file, unless a single tensor is larger."""
 
@@ -52,7 +52,7 @@ class TensorPlace(NamedTuple):
 
 
 def their_name(name: str) -> str:
-    """The name in transformers' files of the parameter `name`: `layers.3.attention.wq.weight` ->
+    """Return the name in transformers' files of the parameter `name`: `layers.3.attention.wq.weight` ->
     `model.layers.3.self_attn.q_proj.weight`."""
     if name.startswith("layers."):
         layers, index, rest = name.split(".", 2)
@@ -73,8 +73,8 @@ def _hugging_face_path(path: str, table: Mapping[str, str]) -> str:
 
 
 def imported(model: Model, folder: Path, span: Span, seed: int = 0) -> Initial:
-    """First values of `model` from `folder`, which holds safetensors files as transformers writes them. Low-rank
-    updates are not in such files: they start as those of a run with this `seed`.
+    """Return a function for the initial values of `model` from `folder`, which has safetensors files as transformers
+    writes them. Low-rank updates are not in such files: they are initialized as in a run with this `seed`.
 
     Raises PlanError at `span` (E1030, E1031) before a value is read.
     """
@@ -96,11 +96,11 @@ def exported(model: Model, values: Iterable[tuple[str, Weights]], folder: Path, 
     """Write parameters as safetensors files into `folder`, with the index and a config that transformers reads.
 
     Args:
-        model: the model that they belong to. Raises PlanError when there is no table of names for its family.
+        model: the model of the parameters. Raises PlanError if its family has no table of names.
         values: (full parameter name, whole array) for every parameter but those of low-rank updates, in any order;
             written as float32.
-        folder: absent or empty; it is there with all files, or as it was.
-        most_bytes: a file ends before it becomes larger than this.
+        folder: absent or empty; on failure it is unchanged.
+        most_bytes: limit on the size of a file, unless a single tensor is larger.
     """
     if model.family not in FAMILIES:
         raise PlanError([_no_table(model, Span(str(folder), 1, 1, 1, 1))])

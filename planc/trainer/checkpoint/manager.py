@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Keeper:
-    """Saves a session's state as the preset says. Every process has one."""
+    """Saves a session's state as the preset says; one per process."""
 
     def __init__(
         self, preset: Preset, target: Target, session: Session, data_sha256: str, tell: Callable[[Event], None]
@@ -44,7 +44,7 @@ class Keeper:
         self._save_requested = False
         self._last = 0
         self.shown = (0, 0)
-        """A step, and the number of sequences that the run had consumed by its end."""
+        """A step, and the number of sequences that the run had consumed by then."""
         signal.signal(signal.SIGTERM, self._request_save)
 
     def resume(self, path: Path) -> History:

@@ -20,16 +20,16 @@ FORMAT = "planc.checkpoint/1"
 
 
 MAX_BYTES = 1 << 30
-"""Largest size in bytes of a manifest or a history that is read."""
+"""Limit on the size in bytes of a manifest or a history."""
 MAX_DIMS = 5
-"""Most dims of a tensor."""
+"""Largest number of dims of a tensor."""
 MAX_COUNT = 10**15
 """Largest step, position, dim or number of bytes."""
 
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT, strict=True)]
 Dims = Annotated[tuple[Count, ...], Field(max_length=MAX_DIMS)]
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199}$")]
-"""A plain name: a checkpoint's files lie in its own folder."""
+"""A plain name: a checkpoint's files are in its own folder."""
 Line = Annotated[str, Field(max_length=1000)]
 Sizes = dict[str, tuple[int, ...]]
 """Sizes of boxes in elements, by the names of their tensors."""
@@ -66,10 +66,10 @@ class Stored(Frozen):
         return self
 
     def is_whole(self) -> bool:
-        """True when every element lies in exactly one box.
+        """Return True if every element is in exactly one box.
 
-        The boxes' indicator functions add up to the tensor's own exactly when their corners do, each corner counted
-        with the sign of its parity: inner corners cancel.
+        The boxes' indicator functions add up to the tensor's own exactly if their corners do, each corner counted with
+        the sign of its parity: inner corners cancel.
         """
         corners: Counter[tuple[int, ...]] = Counter()
         for box in self.boxes:
@@ -79,7 +79,7 @@ class Stored(Frozen):
 
 
 def _add_corners(corners: Counter[tuple[int, ...]], offset: tuple[int, ...], size: tuple[int, ...], count: int) -> None:
-    """Count a box's corners, those an odd number of sides away from its first one negatively; an empty box has none."""
+    """Count a box's corners, negatively if an odd number of sides away from the first one; an empty box has none."""
     if 0 in size:
         return
     for ends in product((0, 1), repeat=len(size)):
@@ -96,12 +96,12 @@ class Position(Frozen):
 
 
 class Manifest(Frozen):
-    """All but the values."""
+    """All fields but the tensors' values."""
 
     format: Literal["planc.checkpoint/1"] = "planc.checkpoint/1"
     step: Count
     optimizer_steps: Count
-    """Updates made: fewer than `step` where steps were skipped."""
+    """Number of updates: fewer than `step` if steps were skipped."""
     plan: Line
     plan_sha256: Line
     mesh: dict[Line, Count]
@@ -110,7 +110,7 @@ class Manifest(Frozen):
     versions: dict[Line, Line]
     model: Line
     course: dict[str, Any]
-    """Settings that decide the losses beside the model and the data: batch, seed, learning rate, optimizer."""
+    """Settings other than model and data that affect the losses: batch, seed, learning rate, optimizer."""
     data_sha256: Line
     position: Position
     saved_at: Line

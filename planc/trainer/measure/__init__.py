@@ -1,1 +1,1 @@
-"""Measurements of this machine for calibration and benches."""
+"""Measurements of this machine for calibration and benchmarks."""

@@ -1,4 +1,4 @@
-"""Measuring this machine: probes and steps of plans, in as many processes as a run has."""
+"""Measures this machine: probes and training steps of plans, in as many processes as a run has."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from planc.trainer.measure.worker import MARK
 from planc.trainer.run import launch
 
 STEPS = 12
-"""Undisturbed steps to measure of each plan; their median counts, as a training reports its steps."""
+"""Undisturbed steps to measure per plan; the result is their median, as in training reports."""
 
 
 class MeasuringError(Exception):
@@ -28,30 +28,31 @@ class MeasuringError(Exception):
 
 @dataclass(frozen=True)
 class Measurement:
-    """The probes with their seconds, and each plan's steps by its name."""
+    """The probes with their seconds, and the steps of each plan by its name."""
 
     probes: tuple[MeasuredProbe, ...]
     steps: dict[str, tuple[float, ...]]
     peak_gib: dict[str, float | None] = field(default_factory=dict)
-    """Peak memory (GiB) of rank 0's device, or of its process where it has none."""
+    """Peak memory (GiB) of rank 0's device, or of its process if it has none."""
     reserved_gib: dict[str, float | None] = field(default_factory=dict)
-    """The most memory (GiB) that the framework's allocator has taken of rank 0's device; None on a CPU."""
+    """The most memory (GiB) that the framework's allocator reserved on rank 0's device; None on a CPU."""
     features: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Kernels and compilers in use."""
     others: dict[str, tuple[float, ...]] = field(default_factory=dict)
-    """Share of processor time that other processes used in each step."""
+    """Share of processor time that other processes used during each step."""
 
     def step_s(self, plan: str) -> float:
-        """Median seconds of the undisturbed steps of `plan`, by name, as a training reports its steps; where there are
-        none, those of the least disturbed one without the share of its time that other work had."""
+        """Return the median seconds of the undisturbed steps of `plan`, by name, as in training reports; if there are
+        none, the seconds of the least disturbed step minus the share of other processes."""
         return self._counted(plan)[0]
 
     def disturbed(self, plan: str) -> float:
-        """The share (0 to 1) of the processors that other work had in the step of `plan` that `step_s` returns."""
+        """Return the share (0 to 1) of the processors that other processes used in the step of `plan` that `step_s`
+        returns."""
         return self._counted(plan)[1]
 
     def _counted(self, plan: str) -> tuple[float, float]:
-        """The measured step of a plan that counts: seconds, others' share."""
+        """The measured step of a plan that represents it: seconds, share of other processes."""
         steps = self.steps[plan]
         shares = self.others.get(plan) or (0.0,) * len(steps)
         least = max(CALM, min(shares))
@@ -68,18 +69,18 @@ def rows_of_ranks(
     tell: Callable[[int], None] = lambda _rows: None,
     env: Mapping[str, str] | None = None,
 ) -> list[dict[str, Any]]:
-    """The rows that ranks print (`worker.tell`), in the order of their printing.
+    """Return the rows that ranks print (`worker.tell`), in the order of printing.
 
     Args:
         worker: the module that each rank runs.
         words: its first arguments; the last one is the path of `task` as JSON.
-        task: what to measure.
+        task: the measurements.
         processes: number of ranks.
-        timeout_s: seconds after which all are ended.
+        timeout_s: time limit (s), after which all ranks are terminated.
         tell: called with the number of rows so far.
         env: added to the environment of each rank.
 
-    Raises MeasuringError, with the end of what a rank wrote, when that rank fails or time is up.
+    Raises MeasuringError, with the end of a rank's output, if that rank fails or times out.
     """
     rows: list[dict[str, Any]] = []
 

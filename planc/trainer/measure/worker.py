@@ -1,7 +1,7 @@
 """One process of a measurement: `python -m planc.trainer.measure.worker TARGET TASK.json`.
 
-Probes, then steps of plans, all ranks alike; rank 0 prints a line `MEASURED {json}` for each. Its rank comes from
-RANK and WORLD_SIZE, as a training worker's does.
+All ranks run probes, then steps of plans; rank 0 prints a line `MEASURED {json}` for each. The rank comes from RANK and
+WORLD_SIZE, as in a training worker.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def tell(row: dict[str, Any]) -> None:
 
 
 def main(target: Target, task: dict[str, Any]) -> None:
-    """`task`: `devices`, `window_s`, `probes`, `plans` (paths), `steps` (of each plan)."""
+    """Run `task`: `devices`, `window_s`, `probes`, `plans` (paths), `steps` (of each plan)."""
     backend = load_backend(target)
     backend.runtime().prepare_environment(task["devices"])
     ranks = backend.ranks(task["devices"])
@@ -52,9 +52,9 @@ def main(target: Target, task: dict[str, Any]) -> None:
 
 
 PATIENCE = 2
-"""Times as many steps as were asked for, at most, while other work disturbs them."""
+"""Limit on the steps, as a multiple of the requested number, while other processes disturb them."""
 PATIENCE_S = 20.0
-"""Seconds of steps after which no more are made than were asked for."""
+"""Seconds of steps after which only the requested number is run."""
 
 
 def _undisturbed_steps(found: list[tuple[float, float]]) -> int:
@@ -63,10 +63,10 @@ def _undisturbed_steps(found: list[tuple[float, float]]) -> int:
 
 
 def _trained(plan: Plan, target: Target, steps: int, ranks: Ranks) -> dict[str, Any]:
-    """Seconds of each step but the first, which compiles and connects, with the share of the processors that others
-    had meanwhile; peak memory, and kernels in use.
+    """The seconds of each step but the first, which compiles and connects, with the processor share of other processes;
+    peak memory, and kernels in use.
 
-    Steps go on until as many as were asked for were undisturbed.
+    Steps continue until the requested number is undisturbed.
     """
     import numpy as np
 

@@ -1,10 +1,9 @@
-"""The one way planc starts several processes on this machine: training, tests and audits.
+"""Starts several processes on this machine, for training, tests and audits alike.
 
-Each rank is its own process group, so that ending a rank ends what it started. A rank also asks the
-kernel to be ended when its launcher dies (Linux), so that even `kill -9` leaves no orphan. planc
-does not use torchrun's agent here: it would import torch in the launcher (seconds, and absent with
-the xla extra), and one node needs no rendezvous. The environment is torchrun's, so that the same
-worker also runs under torchrun, Slurm or Kubernetes.
+Each rank is its own process group, so terminating a rank also terminates its children. A rank also asks the kernel to
+kill it when its launcher dies (Linux), so that even `kill -9` leaves no orphans. planc does not use torchrun's agent:
+it would import torch in the launcher (seconds, and absent with the xla extra), and one node needs no rendezvous. The
+environment is torchrun's, so the same worker also runs under torchrun, Slurm or Kubernetes.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ OnLine = Callable[[int, str], None]
 
 @dataclass(frozen=True)
 class Finished:
-    """Result of a launch. `returncode` is 0, the first failing rank's, 75 (all ranks ended when asked to), 124
+    """Result of a launch. `returncode` is 0, the first failing rank's, 75 (all ranks saved and exited on request), 124
     (timeout) or 130 (interrupt)."""
 
     returncode: int
@@ -47,7 +46,7 @@ class Finished:
     """Combined stdout and stderr of each rank."""
     failed_rank: int | None = None
     why: str = ""
-    """The reason if a stalled launch was ended."""
+    """The reason why a stalled launch was terminated."""
 
     @property
     def ok(self) -> bool:
@@ -57,7 +56,7 @@ class Finished:
 TIMED_OUT = 124
 INTERRUPTED = 130
 PREEMPTED = 75
-"""A rank that was asked to end and has saved its state (EX_TEMPFAIL of sysexits.h: try again later)."""
+"""Exit status of a rank that was asked to exit and has saved its state (EX_TEMPFAIL of sysexits.h: try again later)."""
 
 
 def run(
@@ -100,17 +99,16 @@ def run(
 
 
 def processes(plan: Plan, backend: Backend) -> int:
-    """Number of processes for a run of `plan` on this machine: one per device, or one if `backend` drives all devices
-    from one process."""
+    """Return the number of processes for a run of `plan` on this machine: one per device, or one if `backend` drives
+    all devices from one process."""
     return 1 if backend.one_process else plan.mesh.devices
 
 
 def free_port() -> int:
-    """A TCP port that nothing listens on now.
+    """Return a TCP port that is currently free.
 
-    Drawn from below the range that systems give to outgoing connections (32768 up on Linux, 49152 up
-    elsewhere): a port from that range can be taken between this answer and rank 0's use of it, by
-    any connection on the machine.
+    It is below the range of outgoing connections (from 32768 on Linux, 49152 elsewhere): any connection on the machine
+    could take a port from that range before rank 0 uses it.
     """
     for _ in range(100):
         port = random.SystemRandom().randrange(*PORTS)
@@ -136,7 +134,7 @@ def _environment(rank: int, world: int, common: Mapping[str, str]) -> dict[str, 
 
 PARENT = "PLANC_LAUNCHER_PID"
 ATTEMPT = "PLANC_ATTEMPT"
-"""A name of this launch, the same for all its ranks."""
+"""The id of this launch, the same for all its ranks."""
 
 # Runs in the rank itself, before its own program: a preexec_fn would run Python between fork and
 # exec, which can deadlock when this process has threads (it has: one reader a rank).
@@ -189,7 +187,7 @@ class _Rank:
         return "".join(self._lines)
 
     def signal_group(self, number: int) -> None:
-        """Signal the whole group, also when its leader has already ended but children live on."""
+        """Signal the whole group, even if its leader has exited but children are running."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, number)
 
@@ -245,10 +243,10 @@ def _end_ranks(ranks: list[_Rank]) -> None:
 
 
 def leave(code: int) -> NoReturn:
-    """End this rank now with exit status `code`, its work done and written; buffered output is written first.
+    """End this rank now with exit status `code` after its work is done; buffered output is flushed first.
 
-    The interpreter's own end would destroy gloo's process groups after their worker threads lost the interpreter they
-    call into, which ends a rank that did all its work with SIGABRT, once in some hundred runs (pytorch issue 190489,
+    A normal interpreter exit would destroy gloo's process groups after their worker threads lost the interpreter they
+    call into, which aborts a rank that did all its work (SIGABRT), once in some hundred runs (pytorch issue 190489,
     pull request 179291).
     """
     sys.stdout.flush()
@@ -258,8 +256,8 @@ def leave(code: int) -> NoReturn:
 
 @contextmanager
 def _signals_set(stop: threading.Event, on_term: Callable[[], None] | None = None) -> Iterator[None]:
-    """Within, SIGINT and SIGTERM set `stop` rather than raise; the first SIGTERM calls `on_term` if there is
-    one. Off the main thread: nothing."""
+    """Context in which SIGINT and SIGTERM set `stop` instead of raising; the first SIGTERM calls `on_term`, if given.
+    No effect off the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
