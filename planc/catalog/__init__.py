@@ -1,8 +1,6 @@
 """The model families, one file each; `parts/` has what they are put together from.
 
-A family answers `models()` and `build(name, changes)`; one that reads Hugging Face configs has
-`MODEL_TYPES` and `read_config(name, config)`. Both raise ValueError, in words for the user, for sizes
-that make no such model.
+Each file has one `FAMILY`.
 """
 
 from __future__ import annotations
@@ -12,20 +10,19 @@ import importlib.resources
 import pkgutil
 import re
 from functools import cache
-from types import ModuleType
 
+from planc.catalog.parts.family import ModelFamily
 from planc.ir.model import Model
 
 
 @cache
-def families() -> dict[str, ModuleType]:
-    """Every family module of this folder by its name."""
-    found = {}
-    for info in pkgutil.iter_modules(__path__):
-        if info.ispkg:
-            continue
-        module = importlib.import_module(f"{__name__}.{info.name}")
-        found[module.FAMILY] = module
+def families() -> dict[str, ModelFamily]:
+    """The family of every file of this folder, by the file's name."""
+    return {info.name: _family(info.name) for info in pkgutil.iter_modules(__path__) if not info.ispkg}
+
+
+def _family(file: str) -> ModelFamily:
+    found: ModelFamily = importlib.import_module(f"{__name__}.{file}").FAMILY
     return found
 
 
@@ -50,11 +47,9 @@ def build_model(name: str, changes: dict[str, int] | None = None) -> Model:
     `changes` replaces sizes by name, as `model llama3_8b(layers = 4)` does; None: none. Raises KeyError for an unknown
     model, and ValueError for sizes that make none.
     """
-    family = importlib.import_module(f"{__name__}.{model_names()[name]}")
-    model: Model = family.build(name, changes)
-    return model
+    return _family(model_names()[name]).build(name, changes)
 
 
-def config_types() -> dict[str, ModuleType]:
+def config_types() -> dict[str, ModelFamily]:
     """For each `model_type` of a Hugging Face config, the family that reads it."""
-    return {kind: module for module in families().values() for kind in getattr(module, "MODEL_TYPES", ())}
+    return {kind: family for family in families().values() for kind in family.model_types}

@@ -8,24 +8,17 @@ billion do not count it. Left out: the router's balancing biases, which are no g
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from planc.catalog.parts.config import Config
-from planc.catalog.parts.ends import embedding, head
 from planc.catalog.parts.experts import experts
+from planc.catalog.parts.family import ModelFamily
 from planc.catalog.parts.latent import latent_attention
 from planc.catalog.parts.mlp import feed_forward
 from planc.catalog.parts.mtp import mtp
-from planc.catalog.parts.part import BLOCK, assemble
-from planc.catalog.parts.sizes import Size, layers_of
-from planc.ir.model import Model, Routing
-
-FAMILY = "deepseek"
-DENSE = "dense"
-"""The first layers' kind of block."""
-
+from planc.catalog.parts.part import BLOCK, DENSE, Part
+from planc.catalog.parts.sizes import Size
+from planc.ir.model import Routing, Section
 
 V3 = Routing(scores="sigmoid", scale=2.5, groups=8, groups_kept=4)
 """Figures of the two published configs, as the sizes."""
@@ -56,33 +49,18 @@ SIZES: dict[str, Size] = {
 widths inside are no multiples of 4."""
 
 
-def models() -> tuple[str, ...]:
-    """The names `model NAME` may use."""
-    return tuple(SIZES)
-
-
-def build(name: str, changes: dict[str, int] | None = None) -> Model:
-    """The op graph of a named model; `changes` replaces sizes. Raises ValueError without routed layers."""
-    return _build(name, SIZES[name], changes)
-
-
-MODEL_TYPES = ("deepseek_v2", "deepseek_v3")
-
-
-def read_config(name: str, fields: Mapping[str, Any]) -> tuple[Model, tuple[str, ...]]:
-    """The model `name` with the sizes in `fields`, a Hugging Face config, and the fields not used. Raises
-    ValueError."""
-    config = Config(fields)
-    config.must_be(FAMILY, hidden_act="silu", attention_bias=False, moe_layer_freq=1)
+def _read(config: Config) -> Size:
+    config.must_be(hidden_act="silu", attention_bias=False, moe_layer_freq=1)
     theta, scaling = config.rope(1e4)
     heads, nope, rope = (config.whole(f) for f in ("num_attention_heads", "qk_nope_head_dim", "qk_rope_head_dim"))
     _check_consistent(config, "num_key_value_heads", heads)
     _check_consistent(config, "head_dim", rope, nope + rope)
     _check_consistent(config, "qk_head_dim", nope + rope)
     expert_ffn = config.whole("moe_intermediate_size")
-    size = Size(
+    dense, ffn = config.whole("first_k_dense_replace", minimum=0), config.whole("intermediate_size")
+    return Size(
         layers=config.layers("num_hidden_layers"),
-        dense_layers=config.whole("first_k_dense_replace", minimum=0),
+        dense_layers=dense,
         embed=config.whole("hidden_size"),
         heads=heads,
         head_dim=config.whole("v_head_dim"),
@@ -90,7 +68,7 @@ def read_config(name: str, fields: Mapping[str, Any]) -> tuple[Model, tuple[str,
         rope_dim=rope,
         q_lora=config.whole("q_lora_rank", default=0, minimum=0),
         kv_lora=config.whole("kv_lora_rank"),
-        ffn=config.whole("intermediate_size"),
+        ffn=ffn if dense else 0,
         experts=config.whole("n_routed_experts", "num_local_experts"),
         expert_ffn=expert_ffn,
         shared_ffn=expert_ffn * config.whole("n_shared_experts", default=0, minimum=0),
@@ -103,7 +81,6 @@ def read_config(name: str, fields: Mapping[str, Any]) -> tuple[Model, tuple[str,
         norm_eps=config.number("rms_norm_eps", default=1e-6),
         tied=config.flag("tie_word_embeddings", default=False),
     )
-    return _build(name, size), config.unused
 
 
 def _routing(config: Config) -> Routing:
@@ -132,19 +109,24 @@ def _check_consistent(config: Config, field: str, *values: int) -> None:
         raise ValueError(f"{field} = {given}, and the other fields make it {values[-1]}")
 
 
-def _build(name: str, size: Size, changes: dict[str, int] | None = None) -> Model:
-    layers, dense = layers_of(size, changes), size.dense_layers
+def _blocks(size: Size) -> dict[Section, Part]:
+    attention, routed = latent_attention(q_lora=size.q_lora > 0), experts(shared=size.shared_ffn > 0)
+    return {DENSE: attention + feed_forward(), BLOCK: attention + routed}
+
+
+def _kinds(name: str, size: Size, layers: int) -> tuple[Section, ...]:
+    dense = size.dense_layers
     if layers <= dense:
         raise ValueError(f"the first {dense} layers of {name} have no experts: it needs at least {dense + 1}")
-    attention, routed = latent_attention(q_lora=size.q_lora > 0), experts(shared=size.shared_ffn > 0)
-    return assemble(
-        name=name,
-        family=FAMILY,
-        size=size if dense else replace(size, ffn=0),
-        changes=changes,
-        first=embedding(),
-        blocks={DENSE: attention + feed_forward(), BLOCK: attention + routed},
-        last=head(tied=size.tied),
-        mtp=mtp(attention + routed, tied=size.tied),
-        kinds=(DENSE,) * dense + (BLOCK,) * (layers - dense),
-    )
+    return (DENSE,) * dense + (BLOCK,) * (layers - dense)
+
+
+FAMILY = ModelFamily(
+    name="deepseek",
+    sizes=SIZES,
+    blocks=_blocks,
+    kinds=_kinds,
+    mtp=lambda size: mtp(_blocks(size)[BLOCK], tied=size.tied),
+    model_types=("deepseek_v2", "deepseek_v3"),
+    read=_read,
+)

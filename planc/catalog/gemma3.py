@@ -7,15 +7,11 @@ model alone. Left out: the second norms behind attention and MLP. No `config.jso
 from __future__ import annotations
 
 from planc.catalog.parts.attention import attention
-from planc.catalog.parts.ends import embedding, head
+from planc.catalog.parts.family import ModelFamily
 from planc.catalog.parts.mlp import feed_forward
-from planc.catalog.parts.part import BLOCK, assemble
-from planc.catalog.parts.sizes import Size, layers_of
-from planc.ir.model import Model
+from planc.catalog.parts.part import BLOCK, SLIDING
+from planc.catalog.parts.sizes import Size
 
-FAMILY = "gemma3"
-SLIDING = "sliding"
-"""The kind of block whose attention has a window."""
 PERIOD = 6
 """The last layer of every so many attends to the whole sequence."""
 
@@ -34,25 +30,12 @@ SIZES: dict[str, Size] = {
 }
 
 
-def models() -> tuple[str, ...]:
-    """The names `model NAME` may use."""
-    return tuple(SIZES)
-
-
-def build(name: str, changes: dict[str, int] | None = None) -> Model:
-    """The op graph of a named model; `changes` replaces sizes."""
-    size = SIZES[name]
-    layers = layers_of(size, changes)
-    return assemble(
-        name=name,
-        family=FAMILY,
-        size=size,
-        changes=changes,
-        first=embedding(),
-        blocks={
-            BLOCK: attention(qk_norm=True) + feed_forward(),
-            SLIDING: attention(qk_norm=True, window=size.window) + feed_forward(),
-        },
-        last=head(tied=True),
-        kinds=tuple(BLOCK if layer % PERIOD == PERIOD - 1 else SLIDING for layer in range(layers)),
-    )
+FAMILY = ModelFamily(
+    name="gemma3",
+    sizes=SIZES,
+    blocks=lambda size: {
+        BLOCK: attention(qk_norm=True) + feed_forward(),
+        SLIDING: attention(qk_norm=True, window=size.window) + feed_forward(),
+    },
+    kinds=lambda name, size, layers: [SLIDING if (layer + 1) % PERIOD else BLOCK for layer in range(layers)],
+)

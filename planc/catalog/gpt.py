@@ -10,26 +10,28 @@ Models"; `turing_530b` is Megatron-Turing NLG (Smith et al. 2022), with its voca
 
 from __future__ import annotations
 
+from functools import partial
+
 from planc.catalog.parts.attention import attention
-from planc.catalog.parts.ends import embedding_with_positions, head
+from planc.catalog.parts.family import ModelFamily
 from planc.catalog.parts.mlp import plain_feed_forward
-from planc.catalog.parts.part import BLOCK, assemble
+from planc.catalog.parts.part import BLOCK, Part
 from planc.catalog.parts.sizes import Size
-from planc.ir.model import Model
-
-FAMILY = "gpt"
+from planc.ir.model import Section
 
 
-def _gpt3(layers: int, embed: int, heads: int) -> Size:
-    return Size(layers=layers, embed=embed, heads=heads, ffn=4 * embed, vocab=50257, positions=2048, tied=True)
+def _published(layers: int, embed: int, heads: int, vocab: int, *, kv_heads: int = 0, tied: bool = True) -> Size:
+    return Size(
+        layers=layers, embed=embed, heads=heads, kv_heads=kv_heads, ffn=4 * embed, vocab=vocab, positions=2048,
+        biased=True, tied=tied,
+    )  # fmt: skip
 
 
-def _megatron(layers: int, embed: int, heads: int) -> Size:
-    return Size(layers=layers, embed=embed, heads=heads, ffn=4 * embed, vocab=51200, positions=2048, tied=True)
-
+_gpt3 = partial(_published, vocab=50257)
+_megatron = partial(_published, vocab=51200)
 
 SIZES: dict[str, Size] = {
-    "gpt_micro": Size(layers=4, embed=64, heads=8, ffn=182, vocab=134, positions=64, tied=True),
+    "gpt_micro": Size(layers=4, embed=64, heads=8, ffn=182, vocab=134, positions=64, biased=True, tied=True),
     "gpt3_6_7b": _gpt3(32, 4096, 32),
     "gpt3_13b": _gpt3(40, 5120, 40),
     "gpt3_175b": _gpt3(96, 12288, 96),
@@ -46,29 +48,19 @@ SIZES: dict[str, Size] = {
     "megatron_530b": _megatron(105, 20480, 128),
     "megatron_1t": _megatron(128, 25600, 160),
     "turing_530b": _megatron(105, 20480, 128),
-    "gpt_grouped": Size(layers=32, embed=4096, heads=32, kv_heads=8, ffn=4 * 4096, vocab=51200, positions=2048),
+    "gpt_grouped": _megatron(32, 4096, 32, kv_heads=8, tied=False),
 }
 """`gpt_micro` is for parity tests: its vocab and ffn are no multiples of 4. `gpt_grouped` is the block of Megatron-LM's
 functional tests: query heads share keys, and the head has a weight of its own."""
 
 
-def models() -> tuple[str, ...]:
-    """The names `model NAME` may use."""
-    return tuple(SIZES)
+def blocks(size: Size) -> dict[Section, Part]:
+    """The one kind of block of a `size` without rotary positions, with LayerNorm and biases where it is `biased`."""
+    biased = size.biased
+    return {
+        BLOCK: attention(grouped=size.kv_heads > 0, rotary=False, biased=biased, biased_norm=biased)
+        + plain_feed_forward(biased=biased, biased_norm=biased)
+    }
 
 
-def build(name: str, changes: dict[str, int] | None = None) -> Model:
-    """The op graph of a named model; `changes` replaces sizes."""
-    size = SIZES[name]
-    return assemble(
-        name=name,
-        family=FAMILY,
-        size=size,
-        changes=changes,
-        first=embedding_with_positions(),
-        blocks={
-            BLOCK: attention(grouped=size.kv_heads > 0, rotary=False, biased=True, biased_norm=True)
-            + plain_feed_forward(biased=True, biased_norm=True)
-        },
-        last=head(tied=size.tied, biased_norm=True),
-    )
+FAMILY = ModelFamily(name="gpt", sizes=SIZES, blocks=blocks)

@@ -6,21 +6,16 @@ The scaling of rotary positions is left out; a config brings it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from planc.catalog.parts.attention import attention
 from planc.catalog.parts.config import Config, decoder_size
-from planc.catalog.parts.ends import embedding, head
 from planc.catalog.parts.experts import experts
-from planc.catalog.parts.part import BLOCK, assemble
-from planc.catalog.parts.sizes import Size, layers_of
-from planc.ir.model import Model
+from planc.catalog.parts.family import ModelFamily
+from planc.catalog.parts.part import BLOCK, SLIDING, Part
+from planc.catalog.parts.sizes import Size
+from planc.ir.model import Section
 
-FAMILY = "gpt_oss"
-SLIDING = "sliding"
-"""The kind of block whose attention has a window."""
 KINDS = (SLIDING, BLOCK)
 """The kinds of a layer and the next."""
 
@@ -43,26 +38,10 @@ SIZES: dict[str, Size] = {
 """`gpt_oss_micro` is for parity tests: its vocab and expert_ffn are no multiples of 4."""
 
 
-def models() -> tuple[str, ...]:
-    """The names `model NAME` may use."""
-    return tuple(SIZES)
-
-
-def build(name: str, changes: dict[str, int] | None = None) -> Model:
-    """The op graph of a named model; `changes` replaces sizes."""
-    return _build(name, SIZES[name], changes)
-
-
-MODEL_TYPES = ("gpt_oss",)
-
-
-def read_config(name: str, fields: Mapping[str, Any]) -> tuple[Model, tuple[str, ...]]:
-    """The model `name` with the sizes in `fields`, a Hugging Face config, and the fields not used. Raises
-    ValueError."""
-    config = Config(fields)
-    config.must_be(FAMILY, hidden_act="silu", attention_bias=True)
+def _read(config: Config) -> Size:
+    config.must_be(hidden_act="silu", attention_bias=True)
     shared = decoder_size(config, rope_theta=150000.0, kv_heads=8, head_dim=64, norm_eps=1e-5)
-    size = replace(
+    return replace(
         shared,
         experts=config.whole("num_local_experts", "num_experts", default=128),
         expert_ffn=config.whole("intermediate_size"),
@@ -70,22 +49,21 @@ def read_config(name: str, fields: Mapping[str, Any]) -> tuple[Model, tuple[str,
         window=config.window(default=128),
         kinds=tuple(KINDS[not slides] for slides in config.windows(shared.layers) or ()),
     )
-    return _build(name, size), config.unused
 
 
-def _build(name: str, size: Size, changes: dict[str, int] | None = None) -> Model:
-    every_other = tuple(KINDS[layer % 2] for layer in range(layers_of(size, changes)))
+def _blocks(size: Size) -> dict[Section, Part]:
     ffn = experts(biased=True)
-    return assemble(
-        name=name,
-        family=FAMILY,
-        size=size,
-        changes=changes,
-        first=embedding(),
-        blocks={
-            SLIDING: attention(window=size.window, biased=True, sinks=True) + ffn,
-            BLOCK: attention(biased=True, sinks=True) + ffn,
-        },
-        last=head(tied=size.tied),
-        kinds=size.kinds or every_other,
-    )
+    return {
+        SLIDING: attention(window=size.window, biased=True, sinks=True) + ffn,
+        BLOCK: attention(biased=True, sinks=True) + ffn,
+    }
+
+
+FAMILY = ModelFamily(
+    name="gpt_oss",
+    sizes=SIZES,
+    blocks=_blocks,
+    kinds=lambda name, size, layers: size.kinds or [KINDS[layer % 2] for layer in range(layers)],
+    model_types=("gpt_oss",),
+    read=_read,
+)

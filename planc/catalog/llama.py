@@ -7,20 +7,14 @@ rotary positions for longer contexts is left out; a config brings it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from planc.catalog.parts.attention import attention
 from planc.catalog.parts.config import Config, decoder_size
-from planc.catalog.parts.ends import embedding, head
+from planc.catalog.parts.family import ModelFamily
 from planc.catalog.parts.mlp import feed_forward
-from planc.catalog.parts.part import BLOCK, assemble
+from planc.catalog.parts.part import BLOCK
 from planc.catalog.parts.sizes import Size
-from planc.ir.model import Model
-
-FAMILY = "llama"
-
 
 SIZES: dict[str, Size] = {
     "llama_tiny": Size(layers=4, embed=256, heads=8, kv_heads=4, ffn=688, vocab=256),
@@ -44,38 +38,15 @@ SIZES |= {
 }
 
 
-def models() -> tuple[str, ...]:
-    """The names `model NAME` may use."""
-    return tuple(SIZES)
+def _read(config: Config) -> Size:
+    config.must_be(hidden_act="silu", attention_bias=False, mlp_bias=False, sliding_window=None)
+    return replace(decoder_size(config, rope_theta=1e4), ffn=config.whole("intermediate_size"))
 
 
-def build(name: str, changes: dict[str, int] | None = None) -> Model:
-    """The op graph of a named model; `changes` replaces sizes (`model llama3_8b(layers = 4)`)."""
-    return _build(name, SIZES[name], changes)
-
-
-MODEL_TYPES = ("llama",)
-"""`model_type` of the configs this family reads."""
-
-
-def read_config(name: str, fields: Mapping[str, Any]) -> tuple[Model, tuple[str, ...]]:
-    """The model `name` with the sizes in `fields`, a Hugging Face config, and the fields that were not used.
-
-    Raises ValueError, in words for the user, when the config is not of this family.
-    """
-    config = Config(fields)
-    config.must_be(FAMILY, hidden_act="silu", attention_bias=False, mlp_bias=False, sliding_window=None)
-    size = replace(decoder_size(config, rope_theta=1e4), ffn=config.whole("intermediate_size"))
-    return _build(name, size), config.unused
-
-
-def _build(name: str, size: Size, changes: dict[str, int] | None = None) -> Model:
-    return assemble(
-        name=name,
-        family=FAMILY,
-        size=size,
-        changes=changes,
-        first=embedding(),
-        blocks={BLOCK: attention() + feed_forward()},
-        last=head(tied=size.tied),
-    )
+FAMILY = ModelFamily(
+    name="llama",
+    sizes=SIZES,
+    blocks=lambda size: {BLOCK: attention() + feed_forward()},
+    model_types=("llama",),
+    read=_read,
+)

@@ -8,16 +8,15 @@ Maverick has an MLP instead of experts. No `config.json` is read yet.
 from __future__ import annotations
 
 from planc.catalog.parts.attention import attention
-from planc.catalog.parts.ends import embedding, head
 from planc.catalog.parts.experts import experts
+from planc.catalog.parts.family import ModelFamily
 from planc.catalog.parts.mlp import feed_forward
-from planc.catalog.parts.part import BLOCK, assemble
-from planc.catalog.parts.sizes import Size, layers_of
-from planc.ir.model import Model, Section
+from planc.catalog.parts.part import BLOCK, DENSE, Part
+from planc.catalog.parts.sizes import Size
+from planc.ir.model import Section
 
-FAMILY = "llama4"
-CHUNKED, DENSE, DENSE_CHUNKED = "chunked", "dense", "dense_chunked"
-"""Kinds of block besides the one with experts and whole attention."""
+CHUNKED, DENSE_CHUNKED = "chunked", "dense_chunked"
+"""Kinds of block whose attention is chunked, with experts and without."""
 PERIOD = 4
 """The last layer of every so many attends to the whole sequence."""
 
@@ -35,31 +34,10 @@ SIZES: dict[str, Size] = {
 }
 
 
-def models() -> tuple[str, ...]:
-    """The names `model NAME` may use."""
-    return tuple(SIZES)
-
-
-def build(name: str, changes: dict[str, int] | None = None) -> Model:
-    """The op graph of a named model; `changes` replaces sizes."""
-    size = SIZES[name]
+def _blocks(size: Size) -> dict[Section, Part]:
     routed, plain = experts(shared=True), feed_forward()
     whole, chunked = attention(), attention(window=size.window)
-    return assemble(
-        name=name,
-        family=FAMILY,
-        size=size,
-        changes=changes,
-        first=embedding(),
-        blocks={
-            BLOCK: whole + routed,
-            CHUNKED: chunked + routed,
-            DENSE: whole + plain,
-            DENSE_CHUNKED: chunked + plain,
-        },
-        last=head(),
-        kinds=tuple(_kind(layer, dense=size.ffn > 0) for layer in range(layers_of(size, changes))),
-    )
+    return {BLOCK: whole + routed, CHUNKED: chunked + routed, DENSE: whole + plain, DENSE_CHUNKED: chunked + plain}
 
 
 def _kind(layer: int, *, dense: bool) -> Section:
@@ -68,3 +46,11 @@ def _kind(layer: int, *, dense: bool) -> Section:
     if dense and layer % 2 == 0:
         return DENSE if whole else DENSE_CHUNKED
     return BLOCK if whole else CHUNKED
+
+
+FAMILY = ModelFamily(
+    name="llama4",
+    sizes=SIZES,
+    blocks=_blocks,
+    kinds=lambda name, size, layers: [_kind(layer, dense=size.ffn > 0) for layer in range(layers)],
+)

@@ -8,18 +8,10 @@ sequences of 2048 tokens.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from planc.catalog.parts.attention import attention
+from planc.catalog.gpt import blocks
 from planc.catalog.parts.config import Config
-from planc.catalog.parts.ends import embedding, embedding_with_positions, head
-from planc.catalog.parts.mlp import plain_feed_forward
-from planc.catalog.parts.part import BLOCK, assemble
+from planc.catalog.parts.family import ModelFamily
 from planc.catalog.parts.sizes import Size
-from planc.ir.model import Model
-
-FAMILY = "mpt"
 
 
 def _bench(layers: int, embed: int, heads: int) -> Size:
@@ -43,29 +35,13 @@ SIZES: dict[str, Size] = {
 """`mpt_micro` is for parity tests: its vocab and ffn are no multiples of 4."""
 
 
-def models() -> tuple[str, ...]:
-    """The names `model NAME` may use."""
-    return tuple(SIZES)
-
-
-def build(name: str, changes: dict[str, int] | None = None) -> Model:
-    """The op graph of a named model; `changes` replaces sizes."""
-    return _build(name, SIZES[name], changes)
-
-
-MODEL_TYPES = ("mpt",)
-
-
-def read_config(name: str, fields: Mapping[str, Any]) -> tuple[Model, tuple[str, ...]]:
-    """The model `name` with the sizes in `fields`, a Hugging Face config, and the fields not used. Raises
-    ValueError."""
-    config = Config(fields)
-    inner = Config(config.table("attn_config"))
-    config.must_be(FAMILY, no_bias=True, norm_type=("low_precision_layernorm", "layernorm"), logit_scale=None)
-    inner.must_be(FAMILY, attn_type="multihead_attention", qk_ln=False, rope=False, clip_qkv=None)
+def _read(config: Config) -> Size:
+    inner = config.inner("attn_config")
+    config.must_be(no_bias=True, norm_type=("low_precision_layernorm", "layernorm"), logit_scale=None)
+    inner.must_be(attn_type="multihead_attention", qk_ln=False, rope=False, clip_qkv=None)
     embed, heads = config.whole("d_model", "hidden_size"), config.whole("n_heads", "num_attention_heads")
     alibi = inner.flag("alibi", default=True)
-    size = Size(
+    return Size(
         layers=config.layers("n_layers", "num_hidden_layers"),
         embed=embed,
         heads=heads,
@@ -76,21 +52,6 @@ def read_config(name: str, fields: Mapping[str, Any]) -> tuple[Model, tuple[str,
         norm_eps=config.number("layer_norm_epsilon", default=1e-5),
         tied=config.flag("tie_word_embeddings", default=True),
     )
-    unused = sorted((*config.unused, *(f"attn_config.{field}" for field in inner.unused)))
-    return _build(name, size), tuple(unused)
 
 
-def _build(name: str, size: Size, changes: dict[str, int] | None = None) -> Model:
-    biased = size.biased
-    return assemble(
-        name=name,
-        family=FAMILY,
-        size=size,
-        changes=changes,
-        first=embedding_with_positions() if size.positions else embedding(),
-        blocks={
-            BLOCK: attention(grouped=False, rotary=False, biased=biased, biased_norm=biased)
-            + plain_feed_forward(biased=biased, biased_norm=biased)
-        },
-        last=head(tied=size.tied, biased_norm=biased),
-    )
+FAMILY = ModelFamily(name="mpt", sizes=SIZES, blocks=blocks, model_types=("mpt",), read=_read)

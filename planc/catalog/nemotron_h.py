@@ -9,21 +9,17 @@ of its own. Left out: the router's balancing biases, which are no gradient's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from planc.catalog.parts.attention import attention
 from planc.catalog.parts.config import Config
-from planc.catalog.parts.ends import embedding, head
 from planc.catalog.parts.experts import squared_relu_experts
+from planc.catalog.parts.family import ModelFamily
 from planc.catalog.parts.mamba import mamba
 from planc.catalog.parts.mlp import squared_relu_feed_forward
 from planc.catalog.parts.mtp import mtp
-from planc.catalog.parts.part import assemble
-from planc.catalog.parts.sizes import Size, layers_of
-from planc.ir.model import Model, Routing, Section
+from planc.catalog.parts.part import Part
+from planc.catalog.parts.sizes import Size
+from planc.ir.model import Routing, Section
 
-FAMILY = "nemotron_h"
 MIXER, ATTENTION, FEED_FORWARD, EXPERTS = "mixer", "attention", "feed_forward", "experts"
 """Kinds of block."""
 LETTERS: dict[str, Section] = {"M": MIXER, "*": ATTENTION, "-": FEED_FORWARD, "E": EXPERTS}
@@ -67,32 +63,15 @@ SIZES: dict[str, Size] = {
 """`nemotron_h_micro` is for small plans: it has every kind of layer."""
 
 
-def models() -> tuple[str, ...]:
-    """The names `model NAME` may use."""
-    return tuple(SIZES)
-
-
-def build(name: str, changes: dict[str, int] | None = None) -> Model:
-    """The op graph of a named model; `changes` replaces sizes, fewer layers are the first of its pattern. Raises
-    ValueError for more."""
-    return _build(name, SIZES[name], changes)
-
-
-MODEL_TYPES = ("nemotron_h",)
-
-
-def read_config(name: str, fields: Mapping[str, Any]) -> tuple[Model, tuple[str, ...]]:
-    """The model `name` with the sizes in `fields`, a Hugging Face config, and the fields not used. Raises
-    ValueError."""
-    config = Config(fields)
+def _read(config: Config) -> Size:
     config.must_be(
-        FAMILY, mlp_hidden_act="relu2", mamba_hidden_act="silu", attention_bias=False, mlp_bias=False, use_bias=False,
+        mlp_hidden_act="relu2", mamba_hidden_act="silu", attention_bias=False, mlp_bias=False, use_bias=False,
         mamba_proj_bias=False, use_conv_bias=True,
     )  # fmt: skip
     embed, heads = config.whole("hidden_size"), config.whole("num_attention_heads")
     kinds = _kinds_of(config)
     routed = EXPERTS in kinds
-    size = Size(
+    return Size(
         layers=len(kinds),
         kinds=kinds,
         embed=embed,
@@ -117,7 +96,6 @@ def read_config(name: str, fields: Mapping[str, Any]) -> tuple[Model, tuple[str,
         norm_eps=config.number("layer_norm_epsilon", default=1e-5),
         tied=config.flag("tie_word_embeddings", default=False),
     )
-    return _build(name, size), config.unused
 
 
 WORDS: dict[str, Section] = {
@@ -164,26 +142,33 @@ def _routing(config: Config) -> Routing:
     )
 
 
-def _build(name: str, size: Size, changes: dict[str, int] | None = None) -> Model:
-    layers = layers_of(size, changes)
+def _blocks(size: Size) -> dict[Section, Part]:
+    return {
+        MIXER: mamba(),
+        ATTENTION: attention(rotary=False, target="hidden"),
+        FEED_FORWARD: squared_relu_feed_forward(),
+        EXPERTS: squared_relu_experts(latent=size.moe_latent > 0),
+    }
+
+
+def _first_kinds(name: str, size: Size, layers: int) -> tuple[Section, ...]:
+    """Fewer layers are the first of the model's pattern."""
     if layers > len(size.kinds):
         raise ValueError(f"the pattern of {name} has {len(size.kinds)} layers, not {layers}")
-    latent = size.moe_latent > 0
-    return assemble(
-        name=name,
-        family=FAMILY,
-        size=size,
-        changes=changes,
-        first=embedding(),
-        blocks={
-            MIXER: mamba(),
-            ATTENTION: attention(rotary=False, target="hidden"),
-            FEED_FORWARD: squared_relu_feed_forward(),
-            EXPERTS: squared_relu_experts(latent=latent),
-        },
-        last=head(tied=size.tied),
-        mtp=mtp(attention(rotary=False) + squared_relu_experts(latent=latent, source="hidden.mid"), tied=size.tied)
-        if size.experts
-        else None,
-        kinds=size.kinds[:layers],
-    )
+    return size.kinds[:layers]
+
+
+def _mtp(size: Size) -> Part | None:
+    routed = squared_relu_experts(latent=size.moe_latent > 0, source="hidden.mid")
+    return mtp(attention(rotary=False) + routed, tied=size.tied) if size.experts else None
+
+
+FAMILY = ModelFamily(
+    name="nemotron_h",
+    sizes=SIZES,
+    blocks=_blocks,
+    kinds=_first_kinds,
+    mtp=_mtp,
+    model_types=("nemotron_h",),
+    read=_read,
+)

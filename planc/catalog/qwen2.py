@@ -6,20 +6,15 @@ tie the head to the embedding.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from planc.catalog.parts.attention import attention
 from planc.catalog.parts.config import Config, decoder_size
-from planc.catalog.parts.ends import embedding, head
+from planc.catalog.parts.family import ModelFamily
 from planc.catalog.parts.mlp import feed_forward
-from planc.catalog.parts.part import BLOCK, assemble
+from planc.catalog.parts.part import BLOCK, SLIDING
 from planc.catalog.parts.sizes import Size
-from planc.catalog.qwen3 import SLIDING, sliding_layers
-from planc.ir.model import Model
-
-FAMILY = "qwen2"
+from planc.catalog.qwen3 import sliding_layers
 
 
 def _published(layers: int, embed: int, heads: int, kv_heads: int, ffn: int, vocab: int, norm_eps: float) -> Size:
@@ -42,42 +37,20 @@ SIZES: dict[str, Size] = {
 """`qwen2_micro` is for tests: its vocab and ffn are no multiples of 4."""
 
 
-def models() -> tuple[str, ...]:
-    """The names `model NAME` may use."""
-    return tuple(SIZES)
-
-
-def build(name: str, changes: dict[str, int] | None = None) -> Model:
-    """The op graph of a named model; `changes` replaces sizes."""
-    return _build(name, SIZES[name], changes)
-
-
-MODEL_TYPES = ("qwen2",)
-
-
-def read_config(name: str, fields: Mapping[str, Any]) -> tuple[Model, tuple[str, ...]]:
-    """The model `name` with the sizes in `fields`, a Hugging Face config, and the fields not used. Raises
-    ValueError."""
-    config = Config(fields)
-    config.must_be(FAMILY, hidden_act="silu")
+def _read(config: Config) -> Size:
+    config.must_be(hidden_act="silu")
     shared = decoder_size(config, rope_theta=1e4, kv_heads=32)
     window, kinds = sliding_layers(config, shared.layers)
-    return _build(
-        name, replace(shared, ffn=config.whole("intermediate_size"), window=window, kinds=kinds)
-    ), config.unused
+    return replace(shared, ffn=config.whole("intermediate_size"), window=window, kinds=kinds)
 
 
-def _build(name: str, size: Size, changes: dict[str, int] | None = None) -> Model:
-    return assemble(
-        name=name,
-        family=FAMILY,
-        size=size,
-        changes=changes,
-        first=embedding(),
-        blocks={
-            BLOCK: attention(biased_inputs=True) + feed_forward(),
-            SLIDING: attention(biased_inputs=True, window=size.window) + feed_forward(),
-        },
-        last=head(tied=size.tied),
-        kinds=size.kinds or (BLOCK,),
-    )
+FAMILY = ModelFamily(
+    name="qwen2",
+    sizes=SIZES,
+    blocks=lambda size: {
+        BLOCK: attention(biased_inputs=True) + feed_forward(),
+        SLIDING: attention(biased_inputs=True, window=size.window) + feed_forward(),
+    },
+    model_types=("qwen2",),
+    read=_read,
+)

@@ -6,21 +6,15 @@ up to 4B tie the head to the embedding.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from planc.catalog.parts.attention import attention
 from planc.catalog.parts.config import Config, decoder_size
-from planc.catalog.parts.ends import embedding, head
+from planc.catalog.parts.family import ModelFamily
 from planc.catalog.parts.mlp import feed_forward
-from planc.catalog.parts.part import BLOCK, assemble
+from planc.catalog.parts.part import BLOCK, SLIDING
 from planc.catalog.parts.sizes import Size
-from planc.ir.model import Model, Section
-
-FAMILY = "qwen3"
-SLIDING = "sliding"
-"""The kind of block whose attention has a window."""
+from planc.ir.model import Section
 
 
 def _published(layers: int, embed: int, heads: int, ffn: int, tied: bool = False) -> Size:
@@ -35,15 +29,7 @@ SIZES: dict[str, Size] = {
         layers=4, embed=64, heads=8, kv_heads=4, head_dim=16, ffn=182, vocab=134, rope_theta=1e6, norm_eps=1e-6
     ),
     "qwen3_micro_tied": Size(
-        layers=4,
-        embed=64,
-        heads=8,
-        kv_heads=4,
-        head_dim=16,
-        ffn=182,
-        vocab=138,
-        rope_theta=1e6,
-        norm_eps=1e-6,
+        layers=4, embed=64, heads=8, kv_heads=4, head_dim=16, ffn=182, vocab=138, rope_theta=1e6, norm_eps=1e-6,
         tied=True,
     ),
     "qwen3_0_6b": _published(28, 1024, 16, 3072, tied=True),
@@ -52,36 +38,20 @@ SIZES: dict[str, Size] = {
     "qwen3_8b": _published(36, 4096, 32, 12288),
     "qwen3_14b": _published(40, 5120, 40, 17408),
     "qwen3_32b": _published(64, 5120, 64, 25600),
-}
+}  # fmt: skip
 """`qwen3_micro` is for parity tests: its vocab and ffn are no multiples of 4, its heads wider than the model."""
 
 
-def models() -> tuple[str, ...]:
-    """The names `model NAME` may use."""
-    return tuple(SIZES)
-
-
-def build(name: str, changes: dict[str, int] | None = None) -> Model:
-    """The op graph of a named model; `changes` replaces sizes."""
-    return _build(name, SIZES[name], changes)
-
-
-MODEL_TYPES = ("qwen3",)
-
-
-def read_config(name: str, fields: Mapping[str, Any]) -> tuple[Model, tuple[str, ...]]:
-    """The model `name` with the sizes in `fields`, a Hugging Face config, and the fields not used. Raises
-    ValueError."""
-    config = Config(fields)
-    config.must_be(FAMILY, hidden_act="silu", attention_bias=False)
+def _read(config: Config) -> Size:
+    config.must_be(hidden_act="silu", attention_bias=False)
     shared = decoder_size(config, rope_theta=1e4, kv_heads=32, head_dim=128)
     window, kinds = sliding_layers(config, shared.layers)
-    size = replace(shared, ffn=config.whole("intermediate_size"), window=window, kinds=kinds)
-    return _build(name, size), config.unused
+    return replace(shared, ffn=config.whole("intermediate_size"), window=window, kinds=kinds)
 
 
 def sliding_layers(config: Config, layers: int) -> tuple[int, tuple[Section, ...]]:
-    """The window, and the layers' kinds: those of `layer_types`, or sliding from `max_window_layers` on."""
+    """The window (tokens) and the kinds of the `layers` that a `config` gives: those of `layer_types`, or
+    sliding from `max_window_layers` on."""
     window, begin = config.window(default=4096), config.whole("max_window_layers", default=28, minimum=0)
     slides = config.windows(layers) or tuple(layer >= begin for layer in range(layers))
     if not config.flag("use_sliding_window", default=False) or not window:
@@ -89,17 +59,13 @@ def sliding_layers(config: Config, layers: int) -> tuple[int, tuple[Section, ...
     return window, tuple(SLIDING if s else BLOCK for s in slides)
 
 
-def _build(name: str, size: Size, changes: dict[str, int] | None = None) -> Model:
-    return assemble(
-        name=name,
-        family=FAMILY,
-        size=size,
-        changes=changes,
-        first=embedding(),
-        blocks={
-            BLOCK: attention(qk_norm=True) + feed_forward(),
-            SLIDING: attention(qk_norm=True, window=size.window) + feed_forward(),
-        },
-        last=head(tied=size.tied),
-        kinds=size.kinds or (BLOCK,),
-    )
+FAMILY = ModelFamily(
+    name="qwen3",
+    sizes=SIZES,
+    blocks=lambda size: {
+        BLOCK: attention(qk_norm=True) + feed_forward(),
+        SLIDING: attention(qk_norm=True, window=size.window) + feed_forward(),
+    },
+    model_types=("qwen3",),
+    read=_read,
+)

@@ -5,23 +5,16 @@ Sizes are from the published `config.json` files (Qwen Team 2025, "Qwen3 Technic
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from planc.catalog.parts.attention import attention
 from planc.catalog.parts.config import Config, decoder_size
-from planc.catalog.parts.ends import embedding, head
 from planc.catalog.parts.experts import experts
+from planc.catalog.parts.family import ModelFamily
 from planc.catalog.parts.mlp import feed_forward
-from planc.catalog.parts.part import BLOCK, assemble
+from planc.catalog.parts.part import BLOCK, DENSE
 from planc.catalog.parts.sizes import Size
-from planc.ir.model import Model, Routing, Section
-
-FAMILY = "qwen3_moe"
-DENSE = "dense"
-"""The kind of block without experts, which a config may ask for."""
-
+from planc.ir.model import Routing, Section
 
 SIZES: dict[str, Size] = {
     "qwen3_moe_micro": Size(
@@ -40,27 +33,11 @@ SIZES: dict[str, Size] = {
 """`qwen3_moe_micro` is for parity tests: its vocab and expert_ffn are no multiples of 4."""
 
 
-def models() -> tuple[str, ...]:
-    """The names `model NAME` may use."""
-    return tuple(SIZES)
-
-
-def build(name: str, changes: dict[str, int] | None = None) -> Model:
-    """The op graph of a named model; `changes` replaces sizes."""
-    return _build(name, SIZES[name], changes)
-
-
-MODEL_TYPES = ("qwen3_moe",)
-
-
-def read_config(name: str, fields: Mapping[str, Any]) -> tuple[Model, tuple[str, ...]]:
-    """The model `name` with the sizes in `fields`, a Hugging Face config, and the fields not used. Raises
-    ValueError."""
-    config = Config(fields)
-    config.must_be(FAMILY, hidden_act="silu", attention_bias=False, use_sliding_window=False)
+def _read(config: Config) -> Size:
+    config.must_be(hidden_act="silu", attention_bias=False, use_sliding_window=False)
     shared = decoder_size(config, rope_theta=1e4, kv_heads=4)
     kinds = _kinds(config, shared.layers)
-    size = replace(
+    return replace(
         shared,
         ffn=config.whole("intermediate_size") if DENSE in kinds else 0,
         experts=config.whole("num_experts", "num_local_experts", default=128),
@@ -69,7 +46,6 @@ def read_config(name: str, fields: Mapping[str, Any]) -> tuple[Model, tuple[str,
         routing=Routing(normed=config.flag("norm_topk_prob", default=False)),
         kinds=kinds,
     )
-    return _build(name, size), config.unused
 
 
 def _kinds(config: Config, layers: int) -> tuple[Section, ...]:
@@ -81,14 +57,10 @@ def _kinds(config: Config, layers: int) -> tuple[Section, ...]:
     return kinds
 
 
-def _build(name: str, size: Size, changes: dict[str, int] | None = None) -> Model:
-    return assemble(
-        name=name,
-        family=FAMILY,
-        size=size,
-        changes=changes,
-        first=embedding(),
-        blocks={DENSE: attention(qk_norm=True) + feed_forward(), BLOCK: attention(qk_norm=True) + experts()},
-        last=head(tied=size.tied),
-        kinds=size.kinds or (BLOCK,),
-    )
+FAMILY = ModelFamily(
+    name="qwen3_moe",
+    sizes=SIZES,
+    blocks=lambda size: {DENSE: attention(qk_norm=True) + feed_forward(), BLOCK: attention(qk_norm=True) + experts()},
+    model_types=("qwen3_moe",),
+    read=_read,
+)

@@ -4,5 +4,5 @@ from planc.catalog import families, model_names
 
 
 def test_names_read_as_text_are_the_families_own() -> None:
-    loaded = {name: module.__name__.rsplit(".", 1)[-1] for module in families().values() for name in module.models()}
-    assert model_names() == loaded
+    assert model_names() == {name: file for file, family in families().items() for name in family.sizes}
+    assert all(family.name == file for file, family in families().items())

@@ -71,11 +71,11 @@ def family_case(name: str) -> Plan:
 
 def registered() -> AbstractContextManager[Any]:
     """While it is entered, `model NAME` also finds the family's."""
-    names = {**catalog.model_names(), **dict.fromkeys(own_family.models(), own_family.FAMILY)}
+    names = {**catalog.model_names(), **dict.fromkeys(own_family.FAMILY.sizes, own_family.FAMILY.name)}
 
     def build(name: str, changes: dict[str, int] | None = None) -> Model:
-        own = name in own_family.models()
-        return own_family.build(name, changes) if own else catalog.build_model(name, changes)
+        own = name in own_family.FAMILY.sizes
+        return own_family.FAMILY.build(name, changes) if own else catalog.build_model(name, changes)
 
     return patch.multiple("planc.language.verbs.model", model_names=lambda: names, build_model=build)
 

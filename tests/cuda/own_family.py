@@ -7,32 +7,14 @@ torch module is in `own_family_module`.
 
 from __future__ import annotations
 
-from planc.catalog.parts.ends import embedding, head
-from planc.catalog.parts.part import BLOCK, HIDDEN, Part, assemble
+from planc.catalog.parts.family import ModelFamily
+from planc.catalog.parts.part import BLOCK, HIDDEN, Part
 from planc.catalog.parts.sizes import Size
 from planc.catalog.parts.steps import add, elementwise, hidden, matmul, norm
-from planc.ir.model import Model, Op, Tensor
+from planc.ir.model import Op, Tensor
 
-FAMILY = "loom"
-SIZE = Size(layers=4, embed=64, heads=8, head_dim=12, expert_ffn=182, vocab=134)
 WIDTH = ("heads", "head_dim")
 ATTENTION, FFN = "layers.*.attention", "layers.*.feed_forward"
-
-
-def models() -> tuple[str, ...]:
-    return ("loom_micro",)
-
-
-def build(name: str, changes: dict[str, int] | None = None) -> Model:
-    return assemble(
-        name=name,
-        family=FAMILY,
-        size=SIZE,
-        changes=changes,
-        first=embedding(),
-        blocks={BLOCK: _attention() + _feed_forward()},
-        last=head(),
-    )
 
 
 def _attention() -> Part:
@@ -85,3 +67,9 @@ def _feed_forward() -> Part:
 
 def _heads(name: str) -> Tensor:
     return Tensor(name=name, dims=(*HIDDEN[:2], *WIDTH), region="attention")
+
+
+SIZE = Size(layers=4, embed=64, heads=8, head_dim=12, expert_ffn=182, vocab=134)
+FAMILY = ModelFamily(
+    name="loom", sizes={"loom_micro": SIZE}, blocks=lambda size: {BLOCK: _attention() + _feed_forward()}
+)

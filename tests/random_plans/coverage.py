@@ -106,13 +106,13 @@ def _options(methods: Mapping[str, Mapping[str, Option]]) -> Iterator[str]:
 @cache
 def _size_names() -> tuple[str, ...]:
     """Sizes that a model can be given others of; `qk_head_dim` follows from two of them."""
-    sizes = {s for f in families().values() for m in f.models() for s in build_model(m).sizes}
+    sizes = {s for f in families().values() for m in f.sizes for s in build_model(m).sizes}
     return tuple(sorted(sizes - {"qk_head_dim"}))
 
 
 def _regions() -> tuple[str, ...]:
     """Regions of any family's blocks and ends, but for that of tokens on their way."""
-    models = [build_model(f.models()[0]) for f in families().values()]
+    models = [build_model(next(iter(f.sizes))) for f in families().values()]
     return tuple(sorted({r for m in models for r in m.regions} - {ROUTED}))
 
 

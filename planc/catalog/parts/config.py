@@ -16,15 +16,23 @@ MAX_LENGTH = 10**12
 
 
 class Config:
-    """A config's fields. `unused` are those that nobody has asked for."""
+    """A config's fields, of a model of `family`."""
 
-    def __init__(self, fields: Mapping[str, Any]) -> None:
-        self._fields = fields
+    def __init__(self, family: str, fields: Mapping[str, Any]) -> None:
+        self.family, self._fields = family, fields
         self._used = {"model_type"}
+        self._inner: dict[str, Config] = {}
 
     @property
     def unused(self) -> tuple[str, ...]:
-        return tuple(sorted(set(self._fields) - self._used))
+        """The fields that nobody has asked for, in order; those of an inner object as `object.field`."""
+        inner = [f"{name}.{field}" for name, config in self._inner.items() for field in config.unused]
+        return tuple(sorted({*self._fields} - self._used | {*inner}))
+
+    def inner(self, name: str) -> Config:
+        """The fields of the object in the field `name`; none when absent. Raises ValueError for anything else."""
+        self._inner[name] = Config(self.family, self.table(name))
+        return self._inner[name]
 
     def value(self, *names: str, default: Any = None) -> Any:
         """The field under the first of `names` that is there, else `default`; null is not there.
@@ -51,12 +59,12 @@ class Config:
         return check_layers(self.whole(*names))
 
     def number(self, *names: str, default: float) -> float:
-        """A number above 0, in the field's own unit, under the first of `names`. Raises ValueError for anything
-        else."""
+        """A number above 0, in the field's own unit, under the first of `names`; `default` when absent. Raises
+        ValueError for anything else."""
         return _positive(names[0], self.value(*names, default=default))
 
     def flag(self, *names: str, default: bool) -> bool:
-        """True or false, under the first of `names`. Raises ValueError for anything else."""
+        """True or false, under the first of `names`; `default` when absent. Raises ValueError for anything else."""
         value = self.value(*names, default=default)
         if not isinstance(value, bool):
             raise ValueError(f"{names[0]} = {value!r} is neither true nor false")
@@ -69,8 +77,8 @@ class Config:
             raise ValueError(f"{name} = {value!r} is not a list of whole numbers")
         return tuple(value)
 
-    def must_be(self, family: str, **fields: Any) -> None:
-        """Check `fields` whose other values would make it another model than one of `family`; absent ones are as here.
+    def must_be(self, **fields: Any) -> None:
+        """Check `fields` whose other values would make it a model of another family; absent ones are as here.
 
         Raises ValueError for another value. A tuple lists several that are the same here.
         """
@@ -78,7 +86,7 @@ class Config:
             known = legal if isinstance(legal, tuple) else (legal,)
             value = self.value(name, default=known[0])
             if repr(value) not in map(repr, known):
-                raise ValueError(f"{name} = {value!r}; planc's {family} family has {known[0]!r}")
+                raise ValueError(f"{name} = {value!r}; planc's {self.family} family has {known[0]!r}")
 
     def head_dim(self, embed: int, heads: int, default: int = 0) -> int:
         """The width of a head: given, or the class's `default`, or an even share of the model's width `embed`."""

@@ -11,17 +11,10 @@ POSITIONS = "pos_embeddings"
 HEAD = "output"
 
 
-def embedding() -> Part:
-    """Token ids to the residual stream."""
-    return Part(
-        params=(weight(EMBEDDING, (("vocab",), ("embed",))),),
-        tensors=(_tokens(), hidden("hidden")),
-        ops=(_embed("hidden"),),
-    )
-
-
-def embedding_with_positions() -> Part:
-    """The same, and a learned vector for each of the `positions`."""
+def embedding(*, positions: bool = False) -> Part:
+    """Token ids to the residual stream; with `positions`, a learned vector is added for each place of a sequence."""
+    if not positions:
+        return lookup("embedding", "hidden")
     op = Op(
         name="embedding.positions",
         kind="add",
@@ -31,53 +24,15 @@ def embedding_with_positions() -> Part:
         params=(f"{POSITIONS}.weight",),
         output="hidden",
     )
-    return Part(
-        params=(weight(EMBEDDING, (("vocab",), ("embed",))), weight(POSITIONS, (("positions",), ("embed",)))),
-        tensors=(_tokens(), hidden("hidden.tokens"), hidden("hidden")),
-        ops=(_embed("hidden.tokens"), op),
-    )
+    table = weight(POSITIONS, (("positions",), ("embed",)))
+    return lookup("embedding", "hidden.tokens") + Part(params=(table,), tensors=(hidden("hidden"),), ops=(op,))
 
 
-def head(*, tied: bool = False, biased_norm: bool = False) -> Part:
-    """The last norm, the projection to the vocabulary and the cross entropy.
-
-    A `tied` head uses the embedding's weight; `biased_norm` makes the norm a LayerNorm.
-    """
-    return norm("final.norm", "norm", "hidden", hidden("head.in"), biased=biased_norm) + loss("head.in", tied=tied)
-
-
-def loss(source: str, *, tied: bool = False, biased: bool = False) -> Part:
-    """The projection of tensor `source` to the vocabulary, with a bias if `biased`, and the cross entropy.
-
-    A `tied` projection uses the embedding's weight.
-    """
-    logits = Tensor(name="logits", dims=("batch", "sequence", "vocab"), region="head")
-    table = EMBEDDING if tied else ""
-    shape: Shape = (("vocab",), ("embed",))
+def lookup(name: str, target: str) -> Part:
+    """The op `name`, which looks tokens up in the embedding's table and gives the tensor `target`."""
+    tokens = Tensor(name="tokens", dims=("batch", "sequence"), region="embedding", dtype="int")
     op = Op(
-        name="loss",
-        kind="loss",
-        region="head",
-        module="loss",
-        inputs=("logits", "targets"),
-        output="loss",
-        saves=("logits", "targets"),
-    )
-    ends = (
-        Tensor(name="targets", dims=("batch", "sequence"), region="head", dtype="int"),
-        Tensor(name="loss", dims=(), region="head", dtype="fp32"),
-    )
-    projection = matmul("head", "head", HEAD, shape, source, logits, weight_of=table, biased=biased)
-    return projection + Part(tensors=ends, ops=(op,))
-
-
-def _tokens() -> Tensor:
-    return Tensor(name="tokens", dims=("batch", "sequence"), region="embedding", dtype="int")
-
-
-def _embed(target: str) -> Op:
-    return Op(
-        name="embedding",
+        name=name,
         kind="embedding",
         region="embedding",
         module=EMBEDDING,
@@ -86,3 +41,39 @@ def _embed(target: str) -> Op:
         output=target,
         saves=("tokens",),
     )
+    table = weight(EMBEDDING, (("vocab",), ("embed",)))
+    return Part(params=(table,), tensors=(tokens, hidden(target)), ops=(op,))
+
+
+def head(*, tied: bool = False, biased_norm: bool = False) -> Part:
+    """The last norm, the projection to the vocabulary and the cross entropy.
+
+    A `tied` head uses the embedding's weight; `biased_norm` makes the norm a LayerNorm.
+    """
+    final = norm("final.norm", "norm", "hidden", hidden("head.in"), biased=biased_norm)
+    return final + loss("head.in", weight_of=EMBEDDING if tied else "")
+
+
+def loss(source: str, *, weight_of: str = "", biased: bool = False, prefix: str = "") -> Part:
+    """The projection of tensor `source` to the vocabulary, with a bias if `biased`, and the cross entropy.
+
+    The projection uses the weight of the module `weight_of`, or one of its own. Names of ops and tensors begin with
+    `prefix`, but for the targets.
+    """
+    logits = Tensor(name=f"{prefix}logits", dims=("batch", "sequence", "vocab"), region="head")
+    shape: Shape = (("vocab",), ("embed",))
+    op = Op(
+        name=f"{prefix}loss",
+        kind="loss",
+        region="head",
+        module="loss",
+        inputs=(logits.name, "targets"),
+        output=f"{prefix}loss",
+        saves=(logits.name, "targets"),
+    )
+    ends = (
+        Tensor(name="targets", dims=("batch", "sequence"), region="head", dtype="int"),
+        Tensor(name=op.output, dims=(), region="head", dtype="fp32"),
+    )
+    projection = matmul(f"{prefix}head", "head", HEAD, shape, source, logits, weight_of=weight_of, biased=biased)
+    return projection + Part(tensors=ends, ops=(op,))

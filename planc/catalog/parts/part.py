@@ -13,6 +13,10 @@ HIDDEN = ("batch", "sequence", "embed")
 """The dims of the residual stream."""
 BLOCK: Section = "block"
 """The only kind of block, or the most frequent one."""
+SLIDING: Section = "sliding"
+"""The kind of block whose attention has a window."""
+DENSE: Section = "dense"
+"""The kind of block without experts, of a family that has them."""
 MTP: Section = "mtp"
 """The kind of block that predicts a further token."""
 

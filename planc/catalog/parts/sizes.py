@@ -53,6 +53,7 @@ class Size:
     kinds: tuple[Section, ...] = ()
     """Each layer's kind of block, where a config gives it; () leaves it to the family."""
     biased: bool = False
+    """Linear layers and norms have biases."""
     rope_theta: float = 1e4
     rope_scaling: Scaling = field(default_factory=dict)
     norm_eps: float = 1e-5

@@ -21,7 +21,7 @@ from planc.backends.cuda.runtime.traced.roles import (
     heads_of,
 )
 from planc.catalog.parts.attention import KEYS, MODULE, QUERIES, core, rope
-from planc.catalog.parts.ends import embedding, embedding_with_positions, loss
+from planc.catalog.parts.ends import EMBEDDING, embedding, loss
 from planc.catalog.parts.experts import mixture
 from planc.catalog.parts.latent import latent_attention
 from planc.catalog.parts.mlp import MODULE as FFN
@@ -128,7 +128,7 @@ def _grouped(attention: AttentionLayers) -> bool:
 
 
 def _first(roles: DecoderRoles) -> Part:
-    part = embedding_with_positions() if roles.positions else embedding()
+    part = embedding(positions=bool(roles.positions))
     norm = roles.embedding_norm
     if norm is None:
         return part
@@ -147,7 +147,7 @@ def _last(roles: DecoderRoles) -> Part:
     source, part = "hidden", Part()
     if roles.norm is not None:
         part, source = _norm("final.norm", "norm", roles.norm, source, hidden("head.in")), "head.in"
-    return part + loss(source, tied=roles.tied, biased=bool(roles.head.bias))
+    return part + loss(source, weight_of=EMBEDDING if roles.tied else "", biased=bool(roles.head.bias))
 
 
 def _block(block: BlockLayers) -> Part:

@@ -1,0 +1,65 @@
+"""A family of models: a table of sizes, the parts of its blocks, and how it reads a Hugging Face config."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from planc.catalog.parts.config import Config
+from planc.catalog.parts.ends import embedding, head
+from planc.catalog.parts.part import BLOCK, Part, assemble
+from planc.catalog.parts.sizes import Size, layers_of
+from planc.diag.fast_dataclass import dataclass
+from planc.ir.model import Model, Section
+
+
+def _kinds_of_size(_name: str, size: Size, _layers: int) -> tuple[Section, ...]:
+    return size.kinds or (BLOCK,)
+
+
+def _unread(_config: Config) -> Size:
+    raise AssertionError("a family without `model_types` reads no config")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFamily:
+    """The common parts of the models of a family. Its embedding has learned positions where a size has `positions`."""
+
+    name: str
+    sizes: Mapping[str, Size]
+    """The sizes of each model that `model NAME` may name."""
+    blocks: Callable[[Size], Mapping[Section, Part]]
+    """The parts of each kind of block."""
+    kinds: Callable[[str, Size, int], Sequence[Section]] = _kinds_of_size
+    """Each layer's kind of block, from the model's name, its size and its number of layers. Raises ValueError for a
+    number that makes no such model."""
+    mtp: Callable[[Size], Part | None] = lambda _size: None
+    """The block of the modules for multi-token prediction, if the family has them."""
+    model_types: tuple[str, ...] = ()
+    """`model_type` of the configs that `read` understands."""
+    read: Callable[[Config], Size] = _unread
+    """The size that a config describes. Raises ValueError, in words for the user, for a config of another family."""
+
+    def build(self, name: str, changes: dict[str, int] | None = None) -> Model:
+        """The op graph of the model `name`, one of `sizes`; `changes` replaces sizes. Raises ValueError for sizes that
+        make no such model."""
+        return self._model(name, self.sizes[name], changes)
+
+    def read_config(self, name: str, fields: Mapping[str, Any]) -> tuple[Model, tuple[str, ...]]:
+        """The model `name` with the sizes in `fields`, a Hugging Face config, and the fields not used. Raises
+        ValueError."""
+        config = Config(self.name, fields)
+        return self._model(name, self.read(config)), config.unused
+
+    def _model(self, name: str, size: Size, changes: dict[str, int] | None = None) -> Model:
+        return assemble(
+            name=name,
+            family=self.name,
+            size=size,
+            changes=changes,
+            first=embedding(positions=size.positions > 0),
+            blocks=self.blocks(size),
+            last=head(tied=size.tied, biased_norm=size.biased),
+            mtp=self.mtp(size),
+            kinds=self.kinds(name, size, layers_of(size, changes)),
+        )
