@@ -1,4 +1,4 @@
-"""Torch on XLA: the second runtime of the xla target, over the modules of cuda and the layouts of xla."""
+"""Torch on XLA: the second runtime of the xla target; uses the modules of cuda and the layouts of xla."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class TorchXla(Xla):
-    """`planc.ir.backend.Backend` for torch_xla. What it does not override is answered for the target."""
+    """`planc.ir.backend.Backend` for torch_xla; inherits the target's answers."""
 
     name = "torch_xla"
     framework = TORCH_XLA

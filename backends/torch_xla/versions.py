@@ -1,4 +1,4 @@
-"""Versions of torch_xla: the one that programs are written for."""
+"""The versions of torch_xla that programs are emitted for."""
 
 from __future__ import annotations
 

@@ -64,13 +64,13 @@ def build_mesh(device_type: str | None = None) -> DeviceMesh:
 
 
 def stage_indices(mesh: DeviceMesh) -> list[int]:
-    """The virtual stages of this rank, in order. One a rank."""
+    """The virtual stages of this rank, in order. One per rank."""
     rank = mesh.get_local_rank("pp")
     return [rank]
 
 
 def split_stages(model: nn.Module, mesh: DeviceMesh) -> list[nn.Module]:
-    """This rank's stages: copies of `model` without the rest. Cheap on the meta device."""
+    """This rank's stages: copies of `model` without the other layers. Cheap on the meta device."""
     stages = []
     for index in stage_indices(mesh):
         begin, end = STAGES[index]
@@ -88,7 +88,7 @@ def split_stages(model: nn.Module, mesh: DeviceMesh) -> list[nn.Module]:
 
 
 def apply_tp(model: nn.Module, mesh: DeviceMesh) -> None:
-    """Divide weights and activations over the tensor axis; the styles issue the collectives.
+    """Apply tensor parallelism over the tensor axis; the styles issue the collectives.
 
     src_data_rank=None: each rank takes its shard from its own copy; by default rank 0 would scatter.
     """
@@ -156,7 +156,7 @@ def apply_fsdp(model: nn.Module, mesh: DeviceMesh) -> None:
 
 
 def parallelize(model: nn.Module, mesh: DeviceMesh) -> list[nn.Module]:
-    """This rank's stages, divided. The order matters: each function wraps what those before it made."""
+    """Parallelize this rank's stages. The order matters: each function wraps the result of those before it."""
     stages = split_stages(model, mesh)
     for stage in stages:
         apply_tp(stage, mesh)
@@ -171,7 +171,7 @@ def loss_fn(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 
 def build_schedule(stages: list[nn.Module], mesh: DeviceMesh) -> Schedule1F1B:
-    """The order of forwards and backwards. Activations go from stage to stage, point to point."""
+    """The order of forwards and backwards. Stages exchange activations by point-to-point sends."""
     # llama3_70b_h100.plan:12  split layers over pp as 1f1b
     group = mesh.get_group("pp")
     device = next(stages[0].parameters()).device
@@ -183,10 +183,10 @@ def build_schedule(stages: list[nn.Module], mesh: DeviceMesh) -> Schedule1F1B:
 
 
 def build_step(stages: list[nn.Module], mesh: DeviceMesh) -> Step:
-    """step(tokens, targets) -> loss: one forward and backward; the gradients are left in .grad.
+    """step(tokens, targets) -> loss: one forward and backward; leaves the gradients in .grad.
 
-    Both are this data rank's [sequences, S] int64, given to every rank of the pipeline. The loss is
-    the mean over the global batch. Gradients are reduced once, after the last microbatch.
+    Both arguments are this data rank's [sequences, S] int64, the same on every rank of the pipeline.
+    The loss is the mean over the global batch. Gradients are reduced once, after the last microbatch.
     """
     schedule = build_schedule(stages, mesh)
 
@@ -202,7 +202,7 @@ def build_step(stages: list[nn.Module], mesh: DeviceMesh) -> Step:
 
 
 def build_evaluate(stages: list[nn.Module], mesh: DeviceMesh) -> Step:
-    """evaluate(tokens, targets) -> loss, as of `step`, without gradients."""
+    """evaluate(tokens, targets) -> loss, with the arguments of `step`, without gradients."""
     schedule = build_schedule(stages, mesh)
 
     @torch.no_grad()
@@ -212,7 +212,7 @@ def build_evaluate(stages: list[nn.Module], mesh: DeviceMesh) -> Step:
         labels, losses = (targets, []) if len(STAGES) - 1 in held else (None, None)
         with loss_parallel():
             schedule.eval(*inputs, target=labels, losses=losses, return_outputs=False)
-        # No backward has let the gathered parameters go, and an update would not reach them.
+        # No backward has freed the gathered parameters, and an optimizer step would not update them.
         for module in [m for stage in stages for m in stage.modules()]:
             if isinstance(module, FSDPModule):
                 module.reshard()
@@ -243,11 +243,11 @@ def mean_over_batch(loss: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
 
 
 def clip_grad_norm(stages: list[nn.Module], mesh: DeviceMesh, max_norm: float) -> torch.Tensor:
-    """Scale gradients so that their global L2 norm is at most `max_norm`; the norm before that."""
+    """Scale gradients to a global L2 norm of at most `max_norm`; returns the norm before."""
     parameters = [p for stage in stages for p in stage.parameters()]
     norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]).full_tensor()
     norm = norm**2
-    # Each stage knows the norm of its own layers.
+    # Each stage has the norm of its own layers.
     dist.all_reduce(norm, group=mesh.get_group("pp"))
     norm = norm**0.5
     torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
@@ -256,6 +256,6 @@ def clip_grad_norm(stages: list[nn.Module], mesh: DeviceMesh, max_norm: float) -
 
 def data_rank(mesh: DeviceMesh) -> tuple[int, int]:
     """(index, count) of the slice of the global batch that this rank trains on."""
-    # Ranks lie as pp 4 > fsdp 16 > tp 8.
+    # Ranks are ordered as pp 4 > fsdp 16 > tp 8.
     rank = mesh.get_rank()
     return rank // 8 % 16, 16

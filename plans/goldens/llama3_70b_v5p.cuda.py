@@ -58,7 +58,7 @@ def build_mesh(device_type: str | None = None) -> DeviceMesh:
 
 
 def apply_tp(model: nn.Module, mesh: DeviceMesh) -> None:
-    """Divide weights and activations over the tensor axis; the styles issue the collectives.
+    """Apply tensor parallelism over the tensor axis; the styles issue the collectives.
 
     src_data_rank=None: each rank takes its shard from its own copy; by default rank 0 would scatter.
     """
@@ -121,7 +121,7 @@ def apply_fsdp(model: nn.Module, mesh: DeviceMesh) -> None:
 
 
 def parallelize(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
-    """Divide `model` in place. The order matters: each function wraps what those before it made."""
+    """Parallelize `model` in place. The order matters: each function wraps the result of those before it."""
     apply_tp(model, mesh)
     apply_recompute(model)
     apply_fsdp(model, mesh)
@@ -134,9 +134,9 @@ def loss_fn(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 
 def build_step(model: nn.Module, mesh: DeviceMesh) -> Step:
-    """step(tokens, targets) -> loss: one forward and backward; the gradients are left in .grad.
+    """step(tokens, targets) -> loss: one forward and backward; leaves the gradients in .grad.
 
-    Both are this data rank's [sequences, S] int64. The loss is the mean over the global batch.
+    Both arguments are this data rank's [sequences, S] int64. The loss is the mean over the global batch.
     """
 
     def step(tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -145,7 +145,7 @@ def build_step(model: nn.Module, mesh: DeviceMesh) -> Step:
         total = torch.zeros((), device=tokens.device)
         for index in range(len(inputs)):
             # llama3_70b_v5p.plan:7  use tp over tp: all-reduces of the maximum, the sum and the target's
-            #   logit over the divided vocab
+            #   logit over the sharded vocab
             with loss_parallel():
                 loss = loss_fn(model(inputs[index]), labels[index]) / len(inputs)
                 loss.backward()
@@ -156,7 +156,7 @@ def build_step(model: nn.Module, mesh: DeviceMesh) -> Step:
 
 
 def build_evaluate(model: nn.Module, mesh: DeviceMesh) -> Step:
-    """evaluate(tokens, targets) -> loss, as of `step`, without gradients."""
+    """evaluate(tokens, targets) -> loss, with the arguments of `step`, without gradients."""
 
     @torch.no_grad()
     def evaluate(tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -165,11 +165,11 @@ def build_evaluate(model: nn.Module, mesh: DeviceMesh) -> Step:
         total = torch.zeros((), device=tokens.device)
         for index in range(len(inputs)):
             # llama3_70b_v5p.plan:7  use tp over tp: all-reduces of the maximum, the sum and the target's
-            #   logit over the divided vocab
+            #   logit over the sharded vocab
             with loss_parallel():
                 loss = loss_fn(model(inputs[index]), labels[index]) / len(inputs)
             total += loss.detach().full_tensor()
-        # No backward has let the gathered parameters go, and an update would not reach them.
+        # No backward has freed the gathered parameters, and an optimizer step would not update them.
         for module in model.modules():
             if isinstance(module, FSDPModule):
                 module.reshard()
@@ -196,6 +196,6 @@ def clip_grad_norm(model: nn.Module, mesh: DeviceMesh, max_norm: float) -> torch
 
 def data_rank(mesh: DeviceMesh) -> tuple[int, int]:
     """(index, count) of the slice of the global batch that this rank trains on."""
-    # Ranks lie as fsdp 64 > tp 4.
+    # Ranks are ordered as fsdp 64 > tp 4.
     rank = mesh.get_rank()
     return rank // 4, 64

@@ -10,8 +10,8 @@ Batch    8 x 128 tokens microbatch 4
     loss, norm = step(tokens, targets, lr)
 
 One process drives all devices of its host. `model` is a plain module with the names of the tables below and
-its parameters on the XLA device. Set XLA_NO_SPECIAL_SCALARS=1 before torch_xla is imported: else a rate of 0
-or 1 is another program. Written by planc for torch_xla 2.9
+its parameters on the XLA device. Set XLA_NO_SPECIAL_SCALARS=1 before torch_xla is imported: else a learning
+rate of 0 or 1 is another program. Written by planc for torch_xla 2.9
 from tiny.plan: edit the plan, not this file.
 """
 
@@ -37,7 +37,7 @@ if TORCH_XLA != (2, 9):
 
 
 def P(*axes: Any) -> tuple[Any, ...]:  # noqa: N802
-    """The mesh axes that divide each dimension of a tensor."""
+    """The mesh axes that shard each dim of a tensor."""
     return axes
 
 
@@ -93,7 +93,7 @@ NOT_DECAYED = {
     "norm.weight",
 }
 
-# What modules return, and where it rests; its gradient rests there too.
+# Shardings of module outputs and of their gradients.
 # tiny.plan:6  use fsdp over fsdp
 # tiny.plan:7  use tp over tp
 # tiny.plan:8  use sp over tp
@@ -119,9 +119,9 @@ OUTPUTS = {
 
 
 def build_mesh() -> xs.Mesh:
-    """All devices, laid out as MESH; XLA's partitioner is switched on."""
+    """The mesh over all devices; switches on XLA's SPMD partitioner."""
     xr.use_spmd()
-    if torch.float32 == COMPUTE:  # an fp32 product is one on every device
+    if torch.float32 == COMPUTE:  # fp32 matmuls on every device
         torch_xla.backends.set_mat_mul_precision("highest")
     count = int(np.prod(list(MESH.values())))
     found = xr.global_runtime_device_count()
@@ -130,7 +130,7 @@ def build_mesh() -> xs.Mesh:
 
 
 def parallelize(model: nn.Module, mesh: xs.Mesh) -> nn.Module:
-    """Say where parameters rest, and what modules return; the partitioner does the rest."""
+    """Annotate the shardings of parameters and of what modules return; the partitioner does the rest."""
     for name, parameter in model.named_parameters():
         xs.mark_sharding(parameter, mesh, PARAMS[_pattern(name)])
     for name, module in model.named_modules():
@@ -144,7 +144,7 @@ def _placed_output(mesh: xs.Mesh, spec: tuple[Any, ...]) -> Callable[..., Tensor
 
 
 class _Placed(torch.autograd.Function):
-    """The same values, resting as the spec says; their gradient too."""
+    """The identity, with the sharding of the spec on the values and their gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, mesh: xs.Mesh, spec: tuple[Any, ...]) -> Tensor:
@@ -168,7 +168,7 @@ def _pattern(name: str) -> str:
 
 
 def _rows(array: np.ndarray, mesh: xs.Mesh) -> list[Tensor]:
-    """Token numbers [sequences, S] on the devices, a microbatch each."""
+    """Token ids [sequences, S] on the devices, one tensor per microbatch."""
     parts = []
     for part in np.split(array, len(array) // MICROBATCH):
         rows = torch.from_numpy(part.astype(np.int64)).to(torch_xla.device())
@@ -186,7 +186,7 @@ def build_loss(model: nn.Module, mesh: xs.Mesh) -> Callable[[Tensor, Tensor], Te
             for name, p in model.named_parameters()
         }
         wide = functional_call(model, weights, (tokens,)).float()
-        # A mask picks on each part of a divided vocab by itself; an index would gather the logits.
+        # A mask works on each shard of the vocab; an index would gather the logits.
         chosen = targets[..., None] == torch.arange(wide.shape[-1], device=wide.device)
         picked = torch.where(chosen, wide, torch.zeros_like(wide)).sum(-1)
         return (wide.logsumexp(-1) - picked).mean()
@@ -195,10 +195,10 @@ def build_loss(model: nn.Module, mesh: xs.Mesh) -> Callable[[Tensor, Tensor], Te
 
 
 class AdamW:
-    """AdamW with decoupled decay; all state rests where the tables say.
+    """AdamW with decoupled weight decay; all state has the shardings of the tables.
 
-    What changes from step to step is a 0-D tensor: a number would be a constant of the program, and each step
-    another program.
+    Values that change between steps are 0-D tensors: a Python number would be a constant of the program, and
+    compile each step again.
     """
 
     def __init__(
@@ -218,7 +218,7 @@ class AdamW:
 
     @torch.no_grad()
     def update(self, lr: Tensor, clip_norm: float, fine: Tensor) -> Tensor:
-        """Clip and update; the gradients' norm before that. All stays as it is unless `fine` and finite."""
+        """Clip and update; returns the norm before. Changes nothing unless `fine` and the norm is finite."""
         norm = torch.stack([g.square().sum() for g in self.grads.values()]).sum().sqrt()
         scale = (clip_norm / (norm + 1e-6)).clamp(max=1.0)
         fine = fine & norm.isfinite()
@@ -238,7 +238,7 @@ class AdamW:
 
 
 def _zeros(params: dict[str, Tensor], mesh: xs.Mesh, specs: dict[str, Any]) -> dict[str, Tensor]:
-    """Made where they rest: annotated later they would stay whole on every device."""
+    """Zeros with their shardings: annotated later, they would stay replicated."""
     made = {name: torch.zeros(p.shape, device=torch_xla.device()) for name, p in params.items()}
     for name, zeros in made.items():
         xs.mark_sharding(zeros, mesh, specs[_pattern(name)])
@@ -256,10 +256,10 @@ def build_step(
 
     def micro(tokens: Tensor, targets: Tensor, total: Tensor, share: Tensor) -> Tensor:
         loss = loss_of(tokens, targets) * share
-        # On this thread: what another one still holds when the call ends would be an output too.
+        # On this thread: tensors that another thread still holds when the call ends would be outputs too.
         with torch.autograd.set_multithreading_enabled(False):
             found = torch.autograd.grad(loss, list(optimizer.params.values()))
-        begins = total == 0  # of the first microbatch alone: then the last step's gradients are forgotten
+        begins = total == 0  # in the first microbatch, which overwrites the last step's gradients
         with torch.no_grad():
             for kept, grad in zip(optimizer.grads.values(), found, strict=True):
                 kept.copy_(torch.where(begins, grad, kept + grad))
@@ -296,7 +296,7 @@ def build_evaluate(model: nn.Module, mesh: xs.Mesh) -> Callable[[np.ndarray, np.
 def _mean_loss(
     compiled: Callable[..., Tensor], tokens: np.ndarray, targets: np.ndarray, mesh: xs.Mesh
 ) -> Tensor:
-    """The mean of what `compiled` makes of each microbatch: `compiled(tokens, targets, total, share)`."""
+    """The mean over the microbatches of `compiled(tokens, targets, total, share)`."""
     rows = list(zip(_rows(tokens, mesh), _rows(targets, mesh), strict=True))
     loss, share = _number(0.0), _number(1 / len(rows))
     for inputs, labels in rows:
@@ -305,5 +305,5 @@ def _mean_loss(
 
 
 def _number(value: float) -> Tensor:
-    """A number as data of the program, not as a constant."""
+    """A number as an input of the program, not as a constant."""
     return torch.tensor(value).to(torch_xla.device())

@@ -117,7 +117,7 @@ def test_a_sentence_writes_what_it_needs(name: str, present: str, absent: str) -
 def test_norms_are_taken_mesh_by_mesh_where_two_axes_divide_two_parts() -> None:
     """A tied table and sequences divided everywhere would leave no parameter whole; here some norms are."""
     plan = plan_of("two", "a 2 > tp 2", "shard heads over a", "shard ffn, vocab over tp")
-    assert "one norm a mesh" in emit(propagated(plan))
+    assert "one norm per mesh" in emit(propagated(plan))
 
 
 def test_a_replay_takes_the_ring_s_output_as_it_was() -> None:

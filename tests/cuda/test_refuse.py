@@ -89,7 +89,7 @@ REFUSED = {
     "narrow inside a dim": (
         ("tp 2", "shard head_dim over tp in projection", BF16, "quantize attention as float8"),
         9,
-        "leave the op wide",
+        "leave the op in bf16",
     ),
     "two axes that meet at one module": (
         ("x 2 > y 2", "shard heads, ffn over x", "shard embed over y in residual"),
@@ -147,12 +147,12 @@ LORA = "lora rank 4 on heads"
 BESIDE: dict[str, tuple[tuple[str, ...], int, str]] = {
     "a pipeline": (("pp 2 > fsdp 2", FSDP, "split layers over pp as 1f1b"), 8, "a pipeline"),
     "context parallelism": (("fsdp 2 > cp 2", FSDP, "use cp over cp"), 8, "context parallelism"),
-    "narrow matmuls": (("fsdp 4", FSDP, BF16, "quantize ffn as float8(rowwise)"), 9, "narrow matmuls"),
+    "narrow matmuls": (("fsdp 4", FSDP, BF16, "quantize ffn as float8(rowwise)"), 9, "float8 matmuls"),
     "compiled blocks": (("fsdp 4", FSDP, "compile blocks as inductor"), 8, "compiled blocks"),
     "state on the host": (("fsdp 4", FSDP, "offload params, optimizer to host"), 8, "state on the host"),
-    "prefetch": (("fsdp 4", FSDP, "gather params per pass prefetch 2 layers"), 8, "gathered ahead"),
-    "some layers run again": (("fsdp 4", FSDP, "recompute blocks every 2 layers"), 8, "run again"),
-    "parts of blocks run again": (("fsdp 4", FSDP, "recompute ffn.swiglu"), 8, "no memory of it"),
+    "prefetch": (("fsdp 4", FSDP, "gather params per pass prefetch 2 layers"), 8, "prefetched layers"),
+    "some layers run again": (("fsdp 4", FSDP, "recompute blocks every 2 layers"), 8, "only some layers"),
+    "parts of blocks run again": (("fsdp 4", FSDP, "recompute ffn.swiglu"), 8, "is not modelled"),
 }
 
 
@@ -183,7 +183,7 @@ def test_an_expert_s_weights_are_divided_alike(weight: str) -> None:
     override = f"override layers.*.moe.experts.{weight} = replicated"
     plan = plan_of("alike", "ep 2", "shard batch over ep", "shard experts over ep", override, model="mixtral_micro")
     (found,) = refusals(propagated(plan))
-    assert (found.code, found.span.line) == ("E0901", 9) and f"{weight}.weight is not divided over ep" in found.message
+    assert (found.code, found.span.line) == ("E0901", 9) and f"{weight}.weight is not sharded over ep" in found.message
 
 
 def test_lower_raises_the_refusals() -> None:

@@ -470,7 +470,7 @@ def test_latent_attention_whose_code_looks_at_a_latent_is_refused_with_its_line(
     roles = roles_of_module(model)
     assert on_a_share(model, roles, 2)[1] == ""
     why = on_a_share(model, roles, 2, sequence=True)[1]
-    assert "test_traced.py:" in why and "mul of a latent, of which this rank has some tokens" in why
+    assert "test_traced.py:" in why and "mul of a latent that is sharded over tokens" in why
 
 
 def test_what_stands_for_some_tokens_is_cut_between_its_parts() -> None:
@@ -485,7 +485,7 @@ def test_what_stands_for_some_tokens_is_cut_between_its_parts() -> None:
         lambda: latent.transpose(1, 2),
         lambda: latent.sum().item(),
     ):
-        with pytest.raises(UnknownError, match="of a latent, of which this rank has some tokens"):
+        with pytest.raises(UnknownError, match="of a latent that is sharded over tokens"):
             wrong()
 
 

@@ -1,1 +1,1 @@
-"""A plan in torch's terms: roles of axes, placements, parallel styles, peak memory."""
+"""Analyses a plan in torch's terms: roles of axes, placements, parallel styles, peak memory."""

@@ -1,4 +1,4 @@
-"""The kernel of attention that the emitted torch program calls."""
+"""Models the attention kernel that the emitted torch program calls."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ KERNELS = {
     "efficient": "EFFICIENT_ATTENTION",
     "unfused": "MATH",
 }
-"""A plan's word for a kernel of attention, and torch's `SDPBackend`."""
+"""A plan's name of an attention kernel, and torch's `SDPBackend`."""
 
 GROUPED = ("flash", "unfused")
-"""Kernels that take fewer key heads than query heads: "it currently works only for Flash_attention and math kernel on
-CUDA tensor" (torch 2.13, `scaled_dot_product_attention`). Given grouped heads, the choice of a kernel passes the others
-over, and ends at the math kernel or an error."""
+"""Kernels that support grouped-query attention: "it currently works only for Flash_attention and math kernel on CUDA
+tensor" (torch 2.13, `scaled_dot_product_attention`). With grouped heads, torch skips the other kernels, and falls back
+to the math kernel or raises an error."""
 FUSED = AttentionKernel(windows_by_mask=True, repeats_windowed_keys=True)
-"""`scaled_dot_product_attention`: flash, cuDNN or memory-efficient attention, none of which stores a score. A window
-of tokens is given to it as a mask, with which it computes every score, and which flash does not take."""
+"""`scaled_dot_product_attention`: flash, cuDNN or memory-efficient attention; none of them stores scores. A sliding
+window is passed as a mask, with which the kernel computes every score, and which flash does not support."""
 
 
 def attention_kernel(sharded: Sharded) -> AttentionKernel | None:
-    """torch's fused kernel; None where the plan in `sharded` asks for `attention core as unfused`, which costs what it
-    says."""
+    """Returns torch's fused kernel; None if the plan in `sharded` asks for `attention core as unfused`, which is costed
+    op by op."""
     chosen = sharded.plan.attention
     runs = chosen.runs if chosen is not None else ""
     if runs == "unfused":
@@ -39,11 +39,12 @@ def attention_kernel(sharded: Sharded) -> AttentionKernel | None:
 
 
 def grouped(model: Model, op: Op) -> bool:
-    """True if several query heads of the attention `op` of `model` share a key."""
+    """True if several query heads share a key head in the attention `op` of `model`."""
     return any("kv_heads" in model.tensor[t].dims for t in op.inputs)
 
 
 def value_padding(model: Model, op: Op) -> int:
-    """Elements by which a head's key is wider than its value in the attention `op` of `model`."""
+    """Returns the number of elements by which keys have a larger head dim than values, in the attention `op` of
+    `model`."""
     keys, values = (model.sizes[model.tensor[t].dims[-1]] for t in (op.inputs[1], op.inputs[2]))
     return keys - values

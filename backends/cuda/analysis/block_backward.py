@@ -1,8 +1,8 @@
-"""Bytes that come and go while the backward of one block runs, op by op.
+"""Computes the transient bytes of one block's backward, op by op.
 
-Eager torch frees a saved tensor when the op that saved it has its gradients, and a gradient when the op that made the
-tensor has used it. In between there are both: the gradients of a feed-forward layer beside what it saved. What is
-recomputed is there before, as if it had been saved.
+Eager torch frees a saved tensor once the op that saved it has computed its gradients, and a gradient once the op that
+produced the tensor has used it. In between both are live: the gradients of a feed-forward layer and its saved tensors.
+Recomputed tensors count as if they had been saved.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from planc.sharding.redistribute import restrict
 
 @cached_on(lambda sharded, section, split: (sharded.plan.cache, (section, split)))
 def most_bytes(sharded: Sharded, section: Section, split: bool) -> float:
-    """The most bytes that there are in the backward of a block (`section`) beyond those that it saved, its weights'
-    gradients in the compute dtype with them; at least those of the gradient that it is given. A backward that is
-    `split` leaves the gradients of weights for later, with all that the block saved (`retain_graph`, in torch's
-    `distributed/pipelining/_backward.py`) and the gradients that they are made of.
+    """Returns the peak bytes in the backward of a block (`section`) beyond its saved tensors, with its weight gradients
+    in the compute dtype; at least those of the incoming gradient. A backward that is `split` into dgrad and wgrad keeps
+    all saved tensors (`retain_graph`, in torch's `distributed/pipelining/_backward.py`) and the output gradients for
+    the wgrad.
 
-    >>> most_bytes(sharded, "block", False) / 2**20  # MiB
-    272.0
+        >>> most_bytes(sharded, "block", False) / 2**20  # MiB
+        272.0
     """
     ops = sharded.ops[section]
     size = DTYPE_BYTES[sharded.plan.precision.compute]
     last = ops[-1]
     given = {last.op.output: _bytes_of(sharded, last, last.op.output)}
-    """Bytes of each gradient that is there; those of a sum's inputs are one tensor."""
+    """Bytes of each live gradient; those of the inputs of an add are one tensor."""
     held, freed, weights, most = dict(given), 0.0, 0.0, given[last.op.output]
     for at in range(len(ops) - 1, -1, -1):
         o = ops[at]
@@ -64,27 +64,26 @@ def most_bytes(sharded: Sharded, section: Section, split: bool) -> float:
 
 @cached_on(lambda sharded, section: (sharded.plan.cache, section))
 def waiting_bytes(sharded: Sharded, section: Section) -> float:
-    """Bytes of gradients that a microbatch holds for a block (`section`) while the gradients of its weights are still
-    to come: those of the outputs of all ops that have weights, as these made them (`stage_backward_input`, in torch's
-    `distributed/pipelining/_backward.py`).
+    """Returns the bytes of output gradients that a microbatch holds for a block (`section`) between dgrad and wgrad:
+    those of all ops with weights (`stage_backward_input`, in torch's `distributed/pipelining/_backward.py`).
 
-    >>> waiting_bytes(sharded, "block") / 2**20  # MiB
-    420.0
+        >>> waiting_bytes(sharded, "block") / 2**20  # MiB
+        420.0
     """
     return sum(_bytes_of(sharded, o, o.op.output) for o in sharded.ops[section] if o.op.params)
 
 
 def by_ring(plan: Plan) -> bool:
-    """True if keys and values travel round the ranks of `plan`, whose parts of attention are put together."""
+    """True if `plan` uses ring attention."""
     return plan.attention is not None and plan.attention.method == "ring"
 
 
 def _while_made(sharded: Sharded, o: OpSharding, made: dict[str, float]) -> float:
-    """Bytes that there are while the op `o` makes the gradients of its inputs, at least those that it has `made`, less
-    what its own code lets go meanwhile.
+    """Bytes while the op `o` computes its input gradients: at least those gradients (`made`), less what its own code
+    frees meanwhile.
 
-    A ring adds up the gradients of all parts in fp32. For one part there are its keys and values, as they came and once
-    for each query head, its gradients, as wide, and the part's keys' summed over the query heads.
+    A ring accumulates the gradients of all chunks in fp32. Per chunk it holds keys and values, as received and repeated
+    for each query head, their gradients for each query head, and these summed over the query heads.
     """
     if is_seen(sharded.plan, o.op):
         return backward_bytes(sharded, o)
@@ -98,7 +97,7 @@ def _while_made(sharded: Sharded, o: OpSharding, made: dict[str, float]) -> floa
 
 
 def _bytes_of(sharded: Sharded, o: OpSharding, name: str) -> float:
-    """Bytes of a tensor, or its gradient, as the op `o` takes or makes it."""
+    """Bytes of a tensor, or of its gradient, in the layout of the op `o`."""
     dims = sharded.model.tensor[name].dims
     layout = restrict(o.layout, dims) if name == o.op.output else o.needs(name, dims)
     return local_elements(sharded.plan, dims, layout) * _width(sharded.plan, name)
@@ -110,12 +109,12 @@ def _width(plan: Plan, name: str) -> int:
 
 
 def products_inside(op: Op, dims: tuple[str, ...]) -> int:
-    """The number of tensors like its output, whose `dims` are given, that the elementwise `op` saves on the way to it:
-    silu(gate); of experts also its product with the other half, before the rows' weights multiply it.
+    """Returns the number of intermediate tensors of the size of its output, with these `dims`, that the elementwise
+    `op` saves: silu(gate); for experts also its product with up, before the router weights.
 
-    >>> swiglu = ops["ffn.swiglu"].op
-    >>> products_inside(swiglu, ("batch", "sequence", "ffn"))
-    1
+        >>> swiglu = ops["ffn.swiglu"].op
+        >>> products_inside(swiglu, ("batch", "sequence", "ffn"))
+        1
     """
     if op.kind != "elementwise" or len(op.saves) < 2:
         return 0
@@ -123,7 +122,7 @@ def products_inside(op: Op, dims: tuple[str, ...]) -> int:
 
 
 def _let_go(sharded: Sharded, before: tuple[OpSharding, ...], o: OpSharding) -> float:
-    """Bytes of saved tensors that no op `before` this one saved too: its backward is their last use."""
+    """Bytes of saved tensors that no earlier op (`before`) saved too: the backward of `o` frees them."""
     saved_before = {name for other in before for name in saves_of(sharded.plan, other.op)}
     names = [name for name in saves_of(sharded.plan, o.op) if name not in saved_before]
     if is_seen(sharded.plan, o.op):

@@ -1,4 +1,4 @@
-"""Attention under context parallelism: each rank has some tokens of every sequence that it shares."""
+"""Attention under context parallelism: each rank holds some tokens of every sequence that it shares."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from planc.ir.sharding import OpSharding, RedistributionStep
 
 
 def balanced(roles: AxisRoles) -> bool:
-    """True if a rank holds one piece from each end of a sequence, rather than one stretch of it."""
+    """True if a rank of the plan of `roles` holds a chunk from each end of a sequence, instead of one chunk."""
     kernel = roles.plan.attention
     both = kernel is not None and kernel.from_both_ends
     return both and any(is_divided(roles, o) for o in roles.sharded.attentions)
 
 
 def exchanges(roles: AxisRoles) -> Iterator[tuple[OpSharding, RedistributionStep, int | None]]:
-    """All-to-alls over the context axes: the op, the step, and which input of it (None: its output)."""
+    """Yields all-to-alls over the context axes of `roles`: the op, the step, and the index of its input (None: its
+    output)."""
     for kind in roles.sharded.model.blocks:
         for o in roles.sharded.ops[kind]:
             moves = [*enumerate(o.redistributions), (None, o.settle)]
@@ -27,11 +28,11 @@ def exchanges(roles: AxisRoles) -> Iterator[tuple[OpSharding, RedistributionStep
 
 
 def is_divided(roles: AxisRoles, o: OpSharding) -> bool:
-    """True if ranks have other tokens than each other at the op `o`."""
+    """True if ranks hold different tokens at the op `o`."""
     return bool(set(o.layout.get("sequence", ())) & set(roles.context))
 
 
 def gathers(roles: AxisRoles) -> bool:
-    """True if the plan of `roles` gathers keys and values from the ranks that share a sequence."""
+    """True if the plan of `roles` all-gathers keys and values over the context axes."""
     divided = [o for o in roles.sharded.attentions if is_divided(roles, o)]
     return bool(divided) and not any(o.ring for o in divided)

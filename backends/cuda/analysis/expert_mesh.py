@@ -1,7 +1,7 @@
-"""Roles of the axes at the experts, and the device mesh that the emitted file builds for them.
+"""Maps the axes to roles at the experts, and to the device mesh that the emitted file builds for them.
 
-Tokens are exchanged over one dimension of the mesh, an expert's width is divided over another, and fully_shard stores
-experts over a third. Its ranks are those of the plan's mesh, under other names.
+One mesh dimension is for the all-to-all of tokens, one shards an expert's width, and one is for FSDP. Its ranks are
+those of the plan's mesh, under other names.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from planc.ir.plan import NOUNS, Noun, Plan
 from planc.ir.sharding import Sharded
 
 WHOLE = "whole"
-"""A dimension of size 1: fully_shard divides over it (that is, not at all) when no axis stores state, or experts."""
+"""A mesh dimension of size 1, for fully_shard if no axis shards state, or experts."""
 
 
 @dataclass(frozen=True)
@@ -31,18 +31,17 @@ class Dimension:
 
     @classmethod
     def of(cls, mesh: Mesh, axes: tuple[str, ...]) -> Dimension:
-        """The dimension over `axes` of `mesh`, which are outermost first.
+        """Returns the dimension over `axes` of `mesh`, which must be outermost first.
 
-        torch numbers the ranks of a group as they rise, in whatever order they are given. Only in this order is a
-        rank's number in its group, by which collectives place data, its place along the dimension.
+        torch numbers the ranks of a group in ascending order. Only with outermost axes first is a rank's number in its
+        group, by which collectives place data, its coordinate along the dimension.
         """
         assert axes == mesh.in_order(axes), f"{axes} are not outermost first"
         return Dimension("_".join(axes), mesh.size(*axes), axes)
 
 
 class Outside(Protocol):
-    """The axes by their role outside the experts (`planc.backends.cuda.analysis.roles.Roles`), as far as those at the
-    experts are compared with them."""
+    """The axes by role outside the experts (`planc.backends.cuda.analysis.roles.AxisRoles`), as far as needed here."""
 
     @property
     def plan(self) -> Plan: ...
@@ -60,13 +59,13 @@ class Outside(Protocol):
 
 @dataclass(frozen=True)
 class TorchExpertAxes(ExpertAxes):
-    """The axes at the experts, beside those outside them."""
+    """The axes by role at the experts."""
 
     roles: Outside
 
     @property
     def module(self) -> str:
-        """The path, inside a block, of the module that holds all experts."""
+        """Path, relative to a block, of the module that holds all experts."""
         path: list[str] = []
         for parts in zip(*(o.op.module.removeprefix("layers.*.").split(".") for o in self.ops), strict=False):
             if len(set(parts)) > 1:
@@ -76,27 +75,27 @@ class TorchExpertAxes(ExpertAxes):
 
     @cached_property
     def shard(self) -> tuple[str, ...]:
-        """The axes that experts are stored over."""
+        """The axes that experts are sharded over by FSDP."""
         return self.stored("optimizer")
 
     def stored(self, noun: Noun) -> tuple[str, ...]:
-        """The axes that `noun` of the experts' parameters is stored over; () without experts."""
+        """Returns the axes that `noun` of the experts' parameters is sharded over; () without experts."""
         return self.params[0].stored[noun] if self.params else ()
 
     @cached_property
     def replicate(self) -> tuple[str, ...]:
-        """The axes that divide an expert's tokens but store nothing: gradients are all-reduced over them."""
+        """The axes that shard an expert's tokens but no state: gradients are all-reduced over them."""
         partial = self.params[0].grad_partial if self.params else ()
         return self.plan.mesh.in_order(set(partial) - set(self.shard))
 
     @property
     def styled(self) -> bool:
-        """True if tokens are prepared for the experts: exchanged, gathered, or placed in capacity slots."""
+        """True if tokens are dispatched to the experts: by all-to-all, all-gather, or capacity slots."""
         return bool(self.exchange or self.tensor or self.capacity)
 
     @cached_property
     def apart(self) -> bool:
-        """True if fully_shard keeps experts otherwise than the rest of their block."""
+        """True if fully_shard treats experts differently from the rest of their block."""
         roles = self.roles
         same = (self.shard, self.replicate) == (roles.shard, roles.replicate)
         return bool(self.params) and (bool(self.exchange or self.tensor) or not same)
@@ -119,22 +118,22 @@ class TorchExpertAxes(ExpertAxes):
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """Every axis of more than one rank that exists at the experts, outermost first."""
+        """Axes with more than one rank that exist at the experts, outermost first."""
         plan = self.plan
         return plan.mesh.in_order(a for a in plan.mesh.every if plan.exists(a, EXPERTS))
 
     @property
     def stored_dims(self) -> tuple[str, ...]:
-        """The dimensions of the mesh that fully_shard is given for the experts."""
+        """The mesh dimensions of fully_shard for the experts."""
         return tuple(self.name(g) for g in (self.replicate, self.shard or (WHOLE,)) if g)
 
     @property
     def divided_dims(self) -> tuple[str, ...]:
-        """The dimensions that divide the experts while they are used."""
+        """The mesh dimensions that shard the experts in the forward."""
         return tuple(self.name(g) for g in (self.exchange, self.tensor) if g)
 
     def name(self, axes: tuple[str, ...]) -> str:
-        """The name of the mesh dimension of `axes`."""
+        """Returns the name of the mesh dimension of `axes`."""
         return "_".join(axes)
 
     def _factor(self, axes: tuple[str, ...]) -> Dimension:
@@ -144,12 +143,12 @@ class TorchExpertAxes(ExpertAxes):
 
 
 def routed(op: Op) -> bool:
-    """True when `op` works on tokens laid out by expert, and for the ops that bring them there and back."""
+    """True if `op` works on tokens sorted by expert, or dispatches or combines them."""
     return op.region in (EXPERTS, ROUTED)
 
 
 def stored_otherwise(experts: TorchExpertAxes) -> list[Noun]:
-    """The nouns that are stored divided of the `experts` alone, or of all but them, where experts are stored at all."""
+    """Returns the nouns that are sharded for the `experts` only, or for all but them."""
     if not experts.shard:
         return []
     return [n for n in NOUNS if bool(experts.roles.plan.store(n)) != bool(experts.stored(n))]

@@ -1,4 +1,4 @@
-"""The tensor dimension on which fully_shard shards a parameter."""
+"""Finds the tensor dim that fully_shard shards a parameter on."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 
 
 def state_layout(sharded: Sharded) -> StateLayout:
-    """The layout of state in the program of `sharded`: parameters, gradients and optimizer state all have the
-    optimizer's."""
+    """Returns the layout of state in the program of `sharded`: parameters, gradients and optimizer state all have that
+    of the optimizer."""
     roles = AxisRoles(sharded)
     return lambda p, _noun: (p.stored["optimizer"], stored_dim(roles, p))
 
 
 def stored_dim(roles: AxisRoles, p: ParamSharding) -> int:
-    """Index of the storage dimension that `p` is stored divided on.
+    """Returns the index of the dim that `p` is sharded on by FSDP.
 
-    It is the one a sentence names, else the first; the next one where tensor parallelism divides inside the first, as
-    DTensor gathers a dimension wrongly that is divided inside by one axis and stored over another.
+    It is the dim that a sentence names, else 0; 1 if tensor parallelism shards inside dim 0, because DTensor gathers
+    such a dim incorrectly if FSDP shards it too.
     """
     if p.on_dim is not None:
         return p.on_dim
@@ -35,13 +35,13 @@ def stored_dim(roles: AxisRoles, p: ParamSharding) -> int:
 
 
 def stored_over(roles: AxisRoles, p: ParamSharding) -> tuple[str, ...]:
-    """The axes that fully_shard divides parameter `p` over."""
+    """Returns the axes that fully_shard shards parameter `p` over."""
     apart = p.param.region == EXPERTS and roles.experts.apart
     return roles.experts.shard if apart else roles.shard
 
 
 def _experts_dim(roles: AxisRoles, p: ParamSharding) -> int:
-    """The experts themselves if there is one for each rank, else the first dimension inside them that divides."""
+    """Dim 0 if there is an expert for each rank, else the first dim inside an expert that divides evenly."""
     mesh, parts = roles.plan.mesh, roles.plan.mesh.size(*roles.experts.shard)
     local = [n // mesh.size(*axes) for n, axes in zip(roles.sharded.model.shape(p.param), p.compute, strict=True)]
     if local[0] >= parts:
@@ -50,10 +50,10 @@ def _experts_dim(roles: AxisRoles, p: ParamSharding) -> int:
 
 
 def used(roles: AxisRoles, p: ParamSharding) -> Placement:
-    """The placement of parameter `p` under tensor parallelism while it is used."""
+    """Returns the placement of parameter `p` under tensor parallelism in the forward."""
     return placement(user_of(roles, p).layout, p.param.shape_dims, roles.sharded.model.sizes, roles.tensor)
 
 
 def user_of(roles: AxisRoles, p: ParamSharding) -> OpSharding:
-    """The first op that uses parameter `p`."""
+    """Returns the first op that uses parameter `p`."""
     return next(o for ops in roles.sharded.ops.values() for o in ops if p.param.name in o.op.params)

@@ -1,7 +1,6 @@
-"""An op at the edge of the module that does it: the placements of its weight, its inputs and its output.
+"""Derives the placements of an op's weight, inputs and output at the boundary of its module.
 
-A redistribution is realised where a module begins or ends, so an op that needs one must have a module
-of its own.
+A redistribution is issued where a module begins or ends, so an op that needs one must have a module of its own.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from planc.sharding.redistribute import restrict, steps_between
 
 @dataclass(frozen=True, eq=False)
 class Boundary:
-    """One op of a section. Placements are over the tensor axes alone."""
+    """One op of a section. Placements are over the tensor axes only."""
 
     o: OpSharding
     section: Section
@@ -29,37 +28,37 @@ class Boundary:
 
     @property
     def path(self) -> str:
-        """The module's path inside its block, or from the model for those outside the blocks."""
+        """The module's path relative to its block, or to the model outside the blocks."""
         return relative(self.o.op.module)
 
     @cached_property
     def axes(self) -> tuple[str, ...]:
-        """The tensor axes that divide the op, or that its inputs and output are moved over."""
+        """The tensor axes that shard the op, or over which its inputs and output are redistributed."""
         divided = (a for d, axes in self.o.layout.items() if d != "batch" for a in axes)
         moved = (a for m in (*self.redistributions, self.settle) if m for s in m.steps for a in s.axes)
         return self.roles.tensor_part((*divided, *moved))
 
     @property
     def parent(self) -> str:
-        """Path of the module around it; empty at the top of the model or of a block."""
+        """Path of the enclosing module; "" at the top of the model or of a block."""
         parent = self.o.op.module.rpartition(".")[0]
         return "" if parent == "layers.*" else parent
 
     @property
     def alone(self) -> bool:
-        """True if the module does this op and nothing else."""
+        """True if the module has no other op."""
         return self.o.op.module != "layers.*" and not any(self._others())
 
     @property
     def at_edge(self) -> bool:
-        """True if the inputs of the op are those of its module, or come from ops whose `gatherer` it is."""
+        """True if the op's inputs are those of its module, or outputs of ops whose `gatherer` it is."""
         if self.o.op.module == "layers.*":
             return False
         found = (Boundary(o, self.section, self.sharded, self.roles).gatherer for o in self._others())
         return all(other is not None and other.o is self.o for other in found)
 
     def _others(self) -> Iterator[OpSharding]:
-        """The other ops that the module does."""
+        """The other ops of the module."""
         module = self.o.op.module
         for o in self.sharded.ops[self.section]:
             if o is not self.o and (o.op.module == module or o.op.module.startswith(f"{module}.")):
@@ -67,9 +66,8 @@ class Boundary:
 
     @cached_property
     def shared_input(self) -> int | None:
-        """The index of an input that all heads share, where the tensor axes divide the heads: each rank takes the whole
-        of it, and its gradient is a sum over the ranks. None without one, and for attention, which divides its rows.
-        """
+        """Index of an input that all heads share, if the tensor axes shard the heads: it is replicated, and its
+        gradient is summed over the ranks. None without one, and for attention, which shards rows."""
         if self.o.op.kind == "attention":
             return None
         whole = self.o.op.whole_of
@@ -77,7 +75,7 @@ class Boundary:
 
     @property
     def shares_keys(self) -> bool:
-        """True for attention whose keys are whole on every rank of the tensor axes, which divide its query heads."""
+        """True for attention with sharded query heads and replicated keys."""
         if self.o.op.kind != "attention":
             return False
         shared = shared_over(self.o, self._dims(self.o.op.inputs[1]))
@@ -85,15 +83,14 @@ class Boundary:
 
     @property
     def scored(self) -> str:
-        """The module of the scores that attention's heads have of their own, where the tensor axes divide the heads; an
-        empty string for none."""
+        """Path of the module with attention's per-head scores, if the tensor axes shard the heads; else ""."""
         divided = self.o.op.kind == "attention" and self.o.op.params and self.weight.dim is not None
         return self.o.op.params[0].rpartition(".")[0] if divided else ""
 
     @cached_property
     def gatherer(self) -> Boundary | None:
-        """The op in the same module that takes this one's output whole over the tensor axes. The module takes the whole
-        input of this op, and does all of its rows."""
+        """The op in the same module that all-gathers this op's output over the tensor axes. The module takes the full
+        input of this op, and computes all of its rows."""
         for o in self.sharded.ops[self.section]:
             if o.op.module == self.o.op.module and self.o.op.output in o.op.inputs:
                 other, index = Boundary(o, self.section, self.sharded, self.roles), o.op.inputs.index(self.o.op.output)
@@ -103,13 +100,13 @@ class Boundary:
 
     @property
     def given_weight(self) -> bool:
-        """True if another module holds its weight: the head of a model that uses the embedding's."""
+        """True if another module holds its weight, as for a tied head."""
         params = self.o.op.params
         return bool(params) and params[0].rpartition(".")[0] != self.o.op.module
 
     @property
     def linear(self) -> bool:
-        """A matrix stored [out, in], as torch's linear layer has it."""
+        """True if its weight is a matrix [out, in], as in nn.Linear."""
         op, tensor = self.o.op, self.sharded.model.tensor
         if op.kind != "matmul" or len(self._storage_dims) != 2:
             return False
@@ -118,18 +115,18 @@ class Boundary:
 
     @cached_property
     def weight(self) -> Placement:
-        """Placement of the op's first parameter; replicated without one."""
+        """Placement of the op's first parameter; replicated if it has none."""
         return self._placement(self.o.layout, self._storage_dims)
 
     @property
     def rows(self) -> tuple[str, ...]:
-        """The divided dims that its weight lacks: each rank does its part of the work with the whole weight."""
+        """Sharded dims that its weight does not have: each rank computes its rows with a replicated weight."""
         inside = {d for group in self._storage_dims for d in group}
         return tuple(d for d in self.o.layout if d not in inside and self.divides(d)) if self.o.op.params else ()
 
     @property
     def weights(self) -> dict[str, Placement]:
-        """By their names in the module; a bias is divided as the output is."""
+        """Placements of the op's parameters by name in the module; a bias is sharded like the output."""
         params = self.sharded.model.param
         return {
             name.rpartition(".")[2]: self._placement(self.o.layout, params[name].shape_dims)
@@ -137,12 +134,12 @@ class Boundary:
         }
 
     def needed(self, index: int = 0) -> Placement:
-        """Placement in which the op needs the input at `index`."""
+        """Placement that the op needs the input at `index` in."""
         name = self.o.op.inputs[index]
         return self._input(self.o.needs(name, self._dims(name)), name)
 
     def resting(self, index: int = 0) -> Placement:
-        """Placement in which the input at `index` arrives."""
+        """Placement that the input at `index` arrives in."""
         name = self.o.op.inputs[index]
         return self._input(self.sharded.declared(name), name)
 
@@ -153,7 +150,7 @@ class Boundary:
 
     @property
     def left(self) -> Placement:
-        """Placement in which the output leaves the module."""
+        """Placement of the output after the module."""
         return self._output(self.sharded.declared(self.o.op.output))
 
     def move(self, index: int = 0) -> Move | None:
@@ -161,7 +158,7 @@ class Boundary:
         return self._over_tensor_axes(self.o.redistributions[index])
 
     def forward_kinds(self, index: int = 0) -> tuple[str, ...]:
-        """The collectives, in order, that bring the input at `index` into the layout that the op needs."""
+        """The collectives, in order, that redistribute the input at `index` to the layout that the op needs."""
         move = self.move(index)
         return tuple(s.kind for s in move.steps) if move else ()
 
@@ -180,19 +177,19 @@ class Boundary:
         return mixed or index == self.shared_input
 
     def backward_kinds(self, index: int = 0) -> tuple[str, ...]:
-        """The collectives, in order, that bring the gradient of the input at `index` into that input's own layout."""
+        """The collectives, in order, that redistribute the gradient of the input at `index` to that input's layout."""
         name = self.o.op.inputs[index]
         partial = self.roles.tensor if self.summed_back(index) else ()
         steps = steps_between(self.o.needs(name, self._dims(name)), partial, self.sharded.declared(name))
         return tuple(s.kind for s in steps if set(s.axes) & set(self.roles.tensor))
 
     def divides(self, dim: str) -> bool:
-        """True if tensor parallelism divides `dim` of the op's index space."""
+        """True if tensor parallelism shards `dim` of the op's index space."""
         return bool(set(self.o.layout.get(dim, ())) & set(self.roles.tensor))
 
     @property
     def divided(self) -> tuple[str, ...]:
-        """The dims of the op that the tensor axes divide."""
+        """The dims of the op that the tensor axes shard."""
         return tuple(d for d in self.o.layout if self.divides(d))
 
     def _over_tensor_axes(self, move: Move | None) -> Move | None:
@@ -219,5 +216,5 @@ class Boundary:
 
 
 def relative(module: str) -> str:
-    """The path of `module` inside its block, or from the model for those outside the blocks."""
+    """Returns the path of `module` relative to its block, or to the model outside the blocks."""
     return module.removeprefix("layers.*.")

@@ -1,4 +1,4 @@
-"""Memory of a traced model's own code on a device, where an op of the graph tells it, in place of planc's own twin."""
+"""Computes the memory of a traced model's own code, from what its ops recorded, in place of planc's own model."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from planc.sharding.redistribute import restrict
 
 
 def code_of(plan: Plan, op: Op) -> SavedByCode | None:
-    """The memory of the code of `op` for the sequences of `plan`; None for an op whose code was not seen."""
+    """Returns the recorded memory of `op` for the sequence length of `plan`; None if its code was not traced."""
     tokens = plan.batch.sequence_tokens
     return next((code for code in op.own_code if tokens <= code.up_to or not code.up_to), None)
 
 
 def is_seen(plan: Plan, op: Op) -> bool:
-    """True if the code of `op` was seen with sequences of the length of those of `plan`."""
+    """True if the code of `op` was traced at the sequence length of `plan`."""
     return code_of(plan, op) is not None
 
 
 @cached_on(lambda plan, section: (plan.cache, section))
 def ops_by_code(plan: Plan, section: Section) -> tuple[Op, ...]:
-    """The ops of a `section` of the model of `plan`, which save what their code was seen to save."""
+    """Returns the ops of a `section` of the model of `plan`, with the saved tensors that their code recorded."""
     return tuple(replace(op, saves=saves_of(plan, op)) if is_seen(plan, op) else op for op in plan.model.ops[section])
 
 
 def saves_of(plan: Plan, op: Op) -> tuple[str, ...]:
-    """The tensors of the op graph that the code of `op` saves."""
+    """Returns the op graph's tensors that the code of `op` saves under `plan`."""
     code = code_of(plan, op)
     return op.saves if code is None else code.saves
 
 
 def named_bytes(sharded: Sharded, tensor: str, section: Section) -> float:
-    """Bytes on one device of `tensor` that a `section` saves for one microbatch, in each layout that is needed later.
+    """Returns the local bytes of `tensor` that a `section` saves per microbatch, in each layout that is needed later.
 
-    Attention and a feed-forward layer beside it gather what both take each on its own, and keep both copies.
+    Attention and a parallel feed-forward layer both gather their input, and save both copies.
     """
     ops = sharded.ops[section]
     if not any(is_seen(sharded.plan, o.op) for o in ops):
@@ -55,19 +55,19 @@ def named_bytes(sharded: Sharded, tensor: str, section: Section) -> float:
 
 
 def _gathered_by(o: OpSharding, tensor: str) -> str:
-    """The module that gathers `tensor` for the op `o` and those beside it; "" if it comes as it is."""
+    """The module that gathers `tensor` for the op `o` and its siblings; "" if nothing gathers it."""
     moved = any(m is not None and m.tensor == tensor and m.steps[0].kind != "slice" for m in o.redistributions)
     return o.op.module.rpartition(".")[0] if moved else ""
 
 
 def inside_bytes(sharded: Sharded, o: OpSharding) -> float:
-    """Bytes of what the code of the op `o` makes and keeps, without tensors of the op graph."""
+    """Returns the bytes that the code of the op `o` allocates and saves, without tensors of the op graph."""
     code = code_of(sharded.plan, o.op)
     return _bytes(sharded, o, code.inside) if code is not None else 0.0
 
 
 def backward_bytes(sharded: Sharded, o: OpSharding) -> float:
-    """The most bytes that come in the backward of the op `o`, less those that have gone by then; at least none."""
+    """Returns the peak bytes in the backward of the op `o`, less what is freed by then; at least 0."""
     code = code_of(sharded.plan, o.op)
     moments = code.moments if code is not None else ()
     return max((_bytes(sharded, o, m.made) - _bytes(sharded, o, m.freed) for m in moments), default=0.0)
@@ -81,7 +81,7 @@ def _bytes(sharded: Sharded, o: OpSharding, elements: Iterable[Elements]) -> flo
 
 
 def _share_of_keys(plan: Plan, o: OpSharding, e: Elements) -> float:
-    """The part of the key heads that a rank's own heads use, where it has all of them."""
+    """Fraction of the key heads that the local heads use, if keys are replicated."""
     if "kv_heads" not in e.dims or "kv_heads" in o.layout or "heads" not in o.layout:
         return 1.0
     heads, keys = plan.model.sizes["heads"], plan.model.sizes["kv_heads"]
@@ -90,7 +90,7 @@ def _share_of_keys(plan: Plan, o: OpSharding, e: Elements) -> float:
 
 
 def _layout(sharded: Sharded, o: OpSharding, dims: tuple[str, ...]) -> Layout:
-    """The layout of what an op makes on the way. Positions and masks, which come before all blocks, are whole."""
+    """The layout of an op's intermediate tensors. Positions and masks, computed before all blocks, are replicated."""
     layout = restrict(o.layout, dims)
     at_begin = o.op.output == sharded.model.ops["first"][-1].output and o.op in sharded.model.ops["first"]
     if at_begin and set(dims) <= {"batch", "sequence"}:
@@ -99,7 +99,7 @@ def _layout(sharded: Sharded, o: OpSharding, dims: tuple[str, ...]) -> Layout:
 
 
 def _elements(plan: Plan, layout: Layout, e: Elements) -> float:
-    """Number of elements on a device. Of two lengths of the sequence the second, that of the keys, is whole."""
+    """Number of local elements. If the sequence dim occurs twice, the second one, that of the keys, is unsharded."""
     again = e.dims.count("sequence") - 1
     once = tuple(dict.fromkeys(e.dims))
     return e.copies * local_elements(plan, once, layout) * prod([plan.batch.sequence_tokens] * max(0, again))

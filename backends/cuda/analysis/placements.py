@@ -1,7 +1,7 @@
-"""Placements: from named dims to the dimensions of a torch tensor.
+"""Converts layouts of named dims to DTensor placements.
 
-A linear layer folds several named dims into one dimension: `heads` and `head_dim` are the rows of a projection.
-Dividing the outer one is a `Shard`; dividing an inner one takes a part of each outer one.
+A linear layer folds several named dims into one: `heads` and `head_dim` are the rows of a projection. Sharding the
+outer dim is a `Shard`; sharding an inner one takes a shard inside each outer index.
 """
 
 from __future__ import annotations
@@ -13,32 +13,31 @@ from math import prod
 from planc.ir.sharding import Layout
 
 Groups = tuple[tuple[str, ...], ...]
-"""The named dims that each dimension of a torch tensor stands for."""
+"""The named dims that each dim of a torch tensor consists of."""
 
 STRIDED = "_StridedShard"
-"""torch's only name for a division inside a dimension. It is not public; the emitted file asks for one
-version of torch."""
+"""torch's name for a shard inside a dim. It is not public; the emitted file requires one version of torch."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """A DTensor placement over the tensor axes; `dim` None: whole on every rank.
+    """A DTensor placement over the tensor axes; `dim` None: replicated.
 
-    With `parts` > 1, each of that many equal parts of the dimension is divided.
+    With `parts` > 1, each of that many equal parts of the dim is sharded.
     """
 
     dim: int | None = None
     parts: int = 1
 
     def __str__(self) -> str:
-        """The placement as the emitted file writes it."""
+        """The placement as Python source."""
         if self.dim is None:
             return "Replicate()"
         return f"Shard({self.dim})" if self.parts == 1 else f"{STRIDED}({self.dim}, split_factor={self.parts})"
 
     @property
     def inner(self) -> bool:
-        """True if it divides an inner dim of a folded dimension."""
+        """True if it shards an inner dim of a folded dim."""
         return self.parts > 1
 
 
@@ -46,7 +45,8 @@ WHOLE = Placement()
 
 
 def placement(layout: Layout, groups: Groups, sizes: Mapping[str, int], axes: Collection[str]) -> Placement:
-    """The placement of a tensor with these dim groups whose layout assigns `axes`."""
+    """Returns the placement of a tensor with these dim `groups` and `sizes`, in a `layout` that shards it over some of
+    `axes`."""
     for index, group in enumerate(groups):
         for at, dim in enumerate(group):
             if set(layout.get(dim, ())) & set(axes):
@@ -55,8 +55,8 @@ def placement(layout: Layout, groups: Groups, sizes: Mapping[str, int], axes: Co
 
 
 def folded(dims: Sequence[str], folds: Groups) -> Groups:
-    """`dims`, those of an activation, as a linear layer sees them: neighbours that its weight folds (`folds`) are
-    one."""
+    """Returns the activation dims `dims` as a linear layer sees them: adjacent dims that its weight folds (`folds`) are
+    one group."""
     groups: list[tuple[str, ...]] = []
     rest = tuple(dims)
     while rest:

@@ -1,8 +1,8 @@
-"""A replay of blocks that takes some outputs as they are: torch's selective checkpoint, by module and kind of op.
+"""Models torch's selective checkpoint: a recompute of blocks that saves some outputs, by module and kind of op.
 
-torch's policy is asked at every op whether its output is kept. It knows no tensors of the plan, and a replay runs
-the block from its beginning: so the outputs of matmuls and of attention are kept unless the plan recomputes them, and
-what lies between them (norms, rotations, activations, sums) is run again whether the plan names it or not. Source:
+torch's policy decides for every op whether to save its output. It does not know the plan's tensors, and a recompute
+runs the block from its beginning. So the outputs of matmuls and attention are saved unless the plan recomputes them,
+and everything between them (norms, rotary, activations, adds) is recomputed, named by the plan or not. Source:
 `create_selective_checkpoint_contexts`, https://docs.pytorch.org/docs/stable/checkpoint.html.
 """
 
@@ -22,15 +22,15 @@ from planc.sharding.recompute import Replay, close, names_op
 from planc.sharding.recompute import replay as plain_replay
 
 HEAVY = ("matmul", "attention")
-"""Kinds of op whose outputs a selective replay keeps, unless the plan recomputes them."""
+"""Kinds of op whose outputs a selective recompute saves, unless the plan recomputes them."""
 
 SavedOutputs = dict[str, tuple[str, ...]]
-"""By a module's path in its block, the kinds of torch op whose outputs are kept there: a kind of op of the plan, or a
-collective that ends or begins the module."""
+"""For a module's path in its block, the kinds of torch op whose outputs are saved there: op kinds of the plan, or a
+collective at the module's boundary."""
 
 
 def named_again(sharded: Sharded, op: Op) -> bool:
-    """True if the plan's sentence recomputes `op`, needed or not."""
+    """True if the plan's sentence recomputes `op`, whether its output is needed or not."""
     recompute = sharded.plan.recompute
     named = recompute.blocks or any(names_op(word, op) for word in recompute.ops)
     return bool(named and not any(names_op(word, op) for word in recompute.kept))
@@ -38,7 +38,7 @@ def named_again(sharded: Sharded, op: Op) -> bool:
 
 @cached_on(lambda sharded: (sharded.cache, ()))
 def is_selective(sharded: Sharded) -> bool:
-    """True if blocks are replayed with some outputs kept by module, and not whole modules or whole kinds of op."""
+    """True if blocks are recomputed with some outputs saved by module, and not whole modules or whole kinds of op."""
     recompute = sharded.plan.recompute
     if not recompute.ops or recompute.whole:
         return False
@@ -63,23 +63,23 @@ def is_selective(sharded: Sharded) -> bool:
 
 
 def _can_keep_outputs(roles: AxisRoles) -> bool:
-    """True if a selective replay of blocks works in this plan (`planc.backends.cuda.refusals.blocks`)."""
+    """True if a selective recompute of blocks is supported for this plan (`planc.backends.cuda.refusals.blocks`)."""
     plan = roles.plan
     return not (roles.context or roles.experts.ops or plan.quantize or plan.compiled("blocks"))
 
 
 def _is_saved_by_others(sharded: Sharded, op: Op) -> bool:
-    """True if an op that is not recomputed saves the output of `op`: torch then keeps it, whatever wraps `op` alone.
+    """True if an op that is not recomputed saves the output of `op`: wrapping `op` alone would then save nothing.
 
-    It is so for norms, whose output matmuls save. Of attention's core the output stays too, as in Megatron's
-    `--recompute-activations`: what a replay of it alone saves is inside.
+    This holds for norms, whose output matmuls save. The output of attention's core is saved too, as in Megatron's
+    `--recompute-activations`: its recompute saves memory inside the op.
     """
     users = (o.op for kind in sharded.model.blocks for o in sharded.ops[kind])
     return any(op.output in user.saves and not named_again(sharded, user) for user in users)
 
 
 def saved_in(sharded: Sharded, section: Section) -> SavedOutputs:
-    """The outputs that a selective replay of one kind of block keeps, by module."""
+    """Returns the outputs that a selective recompute of one kind of block (`section`) saves, by module."""
     roles = AxisRoles(sharded)
     styler = Styler(sharded, roles)
     found: dict[str, list[str]] = {}
@@ -97,24 +97,25 @@ def saved_in(sharded: Sharded, section: Section) -> SavedOutputs:
 
 
 def _sends(move: Move | None) -> TypeGuard[Move]:
-    """True if a change of layout sends anything: slices, which come last, are made again."""
+    """True if a redistribution communicates: slices, which come last, are recomputed."""
     return move is not None and move.steps[0].kind != "slice"
 
 
 def _saved_gathered(sharded: Sharded, b: Boundary, producers: dict[str, Op]) -> bool:
-    """True if the input of a kept op stays as it was gathered: what made it is not recomputed by the plan."""
+    """True if the input of a saved op is saved as gathered: the plan does not recompute the op that produces it."""
     maker = producers.get(b.o.op.inputs[0])
     return maker is not None and not named_again(sharded, maker)
 
 
 def _last_product(sharded: Sharded, section: Section) -> str:
-    """The block's last matmul: a replay ends before it."""
+    """The block's last matmul: a recompute stops before it."""
     return next((o.op.name for o in reversed(sharded.ops[section]) if o.op.kind == "matmul"), "")
 
 
 @cached_on(lambda sharded, section: (sharded.cache, section))
 def replay(sharded: Sharded, section: Section) -> Replay:
-    """Saved tensors and recomputed ops of one kind of block (`section`), as torch's checkpoint makes them."""
+    """Returns the saved tensors and recomputed ops of one kind of block (`section`), as torch's checkpoint executes
+    them."""
     if sharded.plan.recompute.blocks and not is_selective(sharded):
         return plain_replay(sharded.plan, section)
     if not is_selective(sharded):
@@ -137,8 +138,8 @@ def replay(sharded: Sharded, section: Section) -> Replay:
 
 
 def _replay_of_modules(sharded: Sharded, section: Section) -> Replay:
-    """Saved tensors and recomputed ops where modules are wrapped on their own: each saves what comes into it, and an op
-    outside of them saves what it needs, also where one of them made it."""
+    """Saved tensors and recomputed ops if modules are checkpointed separately: each saves its inputs, and ops outside
+    save what they need, even outputs of these modules."""
     ops = ops_by_code(sharded.plan, section)
     wrapped = {op.name for op in ops if named_again(sharded, op)}
     again = [op for op in ops if op.name in wrapped and op.saves]

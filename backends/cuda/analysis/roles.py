@@ -1,7 +1,7 @@
-"""Roles of the mesh axes in torch's terms, and the device mesh that the emitted file builds.
+"""Maps the mesh axes to roles in torch's terms, and to the device mesh that the emitted file builds.
 
-torch wants one mesh dimension per role: parameters are sharded over one, replicated over one, and tensor parallelism
-uses one. Axes of the plan that share a role are merged into one dimension.
+torch wants one mesh dimension per role: one to shard parameters over, one to replicate them over, one for tensor
+parallelism. Axes of the plan with the same role are merged into one dimension.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from planc.ir.sharding import Sharded
 from planc.ir.version import Version
 
 Role = Literal["rest", "pipeline", "replicate", "shard", "tensor"]
-"""`rest`: an axis over which everything but the experts is replicated."""
+"""`rest`: an axis over which all but the experts are replicated."""
 
 
 @dataclass(frozen=True)
 class Factor(Dimension):
-    """One dimension of the plan's mesh as it is emitted."""
+    """One dimension of the emitted mesh."""
 
     role: Role
 
 
 @dataclass(frozen=True)
 class AxisRoles:
-    """The axes of a plan by role. Axes of size 1 play none."""
+    """The axes of a plan by role. Axes of size 1 have none."""
 
     sharded: Sharded
     torch: Version = PINNED
-    """The version of torch that the program is written for."""
+    """The torch version that the program is emitted for."""
 
     @property
     def plan(self) -> Plan:
@@ -42,24 +42,24 @@ class AxisRoles:
 
     @cached_property
     def shard(self) -> tuple[str, ...]:
-        """The axes that optimizer state, and perhaps more, is stored over."""
+        """The axes that optimizer state, and possibly gradients and parameters, are sharded over."""
         return self.plan.store("optimizer")
 
     @cached_property
     def replicate(self) -> tuple[str, ...]:
-        """The axes that divide the tokens but store nothing: gradients are all-reduced over them."""
+        """The axes that shard the tokens but no state: gradients are all-reduced over them."""
         divides = self.plan.mesh.in_order({*self.plan.data_axes, *self.context})
         return tuple(a for a in divides if a not in self.shard)
 
     @cached_property
     def context(self) -> tuple[str, ...]:
-        """The axes that divide the sequence where the loss is taken: each rank has a part of its tokens."""
+        """The axes that shard the sequence at the loss: each rank has some of the tokens."""
         losses = [o for ops in self.sharded.ops.values() for o in ops if o.op.kind == "loss"]
         return self.plan.mesh.in_order({a for o in losses for a in o.layout.get("sequence", ())})
 
     @property
     def context_name(self) -> str:
-        """The dimension of the mesh of the ranks that share sequences."""
+        """Name of the mesh dimension of context-parallel ranks."""
         return "_".join(self.context)
 
     @cached_property
@@ -68,27 +68,28 @@ class AxisRoles:
 
     @cached_property
     def modules_of_both_ends(self) -> tuple[str, ...]:
-        """The modules of the first section whose weights the last one uses too, where a pipeline keeps two copies."""
+        """The modules of the first section whose weights are tied to the last one, where a pipeline stores two
+        copies."""
         tied = {p.param.name for p in self.sharded.tied}
         ops = self.sharded.ops["first"] if self.pipeline else ()
         return tuple(dict.fromkeys(o.op.module for o in ops if tied & set(o.op.params)))
 
     @property
     def ends_name(self) -> str:
-        """The dimension of the mesh of the first and the last rank of a pipeline."""
+        """Name of the mesh dimension of the first and the last pipeline rank."""
         return f"{self.name('pipeline')}_ends"
 
     @cached_property
     def tensor(self) -> tuple[str, ...]:
-        """The axes that divide an op's index space in another dim than the batch, but at the experts."""
+        """The axes that shard an op outside the experts in another dim than the batch."""
         ops = (o for section in self.sharded.ops.values() for o in section if not routed(o.op))
         used = {a for o in ops for d, axes in o.layout.items() if d != "batch" for a in axes}
         return self.plan.mesh.in_order(used - {*self.shard, *self.replicate, *self.pipeline})
 
     @cached_property
     def tensor_parts(self) -> tuple[tuple[str, ...], ...]:
-        """The tensor axes, in groups of those that meet at an op, by division or moves: each is a mesh. One group may
-        hold others, of ops that only some of its axes divide."""
+        """The tensor axes, grouped by the ops that they shard or redistribute together: each group is a mesh. A group
+        may contain another, of ops that only some of its axes shard."""
         ops = (o for section in self.sharded.ops.values() for o in section if not routed(o.op))
         parts: set[frozenset[str]] = set()
         for o in ops:
@@ -102,49 +103,51 @@ class AxisRoles:
         return tuple(sorted(ordered, key=lambda p: (self.tensor.index(p[0]), -len(p))))
 
     def _may_hold(self, one: frozenset[str], other: frozenset[str]) -> bool:
-        """True if one of two groups of tensor axes that meet may stay a part of the other."""
+        """True if one of two overlapping groups of tensor axes may contain the other."""
         return (one <= other or other <= one) and not (one | other) & set(self.context)
 
     def tensor_part(self, axes: Iterable[str]) -> tuple[str, ...]:
-        """The smallest group of tensor axes that has all of these `axes` that are any; all of them where none is."""
+        """Returns the smallest group of tensor axes that contains those among `axes`; all tensor axes if there are
+        none."""
         named = set(axes) & set(self.tensor)
         return min((part for part in self.tensor_parts if named and named <= set(part)), key=len, default=self.tensor)
 
     @cached_property
     def tensor_meshes(self) -> tuple[Factor, ...]:
-        """The meshes of tensor parallelism: dimensions of the program's mesh, or several of them joined."""
+        """The tensor-parallel meshes: dimensions of the program's mesh, or several of these flattened."""
         return tuple(self._factor(part, "tensor") for part in self.tensor_parts)
 
     @property
     def joined(self) -> tuple[Factor, ...]:
-        """Meshes of tensor parallelism that join dimensions of the program's mesh, as others divide some of these."""
+        """The tensor-parallel meshes that flatten several dimensions of the program's mesh."""
         return tuple(f for f in self.tensor_meshes if f not in self.factors)
 
     @cached_property
     def uses_fsdp(self) -> bool:
-        """fully_shard keeps the state, averages over data ranks, and casts for mixed precision."""
+        """True if fully_shard is used: to shard state, average gradients over data ranks, or cast for mixed
+        precision."""
         state = self.shard or self.replicate or self.experts.shard or self.experts.replicate
         return bool(state or self.plan.precision.compute != "fp32" or self.state_dtype != "fp32")
 
     @cached_property
     def state_dtype(self) -> str:
-        """The dtype of parameters, their gradients and moments."""
+        """The dtype of parameters, gradients and optimizer moments."""
         return self.plan.store_dtype("params")
 
     @cached_property
     def experts(self) -> TorchExpertAxes:
-        """The axes by their roles at the experts."""
+        """The roles of the axes at the experts."""
         return TorchExpertAxes(self.sharded, self)
 
     @cached_property
     def rest(self) -> tuple[str, ...]:
-        """The axes that have no role outside the experts."""
+        """The axes without a role outside the experts."""
         roles = {*self.pipeline, *self.replicate, *self.shard, *self.tensor}
         return tuple(a.name for a in self.plan.mesh.axes if a.size > 1 and a.name not in roles)
 
     @cached_property
     def factors(self) -> tuple[Factor, ...]:
-        """The emitted mesh's dimensions, in the order in which torch composes them."""
+        """The dimensions of the emitted mesh, in the order in which torch composes them."""
         roles: tuple[Role, ...] = ("rest", "pipeline", "replicate", "shard", "tensor")
         found = [f for role in roles for f in self._factors(role)]
         if (self.uses_fsdp and not self.shard) or not found:
@@ -153,27 +156,27 @@ class AxisRoles:
         return tuple(found)
 
     def factor(self, role: Role) -> Factor | None:
-        """The mesh dimension with `role`; None where the plan has none."""
+        """Returns the mesh dimension with `role`; None if the plan has none."""
         return next((f for f in self.factors if f.role == role), None)
 
     def name(self, role: Role) -> str:
-        """The name of the mesh dimension with `role`, which must be there."""
+        """Returns the name of the mesh dimension with `role`, which must exist."""
         factor = self.factor(role)
         assert factor is not None, role
         return factor.name
 
     @property
     def data(self) -> tuple[Factor, ...]:
-        """The dimensions that divide the tokens."""
+        """The dimensions that shard the tokens."""
         return tuple(f for f in self.factors if set(f.axes) & {*self.plan.data_axes, *self.context})
 
     @property
     def arranged(self) -> tuple[str, ...]:
-        """The axes of more than one rank, in the order of the emitted mesh."""
+        """The axes with more than one rank, in the order of the emitted mesh."""
         return tuple(a for f in self.factors for a in f.axes if self.plan.mesh.size(a) > 1)
 
     def dimension(self, axes: tuple[str, ...]) -> str:
-        """The name of the ranks that a collective over `axes` runs over: a dimension of a mesh."""
+        """Returns the name of the mesh dimension that a collective over `axes` uses."""
         if axes == self.context:
             return self.context_name
         named = [(f.axes, f.name) for f in (*self.factors, *self.joined, *self.experts.factors)]
@@ -181,7 +184,7 @@ class AxisRoles:
         return next(same, "") or next(name for known, name in named if set(axes) <= set(known))
 
     def _ranks(self, axes: tuple[str, ...]) -> tuple[tuple[int, int], ...]:
-        """(size, stride) of the ranks over these axes, outermost first; equal for the same ranks by other names."""
+        """(size, stride) of these axes, outermost first; equal for the same ranks under other names."""
         found: list[tuple[int, int]] = []
         for axis in sorted((self.plan.mesh.axis(a) for a in axes), key=lambda a: -a.stride):
             if axis.size > 1 and found and found[-1][1] == axis.size * axis.stride:
@@ -205,7 +208,7 @@ class AxisRoles:
                 yield self._factor(part, role)
 
     def _tensor_dimensions(self) -> list[tuple[str, ...]]:
-        """The groups of tensor axes; the single axes of those that meet."""
+        """The groups of tensor axes; of groups that overlap, the single axes."""
         met = {
             a for part in self.tensor_parts for other in self.tensor_parts if other != part for a in {*part} & {*other}
         }

@@ -1,7 +1,7 @@
-"""Tensors that a microbatch leaves on a device for its backward, by section of the model, as eager torch keeps them.
+"""Counts the tensors that a microbatch saves on a device for its backward, by section, as in eager torch.
 
-`planc.sharding.recompute` tells which activations any program must keep; here are those between them too: what an op
-saves on the way to its output, a loss op by op, and keys and values once for each query head.
+`planc.sharding.recompute` says which activations any program must save. This adds what eager torch saves beyond them:
+an op's intermediates, a loss op by op, and keys and values repeated for each query head.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from planc.sharding.redistribute import restrict
 
 FP32 = DTYPE_BYTES["fp32"]
 LOSS_COPIES = 2
-"""fp32 tensors like the logits beside the saved log-probabilities: their gradient, and that of the logits."""
+"""fp32 tensors of the logits' size besides the saved log-probabilities: their gradient, and that of the logits."""
 DIVIDED_LOSS_COPIES = 3
-"""The same under loss_parallel, whose backward is several ops."""
+"""The same for loss_parallel, whose backward is several ops."""
 
 
 class SavedTensors:
@@ -37,13 +37,13 @@ class SavedTensors:
         self.away = self.plan.offloaded
 
     def hidden_states(self) -> float:
-        """Bytes of the hidden states that pass from a stage to the next one."""
+        """Bytes of the hidden states that one stage sends to the next."""
         last = self.sharded.ops[self.sharded.model.blocks[-1]][-1].op.output
         dims = self.sharded.model.tensor[last].dims
         return local_elements(self.plan, dims, self.sharded.declared(last)) * self.computed
 
     def of_section(self, section: Section) -> float:
-        """Bytes that a microbatch saves in a section, once; the last one's are those of the loss too."""
+        """Bytes that a microbatch saves in one `section`; the last one's include those of the loss."""
         if section not in self.sharded.model.blocks:
             ops = ops_by_code(self.plan, section)
             names = dict.fromkeys(t for op in ops for t in op.saves if t != "logits")
@@ -54,15 +54,14 @@ class SavedTensors:
 
     @cached_on(lambda self, kind: (self.sharded.cache, kind))
     def _block(self, section: Section) -> float:
-        """Bytes that a microbatch saves in one block of a kind, the same on every rank: of some that are replayed and
-        some that are not, their mean."""
+        """Bytes that a microbatch saves in one block of a kind; if only every Nth block is recomputed, the mean."""
         every = self.plan.recompute.every
         some = self.of_replayed_block(section)
         return some if every == 1 else (some + (every - 1) * self.of_block_without_recompute(section)) / every
 
     @cached_on(lambda self, kind: (self.sharded.cache, (kind, "replayed")))
     def of_replayed_block(self, section: Section) -> float:
-        """Bytes that a microbatch saves in a block that the plan's `recompute` covers."""
+        """Bytes that a microbatch saves in a block of kind `section` that the plan's `recompute` covers."""
         again = replay(self.sharded, section)
         here = tuple(name for name in again.saved if name not in self.away)
         named = {op.name for op in self.sharded.model.ops[section] if named_again(self.sharded, op)}
@@ -70,7 +69,7 @@ class SavedTensors:
 
     @cached_on(lambda self, kind: (self.sharded.cache, (kind, "kept")))
     def of_block_without_recompute(self, section: Section) -> float:
-        """Saved activations of a block without recomputation (bytes)."""
+        """Bytes that a microbatch saves in a block of kind `section` without recompute."""
         ops = ops_by_code(self.plan, section)
         return self._named(close(self.sharded.model, ops, set()).saved, section) + self._inside_ops(
             section, frozenset()
@@ -80,11 +79,11 @@ class SavedTensors:
         return sum(named_bytes(self.sharded, name, section) for name in names)
 
     def _by_code(self, section: Section) -> list[OpSharding]:
-        """The ops of a section that say what their code keeps."""
+        """The ops of a section whose own code's saved tensors are known."""
         return [o for o in self.sharded.ops[section] if is_seen(self.plan, o.op)]
 
     def _inside_ops(self, section: Section, again: frozenset[str]) -> float:
-        """Intermediate tensors that ops save on the way to their output, unless they are recomputed (bytes)."""
+        """Intermediate tensors that ops save, unless they are recomputed (bytes)."""
         kept = [o for o in self.sharded.ops[section] if o.op.name not in again]
         return sum(
             inside_bytes(self.sharded, o)
@@ -94,7 +93,7 @@ class SavedTensors:
         )
 
     def _repeated_keys(self, o: OpSharding) -> float:
-        """Bytes that attention saves of keys and values beside the grouped ones, which are counted by their names."""
+        """Bytes of repeated keys and values that attention saves, beyond the grouped ones, which count by name."""
         if o.op.kind != "attention" or not (both := repeated_bytes(self.sharded, o)):
             return 0.0
         heads, groups = (local_dim(self.sharded, o, dim) for dim in ("heads", "kv_heads"))
@@ -107,9 +106,9 @@ class SavedTensors:
         if op.kind == "rope":  # a cosine and a sine for each position and pair, in fp32
             angles = ("sequence", *op.whole)
             return local_elements(self.plan, angles, restrict(layout, angles)) * FP32
-        if op.kind in ("norm", "attention"):  # one number a row; and who sees whom, where only a window is seen
+        if op.kind in ("norm", "attention"):  # one number per row, and the mask of a sliding window
             rows = tuple(d for d in dims if d not in op.whole)
-            # A ring puts its output together head by head: the projection after it saves a copy, row by row.
+            # A ring's output is head-major: the projection after it saves a row-major copy.
             again = op.kind == "attention" and by_ring(self.plan)
             masked = op.window and not again
             mask = self.plan.batch.sequence_tokens**2 * self.computed if masked else 0.0
@@ -118,27 +117,27 @@ class SavedTensors:
         return 0.0
 
     def of_loss_and_logits(self) -> float:
-        """Tensors that the loss saves, and the logits where a schedule holds on to a stage's output (bytes)."""
+        """Tensors that the loss saves, and the logits, if a schedule keeps a stage's output (bytes)."""
         return self.of_loss() + (self._logits() if self.roles.pipeline else 0.0)
 
     def of_loss(self) -> float:
-        """Bytes of log-probabilities in fp32; of a loss that is compiled as one region those of the logits alone. What
-        the model's code keeps behind its head is there as long."""
+        """Bytes of the fp32 log-probabilities, or of the logits for a compiled loss. Tensors saved by the model's code
+        after its head live as long."""
         behind = sum(inside_bytes(self.sharded, o) for o in self._by_code("last") if o.op.kind == "loss")
         return behind + (self._logits() if self.plan.compiled("loss") else self._fp32_logits(1))
 
     def of_loss_backward(self) -> float:
-        """Bytes that the backward of the loss makes: gradients, op by op unless it is compiled."""
+        """Bytes that the backward of the loss allocates: gradients, op by op unless it is compiled."""
         if self.plan.compiled("loss"):
             return self._logits()
         return self._fp32_logits(DIVIDED_LOSS_COPIES if Styler(self.sharded, self.roles).loss_parallel else LOSS_COPIES)
 
     def _logits(self) -> float:
-        """Bytes of one microbatch's logits on this rank, in the compute dtype."""
+        """Bytes of a microbatch's local logits, in the compute dtype."""
         return self._fp32_logits(1) / FP32 * self.computed
 
     def _fp32_logits(self, copies: int) -> float:
-        """Bytes of so many fp32 tensors of one microbatch like this rank's logits."""
+        """Bytes of `copies` fp32 tensors of the size of a microbatch's local logits."""
         loss = self.sharded.ops["last"][-1]
         dims = self.sharded.model.tensor[loss.op.inputs[0]].dims
         return copies * local_elements(self.plan, dims, restrict(loss.layout, dims)) * FP32

@@ -1,4 +1,4 @@
-"""torch's classes for pipeline schedules."""
+"""torch's classes of pipeline schedules, and how they assign stages to ranks."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Layout = Literal["one", "loop", "v"]
 
 @dataclass(frozen=True)
 class TorchSchedule:
-    """torch's class for a schedule, and where a rank's stages lie.
+    """torch's class of a schedule, and its assignment of stages to ranks.
 
-    `one` stage a rank; a `loop` goes round the ranks; a `v` goes down the ranks and back.
+    `one`: one stage per rank; `loop`: round robin over the ranks; `v`: down the ranks and back.
     """
 
     name: str
@@ -37,5 +37,5 @@ SCHEDULES: dict[str, TorchSchedule] = {
 
 
 def in_a_v(plan: Plan) -> bool:
-    """True if the stages of the pipeline of `plan` lie in a V: a rank holds two that follow each other."""
+    """True if the pipeline of `plan` assigns stages in a V: the last rank has two consecutive stages."""
     return plan.split is not None and SCHEDULES[plan.split.schedule].layout == "v"

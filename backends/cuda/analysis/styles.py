@@ -1,9 +1,8 @@
-"""Tensor parallelism as torch's parallel styles, derived from the op graph under a plan.
+"""Derives torch's parallel styles of tensor parallelism from the op graph under a plan.
 
-No model's or strategy's name is known here. An op whose weight is divided on its output is column
-parallel, on its input row parallel; a norm over a divided sequence is sequence parallel; what an
-undivided module must gather or slice becomes a preparation of its inputs or outputs. What torch has
-no style for, and DTensor can do, becomes the emitted file's own style `Divided`.
+No model or strategy is special-cased. An op whose weight is sharded on its output dim is column parallel, on its input
+dim row parallel; a norm over a sharded sequence is sequence parallel; a redistribution at an unsharded module becomes a
+preparation of its inputs or outputs. Placements without a torch style use the emitted file's own `Divided`.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from planc.ir.model import Section
 from planc.ir.sharding import Move, Sharded
 
 DIVIDED, SHARED, SHARED_KEYS, UPDATED, OWN_PART = "Divided", "Shared", "SharedKeys", "Updated", "OwnPart"
-"""The styles that the emitted file brings with it."""
+"""ParallelStyle classes that the emitted file defines."""
 
 
 @dataclass(frozen=True)
 class Style:
-    """`path` (relative to the model or block) gets torch's `name(**arguments)`.
+    """Gives the module at `path` (relative to the model or block) the style `name(**arguments)`.
 
-    `collective` names the redistribution there, in the plan's words; `cause` is the sentence behind it.
+    `collective` describes the redistribution there in the plan's words; `cause` is the plan's sentence for it.
     """
 
     path: str
@@ -41,12 +40,12 @@ class Style:
     collective: str = ""
     cause: Cause | None = None
     axes: tuple[str, ...] = ()
-    """The tensor axes of the mesh that it is for."""
+    """The tensor axes it applies to."""
 
 
 @dataclass(frozen=True)
 class Styler:
-    """Derives the styles of one plan. `roles.tensor` are the axes of tensor parallelism."""
+    """Derives the styles of one plan. `roles.tensor` are the tensor-parallel axes."""
 
     sharded: Sharded
     roles: AxisRoles
@@ -60,7 +59,7 @@ class Styler:
         return tuple(self._section(kind))
 
     def blocks(self) -> tuple[Style, ...]:
-        """The styles of all kinds of block together; the first kind's where two have a module of one path."""
+        """Returns the styles of all kinds of block; the first kind's style where several have a module of that path."""
         found: dict[str, Style] = {}
         for kind in self.sharded.model.blocks:
             for style in self.block(kind):
@@ -69,7 +68,7 @@ class Styler:
 
     @property
     def loss_parallel(self) -> bool:
-        """True if the loss is computed over a divided vocab."""
+        """True if the loss is computed over a sharded vocab."""
         return any(b.o.op.kind == "loss" and b.divides("vocab") for b in self.section("last"))
 
     def section(self, section: Section) -> tuple[Boundary, ...]:
@@ -85,10 +84,11 @@ class Styler:
 
     @cached_on(lambda self, *key, backward: (self.sharded.cache, (*key, backward)))
     def repeats(self, section: Section, tensor: str, kind: str, *, backward: bool) -> int:
-        """Number of times torch redistributes `tensor` for its consumers, or its gradient back, where one would do.
+        """Number of times torch redistributes `tensor` for its consumers, or its gradient in the `backward`, instead of
+        once.
 
-        One redistribution serves all consumers in one layout; each module that prepares its own input does its own.
-        `kind` is the collective's.
+        One redistribution serves all consumers of one layout, but each module that prepares its own input issues its
+        own. `kind` is the collective's.
         """
         movers: set[tuple[str, str]] = set()
         for b in self.section(section):
@@ -135,7 +135,7 @@ class Styler:
         return self._rowwise(b, prepared_by_parent)
 
     def _sequence(self, b: Boundary) -> Style:
-        """A norm: each rank norms its rows."""
+        """SequenceParallel for a norm: each rank norms its own rows."""
         dim = b.needed().dim
         arguments = [("sequence_dim", str(dim))] if dim != 1 else []
         if not all(r.linear for kind in self._kinds_with(b) for r in self._readers(kind, b)):
@@ -146,7 +146,7 @@ class Styler:
         return [r for r in self.section(section) if b.o.op.output in r.o.op.inputs]
 
     def _kinds_with(self, b: Boundary) -> list[Section]:
-        """The section of `b`, and the other kinds of block that have its module: one style serves all of them."""
+        """The section of `b` and the other kinds of block with the same module: one style serves all of them."""
         blocks = self.sharded.model.blocks
         others = [k for k in blocks if any(o.op.module == b.o.op.module for o in self.sharded.ops[k])]
         return others if b.section in blocks else [b.section]
@@ -174,7 +174,7 @@ class Styler:
         return self._style_of(b, b.path, "RowwiseParallel", arguments, collectives)
 
     def _divided(self, b: Boundary, prepared_by_parent: bool) -> Style:
-        """Everything said: where the weights, the input and the output are divided."""
+        """The style with explicit placements of weights, input and output."""
         weights = ", ".join(f"{python_string(name)}: {at}" for name, at in b.weights.items())
         arguments, collectives = [("weights", f"{{{weights}}}")], []
         if not prepared_by_parent:
@@ -184,8 +184,9 @@ class Styler:
         return self._style_of(b, b.path, DIVIDED, arguments, [*collectives, self._comment(b, b.settle)])
 
     def _updated(self, b: Boundary, prepared_by_parent: bool) -> Style:
-        """A weight with a low-rank update: each rank multiplies by its parts of all three, and the sum of both products
-        leaves as the weight's own would. The matrix that is whole has a gradient that is a sum over the ranks."""
+        """The style of a weight with a low-rank update. Each rank multiplies by its shards of all three matrices, and
+        the summed output has the placement of the weight's own output. The gradient of the unsharded matrix is a
+        partial sum."""
         weights = ", ".join(f"{python_string(name)}: {at}" for name, at in b.weights.items())
         arguments, collectives = [("weights", f"{{{weights}}}")], []
         if not prepared_by_parent:
@@ -198,13 +199,13 @@ class Styler:
         return self._style_of(b, b.path, UPDATED, arguments, [*collectives, self._comment(b, b.settle), reduced])
 
     def _shared(self, b: Boundary, index: int) -> Style:
-        """A module that gives an input to all of its rank's heads: whole, with a gradient that is summed over ranks."""
+        """Replicates an input that all local heads use, with a gradient summed over the ranks."""
         resting = tuple_of([str(b.resting(i)) if i == index else "None" for i in range(len(b.o.op.inputs))])
         said = [self._comment(b, b.move(index), summed_back=True)]
         return self._style_of(b, b.path, SHARED, [("input_layouts", resting)], said)
 
     def _undivided(self, b: Boundary, prepared_by_parent: bool) -> Style | None:
-        """A module that every rank runs whole, or on its part without a weight: only its ends are prepared."""
+        """The style of a module without sharded weights: only its inputs and outputs are prepared."""
         redistributions = () if prepared_by_parent else b.redistributions
         before, after = any(redistributions), b.settle is not None
         arguments = []
@@ -232,7 +233,7 @@ class Styler:
         return self._style_of(b, b.path, name, arguments, [*said, self._comment(b, b.settle)])
 
     def _given_weight(self, b: Boundary) -> Style | None:
-        """A module that is called with another one's weight, already a DTensor where that divides it."""
+        """The style of a module called with another module's weight, a DTensor if that module shards it."""
         whole = b.weight == WHOLE
         arguments: list[tuple[str, str]] = []
         if b.move() is not None or not whole:
@@ -258,7 +259,7 @@ class Styler:
         return self._style_of(b, b.path, name, arguments, said)
 
     def _parent_style(self, b: Boundary, parent: str) -> Style:
-        """One move for all children that read the parent's input; undivided ones take a plain tensor."""
+        """One redistribution for all children that read the parent's input; unsharded children take a plain tensor."""
         arguments = [
             ("input_layouts", tuple_of([str(b.resting())])),
             ("desired_input_layouts", tuple_of([str(b.needed())])),
@@ -278,7 +279,7 @@ class Styler:
         return Style(path, name, tuple(arguments), said, cause, b.axes)
 
     def shared_parent(self, b: Boundary) -> str:
-        """The module around `b` whose only input `b` reads, if all its readers want it in one layout."""
+        """Returns the path of the module around `b`, if all its children read one input in one layout; "" otherwise."""
         if not b.linear or not b.parent or not (b.move() is not None or b.summed_back()):
             return ""
         source = b.o.op.inputs[0]
@@ -293,7 +294,7 @@ class Styler:
         return self.loss_parallel and any(p.o.op.kind == "loss" for p in self._readers(b.section, b))
 
     def _comment(self, b: Boundary, move: Move | None, summed_back: bool = False) -> str:
-        """The collectives of a move in words: forward, and what its backward does."""
+        """Describes the collectives of a redistribution, forward and backward."""
         names = " + ".join(b.axes)
         if move is None:
             return f"all-reduce of the gradient over {names} in the backward" if summed_back else ""
@@ -309,7 +310,7 @@ class Styler:
 
 
 def boundaries(sharded: Sharded) -> Iterator[Boundary]:
-    """Every op's boundary in the model of `sharded`; none without tensor parallelism."""
+    """Yields the boundary of every op in the model of `sharded`; none without tensor parallelism."""
     roles = AxisRoles(sharded)
     styler = Styler(sharded, roles)
     for section in sharded.ops if roles.tensor else ():
@@ -317,7 +318,7 @@ def boundaries(sharded: Sharded) -> Iterator[Boundary]:
 
 
 def _keeps_its_rows(b: Boundary) -> bool:
-    """A norm that takes and leaves its rows as they rest."""
+    """True for a norm whose input and output keep their sharded rows."""
     return b.o.op.kind == "norm" and b.move() is None and b.settle is None
 
 

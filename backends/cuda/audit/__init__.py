@@ -1,1 +1,1 @@
-"""The audit of the cuda target: what an emitted program issues, beside what its plan predicts."""
+"""Audits the cuda target: compares what an emitted program does with its plan's prediction."""

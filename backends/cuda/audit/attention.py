@@ -1,8 +1,8 @@
-"""Attention as the one kernel that it is on a CUDA device, where the CPU has none.
+"""Traces attention as the single kernel that it is on a CUDA device, where the CPU has none.
 
-Values may be narrower than keys, or wider: the memory-efficient kernel takes them; the CPU's fused kernel does not,
-and torch would store every score. Rows may be the last of more keys: the flash kernel knows that without a mask, and
-the CPU's is given one. The kernel saves its inputs, its output and one number a row.
+If the head dim of values differs from that of keys, CUDA's memory-efficient kernel supports it; the CPU's fused kernel
+does not, and torch would store every score. If queries are the last rows of more keys, the flash kernel needs no mask,
+and the CPU's does. The kernel saves its inputs, its output and one number per row.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from planc.backends.cuda.audit.memory import MemoryTracker
 from planc.backends.cuda.models.llama import Core
 
 LOWER_RIGHT = object()
-"""Stands for `causal_lower_right`: rows that are the last of the keys'."""
+"""Stands in for `causal_lower_right`: queries are the last rows of the keys."""
 
 
 @contextmanager
 def one_kernel_attention(tracker: MemoryTracker) -> Iterator[None]:
-    """A context in which attention of these kinds is `_Attention`, seen by `tracker` as one kernel."""
+    """A context in which such attention is `_Attention`, which `tracker` sees as one kernel."""
     stored, masked = F.scaled_dot_product_attention, Core._attention_mask
 
     def scaled_dot_product_attention(q: Tensor, k: Tensor, v: Tensor, *rest: Any, **more: Any) -> Tensor:
@@ -45,7 +45,8 @@ def one_kernel_attention(tracker: MemoryTracker) -> Iterator[None]:
 
 
 class _Attention(torch.autograd.Function):
-    """Tensors of the shapes of attention and of its gradients: q [B, H, S, E], k [B, H, T, E], v [B, H, T, V]."""
+    """Allocates tensors of the shapes of attention and its gradients: q [B, H, S, E], k [B, H, T, E], v [B, H, T,
+    V]."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, tracker: MemoryTracker) -> Tensor:

@@ -1,7 +1,7 @@
-"""A router that picks every expert equally often: rows on the host without a tensor that has values.
+"""Simulates an even router: returns row counts on the host without reading a tensor.
 
-Dropless dispatch reads how many rows there are; fake tensors have no numbers to read. Ranks are those of a
-traced one, the first along every axis, so its experts are the first ones.
+Dropless dispatch reads the row counts; fake tensors have no values. The traced rank is the first along every axis, so
+its experts are the first ones.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from planc.ir.sharding import Sharded
 
 @contextmanager
 def balanced(emitted: ModuleType, sharded: Sharded) -> Iterator[None]:
-    """A context in which the program `emitted` counts as many rows for each expert as an even router would send it."""
+    """A context in which the program `emitted` reads the row counts of an even router."""
     roles = AxisRoles(sharded)
     experts = roles.experts
     if not experts.ops or experts.capacity:
@@ -44,18 +44,18 @@ def balanced(emitted: ModuleType, sharded: Sharded) -> Iterator[None]:
 
 
 def _even_rows(rows: int, experts: int) -> list[int]:
-    """Rows of each expert; where they do not divide, the first ones have one more."""
+    """Rows of each expert; the first ones have one more if they do not divide evenly."""
     return [rows // experts + (expert < rows % experts) for expert in range(experts)]
 
 
 def _exchanged(even: list[int], shape: tuple[int, ...]) -> list[list[list[int]]]:
-    """[arrived, sent], each [ranks, experts of a rank]: every rank sends alike."""
+    """[arrived, sent], each [ranks, local experts]: every rank sends the same numbers."""
     _, ranks, held = shape
     sent = [even[rank * held : (rank + 1) * held] for rank in range(ranks)]
     return [[sent[0]] * ranks, sent]
 
 
 def _gathered(even: list[int], shape: tuple[int, ...]) -> list[list[list[int]]]:
-    """[members, ranks, experts of a rank]: every member has the same."""
+    """[members, ranks, local experts]: every member has the same numbers."""
     members, ranks, held = shape
     return [[even[:held]] * ranks] * members

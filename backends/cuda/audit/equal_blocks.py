@@ -1,13 +1,12 @@
-"""Blocks that are counted and not run, once others like them were seen to be alike.
+"""Skips identical blocks while tracing and reuses the counts of the first and last block of each kind.
 
-Blocks are alike if the program's modules say the same of them: the same modules, attributes, hooks, replays and
-parameters, at the same place of their stage. Of each such kind the first and the last block are run. In a forward the
-first one comes before the others, in a backward the last one: the others make the calls, leave the bytes and hold the
-most bytes that this one did. Where the other one of the two did not do the same, `UnlikeError` is raised at the end,
-and every block has to be run.
+Blocks are identical if the program's modules agree: the same modules, attributes, hooks, checkpointing and parameters,
+at the same position of their stage. The first and the last block of each kind run. The first runs before the others in
+a forward, the last in a backward: the others repeat its collectives, its change of live bytes and its peak. If the
+other block that runs differs, `check` raises UnlikeError, and the trace runs again with every block.
 
-The hooks of a counted block run (they gather its parameters and reduce its gradients), and it passes on tensors like
-those of a block that ran.
+The hooks of a skipped block run (they gather its parameters and reduce its gradients), and it returns tensors of the
+same shapes as a block that ran.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ from planc.ir.audit import Key
 
 FORWARD, BACKWARD = "forward", "backward"
 RUN = 2
-"""Blocks of a kind that are run."""
+"""Number of blocks of each kind that run."""
 
 
 class BlockEvents(NamedTuple):
-    """Events of one pass of a block: its collectives in order, the bytes by which memory grew, and the most
-    bytes that there were beyond those at its beginning."""
+    """Events of one pass of a block: its collectives in order, the change of live bytes, and the peak above the live
+    bytes at its start."""
 
     calls: tuple[tuple[Key, int], ...]
     change_bytes: int
@@ -42,7 +41,7 @@ class BlockEvents(NamedTuple):
 
 
 class TensorForm(NamedTuple):
-    """A tensor without its numbers; `spec` is its layout where it is a DTensor."""
+    """Shape, stride and dtype of a tensor; `spec` is its DTensorSpec if it is a DTensor."""
 
     shape: torch.Size
     stride: tuple[int, ...]
@@ -51,24 +50,24 @@ class TensorForm(NamedTuple):
 
     @classmethod
     def of(cls, tensor: Tensor) -> TensorForm:
-        """The form of a `tensor`."""
+        """Returns the form of `tensor`."""
         local = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
         spec = tensor._spec if isinstance(tensor, DTensor) else None
         return cls(local.shape, local.stride(), local.dtype, spec)
 
     def made(self) -> Tensor:
-        """A new tensor of this form."""
+        """Returns a new uninitialised tensor of this form."""
         local = torch.empty_strided(self.shape, self.stride, dtype=self.dtype)
         return local if self.spec is None else DTensor(local, self.spec, requires_grad=False)  # type: ignore[no-untyped-call]
 
     @property
     def bytes(self) -> int:
-        """Its bytes on this rank."""
+        """Size of the local tensor (bytes)."""
         return self.shape.numel() * self.dtype.itemsize
 
 
 class BlockPlace(NamedTuple):
-    """A pass of the blocks of one kind: the `nth` one that is run of a block."""
+    """One pass of a kind of block: the `nth` pass of its blocks in this phase."""
 
     phase: str
     kind: Hashable
@@ -76,8 +75,8 @@ class BlockPlace(NamedTuple):
 
 
 class PassStart(NamedTuple):
-    """The beginning of a pass: collectives so far, bytes alive, the most that were alive in what it lies in, and the
-    most of the step with the operation after which they were."""
+    """State at the start of a pass: number of collectives so far, live bytes, the peak of the enclosing pass, and the
+    step's peak with the op it came after."""
 
     calls: int
     live: int
@@ -87,7 +86,7 @@ class PassStart(NamedTuple):
 
 
 class EqualBlocks:
-    """The blocks of a rank in a step: each is run, or counted like those that it is like."""
+    """The blocks of a rank in a step: each runs, or repeats the counts of an identical one."""
 
     def __init__(self, tracker: MemoryTracker, observer: Observer) -> None:
         self.tracker, self._observer = tracker, observer
@@ -95,14 +94,14 @@ class EqualBlocks:
         self.outputs: dict[BlockPlace, TensorForm] = {}
         """Outputs of a pass: hidden states, or their gradient."""
         self.gradients: dict[Hashable, dict[int, TensorForm]] = {}
-        """Gradients of parameters by kind of block, in the order of its parameters."""
+        """Forms of the parameter gradients of each kind of block, by parameter index."""
         self._last: dict[Hashable, nn.Module] = {}
         self._unlike: list[str] = []
         self.counted = 0
-        """Blocks that are counted."""
+        """Number of blocks that were skipped."""
 
     def replace(self, modules: list[nn.Module]) -> None:
-        """Make the blocks of these stages run or count."""
+        """Replaces the forward of the blocks in these stages (`modules`)."""
         kinds: dict[Hashable, list[nn.Module]] = {}
         for kind, block in _blocks(modules):
             kinds.setdefault(kind, []).append(block)
@@ -116,25 +115,25 @@ class EqualBlocks:
                 block.forward = partial(self._pass, kind, count(), block, block.forward if runs else None)
 
     def check(self) -> None:
-        """Raise UnlikeError if blocks of a kind that were run are not alike."""
+        """Raises UnlikeError if two blocks of a kind that ran differ."""
         if self._unlike:
             raise UnlikeError(self._unlike[0])
 
     def _pass(
         self, kind: Hashable, passes: Iterator[int], block: nn.Module, run: Callable[[Tensor], Tensor] | None, x: Tensor
     ) -> Tensor:
-        """The forward of a block: run where `run` is its function, else counted."""
+        """The forward of a block; `run` is its original forward, or None to repeat the counts."""
         nth = next(passes)
         forward, backward = BlockPlace(FORWARD, kind, nth), BlockPlace(BACKWARD, kind, nth)
         start = self._start()
         if run is not None:
             y = run(x)
         elif forward not in self.outputs:
-            raise UnlikeError(f"{forward.phase} {nth}: a block is counted before one like it has run")
+            raise UnlikeError(f"{forward.phase} {nth}: a block is skipped before an identical one has run")
         else:
             y = _Counted.apply(self, forward, backward, x, *block.parameters())  # type: ignore[no-untyped-call]
         began: list[PassStart] = []
-        if y.grad_fn is None:  # nothing before its end is trained
+        if y.grad_fn is None:  # no parameter up to here is trainable
             self._ran(forward, start, y) if run is not None else self._count(forward, start)
             return y
         y.grad_fn.register_prehook(lambda _: began.append(self._start()))
@@ -147,8 +146,8 @@ class EqualBlocks:
         return y
 
     def _watch(self, kind: Hashable, block: nn.Module) -> list[Any]:
-        """Note the forms of the gradients of a block's parameters when they come, if it is the last one of its kind,
-        whose backward is the first; the handles end it."""
+        """Records the forms of a block's parameter gradients, if it is the last of its kind, whose backward runs first.
+        Returns the hook handles."""
         if kind in self.gradients or block is not self._last[kind]:
             return []
         forms: dict[int, TensorForm] = {}
@@ -168,7 +167,7 @@ class EqualBlocks:
         return begun
 
     def _ran(self, place: BlockPlace, start: PassStart, passed: Tensor) -> None:
-        """Keep what a pass did, or compare it with what one like it did."""
+        """Stores the events of a pass, or compares them with those of an identical pass."""
         tracker = self.tracker
         most = tracker.highest - start.live
         span = BlockEvents(tuple(self._observer.log[start.calls :]), tracker.live - start.live, most)
@@ -177,12 +176,13 @@ class EqualBlocks:
         self.compare(f"{place.phase} {place.nth} of a block", self.spans.setdefault(place, span), span)
 
     def compare(self, named: str, one: BlockEvents, other: BlockEvents) -> None:
-        """Note that two passes that have to be alike are not."""
+        """Records an error if two passes (`one` and `other`) that must be equal differ."""
         if one != other:
             self._unlike.append(f"{named}: {one} and {other}")
 
     def _count(self, place: BlockPlace, start: PassStart) -> None:
-        """Count a pass like the one that was run. What stood in for its tensors, all at once, made no peak."""
+        """Repeats the counts of the pass that ran. The placeholder tensors, allocated at once, do not count for the
+        peak."""
         span, tracker = self.spans[place], self.tracker
         self._observer.repeat(span.calls)
         tracker.live = start.live + span.change_bytes
@@ -191,7 +191,7 @@ class EqualBlocks:
 
 
 class _Counted(torch.autograd.Function):
-    """A block that is not run. It keeps its input, as norms do; what else it keeps is counted."""
+    """A skipped block. It saves its input, as norms do; the rest of what it would save is only counted."""
 
     @staticmethod
     def forward(
@@ -207,14 +207,14 @@ class _Counted(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         blocks, place = ctx.blocks, ctx.backward
-        blocks.tracker.live -= ctx.saved_bytes  # first, as the gradients are made here at once
+        blocks.tracker.live -= ctx.saved_bytes  # freed first, because all gradients are allocated at once here
         forms = blocks.gradients[place.kind]
         made = [forms[i].made() if i in forms else None for i in range(len(ctx.parameters))]
         return None, None, None, blocks.outputs[place].made(), *made
 
 
 def _on_gradient(tensor: Tensor, do: Callable[[Tensor], None]) -> Any:
-    """Call a function with the gradient of `tensor`, once it is whole; the handle ends that."""
+    """Calls `do` with the accumulated gradient of `tensor`; returns the hook handle."""
     return tensor.register_hook(do)  # type: ignore[no-untyped-call]
 
 
@@ -223,7 +223,7 @@ def _note(forms: dict[int, TensorForm], at: int, grad: Tensor) -> None:
 
 
 def _blocks(modules: list[nn.Module]) -> Iterator[tuple[Hashable, nn.Module]]:
-    """Every block of the stages in order, with all that makes it like others."""
+    """Yields every block of the stages in order, with a key that is equal for identical blocks."""
     for module in modules:
         layers = getattr(module, "layers", None)
         if not isinstance(layers, nn.ModuleDict):
@@ -238,14 +238,14 @@ def _blocks(modules: list[nn.Module]) -> Iterator[tuple[Hashable, nn.Module]]:
 
 
 def _is_countable(block: nn.Module) -> bool:
-    """True if nothing inside the block has state of its own that a pass changes, as groups of fully_shard have."""
+    """True if no module inside the block has state that a pass changes, as FSDP groups do."""
     inside = [module for module in block.modules() if module is not block]
     plain = all(type(p) in (nn.Parameter, DTensor) for p in block.parameters())
     return plain and not any(isinstance(module, FSDPModule) for module in inside)
 
 
 def _description(block: nn.Module) -> Hashable:
-    """All that the modules of a block say of what it does."""
+    """Everything about a block's modules that determines its work."""
     return tuple((name, *_facts(module)) for name, module in block.named_modules())
 
 
@@ -267,7 +267,7 @@ def _facts(module: nn.Module) -> Iterator[Hashable]:
 
 
 def _name_of(function: Any) -> Hashable:
-    """A function by its name, with what is bound to it."""
+    """The qualified name of a function, with its bound arguments."""
     if isinstance(function, partial):
         bound = (*function.args, *function.keywords.values())
         return "partial", _name_of(function.func), tuple(map(_name_of, bound)), tuple(function.keywords)

@@ -1,4 +1,4 @@
-"""A process that is one of many ranks, of which there are no others."""
+"""Runs this process as one of many ranks, without the others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 @contextmanager
 def fake_rank(devices: int, rank: int) -> Iterator[None]:
-    """A context in which this process is `rank` of so many `devices`: collectives return at once, and move nothing."""
+    """A context in which this process is `rank` of `devices`: collectives return at once, and transfer nothing."""
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=devices)
     try:
         yield

@@ -1,6 +1,6 @@
-"""The bytes alive while a program is traced: every storage an op makes, until it is let go.
+"""Tracks the live bytes of a traced program: every storage that an op allocates, until it is freed.
 
-DTensor runs ops on global shapes to learn their metadata; these make nothing, and are left out.
+DTensor runs ops on global shapes to infer metadata; these allocate nothing, and are left out.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from planc.backends.cuda.audit.observe import Observer
 
 
 class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While it is entered, `live` is the sum of all known storages and `peak` its maximum, in bytes.
+    """Inside this mode, `live` is the sum of all known storages and `peak` its maximum, in bytes.
 
-    Tensors made before are unknown until `hold` is given them. An `observer` is told of each op too: one mode takes
-    half the time of two.
+    Earlier tensors are unknown until passed to `hold`. An `observer` sees each op too: one dispatch mode takes half the
+    time of two.
     """
 
     def __init__(self, observer: Observer | None = None) -> None:
@@ -57,7 +57,7 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._observer is not None:
             self._observer.see(func, args, kwargs)
         if func is torch.ops._c10d_functional.wait_tensor.default:
-            return args[0]  # as on a device; on fake tensors the op would make another one
+            return args[0]  # as on a device; on fake tensors the op would return a new one
         made = func(*args, **(kwargs or {}))
         if not self._metadata:
             self.hold(tree_leaves(made))
@@ -66,7 +66,7 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:
-        """Do not count tensors that are made inside: they stand for the inside of one kernel."""
+        """A context in which new tensors do not count: they are the inside of one fused kernel."""
         self._metadata += 1
         try:
             yield
@@ -74,21 +74,22 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._metadata -= 1
 
     def hold(self, values: Iterable[Any]) -> None:
-        """Count the storages of the tensors in `values` (a DTensor's local one), each once."""
+        """Counts the storages of the tensors in `values` (a DTensor's local one), each once."""
         for storage in _storages(values):
             self._hold(storage)
 
     @property
     def own_bytes(self) -> int:
-        """Bytes that are alive, without storages that were passed on."""
+        """Live bytes without storages that were passed on."""
         return self.live - sum(self._sizes[key] for key in self._passed_on)
 
     def pass_on(self, values: Iterable[Any]) -> None:
-        """Leave the storages of the tensors in `values` out of `own_bytes`, until they are let go."""
+        """Excludes the storages of the tensors in `values` from `own_bytes`, until they are freed."""
         self._passed_on.update(storage._cdata for storage in _storages(values) if storage._cdata in self._sizes)
 
     def repeat(self, left_bytes: int, most_bytes: int) -> None:
-        """Count the bytes that an action that is not run would leave behind, and the most bytes that it would hold."""
+        """Counts an action that is skipped: it would leave `left_bytes`, and peak at `most_bytes` above the current
+        level."""
         self.peak = max(self.peak, self.live + most_bytes)
         self.live += left_bytes
 
@@ -114,7 +115,7 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.peak, self.peak_at = self.live, str(func)
 
     def _resizing(self) -> Callable[..., None]:
-        """fully_shard frees and refills its buffers in this way, which no dispatch mode sees."""
+        """Tracks resize_, with which fully_shard frees and reallocates its buffers, unseen by dispatch modes."""
         original = torch.UntypedStorage.resize_
 
         def resize_(storage: torch.UntypedStorage, size: int) -> None:
@@ -133,7 +134,7 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _storages(values: Iterable[Any]) -> Iterator[torch.UntypedStorage]:
-    """The storages of the tensors among `values`: of a DTensor, of its local one."""
+    """Yields the storages of the tensors among `values`; of a DTensor, its local one."""
     for value in values:
         local = value._local_tensor if isinstance(value, DTensor) else value
         if isinstance(local, torch.Tensor):

@@ -1,6 +1,6 @@
-"""RMSNorm as the one kernel that it is on a CUDA device; elsewhere torch makes several ops, which keep more.
+"""Traces RMSNorm as the single kernel that it is on a CUDA device; elsewhere torch runs several ops, which save more.
 
-It saves its input and one number a row, and holds nothing else while it runs.
+The kernel saves its input and one number per row, and allocates nothing else.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from planc.backends.cuda.audit.memory import MemoryTracker
 
 @contextmanager
 def one_kernel_norms(tracker: MemoryTracker) -> Iterator[None]:
-    """A context in which `rms_norm` is `_Norm`, seen by `tracker` as one kernel."""
+    """A context in which `rms_norm` is `_Norm`, which `tracker` sees as one kernel."""
 
     def rms_norm(x: Tensor, shape: list[int], weight: Tensor | None = None, eps: float | None = None) -> Tensor:
         if weight is None:
@@ -33,7 +33,7 @@ def one_kernel_norms(tracker: MemoryTracker) -> Iterator[None]:
 
 
 class _Norm(torch.autograd.Function):
-    """weight * x / rms(x) over the last dimension, in fp32 inside."""
+    """weight * x / rms(x) over the last dim, computed in fp32."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float, tracker: MemoryTracker) -> Tensor:

@@ -1,4 +1,4 @@
-"""Counts the collectives that torch really issues, by operation, mesh dimension and dtype."""
+"""Counts the collectives that torch actually issues, by operation, mesh dimension and dtype."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ OPS = {
     "all_to_all_single": "all_to_all",
     "send": "send_recv",
 }
-"""Names of the dispatcher. A receive is the other end of a send, and not counted."""
+"""Dispatcher names. A receive is the other end of a send, and not counted."""
 
 SILENT = {"recv_", "wait_tensor", "_wrap_tensor_autograd"}
-"""Ops that move no bytes of their own."""
+"""Ops that transfer no bytes themselves."""
 
 DTYPES = {
     torch.float32: "fp32",
@@ -42,23 +42,23 @@ DTYPES = {
 }
 
 ELSEWHERE = "elsewhere"
-"""A group that is no dimension of the mesh."""
+"""A group that is no dimension of a mesh."""
 
 
 def ranks_of(group: Any) -> tuple[int, ...]:
-    """The global ranks of a process `group`."""
+    """Returns the global ranks of a process `group`."""
     return tuple(dist.get_process_group_ranks(group))
 
 
 def made_meshes(emitted: Any, mesh: Any) -> tuple[Any, ...]:
-    """`mesh`, which an `emitted` program builds, and those that the program makes of it for some collectives."""
+    """Returns `mesh`, which an `emitted` program builds, and the meshes that the program derives from it."""
     made = (getattr(emitted, name)(mesh) for name in MADE if hasattr(emitted, name))
     return (mesh, *(m for m in made if m is not None))
 
 
 def meshes_of(emitted: Any, mesh: Any) -> tuple[Any, ...]:
-    """The meshes of an `emitted` program over the whole `mesh` (`made_meshes`): each numbers a rank as its groups do,
-    by which collectives place data."""
+    """Returns the meshes of an `emitted` program (`made_meshes` of `mesh`), after checking that each numbers ranks as
+    its groups do, by which collectives place data."""
     meshes = made_meshes(emitted, mesh)
     for m in meshes:
         numbers = tuple(m.get_local_rank(name) for name in m.mesh_dim_names)
@@ -69,13 +69,13 @@ def meshes_of(emitted: Any, mesh: Any) -> tuple[Any, ...]:
 
 
 MADE = ("context_mesh", "joined_mesh", "build_expert_mesh", "ends_mesh")
-"""Functions of an emitted program that give another mesh over the same ranks."""
+"""Functions of an emitted program that return another mesh over the same ranks."""
 
 
 class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While it is entered, every collective that a process group is asked for is counted.
+    """Inside this mode, every collective that a process group runs is counted.
 
-    `meshes` name the groups: a dimension of an earlier one wins over the same ranks in a later one.
+    `meshes` name the groups: a dimension of an earlier mesh takes precedence over the same ranks in a later one.
     """
 
     def __init__(self, *meshes: Any) -> None:
@@ -89,17 +89,17 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(issubclass(t, DTensor) for t in types):
-            return NotImplemented  # DTensor turns itself into plain tensors and collectives first
+            return NotImplemented  # DTensor first dispatches to plain tensors and collectives
         self.see(func, args, kwargs)
         return func(*args, **(kwargs or {}))
 
     def see(self, func: Any, args: Any, kwargs: Any = None) -> None:
-        """Count the call of `func` if it is a collective."""
+        """Counts the call of `func` with `args` and `kwargs`, if it is a collective."""
         if func.namespace in ("c10d", "_c10d_functional"):
             self._count(func._schema.name.split("::")[1], [args, kwargs or {}])
 
     def repeat(self, calls: Iterable[tuple[Key, int]]) -> None:
-        """Count `calls` that were made before, each with its payload in bytes, once more."""
+        """Counts earlier `calls` once more, each with its payload in bytes."""
         for key, payload in calls:
             self._add(key, payload)
 
@@ -116,7 +116,7 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         payload = max(t.numel() * t.element_size() for t in tensors)
         if name == "all_gather_into_tensor":  # functional: only the input is an argument
             payload *= dist.get_world_size(group)
-        if name == "all_to_all_single":  # and here how the output is split
+        if name == "all_to_all_single":  # and the output's split sizes
             rows = sum(arguments[0][1])
             payload = max(payload, rows * tensors[0].shape[1:].numel() * tensors[0].element_size())
         self._add(key, payload)
@@ -127,7 +127,7 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.payload[key] += payload
 
     def _groups(self, leaves: list[Any]) -> Iterator[Any]:
-        """The arguments that are groups. DTensor may use an equal, earlier mesh's."""
+        """Yields the arguments that are process groups. DTensor may use the group of an equal, earlier mesh."""
         for leaf in leaves:
             if isinstance(leaf, torch.ScriptObject) and "ProcessGroup" in str(leaf._type()):
                 yield dist.ProcessGroup.unbox(leaf)
@@ -135,7 +135,7 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 yield dist.distributed_c10d._resolve_process_group(leaf)  # type: ignore[attr-defined, arg-type]
 
     def totals(self, sizes: dict[str, int]) -> Totals:
-        """Calls and bytes seen so far, without mesh dimensions of size 1, which move no bytes. `sizes` are those of the
-        mesh."""
+        """Returns calls and bytes seen so far, without mesh dimensions of size 1, which transfer nothing. `sizes` are
+        those of the mesh dimensions."""
         keys = [k for k in self.calls if sizes.get(k[1], 2) > 1]
         return {k: Total(self.calls[k], self.payload[k]) for k in keys}

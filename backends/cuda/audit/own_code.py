@@ -1,7 +1,7 @@
-"""Code of transformers' classes as it runs on a device, where fake tensors would have it do something else.
+"""Makes the code of transformers' classes run on fake tensors as it would on a device.
 
-Its masks ask whether a row of the batch holds several sequences, a question about values, and take fake tensors for
-those of a compiler's trace, where they build a mask that a device needs not.
+Its masks check whether a batch row packs several sequences, which reads values; on fake tensors they assume a
+compiler's trace, and build a mask that a device does not need.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 @contextmanager
 def one_sequence_a_row() -> Iterator[None]:
-    """A context in which transformers' masks are those of whole sequences."""
+    """A context in which transformers' masks assume one sequence per row."""
     masks = sys.modules.get("transformers.masking_utils")
     if masks is None:
         yield

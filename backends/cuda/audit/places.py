@@ -1,4 +1,5 @@
-"""Which rows and which shards each rank gets, by the program and by the rank's place in the plan's mesh."""
+"""Checks the rows and the shards that each rank gets: the program's against the rank's coordinates in the plan's
+mesh."""
 
 from __future__ import annotations
 
@@ -15,25 +16,25 @@ from planc.ir.plan import Plan
 from planc.ir.program_text import ProgramText
 
 MOST = 64
-"""Ranks that an audit asks."""
+"""Maximum number of ranks that an audit checks."""
 
 
 def sampled_ranks(devices: int) -> list[int]:
-    """The ranks that are asked, of so many `devices`: all, or some all over the mesh, the first and the last of it."""
+    """Returns the ranks to check of `devices` ranks: all, or a spread over the mesh with the first and the last."""
     count = min(devices, MOST)
     return sorted({i * (devices - 1) // max(1, count - 1) for i in range(count)})
 
 
 def misplaced(program: ProgramText, ranks: Sequence[int]) -> list[tuple[str, int]]:
-    """Things that a rank gets otherwise than its place says, with the rank, for each of `ranks`. No process group is
-    initialised."""
+    """Returns (what, rank) for everything that a rank in `ranks` gets differently from its coordinates. No process
+    group may be initialised."""
     emitted, expected = program.load(), _Expected(program)
     found: list[tuple[str, int]] = []
     for rank in ranks:
         with fake_rank(program.plan.mesh.devices, rank):
             seen = dict(_seen(emitted, expected))
         found += [(what, rank) for what, value in seen.items() if value != expected.of(what, rank)]
-        for name in MADE:  # they keep a mesh for all that equal it: those of other ranks
+        for name in MADE:  # they cache a mesh under equal meshes, those of other ranks too
             kept: Any = getattr(emitted, name, None)
             if hasattr(kept, "cache_clear"):
                 kept.cache_clear()
@@ -41,7 +42,7 @@ def misplaced(program: ProgramText, ranks: Sequence[int]) -> list[tuple[str, int
 
 
 def _seen(emitted: ModuleType, expected: _Expected) -> Iterator[tuple[str, Any]]:
-    """Rows and groups of the rank that this process is."""
+    """Rows and groups of this process's rank, from the program."""
     mesh = emitted.build_mesh("cpu")
     yield "sequences", emitted.data_rank(mesh)
     if hasattr(emitted, "sequence_rows"):
@@ -49,12 +50,12 @@ def _seen(emitted: ModuleType, expected: _Expected) -> Iterator[tuple[str, Any]]
     for made in made_meshes(emitted, mesh):
         coordinate = made.get_coordinate()
         for name, place in zip(made.mesh_dim_names, coordinate, strict=True):
-            if name != expected.ends:  # two ranks that hold the same
+            if name != expected.ends:  # two ranks with the same shard
                 yield f"shard over {name}", (place, ranks_of(made.get_group(name)))
 
 
 class _Expected:
-    """Rows and groups of a rank by its place in the plan's mesh."""
+    """Rows and groups of a rank, from its coordinates in the plan's mesh."""
 
     tokens = "tokens of sequences"
 
@@ -67,7 +68,7 @@ class _Expected:
         self.order = held_order(self.plan)
 
     def of(self, what: str, rank: int) -> Any:
-        """The value that `_seen` gives where all is well."""
+        """The correct value of an entry of `_seen`."""
         plan, mesh = self.plan, self.plan.mesh
         if what == "sequences":
             return mesh.place_of(rank, plan.data_axes), mesh.size(*plan.data_axes)
@@ -79,7 +80,7 @@ class _Expected:
         return mesh.place_of(rank, axes), self._along(rank, axes)
 
     def _along(self, rank: int, axes: tuple[str, ...]) -> tuple[int, ...]:
-        """The ranks that differ from `rank` in their place over `axes` alone, in the order of their places."""
+        """The ranks that differ from `rank` only in their coordinates over `axes`, in order."""
         along = [self.plan.mesh.axis(name) for name in axes]
         first = rank - sum(a.place_of(rank) * a.stride for a in along)
         steps = product(*(range(0, a.size * a.stride, a.stride) for a in along))

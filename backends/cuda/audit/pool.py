@@ -1,6 +1,6 @@
-"""Traces in processes of their own, each from one that has loaded torch already, and kept by content.
+"""Runs traces in separate processes, forked from one that has loaded torch, and caches them by content.
 
-DTensor remembers meshes for as long as a process lives, and with them the groups of an earlier trace.
+DTensor caches meshes for the lifetime of a process, and with them the process groups of an earlier trace.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from planc.files import write_atomically
 from planc.ir.program_text import ProgramText
 
 SOURCES = Path(__file__).parents[1]
-"""All that decides what a trace finds, besides the program and torch."""
+"""Folder of all sources that determine a trace, besides the program and torch."""
 
 
 def traces(
@@ -35,16 +35,16 @@ def traces(
     show: Callable[[str], None] = lambda text: None,
     source: Mapping[str, Any] | str | None = None,
 ) -> list[Traced]:
-    """One trace for each of the pipeline `stages`, as many at a time as there are cores; `show` is given the progress.
+    """Returns one trace per pipeline stage in `stages`, as many at a time as there are cores; calls `show` with the
+    progress.
 
-    The module of `source` runs in the program, a config's or a function's; None for the backend's own.
-
-    Traces of the same program by the same torch are read from planc's cache. Raises ModuleNotFoundError without torch.
+    The program runs the module of `source`, a config or a function; None: the bundled module. Traces of the same
+    program by the same torch are read from planc's cache. Raises ModuleNotFoundError without torch.
     """
     if find_spec("torch") is None:
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
     found = {stage: saved for stage in stages if (saved := _read(program, stage)) is not None}
-    left = [stage for stage in reversed(stages) if stage not in found]  # the last one, with the loss, takes longest
+    left = [stage for stage in reversed(stages) if stage not in found]  # the last stage takes longest
     if left:
         workers = max(1, min(len(left), cpu_count() or 1))
         with (
@@ -69,7 +69,8 @@ def _trace(program: ProgramText, stage: int, source: Any = None, whole: bool = F
 def _with_all_run(
     pool: ProcessPoolExecutor, program: ProgramText, stage: int, future: Future[Traced], source: Any
 ) -> Traced:
-    """The result of a trace; where microbatches that it counted turned out to differ, that of one which runs all."""
+    """Returns the result of a trace; if microbatches or blocks that it skipped turned out to differ, traces again with
+    all."""
     try:
         return future.result()
     except UnlikeError:
@@ -92,7 +93,7 @@ def _save(program: ProgramText, traced: Traced) -> None:
 
 
 def _path(program: ProgramText, stage: int) -> Path | None:
-    """The file of a trace; None where it cannot be show from its content, for a model of the user's own."""
+    """Returns the cache file of a trace; None if its content is not fully known, for a model of the user's own."""
     try:
         torch = version("torch")
     except PackageNotFoundError:
@@ -112,7 +113,7 @@ def _sources() -> str:
 
 @contextmanager
 def _without_the_working_directory() -> Iterator[None]:
-    """A context in which Pythons that are started import nothing from the working directory as they start."""
+    """A context in which new Python processes import nothing from the working directory."""
     before = os.environ.get("PYTHONSAFEPATH")
     os.environ["PYTHONSAFEPATH"] = "1"
     try:

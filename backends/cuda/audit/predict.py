@@ -1,4 +1,4 @@
-"""Predicted collectives of one pipeline stage by operation, mesh dimension and dtype."""
+"""Predicts the collectives of one pipeline stage, by operation, mesh dimension and dtype."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from planc.sharding.collectives import semantic_collectives
 
 
 def predicted(sharded: Sharded, stage: int, rank: int | None = None) -> Totals:
-    """The realised collectives of pipeline stage `stage`, with the payload of each send: on `rank`, or on one of those
-    that have most (None)."""
+    """Returns the realised collectives of pipeline stage `stage` of `sharded`, with payload bytes: of `rank`, or of a
+    rank with the largest (None)."""
     roles = AxisRoles(sharded)
     calls: Counter[Key] = Counter()
     payload: Counter[Key] = Counter()
@@ -29,9 +29,11 @@ def predicted(sharded: Sharded, stage: int, rank: int | None = None) -> Totals:
 
 
 def _share(roles: AxisRoles, row: Collective, rank: int) -> float:
-    """Payload on `rank` of a gather of an update, or of a sum of a tied gradient between the ends of a pipeline, as a
-    part of the largest: ranks that fully_shard gave fewer rows hand over fewer, to those of tensor parallelism, which
-    are asked first (`gather_whole_updates`), and to the other end."""
+    """Fraction of the largest payload that `rank` has, in an all-gather of an update or a sum of tied gradients.
+
+    Ranks with fewer rows from FSDP send less over the tensor axes, which are gathered first (`gather_whole_updates`),
+    and to the other pipeline end.
+    """
     if row.carries != "update" and not (row.carries == "grad" and row.axes == roles.pipeline):
         return 1.0
     p, mesh = roles.sharded.param[row.tensor], roles.plan.mesh
@@ -42,6 +44,6 @@ def _share(roles: AxisRoles, row: Collective, rank: int) -> float:
 
 
 def dimension_of(roles: AxisRoles, row: Collective) -> str:
-    """The dimension of the mesh that a row runs over: a sum between both ends of a pipeline leaves out the others."""
+    """Returns the mesh dimension that a `row` runs over; a sum between both pipeline ends has its own."""
     ends = row.carries == "grad" and row.axes == roles.pipeline and row.group_size < roles.plan.mesh.size(*row.axes)
     return roles.ends_name if ends else roles.dimension(row.axes)

@@ -1,9 +1,9 @@
-"""Microbatches of a pipeline that are counted and not run, once others of the same stage were seen to be alike.
+"""Skips identical microbatches of a pipeline while tracing and reuses the counts of two that ran.
 
-torch itself goes through its schedule to the end. Of each virtual stage the first microbatch is run (with it
-parameters are gathered, and gradients are made), the last one, and two between them: where these two make the same
-calls, leave the same bytes behind and hold as much while they run, the others are counted like them. Where they do
-not, `UnlikeError` is raised, and every microbatch has to be run.
+torch itself executes its schedule to the end. On each virtual stage the first microbatch runs (it gathers parameters
+and allocates gradients), the last one, and two between them. If these two issue the same collectives, leave the same
+bytes and have the same peak, the others repeat their counts; otherwise UnlikeError is raised, and the trace runs again
+with every microbatch.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from planc.diag.fast_dataclass import dataclass
 from planc.ir.audit import Key
 
 FORWARD, LOSS, BACKWARD, INPUTS, WEIGHTS = "forward", "loss", "backward", "inputs", "weights"
-"""A forward, the loss after it, a whole backward, and the gradients of inputs and of weights apart."""
+"""Kinds of action: a forward, the loss after it, a full backward, a dgrad and a wgrad."""
 COMPARED = 2
-"""Microbatches of a virtual stage, besides its first and its last one, that are run and have to be alike."""
+"""Microbatches of a virtual stage, besides its first and last, that run and must be equal."""
 
 
 @dataclass(frozen=True)
 class ActionRecord:
-    """One action as it ran: its collectives in order, the bytes it left behind besides what it passed on, and the most
-    bytes that there were beyond those at its beginning."""
+    """One action as it ran: its collectives in order, the live bytes it added besides its outputs, and the peak above
+    the live bytes at its start."""
 
     calls: tuple[tuple[Key, int], ...]
     left_bytes: int
@@ -52,10 +52,10 @@ class ActionPlace(NamedTuple):
 
 
 class ActionRepeats:
-    """The actions of one pipeline rank in a step: each is run, or counted like those of other microbatches."""
+    """The actions of one pipeline rank in a step: each runs, or repeats the counts of another microbatch."""
 
     def __init__(self, tracker: MemoryTracker, observer: Observer, *, whole: bool = False) -> None:
-        """`whole`: every microbatch is run."""
+        """`whole`: every microbatch runs."""
         self._whole = whole
         self._tracker, self._observer = tracker, observer
         self._records: dict[ActionPlace, dict[int, ActionRecord]] = {}
@@ -64,11 +64,11 @@ class ActionRepeats:
         self._passed: dict[tuple[str, int], list[tuple[torch.Size, torch.dtype] | None]] = {}
         self._last = 0
         self.counted: set[int] = set()
-        """Microbatches that were counted on some virtual stage."""
+        """Microbatches that were skipped on some virtual stage."""
 
     @contextmanager
     def within(self, emitted: ModuleType) -> Iterator[None]:
-        """A context in which a schedule that the program `emitted` builds runs no more microbatches than it must."""
+        """A context in which a schedule that the program `emitted` builds runs only the chosen microbatches."""
         name, kind = next((n, k) for n, k in vars(emitted).items() if _is_schedule(k))
 
         def built(*args: Any, **kwargs: Any) -> Any:
@@ -80,7 +80,7 @@ class ActionRepeats:
             yield
 
     def _replace(self, schedule: Any) -> None:
-        """Make the stages of a `schedule` run or count."""
+        """Replaces the stage methods of a `schedule`."""
         stages = schedule._stages if hasattr(schedule, "_stages") else [schedule._stage]
         self._last = schedule._n_microbatches - 1
         order = schedule.pipeline_order[stages[0].group_rank]
@@ -96,8 +96,8 @@ class ActionRepeats:
         self._replace_loss(schedule)
 
     def _chosen_on(self, stage: int, actions: list[Any]) -> set[int]:
-        """Microbatches that are run: the first, the last, and of each course those that come first in each kind of
-        action. Some schedules run backwards from the last microbatch on."""
+        """Microbatches that run on a stage: the first, the last, and the first ones of each kind of action and course.
+        Some schedules run in reverse order of microbatches."""
         if self._whole:
             return set(range(self._last + 1))
         chosen, seen = {0, self._last}, Counter[tuple[str, frozenset[str]]]()
@@ -170,12 +170,13 @@ class ActionRepeats:
         stage.backward_weight_one_chunk = backward_weight_one_chunk
 
     def _ran(self, kind: str, stage: int, m: int, run: Callable[[], Any], passed: Callable[[Any], Any]) -> Any:
-        """Result of an action that is run and recorded; `passed` are the tensors of it that others get."""
+        """Runs and records an action, and returns its result; `passed` selects the result's tensors that go to other
+        actions."""
         tracker, calls = self._tracker, len(self._observer.log)
         live, own_bytes = tracker.live, tracker.own_bytes
         tracker.highest = live
         result = run()
-        gc.collect()  # torch's backward of inputs alone leaves circles of references, with tensors in them
+        gc.collect()  # torch's dgrad leaves reference cycles that hold tensors
         tensors = list(passed(result))
         tracker.pass_on(tensors)
         record = ActionRecord(tuple(self._observer.log[calls:]), tracker.own_bytes - own_bytes, tracker.highest - live)
@@ -184,14 +185,14 @@ class ActionRepeats:
         return result
 
     def _count(self, kind: str, stage: int, m: int) -> None:
-        """Count an action like those that it repeats."""
+        """Repeats the counts of an identical action."""
         record = self._common(self._place(kind, stage, m))
         self._observer.repeat(record.calls)
         self._tracker.repeat(record.left_bytes, record.most_bytes)
         self.counted.add(m)
 
     def _stand_ins(self, kind: str, stage: int) -> tuple[Tensor | None, ...]:
-        """Tensors like those that the last action of this kind passed on."""
+        """Returns new tensors of the shapes that the last action of this kind passed on."""
         made = [None if form is None else torch.empty(form[0], dtype=form[1]) for form in self._passed[kind, stage]]
         self._tracker.pass_on(made)
         return tuple(made)
@@ -200,7 +201,7 @@ class ActionRepeats:
         return ActionPlace(kind, stage, self._courses[stage, m])
 
     def _common(self, place: ActionPlace) -> ActionRecord:
-        """The record that two microbatches of a place have in common."""
+        """Returns the record that two microbatches agree on. Raises UnlikeError if they differ."""
         between = {m: r for m, r in self._records.get(place, {}).items() if 0 < m < self._last}
         if len(between) < COMPARED or len(set(between.values())) > 1:
             raise UnlikeError(f"{place.kind} on stage {place.stage}: {between}")
@@ -209,8 +210,8 @@ class ActionRepeats:
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """While it is entered, Python looks for circles of references only when it is asked to: else the count of its
-    objects would decide when tensors in them are let go."""
+    """A context without automatic garbage collection: else the number of Python objects would decide when tensors in
+    reference cycles are freed."""
     gc.freeze()
     gc.disable()
     try:
@@ -225,13 +226,13 @@ def _is_schedule(kind: Any) -> bool:
 
 
 def _form(value: Any) -> tuple[torch.Size, torch.dtype] | None:
-    """Shape and dtype of a tensor as it is on this rank; None for what is none."""
+    """Shape and dtype of a tensor's local part; None for anything else."""
     local = value._local_tensor if isinstance(value, DTensor) else value
     return (local.shape, local.dtype) if isinstance(local, Tensor) else None
 
 
 def _save_forward(stage: Any, m: int, output: Any, inputs: list[Any]) -> None:
-    """Save on `stage` what a forward saves for its sends and its backward."""
+    """Saves on `stage` what a forward saves for its sends and its backward."""
     if hasattr(stage, "fwd_cache"):  # until torch 2.14
         stage.fwd_cache[m] = (output,), inputs
     else:
@@ -239,7 +240,7 @@ def _save_forward(stage: Any, m: int, output: Any, inputs: list[Any]) -> None:
 
 
 def _saved_forward(stage: Any, m: int) -> tuple[Any, Any]:
-    """Outputs and inputs that a forward saved on `stage`, which lets go of them."""
+    """Pops the outputs and inputs that a forward saved on `stage`."""
     if hasattr(stage, "fwd_cache"):
         return tuple(stage.fwd_cache.pop(m))
     state = stage._forward_chunk_states.pop(m)
@@ -247,7 +248,7 @@ def _saved_forward(stage: Any, m: int) -> tuple[Any, Any]:
 
 
 def _leave_for_weights(stage: Any, m: int, outputs: Any, inputs: Iterable[Any], grads: Iterable[Any]) -> None:
-    """Leave on `stage` what a backward of the inputs alone leaves, gradients of received tensors with it."""
+    """Leaves on `stage` the state of a dgrad for its wgrad, with the gradients of received tensors."""
     rest = ((), ()) if stage.is_last else (outputs, stage._retrieve_recv_grads(m))
     stage.backward_state[m] = inputs, None, *rest
     stage.dw_runner[m] = None

@@ -1,6 +1,6 @@
-"""One rank of a program run on fake tensors over a fake process group: nothing is computed or sent.
+"""Runs one rank of a program on fake tensors over a fake process group: nothing is computed or sent.
 
-What runs is the emitted file. A device of the wrong kind does no harm: the collectives do not depend on it.
+The emitted file itself runs. It runs on the CPU: the collectives do not depend on the device type.
 """
 
 from __future__ import annotations
@@ -42,18 +42,19 @@ from planc.ir.sharding import Sharded
 from planc.sharding.local import local_length
 
 Source = Mapping[str, Any] | str | None
-"""A module's config, or the function that builds it."""
+"""A module's config, or the path of a function that builds the module."""
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def trace(program: ProgramText, stage: int, *, whole: bool = False, source: Source = None) -> Traced:
-    """A step of the first rank of a pipeline stage: its collectives and its peak memory; and what some ranks get.
+    """Traces a step of the first rank of a pipeline stage: its collectives, its peak memory, and misplaced shards of
+    sample ranks.
 
-    The program runs the plan's model, or the module of `source` where its op graph was read from code. The
-    optimizer has its state before the step that is traced. No process group may be initialised. Microbatches and
-    blocks that repeat others are counted, unless the `whole` step is to run.
+    The program runs the plan's model, or the module of `source` if its op graph was traced from code. Optimizer state
+    exists before the traced step. No process group may be initialised. Repeated microbatches and blocks are counted
+    without running, unless `whole`.
 
-    Raises UnlikeError when what would be counted alike differs.
+    Raises UnlikeError if microbatches or blocks counted as equal differ.
     """
     sharded = program.sharded
     emitted = program.load()
@@ -95,15 +96,15 @@ def trace(program: ProgramText, stage: int, *, whole: bool = False, source: Sour
 
 
 def _fused(sharded: Sharded, tracker: MemoryTracker) -> AbstractContextManager[None]:
-    """A context in which attention is one kernel, unless the plan asks for none."""
+    """A context in which attention is one kernel, unless the plan asks for unfused attention."""
     return nullcontext() if attention_kernel(sharded) is None else one_kernel_attention(tracker)
 
 
 @contextmanager
 def host_apart(emitted: ModuleType, tracker: MemoryTracker) -> Iterator[None]:
-    """A context in which tensors that `emitted` saves in the host's memory leave what `tracker` counts.
+    """A context in which `tracker` does not count tensors that `emitted` offloads to host memory.
 
-    Here device and host are both the CPU, where `save_on_cpu` copies nothing.
+    Device and host are both the CPU here, where `save_on_cpu` copies nothing.
     """
 
     def save_on_cpu(**options: bool) -> saved_tensors_hooks:
@@ -118,10 +119,9 @@ def host_apart(emitted: ModuleType, tracker: MemoryTracker) -> Iterator[None]:
 
 
 def _has_equal_microbatches(sharded: Sharded) -> bool:
-    """True if what a microbatch does cannot depend on what another one did just before it on its stage.
+    """True if the work of a microbatch cannot depend on the microbatch before it on its stage.
 
-    It can where parameters are let go between microbatches, and where gradients of weights come later than those of
-    inputs.
+    It can if parameters are freed between microbatches, or if wgrads run later than dgrads.
     """
     roles, split = AxisRoles(sharded), sharded.plan.split
     stay = not roles.uses_fsdp or not sharded.plan.gathers_each_pass()
@@ -129,16 +129,18 @@ def _has_equal_microbatches(sharded: Sharded) -> bool:
 
 
 def _has_equal_blocks(sharded: Sharded) -> bool:
-    """True if the work of a block depends on its modules alone: experts take turns at how many rows they have, what is
-    compiled is not these modules, a backward in two parts goes through a block's own graph, a copy
-    on the host is made on its way, and groups of blocks come together or ahead."""
+    """True if the work of a block depends on its modules alone.
+
+    It does not with experts, whose row counts vary, compiled blocks, a split backward, which walks a block's own graph,
+    offloads, whose copies overlap other blocks, or buckets and prefetch of parameters.
+    """
     plan, experts = sharded.plan, AxisRoles(sharded).experts
     alone = plan.gather is None or (plan.gather.bucket == 1 and not plan.gather.prefetch)
     return alone and not experts.ops and not plan.splits_backward and not plan.compiles and not plan.offloads
 
 
 class _Step:
-    """Forward, backward, clipping and update, on tokens of this rank's shape."""
+    """Forward, backward, gradient clipping and optimizer update, on tokens of this rank's shape."""
 
     def __init__(
         self,
@@ -150,7 +152,7 @@ class _Step:
         *,
         whole: bool = True,
     ):
-        """`whole`: the update goes through DTensor where parameters do, though it moves nothing."""
+        """`whole`: the optimizer updates DTensors, although that communicates nothing."""
         plan = program.plan
         self._emitted, self._divided, self._modules, self._mesh = emitted, divided, modules, mesh
         self._optimizer = optimizer_of(modules, plan.model, Settings(optimizer=plan.optimizer.name))
@@ -166,7 +168,7 @@ class _Step:
         self._run = emitted.build_step(divided, mesh)
 
     def state(self) -> Iterator[Tensor]:
-        """Tensors that exist before the step begins."""
+        """Tensors that exist before the step starts."""
         yield from self._parameters
         for kept in self._optimizer.state.values():
             yield from (value for value in kept.values() if isinstance(value, Tensor))
@@ -187,10 +189,10 @@ class _Step:
 
 
 def _updated_as_shares(optimizer: torch.optim.Optimizer) -> dict[nn.Parameter, nn.Parameter]:
-    """Have AdamW update this rank's share of each parameter as a plain tensor; the share by its parameter.
+    """Makes AdamW update the local shard of each parameter as a plain tensor; returns the shards by parameter.
 
-    Its update is elementwise: of tensors that are divided alike DTensor would make the same ops on the same shares,
-    and no collective, but takes long to find that out. Muon's update is not.
+    The update is elementwise: DTensor would run the same ops on the same shards without collectives, but its dispatch
+    is slow. Muon's update is not elementwise.
     """
     if type(optimizer) is not torch.optim.AdamW:
         return {}
@@ -203,12 +205,13 @@ def _updated_as_shares(optimizer: torch.optim.Optimizer) -> dict[nn.Parameter, n
 
 
 def _share_of_gradient(parameter: Any) -> Tensor | None:
-    """This rank's share of a parameter's gradient. Raises UnlikeError where it is not divided as the parameter is."""
+    """Returns the local shard of a parameter's gradient. Raises UnlikeError if its placements differ from the
+    parameter's."""
     grad = parameter.grad
     if grad is None:
         return None
     if grad.placements != parameter.placements:
-        raise UnlikeError(f"a gradient lies on {grad.placements}, its parameter on {parameter.placements}")
+        raise UnlikeError(f"a gradient is placed as {grad.placements}, its parameter as {parameter.placements}")
     local: Tensor = grad._local_tensor
     return local
 
@@ -221,7 +224,7 @@ def _fake_group(sharded: Sharded, stage: int) -> AbstractContextManager[None]:
 
 
 def _on_meta(program: ProgramText) -> nn.Module:
-    """The model's bundled module, without memory."""
+    """Returns the model's bundled module, on the meta device."""
     model = program.plan.model
     with torch.device("meta"):
         module: nn.Module = family(model.family).build(model)
@@ -229,13 +232,15 @@ def _on_meta(program: ProgramText) -> nn.Module:
 
 
 def _own(program: ProgramText, source: Mapping[str, Any] | str) -> Any:
-    """The module of a config's fields or of `package.module:function`, under the op graph's names, without memory."""
+    """Returns the module of a config or of `package.module:function`, bound to the op graph's names, on the meta
+    device."""
     return named(module_of(source)[0], program)
 
 
 @contextmanager
 def _static_stages(emitted: ModuleType, sharded: Sharded) -> Iterator[None]:
-    """Pipeline stages that are given the shapes they pass on: ranks that exist would ask each other."""
+    """A context in which pipeline stages get their shapes as arguments; otherwise torch infers them by
+    communicating."""
     if not hasattr(emitted, "PipelineStage"):
         yield
         return
@@ -247,9 +252,11 @@ def _static_stages(emitted: ModuleType, sharded: Sharded) -> Iterator[None]:
         passed = _passed_on(sharded)
         given = _tokens(sharded) if index == 0 else passed
         made = kind(module, index, count, device, group=group, input_args=given, output_args=passed)
-        if not hasattr(pipelining._PipelineSchedule, "_warmup_p2p"):  # torch 2.11: a first step greets its neighbours,
+        if not hasattr(
+            pipelining._PipelineSchedule, "_warmup_p2p"
+        ):  # torch 2.11: a first step connects to its neighbours,
             made._get_init_p2p_neighbors_ops = list  # type: ignore[method-assign]
-            if index == count - 1:  # and compares the logits, which go nowhere, with what was said to be passed on
+            if index == count - 1:  # and compares the logits with the given output shape
                 made._validate_fwd_outputs = lambda _outputs: None  # type: ignore[attr-defined]
         return made
 
@@ -259,9 +266,9 @@ def _static_stages(emitted: ModuleType, sharded: Sharded) -> Iterator[None]:
 
 @contextmanager
 def _without_votes() -> Iterator[None]:
-    """While it is entered, ranks do not ask each other what their stages pass on.
+    """A context in which ranks do not agree on shape inference by communicating.
 
-    Only torch 2.12 to 2.14 do: 2.11 takes what a stage is given, and 2.15 does so on a fake process group.
+    Only torch 2.12 to 2.14 do: 2.11 takes the shapes that a stage is given, and 2.15 does so on a fake process group.
     """
     if not hasattr(pipelining._PipelineSchedule, "_warmup_p2p"):
         yield
@@ -282,7 +289,7 @@ def _tokens(sharded: Sharded) -> Tensor:
 
 
 def _passed_on(sharded: Sharded) -> Tensor:
-    """A stage's output for the next stage: this rank's share of a microbatch's hidden states."""
+    """A stage's output for the next stage: the local shard of a microbatch's hidden states."""
     plan = sharded.plan
     last = sharded.ops[plan.model.blocks[-1]][-1].op.output
     layout = sharded.declared(last)

@@ -1,4 +1,4 @@
-"""The findings of a trace on one rank of each pipeline stage. They load no torch: saved ones are read at once."""
+"""The result of a trace on one rank of each pipeline stage; loads no torch, so that cached ones are read fast."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from planc.ir.audit import Total, Totals
 
 @dataclass(frozen=True, kw_only=True)
 class Traced:
-    """One optimizer step of one rank."""
+    """The trace of one optimizer step of one rank."""
 
     stage: int
     totals: Totals
     unparsed: tuple[str, ...]
     peak_bytes: int
     peak_at: str
-    """The operation after which that much was alive."""
+    """The op after which the peak was reached."""
     counted: tuple[int, ...] = ()
-    """Microbatches that were counted like others, on one virtual stage at least."""
+    """Microbatches that were skipped on at least one virtual stage."""
     counted_blocks: int = 0
-    """Blocks that were counted like others of the stage."""
+    """Number of blocks of the stage that were skipped."""
     placed: int = 0
-    """Ranks whose rows and shards were looked at with this stage."""
+    """Number of ranks whose rows and shards were checked with this stage."""
     misplaced: tuple[tuple[str, int], ...] = ()
-    """Things that a rank of them gets otherwise than its place in the mesh says, and the rank."""
+    """(what, rank) for everything that a checked rank gets differently from its coordinates."""
 
     def to_json(self) -> dict[str, Any]:
         totals = [[*key, total.count, total.bytes] for key, total in self.totals.items()]
@@ -43,7 +43,7 @@ class Traced:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Traced:
-        """The trace that `to_json` gave."""
+        """Returns the trace of the output of `to_json`, `data`."""
         return cls(
             stage=data["stage"],
             totals={(op, axis, dtype): Total(count, size) for op, axis, dtype, count, size in data["totals"]},
@@ -58,4 +58,4 @@ class Traced:
 
 
 class UnlikeError(Exception):
-    """Microbatches or blocks of a stage that would have to be alike are not."""
+    """Microbatches or blocks of a stage that must be equal differ."""

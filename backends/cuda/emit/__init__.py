@@ -1,1 +1,1 @@
-"""The text of the emitted program."""
+"""Emits the program's source text."""

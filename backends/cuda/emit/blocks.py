@@ -1,4 +1,4 @@
-"""Per-block features other than sharding: attention kernels, recomputation, compilation."""
+"""Emits the per-block features other than sharding: attention kernel, recompute, compilation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from planc.ir.sharding import Sharded
 from planc.sharding.recompute import names_op
 
 MASKED = ("efficient", "unfused")
-"""Kernels that take a mask, as a window of tokens needs one."""
+"""Kernels that accept a mask, which a sliding window needs."""
 
 SAVED: dict[str, tuple[str, ...]] = {
     "attention": (
@@ -25,11 +25,11 @@ SAVED: dict[str, tuple[str, ...]] = {
     ),
     "matmul": ("mm.default", "addmm.default", "bmm.default", "linear.default"),
 }
-"""torch ops of each kind whose outputs can be saved: torch's policies know ops and not modules."""
+"""Aten ops of each op kind whose outputs can be saved: torch's checkpoint policies select ops, not modules."""
 
 
 def kernel(roles: AxisRoles) -> str:
-    """with_kernel and apply_kernel, if the plan names one."""
+    """Emits with_kernel and apply_kernel; "" if the plan names no kernel."""
     chosen = roles.plan.attention
     if chosen is None or not wraps_kernel(roles.plan):
         return ""
@@ -47,14 +47,14 @@ def kernel(roles: AxisRoles) -> str:
 
 
 def wraps_kernel(plan: Plan) -> bool:
-    """True if attention's forward is told its kernel; a ring calls its own."""
+    """True if `plan` pins the SDPA kernel of attention; a ring calls its own kernel."""
     chosen = plan.attention
     return chosen is not None and chosen.method != "ring" and chosen.runs in KERNELS
 
 
 KERNEL = '''
 def with_kernel(attend: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> torch.Tensor:
-    """Attention by one kernel, or an error: no other one is taken instead."""
+    """Run attention on one kernel; raises an error instead of falling back to another."""
     <repeats>
     <cause>
     with sdpa_kernel(SDPBackend.<backend>):
@@ -62,20 +62,20 @@ def with_kernel(attend: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> t
 
 
 def apply_kernel(model: nn.Module) -> None:
-    """Say which kernel attention runs on."""
+    """Pin the kernel of each block's attention."""
     for block in model.layers.values():
         <wraps>
 '''
 
 
 REPEATS = """
-# This kernel takes as many key heads as query heads: [B, S, kv_heads, head_dim] becomes [B, S, heads, head_dim].
+# This kernel has no grouped-query attention: repeat keys and values from [B, S, kv_heads, head_dim] to all heads.
 inputs = tuple(x.repeat_interleave(inputs[0].shape[2] // x.shape[2], dim=2) for x in inputs)
 """
 
 
 def selected(sharded: Sharded) -> str:
-    """The blocks to recompute: every block, or with `recompute ... every N layers` each Nth one."""
+    """Emits the loop over the blocks to recompute: every block, or each Nth with `recompute ... every N layers`."""
     every = sharded.plan.recompute.every
     if every == 1:
         return "for block in model.layers.values():"
@@ -83,7 +83,7 @@ def selected(sharded: Sharded) -> str:
 
 
 def again(sharded: Sharded) -> str:
-    """`again = ...`: torch's checkpoint, and what it keeps all the same."""
+    """Emits `again = ...`: torch's checkpoint with the outputs that it saves."""
     fixed = ["checkpoint", "use_reentrant=False", "preserve_rng_state=False"]
     kinds = () if replays.is_selective(sharded) else saved_op_kinds(sharded)
     if not kinds:
@@ -99,7 +99,7 @@ def again(sharded: Sharded) -> str:
 
 
 def saved_outputs(sharded: Sharded) -> str:
-    """KEPT and the class Outputs, if a replay takes some outputs by module."""
+    """Emits KEPT and the class Outputs; "" unless the plan saves outputs by module."""
     if not replays.is_selective(sharded):
         return ""
     table: dict[str, tuple[str, ...]] = {}
@@ -121,11 +121,11 @@ OPS = {kind: tuple(f"aten.{name}" for name in names) for kind, names in SAVED.it
     "reduce_scatter": ("_c10d_functional.reduce_scatter_tensor.default",),
     "all_reduce": ("_c10d_functional.all_reduce.default",),
 }
-"""torch ops of what `planc.backends.cuda.analysis.replays` keeps."""
+"""Aten and functional-collective ops of the names in `planc.backends.cuda.analysis.replays`."""
 
 OUTPUTS = '''
 class Outputs:
-    """Outputs that a block's replay takes as they were: of the ops of `KEPT`, made inside the modules at its paths."""
+    """Saves the outputs of the ops in `KEPT` inside the modules at its paths; a block's recompute reuses them."""
 
     def __init__(self, block: nn.Module) -> None:
         self.inside = ""
@@ -147,9 +147,9 @@ class Outputs:
 
 
 def saved_op_kinds(sharded: Sharded) -> tuple[str, ...]:
-    """The kinds of op that `recompute blocks except ...` keeps, if it keeps all ops of them and no others.
+    """Returns the op kinds that `recompute blocks except ...` saves, if it saves all ops of these kinds.
 
-    Raises KeyError for what torch has no name for.
+    Raises KeyError if it does not, or if torch's policies cannot select them.
     """
     saved = saved_ops(sharded)
     kinds = tuple(dict.fromkeys(op.kind for op in saved))
@@ -159,7 +159,7 @@ def saved_op_kinds(sharded: Sharded) -> tuple[str, ...]:
 
 
 def saved_ops(sharded: Sharded) -> list[Op]:
-    """The ops of the blocks that are kept all the same."""
+    """Returns the ops of the blocks whose outputs the plan of `sharded` saves under recompute."""
     return [op for op in _ops(sharded) if any(names_op(word, op) for word in sharded.plan.recompute.kept)]
 
 
@@ -168,7 +168,7 @@ def _ops(sharded: Sharded) -> list[Op]:
 
 
 def compiling(roles: AxisRoles) -> str:
-    """apply_compile, if the plan asks for it."""
+    """Emits apply_compile; "" if the plan compiles nothing."""
     sentence = roles.plan.compiled("blocks")
     if sentence is None:
         return ""
@@ -180,7 +180,7 @@ def compiling(roles: AxisRoles) -> str:
         cause=because(sentence.cause),
         mesh=mesh,
         overlap="\n".join(overlaps),
-        region="Compile each block around what stays eager"
+        region="Compile each block, except modules that stay eager"
         if eager_modules(roles)
         else "Compile each block as one region",
         eager=_left_eager(roles),
@@ -189,15 +189,15 @@ def compiling(roles: AxisRoles) -> str:
 
 
 def eager_modules(roles: AxisRoles) -> dict[str, str]:
-    """Paths in a block of the modules that stay eager where blocks are compiled, with torch's reason."""
+    """Returns the paths in a block of modules that stay eager when blocks are compiled, with torch's reason."""
     found: dict[str, str] = {}
     for kind in roles.sharded.model.blocks:
         for o in roles.sharded.ops[kind]:
             if o.op.kind == "attention" and set(o.layout.get("sequence", ())) & set(roles.context):
-                found[relative(o.op.module)] = "other ranks' keys come by calls on process groups, which are not traced"
+                found[relative(o.op.module)] = "keys of other ranks arrive by process group calls, which are not traced"
             if o.op.kind == "route":
                 path = relative(o.op.module).split(".")[0]
-                found[path] = "the rows of an expert are counted when it runs, and a graph has fixed shapes"
+                found[path] = "the number of rows of an expert is known at run time only, and a graph has fixed shapes"
     return found
 
 
@@ -222,7 +222,7 @@ def _left_eager(roles: AxisRoles) -> str:
 PIECES = """
 <cause>
 inductor_config._micro_pipeline_tp = True
-if mesh.device_type == "cuda":  # whose devices write into each other's memory
+if mesh.device_type == "cuda":  # symmetric memory needs CUDA devices
     enable_symm_mem_for_group(mesh.get_group(<axis>).group_name)
 """
 
@@ -242,16 +242,16 @@ def apply_compile(model: nn.Module<mesh>) -> None:
 
 
 def recompute_inside(roles: AxisRoles) -> bool:
-    """True if a block is compiled after recompute has wrapped it, so that the compiler sees the recomputation.
+    """True if recompute wraps a block before it is compiled, so that the compiler sees the recompute.
 
-    torch 2.13 fails to trace a checkpoint around DTensors or around a break in its graph: there the compiled block is
-    wrapped, not the other way round. The emitted file asks for that version.
+    torch 2.13 cannot trace a checkpoint around DTensors or around a graph break: there recompute wraps the compiled
+    block instead.
     """
     return not roles.tensor and not eager_modules(roles)
 
 
 def in_order(roles: AxisRoles, module: str) -> list[str]:
-    """The calls of `parallelize` that this file's functions answer, in the order that works."""
+    """Returns the calls of this file's functions in `parallelize`, in a working order."""
     plan = roles.plan
     replay = f"apply_recompute({module})" if plan.recompute.ops else ""
     compile_ = f"apply_compile({module}{', mesh' if plan.overlaps else ''})" if plan.compiled("blocks") else ""

@@ -1,7 +1,7 @@
-"""The functions of context parallelism: each rank has some tokens of every sequence that it shares.
+"""Emits context parallelism: each rank holds some tokens of every sequence that it shares.
 
-Attention alone mixes tokens. Keys and values are gathered for it or travel round the ranks, or the
-sequence and the heads change places before and after it, as the plan's layouts say.
+Only attention mixes tokens. The plan's layouts decide how: an all-gather of keys and values, a ring, or an all-to-all
+from sequence to heads before it and back after it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from planc.ir.sharding import OpSharding, RedistributionStep
 
 
 def context(roles: AxisRoles) -> str:
-    """Every function that a plan with context axes needs, apply_cp last; empty for one without."""
+    """Emits every function that a plan with context axes needs, apply_cp last; "" for a plan without."""
     if not roles.context:
         return ""
     divided = [o for o in roles.sharded.attentions if is_divided(roles, o)]
@@ -59,7 +59,7 @@ def _mesh(roles: AxisRoles) -> str:
         '''
         @cache
         def context_mesh(mesh: DeviceMesh) -> DeviceMesh:
-            """The ranks that share this rank's sequences."""
+            """The context-parallel ranks of this rank's sequences."""
             <cause>
             <body>
         ''',
@@ -73,14 +73,14 @@ def _rows(roles: AxisRoles) -> str:
     return fill(
         '''
         def sequence_rows(mesh: DeviceMesh) -> torch.Tensor:
-            """The positions of this rank's tokens: <what>."""
+            """The positions of the local tokens: <what>."""
             <laid>
             rank = mesh.get_rank()
             place, ranks = <place>, <ranks>
             positions = torch.arange(SEQUENCE_TOKENS, device=mesh.device_type)
             <cut>
         ''',
-        what="a piece from each end, so that causal work is even" if balanced(roles) else "one stretch",
+        what="a chunk from each end, which balances causal attention" if balanced(roles) else "one chunk",
         laid=ranks.laid(mesh, mesh.in_order(mesh.sizes)),
         ranks=str(mesh.size(*roles.context)),
         place=ranks.place(mesh, roles.context),
@@ -95,7 +95,7 @@ def _rows(roles: AxisRoles) -> str:
 
 WHOLE_BALANCED = '''
 def whole_sequence(x: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
-    """[B, S / n, ...] of each rank to [B, S, ...] in the order of positions."""
+    """All-gather [B, S / n, ...] to [B, S, ...], in order of positions."""
     ranks = fc.<gather>(x.contiguous(), 0, mesh).unflatten(0, (mesh.size(), -1))
     heads, tails = ranks.chunk(2, dim=2)
     return torch.cat((heads, tails.flip(0))).movedim(0, 1).flatten(1, 2)
@@ -104,7 +104,7 @@ def whole_sequence(x: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
 
 WHOLE = '''
 def whole_sequence(x: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
-    """[B, S / n, ...] of each rank to [B, S, ...] in the order of positions."""
+    """All-gather [B, S / n, ...] to [B, S, ...], in order of positions."""
     ranks = fc.<gather>(x.contiguous(), 0, mesh).unflatten(0, (mesh.size(), -1))
     return ranks.movedim(0, 1).flatten(1, 2)
 '''
@@ -118,9 +118,9 @@ def _gathered(roles: AxisRoles) -> str:
         def attend_gathered(
             attend: Callable[..., torch.Tensor], mesh: DeviceMesh, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
         ) -> torch.Tensor:
-            """Attention of this rank's rows. Tensors are [B, S / n, heads, head_dim].
+            """Attention of the local rows over gathered keys. Tensors are [B, S / n, heads, head_dim].
 
-            `attend` is given the keys up to the last of its rows.
+            `attend` gets the keys up to its last row.
             """
             ranks, rank = mesh.size(), mesh.get_local_rank()
             k, v = whole_sequence(k, mesh), whole_sequence(v, mesh)
@@ -136,13 +136,13 @@ def _gathered(roles: AxisRoles) -> str:
 
 EXCHANGE = '''
 def sequence_to_heads(x: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
-    """[B, S / n, heads * head_dim] to [B, S, heads / n * head_dim]."""
+    """All-to-all from [B, S / n, heads * head_dim] to [B, S, heads / n * head_dim]."""
     parts = x.unflatten(2, (mesh.size(), -1)).movedim(2, 0).contiguous()
     return fc.all_to_all_single_autograd(parts, None, None, mesh).movedim(0, 1).flatten(1, 2)
 
 
 def heads_to_sequence(x: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
-    """[B, S, heads / n * head_dim] to [B, S / n, heads * head_dim]."""
+    """All-to-all from [B, S, heads / n * head_dim] to [B, S / n, heads * head_dim]."""
     parts = x.unflatten(1, (mesh.size(), -1)).movedim(1, 0).contiguous()
     return fc.all_to_all_single_autograd(parts, None, None, mesh).movedim(0, 2).flatten(2, 3)
 '''
@@ -151,14 +151,14 @@ def heads_to_sequence(x: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
 POSITIONS = """
 placed = [module for module in model.modules() if hasattr(module, "positions")]
 if <rotating>not placed:
-    raise ValueError("no module of the model has an attribute `positions`, the places of its rows")
+    raise ValueError("no module of the model has an attribute `positions`, the positions of its rows")
 for module in placed:
     module.positions = sequence_rows(mesh)
 """
 
 
 def _apply(roles: AxisRoles, divided: list[OpSharding], *, ring: bool) -> str:
-    """apply_cp: attention's forward, its neighbours' exchanges, and the positions of rows."""
+    """Emits apply_cp: attention's forward, the all-to-alls around it, and the positions of rows."""
     kernel = roles.plan.attention
     cause = because(kernel.cause) if kernel is not None else ""
     body: list[str] = []
@@ -176,7 +176,7 @@ def _apply(roles: AxisRoles, divided: list[OpSharding], *, ring: bool) -> str:
             <cp>
             <blocks>
         ''',
-        doc="Tell the model which tokens this rank has, and let attention see the others' keys.",
+        doc="Set the positions of the local tokens, and let attention see the keys of other ranks.",
         positions=_positions(roles) if _rotates_rows(roles) else "",
         cause=cause,
         cp="cp = context_mesh(mesh)" if blocks else "",
@@ -185,12 +185,12 @@ def _apply(roles: AxisRoles, divided: list[OpSharding], *, ring: bool) -> str:
 
 
 def _positions(roles: AxisRoles) -> str:
-    """Code that places the rows of rotary positions; a stage of an end alone has none."""
+    """Emits code that sets the rows' rotary positions; a stage without blocks has none."""
     return fill(POSITIONS, rotating="model.layers and " if roles.pipeline else "")
 
 
 def _rotates_rows(roles: AxisRoles) -> bool:
-    """True if rotary positions are applied to a part of a sequence."""
+    """True if rotary positions apply to a shard of the sequence."""
     kinds = roles.sharded.model.blocks
     return any(is_divided(roles, o) for kind in kinds for o in roles.sharded.ops[kind] if o.op.kind == "rope")
 

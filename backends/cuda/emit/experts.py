@@ -339,7 +339,7 @@ def _apply(roles: AxisRoles) -> str:
 
 APPLY = '''
 def apply_ep(model: nn.Module<mesh>) -> None:
-    """Shard the experts, and dispatch tokens to them."""
+    """Apply expert parallelism: shard the experts, and dispatch tokens to them."""
     <cause>
     <weights>
     <own>

@@ -1,4 +1,4 @@
-"""Fine-tuning in the emitted text: with_update, apply_lora and apply_freeze."""
+"""Emits fine-tuning: with_update, apply_lora and apply_freeze."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from planc.diag.quoting import python_string
 
 
 def functions(roles: AxisRoles) -> str:
-    """with_update and apply_lora, where the plan has updates; apply_freeze, where it trains a part of the model."""
+    """Emits with_update and apply_lora if the plan has LoRA, and apply_freeze if parameters are frozen."""
     parts = (_lora(roles) if roles.plan.lora else "", _freeze(roles) if roles.sharded.model.has_frozen else "")
     return "\n\n\n".join(p for p in parts if p)
 
 
 def constants(roles: AxisRoles) -> str:
-    """LORA_RANK and LORA_SCALE, with their sentence."""
+    """Emits LORA_RANK and LORA_SCALE, with their sentence."""
     lora = roles.plan.lora
     if lora is None:
         return ""
@@ -40,7 +40,7 @@ WHOLE = "weight, a, b = layer.weight, layer.lora_a, layer.lora_b"
 
 PART = '''
 def part(parameter: torch.Tensor) -> torch.Tensor:
-    """This rank's part of a parameter. The gradient of one that is whole is a sum over the ranks."""
+    """The local part of a parameter. The gradient of a replicated one is a partial sum over the ranks."""
     if not isinstance(parameter, DTensor):
         return parameter
     sums = [Partial() if at.is_replicate() else at for at in parameter.placements]
@@ -49,14 +49,14 @@ def part(parameter: torch.Tensor) -> torch.Tensor:
 
 LORA = '''
 def with_update(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
-    """x W^T + LORA_SCALE x A^T B^T. The weight W [out, in] is frozen; A [rank, in] and B [out, rank] are trained."""
+    """x W^T + LORA_SCALE x A^T B^T. W [out, in] is frozen; A [rank, in] and B [out, rank] are trainable."""
     <parts>
     update = F.linear(F.linear(x, a) * LORA_SCALE, b)
     return F.linear(x, weight) + update
 
 
 def apply_lora(model: nn.Module) -> None:
-    """Low-rank updates beside these weights of each block: A is drawn at random, and B zero at first."""
+    """Add LoRA to these weights of each block: A is initialised at random, B to zero."""
     <cause>
     <paths>
     for block in model.layers.values():
@@ -85,7 +85,7 @@ def _freeze(roles: AxisRoles) -> str:
 
 FREEZE = '''
 def apply_freeze(model: nn.Module) -> None:
-    """Frozen parameters have no gradient, and nothing of theirs is reduced or updated."""
+    """Freeze parameters: they have no gradients, and are neither reduced nor updated."""
     <causes>
     <names>
     for name, parameter in model.named_parameters():
@@ -95,7 +95,7 @@ def apply_freeze(model: nn.Module) -> None:
 
 
 def backward_prefetch(roles: AxisRoles) -> str:
-    """A line for the first group with a backward: fully_shard would gather the group before it, which has none."""
+    """A line for the first group with a backward: fully_shard would prefetch the frozen group before it."""
     sections = roles.sharded.ops
     goes = {s: any(o.op.has_backward for o in ops) for s, ops in sections.items()}
     if all(goes.values()):
@@ -106,5 +106,5 @@ def backward_prefetch(roles: AxisRoles) -> str:
     return lines(NOTHING_BEFORE, fill(GATHERS_ITSELF, group=f"model.{last}"))
 
 
-NOTHING_BEFORE = "# No backward comes before this one: what fully_shard would gather ahead for it stays where it is."
+NOTHING_BEFORE = "# The groups before this one have no backward: do not prefetch them."
 GATHERS_ITSELF = "<group>.set_modules_to_backward_prefetch([<group>])"

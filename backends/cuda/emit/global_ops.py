@@ -1,4 +1,4 @@
-"""The functions that speak for all ranks: mean_over_batch, clip_grad_norm, data_rank."""
+"""Emits the functions over all ranks: mean_over_batch, clip_grad_norm, data_rank."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from planc.diag.quoting import python_string
 
 
 def mean_over_batch(roles: AxisRoles) -> str:
-    """The loss is known to the last stage, for its own data rank: make it everyone's."""
+    """Emits mean_over_batch: only the last stage has the loss, for its own data rank."""
     if not (roles.data or roles.pipeline):
         return ""
     return fill(
@@ -38,19 +38,19 @@ def _sum_of_stages(roles: AxisRoles, why: str, value: str) -> str:
 
 
 def sums_left(roles: AxisRoles) -> bool:
-    """True if gradients stay partial sums over the tensor axes: fully_shard would reduce them itself."""
+    """True if gradients stay partial sums over the tensor axes; with FSDP, fully_shard would reduce them."""
     tensor = set(roles.tensor)
     return not roles.uses_fsdp and any(tensor & {*p.grad_partial} for p in roles.sharded.params if not p.param.frozen)
 
 
 def sum_gradients(roles: AxisRoles) -> str:
-    """sum_gradients, where nothing else reduces what DTensor has left unreduced."""
+    """Emits sum_gradients, if nothing else reduces the partial gradients of DTensor."""
     return SUM_GRADIENTS.strip() if sums_left(roles) else ""
 
 
 SUM_GRADIENTS = '''
 def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
-    """All-reduce, once a step, the gradients that DTensor leaves as sums: each reader would do it again."""
+    """All-reduce partial gradients of DTensor once per step; otherwise each consumer would do it again."""
     for parameter in parameters:
         grad = parameter.grad
         if isinstance(grad, DTensor) and grad.placements != parameter.placements:
@@ -59,7 +59,7 @@ def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
 
 
 def total_norm(roles: AxisRoles) -> str:
-    """total_norm, where gradients are kept in another dtype than fp32."""
+    """Emits total_norm, if gradients are stored in another dtype than fp32."""
     return "" if roles.state_dtype == "fp32" else TOTAL_NORM.strip()
 
 
@@ -72,18 +72,18 @@ def total_norm(gradients: list[torch.Tensor]) -> torch.Tensor:
 
 
 def clip(roles: AxisRoles) -> str:
-    """clip_grad_norm over everything that divides state: the data, tensor and pipeline axes."""
+    """Emits clip_grad_norm over all axes that shard state: data, tensor and pipeline."""
     mixed = _mixed(roles)
     divided = roles.uses_fsdp or bool(roles.tensor)
     pipeline = lines(
         "norm = norm**2",
-        _sum_of_stages(roles, "Each stage knows the norm of its own layers.", "norm"),
+        _sum_of_stages(roles, "Each stage has the norm of its own layers.", "norm"),
         "norm = norm**0.5",
     )
     return fill(
         '''
         def clip_grad_norm(<argument>, mesh: DeviceMesh, max_norm: float) -> torch.Tensor:
-            """Scale gradients so that their global L2 norm is at most `max_norm`; the norm before that."""
+            """Scale gradients to a global L2 norm of at most `max_norm`; returns the norm before."""
             parameters = <parameters>
             <copies>
             <norm>
@@ -103,7 +103,7 @@ def clip(roles: AxisRoles) -> str:
 
 
 def _norm(roles: AxisRoles, *, mixed: bool, divided: bool) -> str:
-    """Code for the norm of this rank's gradients; those of copies are counted where their weights come from."""
+    """Code for the norm of local gradients; those of tied copies count once."""
     tied = bool(roles.modules_of_both_ends)
     total = "torch.nn.utils.get_total_norm" if roles.state_dtype == "fp32" else "total_norm"
     if mixed:
@@ -114,7 +114,7 @@ def _norm(roles: AxisRoles, *, mixed: bool, divided: bool) -> str:
 
 
 MIXED_NORM = """\
-# Not all parameters lie on the same mesh: one norm a mesh.
+# Parameters are on several meshes: compute one norm per mesh.
 groups: dict[DeviceMesh | None, list[nn.Parameter]] = {}
 for parameter in parameters:
     groups.setdefault(getattr(parameter, "device_mesh", None), []).append(parameter)
@@ -137,7 +137,7 @@ def _mixed(roles: AxisRoles) -> bool:
 
 
 def data_rank(roles: AxisRoles) -> str:
-    """data_rank: which slice of the global batch belongs to this rank."""
+    """Emits data_rank: the slice of the global batch of this rank."""
     mesh, axes = roles.plan.mesh, roles.plan.data_axes
     return fill(
         '''

@@ -1,7 +1,7 @@
-"""Files that start a plan's ranks: one process a device, on as many nodes as its cluster has.
+"""Emits the files that launch a plan's ranks: one process per device, on all nodes of its cluster.
 
-The command they start is given to them: `bash train.sh -m planc.trainer.run.worker ...`, or a script of one's
-own around the emitted file. Variables are those of torchrun's and Slurm's own manuals.
+Their arguments are the command to launch: `bash train.sh -m planc.trainer.run.worker ...`, or a user's script around
+the emitted file. Variables are as in the manuals of torchrun and Slurm.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from planc.diag.quoting import python_comment, yaml_string
 from planc.ir.plan import Plan
 
 ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-"""Variable by which torch's allocator grows its segments rather than leave gaps between those of fixed sizes."""
+"""Makes torch's allocator use expandable segments, which reduces fragmentation."""
 
 
 def launch_file(plan: Plan, kind: str, full: bool = False) -> str:
-    """The text of a launch file; `kind` is one of LAUNCHERS.
+    """Returns the text of a launch file for `plan`; `kind` is one of LAUNCHERS.
 
-    With `full`, for a plan whose memory is nearly used up, torch's allocator grows its segments (ALLOCATOR). Raises
-    ValueError, in words for the user, for a machine that the cluster's system has no name for.
+    With `full`, for a plan that uses nearly all memory, torch's allocator uses expandable segments (ALLOCATOR). Raises
+    ValueError, with a message for the user, for a machine that the cluster system does not offer.
     """
     if kind in CLUSTERS:
         return cluster_file(plan, kind, ALLOCATOR if full else "")

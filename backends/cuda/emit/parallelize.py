@@ -25,7 +25,7 @@ def tensor_parallel(roles: AxisRoles, styler: Styler) -> str:
     text = fill(
         '''
         def apply_tp(model: nn.Module, mesh: DeviceMesh) -> None:
-            """Shard weights and activations over the tensor <axes>; the styles issue the collectives.
+            """Apply tensor parallelism over the tensor <axes>; the styles issue the collectives.
 
             src_data_rank=None: each rank takes its shard from its own copy; by default rank 0 would scatter.
             """

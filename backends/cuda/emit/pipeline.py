@@ -1,4 +1,4 @@
-"""The pipeline's functions: stage_indices, split_stages, build_schedule."""
+"""Emits the pipeline's functions: stage_indices, split_stages, build_schedule."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from planc.ir.plan import Split
 from planc.sharding.stage_assignment import virtual_stages
 
 HELD = {
-    "one": ("One a rank.", "[rank]"),
-    "loop": ("They go round the ranks.", "list(range(rank, len(STAGES), MESH[<axis>]))"),
-    "v": ("They go down the ranks and back.", "[rank, len(STAGES) - 1 - rank]"),
+    "one": ("One per rank.", "[rank]"),
+    "loop": ("Stages are assigned to ranks in a loop.", "list(range(rank, len(STAGES), MESH[<axis>]))"),
+    "v": ("Stages are assigned to ranks in a V.", "[rank, len(STAGES) - 1 - rank]"),
 }
-"""For each layout: what is said of it, and a rank's virtual stages."""
+"""For each layout, its description and a rank's virtual stages."""
 
 
 def constants(roles: AxisRoles) -> str:
-    """MICROBATCHES and STAGES, if there is a pipeline."""
+    """Emits MICROBATCHES and STAGES; "" without a pipeline."""
     if not roles.pipeline:
         return ""
     split = _split(roles)
@@ -32,7 +32,7 @@ def constants(roles: AxisRoles) -> str:
 
 
 def split(roles: AxisRoles) -> str:
-    """stage_indices and split_stages, if there is a pipeline."""
+    """Emits stage_indices and split_stages; "" without a pipeline."""
     if not roles.pipeline:
         return ""
     ops = roles.sharded.ops
@@ -61,7 +61,7 @@ def stage_indices(mesh: DeviceMesh) -> list[int]:
 
 
 def split_stages(model: nn.Module, mesh: DeviceMesh) -> list[nn.Module]:
-    """This rank's stages: copies of `model` without the rest. Cheap on the meta device."""
+    """This rank's stages: copies of `model` without the other layers. Cheap on the meta device."""
     stages = []
     for index in stage_indices(mesh):
         begin, end = STAGES[index]
@@ -77,17 +77,17 @@ def split_stages(model: nn.Module, mesh: DeviceMesh) -> list[nn.Module]:
     return stages
 '''
 
-BETWEEN = "if 0 < index < len(STAGES) - 1:  # the head uses the embedding's weight: both ends have it"
+BETWEEN = "if 0 < index < len(STAGES) - 1:  # tied embeddings: the first and the last stage have a copy"
 
 
 def _without(condition: str, modules: list[str]) -> str:
-    """Code by which a stage lets these `modules` go, where it does not have them."""
+    """Code that removes `modules` from a stage under a `condition`."""
     gone = lines(*(f"stage.{m} = None" for m in modules))
     return fill("<condition>\n    <gone>", condition=condition, gone=gone) if modules else ""
 
 
 def schedule(roles: AxisRoles) -> str:
-    """build_schedule, if there is a pipeline."""
+    """Emits build_schedule; "" without a pipeline."""
     if not roles.pipeline:
         return ""
     split = _split(roles)
@@ -96,7 +96,7 @@ def schedule(roles: AxisRoles) -> str:
     build = fill(
         '''
         def build_schedule(stages: list[nn.Module], mesh: DeviceMesh) -> <kind>:
-            """The order of forwards and backwards. Activations go from stage to stage, point to point."""
+            """The order of forwards and backwards. Stages exchange activations by point-to-point sends."""
             <cause>
             group = mesh.get_group(<axis>)
             device = next(stages[0].parameters()).device
@@ -116,14 +116,14 @@ def schedule(roles: AxisRoles) -> str:
 
 
 def _new(kind: TorchSchedule) -> str:
-    """A new schedule of this kind, as source text."""
+    """Source text of a new schedule of this kind."""
     held = "pipeline[0]" if kind.single else "pipeline"
     return f"{kind.name}({held}, n_microbatches=MICROBATCHES, loss_fn=loss_fn)"
 
 
 def _gathered_once(roles: AxisRoles, kind: TorchSchedule) -> str:
-    """Code that makes a schedule and keeps gathered parameters where torch would let them go and gather them again; ""
-    where torch keeps them too."""
+    """Code that builds a schedule and keeps gathered parameters where torch would free and gather them again; "" if
+    torch keeps them too."""
     most = max(len(virtual_stages(roles.plan, rank)) for rank in range(roles.plan.pipeline))
     if not roles.uses_fsdp or most <= GATHERED_STAGES:
         return ""
@@ -131,13 +131,13 @@ def _gathered_once(roles: AxisRoles, kind: TorchSchedule) -> str:
 
 
 GATHERED_STAGES = 3
-"""Virtual stages of a rank whose parameters torch's schedules keep gathered at a time (`_add_unshard_reshard` in
+"""Number of virtual stages per rank that torch's schedules keep gathered (`_add_unshard_reshard` in
 torch.distributed.pipelining.schedules, torch 2.11 to 2.15)."""
 
 GATHERED_ONCE = """
 schedule = <new>
-# torch keeps <most> stages gathered: it would let the others go and gather them again. Here the first gather
-# of each stage counts, and all are let go at the end.
+# torch keeps <most> stages gathered: it would free the others and gather them again. Here each stage is gathered
+# once, and all are freed at the end.
 for rank, actions in schedule.pipeline_order_with_comms.items():
     gathers = {a: i for i, a in reversed([*enumerate(actions)]) if a.computation_type.name == "UNSHARD"}
     ends = {a: i for i, a in enumerate(actions) if a.computation_type.name == "RESHARD"}
@@ -148,7 +148,7 @@ return schedule
 
 OTHER_RANKS = '''
 class Stage(PipelineStage):
-    """A stage that sends its own rank no message when it connects to its neighbours: gloo cannot."""
+    """A stage that does not send to its own rank when it connects to its neighbours: gloo cannot."""
 
     def _get_init_p2p_neighbors_ops(self) -> list[dist.P2POp]:
         ops = super()._get_init_p2p_neighbors_ops()
@@ -157,14 +157,14 @@ class Stage(PipelineStage):
 
 
 def forwards_only(roles: AxisRoles) -> str:
-    """Code for evaluation by a schedule: torch also runs the backward actions of a V schedule, and fails."""
+    """Code that removes backward actions for evaluation: torch runs those of a V schedule, and fails."""
     if not in_a_v(roles.plan):
         return ""
     return FORWARDS_ONLY.strip()
 
 
 FORWARDS_ONLY = """
-# A schedule whose stages lie in a V does not leave the backward out by itself.
+# torch does not leave the backward out of V schedules by itself.
 kept = ("FORWARD", "RECV_F", "SEND_F", "WAIT_SEND_F", "UNSHARD", "RESHARD")
 schedule.pipeline_order_with_comms = {
     rank: [p for action in actions for p in action.sub_actions or (action,) if p.computation_type.name in kept]

@@ -1,7 +1,7 @@
-"""The emitted file: the program of a plan as plain torch, with nothing left to decide.
+"""Emits the program of a plan as plain torch code.
 
-A pure function of the propagated plan; text only. What the plan does not ask for is not written, so
-the file holds no branch on configuration.
+A pure function of the propagated plan that returns text. Only what the plan uses is emitted, so the file has no
+branches on configuration.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ IMPORTS: tuple[tuple[str, str], ...] = (
     ("torch.utils.checkpoint", "CheckpointPolicy checkpoint create_selective_checkpoint_contexts"),
     ("torchao.float8", "Float8LinearConfig convert_to_float8_training"),
 )
-"""Every torch name that an emitted file may use. All but one are public."""
+"""Every torch name that an emitted file may import. All but one are public."""
 
 
 def emit(sharded: Sharded, torch: Version = TORCH.pinned) -> str:
-    """The text of the program of `sharded` for a version of `torch`. Deterministic to the byte."""
+    """Returns the source of the program of `sharded` for a version of `torch`. Deterministic to the byte."""
     roles = AxisRoles(sharded, torch)
     styler = Styler(sharded, roles)
     functions = (
@@ -94,7 +94,7 @@ def emit(sharded: Sharded, torch: Version = TORCH.pinned) -> str:
 
 
 def _build_mesh(roles: AxisRoles) -> str:
-    """build_mesh. Ranks lie as the plan's mesh says; torch composes the dimensions in its own order."""
+    """Emits build_mesh. Ranks are ordered by the plan's mesh; torch composes the dimensions in its own order."""
     mesh = roles.plan.mesh
     axes = mesh.in_order(mesh.sizes)
     moved = roles.arranged != axes
@@ -154,7 +154,7 @@ def _docstring(roles: AxisRoles) -> str:
 
 
 def _imports(body: str) -> str:
-    """The import block: only what the body names."""
+    """The import block: only names that the body uses."""
     standard = lines(
         "import copy" if "copy.deepcopy(" in body else "",
         "import math" if "math." in body else "",
@@ -244,13 +244,13 @@ def _parallelize(roles: AxisRoles, sharded: Sharded) -> str:
 
 
 def _expert_mesh(roles: AxisRoles) -> str:
-    """The mesh that experts are divided over, as a further argument; none where they are not."""
+    """The experts' mesh as a further argument; "" if they have none."""
     return (", expert_mesh" if roles.experts.own_mesh else ", mesh") if roles.experts.apart else ""
 
 
 PARALLELIZE = '''
 def parallelize(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
-    """Divide `model` in place. The order matters: each function wraps what those before it made."""
+    """Parallelize `model` in place. The order matters: each function wraps the result of those before it."""
     <experts>
     <steps>
     return model
@@ -258,7 +258,7 @@ def parallelize(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
 
 PARALLELIZE_STAGES = '''
 def parallelize(model: nn.Module, mesh: DeviceMesh) -> list[nn.Module]:
-    """This rank's stages, divided. The order matters: each function wraps what those before it made."""
+    """Parallelize this rank's stages. The order matters: each function wraps the result of those before it."""
     <experts>
     stages = split_stages(model, mesh)
     for stage in stages:

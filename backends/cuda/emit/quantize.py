@@ -1,4 +1,4 @@
-"""Matmuls in float8: which modules multiply narrow, as torchao's linear layers."""
+"""Emits float8 matmuls: the modules that become torchao's float8 linear layers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from planc.ir.plan import Quantize
 from planc.ir.sharding import Sharded
 
 RECIPES = {"": "tensorwise", "tensorwise": "tensorwise", "rowwise": "rowwise"}
-"""A plan's word and torchao's name of what shares a scale: a tensor, which is torchao's own choice, or a row."""
+"""A plan's scaling granularity, and torchao's recipe name; torchao's default is tensorwise."""
 
 
 def functions(roles: AxisRoles) -> str:
-    """apply_float8, if the plan asks for narrow matmuls."""
+    """Emits apply_float8; "" if the plan quantizes nothing."""
     if not roles.plan.quantize:
         return ""
     return fill(APPLY, sentences="\n".join(_sentence(roles.sharded, q) for q in roles.plan.quantize))
@@ -27,13 +27,13 @@ def functions(roles: AxisRoles) -> str:
 
 APPLY = '''
 def apply_float8(model: nn.Module) -> None:
-    """Linear layers that cast their inputs, their weight and their gradients to float8 and multiply those."""
+    """Convert linear layers to float8: they cast inputs, weights and gradients, and multiply in float8."""
     <sentences>
 '''
 
 
 def _sentence(sharded: Sharded, q: Quantize) -> str:
-    """One sentence's modules: those of the blocks, and those outside them."""
+    """Code for the modules of one sentence, inside and outside the blocks."""
     blocks = dict.fromkeys(relative(op.module) for kind in sharded.model.blocks for op in _ops(sharded, q, kind))
     outside = [op.module for kind in ("first", "last") for op in _ops(sharded, q, kind)]
     return lines(
@@ -63,7 +63,7 @@ if model.<path> is not None:
 
 
 def _chosen(q: Quantize) -> str:
-    """The blocks of a sentence."""
+    """The loop over the blocks of a sentence."""
     if not q.kept_layers:
         return "for block in model.layers.values():"
     kept = [f'"{n}"' for begin, end in q.kept_layers for n in range(begin, end)]
@@ -74,19 +74,19 @@ def _chosen(q: Quantize) -> str:
 
 
 def _ops(sharded: Sharded, q: Quantize, section: str) -> Iterator[Op]:
-    """The matmuls of a section that fall under a sentence."""
+    """The matmuls of a section that a sentence quantizes."""
     for o in sharded.ops.get(section, ()):
         if quantized(sharded.plan, o.op) is q:
             yield o.op
 
 
 def refused(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """torchao's linear layers: float8 by tensor or by row, out of bf16."""
+    """Yields the quantize sentences that torchao cannot run: it has float8 by tensor or by row, with bf16 compute."""
     for q in sharded.plan.quantize:
         if q.dtype != "float8" or q.tile or q.recipe not in RECIPES:
             yield q.cause, "torchao trains linear layers in float8 by tensor or by row", "`float8(rowwise)`"
         elif sharded.plan.precision.compute != "bf16":
-            yield q.cause, f"a float8 matmul gives bf16, not {sharded.plan.precision.compute}", "`compute bf16`"
+            yield q.cause, f"a float8 matmul returns bf16, not {sharded.plan.precision.compute}", "`compute bf16`"
         else:
             yield from _modules(sharded, roles, q)
 
@@ -97,16 +97,16 @@ def _modules(sharded: Sharded, roles: AxisRoles, q: Quantize) -> Iterator[Refusa
             if quantized(sharded.plan, o.op) is not q:
                 continue
             if o.op.region == EXPERTS:
-                yield q.cause, f"{o.op.name} multiplies the rows of all experts at once", "leave the experts wide"
+                yield q.cause, f"{o.op.name} multiplies the rows of all experts at once", "leave the experts in bf16"
                 return
             if section == "last" and sharded.tied:
-                yield q.cause, f"{o.op.name} multiplies by the embedding's weight", "leave the head wide"
+                yield q.cause, f"{o.op.name} multiplies by the embedding's weight", "leave the head in bf16"
                 return
             b = Boundary(o, section, sharded, roles)
             if not b.linear:
-                yield q.cause, f"{o.op.name} is no linear layer of its own", "name the linear layers alone"
+                yield q.cause, f"{o.op.name} is not a linear layer of its own", "name linear layers only"
                 return
             if b.rows or b.weight.inner:
-                what = f"tensor parallelism divides {b.rows[0] if b.rows else 'inside a dim'} at {o.op.name}"
-                yield q.cause, what, "divide heads, ffn or vocab, or leave the op wide"
+                what = f"tensor parallelism shards {b.rows[0] if b.rows else 'inside a dim'} at {o.op.name}"
+                yield q.cause, what, "shard heads, ffn or vocab, or leave the op in bf16"
                 return

@@ -1,4 +1,4 @@
-"""Ranks and their places in the plan's mesh, as source text: the emitted file asks nobody else where a rank is."""
+"""Emits rank coordinates in the plan's mesh as source text; the emitted file computes them without torch's mesh."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from planc.ir.mesh import Mesh
 
 
 def laid(mesh: Mesh, axes: Sequence[str]) -> str:
-    """The comment that says how ranks lie over `axes`, outermost first."""
-    return f"# Ranks lie as {' > '.join(f'{a} {mesh.size(a)}' for a in axes)}."
+    """Returns the comment with the order of ranks over `axes` of `mesh`, outermost first."""
+    return f"# Ranks are ordered as {' > '.join(f'{a} {mesh.size(a)}' for a in axes)}."
 
 
 def arranged(mesh: Mesh, axes: Sequence[str], order: Sequence[str]) -> str:
-    """All ranks of `mesh` as a tensor with a dimension for each of `axes`, every axis of more than one rank, in the
-    `order` given."""
+    """Returns all ranks of `mesh` as a tensor with a dim for each of `axes` (those with more than one rank), in this
+    `order`."""
     ranks = f"torch.arange({mesh.devices})"
     if list(order) == list(axes):
         return ranks
@@ -23,7 +23,7 @@ def arranged(mesh: Mesh, axes: Sequence[str], order: Sequence[str]) -> str:
 
 
 def place(mesh: Mesh, axes: Sequence[str]) -> str:
-    """The place of the rank `rank` over one axis or more, as `Mesh.place_of` finds it."""
+    """Returns the coordinate of `rank` over one or more `axes` of `mesh`, as in `Mesh.place_of`."""
     terms, follow = [], mesh.size(*axes)
     for name in axes:
         axis = mesh.axis(name)

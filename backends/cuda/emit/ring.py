@@ -347,7 +347,7 @@ def round_the_ring(mesh: DeviceMesh, parts: list[torch.Tensor]) -> Iterator[tupl
 class Ring(torch.autograd.Function):
     """Causal attention whose keys and values go round the ring of ranks; [B, heads, S / n, head_dim].
 
-    Partial outputs are merged by their log-sum-exp (Liu et al. 2023, Ring Attention).
+    The partial outputs are merged by their log-sum-exp (Liu et al. 2023, Ring Attention).
     """
 
     @staticmethod

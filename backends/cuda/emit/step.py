@@ -1,4 +1,4 @@
-"""The functions of one training step: loss_fn, build_step, build_evaluate."""
+"""Emits the functions of one training step: loss_fn, build_step, build_evaluate."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from planc.diag.quoting import python_string
 
 
 def loss(styler: Styler) -> str:
-    """loss_fn. Over a divided vocab the logits are a DTensor."""
+    """Emits loss_fn. Over a sharded vocab the logits are a DTensor."""
     sentence = styler.roles.plan.compiled("loss")
     whole = f"{because(sentence.cause)}\n@torch.compile(backend={python_string(sentence.method)})" if sentence else ""
     return fill(
@@ -26,13 +26,13 @@ def loss(styler: Styler) -> str:
 
 
 def _vocab_axes(styler: Styler) -> tuple[tuple[str, ...], str]:
-    """The axes that divide the vocabulary in the loss, and the name of their dimension of the mesh."""
+    """The axes that shard the vocab in the loss, and the name of their mesh dimension."""
     loss = next(b for b in styler.section("last") if b.o.op.kind == "loss")
     return loss.axes, next(f.name for f in styler.roles.factors if set(loss.axes) <= set(f.axes))
 
 
 def step(roles: AxisRoles, styler: Styler) -> str:
-    """build_step: forward and backward of all microbatches."""
+    """Emits build_step: forward and backward of all microbatches."""
     if roles.pipeline:
         return fill(
             PIPELINED_STEP,
@@ -54,7 +54,7 @@ def step(roles: AxisRoles, styler: Styler) -> str:
 
 
 def _own_tokens(roles: AxisRoles) -> dict[str, str]:
-    """Code by which each rank takes its own tokens of sequences that ranks share."""
+    """Code that selects the local tokens of context-parallel sequences."""
     if not roles.context:
         return {"rows": "", "own": ""}
     return {"rows": "rows = sequence_rows(mesh)", "own": "tokens, targets = tokens[:, rows], targets[:, rows]"}
@@ -62,9 +62,9 @@ def _own_tokens(roles: AxisRoles) -> dict[str, str]:
 
 STEP = '''
 def build_step(model: nn.Module, mesh: DeviceMesh) -> Step:
-    """step(tokens, targets) -> loss: one forward and backward; the gradients are left in .grad.
+    """step(tokens, targets) -> loss: one forward and backward; leaves the gradients in .grad.
 
-    Both are this data rank's [sequences, S] int64. The loss is the mean over the global batch.
+    Both arguments are this data rank's [sequences, S] int64. The loss is the mean over the global batch.
     """
     <rows>
 
@@ -79,10 +79,10 @@ def build_step(model: nn.Module, mesh: DeviceMesh) -> Step:
 
 PIPELINED_STEP = '''
 def build_step(stages: list[nn.Module], mesh: DeviceMesh) -> Step:
-    """step(tokens, targets) -> loss: one forward and backward; the gradients are left in .grad.
+    """step(tokens, targets) -> loss: one forward and backward; leaves the gradients in .grad.
 
-    Both are this data rank's [sequences, S] int64, given to every rank of the pipeline. The loss is
-    the mean over the global batch. Gradients are reduced once, after the last microbatch.
+    Both arguments are this data rank's [sequences, S] int64, the same on every rank of the pipeline.
+    The loss is the mean over the global batch. Gradients are reduced once, after the last microbatch.
     """
     schedule = build_schedule(stages, mesh)
     <parameters>
@@ -99,7 +99,7 @@ def build_step(stages: list[nn.Module], mesh: DeviceMesh) -> Step:
 
 
 def evaluate(roles: AxisRoles, styler: Styler) -> str:
-    """build_evaluate: the mean loss without gradients."""
+    """Emits build_evaluate: the mean loss without gradients."""
     if roles.pipeline:
         return fill(
             PIPELINED_EVALUATE,
@@ -119,7 +119,7 @@ def evaluate(roles: AxisRoles, styler: Styler) -> str:
 
 EVALUATE = '''
 def build_evaluate(model: nn.Module, mesh: DeviceMesh) -> Step:
-    """evaluate(tokens, targets) -> loss, as of `step`, without gradients."""
+    """evaluate(tokens, targets) -> loss, with the arguments of `step`, without gradients."""
     <rows>
 
     @torch.no_grad()
@@ -134,7 +134,7 @@ def build_evaluate(model: nn.Module, mesh: DeviceMesh) -> Step:
 
 PIPELINED_EVALUATE = '''
 def build_evaluate(stages: list[nn.Module], mesh: DeviceMesh) -> Step:
-    """evaluate(tokens, targets) -> loss, as of `step`, without gradients."""
+    """evaluate(tokens, targets) -> loss, with the arguments of `step`, without gradients."""
     schedule = build_schedule(stages, mesh)
     <forwards>
     <rows>
@@ -150,7 +150,7 @@ def build_evaluate(stages: list[nn.Module], mesh: DeviceMesh) -> Step:
 '''
 
 LET_GO = """
-# No backward has let the gathered parameters go, and an update would not reach them.
+# No backward has freed the gathered parameters, and an optimizer step would not update them.
 for module in <modules>:
     if isinstance(module, FSDPModule):
         module.reshard()
@@ -158,7 +158,7 @@ for module in <modules>:
 
 
 def _microbatches(styler: Styler, policy: str, *, backward: bool) -> str:
-    """The microbatches one after the other, and the sum of their losses."""
+    """Code that runs the microbatches in order and sums their losses."""
     return fill(
         """
         inputs = tokens.split(MICROBATCH_SEQUENCES)
@@ -174,7 +174,7 @@ def _microbatches(styler: Styler, policy: str, *, backward: bool) -> str:
 
 
 def _forward(styler: Styler, *, backward: bool) -> str:
-    """One microbatch; loss_parallel also covers the backward of the loss."""
+    """Code of one microbatch; loss_parallel also covers the backward of the loss."""
     run = lines(
         "loss = loss_fn(model(inputs[index]), labels[index]) / len(inputs)",
         "loss.backward()" if backward else "",
@@ -182,18 +182,18 @@ def _forward(styler: Styler, *, backward: bool) -> str:
     if not styler.loss_parallel:
         return lines(run, "total += loss.detach()")
     cause = styler.sharded.plan.cause_of_shard("vocab", _vocab_axes(styler)[0][0], "head")
-    said = because(cause, "all-reduces of the maximum, the sum and the target's logit over the divided vocab")
+    said = because(cause, "all-reduces of the maximum, the sum and the target's logit over the sharded vocab")
     within = fill("<said>\nwith loss_parallel():\n    <run>", said=said, run=run)
     return lines(within, "total += loss.detach().full_tensor()")
 
 
 def _policy(roles: AxisRoles) -> str:
-    """Code for gradient reduction and resharding over the microbatches of a step."""
+    """Code that sets gradient reduction and resharding over the microbatches of a step."""
     if not roles.uses_fsdp:
         return ""
     scatters, gather = bool(roles.plan.store("grads")), roles.plan.gather
     whole = lines(
-        "# Gradients are kept whole and reduced once, with the last microbatch.",
+        "# Gradients stay unsharded and are reduced once, with the last microbatch.",
         "model.set_requires_gradient_sync(last)",
     )
     scattered = lines(
@@ -212,7 +212,7 @@ def _policy(roles: AxisRoles) -> str:
 
 
 def _scheduled(styler: Styler, method: str) -> str:
-    """Only the first stage is given tokens, only the last one targets."""
+    """Code that runs the schedule: only the first stage gets tokens, only the last one targets."""
     run = f"schedule.{method}(*inputs, target=labels, losses=losses, return_outputs=False)"
     return fill(
         """
@@ -226,7 +226,7 @@ def _scheduled(styler: Styler, method: str) -> str:
 
 
 def mean_loss(roles: AxisRoles, styler: Styler) -> str:
-    """_mean_loss, if there is a pipeline: step and evaluate end with it."""
+    """Emits _mean_loss, which ends step and evaluate in a pipeline; "" without one."""
     if not roles.pipeline:
         return ""
     losses = "[loss.full_tensor() for loss in losses]" if styler.loss_parallel else "losses"

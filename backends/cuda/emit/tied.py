@@ -1,4 +1,5 @@
-"""The functions that keep two copies of a weight alike: a pipeline's last stage uses the first one's embedding."""
+"""Emits the functions that keep the two copies of a tied embedding equal: a pipeline's last stage uses the first one's
+weight."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from planc.diag.quoting import python_string
 
 
 def functions(roles: AxisRoles) -> str:
-    """head_copies and sum_shared_gradients, and the mesh of the two ends; empty where no stage has a copy."""
+    """Emits head_copies, sum_shared_gradients, and the mesh of the two stages; "" if no stage has a copy."""
     if not roles.modules_of_both_ends:
         return ""
     names = [python_string(f"{module}.weight") for module in roles.modules_of_both_ends]
@@ -29,16 +30,16 @@ def in_the_step(roles: AxisRoles) -> str:
 
 
 def left_out_of_the_norm(roles: AxisRoles, *, by_mesh: bool) -> str:
-    """Code for the parameters whose gradients another stage counts; `by_mesh`: the norm is taken mesh by mesh."""
+    """Code for the parameters whose gradients another stage counts; `by_mesh`: the norm is computed per mesh."""
     if not roles.modules_of_both_ends:
         return ""
-    copies = "copies = set(head_copies(stages, mesh))  # counted where the first stage is"
+    copies = "copies = set(head_copies(stages, mesh))  # the first stage counts them"
     return copies if by_mesh else lines(copies, "counted = [p for p in parameters if p not in copies]")
 
 
 HEAD_COPIES = '''
 def head_copies(stages: list[nn.Module], mesh: DeviceMesh) -> list[nn.Parameter]:
-    """The last stage's copies of weights of the first stage: the head uses the embedding's weight."""
+    """The last stage's copies of tied weights: the head uses the embedding's weight."""
     held = zip(stage_indices(mesh), stages, strict=True)
     last = [stage for index, stage in held if index == len(STAGES) - 1]
     return [weight for stage in last for weight in <weights>]
@@ -46,7 +47,7 @@ def head_copies(stages: list[nn.Module], mesh: DeviceMesh) -> list[nn.Parameter]
 
 SUM_ON_ONE_RANK = '''
 def sum_shared_gradients(stages: list[nn.Module], mesh: DeviceMesh) -> None:
-    """Give both copies of the embedding's weight the sum of their gradients, once a step."""
+    """Sum the gradients of both copies of the tied weight, once a step."""
     for last in head_copies(stages, mesh):
         for first in <firsts>:
             first.grad += last.grad
@@ -66,7 +67,7 @@ def _ends_mesh(roles: AxisRoles) -> str:
 ENDS_MESH = '''
 @cache
 def ends_mesh(mesh: DeviceMesh) -> DeviceMesh | None:
-    """The ranks of the first and the last stage; None on the others."""
+    """The mesh of the first and the last stage's ranks; None on the others."""
     ranks = mesh.mesh.movedim(<dim>, -1).reshape(-1, <size>)[:, [0, -1]]
     group, _ = dist.new_subgroups_by_enumeration(ranks.tolist(), group_desc=<name>)
     return group and DeviceMesh.from_group(group, mesh.device_type, mesh_dim_names=(<name>,))
@@ -74,11 +75,11 @@ def ends_mesh(mesh: DeviceMesh) -> DeviceMesh | None:
 
 SUM_OVER_RANKS = '''
 def sum_shared_gradients(stages: list[nn.Module], mesh: DeviceMesh) -> None:
-    """All-reduce, once a step, the gradients of the embedding's weight: both ends hold it."""
+    """All-reduce the gradients of the tied weight between the first and the last stage, once a step."""
     <made>
     for index, stage in zip(stage_indices(mesh), stages, strict=True):
         for weight in <weights> if index in (0, len(STAGES) - 1) else ():
-            if isinstance(weight.grad, DTensor):  # of a table it may have every row, on every rank
+            if isinstance(weight.grad, DTensor):  # an embedding's gradient may have all rows on every rank
                 weight.grad = weight.grad.redistribute(placements=weight.placements)
             grad = weight.grad.to_local() if isinstance(weight.grad, DTensor) else weight.grad
             dist.all_reduce(grad, group=<group>)

@@ -1,10 +1,10 @@
-"""The observer of a router: picks of each expert, and the gradient of the load-balancing loss.
+"""Counts a router's tokens per expert, and adds the gradient of the load-balancing loss.
 
-The load-balancing loss is that of Fedus et al. 2021, "Switch Transformers", equation 4: a X sum_i f_i P_i, with
-f_i the share of the picks that expert i got and P_i its mean probability; with k picks a token it is divided by
-k, and it is worked out for each sequence alone and averaged over them, as in DeepSeek-AI 2024, "DeepSeek-V3",
-equations 17 to 20. So it does not depend on how a batch is cut. It is 1 for an even router, and is added for every
-layer. f has no gradient; that of P is added where the picks' weights are, and the loss that is told is without it.
+The loss is that of Fedus et al. 2021, "Switch Transformers", equation 4: a X sum_i f_i P_i, with f_i the fraction of
+tokens routed to expert i and P_i its mean probability. With k experts a token it is divided by k. It is computed per
+sequence and averaged, as in DeepSeek-AI 2024, "DeepSeek-V3", equations 17 to 20, so it does not depend on how a batch
+is split. It is 1 for an even router, and is added for every layer. f has no gradient; that of P is added in the
+backward of the router weights, and the reported loss does not include it.
 
 Shapes: B sequences, S tokens of each, T = B S tokens, X experts, k experts a token. Runs on torch 2.9 and later.
 """
@@ -22,23 +22,24 @@ from planc.ir.model import Routing
 
 
 def whole(counts: Tensor) -> Tensor:
-    """`counts` as they are: the picks of sequences that lie on one rank as a whole."""
+    """Returns `counts` unchanged, for sequences that are on one rank."""
     return counts
 
 
 @dataclass
 class Balance:
-    """Observer of one router. `picked` counts its picks, [X], once for each token in a backward, and never in a
-    recomputation."""
+    """The balancing loss of one router. `picked` counts its tokens, [X], once per token in a backward, and never in a
+    recompute."""
 
     slope: float
-    """a, over the number of sequences that the loss is a mean of."""
+    """The coefficient a, divided by the number of sequences that the loss averages over."""
     picked: Tensor
     total: Callable[[Tensor], Tensor] = whole
-    """Counts [B, X] summed over the ranks that have other parts of the same sequences."""
+    """Sums counts [B, X] over the ranks with other parts of the same sequences."""
 
     def __call__(self, weights: Tensor, logits: Tensor, chosen: Tensor, batch: int, routing: Routing) -> Tensor:
-        """The weights [T, k] of picks `chosen` [T, k] by logits [T, X]; what they are stays, their gradient grows."""
+        """Returns the `weights` [T, k] of the experts `chosen` [T, k] unchanged, with the loss's gradient on `logits`
+        [T, X] in the backward."""
         experts, k = logits.shape[-1], chosen.shape[-1]
         counts = counted(logits, chosen, batch)
         if not self.slope:
@@ -58,7 +59,7 @@ def counted(logits: Tensor, chosen: Tensor, batch: int) -> Tensor:
 
 
 def shares(logits: Tensor, routing: Routing) -> Tensor:
-    """Each token's scores as fractions of their sum, [T, X], from its `logits` [T, X]: P is their mean."""
+    """Returns each token's scores divided by their sum, [T, X], from its `logits` [T, X]: P is their mean."""
     if routing.scores == "softmax":
         return logits.softmax(-1)
     scores = logits.sigmoid()
@@ -66,7 +67,7 @@ def shares(logits: Tensor, routing: Routing) -> Tensor:
 
 
 class Watched(torch.autograd.Function):
-    """The weights as they are. In the backward the shares get their slope, and the picks are counted."""
+    """The identity on the weights. The backward adds the loss's gradient to the shares, and counts the tokens."""
 
     @staticmethod
     def forward(

@@ -1,6 +1,6 @@
-"""The DeepSeek family: latent attention, dense first layers, then routed experts beside a shared one.
+"""The DeepSeek family: latent attention, dense first layers, then layers of routed experts and a shared one.
 
-Shapes as in llama; N nope_dim and P rope_dim make a head's queries and keys N + P wide, its values E.
+Shapes as in llama; with N nope_dim and P rope_dim, the head dim of queries and keys is N + P, that of values E.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from planc.ir.model import Model, Section
 
 
 def build(model: Model) -> nn.Module:
-    """The module of a `Model` of this family, on the current default device (meta included)."""
+    """Returns the module of a `model` of this family, on the current default device (meta included)."""
     return Llama(model, _block)
 
 
@@ -26,9 +26,9 @@ def _block(model: Model, kind: Section) -> Block:
 
 
 class LatentAttention(nn.Module):
-    """Multi-head latent attention over whole sequences: [B, S, D] to [B, S, D] (DeepSeek-V2, section 2.1).
+    """Multi-head latent attention over full sequences, [B, S, D] to [B, S, D] (DeepSeek-V2, section 2.1).
 
-    The rotary part of the keys, [B, S, P], is one for all heads. Without `q_lora` queries are made in one step.
+    All heads share the rotary part of the keys, [B, S, P]. Without `q_lora`, queries have no latent.
     """
 
     def __init__(self, model: Model) -> None:
@@ -63,14 +63,14 @@ class LatentAttention(nn.Module):
         return out
 
     def _queries(self, x: Tensor) -> Tensor:
-        """[B, S, H * (N + P)], for however many heads this rank has."""
+        """Queries [B, S, H * (N + P)] of the local heads."""
         q: Tensor = self.wq_b(self.q_norm(self.wq_a(x))) if hasattr(self, "wq_b") else self.wq(x)
         return q
 
 
 class HeadKeys(nn.Module):
-    """Each head's own part of its keys, [B, S, H, N], before the part that all heads share, [B, S, P], turned by
-    its positions: [B, S, H, N + P]."""
+    """Concatenates each head's own part of its keys [B, S, H, N] and the shared part [B, S, P], after its rotation: [B,
+    S, H, N + P]."""
 
     def __init__(self, rope_dim: int, theta: float) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
-"""The dense Llama family as a plain module: grouped-query attention, rotary positions, gated MLP.
+"""The dense Llama family as plain modules: grouped-query attention, rotary positions, gated MLP.
 
-Shapes: B sequences, S tokens, D embed, H heads, K kv_heads, E head_dim, F ffn, V vocab. Nothing here
-knows a mesh. Heads are viewed with -1, so that the same code runs on a share of them; a pipeline
-stage is this module with some children set to None. Runs on torch 2.9 and later.
+Shapes: B sequences, S tokens, D embed, H heads, K kv_heads, E head_dim, F ffn, V vocab. Nothing here depends on a mesh.
+Heads are viewed with -1, so that the same code runs on local heads; a pipeline stage is this module with some children
+set to None. Runs on torch 2.9 and later.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from planc.ir.model import Model, Section
 
 
 def build(model: Model) -> nn.Module:
-    """The module of a `Model` of this family, on the current default device (meta included)."""
+    """Returns the module of a `model` of this family, on the current default device (meta included)."""
     return Llama(model)
 
 
 class Llama(nn.Module):
-    """Tokens [B, S] to logits [B, S, V]; a stage without an embedding takes hidden states [B, S, D].
+    """Maps tokens [B, S] to logits [B, S, V]; a stage without an embedding takes hidden states [B, S, D].
 
-    `block` makes a block of a kind; families that differ inside it alone bring theirs.
+    `block` builds a block of a kind; families with other blocks pass their own.
     """
 
     def __init__(self, model: Model, block: Callable[[Model, Section], nn.Module] | None = None) -> None:
@@ -51,7 +51,7 @@ class Llama(nn.Module):
 
 
 class TiedHead(nn.Module):
-    """Hidden states [B, S, D] to logits [B, S, V] by the embedding's weight [V, D], which it is given.
+    """Maps hidden states [B, S, D] to logits [B, S, V] with the embedding's weight [V, D], its second input.
 
     It has no weight of its own: a copy in two modules would be stored, gathered and updated twice.
     """
@@ -61,10 +61,10 @@ class TiedHead(nn.Module):
 
 
 class Block(nn.Module):
-    """Hidden states [B, S, D] to the same; under sequence parallelism S is this rank's share.
+    """Maps hidden states [B, S, D] to the same shape; under sequence parallelism S is the local part.
 
-    `attention` and `feed_forward` are its two halves, each from normed hidden states to what is added; the
-    second one lies under the name that its op graph gives it.
+    `attention` and `feed_forward` are its two halves, each from normed hidden states to the residual update; the second
+    is registered under its op graph's `name`.
     """
 
     def __init__(self, model: Model, attention: nn.Module, feed_forward: nn.Module, name: str = "feed_forward") -> None:
@@ -87,7 +87,7 @@ def _block(model: Model, kind: Section) -> Block:
 
 
 class Attention(nn.Module):
-    """Grouped-query causal attention over whole sequences: [B, S, D] to [B, S, D]."""
+    """Grouped-query causal attention over full sequences, [B, S, D] to [B, S, D]."""
 
     def __init__(self, model: Model, kind: Section) -> None:
         super().__init__()
@@ -107,19 +107,19 @@ class Attention(nn.Module):
         return out
 
     def _with_positions(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries and keys that know their positions."""
+        """Applies rotary positions to queries and keys."""
         return self.rotary(q), self.rotary(k)
 
     def _heads(self, x: Tensor) -> Tensor:
-        """[B, S, heads * E] to [B, S, heads, E], for however many heads this rank has."""
+        """[B, S, heads * E] to [B, S, heads, E], for the local number of heads."""
         return x.view(x.shape[0], x.shape[1], -1, self.head_dim)
 
 
 class Core(nn.Module):
     """softmax(q k^T / sqrt(E)) v: q [B, S, H, E], k and v [B, T, K, E] to [B, S, H, E].
 
-    The rows of q are the last S of T tokens, and see those up to their own: all, or with a `window` so
-    many tokens back, themselves included.
+    The rows of q are the last S of T tokens. A row attends to the tokens up to its own: all of them, or the last
+    `window`, its own included.
     """
 
     def __init__(self, window: int = 0) -> None:
@@ -130,13 +130,13 @@ class Core(nn.Module):
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
         rows, tokens = q.shape[2], k.shape[2]
         seen = self._attention_mask(rows, tokens, q.device) if self.window or rows < tokens else None
-        if self.window and q.device.type == "cuda":  # with a mask the math kernel alone takes grouped heads
+        if self.window and q.device.type == "cuda":  # with a mask, only the math kernel supports grouped heads
             k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, is_causal=seen is None, enable_gqa=True)
         return mixed.transpose(1, 2)
 
     def _attention_mask(self, rows: int, tokens: int, device: torch.device) -> Tensor:
-        """[S, T]: whether a row sees a column."""
+        """The mask [S, T]: True where a row attends to a column."""
         if not self.window and device.type == "cuda":
             return causal_lower_right(rows, tokens)  # the flash kernel knows it without a mask
         at = torch.arange(tokens, device=device)
@@ -145,11 +145,11 @@ class Core(nn.Module):
 
 
 class Rotary(nn.Module):
-    """Turns the pairs (i, i + E/2) of each head by position * theta^(-2i/E).
+    """Rotates the pairs (i, i + E/2) of each head by position * theta^(-2i/E).
 
-    The angles are worked out from the configuration on each call: S * E/2 numbers, and no buffer
-    that a meta-device build could lose. `positions` are those of the rows it is given; None: all tokens.
-    `scaling` is that of a config, for contexts longer than the first ones: `linear`, or Llama 3's.
+    The angles are computed on each call, S * E/2 numbers: a buffer would be lost in a meta-device build. `positions`
+    are those of the input rows; None: 0 to S - 1. `scaling` is a config's rope scaling for longer contexts, `linear` or
+    Llama 3's.
     """
 
     positions: Tensor | None = None
@@ -173,10 +173,10 @@ class Rotary(nn.Module):
         return angles.cos(), angles.sin()
 
     def _scaled(self, frequencies: Tensor) -> Tensor:
-        """`frequencies` [E/2] (radians a token) as the model's context was made longer.
+        """Scales `frequencies` [E/2] (radians a token) for a longer context.
 
-        Llama 3's leaves those that turn often in the first context, divides those that turn seldom, and goes from one
-        to the other between (Llama Team 2024, "The Llama 3 Herd of Models", and the code published with 3.1).
+        Llama 3 keeps high frequencies, divides low ones, and interpolates in between (Llama Team 2024, "The Llama 3
+        Herd of Models", and the code published with 3.1).
         """
         scaling = self.scaling
         if not scaling:

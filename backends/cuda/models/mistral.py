@@ -1,4 +1,4 @@
-"""The Mistral family: Llama whose attention sees a window of tokens, as its op graph says."""
+"""The Mistral family: Llama with sliding-window attention, as its op graph says."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A mixture of experts as plain modules: router, experts, and the shared expert beside them.
+"""A mixture of experts as plain modules: router, experts, and an optional shared expert.
 
-Shapes: T tokens, D embed, X experts, k experts a token, R rows (a token's k copies, by expert), F expert_ffn.
-Nothing here knows a mesh: what divides experts over ranks stands around `Experts`, whose rows may come
-from anywhere. Runs on torch 2.9 and later.
+Shapes: T tokens, D embed, X experts, k experts a token, R rows (k per token, sorted by expert), F expert_ffn. Nothing
+here depends on a mesh: expert parallelism wraps `Experts`, whose rows may come from any rank. Runs on torch 2.9 and
+later.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from planc.ir.model import Model, Routing
 
 
 def picks(logits: Tensor, k: int, routing: Routing) -> tuple[Tensor, Tensor]:
-    """The weights and the numbers of each token's `k` experts, [..., k] each, from `logits` [..., X] in fp32.
+    """Returns the weights and indices of each token's `k` experts, [..., k] each, from `logits` [..., X] in fp32.
 
-    Of equal scores the lower number is picked first: topk would pick any, and another stack another one.
+    Ties go to the lower index: topk could return any, and another stack another one.
     """
     scores = logits.sigmoid() if routing.scores == "sigmoid" else logits.softmax(-1)
     preferred = _limited(scores, routing) if routing.groups > 1 else scores
@@ -34,17 +34,17 @@ def picks(logits: Tensor, k: int, routing: Routing) -> tuple[Tensor, Tensor]:
 
 
 def _scores_of(scores: Tensor, chosen: Tensor) -> Tensor:
-    """The scores [..., X] of the experts `chosen` [..., k], [..., k]."""
+    """Gathers the scores [..., X] of the `chosen` experts [..., k]."""
     if scores.device.type != "xla":
         return scores.gather(-1, chosen)
-    numbers = torch.arange(scores.shape[-1], device=scores.device)  # XLA's partitioner divides no such lookup
+    numbers = torch.arange(scores.shape[-1], device=scores.device)  # XLA's partitioner cannot shard a gather like this
     return (scores[..., None, :] * (chosen[..., None] == numbers)).sum(-1)
 
 
 def _limited(scores: Tensor, routing: Routing) -> Tensor:
-    """Scores to pick by: none but in a token's best groups.
+    """Masks the scores outside a token's best groups with -inf.
 
-    A group is as good as its best expert, with sigmoid scores as its best two together (DeepSeek-V3).
+    A group's score is that of its best expert; with sigmoid scores, the sum of its best two (DeepSeek-V3).
     """
     groups = scores.detach().view(*scores.shape[:-1], routing.groups, -1)
     best = groups.topk(min(2, groups.shape[-1]) if routing.scores == "sigmoid" else 1, dim=-1).values.sum(-1)
@@ -54,13 +54,13 @@ def _limited(scores: Tensor, routing: Routing) -> Tensor:
 
 
 class MoE(nn.Module):
-    """[B, S, D] to [B, S, D]: each token's k experts, weighted, and the shared expert where there is one.
+    """Maps [B, S, D] to [B, S, D]: the weighted sum of each token's k experts, and the shared expert if there is one.
 
-    Under sequence parallelism S is this rank's share.
+    Under sequence parallelism S is the local part.
     """
 
     balance: Balance | None = None
-    """The observer of the router; None without one."""
+    """The balancing loss on the router; None without one."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -71,11 +71,11 @@ class MoE(nn.Module):
         self.shared = FeedForward(sizes["embed"], sizes["shared_ffn"]) if "shared_ffn" in sizes else None
 
     def picks(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Each token's weights and experts, [..., k], by the router's `logits` [..., X]."""
+        """Returns each token's weights and expert indices, [..., k], from the router's `logits` [..., X]."""
         return picks(logits.float(), self.top_k, self.routing)
 
     def forward(self, x: Tensor) -> Tensor:
-        # First, so that a replay may stop inside the experts: nothing after them is kept for the backward.
+        # First, so that a recompute may stop inside the experts: nothing after them is saved for the backward.
         shared = self.shared(x) if self.shared is not None else None
         logits = self.router(x).flatten(0, 1).float()
         weights, chosen = self.picks(logits)
@@ -91,10 +91,10 @@ class MoE(nn.Module):
 
 
 class Experts(nn.Module):
-    """Every expert's gated MLP over its own rows.
+    """Every expert's gated MLP on its own rows.
 
-    rows [R, D] in the order of their experts, a weight for each row [R], and how many rows each expert has,
-    [X] or as a list; to weighted rows [R, D]. `top_k` of the rows are of one token, and go to as many experts.
+    Takes rows [R, D] sorted by expert, the router weight of each row [R], and the number of rows of each expert, [X] or
+    a list; returns weighted rows [R, D]. Each token has `top_k` rows, one for each of its experts.
     """
 
     def __init__(self, experts: int, embed: int, width: int, top_k: int = 1) -> None:
@@ -108,20 +108,20 @@ class Experts(nn.Module):
         if isinstance(counts, Tensor) and rows.device.type == "xla":
             return self._in_places(rows, weights, counts)
         each = counts if isinstance(counts, list) else sizes(counts)
-        # The weights multiply where the rows are narrow, and the outputs need not be kept for their gradient.
+        # Router weights multiply the smaller activations, so the outputs need not be saved for their gradient.
         mid = F.silu(self.w1(rows, each)) * self.w3(rows, each) * weights[:, None].to(rows.dtype)
         out: Tensor = self.w2(mid, each)
         return out
 
     def _in_places(self, rows: Tensor, weights: Tensor, counts: Tensor) -> Tensor:
-        """The layer with a slot for every token at every expert, [X, T, D]: no shape depends on the routing."""
+        """Computes the layer with one slot per token and expert, [X, T, D], so that no shape depends on the routing."""
         experts, places = len(counts), len(rows) // self.top_k
         ends, at = counts.cumsum(0), torch.arange(len(rows), device=rows.device)
         expert = (at[:, None] >= ends).sum(1)
         place = expert * places + at - (ends - counts)[expert]
 
         def placed(values: Tensor) -> Tensor:
-            """[R, ...] to [X, T, ...], zeros where an expert has no row."""
+            """Scatters [R, ...] to [X, T, ...]; empty slots are zero."""
             empty = values.new_zeros(experts * places, *values.shape[1:])
             return empty.index_copy(0, place, values).view(experts, places, *values.shape[1:])
 
@@ -131,18 +131,19 @@ class Experts(nn.Module):
 
 
 def sizes(counts: Tensor) -> list[int]:
-    """`counts` [X], the number of rows of each expert, on the host, where the rows are split: a wait for the device."""
+    """Returns `counts` [X], the number of rows of each expert, as Python ints for torch.split. Synchronises with the
+    device."""
     each: list[int] = counts.tolist()
     return each
 
 
 def of_this_rank(parameter: Tensor) -> Tensor:
-    """The part of `parameter` that this rank holds."""
+    """Returns the local part of `parameter`."""
     return parameter.to_local() if isinstance(parameter, DTensor) else parameter
 
 
 class ExpertLinear(nn.Module):
-    """One matrix an expert, [X, out, in]; on a rank that has some experts, or a part of each, these."""
+    """One matrix per expert, [X, out, in]; under expert or tensor parallelism the local experts or shards."""
 
     def __init__(self, experts: int, wide: int, made: int) -> None:
         super().__init__()
@@ -153,14 +154,14 @@ class ExpertLinear(nn.Module):
         return torch.cat([x @ w.T for x, w in zip(torch.split(rows, each), weight, strict=True)])
 
     def of_each(self, rows: Tensor) -> Tensor:
-        """All experts applied to equally many `rows` each: [X, T, in] to [X, T, out]."""
+        """Applies every expert to equally many `rows`: [X, T, in] to [X, T, out]."""
         return torch.bmm(rows, self.weight.transpose(1, 2))
 
 
 class Unsorted(torch.autograd.Function):
-    """rows [R, D] that were put in this order, where they came from.
+    """Scatters rows [R, D] back from this `order`.
 
-    A permutation, so its backward is one too, and keeps no tensor that a replay would have to make.
+    The backward of a permutation is a permutation, so it saves no tensor that a recompute would have to produce.
     """
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""The dense Qwen3 family: Llama with a norm over each head's queries and keys before their positions."""
+"""The dense Qwen3 family: Llama with a per-head norm of queries and keys before rotary positions."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from planc.ir.model import Model, Section
 
 
 def build(model: Model) -> nn.Module:
-    """The module of a `Model` of this family, on the current default device (meta included)."""
+    """Returns the module of a `model` of this family, on the current default device (meta included)."""
     return Llama(model, dense)
 
 
 def dense(model: Model, kind: Section) -> Block:
-    """A block with an MLP."""
+    """Returns a block of `model` with an MLP."""
     return Block(model, NormedAttention(model, kind), FeedForward(model.sizes["embed"], model.sizes["ffn"]))
 
 
 class NormedAttention(Attention):
-    """q_norm and k_norm work on [B, S, heads, E], over E, with one weight for all heads."""
+    """Attention with q_norm and k_norm on [B, S, heads, E], over E, with one weight for all heads."""
 
     def __init__(self, model: Model, kind: Section) -> None:
         super().__init__(model, kind)

@@ -11,7 +11,7 @@ from planc.ir.model import Model, Section
 
 
 def build(model: Model) -> nn.Module:
-    """The module of a `Model` of this family, on the current default device (meta included)."""
+    """Returns the module of a `model` of this family, on the current default device (meta included)."""
     return Llama(model, _block)
 
 

@@ -1,1 +1,1 @@
-"""The sentences that torch cannot do, or that planc does not compile for it."""
+"""Refuses sentences that torch cannot run, or that planc does not lower to torch."""

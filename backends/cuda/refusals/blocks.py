@@ -1,4 +1,4 @@
-"""Refusals of per-block features: kernels, recomputation, compilation and offload."""
+"""Refuses per-block features: attention kernels, recompute, compilation and offload."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from planc.ir.sharding import Sharded
 from planc.sharding.recompute import replay
 
 ON_GPU = ("cudnn", "efficient")
-"""Kernels of attention that torch has for GPUs alone."""
+"""Attention kernels that torch has on GPUs only."""
 
 
 def kernel(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """torch picks a kernel by its backend's name, and not every kernel does every kind of attention."""
+    """torch selects an SDPA kernel by name, and not every kernel supports every attention."""
     chosen = sharded.plan.attention
     if chosen is None or not chosen.runs:
         return
@@ -28,15 +28,17 @@ def kernel(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
         yield cause, f"{chosen.runs} has no plain reference on a CPU", f"one of {', '.join(KERNELS)}"
         return
     if chosen.runs in ON_GPU and sharded.plan.cluster.chip.hosts_itself:
-        what = f"torch has no {chosen.runs} kernel for a CPU, and would stop in the first step"
+        what = f"torch has no {chosen.runs} kernel for a CPU, and would fail in the first step"
         yield cause, what, "`attention.core as flash`, or leave it out"
         return
     if chosen.method == "ring" and chosen.runs != "flash":
-        what = "a ring puts its parts together by their softmax sums, for which it calls flash attention"
+        what = "a ring merges its parts by their log-sum-exp, for which it calls flash attention"
         yield cause, what, "`attention.core as flash`, or leave it out"
         return
     if chosen.method == "all_gather" and chosen.runs not in GROUPED:
-        what = f"{chosen.runs} takes a key for each query head, and these would be repeated before they are gathered"
+        what = (
+            f"{chosen.runs} needs as many key heads as query heads, so keys would be repeated before they are gathered"
+        )
         yield cause, what, "`attention.core as flash`, or leave it out"
         return
     if (
@@ -44,38 +46,42 @@ def kernel(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
         and chosen.method != "ring"
         and any(value_padding(sharded.model, o.op) for o in roles.sharded.attentions)
     ):
-        what = "torch's flash attention takes queries, keys and values of one width, and the values are narrower"
+        what = "torch's flash attention needs queries, keys and values of one head dim, and that of values is smaller"
         yield cause, what, "`attention.core as efficient` on a GPU, or leave it out"
         return
     if chosen.method in PASSES_KEYS:
         return
     if any("sequence" in o.layout for o in roles.sharded.attentions):
-        what = "other ranks hold keys, and the sentence does not say how they are met"
-        yield chosen.cause, what, "`attention.core as all_gather`, which takes the kernel that fits"
+        what = "other ranks hold keys, and the sentence does not say how they are exchanged"
+        yield chosen.cause, what, "`attention.core as all_gather`, which picks a supported kernel"
     for o in roles.sharded.attentions:
         if o.op.params or (o.op.window and chosen.method not in MASKED):
-            what = f"{o.op.name} of {sharded.model.family} sees a window of tokens, which needs a mask"
+            what = f"{o.op.name} of {sharded.model.family} has a sliding window, which needs a mask"
             yield chosen.cause, what, f"`attention.core as {MASKED[0]}`"
             return
 
 
 def saved_outputs(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """A replay keeps outputs that torch's policy is asked about: those of single ops, which it knows by their kind."""
+    """A recompute saves outputs that torch's policy can select: those of single aten ops, by kind."""
     plan = sharded.plan
     recompute = plan.recompute
     replayed = is_selective(sharded) or recompute.blocks
     if replayed and plan.split is not None and plan.split.splits_backward:
         what = (
-            f"{plan.split.schedule} runs a backward in two parts: torch would replay a block for its inputs, and again "
-            "for each group of its weights"
+            f"{plan.split.schedule} splits the backward: torch would recompute a block in its dgrad, and again "
+            "in the wgrad of each group of its weights"
         )
         yield recompute.cause, what, "`recompute attention.core`, or split the layers as 1f1b or interleaved_1f1b"
     elif is_selective(sharded):
         yield from _selective(sharded, roles)
     elif recompute.kept and not recompute.blocks:
-        yield recompute.cause, "single ops are wrapped, and nothing in them is kept", "`recompute blocks except ...`"
+        yield (
+            recompute.cause,
+            "single ops are recomputed, and nothing in them is saved",
+            "`recompute blocks except ...`",
+        )
     elif recompute.kept and any(o.ring for o in roles.sharded.attentions) and not _keeps_rings_alone(sharded):
-        what = "outputs of rings are kept alone, and in blocks that are not compiled"
+        what = "outputs of rings can only be saved on their own, and in blocks that are not compiled"
         yield recompute.cause, what, "`recompute blocks except attention.core`, or `use cp over ... as all_gather`"
 
 
@@ -84,23 +90,23 @@ def _keeps_rings_alone(sharded: Sharded) -> bool:
 
 
 def _selective(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """A replay that keeps outputs of matmuls and attention by their modules."""
+    """A recompute that saves outputs of matmuls and attention by module."""
     plan = sharded.plan
     cause, blocks = plan.recompute.cause, "`recompute blocks`"
     ops = [o.op for kind in sharded.model.blocks for o in sharded.ops[kind]]
     light = [op for op in ops if plan.recompute.blocks and op.kind not in HEAVY and not named_again(sharded, op)]
     if light:
-        what = f"a replay keeps outputs of matmuls and attention, and not of {light[0].name}"
+        what = f"a recompute saves outputs of matmuls and attention, and not of {light[0].name}"
         yield cause, what, "`recompute blocks except attention.core`, or except matmuls"
     if len({named_again(sharded, op) for op in ops if routed(op)}) > 1:
-        yield cause, "tokens are laid out by expert anew, or not at all", "recompute all of `moe`, or none of it"
+        yield cause, "tokens are dispatched again as a whole, or not at all", "recompute all of `moe`, or none of it"
     if any(routed(op) and not named_again(sharded, op) for op in ops):
-        yield cause, "a replay would send tokens to their experts again", blocks
+        yield cause, "a recompute would send tokens to their experts again", blocks
     if roles.context:
-        yield cause, "what attention is given from other ranks would be gathered again", blocks
+        yield cause, "keys and values of other ranks would be gathered again", blocks
     kept = (names for kind in sharded.model.blocks for names in saved_in(sharded, kind).values())
     if any("all_to_all" in names for names in kept):
-        yield cause, "DTensor has no one op for an all_to_all whose result a replay could keep", blocks
+        yield cause, "DTensor has no single op for an all_to_all whose output a recompute could save", blocks
     if plan.quantize:
         yield cause, "a float8 product is one `autograd.Function`, whose output torch's policies do not see", blocks
     if plan.compiled("blocks"):
@@ -108,11 +114,11 @@ def _selective(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
 
 
 def compiled(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """A block is compiled with its backward in one piece."""
+    """A block is compiled with its full backward."""
     plan = sharded.plan
     if sentence := plan.compiled("blocks"):
         if plan.split is not None and plan.split.splits_backward:
-            what = f"{plan.split.schedule} runs the backward in two parts, which a compiled one is not"
+            what = f"{plan.split.schedule} splits the backward, which a compiled block does not support"
             yield sentence.cause, what, "split the layers as 1f1b or interleaved_1f1b"
         if plan.recompute.ops and not plan.recompute.blocks and not recompute_inside(roles):
             what = (
@@ -122,7 +128,7 @@ def compiled(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
 
 
 def overlapped(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """inductor cuts the matmuls of tensor parallelism into pieces; nothing else is run beside transfers."""
+    """inductor decomposes the matmuls of tensor parallelism; nothing else is overlapped with transfers."""
     compiler = [c.method for c in sharded.plan.compiles if c.what == "blocks"]
     for sentence in sharded.plan.overlaps:
         if sentence.method != "async_matmul":
@@ -133,25 +139,25 @@ def overlapped(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
         elif compiler != ["inductor"]:
             yield (
                 sentence.cause,
-                "inductor cuts the matmuls, and blocks are not compiled",
+                "inductor decomposes the matmuls, and blocks are not compiled",
                 "`compile blocks as inductor`",
             )
 
 
 def offloaded(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """fully_shard keeps parameters, gradients and optimizer state in one place; hooks see what a checkpoint saves."""
+    """fully_shard stores parameters, gradients and optimizer state together; hooks see what a checkpoint saves."""
     for sentence in sharded.plan.offloads:
         if not set(sentence.what) & {"params", "optimizer"}:
             yield from _saved_inputs(sharded, sentence)
         elif set(sentence.what) != {"params", "optimizer"}:
-            what = "fully_shard keeps parameters and optimizer state together"
+            what = "fully_shard stores parameters and optimizer state together"
             yield sentence.cause, what, "`offload params, optimizer to host`"
         elif not roles.uses_fsdp:
             yield sentence.cause, "no axis stores state", "store it over an axis, as in `use fsdp over AXIS`"
 
 
 def _saved_inputs(sharded: Sharded, sentence: Offload) -> Iterator[Refusal]:
-    """The inputs of blocks that are replayed whole, all together: what a hook around a checkpoint sees."""
+    """The inputs of recomputed blocks, all together: what a hook around a checkpoint sees."""
     plan = sharded.plan
     recompute = plan.recompute
     whole = recompute.blocks and not recompute.kept and not is_selective(sharded) and recompute.every == 1
@@ -161,4 +167,4 @@ def _saved_inputs(sharded: Sharded, sentence: Offload) -> Iterator[Refusal]:
         yield sentence.cause, what, f"`recompute blocks` and `offload {', '.join(sorted(saved))} to host`"
     elif plan.compiled("blocks") or plan.split is not None:
         other = "compiled blocks" if plan.compiled("blocks") else "a pipeline"
-        yield sentence.cause, f"planc writes no program for it with {other} yet", "leave it out"
+        yield sentence.cause, f"not implemented with {other} yet", "leave it out"

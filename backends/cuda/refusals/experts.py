@@ -1,4 +1,4 @@
-"""Refusals of plans with experts that torch cannot run, or that planc does not lower."""
+"""Refuses sentences about experts that torch cannot run, or that planc does not lower."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from planc.ir.sharding import Sharded
 
 
 def refused(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """Every sentence about experts of the plan in `sharded` that the target refuses."""
+    """Yields every sentence about experts of the plan in `sharded` that the target refuses."""
     if roles.experts.ops:
         yield from _node_limit(sharded)
         yield from _dims(sharded, roles)
@@ -25,62 +25,62 @@ def refused(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
 def _node_limit(sharded: Sharded) -> Iterator[Refusal]:
     route = sharded.plan.route
     if route.node_limit:
-        what = "the model's router picks experts wherever they are"
+        what = "the model's router does not limit the nodes of a token's experts"
         yield route.cause, what, "leave `node_limit` out"
     if route.copies != "choice":
         yield route.cause, "the program sends a copy of a token for each expert that it chose", "leave `copies` out"
 
 
 def _dims(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """Experts are divided by whole experts and by their width."""
+    """Experts are sharded by expert and by their width only."""
     plan = sharded.plan
     for o in roles.experts.ops:
         for dim in o.layout:
             if dim not in ("experts", "expert_ffn", SLOTS):
                 yield (
                     plan.cause_of_shard(dim, o.layout[dim][0], EXPERTS),
-                    f"{o.op.name} with {dim} divided",
-                    ("divide experts or expert_ffn"),
+                    f"{o.op.name} with {dim} sharded",
+                    "shard experts or expert_ffn",
                 )
                 return
 
 
 def _weights_of_one_expert(roles: AxisRoles) -> Iterator[Refusal]:
-    """Rows come to an expert once, for all of its weights."""
+    """All weights of an expert are sharded equally, because its rows are dispatched once."""
     experts = roles.experts
     for dim, axes in (("experts", experts.exchange), ("expert_ffn", experts.tensor)):
         for p in experts.params:
             at = next((i for i, dims in enumerate(p.param.shape_dims) if dim in dims), None)
             if at is not None and set(axes) - set(p.compute[at]):
-                what = f"{p.param.name} is not divided over {' and '.join(axes)}, as other weights of the experts are"
-                yield p.cause, what, "divide all of an expert's weights alike"
+                what = f"{p.param.name} is not sharded over {' and '.join(axes)}, as other weights of the experts are"
+                yield p.cause, what, "shard all of an expert's weights equally"
                 return
 
 
 def _shares(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """Ranks that share an expert have the same tokens, or different ones: all of them alike."""
+    """Tensor-parallel ranks of an expert all have the same tokens, or all have different ones."""
     experts = roles.experts
     different = set(experts.tensor) & set(experts.tokens)
     if different and not experts.gathers:
         cause = sharded.plan.cause_of_shard("expert_ffn", experts.tensor[0], EXPERTS)
-        what = f"of {' and '.join(experts.tensor)}, only {' and '.join(sorted(different))} divides the tokens"
-        yield cause, what, "divide expert_ffn over axes that all divide the tokens, or over others"
+        what = f"of {' and '.join(experts.tensor)}, only {' and '.join(sorted(different))} shards the tokens"
+        yield cause, what, "shard expert_ffn over axes that all shard the tokens, or over others"
     if experts.tensor and any(len(o.op.params) > 1 for o in experts.ops):
         cause = sharded.plan.cause_of_shard("expert_ffn", experts.tensor[0], EXPERTS)
-        yield cause, "a bias of an expert would be added by every rank that shares it", "leave expert_ffn whole"
+        yield cause, "a bias of an expert would be added by every rank that shares it", "leave expert_ffn unsharded"
 
 
 def _stores(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """fully_shard keeps experts as it keeps the rest, over axes of their own."""
+    """fully_shard shards all state of the experts over the same axes."""
     plan, experts = sharded.plan, roles.experts
     cause = plan.cause_of_store("optimizer", EXPERTS)
     for noun in NOUNS:
         axes = experts.stored(noun)
         if axes and axes != experts.shard:
             what = f"experts' {noun} over {' and '.join(axes)} but optimizer over {' and '.join(experts.shard)}"
-            yield plan.cause_of_store(noun, EXPERTS), what, "store what is stored over the same axes"
+            yield plan.cause_of_store(noun, EXPERTS), what, "store all of them over the same axes"
     for noun in stored_otherwise(experts):
-        yield cause, f"{noun} are stored divided of the experts or of the rest, and not of both", "store both alike"
+        yield cause, f"{noun} are sharded for either the experts or the rest, and not for both", "store both equally"
     strange = [a for a in experts.shard if a not in experts.params[0].grad_partial]
     if strange:
-        yield cause, f"{' and '.join(strange)} does not divide the experts' tokens", "store over axes that do"
+        yield cause, f"{' and '.join(strange)} does not shard the experts' tokens", "store over axes that do"

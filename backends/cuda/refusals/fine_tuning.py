@@ -1,4 +1,4 @@
-"""Refusals of `freeze` and `lora`: sentences beside them that planc writes no program with."""
+"""Refuses sentences that are not implemented together with `freeze` and `lora`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from planc.ir.sharding import Sharded
 
 
 def refused(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """Other sentences that do not go with frozen parameters, and matrices that take no update."""
+    """Yields other sentences of the plan in `sharded` that do not work with frozen parameters, and matrices that cannot
+    have LoRA."""
     plan = sharded.plan
     sentence = plan.lora or plan.freeze
     if sentence is None:
@@ -21,30 +22,30 @@ def refused(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
     beside: dict[str, Cause | None] = {
         "a pipeline": plan.split.cause if plan.split else None,
         "context parallelism": plan.cause_of_shard("sequence", roles.context[0]) if roles.context else None,
-        "narrow matmuls": next((q.cause for q in plan.quantize), None),
+        "float8 matmuls": next((q.cause for q in plan.quantize), None),
         "compiled blocks": next((c.cause for c in plan.compiles if c.what == "blocks"), None),
         "overlapped matmuls": next((o.cause for o in plan.overlaps), None),
         "state on the host": next((o.cause for o in plan.offloads), None),
         "Muon": plan.optimizer.cause if plan.optimizer.name == "muon" else None,
         "several layers in a bucket": plan.gather.cause if plan.gather and plan.gather.bucket > 1 else None,
-        "layers gathered ahead": plan.gather.cause if plan.gather and plan.gather.prefetch else None,
-        "only some layers run again": plan.recompute.cause if plan.recompute.every > 1 else None,
+        "prefetched layers": plan.gather.cause if plan.gather and plan.gather.prefetch else None,
+        "recompute of only some layers": plan.recompute.cause if plan.recompute.every > 1 else None,
     }
     for what, cause in beside.items():
         if cause is not None:
-            yield cause, f"planc writes no program with frozen parameters and {what}", "leave one of them out"
+            yield cause, f"frozen parameters are not implemented with {what}", "leave one of them out"
     if roles.experts.ops:
         yield sentence.cause, f"{sharded.model.name} has experts", "fine-tune a dense model"
     if sharded.tied:
         yield sentence.cause, f"the head of {sharded.model.name} uses the embedding's weight", "train all of it"
     named = plan.recompute.ops not in ((), ("blocks",), ("attention.core",))
     if named or plan.recompute.kept or (plan.recompute.ops and is_selective(sharded)):
-        yield plan.recompute.cause, "planc knows no memory of it with frozen parameters", "`recompute blocks`"
+        yield plan.recompute.cause, "its memory with frozen parameters is not modelled", "`recompute blocks`"
     yield from _updates(sharded, roles)
 
 
 def _updates(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """Matrices whose update has no parts to go with the weight's."""
+    """Matrices that LoRA cannot shard like the weight."""
     lora = sharded.plan.lora
     if lora is None:
         return
@@ -58,5 +59,5 @@ def _updates(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
                 return
             if b.rows or b.weight.inner:
                 where = f"{b.rows[0]} at {b.o.op.name}" if b.rows else f"inside a dim of {b.o.op.name}"
-                yield lora.cause, f"tensor parallelism divides {where}", "divide heads and ffn, or name other matmuls"
+                yield lora.cause, f"tensor parallelism shards {where}", "shard heads and ffn, or name other matmuls"
                 return

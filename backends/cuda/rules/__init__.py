@@ -1,6 +1,6 @@
-"""Realisation rules: from the semantic collectives of a plan to those that torch issues.
+"""Realisation rules: turn the semantic collectives of a plan into those that torch issues.
 
-One rule a file, applied in this order. A rule sees layouts and roles; never a model's or a plan's name.
+One rule a file, applied in this order. A rule depends on layouts and roles, never on a model's or a plan's name.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ ORDER = (
 
 
 def realise(sharded: Sharded, rows: Rows) -> tuple[Collective, ...]:
-    """The collectives that torch issues for `sharded`, per device and optimizer step, from the semantic ones in
+    """Returns the collectives that torch issues for `sharded`, per device and optimizer step, from the semantic ones in
     `rows`."""
     roles = AxisRoles(sharded)
     for rule in ORDER:

@@ -1,11 +1,12 @@
-"""A float8 scale of what the tensor axes divide is all ranks' together: DTensor all-reduces each maximum, in fp64.
+"""DTensor all-reduces the maxima behind float8 scales, in fp64, where tensor parallelism shards what they are taken
+over.
 
-torchao's linear layers cast both factors of their three products (the output, the input's gradient, the weight's
-gradient) by the maximum of a row or of a tensor; where tensor parallelism divides what the maximum is taken over, each
-rank has its part's alone. A replay runs a whole forward of the layer: its `autograd.Function` saves at its end.
+torchao's linear layers cast both inputs of their three matmuls (output, dgrad, wgrad) by the maximum of a row or a
+tensor. If tensor parallelism shards the dim of the maximum, each rank has only the maximum of its shard. A recompute
+runs a full forward of the layer: its `autograd.Function` saves at its end.
 
-Source: torchao 0.18, `float8_linear.py` (`matmul_with_hp_or_float8_args`) and `float8_utils.py` (`amax_to_scale`,
-which works in float64).
+Source: torchao 0.18, `float8_linear.py` (`matmul_with_hp_or_float8_args`) and `float8_utils.py` (`amax_to_scale`, which
+works in float64).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from planc.sharding.stage_assignment import microbatches_each, sections_on, virt
 NAME = "all_reduce_float8_scales"
 
 Maxima = list[tuple[Phase, int]]
-"""The phase of each all-reduce, and how many maxima it carries."""
+"""The phase of each all-reduce, and the number of maxima in it."""
 
 
 def apply(roles: AxisRoles, rows: Rows) -> Rows:
@@ -64,9 +65,9 @@ def _of_stage(roles: AxisRoles, stage: int) -> Iterator[Collective]:
 
 
 def _maxima(b: Boundary, sentence: Quantize) -> Maxima:
-    """The all-reduces of one linear layer and microbatch; none where its weight is whole.
+    """The all-reduces of one linear layer and microbatch; none if its weight is not sharded.
 
-    With its outputs divided the sums over them are the input's gradient's; with its inputs divided, the output's.
+    With a sharded output dim, the partial sums are those of the dgrad; with a sharded input dim, of the output.
     """
     if b.weight.dim is None:
         return []
@@ -82,13 +83,13 @@ def _maxima(b: Boundary, sentence: Quantize) -> Maxima:
 
 
 def _rows(b: Boundary) -> int:
-    """Tokens of a microbatch that a rank multiplies."""
+    """Number of local tokens of a microbatch."""
     layout: Layout = {d: axes for d, axes in b.o.layout.items() if d in ("batch", "sequence")}
     return round(local_elements(b.sharded.plan, ("batch", "sequence"), layout))
 
 
 def _again(b: Boundary) -> bool:
-    """True if the backward runs the layer again."""
+    """True if the backward recomputes the layer."""
     recompute = b.sharded.plan.recompute
     named = recompute.blocks or any(names_op(word, b.o.op) for word in recompute.ops)
     kept = any(names_op(word, b.o.op) for word in recompute.kept)
@@ -96,7 +97,7 @@ def _again(b: Boundary) -> bool:
 
 
 def _layers(roles: AxisRoles, stage: int, section: str, sentence: Quantize, *, replayed: bool) -> int:
-    """Copies of a section on a stage that multiply in float8; `replayed`, those among them that are run again."""
+    """Number of blocks of a section on a stage that use float8; with `replayed`, of those that are recomputed."""
     plan = roles.plan
     if section not in plan.model.blocks:
         return 1

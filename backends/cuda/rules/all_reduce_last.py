@@ -1,6 +1,6 @@
-"""Hybrid sharding all-reduces once a step: the emitted step adds up what it has reduce-scattered.
+"""Hybrid sharding all-reduces once a step: the emitted step accumulates the reduce-scattered gradients.
 
-Also the phase: fully_shard reduces inside the last backward, not after it.
+It also sets the phase: fully_shard reduces inside the last backward, not after it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""A scalar is all-reduced over one mesh dimension after the other; a pipeline also sums the loss.
+"""A scalar is all-reduced over one mesh dimension after another; a pipeline also sums the loss.
 
-The gradient norm is taken per mesh, as parameters that tensor parallelism leaves alone lie on a smaller
-one, and experts may lie on their own. What DTensor reduces there is the vector of the parameters' norms,
-not their one norm.
+The gradient norm is computed per mesh: parameters without tensor parallelism are on a smaller mesh, and experts may
+have their own. DTensor reduces the vector of parameter norms there, not a single norm.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def _split(roles: AxisRoles, row: Collective) -> Iterator[Collective]:
 
 
 def _dividing(roles: AxisRoles) -> set[str]:
-    """The axes that divide gradients, but those of experts on a mesh of their own."""
+    """The axes that shard gradients, except those of experts with their own mesh."""
     rest = [p for p in roles.sharded.params if not apart(roles, p) and not p.param.frozen]
     return {a for p in rest for a in (*p.axes(), *(p.stored["grads"] or p.stored["optimizer"]))} | {*roles.pipeline}
 
@@ -50,7 +49,7 @@ def apart(roles: AxisRoles, p: ParamSharding) -> bool:
 
 
 def _of_experts(roles: AxisRoles, row: Collective) -> Iterator[Collective]:
-    """The norms of experts on a mesh of their own, over each dimension of it that divides them."""
+    """The norms of experts with their own mesh, over each of its dimensions that shards them."""
     experts = roles.experts
     held = sections_on(roles.plan, row.stage)
     norms = sum(copies_on(roles.plan, p.param, held) for p in experts.params) if experts.own_mesh else 0
@@ -60,7 +59,7 @@ def _of_experts(roles: AxisRoles, row: Collective) -> Iterator[Collective]:
 
 
 def _norms(roles: AxisRoles, factor: Factor, stage: int) -> list[int]:
-    """For each mesh with this dimension that the stage's parameters lie on: how many lie on it."""
+    """Number of the stage's parameters on each mesh with this dimension."""
     held = sections_on(roles.plan, stage)
     counts: Counter[tuple[str, ...]] = Counter()
     for p in roles.sharded.params:
@@ -72,19 +71,19 @@ def _norms(roles: AxisRoles, factor: Factor, stage: int) -> list[int]:
 
 
 def _mesh_of_module(roles: AxisRoles, p: ParamSharding) -> set[str]:
-    """The tensor axes of the module that has `p`: a whole bias lies on the mesh of the weight that is divided."""
+    """The tensor axes of the module with `p`: a replicated bias is on the mesh of the sharded weight."""
     module = p.param.name.rpartition(".")[0]
     beside = [q for q in roles.sharded.params if q.param.name.rpartition(".")[0] == module]
     return set(roles.tensor) & {a for q in beside for a in (*q.axes(), *q.grad_partial)}
 
 
 def _counted_by_first_stage(roles: AxisRoles, p: ParamSharding, held: Mapping[str, int]) -> bool:
-    """True for the last stage's copy of a weight that both ends use."""
+    """True for the last stage's copy of a tied weight."""
     return bool(roles.pipeline) and p in roles.sharded.tied and "first" not in held
 
 
 def _losses_of_stages(roles: AxisRoles, rows: Rows) -> Iterator[Collective]:
-    """Only the last stage knows the loss."""
+    """All-reduces of the loss over the pipeline: only the last stage has it."""
     cause = roles.plan.split.cause if roles.plan.split else None
     for row in rows:
         if row.tensor == "grad_norm" and row.axes == roles.pipeline:

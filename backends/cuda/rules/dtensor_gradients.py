@@ -1,9 +1,9 @@
-"""DTensor reduces a replicated weight's gradient whole, before fully_shard divides it.
+"""DTensor reduces a replicated weight's full gradient before fully_shard shards it.
 
-A norm over a divided sequence has a whole weight and a gradient that is a sum over the tensor axes.
-torch all-reduces the whole gradient there, in the compute dtype, each time before fully_shard reduces
-over the data axes; while fully_shard only adds gradients up, in the dtype of the reduction, their sum
-stays unreduced. Without fully_shard the emitted step reduces them itself, once.
+A norm over a sharded sequence has a replicated weight and a gradient that is partial over the tensor axes. torch
+all-reduces the full gradient, in the compute dtype, each time before fully_shard reduces it over the data axes. While
+fully_shard only accumulates gradients, in the reduce dtype, the sum stays unreduced. Without fully_shard the emitted
+step reduces them itself, once.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _split(roles: AxisRoles, row: Collective) -> Iterator[Collective]:
 
 
 def _times(roles: AxisRoles) -> int:
-    """Number of times a step reduces gradients: in every backward where they are not kept whole."""
+    """Number of gradient reductions in a step: one per backward unless gradients accumulate unsharded."""
     return roles.plan.microbatches if _reduces_each_backward(roles) else 1
 
 
@@ -56,6 +56,6 @@ def _reduces_each_backward(roles: AxisRoles) -> bool:
 
 
 def _added_up(roles: AxisRoles) -> bool:
-    """True if fully_shard casts gradients to accumulate them; torch's schedules do so for one microbatch, too."""
+    """True if fully_shard casts gradients to accumulate them; torch's schedules do so even for one microbatch."""
     several = roles.plan.microbatches > 1 or bool(roles.pipeline)
     return roles.uses_fsdp and not _reduces_each_backward(roles) and several

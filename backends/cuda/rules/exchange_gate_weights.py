@@ -1,6 +1,6 @@
-"""Each row takes its weight along to the expert, in fp32: it multiplies there, where the row is narrow.
+"""Router weights are sent with the tokens in fp32; experts apply them to their smaller activation.
 
-What a row's gradient does on the way back, the weight's gradient does too.
+The gradients of the weights go back with those of the tokens.
 """
 
 from __future__ import annotations

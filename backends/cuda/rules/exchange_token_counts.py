@@ -1,4 +1,4 @@
-"""Without a capacity ranks first tell each other how many rows are coming: one count for each expert."""
+"""Without a capacity, ranks first exchange the number of rows of each expert."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def apply(roles: AxisRoles, rows: Rows) -> Rows:
 
 
 def _with_counts(roles: AxisRoles, row: Collective, there: bool) -> Iterator[Collective]:
-    """Gradients come back as the rows went: nothing is counted again in a backward."""
+    """A row with its counts. The backward reuses the forward's counts."""
     yield row
     if there and row.phase != "backward" and row.op in ("all_to_all", "all_gather"):
         counts = roles.plan.model.sizes["experts"] * (row.group_size if row.op == "all_gather" else 1)

@@ -1,6 +1,6 @@
-"""A rank sends the rows of its own tokens: top_k of each, or the places that a capacity makes for them.
+"""A rank sends the rows of its own tokens: top_k for each, or the slots of the expert capacity.
 
-The semantic figure is an even share of all tokens' rows. Places are rounded up on every rank.
+The semantic figure is an even share of all rows. Slots are rounded up on every rank.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _rows_of_rank(roles: AxisRoles, row: Collective) -> Collective:
 
 
 def rows_sent(roles: AxisRoles) -> int:
-    """Number of rows that one rank of `roles` sends for a microbatch, if every expert is picked equally often."""
+    """Returns the number of rows that one rank of `roles` sends per microbatch, with an even router."""
     plan = roles.plan
     divided = plan.mesh.size(*plan.axes_of("sequence", "residual"))
     rows = plan.batch.microbatch_sequences * plan.batch.sequence_tokens // divided * plan.model.top_k

@@ -1,8 +1,8 @@
-"""A weight that the lookup and the head use is stored, gathered and reduced once, in one group with the last norm.
+"""A tied embedding is sharded, gathered and reduced once, in one group with the last norm.
 
-fully_shard lets no two groups have one parameter: the emitted program gives both ends to the model's own group, which
-is gathered when the forward begins and let go when the backward ends. In a pipeline each end has a copy: the two
-copies' gradients are summed in the dtype in which they rest, and the norm counts the first one.
+fully_shard does not allow a parameter in two groups: the emitted program puts embedding and head into the model's own
+group, which is gathered when the forward starts and freed when the backward ends. In a pipeline both stages have a
+copy: the gradients of the two are summed in the state's dtype, and the norm counts the first.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ def _realised(roles: AxisRoles, row: Collective) -> Iterator[Collective]:
 
 
 def _between_ends(roles: AxisRoles, row: Collective) -> Collective:
-    """The largest share of a rank: rows that do not divide leave some ranks less."""
+    """The sum of tied gradients. Rows that do not divide evenly leave some ranks with less; this is the largest
+    shard."""
     p = roles.sharded.param[row.tensor]
     elements = param_elements(roles.plan, p)
     if roles.uses_fsdp:

@@ -1,7 +1,7 @@
-"""Siblings that read one tensor share a move only if torch's styles let their parent make it.
+"""Ops that read the same tensor share a redistribution only if their parent module can issue it.
 
-The semantic move is one, and so is that of the gradient back. Where some siblings are divided and
-others whole (an `override`), or they lie in different modules, each prepares its own input.
+The semantic redistribution is one, and so is that of the gradient. If some of the ops are sharded and others not (an
+`override`), or they are in different modules, each prepares its own input.
 """
 
 from __future__ import annotations

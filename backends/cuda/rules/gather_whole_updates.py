@@ -1,8 +1,8 @@
-"""Muon gathers a divided matrix mesh dimension by mesh dimension, where one collective over all of them was counted.
+"""Muon gathers a sharded matrix one mesh dimension at a time, instead of in one collective over all of them.
 
-DTensor gathers the innermost dimension first, each part as fully_shard padded it. Where tensor parallelism and
-fully_shard divide the same tensor dimension, the parts of fully_shard lie inside those of tensor parallelism, and are
-gathered first. Read from llama_micro on fsdp 2 > tp 2 (torch 2.13): 126464 bytes over fsdp and 157440 over tp.
+DTensor gathers the innermost dimension first, with FSDP's padding. If tensor parallelism and FSDP shard the same tensor
+dim, FSDP's shards are inside those of tensor parallelism, and are gathered first. Observed with llama_micro on fsdp 2 >
+tp 2 (torch 2.13): 126464 bytes over fsdp and 157440 over tp.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NAME = "gather_whole_updates"
 
 
 def apply(roles: AxisRoles, rows: Rows) -> Rows:
-    """`rows` with one gather of an update over each mesh dimension of `roles` that divides it."""
+    """Returns `rows` with one all-gather of an update for each mesh dimension of `roles` that shards it."""
     return tuple(new for row in rows for new in (_by_dimension(roles, row) if row.carries == "update" else (row,)))
 
 

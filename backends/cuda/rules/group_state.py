@@ -1,6 +1,7 @@
-"""fully_shard moves a group's parameters in one collective: the embedding, each block or bucket, norm with head.
+"""fully_shard all-gathers and reduces a group of parameters at once: the embedding, each block or bucket, norm with
+head.
 
-Experts that lie on a mesh of their own are a group apart from the rest of their block.
+Experts with their own mesh are a separate group of their block.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ NAME = "group_state"
 
 
 def apply(roles: AxisRoles, rows: Rows) -> Rows:
-    """The first row of each group stands for the sum; rows of one group are issued equally often."""
+    """Merges the rows of each group into the first; rows of one group have the same count."""
     groups: dict[tuple[object, ...], list[Collective]] = {}
     for place, row in enumerate(rows):
         groups.setdefault((*_key(row), of_experts(row, roles)) if of_state(row, roles) else (place,), []).append(row)
@@ -21,7 +22,7 @@ def apply(roles: AxisRoles, rows: Rows) -> Rows:
 
 
 def _bucketed(roles: AxisRoles, row: Collective) -> Collective:
-    """The row of a block's group, where the plan has as many blocks in one group."""
+    """A row of a block's group, for a bucket of several blocks."""
     layers = roles.plan.bucket_layers
     if layers == 1 or row.section not in roles.sharded.model.blocks or not of_state(row, roles):
         return row

@@ -1,8 +1,8 @@
-"""In a pipeline torch's schedules hold gradients whole to the end of the step, and reduce them once.
+"""In a pipeline, torch's schedules accumulate unsharded gradients to the end of the step, and reduce them once.
 
-They also keep parameters gathered after a backward. So with `gather params per pass`, where each
-forward lets its parameters go, a forward gathers unless a backward came before it, and a backward
-gathers if a forward came before it. Otherwise parameters are gathered once a step.
+They also keep parameters gathered after a backward. With `gather params per pass`, where each forward frees its
+parameters, a forward gathers unless a backward precedes it on the stage, and a backward gathers if a forward precedes
+it. Otherwise parameters are gathered once a step.
 """
 
 from __future__ import annotations
@@ -47,19 +47,21 @@ def _counted(roles: AxisRoles, row: Collective) -> Collective:
 
 @cached_on(lambda plan, rank: (plan.cache, rank))
 def gathers_of_rank(plan: Plan, rank: int) -> dict[int, tuple[int, int]]:
-    """Number of (forward, backward) gathers of a virtual stage's parameters in a step of `plan`, by stage of `rank`."""
+    """Returns (forward, backward) counts of parameter all-gathers in a step of `plan`, by virtual stage of pipeline
+    `rank`."""
     return gathers(repeats_of_rank(plan.split, plan.pipeline, plan.microbatches, rank))
 
 
 def gathers(repeats: Iterable[Repeat]) -> dict[int, tuple[int, int]]:
-    """Number of (forward, backward) gathers of each virtual stage's parameters, from the action list of a rank.
+    """Returns (forward, backward) counts of parameter all-gathers of each virtual stage, from a rank's action list,
+    `repeats`.
 
-    The parameters that are gathered after an iteration of a repeat do not depend on those before it, so that all its
-    iterations but the first have the same gathers.
+    The state after one iteration of a repeat does not depend on the state before it, so all iterations but the first
+    have the same gathers.
 
-    >>> forward, backward = Action("forward", 0, 0), Action("backward", 0, 0)
-    >>> gathers([Repeat(2, (forward,)), Repeat(3, (forward, backward)), Repeat(2, (backward,))])
-    {0: (3, 3)}
+        >>> forward, backward = Action("forward", 0, 0), Action("backward", 0, 0)
+        >>> gathers([Repeat(2, (forward,)), Repeat(3, (forward, backward)), Repeat(2, (backward,))])
+        {0: (3, 3)}
     """
     counts: dict[int, tuple[int, int]] = {}
     gathered: dict[int, bool] = {}
@@ -76,7 +78,7 @@ def gathers(repeats: Iterable[Repeat]) -> dict[int, tuple[int, int]]:
 
 
 def _gathers_once(actions: Iterable[Action], gathered: dict[int, bool]) -> dict[int, tuple[int, int]]:
-    """Gathers of one iteration, by stage; `gathered` tells the stages whose parameters are there, and is updated."""
+    """All-gathers of one iteration, by stage; `gathered` are the stages with gathered parameters, and is updated."""
     counts: dict[int, tuple[int, int]] = {}
     for action in actions:
         forward, backward = counts.get(action.stage, (0, 0))
@@ -87,7 +89,7 @@ def _gathers_once(actions: Iterable[Action], gathered: dict[int, bool]) -> dict[
 
 
 def _copies(sharded: Sharded, row: Collective) -> dict[int, int]:
-    """Copies of the row's section on each virtual stage of its rank."""
+    """Number of blocks of the row's section on each virtual stage of its rank."""
     plan = sharded.plan
     held = virtual_stages(plan, row.stage)
     if row.section == "first":

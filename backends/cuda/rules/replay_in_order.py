@@ -1,8 +1,8 @@
-"""A replayed block runs in order until the backward has all it needs, so what stands before that runs again too.
+"""A block is recomputed in order until the backward has what it needs, so everything before that runs again too.
 
-The semantic replay leaves out an op whose output nobody needs again. The shared expert runs before the routed ones,
-which are replayed: its last projection runs again, with the reduction that follows it. Read from deepseek_micro on
-fsdp 2 > tp 2 with `recompute blocks` (torch 2.13): one reduce-scatter more for each routed layer and microbatch.
+The semantic recompute leaves out an op whose output is not needed. The shared expert runs before the routed experts,
+which are recomputed: its last projection runs again, with the reduction after it. Observed with deepseek_micro on fsdp
+2 > tp 2 and `recompute blocks` (torch 2.13): one more reduce-scatter for each MoE layer and microbatch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NAME = "replay_in_order"
 
 
 def apply(roles: AxisRoles, rows: Rows) -> Rows:
-    """`rows`, with what each replay moves beyond its need."""
+    """Returns `rows` with the collectives of recomputed ops whose output is not needed."""
     if not roles.plan.recompute.blocks:
         return rows
     again = {(kind, tensor) for kind in roles.sharded.model.blocks for tensor in _reduced_again(roles, kind)}
@@ -29,7 +29,7 @@ def apply(roles: AxisRoles, rows: Rows) -> Rows:
 
 
 def _reduced_again(roles: AxisRoles, kind: Section) -> Iterator[str]:
-    """Outputs, moved where they are made, of ops beside the routed experts that run again only for their place."""
+    """Outputs, with a redistribution, of ops that are recomputed only because they precede the routed experts."""
     again = set(replay(roles.plan, kind).ops)
     after: set[str] = set()
     for o in roles.sharded.ops[kind]:
@@ -37,7 +37,7 @@ def _reduced_again(roles: AxisRoles, kind: Section) -> Iterator[str]:
             after.add(o.op.output)
     replayed = any(o.op.output in after and o.op.name in again for o in roles.sharded.ops[kind])
     for o in roles.sharded.ops[kind]:
-        alone = o.op.name not in again and named_again(roles.sharded, o.op)  # what is kept is no matter of its place
+        alone = o.op.name not in again and named_again(roles.sharded, o.op)  # not one whose output is saved
         if replayed and o.settle is not None and o.op.output not in after and alone:
             yield o.op.output
 

@@ -1,5 +1,4 @@
-"""Ring attention sends the gradients of keys and values in the dtype of the plan's other reductions, in which it sums
-them."""
+"""Ring attention sums and sends the gradients of keys and values in the plan's reduce dtype."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ def apply(roles: AxisRoles, rows: Rows) -> Rows:
 
 
 def _is_ring_gradient(roles: AxisRoles, row: Collective) -> bool:
-    """A gradient on its way round: the only thing of its name that is sent over the context axes."""
+    """True for a gradient in the ring: the only such tensor that is sent over the context axes."""
     sent = row.op == "send_recv" and set(row.axes) <= set(roles.context)
     return sent and row.tensor not in roles.sharded.model.tensor and row.dtype != roles.plan.precision.reduce
 

@@ -1,4 +1,4 @@
-"""Helpers of the rules: rows, and the mark on rows that a rule has changed."""
+"""Helpers of the rules, which transform rows and mark the ones they change."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ Rows = tuple[Collective, ...]
 
 
 def changed(row: Collective, rule: str, **fields: Any) -> Collective:
-    """`row` with other values in `fields`, and the name of `rule` in `realised_by`."""
+    """Returns `row` with the new `fields`, and the name of `rule` added to `realised_by`."""
     return replace(row, **fields, realised_by=(*row.realised_by, rule))
 
 
 def over(row: Collective, roles: AxisRoles, axes: tuple[str, ...]) -> dict[str, Any]:
-    """The fields of a row that say that it runs over `axes`: the axes in the mesh's order and the number of ranks."""
+    """Returns the fields that make a `row` run over `axes`: the axes in mesh order and the number of ranks."""
     mesh = roles.plan.mesh
     return {"axes": mesh.in_order(axes), "group_size": mesh.size(*axes)}
 
 
 def of_state(row: Collective, roles: AxisRoles) -> bool:
-    """True if fully_shard issues this row: a parameter or gradient over the data axes alone, or of experts on a mesh of
-    their own. What stages of a pipeline sum is of the `step`."""
+    """True if fully_shard issues this `row`: a parameter or gradient over data axes only, or of experts with their own
+    mesh. Sums over pipeline stages belong to the section `step`."""
     if row.carries not in ("param", "grad") or row.section == "step":
         return False
     return of_experts(row, roles) or not set(row.axes) & set(roles.tensor)
 
 
 def of_experts(row: Collective, roles: AxisRoles) -> bool:
-    """True when `row` carries a parameter or gradient of experts that lie on a mesh of their own."""
+    """True if `row` carries a parameter or gradient of experts with their own mesh."""
     known = roles.sharded.param.get(row.tensor)
     return roles.experts.apart and known is not None and known.param.region == EXPERTS
 
 
 def routed_tensors(roles: AxisRoles) -> dict[str, str]:
-    """Tensors of rows laid out by expert, by name: `there` on the way to the experts, `back` on the way home."""
+    """Returns the tensors of rows sorted by expert: `there` before the experts, `back` after them."""
     ops = [o.op for section in roles.sharded.ops.values() for o in section]
     there = {op.output: "there" for op in ops if op.kind == "route"}
     return there | {op.inputs[0]: "back" for op in ops if op.kind == "combine"}

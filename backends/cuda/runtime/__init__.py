@@ -1,1 +1,1 @@
-"""Starting and running a program on torch."""
+"""Starts and runs a program on torch."""

@@ -1,7 +1,7 @@
-"""Time limits of collectives, and what is said when one of them fails: which, over what, and who was missing.
+"""Sets timeouts of collectives, and reports a failed one: the collective, its axis, and the ranks that are missing.
 
-torch says that a peer closed its connection or did not answer, but neither the collective nor the peer.
-Its flight recorder knows the collective; the ranks that are left tell each other that they are.
+torch reports that a peer closed its connection or did not respond, but neither the collective nor the peer. Its flight
+recorder has the collective; the remaining ranks check in at the store.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from planc.ir.session import CollectiveError
 VARIABLE = "PLANC_TIMEOUT_S"
 TIMEOUT_S = 600.0
 ANSWER_S = 3.0
-"""Time (s) that the remaining ranks have to report."""
+"""Time that the remaining ranks have to check in (s)."""
 _c10d: Any = _distributed_c10d
-"""Its functions of the flight recorder are not in torch's type stubs."""
+"""torch's type stubs lack its flight recorder functions."""
 GLOO = ("gloo/", "Timed out waiting", "Connection closed by peer", "caused pair closure", "Pair is not connected")
-"""Markers of gloo's errors, which have no type of their own."""
+"""Texts in gloo's errors, which have no type of their own."""
 
 
 def prepare() -> None:
-    """Have the flight recorder keep the last collectives; before torch makes a process group."""
+    """Enables the flight recorder; call it before torch creates a process group."""
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "64")
 
 
 def timeout() -> timedelta:
-    """Longest time that a rank waits in a collective."""
+    """Returns the timeout of a collective."""
     return timedelta(seconds=float(os.environ.get(VARIABLE, TIMEOUT_S)))
 
 
 def limit(meshes: tuple[Any, ...]) -> None:
-    """Give the groups of `meshes` the time limit: torch gives new ones its own."""
+    """Sets the timeout on all groups of `meshes`: torch creates groups with its default."""
     for mesh in meshes:
         for name in mesh.mesh_dim_names:
             _set_pg_timeout(timeout(), mesh.get_group(name))
@@ -49,11 +49,8 @@ def limit(meshes: tuple[Any, ...]) -> None:
 
 @contextmanager
 def collectives_named(meshes: tuple[Any, ...]) -> Iterator[None]:
-    """A context in which a failed collective raises CollectiveError with the collective, its axis and the missing
-    ranks.
-
-    The axis is that of `meshes` whose group it ran over.
-    """
+    """A context in which a failed collective raises CollectiveError with the collective, its axis in `meshes`, and the
+    missing ranks."""
     try:
         yield
     except Exception as error:
@@ -66,7 +63,7 @@ def collectives_named(meshes: tuple[Any, ...]) -> Iterator[None]:
 
 @contextmanager
 def joining() -> Iterator[None]:
-    """A context in which the processes find each other. Raises CollectiveError where they do not."""
+    """A context in which the processes connect. Raises CollectiveError if they cannot."""
     try:
         yield
     except Exception as error:
@@ -77,7 +74,7 @@ def joining() -> Iterator[None]:
 
 
 def _first_line(error: Exception) -> str:
-    """The first line of an error of torch's, without its advice."""
+    """The first line of an error of torch, without its advice."""
     return next(iter(str(error).strip().splitlines()), "no reason given").partition(" This is typically caused by")[0]
 
 
@@ -89,7 +86,7 @@ def _of_collective(error: Exception) -> bool:
 
 
 def _last(meshes: tuple[Any, ...]) -> str:
-    """The collective that this rank began last: `all_gather over fsdp (ranks 0, 2)`."""
+    """The collective that this rank started last: `all_gather over fsdp (ranks 0, 2)`."""
     entries = json.loads(_c10d._dump_fr_trace_json()).get("entries", [])
     if not entries:
         return "a collective"
@@ -103,7 +100,7 @@ def _last(meshes: tuple[Any, ...]) -> str:
 
 
 def _missing() -> str:
-    """Ranks that did not check in at the store; rank 0, which keeps the store, if it is unreachable."""
+    """Names the ranks that did not check in at the store; rank 0, which hosts the store, if it is unreachable."""
     world = range(dist.get_world_size())
     try:
         store = _get_default_store()
@@ -114,7 +111,7 @@ def _missing() -> str:
             time.sleep(0.1)
             missing = [r for r in missing if not store.check([f"planc/left/{r}"])]
         if dist.get_rank() == 0:
-            time.sleep(ANSWER_S)  # it keeps the store that the others still ask
+            time.sleep(ANSWER_S)  # it hosts the store that the others still use
     except (RuntimeError, dist.DistError):
         return "rank 0 does not answer"
     if not missing:

@@ -1,4 +1,4 @@
-"""A user's module beside the plan's model: names, widths and depths are compared before anything is divided."""
+"""Compares a user's module with the plan's model (names, widths, depth) before anything is sharded."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 Shape = tuple[int, ...]
 MOST_SHOWN = 8
-"""As many differences are listed; of the others their number is."""
+"""Maximum number of differences that are listed; the rest is counted."""
 CONFIG_SIZES = {
     "num_attention_heads": "heads",
     "num_key_value_heads": "kv_heads",
@@ -44,15 +44,14 @@ CONFIG_SIZES = {
     "num_local_experts": "experts",
     "num_experts": "experts",
 }
-"""Fields of a config of transformers that no parameter's shape shows alone, and the dims of the plan's model."""
+"""Fields of a transformers config that no single parameter's shape shows, and the dims of the plan's model."""
 
 
 def named(model: Any, program: ProgramText) -> Any:
-    """`model` under the names of the op graph, once it is known to be the model of the program's plan.
+    """Returns `model` bound to the op graph's names, after checking that it is the model of the program's plan.
 
-    A module with these names is returned as it is; of any other the op graph is read from its code.
-    Raises PlanError (E1205) with every difference, or E1207 to E1210 for code without an op graph; no process group is
-    needed for that.
+    A module that has these names is returned unchanged; any other is traced. Raises PlanError (E1205) with every
+    difference, or E1207 to E1210 for code without an op graph. Needs no process group.
     """
     plan = program.plan
     span = (plan.model.cause or plan.mesh.cause).span
@@ -82,35 +81,33 @@ def named(model: Any, program: ProgramText) -> Any:
         return model
     try:
         if said := other_steps(model, roles):
-            raise UnknownError(
-                f"under the names of a plan it would make other steps: {said}; this is a mistake of planc"
-            )
+            raise UnknownError(f"bound to a plan's names it would run other steps: {said}; this is a bug in planc")
         return BoundModel(model, roles, plan.batch.sequence_tokens)
     except UnknownError as error:
         raise PlanError([Diagnostic("E1207", f"{type(model).__name__}: {error}", span)]) from None
 
 
 def has_our_names(model: Any) -> bool:
-    """True for a module whose parameters have the op graph's names."""
+    """True if the parameters of `model` have the op graph's names."""
     return any(name == "tok_embeddings.weight" for name, _ in model.named_parameters())
 
 
 def _ranks_of_heads(program: ProgramText) -> int:
-    """Number of ranks that share the heads of attention."""
+    """Number of ranks that the heads of attention are sharded over."""
     plan = program.plan
     axes = {axis for s in plan.shards if s.dim == "heads" for axis in s.axes}
     return prod(plan.mesh.every[axis].size for axis in axes)
 
 
 def _keys_whole(program: ProgramText) -> bool:
-    """True where every rank that has some heads has all keys and values."""
+    """True if keys and values are replicated on ranks with sharded query heads."""
     plan = program.plan
     region = next(op.region for op in plan.model.block_ops if op.kind == "attention")
     return "kv_heads" in plan.model.sizes and not plan.axes_of("kv_heads", region)
 
 
 def _undivided(model: Any, program: ProgramText, roles: DecoderRoles) -> Iterator[str]:
-    """Parts that the plan divides and this module's code does not let be divided."""
+    """Yields parts that the plan shards and this module's code cannot run sharded."""
     plan = program.plan
     if re.search(r"[.\"]moe\b", program.text) and (wrong := next(_not_experts(model, roles), "")):
         yield wrong
@@ -119,15 +116,15 @@ def _undivided(model: Any, program: ProgramText, roles: DecoderRoles) -> Iterato
         h for b in roles.blocks for h in (b.attention, b.second) if isinstance(h, AttentionLayers | FeedForwardLayers)
     ]
     if sequence and any(not common_path(places_of(h)) and h.before is None for h in halves):
-        yield "the plan divides the sequence, and layers that need it whole lie in the block, with no norm before them"
+        yield "the plan shards the sequence, but layers in the block need all of it, and no norm precedes them"
     if roles.tied and roles.head.bias and any(s.dim == "vocab" for s in plan.shards):
-        yield f"the plan divides the vocabulary, and {roles.head.bias} is added by a head that is tied to the embedding"
+        yield f"the plan shards the vocabulary, but {roles.head.bias} is the bias of a tied head"
     if sequence and roles.positions:
-        yield "the plan divides the sequence, and its learned positions are added to the whole one"
+        yield "the plan shards the sequence, but its learned positions are added to all of it"
 
 
 def _not_experts(model: Any, roles: DecoderRoles) -> Iterator[str]:
-    """Experts of `model` that compute something else than planc's do, with their line."""
+    """Yields experts of `model` that do not compute what planc's do, with their source line."""
     for number, block in enumerate(roles.blocks):
         if isinstance(e := block.second, ExpertLayers):
             path = f"{roles.layers}.{number}.{experts_path(e)}"
@@ -137,13 +134,13 @@ def _not_experts(model: Any, roles: DecoderRoles) -> Iterator[str]:
                 file = inspect.getsourcefile(kind) or ""
                 line = inspect.getsourcelines(kind)[1]
                 shown = file.rpartition("site-packages/")[2]
-                yield f"{shown}:{line}: the plan divides experts, and those of {path} are stored or computed otherwise"
+                yield f"{shown}:{line}: the plan shards experts, but those of {path} are stored or computed differently"
 
 
 def differences(model: Any, expected: Model, roles: DecoderRoles | None = None) -> Iterator[str]:
-    """Each way in which `model` is not `expected`, in words, with what was expected and found.
+    """Yields each difference between `model` and `expected`, with the expected and the found value.
 
-    `roles` are its parts where its parameters have names of their own.
+    `roles` are the model's traced parts, if its parameters have their own names.
     """
     config = getattr(model, "config", None)
     yield from _config_differences(config, expected) if roles is None else _role_differences(config, roles, expected)
@@ -167,7 +164,8 @@ def differences(model: Any, expected: Model, roles: DecoderRoles | None = None) 
 
 
 def _shape_difference(name: str, found: Shape, ours: tuple[str, ...], wanted: Mapping[str, Shape]) -> Iterator[str]:
-    """One line for all layers that differ alike; a parameter that holds several of the plan's has their elements."""
+    """One line for all layers with the same difference. A fused parameter needs as many elements as the plan's
+    parameters."""
     shapes = [wanted[n] for n in ours if n in wanted]
     if len(shapes) < len(ours):
         yield f"{_starred(name)}: {_shape(found)} found, none expected"
@@ -178,7 +176,7 @@ def _shape_difference(name: str, found: Shape, ours: tuple[str, ...], wanted: Ma
 
 
 def _same(found: Shape, wanted: Shape, name: str) -> bool:
-    """True for the plan's shape, and for one that a class stores the other way round."""
+    """True for the plan's shape, or that shape stored transposed."""
     if found[: len(found) - len(wanted)] == (1,):  # a table for all sequences
         return found[1:] == wanted
     return found == wanted or found == wanted[::-1] or (".experts." in name and sorted(found) == sorted(wanted))
@@ -195,7 +193,7 @@ def _config_differences(config: Any, expected: Model) -> Iterator[str]:
 
 
 def _role_differences(config: Any, roles: DecoderRoles, expected: Model) -> Iterator[str]:
-    """Differences that no parameter's shape shows alone, under the names that the module's `config` has for them."""
+    """Differences that no single parameter's shape shows, under the field names of the module's `config`."""
     a, routed = heads_of(roles), [b.second for b in roles.blocks if isinstance(b.second, ExpertLayers)]
     found = {"heads": a.heads, "head_dim": a.value_dim or a.head_dim} if a is not None else {}
     found |= {"kv_heads": a.kv_heads} if a is not None and "kv_heads" in expected.sizes else {}
@@ -209,8 +207,7 @@ def _role_differences(config: Any, roles: DecoderRoles, expected: Model) -> Iter
 
 
 def _wanted(expected: Model) -> dict[str, Shape]:
-    """Every parameter of the plan's model with its shape, each layer's under its number; the program adds those of
-    low-rank updates itself."""
+    """Every parameter of the plan's model, by layer, with its shape; without LoRA matrices, which the program adds."""
     shapes: dict[str, Shape] = {}
     for param in (p for p in expected.params if not p.name.endswith((LORA_A, LORA_B))):
         layers = [layer for layer, kind in enumerate(expected.kinds) if kind in param.sections]
@@ -220,7 +217,7 @@ def _wanted(expected: Model) -> dict[str, Shape]:
 
 
 def _layer(name: str) -> int:
-    """The layer's number in a parameter's name; -1 outside the layers."""
+    """The layer index in a parameter's name; -1 outside the layers."""
     found = re.match(r"layers\.(\d+)\.", name)
     return int(found[1]) if found else -1
 

@@ -1,4 +1,4 @@
-"""The first step of a run on fake tensors and a fake process group, for `planc train --dry-run`."""
+"""Runs the first step on fake tensors and a fake process group, for `planc train --dry-run`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from planc.ir.program_text import ProgramText
 
 
 def dry_run(program: ProgramText) -> dict[str, Any]:
-    """Collectives and peak memory of a step on the first rank of `program`, traced on fake devices. Loads torch."""
+    """Returns collectives and peak memory of a step on the first rank of `program`, traced on fake devices. Loads
+    torch."""
     from planc.backends.cuda.audit.trace import trace
     from planc.backends.cuda.audit.traced import UnlikeError
 

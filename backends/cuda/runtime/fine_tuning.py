@@ -1,4 +1,4 @@
-"""Fine-tuning of a whole module in one process, written apart from the emitted file: to check it by."""
+"""Fine-tunes an unsharded module in one process; independent of the emitted file, to check it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from planc.ir.plan import Plan
 
 
 def fine_tune(model: nn.Module, plan: Plan) -> None:
-    """Freeze what `plan` freezes of `model`, and add its low-rank updates, in place."""
+    """Freezes the parameters of `model` that `plan` freezes, and adds its LoRA matrices, in place."""
     lora = plan.lora
     if lora is not None:
         updated = {op.module for kind in plan.model.blocks for op in plan.model.ops[kind] if op.update}
@@ -24,12 +24,12 @@ def fine_tune(model: nn.Module, plan: Plan) -> None:
 
 
 def in_every_layer(name: str) -> str:
-    """`name` of a module or a parameter with `*` for the layer's number, as an op graph names it."""
+    """Returns the `name` of a module or parameter with `*` for the layer index, as in the op graph."""
     return re.sub(r"^layers\.\d+\.", "layers.*.", name)
 
 
 class WithUpdate(nn.Module):
-    """A linear layer [.., in] to [.., out] and, times alpha / rank, its update by A [rank, in] and B [out, rank]."""
+    """A linear layer [.., in] to [.., out] with LoRA: A [rank, in] and B [out, rank], scaled by alpha / rank."""
 
     def __init__(self, layer: nn.Linear, rank: int, alpha: int) -> None:
         super().__init__()

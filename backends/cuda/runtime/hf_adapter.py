@@ -1,4 +1,4 @@
-"""Names that the parameters of Llama, Mistral and Qwen3 have in transformers' checkpoints, and in the op graph."""
+"""Maps names of parameters of Llama, Mistral and Qwen3 in transformers' checkpoints to those in the op graph."""
 
 from __future__ import annotations
 

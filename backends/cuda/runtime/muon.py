@@ -1,4 +1,4 @@
-"""Muon for the matrices of the blocks, AdamW for the rest, over parameters that may be divided."""
+"""Muon for the matrices of the blocks, AdamW for the rest; parameters may be sharded."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Groups = list[dict[str, Any]]
 
 
 class MuonAndAdamW(torch.optim.Optimizer):
-    """One optimizer of two: its groups and state are those of both. `exp_avg` is Muon's momentum too.
+    """Both optimizers in one, with the parameter groups and state of both. `exp_avg` is also Muon's momentum.
 
-    A divided matrix is gathered for its Newton-Schulz iteration, which every rank then makes; only its own part of
-    the update is kept.
+    A sharded matrix is all-gathered for its Newton-Schulz iteration, which every rank computes; each rank keeps its own
+    shard of the update.
     """
 
     def __init__(self, matrices: Groups, rest: Groups, *, momentum: float, **adamw: Any) -> None:
@@ -33,12 +33,12 @@ class MuonAndAdamW(torch.optim.Optimizer):
 
     @property
     def orthogonalised(self) -> Iterator[Tensor]:
-        """The parameters that Muon updates: they have no second moment."""
+        """The parameters that Muon updates; they have no second moment."""
         return (p for group in self._matrices for p in group["params"])
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """One update of every parameter that has a gradient. `closure` must be None: the loss is known before."""
+        """Updates every parameter that has a gradient. `closure` must be None: the loss is known before."""
         assert closure is None, "the loss is known before"
         for group in self._matrices:
             for parameter in group["params"]:
@@ -61,8 +61,8 @@ class MuonAndAdamW(torch.optim.Optimizer):
 
 
 def orthogonal(matrices: Tensor) -> Tensor:
-    """Orthogonalise `matrices` [..., rows, columns]: near U V^T of each one's singular vectors, times its scale, in
-    fp32.
+    """Orthogonalises `matrices` [..., rows, columns]: returns about U V^T of each one's singular vectors, times its
+    scale, in fp32.
 
     Newton-Schulz iteration of Jordan and others 2024; see `planc.ir.updates`.
     """

@@ -1,7 +1,7 @@
-"""Ranges of a profiler's trace, named as the predicted trace names its spans: actions, replays, collectives, update.
+"""Names profiler ranges like the spans of the predicted trace: actions, recompute, collectives, optimizer.
 
-They are put around torch's own functions while a profiler runs, so that a step without one has no more to do. A
-collective that autograd's C++ code asks for, and those inside compiled blocks, have torch's names alone.
+They wrap torch's own functions only while a profiler runs, so that other steps have no overhead. Collectives issued by
+autograd's C++ code or inside compiled blocks keep torch's names.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ METHODS = {
     "send": "send_recv",
     "recv": "send_recv",
 }
-"""Methods of a process group that ask for a collective; torch 2.13 has new names for three of them."""
+"""Process group methods that issue a collective; torch 2.13 renamed three of them."""
 FUNCTIONAL = tuple(op for op in OPS if not op.endswith("_") and op != "send")
-"""Functional collectives, which DTensor and emitted programs ask for."""
+"""Functional collectives, which DTensor and emitted programs issue."""
 
 
 @contextmanager
 def named_ranges(
     program: ProgramText, modules: Sequence[nn.Module], meshes: tuple[Any, ...], optimizer: torch.optim.Optimizer
 ) -> Iterator[None]:
-    """A context in which what a step of `program` does is in ranges of the profiler that runs.
+    """A context in which a step of `program` runs inside named profiler ranges.
 
     Args:
         program: the program whose step it is.
-        modules: the model, or the pipeline stages that this rank has.
-        meshes: those that the program's collectives run over; none in a single process.
-        optimizer: the one whose update is a range.
+        modules: the model, or this rank's pipeline stages.
+        meshes: those of the program's collectives; empty in a single process.
+        optimizer: the one whose update gets a range.
     """
     ranges = _Ranges(program, meshes)
     with ExitStack() as stack:
@@ -63,7 +63,7 @@ def named_ranges(
 
 
 class _Ranges:
-    """The functions that a step is run with, and the action that it is in."""
+    """Wraps the functions that a step calls, and tracks the running action."""
 
     def __init__(self, program: ProgramText, meshes: tuple[Any, ...]) -> None:
         sharded = program.sharded
@@ -74,13 +74,13 @@ class _Ranges:
         named = [(ranks_of(m.get_group(name)), name) for m in reversed(meshes) for name in m.mesh_dim_names]
         self._dimensions = dict(named)
         self._inside: list[str] = []
-        """Letters of the actions that the step is in, as `0F3`: the innermost last."""
+        """The running actions as letters, such as `0F3`, innermost last."""
         self._forwards = self._backwards = 0
 
     def patches(
         self, modules: Sequence[nn.Module], optimizer: torch.optim.Optimizer
     ) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
-        """Replacements: an object, a name and the function that takes its place."""
+        """Yields replacements: an object, an attribute name and the new function."""
         update = part_name("", "optimizer", [optimizer_cause(self._plan)])
         yield optimizer, "step", self._ranged(optimizer.step, lambda: update)
         replay = checkpoint._CheckpointFrame.__init__
@@ -95,7 +95,7 @@ class _Ranges:
             yield torch.autograd, "backward", self._in_action("backward", torch.autograd.backward)
         for name, op in ((name, op) for name, op in METHODS.items() if hasattr(dist.ProcessGroup, name)):
             yield dist.ProcessGroup, name, self._of_group(op, getattr(dist.ProcessGroup, name))
-        if not self._plan.compiles:  # while it compiles, torch asks what these functions are
+        if not self._plan.compiles:  # the compiler inspects these functions
             for name in FUNCTIONAL:
                 yield torch.ops._c10d_functional, name, _Functional(self, name)
 
@@ -116,7 +116,7 @@ class _Ranges:
             self._inside.pop()
 
     def _in_action(self, kind: Kind, function: Callable[..., Any]) -> Callable[..., Any]:
-        """`function`, each call of which is an action of the next microbatch. Without gradients it is an evaluation."""
+        """Wraps `function`: each call is an action of the next microbatch, or an evaluation without gradients."""
 
         def call(*arguments: Any, **named: Any) -> Any:
             if kind == "forward" and not torch.is_grad_enabled():
@@ -135,7 +135,7 @@ class _Ranges:
         return self._plan.microbatches
 
     def _of_stage(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The method `name` of a pipeline stage."""
+        """Wraps the method `name` of a pipeline stage."""
 
         def call(stage: Any, microbatch: int, *arguments: Any, **named: Any) -> Any:
             kind: Kind = "forward" if name == "forward_one_chunk" else "backward"
@@ -149,7 +149,7 @@ class _Ranges:
         return call
 
     def _with_named_replay(self, begin: Callable[..., None]) -> Callable[..., None]:
-        """The first call of torch's record of a checkpointed forward, whose replay is a range."""
+        """Wraps the constructor of torch's checkpoint frame, so that its recompute is a range."""
 
         def name() -> str:
             return part_name(self._inside[-1] if self._inside else "", "recompute", [self._plan.recompute.cause])
@@ -167,13 +167,13 @@ class _Ranges:
         return call
 
     def transfer(self, op: str, group: Any) -> str:
-        """Name of a collective over a process `group`."""
+        """Returns the name of the collective `op` over a process `group`."""
         dimension = self._dimensions.get(ranks_of(group), ELSEWHERE)
         return self._transfers.name(op, dimension, self._inside[-1].strip("0123456789") if self._inside else "")
 
 
 class _Functional:
-    """A functional collective, whose calls are ranges; all else is its own."""
+    """A functional collective whose calls are ranges; other attributes are forwarded."""
 
     def __init__(self, ranges: _Ranges, name: str) -> None:
         self._ranges, self._op, self._function = ranges, OPS[name], getattr(torch.ops._c10d_functional, name)
@@ -182,7 +182,7 @@ class _Functional:
         return self._call(self._function, *arguments, **named)
 
     def default(self, *arguments: Any, **named: Any) -> Any:
-        """Its one overload."""
+        """Calls its single overload."""
         return self._call(self._function.default, *arguments, **named)
 
     def _call(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:

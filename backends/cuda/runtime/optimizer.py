@@ -1,4 +1,4 @@
-"""AdamW, or Muon with it, over the parameters of a model that may lie on several meshes."""
+"""Builds AdamW, or Muon with AdamW, for the parameters of a model, which may be on several meshes."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ from planc.ir.session import Settings
 from planc.ir.updates import decay_of, is_orthogonalised
 
 Key = tuple[bool, float, Any]
-"""(whether Muon updates them, weight decay, mesh)"""
+"""(True if Muon updates them, weight decay, mesh)"""
 
 
 def optimizer_of(
     modules: list[nn.Module], model: Model, settings: Settings, *, fused: bool = False
 ) -> torch.optim.Optimizer:
-    """The preset's optimizer. One group per update, decay and mesh.
+    """Returns the preset's optimizer. It has one parameter group per kind of update, weight decay and mesh.
 
-    The multi-tensor kernels take DTensors of one mesh at a time, and a norm's weight may lie on a
-    smaller mesh than a matrix.
+    The multi-tensor kernels need DTensors of one mesh, and a norm's weight may be on a smaller mesh than a matrix.
     """
     groups: dict[Key, list[nn.Parameter]] = {}
     for module in modules:

@@ -1,4 +1,4 @@
-"""Timing small things with torch: matmuls, streams, attention, collectives. Every rank calls it alike."""
+"""Times small operations with torch: matmuls, streams, attention, collectives. Every rank makes the same calls."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     import torch
 
 WINDOWS = 5
-"""Windows of consecutive calls; see `own_s`."""
+"""Number of timing windows of consecutive calls; see `own_s`."""
 
 
 class TorchRanks:
-    """A process for each device: `planc.ir.probe.Ranks`."""
+    """One process per device; see `planc.ir.probe.Ranks`."""
 
     def __init__(self, devices: int) -> None:
         import torch
@@ -30,7 +30,7 @@ class TorchRanks:
         self.first, self.count = dist.get_rank() == 0, devices
 
     def sum(self, value: float) -> float:
-        """Over all processes, the same on each."""
+        """Returns the sum of `value` over all ranks."""
         import torch
         import torch.distributed as dist
 
@@ -40,7 +40,7 @@ class TorchRanks:
 
 
 class TorchProber:
-    """The measuring functions of one rank. Groups of neighbours are made once for each size."""
+    """Runs the probes of one rank. Creates a process group of neighbours once for each size."""
 
     def __init__(self, window_s: float, ranks: TorchRanks) -> None:
         import torch.distributed as dist
@@ -56,7 +56,7 @@ class TorchProber:
                     self.groups[size] = group
 
     def seconds(self, probe: Probe) -> float:
-        """Seconds of one call on the slowest rank, undisturbed."""
+        """Returns the seconds of one call of `probe` on the slowest rank, without contention."""
         call = self._call(probe)
         call()
         count = max(1, int(self.window_s / max(1e-7, self._window(call, 1))))
@@ -65,7 +65,7 @@ class TorchProber:
         return own_s(windows, meter.share_beside(self.ranks, time.process_time() - cpu_s))
 
     def _window(self, call: Callable[[], object], count: int) -> float:
-        """Seconds of so many calls on the slowest rank; all begin together."""
+        """Seconds of `count` calls on the slowest rank, after a barrier."""
         import torch
         import torch.distributed as dist
 
@@ -105,7 +105,7 @@ class TorchProber:
         return self._collective(probe)
 
     def _collective(self, probe: Probe) -> Callable[[], object]:
-        """The larger of input and output has the probe's bytes."""
+        """A collective whose larger buffer, input or output, has the probe's bytes."""
         import torch.distributed as dist
 
         size, buffer = probe.sizes
@@ -121,7 +121,7 @@ class TorchProber:
         return calls[probe.op]
 
     def _zeros(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Zeros: sums of sums stay numbers."""
+        """Zeros: repeated sums stay finite."""
         import torch
 
         return torch.zeros(shape, dtype=dtype or torch.float32, device=self.device)

@@ -1,4 +1,4 @@
-"""One process, the whole model, plain torch: written apart from the emitted file, to check it by."""
+"""Runs the whole model in one process on plain torch; independent of the emitted file, to check it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class SingleStep:
-    """Forward and backward of a whole batch, some sequences at a time; gradients are left in .grad."""
+    """Forward and backward of a global batch, a microbatch at a time; leaves gradients in .grad."""
 
     def __init__(self, model: nn.Module, plan: Plan) -> None:
         self.model = model
@@ -37,8 +37,8 @@ class SingleStep:
             multiply_narrow(model, plan, sentence)
 
     def step(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """The mean loss (nats) of `tokens` against `targets`, both [sequences, sequence_tokens]; its gradient is left
-        in the module."""
+        """Returns the mean loss (nats) of `tokens` against `targets`, both [sequences, sequence_tokens], and leaves its
+        gradients in the module."""
         if self.stored != torch.float32:
             return self._step_in_rounds(tokens, targets)
         total = torch.zeros((), device=tokens.device)
@@ -49,8 +49,7 @@ class SingleStep:
         return total
 
     def _step_in_rounds(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """`step` where gradients rest in a narrow dtype: those of each reduction are rounded to it, and added up in
-        it."""
+        """`step` with gradients stored in a low-precision dtype: each reduction rounds to it and accumulates in it."""
         total = torch.zeros((), device=tokens.device)
         microbatches = self._microbatches(tokens, targets)
         for at in range(self.rounds):
@@ -71,14 +70,14 @@ class SingleStep:
 
     @torch.no_grad()
     def evaluate(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """The mean loss (nats) of `tokens` against `targets`, both [sequences, sequence_tokens]."""
+        """Returns the mean loss (nats) of `tokens` against `targets`, both [sequences, sequence_tokens]."""
         total = torch.zeros((), device=tokens.device)
         for share, inputs, labels in self._microbatches(tokens, targets):
             total += self._loss(inputs, labels) * share
         return total
 
     def clip(self, max_norm: float) -> Tensor:
-        """Scale gradients to a global norm of at most `max_norm`; the norm before that."""
+        """Scales gradients to a global norm of at most `max_norm`; returns the norm before."""
         gradients = [p.grad.float() for p in self.model.parameters() if p.grad is not None]
         norm: Tensor = nn.utils.get_total_norm(gradients)
         nn.utils.clip_grads_with_norm_(self.model.parameters(), max_norm, norm)
@@ -89,20 +88,21 @@ class SingleStep:
         return [(len(inputs) / len(tokens), inputs, labels) for inputs, labels in pairs]
 
     def _loss(self, tokens: Tensor, targets: Tensor, weights: dict[str, Tensor] | None = None) -> Tensor:
-        """Mean cross entropy in fp32, with `weights`, by default the model's cast to the plan's compute dtype."""
+        """Mean cross entropy in fp32, with `weights`; by default the model's, cast to the plan's compute dtype."""
         weights = weights or {name: p.to(self.dtype) for name, p in self.model.named_parameters()}
         logits = functional_call(self.model, weights, (tokens,))
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
 
 def reductions(plan: Plan) -> int:
-    """Reductions of gradients in a step of `plan`: one a microbatch where all data ranks divide them, else one."""
+    """Returns the number of gradient reductions in a step of `plan`: one per microbatch if all data ranks shard
+    gradients, else one."""
     each = plan.split is None and set(plan.data_axes) <= set(plan.store("grads"))
     return plan.microbatches if each and plan.store("grads") else 1
 
 
 def multiply_narrow(model: nn.Module, plan: Plan, sentence: Quantize) -> None:
-    """The linear layers of `model` that `sentence` names multiply in float8 from now on."""
+    """Converts the linear layers of `model` that `sentence` names to float8."""
     from torchao.float8 import Float8LinearConfig, convert_to_float8_training  # type: ignore[import-untyped]
 
     ops = [op for section in plan.model.ops.values() for op in section if quantized(plan, op) is sentence]
@@ -118,7 +118,7 @@ def multiply_narrow(model: nn.Module, plan: Plan, sentence: Quantize) -> None:
 
 
 def limit_rows(model: nn.Module, plan: Plan) -> None:
-    """Limit each expert of `model` to as many rows of each rank's share of a microbatch as `plan` has places for."""
+    """Limits the rows of each expert of `model`, per rank and microbatch, to the capacity of `plan`."""
     ops = [op for section in plan.model.ops.values() for op in section]
     route = next(op.module.removeprefix("layers.*.") for op in ops if op.kind == "route")
     expert = next(op.module.removeprefix("layers.*.").rpartition(".")[0] for op in ops if "experts" in op.module)
@@ -132,8 +132,8 @@ def limit_rows(model: nn.Module, plan: Plan) -> None:
 
 
 def _in_shares(module: Any, forward: Callable[[Tensor], Tensor], shares: int, order: Tensor, x: Tensor) -> Tensor:
-    """[B, S, D], some of the S tokens at a time: those that a rank holds, in the order in which it holds them. The loss
-    that balances experts is that of whole sequences."""
+    """Runs [B, S, D] in parts, the tokens of one rank at a time, in the rank's order. The balancing loss is that of
+    full sequences."""
     held = x[:, order]
     if module.balance is not None:  # of `planc.backends.cuda.models.moe.MoE`
         with torch.no_grad():
@@ -148,7 +148,7 @@ def _same(counts: Tensor, _part: Tensor) -> Tensor:
 
 
 def _weighed(factor: float, module: nn.Module, inputs: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """The same rows, with weight zero for rows without a slot at their expert."""
+    """The same rows, with router weight 0 for rows that are dropped."""
     rows, weights, counts = inputs
     places = ceil(len(rows) * factor / len(counts))
     kept = torch.cat([torch.arange(n, device=rows.device) < places for n in counts.tolist()])

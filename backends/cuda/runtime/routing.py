@@ -1,4 +1,4 @@
-"""Routers watched for a session: their picks counted, their balance held, over the ranks that share the work."""
+"""Attaches the balancing loss to a session's routers and counts their tokens per expert, over all ranks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from planc.ir.sharding import Sharded
 
 
 class WatchedRouters:
-    """The routers of a rank. Without experts there are none, and nothing is counted."""
+    """The routers of a rank; none without experts, and then nothing is counted."""
 
     def __init__(
         self, modules: list[nn.Module], program: ProgramText, settings: Settings, mesh: Any, device: torch.device
@@ -34,7 +34,8 @@ class WatchedRouters:
             router.balance = Balance(_slope(sharded, settings, mesh), picked, _total(program, mesh))
 
     def picks(self) -> list[list[int]] | None:
-        """Picks of each expert of each routed layer since the last call; a collective. None if not counted."""
+        """Returns the number of tokens of each expert of each MoE layer since the last call; None if not counted. A
+        collective."""
         plan = self._plan
         routed = [n for n, kind in enumerate(plan.model.kinds) if any(o.kind == "route" for o in plan.model.ops[kind])]
         every = torch.zeros(len(routed), plan.model.sizes.get("experts", 0), dtype=torch.int64, device=self._device)
@@ -53,11 +54,10 @@ def _layer(path: str) -> int:
 
 
 def _slope(sharded: Sharded, settings: Settings, mesh: Any) -> float:
-    """The coefficient over the sequences that a gradient is a mean of when the backward meets it.
+    """The loss coefficient, divided by the number of sequences that a gradient averages over in the backward.
 
-    Gradients are then a mean over data ranks, and over those that share sequences, where each has its part of the sum
-    over a sequence's tokens; a pipeline's schedule divides them by the microbatches, any other step has divided the
-    loss.
+    Gradients are averaged over data ranks, and over context-parallel ranks, where each has part of the sum over a
+    sequence's tokens. A pipeline schedule divides them by the microbatches; otherwise the loss is already divided.
     """
     plan = sharded.plan
     if mesh is None:
@@ -67,7 +67,7 @@ def _slope(sharded: Sharded, settings: Settings, mesh: Any) -> float:
 
 
 def _total(program: ProgramText, mesh: Any) -> Callable[[Tensor], Tensor]:
-    """The sum over the ranks that have other parts of the same sequences."""
+    """Returns a function that sums counts over the ranks with other parts of the same sequences."""
     plan = program.plan
     axes = plan.mesh.in_order(plan.axes_of("sequence", "residual"))
     if mesh is None or not axes:
@@ -84,8 +84,8 @@ def _total(program: ProgramText, mesh: Any) -> Callable[[Tensor], Tensor]:
 
 
 def _groups(program: ProgramText, mesh: Any, axes: tuple[str, ...]) -> list[Any]:
-    """The process groups over `axes`: that of context parallelism, which may have a mesh of its own, and that of
-    sequence parallelism."""
+    """The process groups over `axes`: that of context parallelism, which may have its own mesh, and that of sequence
+    parallelism."""
     roles, emitted = AxisRoles(program.sharded), program.load()
     rest = tuple(a for a in axes if a not in roles.context)
     names = [roles.context_name] if len(rest) < len(axes) else []
@@ -98,6 +98,6 @@ def _groups(program: ProgramText, mesh: Any, axes: tuple[str, ...]) -> list[Any]
 
 
 def _ranks_with_same_tokens(plan: Plan) -> int:
-    """Number of ranks that hold the same tokens at the same layer."""
+    """Number of ranks with the same tokens at the same layer."""
     tokens = {*plan.axes_of("batch", "residual"), *plan.axes_of("sequence", "residual")}
     return plan.mesh.devices // (plan.mesh.size(*plan.mesh.in_order(tokens)) * plan.pipeline)

@@ -1,4 +1,4 @@
-"""A model under training on torch, for the trainer's loop. It calls an emitted file's functions."""
+"""Runs an emitted file's functions for the trainer's loop: a model in training on torch."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ R = TypeVar("R")
 
 
 def collective(method: Callable[Concatenate[TorchSession, P], R]) -> Callable[Concatenate[TorchSession, P], R]:
-    """A `method` in which ranks speak to each other. Raises CollectiveError where one of them is gone."""
+    """Wraps a `method` in which ranks communicate. Raises CollectiveError if a rank does not respond."""
 
     @wraps(method)
     def call(session: TorchSession, /, *arguments: P.args, **named: P.kwargs) -> R:
@@ -46,7 +46,7 @@ def collective(method: Callable[Concatenate[TorchSession, P], R]) -> Callable[Co
 
 
 class TorchSession:
-    """A model under training on this process; see `planc.ir.session.Session`."""
+    """A model in training on this process; see `planc.ir.session.Session`."""
 
     runtime = "torch"
 
@@ -65,7 +65,7 @@ class TorchSession:
         meshes: tuple[Any, ...] = (),
         pipeline: str = "",
     ) -> None:
-        """`meshes` are those that the program's collectives run over, `mesh` the first of them."""
+        """`meshes` are those of the program's collectives, `mesh` the first of them."""
         self.rank = dist.get_rank() if mesh is not None else 0
         self.world = dist.get_world_size() if mesh is not None else 1
         self.versions = {name: metadata.version(name) for name in ("torch", "numpy")}
@@ -90,41 +90,43 @@ class TorchSession:
 
     @collective
     def step(self, tokens: Tokens, targets: Tokens, lr: float) -> tuple[float, float]:
-        """One optimizer step on the global batch [sequences, S]: (mean loss, gradient norm)."""
+        """Runs one optimizer step on the global batch [sequences, S] at learning rate `lr`; returns (mean loss,
+        gradient norm)."""
         self._optimizer.zero_grad()
         loss = self._step(self._local_rows(tokens), self._local_rows(targets))
         norm = self._clip(self._clip_norm or float("inf"))
         for group in self._optimizer.param_groups:
             group["lr"] = lr
-        if math.isfinite(float(loss)) and math.isfinite(float(norm)):  # else nothing is spoilt, and the rank is found
+        if math.isfinite(float(loss)) and math.isfinite(float(norm)):  # else the state stays valid, to find the rank
             self._optimizer.step()
             self.optimizer_steps += 1
         return float(loss), float(norm)
 
     @collective
     def evaluate(self, tokens: Tokens, targets: Tokens) -> float:
-        """The mean loss per token of a global batch of the plan's size; nothing is changed."""
+        """Returns the mean loss per token of a global batch (`tokens` and `targets`, [sequences, S]); changes
+        nothing."""
         return float(self._evaluate(self._local_rows(tokens), self._local_rows(targets)))
 
     @collective
     def routing(self) -> list[list[int]] | None:
-        """Picks of each expert of each routed layer since the last call; a collective."""
+        """Returns the number of tokens of each expert of each MoE layer since the last call; a collective."""
         return self._routers.picks()
 
     def parameters(self) -> Iterator[tuple[str, NDArray[np.float32]]]:
-        """Every parameter whole, by full name, one at a time; collective."""
+        """Yields every unsharded parameter by full name, one at a time; a collective."""
         with self._named():
             yield from gathered(self._modules, self._names, self.mesh, self._pipeline, lambda p: p)
 
     def gradients(self) -> Iterator[tuple[str, NDArray[np.float32]]]:
-        """Every gradient of the last step whole, after clipping, by full name; collective. Frozen parameters have
-        none."""
+        """Yields every unsharded gradient of the last step, after clipping, by full name; a collective. Frozen
+        parameters have none."""
         with self._named():
             yield from gathered(self._modules, self._trained, self.mesh, self._pipeline, _gradient)
 
     @collective
     def gradient_norms(self) -> dict[str, float]:
-        """The norm of every gradient of the last step, after clipping, by full name; collective."""
+        """Returns the norm of every gradient of the last step, after clipping, by full name; a collective."""
         here = {name: norm(p.grad) for m in self._modules for name, p in m.named_parameters() if p.grad is not None}
         every: list[dict[str, float]] = [here] * self.world
         if self.mesh is not None:
@@ -134,7 +136,7 @@ class TorchSession:
 
     @collective
     def pieces(self) -> list[Piece]:
-        """This rank's share of the state; the first call is collective."""
+        """Returns this rank's shards of the state; the first call is a collective."""
         if self._pieces is None:
             state.with_moments(self._optimizer, self.optimizer_steps)
             self._pieces = state.pieces(self._modules, self._optimizer, divided=self.mesh is not None)
@@ -142,14 +144,15 @@ class TorchSession:
 
     @collective
     def restore(self, read: Read, optimizer_steps: int) -> None:
-        """Take parameters and moments from `read`, as after that many updates."""
+        """Loads parameters and optimizer moments from `read`, as of `optimizer_steps` updates."""
         state.with_moments(self._optimizer, optimizer_steps)
         state.restore(self._modules, self._optimizer, read)
         self.optimizer_steps = optimizer_steps
 
     @collective
     def not_finite(self) -> list[str]:
-        """Ranks whose own parameters are not finite, else those whose gradients are not, with the first of them."""
+        """Returns the ranks with non-finite parameters, else those with non-finite gradients, with the first name of
+        each."""
         here = state.not_finite(self._modules)
         if self.mesh is None:
             return [f"rank {self.rank}: {here}"] if here else []
@@ -160,7 +163,7 @@ class TorchSession:
 
     @collective
     def any(self, flag: bool) -> bool:
-        """True on every rank if `flag` is true on any; a collective."""
+        """Returns True on every rank if `flag` is true on any; a collective."""
         if self.mesh is None:
             return flag
         said = torch.tensor(int(flag), device=self._device)
@@ -168,13 +171,13 @@ class TorchSession:
         return bool(said)
 
     def peak_memory_gib(self) -> float | None:
-        """Peak of allocated device memory; on CPU the process's peak resident memory."""
+        """Peak of allocated device memory (GiB); on CPU the process's peak resident memory."""
         if self._device.type == "cuda":
             return torch.cuda.max_memory_allocated(self._device) / GIB
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / GIB
 
     def reserved_memory_gib(self) -> float | None:
-        """Peak of the device memory that torch's allocator has taken; None on CPU."""
+        """Peak of the device memory that torch's allocator reserved (GiB); None on CPU."""
         if self._device.type != "cuda":
             return None
         return torch.cuda.max_memory_reserved(self._device) / GIB
@@ -184,7 +187,8 @@ class TorchSession:
 
     @contextmanager
     def profile(self, folder: str) -> Iterator[None]:
-        """torch's profiler: a trace for a browser (Perfetto) in `rank-RRRRR.json`, with the prediction's names."""
+        """Runs torch's profiler; writes a Perfetto trace to `rank-RRRRR.json` in `folder`, with the prediction's
+        names."""
         kinds = [torch.profiler.ProfilerActivity.CPU]
         kinds += [torch.profiler.ProfilerActivity.CUDA] if self._device.type == "cuda" else []
         ranges = named_ranges(self._program, self._modules, self._meshes, self._optimizer)
@@ -193,7 +197,7 @@ class TorchSession:
         found.export_chrome_trace(os.path.join(folder, f"rank-{self.rank:05}.json"))
 
     def close(self) -> None:
-        """Leave the process group."""
+        """Destroys the process group."""
         if self.mesh is not None and dist.is_initialized():
             dist.destroy_process_group()
 
@@ -206,7 +210,7 @@ class TorchSession:
 
 
 def parameter_names(model: Model) -> list[str]:
-    """Full parameter names in the order of `model`, a block's once per layer of its kind."""
+    """Returns the full parameter names in the order of `model`; a block's parameters once per layer of its kind."""
     first, last = ([p.name for p in model.params if p.section == s] for s in ("first", "last"))
     layers = [
         p.name.replace("*", str(i))
@@ -223,7 +227,7 @@ def _gradient(parameter: nn.Parameter) -> Tensor:
 
 
 def features_of(program: ProgramText, device: torch.device) -> tuple[str, ...]:
-    """Kernels, compilers and policies that `program` uses on `device`, by name, for the receipt."""
+    """Returns the names of the kernels, compilers and policies that `program` uses on `device`, for the receipt."""
     plan = program.plan
     kernel = f"attention.{plan.attention.method}" if plan.attention else ""
     beside = f"attention.{plan.attention.kernel.method}" if plan.attention and plan.attention.kernel else ""
@@ -241,5 +245,5 @@ def _named(settings: Settings) -> tuple[str, ...]:
 
 
 def fused(program: ProgramText, device: torch.device) -> bool:
-    """True if the update is one fused kernel: on a `device` that holds the state."""
+    """True if the optimizer of `program` is one fused kernel: on a `device` that stores the state."""
     return device.type == "cpu" or not program.plan.state_on_host

@@ -1,4 +1,4 @@
-"""Parameters by their full names: filling this rank's shard from numpy, and gathering them whole."""
+"""Fills this rank's shards of parameters from numpy, and gathers unsharded parameters, by full name."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ Initial = Callable[[str, tuple[int, ...]], Array]
 
 
 def fill(modules: list[nn.Module], initial: Initial) -> None:
-    """Give every parameter of `modules` its first values by `initial`, one at a time; only this rank's shard is
-    kept."""
+    """Initialises every parameter of `modules` with `initial`, one at a time; only the local shard is kept."""
     with torch.no_grad():
         for module in modules:
             for name, parameter in module.named_parameters():
@@ -28,11 +27,11 @@ def fill(modules: list[nn.Module], initial: Initial) -> None:
 
 
 def local_part(whole: Tensor, parameter: Tensor) -> Tensor:
-    """The part of `whole` that this rank holds of `parameter`.
+    """Returns this rank's shard of `parameter`, cut from the unsharded tensor `whole`.
 
-    Placements are applied from the last mesh dimension to the first: fully_shard cuts what tensor
-    parallelism has left, and comes first in the mesh that the two share. A placement with a split
-    factor cuts each of that many parts; those that later mesh dimensions have made are already apart.
+    Placements apply from the last mesh dimension to the first: FSDP shards what tensor parallelism leaves, and comes
+    first in the mesh. A placement with a split factor shards each of that many parts, not counting the parts that later
+    mesh dimensions have already cut.
     """
     if not isinstance(parameter, DTensor):
         return whole
@@ -51,7 +50,7 @@ def local_part(whole: Tensor, parameter: Tensor) -> Tensor:
 
 
 def cut(whole: Tensor, dim: int, parts: int, ranks: int, at: int) -> Tensor:
-    """The share of rank `at` of each of `parts` equal parts of a dimension."""
+    """Returns the shard of rank `at` of `ranks`, in each of `parts` equal parts of the dim `dim` of `whole`."""
     if parts > 1:
         apart = whole.view(*whole.shape[:dim], parts, -1, *whole.shape[dim + 1 :])
         return cut(apart, dim + 1, 1, ranks, at).flatten(dim, dim + 1)
@@ -62,10 +61,10 @@ def cut(whole: Tensor, dim: int, parts: int, ranks: int, at: int) -> Tensor:
 def gathered(
     modules: list[nn.Module], names: list[str], mesh: Any, pipeline: str, of: Callable[[nn.Parameter], Tensor]
 ) -> Iterator[tuple[str, Array]]:
-    """`of` every parameter, whole, in the order of `names`, on every rank.
+    """Yields `of` every parameter, unsharded, in the order of `names`, on every rank.
 
-    `pipeline` is the mesh dimension over which the modules are spread; empty for none. Collective:
-    every rank must consume the iterator to its end.
+    `pipeline` is the mesh dimension over which the `modules` are pipelined; "" for none. A collective: every rank must
+    exhaust the iterator.
     """
     held = {name: p for module in modules for name, p in module.named_parameters()}
     if not pipeline:
@@ -86,7 +85,7 @@ def gathered(
 
 
 def norm(value: Tensor) -> float:
-    """The L2 norm of the whole tensor `value`, of which ranks may hold parts; a collective then."""
+    """Returns the L2 norm of the unsharded tensor `value`; a collective if it is sharded."""
     found = torch.linalg.vector_norm(value.detach().float())
     return float(found.full_tensor() if isinstance(found, DTensor) else found)
 

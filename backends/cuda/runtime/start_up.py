@@ -1,6 +1,6 @@
-"""Starting a program on torch: the environment, the processes, the first state. The loop is the trainer's.
+"""Starts a program on torch: environment, process groups, initial state. The training loop is the trainer's.
 
-Processes join through RANK, WORLD_SIZE and MASTER_*; NCCL where there are CUDA devices, else gloo.
+Processes join through RANK, WORLD_SIZE and MASTER_*; NCCL with CUDA devices, else gloo.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ Build = Callable[[Model], nn.Module]
 
 
 def prepare_environment(devices: int) -> None:
-    """One thread a process, unless the user says otherwise: ranks share the cores. `devices` changes nothing: each has
-    a process."""
+    """Sets one OpenMP thread per process, unless the user sets another number: ranks share the cores. `devices` has no
+    effect, because each device has its own process."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     collective_timeout.prepare()
 
 
 def start(program: ProgramText, settings: Settings, initial: Initial, build: Build | None = None) -> TorchSession:
-    """The plan's program over all its ranks, with parameters from `initial`.
+    """Starts the plan's program over all its ranks, with parameters from `initial`.
 
-    `build` makes the module of the plan's model; None: the bundled one of its family.
+    `build` builds the module of the plan's model; None: the bundled one of its family. Returns the session.
     """
     device = _device()
     _choose_algorithms(settings)
@@ -74,7 +74,7 @@ def start(program: ProgramText, settings: Settings, initial: Initial, build: Bui
 def start_single(
     program: ProgramText, settings: Settings, initial: Initial, build: Build | None = None
 ) -> TorchSession:
-    """Start the undivided model of `program` in this one process: for parity. Arguments as for `start`."""
+    """Starts the unsharded model of `program` in this process, for parity. Arguments as for `start`."""
     device = _device()
     _choose_algorithms(settings)
     model = _on_meta(program.plan.model, build)
@@ -93,7 +93,7 @@ def start_single(
 
 
 def _on_meta(model: Model, build: Build | None) -> nn.Module:
-    """The model's module, without memory."""
+    """The model's module, on the meta device."""
     make = build or family(model.family).build
     with torch.device("meta"):
         module: nn.Module = make(model)
@@ -115,14 +115,15 @@ def _device() -> torch.device:
 
 
 def _backend(program: ProgramText, device: torch.device) -> str:
-    """NCCL moves what is on a CUDA device; offloaded state is reduced where it rests."""
+    """NCCL for tensors on a CUDA device, gloo for offloaded state on the host."""
     if device.type != "cuda":
         return "gloo"
     return "cpu:gloo,cuda:nccl" if program.plan.state_on_host else "nccl"
 
 
 def _choose_algorithms(settings: Settings) -> None:
-    """Seed torch's own random numbers, the same on every rank; and keep to algorithms that repeat their bits."""
+    """Seeds torch's random numbers equally on every rank; selects deterministic algorithms if the settings ask for
+    them."""
     torch.manual_seed(settings.seed)
     if settings.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

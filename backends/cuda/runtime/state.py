@@ -1,7 +1,7 @@
-"""The state of a session as boxes of whole tensors: what a checkpoint is written from and read into.
+"""Splits a session's state into boxes of unsharded tensors, which checkpoints are written from and read into.
 
-A rank's part of a tensor is one box, or several where a dimension is divided inside: the indices that a
-rank holds of each dimension fall into runs, and a box is one run of each dimension.
+A rank's shard of a tensor is one box, or several with strided sharding: the indices that a rank holds in each dim form
+runs, and a box is one run per dim.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from planc.ir.session import STATE, Piece, Read
 
 
 class DimRun(NamedTuple):
-    """Neighbours in one dimension: where they begin in the whole tensor and in this rank's part."""
+    """Consecutive indices of one dim: their start in the unsharded tensor and in the local shard."""
 
     start: int
     local: int
@@ -30,7 +30,7 @@ class DimRun(NamedTuple):
 
 
 class DimRuns(NamedTuple):
-    """One run of each dimension."""
+    """A box: one run per dim."""
 
     runs: tuple[DimRun, ...]
 
@@ -44,24 +44,24 @@ class DimRuns(NamedTuple):
 
     @property
     def inside(self) -> tuple[slice, ...]:
-        """Slices of the box in this rank's part."""
+        """Slices of the box in the local shard."""
         return tuple(slice(r.local, r.local + r.length) for r in self.runs)
 
     @property
     def whole(self) -> tuple[slice, ...]:
-        """Slices of the box in the whole tensor."""
+        """Slices of the box in the unsharded tensor."""
         return tuple(slice(r.start, r.start + r.length) for r in self.runs)
 
 
 def boxes(parameter: Tensor) -> list[DimRuns]:
-    """The boxes of the whole tensor `parameter` that this rank holds; none where its share is empty."""
+    """Returns the boxes of the unsharded tensor `parameter` that this rank holds; none if its shard is empty."""
     return [
         DimRuns(runs) for runs in product(*(_contiguous_runs(held(parameter, dim)) for dim in range(parameter.ndim)))
     ]
 
 
 def held(parameter: Tensor, dim: int) -> Tensor:
-    """The indices of dimension `dim` of `parameter` that this rank holds, in the order in which it holds them."""
+    """Returns the indices of dim `dim` of `parameter` that this rank holds, in local order."""
     indices = torch.arange(parameter.shape[dim])
     if not isinstance(parameter, DTensor):
         return indices
@@ -80,16 +80,16 @@ def held(parameter: Tensor, dim: int) -> Tensor:
 
 
 def _contiguous_runs(indices: Tensor) -> list[DimRun]:
-    """Indices that rise by one from each to the next make a run."""
+    """Splits indices into runs of consecutive numbers."""
     ends = [*(torch.diff(indices) != 1).nonzero().flatten().add(1).tolist(), len(indices)]
     starts = [0, *ends[:-1]]
     return [DimRun(int(indices[a]), a, b - a) for a, b in zip(starts, ends, strict=True) if b > a]
 
 
 def pieces(modules: list[nn.Module], optimizer: torch.optim.Optimizer, divided: bool) -> list[Piece]:
-    """The pieces of parameters and moments that this rank saves; of ranks that hold the same box, one saves it.
+    """Returns the pieces of parameters and moments that this rank saves; one of the ranks with the same box saves it.
 
-    The moments must exist (`with_moments`). A collective when `divided`.
+    The moments must exist (`with_moments`). A collective if `divided`.
     """
     mine = {(name, box.offset): (p, box) for name, p in _named(modules) for box in boxes(p)}
     saved = _shared_out({key: box.size for key, (_, box) in mine.items()}) if divided else set(mine)
@@ -105,7 +105,7 @@ Key = tuple[str, tuple[int, ...]]
 
 
 def _shared_out(mine: dict[Key, tuple[int, ...]]) -> set[Key]:
-    """Those of this rank's boxes that it is to save; holders of the same box take turns by its name."""
+    """Returns the boxes that this rank saves; ranks with the same box take turns by its name."""
     every: list[list[Key]] = [[] for _ in range(dist.get_world_size())]
     dist.all_gather_object(every, list(mine))
     holders: dict[Key, list[int]] = {}
@@ -121,7 +121,8 @@ def _round_robin(key: Key, count: int) -> int:
 
 
 def with_moments(optimizer: torch.optim.Optimizer, steps: int) -> None:
-    """Give `optimizer` the state that its first step would make, where it has none, and AdamW's count of `steps`."""
+    """Initialises the state of `optimizer` like its first step would, where it is missing, and sets AdamW's step count
+    to `steps`."""
     by_muon = set(optimizer.orthogonalised) if isinstance(optimizer, MuonAndAdamW) else set()
     for group in optimizer.param_groups:
         for parameter in group["params"]:
@@ -137,7 +138,7 @@ def with_moments(optimizer: torch.optim.Optimizer, steps: int) -> None:
 
 @torch.no_grad()
 def restore(modules: list[nn.Module], optimizer: torch.optim.Optimizer, read: Read) -> None:
-    """Fill parameters and moments, which must be there, from `read`."""
+    """Loads parameters and moments, which must exist, from `read`."""
     for kind in STATE:
         for name, parameter in _named(modules):
             if not _has_state(kind, parameter, optimizer):
@@ -148,7 +149,8 @@ def restore(modules: list[nn.Module], optimizer: torch.optim.Optimizer, read: Re
 
 
 def not_finite(modules: list[nn.Module]) -> str:
-    """The first of this rank's parameters in `modules`, else gradients, with NaN or infinity; "" if there is none."""
+    """Returns the first local parameter in `modules` with NaN or infinity, else the first such gradient; "" for
+    none."""
     held = list(_named(modules))
     values = [("parameter", name, p.detach()) for name, p in held]
     values += [("gradient", name, p.grad.detach()) for name, p in held if p.grad is not None]
@@ -161,7 +163,7 @@ def _named(modules: list[nn.Module]) -> Iterator[tuple[str, nn.Parameter]]:
 
 
 def _has_state(kind: str, parameter: nn.Parameter, optimizer: torch.optim.Optimizer) -> bool:
-    """True if the parameter has this kind of state: Muon has no second moment, and a frozen one has none at all."""
+    """True if the parameter has this kind of state: Muon has no second moment, and frozen parameters have none."""
     return kind == "params" or kind in optimizer.state.get(parameter, {})
 
 
@@ -175,7 +177,7 @@ def _local(tensor: Tensor) -> Tensor:
 
 
 def _copier(tensor: Tensor, box: DimRuns) -> Any:
-    """The tensor's values are looked at when it is called, not now."""
+    """Returns a function that copies the tensor's values when it is called."""
 
     @torch.no_grad()
     def copy_to(array: Array) -> None:

@@ -1,4 +1,4 @@
-"""Versions of torch: those that programs are written for, and what differs between them, one file each."""
+"""The versions of torch that programs are emitted for, and their differences, one file each."""
 
 from __future__ import annotations
 
@@ -33,5 +33,5 @@ TORCH = Framework(
     ),
     too_old="is too old: on 2.9 tensor parallelism had wrong gradients",
 )
-"""On torch 2.9 the layouts fsdp and zero1 of the tests train as one process, fsdp_tp_sp has gradients that are off by
-more than their size, and 1f1b ends in gloo. 2.10 was not tried."""
+"""With torch 2.9 the test layouts fsdp and zero1 train like one process, fsdp_tp_sp has gradient errors larger than the
+gradients, and 1f1b fails in gloo. 2.10 was not tried."""

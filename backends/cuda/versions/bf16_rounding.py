@@ -1,4 +1,4 @@
-"""On the CPU, torch 2.15 rounds gradients in bf16 otherwise under fully_shard than in one process."""
+"""On the CPU, torch 2.15 rounds bf16 gradients under fully_shard differently than in one process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Before torch 2.12 tensors that are divided inside a dimension cannot be moved between ranks."""
+"""Before torch 2.12, strided shards cannot be redistributed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from planc.ir.sharding import Sharded
 
 
 def divided_inside(sharded: Sharded) -> bool:
-    """True if `sharded` divides a linear layer's features inside a dimension, as by `shard head_dim over AXIS`."""
+    """True if `sharded` has a strided shard at a linear layer, as with `shard head_dim over AXIS`."""
     from planc.backends.cuda.analysis.styles import boundaries
 
     return any(

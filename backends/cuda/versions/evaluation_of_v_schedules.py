@@ -1,4 +1,4 @@
-"""torch 2.15 waits for each message of a pipeline in an action of its own."""
+"""torch 2.15 waits for each pipeline message in a separate action."""
 
 from __future__ import annotations
 

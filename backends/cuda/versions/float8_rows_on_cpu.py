@@ -1,4 +1,4 @@
-"""Matmuls in float8 with a scale per row run on the CPU since torch 2.12."""
+"""Float8 matmuls with a scale per row run on the CPU since torch 2.12."""
 
 from __future__ import annotations
 

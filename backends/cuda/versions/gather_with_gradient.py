@@ -8,7 +8,7 @@ from planc.ir.version import Version
 
 
 def gathers_sequences(sharded: Sharded) -> bool:
-    """True if `sharded` gathers attention's keys and values from the ranks that share a sequence."""
+    """True if `sharded` all-gathers attention's keys and values over context-parallel ranks."""
     from planc.backends.cuda.analysis.context import gathers
     from planc.backends.cuda.analysis.roles import AxisRoles
 
@@ -28,5 +28,5 @@ DIFFERENCE = Difference(
 
 
 def function(version: Version) -> str:
-    """The function's name in torch of this `version`."""
+    """Returns the function's name in torch of this `version`."""
     return "all_gather_single_autograd" if DIFFERENCE.is_in(version) else "all_gather_tensor_autograd"

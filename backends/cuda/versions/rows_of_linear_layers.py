@@ -1,4 +1,4 @@
-"""Before torch 2.12 a linear layer cannot keep a sequence divided."""
+"""Before torch 2.12, a linear layer cannot keep a sequence sharded."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from planc.ir.sharding import Sharded
 
 
 def divided_rows(sharded: Sharded) -> bool:
-    """True if in `sharded` a linear layer works on a part of each sequence: a router under `use sp`."""
+    """True if a linear layer in `sharded` works on a shard of the sequence, such as a router under `use sp`."""
     from planc.backends.cuda.analysis.styles import boundaries
 
     return any(b.linear and any(b.needed(i).dim == 1 for i in range(len(b.o.op.inputs))) for b in boundaries(sharded))

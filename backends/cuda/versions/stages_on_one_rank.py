@@ -1,4 +1,4 @@
-"""Before torch 2.12 a pipeline opens its connections with a message to every neighbour, a stage of its own rank too."""
+"""Before torch 2.12, a pipeline connects with a message to every neighbouring stage, even one on the same rank."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from planc.ir.sharding import Sharded
 
 
 def neighbours_on_one_rank(sharded: Sharded) -> bool:
-    """True if in `sharded` a rank holds two stages that follow each other: where the stages lie in a V."""
+    """True if a rank in `sharded` has two consecutive stages, as in a V schedule."""
     from planc.backends.cuda.analysis.schedules import in_a_v
 
     return in_a_v(sharded.plan)

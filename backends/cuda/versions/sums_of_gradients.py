@@ -1,4 +1,4 @@
-"""torch 2.15 sums over tensor ranks, in the dtype of the reduction, gradients that were summed in that of compute."""
+"""torch 2.15 all-reduces gradients over tensor ranks in the reduce dtype; before, in the compute dtype."""
 
 from __future__ import annotations
 

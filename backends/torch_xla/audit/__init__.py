@@ -1,1 +1,1 @@
-"""Portability audit: does a torch module stay one program on XLA? Data-dependent reads, shapes and constants."""
+"""Audits portability: checks that a torch module stays one program on XLA, without data-dependent reads or shapes."""

@@ -1,7 +1,7 @@
-"""Lists, dicts and sets that outlive a step and that a step changes.
+"""Finds lists, dicts and sets that outlive a step and that a step changes.
 
-The source of every function that is run is read for the statements that change a container. Whether what
-they change outlives the step is seen in running: it is then the same object in one step and the next.
+The source of every function that runs is searched for statements that change a container. A container outlives the step
+if it is the same object in two consecutive steps.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class Site:
 
 
 class Containers:
-    """Notes what each site changes in the steps that it is entered for, once a step."""
+    """Records what each site changes in a step, when entered for it."""
 
     def __init__(self) -> None:
         self._steps: list[dict[tuple[CodeType, Site], list[Any]]] = []
         self._sites: dict[int, tuple[CodeType, tuple[Site, ...]]] = {}
-        """By the code's identity: its hash would read all of it at every call."""
+        """By the id of the code: hashing a code object reads all of it at every call."""
 
     def __enter__(self) -> Containers:
         self._steps.append({})
@@ -57,7 +57,7 @@ class Containers:
         sys.setprofile(None)
 
     def outliving(self) -> Iterator[tuple[Place, Site]]:
-        """The sites that changed the same container in the last two steps."""
+        """Yields the sites that changed the same container in the last two steps."""
         before, last = self._steps[-2:]
         for (code, site), objects in last.items():
             kept = {id(o) for o in before.get((code, site), [])}
@@ -65,7 +65,7 @@ class Containers:
                 yield Place(code.co_filename, site.line, code.co_qualname), site
 
     def _called(self, frame: FrameType, event: str, _argument: Any) -> None:
-        """At a function's return, when what it made is there too."""
+        """Runs at a function's return, when its local objects exist."""
         if event != "return":
             return
         code = frame.f_code
@@ -78,7 +78,7 @@ class Containers:
 
 
 def sites(code: CodeType) -> tuple[Site, ...]:
-    """The statements in the source of `code` that change something in place; none where there is no source."""
+    """Returns the statements in the source of `code` that change something in place; () without source."""
     try:
         lines, first = inspect.getsourcelines(code)
         tree = ast.parse(textwrap.dedent("".join(lines)))
@@ -104,7 +104,7 @@ def _targets(node: ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Delete) -> l
 
 
 def _attribute_path(node: ast.expr, line: int, how: str) -> Iterator[tuple[tuple[str, ...], int, str]]:
-    """A name with attributes after it; of anything else nothing is known."""
+    """The path of a name with attributes; nothing for other expressions."""
     names: list[str] = []
     while isinstance(node, ast.Attribute):
         names.append(node.attr)
@@ -117,7 +117,7 @@ _ABSENT = object()
 
 
 def _value_of_path(path: tuple[str, ...], frame: FrameType) -> Any:
-    """The value of a path in a function's frame: locals and closure before globals."""
+    """The value of a path in a function's frame; locals and closure before globals."""
     value = frame.f_locals.get(path[0], frame.f_globals.get(path[0], _ABSENT))
     for name in path[1:]:
         value = getattr(value, name, _ABSENT)

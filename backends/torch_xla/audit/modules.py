@@ -1,4 +1,4 @@
-"""The module that `--portability` names, and the steps that it is walked in."""
+"""Loads the module that `--portability` names, and makes the steps of the audit."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ FAMILIES = Path(__file__).parents[2] / "cuda" / "models"
 
 
 class NoModuleError(LookupError):
-    """The name means no module that can be built, in words for the user."""
+    """The name is not that of a module that can be built; the message is for the user."""
 
 
 def bundled() -> tuple[str, ...]:
-    """The families with a bundled module."""
+    """Returns the families with a bundled module."""
     return tuple(sorted({file.stem for file in FAMILIES.glob("*.py")} & set(model_names().values())))
 
 
 def found(name: str) -> tuple[nn.Module, Callable[[int], tuple[Any, ...]]]:
-    """The module and its inputs of each step.
+    """Returns the module called `name`, and a function of the step that returns its inputs.
 
-    `name` is a bundled family, a file or a dotted path; after a colon the class or function that makes the
-    module without arguments (`build` unless said). A function `example_inputs(step)` beside it gives the
-    arguments of a call; without one a batch of token numbers is given. Raises NoModuleError.
+    `name` is a bundled family, a file or a dotted path; after a colon comes the class or function that makes the module
+    without arguments, by default `build`. A function `example_inputs(step)` next to it returns the arguments of a call;
+    without one, a batch of random tokens is used. Raises NoModuleError.
     """
     if name in bundled():
         return _family(name), _tokens(build_model(_smallest_model(name)).sizes["vocab"])
@@ -49,7 +49,7 @@ def found(name: str) -> tuple[nn.Module, Callable[[int], tuple[Any, ...]]]:
 
 
 def origin(module: nn.Module) -> Place:
-    """The file and line where the class of `module` begins; without its source, the Python module's name and line 1."""
+    """Returns the file and line of the class of `module`; without its source, the Python module's name and line 1."""
     kind = type(module)
     try:
         return Place(inspect.getfile(kind), inspect.getsourcelines(kind)[1], kind.__qualname__)
@@ -58,9 +58,9 @@ def origin(module: nn.Module) -> Place:
 
 
 def step_of(module: nn.Module, inputs: Callable[[int], tuple[Any, ...]]) -> Callable[[int], None]:
-    """A function of the step's number (1 to 3) that runs a forward and a backward of `module`.
+    """Returns a function of the step number (1 to 3) that runs a forward and a backward of `module`.
 
-    `inputs` makes a step's positional arguments from its number; all are made now, before the first step.
+    `inputs` returns a step's positional arguments; it is called for all steps now.
     """
     given = {number: inputs(number) for number in range(1, 4)}
 
@@ -72,7 +72,7 @@ def step_of(module: nn.Module, inputs: Callable[[int], tuple[Any, ...]]) -> Call
 
 
 def _sum_of_outputs(made: Any) -> Tensor:
-    """A number to go back from: the sum of every floating tensor."""
+    """A scalar for the backward: the sum of all floating-point outputs."""
     parts = made if isinstance(made, list | tuple) else made.values() if isinstance(made, dict) else [made]
     total: Tensor = sum(p.float().sum() for p in parts if isinstance(p, Tensor) and p.is_floating_point())  # type: ignore[assignment]
     return total

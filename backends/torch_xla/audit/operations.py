@@ -1,4 +1,4 @@
-"""The operations of a step as the dispatcher sees them: of Python, of composite kernels and of the backward."""
+"""Records the operations of a step in the dispatcher: from Python, composite kernels and the backward."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from planc.diag.fast_dataclass import dataclass
 
 MASKS = (torch.bool, torch.uint8)
 INDEXED = ("index", "index_put", "index_put_", "_index_put_impl_")
-"""Operations that take integers or masks: of masks the number of true ones becomes a size."""
+"""Operations that take indices or masks: the number of true elements of a mask becomes a size."""
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One call. Python numbers among its arguments are constants of XLA's graph."""
+    """One call. Python numbers among its arguments are constants in XLA's graph."""
 
     name: str
     place: Place | None
@@ -29,7 +29,8 @@ class Operation:
 
 
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """`done` holds the step's operations; `read` and `sized` hear of values that the host, or a shape, needs."""
+    """Records the step's operations in `done`; calls `read` and `sized` for values that the host or a shape depends
+    on."""
 
     def __init__(self, read: Callable[[str], None], sized: Callable[[str], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Source places: the innermost frame that is not torch's or the audit's."""
+"""Finds source places: the innermost frame outside torch and the audit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TORCH = str(Path(torch.__file__).parent)
 
 @dataclass(frozen=True)
 class Place:
-    """A line of a source file (1-based) and the function it is in."""
+    """A line of a source file (1-based) and its function."""
 
     file: str
     line: int
@@ -24,12 +24,12 @@ class Place:
 
 
 def is_watched(code: CodeType) -> bool:
-    """True if `code` has a file of its own, outside torch and the audit."""
+    """True if `code` is from a file outside torch and the audit."""
     return not code.co_filename.startswith((TORCH, OURS, "<"))
 
 
 def here() -> Place | None:
-    """The place that is being run; None in what the autograd engine runs by itself."""
+    """Returns the place that is running; None in operations of the autograd engine."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code

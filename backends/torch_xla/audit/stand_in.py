@@ -1,6 +1,6 @@
-"""A stand-in for an XLA device on the CPU: tensors say that they are on `xla:0`, and reads of their values are seen.
+"""Stands in for an XLA device on the CPU: tensors report the device `xla:0`, and reads of their values are recorded.
 
-On XLA a tensor is a promise: `.item()` or `if tensor:` compiles and runs everything before it, and waits.
+On XLA a tensor is lazy: `.item()` or `if tensor:` compiles and runs everything before it, and waits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ READS = frozenset(
         *("__complex__", "__contains__", "__format__", "__repr__"),
     }
 )
-"""Methods of a tensor that need its values on the host."""
+"""Tensor methods that need values on the host."""
 
 DEVICE = torch.device("xla", 0)
 ANSWERS: dict[Any, Any] = {Tensor.device: DEVICE, Tensor.is_cpu: False, torch._C.TensorBase.__dict__["is_xla"]: True}
@@ -26,7 +26,7 @@ ANSWERS: dict[Any, Any] = {Tensor.device: DEVICE, Tensor.is_cpu: False, torch._C
 
 
 class ReadStandIn(TorchFunctionMode):
-    """`read(name)` is told each read of a value, by the method's name."""
+    """Calls `read(name)` for each read of a value, with the method's name."""
 
     def __init__(self, read: Callable[[str], None]) -> None:
         super().__init__()
@@ -47,11 +47,11 @@ def _answer(getter: Any) -> Any:
 
 
 def _to_host(args: Any, kwargs: Any) -> bool:
-    """True if `.to` names the host."""
+    """True if the target of `.to` is the host."""
     return any(isinstance(a, str | torch.device) and torch.device(a).type == "cpu" for a in (*args, *kwargs.values()))
 
 
 def _on_cpu(value: Any) -> Any:
-    """The device that stands in for XLA's."""
+    """Replaces an XLA device by the CPU."""
     is_device = isinstance(value, torch.device) or (isinstance(value, str) and value.startswith("xla"))
     return torch.device("cpu") if is_device and torch.device(value).type == "xla" else value

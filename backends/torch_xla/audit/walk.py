@@ -1,7 +1,7 @@
-"""Three steps under the stand-in device: what in them would make XLA wait, compile again or forget.
+"""Runs three steps on the stand-in device and finds what would make XLA synchronise, recompile or lose state.
 
-The first step may still make what later ones use. The second and third see other data, and must be the same
-operations with the same constants and shapes.
+The first step may create state for later ones. The second and third see other data, and must run the same operations
+with the same constants and shapes.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ class Leak:
 
 @dataclass(frozen=True)
 class Walked:
-    """The leaks, each place once, and how many operations a step was."""
+    """The leaks, one per place, and the number of operations of a step."""
 
     leaks: tuple[Leak, ...]
     operations: int
 
 
 def walk(step: Callable[[int], None]) -> Walked:
-    """The leaks in three steps: values read on the host, shapes that depend on values, constants that differ between
-    the second step and the third, and containers that outlive a step.
+    """Returns the leaks in three steps: values read on the host, shapes that depend on values, constants that differ
+    between the second and the third step, and containers that outlive a step.
 
-    `step` takes the step's number, 1 to 3; it must use the same shapes each time, and other data.
+    `step` takes the step number, 1 to 3; it must use the same shapes each time, and other data.
     """
     seen: list[Leak] = []
     runs: list[list[Operation]] = []
@@ -56,7 +56,7 @@ def walk(step: Callable[[int], None]) -> Walked:
 
     containers = Containers()
     for number in range(1, STEPS + 1):
-        # The first step imports what torch loads when it is used: looking at each of those calls takes ten seconds.
+        # The first step triggers torch's lazy imports: profiling their calls takes ten seconds.
         with containers if number > 1 else nullcontext(), ReadStandIn(read), Watch(read, sized) as watch:
             take_step(step, number)
         runs.append(watch.done)
@@ -74,12 +74,12 @@ SHAPE_HELP = "keep the shape and mask what is not wanted: torch.where, a weight 
 
 
 def take_step(step: Callable[[int], None], number: int) -> None:
-    """One step; its frame ends the search for a place."""
+    """Runs one `step`, with its `number`; this frame ends the search for a place."""
     step(number)
 
 
 def _differences(before: list[Operation], after: list[Operation]) -> Iterator[Leak]:
-    """Constants and shapes that changed from one step to the next; at other operations the rest is not compared."""
+    """Constants and shapes that changed between two steps; the comparison stops where the operations differ."""
     for a, b in zip_longest(before, after):
         if a is None or b is None or (a.name, a.place) != (b.name, b.place):
             at = b or a
@@ -106,7 +106,7 @@ def _shapes(operation: Operation) -> str:
 
 
 def _without_duplicates(leaks: list[Leak]) -> tuple[Leak, ...]:
-    """One leak of a kind for each line; those of the backward alone where nothing before it leaks."""
+    """One leak of a kind per line; leaks of the backward only if there are no others."""
     first: dict[tuple[str, str, int], Leak] = {}
     for leak in leaks:
         at = leak.place

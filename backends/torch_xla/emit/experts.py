@@ -1,10 +1,9 @@
-"""Experts in the emitted file: their layer as products with masks, which XLA's partitioner divides.
+"""Emits MoE layers as matmuls with masks, which XLA's partitioner can shard.
 
-Rows that are sorted and looked up, as the torch module does it, end XLA 2.9 in an abort of its partitioner. A product
-with a mask says the same with shapes that depend on no pick. `dropless`: every expert computes every token of its
-ranks, and the weight of those that did not pick it is 0, so that its FLOPs are those of all experts. `capacity`: tokens
-are brought to as many places at each expert as the plan gives, by a mask [tokens, experts, places] (GShard,
-arXiv:2006.16668, section 3.2).
+Sorting and indexing rows, as the torch module does, aborts the partitioner of XLA 2.9. A matmul with a mask is
+equivalent, and its shapes do not depend on the routing. `dropless`: every expert computes every token of its ranks,
+with weight 0 for tokens routed elsewhere, so FLOPs are those of all experts. `capacity`: tokens are dispatched to the
+plan's number of slots per expert, by a mask [tokens, experts, slots] (GShard, arXiv:2006.16668, section 3.2).
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ if _pattern(name) == EXPERTS:
 
 DROPLESS = '''
 def _by_masks(moe: nn.Module, mesh: xs.Mesh) -> Callable[[Tensor], Tensor]:
-    """The layer `moe`, [B, S, D] to [B, S, D]: each of X experts takes all tokens, weighed, most with 0."""
+    """The layer `moe`, [B, S, D] to [B, S, D]: each of X experts computes all tokens, most with weight 0."""
 
     def forward(x: Tensor) -> Tensor:
         shared = moe.shared(x) if moe.shared is not None else None
@@ -43,8 +42,8 @@ def _by_masks(moe: nn.Module, mesh: xs.Mesh) -> Callable[[Tensor], Tensor]:
 
 CAPACITY = '''
 def _by_masks(moe: nn.Module, mesh: xs.Mesh) -> Callable[[Tensor], Tensor]:
-    """The layer `moe`, [B, S, D] to [B, S, D]. Of the tokens T of each of G ranks an expert takes the first,
-    as many as it has places; a mask [G, T, X, places] brings them there and back."""
+    """The layer `moe`, [B, S, D] to [B, S, D]. An expert takes its first tokens of the T of each of G
+    ranks, as many as it has slots; a mask [G, T, X, slots] dispatches and combines them."""
 
     def forward(x: Tensor) -> Tensor:
         shared = moe.shared(x) if moe.shared is not None else None
@@ -56,7 +55,7 @@ def _by_masks(moe: nn.Module, mesh: xs.Mesh) -> Callable[[Tensor], Tensor]:
         picked = chosen[..., None] == torch.arange(count, device=x.device)  # [G, T, k, X]
         weight = (weights[..., None] * picked).sum(-2)
         taken = picked.sum(-2)
-        place = taken.cumsum(2) - taken  # how many tokens before this one picked the expert
+        place = taken.cumsum(2) - taken  # number of earlier tokens of the expert
         there = (place[..., None] == torch.arange(places, device=x.device)) & (taken[..., None] > 0)
         mask = there.to(x.dtype)  # [G, T, X, places]
         rows = _Placed.apply(torch.einsum("bstxc,bstd->bsxcd", mask, x), mesh, EXPERT_ROWS)
@@ -71,7 +70,7 @@ def _by_masks(moe: nn.Module, mesh: xs.Mesh) -> Callable[[Tensor], Tensor]:
 
 
 def _by_rank(x: Tensor) -> Tensor:
-    """[B, S, n] to [ranks of the batch, ranks of a sequence, tokens of each, n]."""
+    """[B, S, n] to [batch ranks, sequence ranks, local tokens, n]."""
     over_batch, over_sequence = TOKEN_RANKS
     sequences, tokens, n = x.shape
     parts = x.view(over_batch, sequences // over_batch, over_sequence, tokens // over_sequence, n)
@@ -79,7 +78,7 @@ def _by_rank(x: Tensor) -> Tensor:
 
 
 def _in_sequences(x: Tensor) -> Tensor:
-    """`_by_rank`, undone."""
+    """The inverse of `_by_rank`."""
     sequences = MICROBATCH // TOKEN_RANKS[0]
     parts = x.unflatten(2, (sequences, x.shape[2] // sequences)).transpose(1, 2)
     return parts.flatten(2, 3).flatten(0, 1)
@@ -92,13 +91,13 @@ def has_experts(sharded: Sharded) -> bool:
 
 
 def experts_functions(sharded: Sharded) -> str:
-    """The functions of the layer for `sharded`, of which `has_experts` is true."""
+    """Returns the functions of the MoE layer for `sharded`, which must have experts."""
     return fill(CAPACITY if sharded.plan.route.method == "capacity" else DROPLESS)
 
 
 def experts_constants(sharded: Sharded) -> list[str]:
-    """Lines of `EXPERTS`, the name of the layers' modules, and of where their rows rest, for `sharded`, of which
-    `has_experts` is true."""
+    """Returns the lines of `EXPERTS`, the MoE modules' name, and of the shardings of their rows, for `sharded`, which
+    must have experts."""
     plan = sharded.plan
     route = next(_ops(sharded, "route"))
     gate = next(o for o in _ops(sharded, "matmul") if "expert_ffn" in o.layout or o.op.region == "experts")
@@ -120,11 +119,11 @@ def experts_constants(sharded: Sharded) -> list[str]:
         said = plan.route.cause.comment() if plan.route.cause else ""
         limited = [
             *beside(f"CAPACITY_FACTOR = {plan.route.factor!r}", said),
-            *beside(f"TOKEN_RANKS = {ranks}", "ranks that divide the sequences, and the tokens of each"),
+            *beside(f"TOKEN_RANKS = {ranks}", "ranks that shard the sequences, and the tokens of each"),
         ]
     hidden: Spec = (entry("batch", batch), entry("sequence", sequence), ())
     return [
-        *comment("The layers of experts: their modules, and where the tokens rest that experts take, make and return."),
+        *comment("The MoE layers: their modules, and the shardings of expert inputs, hidden activations and outputs."),
         f"EXPERTS = {python_string(route.op.module)}",
         *limited,
         f"EXPERT_ROWS = {spec_text(rows)}",

@@ -1,4 +1,4 @@
-"""The emitted file: a plan as torch on XLA. Text only; nothing here imports a framework."""
+"""Emits the program of a plan as torch on XLA, as text; imports no framework."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from planc.ir.sharding import Sharded
 from planc.ir.version import Version, dotted
 
 RETURNED = ("embedding", "norm", "matmul", "attention", "add")
-"""Kinds of ops whose output is what their module returns."""
+"""Kinds of ops whose output is the output of their module."""
 
 
 def emit(sharded: Sharded, version: Version = TORCH_XLA.pinned) -> str:
-    """The whole file of `sharded` for a `version` of torch_xla, the same bytes for the same plan."""
+    """Returns the source of the program of `sharded` for a `version` of torch_xla. Deterministic to the byte."""
     replays, taken, routed = sharded.plan.recompute.blocks, inputs(sharded), has_experts(sharded)
     limited = routed and sharded.plan.route.method == "capacity"
     tables = [
@@ -80,29 +80,29 @@ def emit(sharded: Sharded, version: Version = TORCH_XLA.pinned) -> str:
 
 _P = '''
 def P(*axes: Any) -> tuple[Any, ...]:  # noqa: N802
-    """The mesh axes that divide each dimension of a tensor."""
+    """The mesh axes that shard each dim of a tensor."""
     return axes
 '''
 
 
 def replayed_every(sharded: Sharded) -> list[str]:
-    """The line of `REPLAYED_EVERY` for `sharded`: of how many blocks in a row the first is run again; none where none
-    is."""
+    """Returns the line of `REPLAYED_EVERY` for `sharded`, N if every Nth block is recomputed; [] without recompute."""
     recompute = sharded.plan.recompute
     said = recompute.cause.comment() if recompute.cause else ""
     return beside(f"REPLAYED_EVERY = {recompute.every}", said) if recompute.blocks else []
 
 
 def inputs_table(taken: dict[str, tuple[Spec, ...]]) -> list[str]:
-    """`INPUTS`: where each input of a module rests while it is used, by the module's name; `taken` as `inputs` says."""
+    """Returns the lines of `INPUTS`, the shardings of module inputs by module name; `taken` is the result of
+    `inputs`."""
     rows = (call(f"{python_string(name)}: (", [spec_text(s) for s in specs], ",", 1) for name, specs in taken.items())
-    head = comment("Where what attention takes rests: queries, keys, values.")
+    head = comment("Shardings of attention's inputs: queries, keys, values.")
     return [*head, "INPUTS = {", *(INDENT + row.replace("\n", "\n" + INDENT) for row in rows), "}"]
 
 
 def inputs(sharded: Sharded) -> dict[str, tuple[Spec, ...]]:
-    """Per attention module of `sharded` the specs of its inputs, where it takes any other than as it rests: keys and
-    values of all ranks that share a sequence."""
+    """Returns the specs of the inputs of each attention module of `sharded` that redistributes them: keys and values
+    are gathered over ranks that shard a sequence."""
     plan, model = sharded.plan, sharded.model
     found: dict[str, tuple[Spec, ...]] = {}
     for o in chain.from_iterable(sharded.ops.values()):
@@ -113,14 +113,14 @@ def inputs(sharded: Sharded) -> dict[str, tuple[Spec, ...]]:
 
 
 def outputs_table(sharded: Sharded) -> list[str]:
-    """`OUTPUTS`: where what a module returns rests, by the module's name."""
+    """Returns the lines of `OUTPUTS`, the shardings of module outputs in `sharded`, by module name."""
     rows = chain.from_iterable(entry(name, spec) for name, spec in outputs(sharded).items())
-    head = comment("What modules return, and where it rests; its gradient rests there too.")
+    head = comment("Shardings of module outputs and of their gradients.")
     return [*head, *causes(s.cause for s in sharded.plan.shards), "OUTPUTS = {", *rows, "}"]
 
 
 def outputs(sharded: Sharded) -> dict[str, Spec]:
-    """Per module the spec of what it returns. A module of several ops returns what the last one makes."""
+    """Returns the spec of each module's output in `sharded`. A module of several ops returns the output of the last."""
     found: dict[str, Spec] = {}
     for op in _ops(sharded):
         if op.kind in RETURNED and op.region != "experts":
@@ -129,7 +129,7 @@ def outputs(sharded: Sharded) -> dict[str, Spec]:
 
 
 def _linear_output_spec(op: Op, spec: Spec) -> Spec:
-    """A linear module returns the heads side by side, [B, S, H * E]."""
+    """The spec of a linear module's output, which merges heads: [B, S, H * E]."""
     if op.kind != "matmul" or len(spec) <= 3:
         return spec
     return (*spec[:2], tuple(axis for axes in spec[2:] for axis in axes))

@@ -1,4 +1,4 @@
-"""The functions of an emitted file, as text. None of them depends on the plan but through its tables."""
+"""Source templates of an emitted file. They depend on the plan only through its tables."""
 
 DOCSTRING = '''
 """Plan <name>: the layout and training step of <model> in torch on XLA.
@@ -13,8 +13,8 @@ Batch    <batch>
     loss, norm = step(tokens, targets, lr)
 
 One process drives all devices of its host. `model` is a plain module with the names of the tables below and
-its parameters on the XLA device. Set XLA_NO_SPECIAL_SCALARS=1 before torch_xla is imported: else a rate of 0
-or 1 is another program. Written by planc for torch_xla <version>
+its parameters on the XLA device. Set XLA_NO_SPECIAL_SCALARS=1 before torch_xla is imported: else a learning
+rate of 0 or 1 is another program. Written by planc for torch_xla <version>
 from <file>: edit the plan, not this file.
 """
 '''
@@ -43,9 +43,9 @@ from torch.func import functional_call
 
 MESH = '''
 def build_mesh() -> xs.Mesh:
-    """All devices, laid out as MESH; XLA's partitioner is switched on."""
+    """The mesh over all devices; switches on XLA's SPMD partitioner."""
     xr.use_spmd()
-    if torch.float32 == COMPUTE:  # an fp32 product is one on every device
+    if torch.float32 == COMPUTE:  # fp32 matmuls on every device
         torch_xla.backends.set_mat_mul_precision("highest")
     count = int(np.prod(list(MESH.values())))
     found = xr.global_runtime_device_count()
@@ -55,7 +55,7 @@ def build_mesh() -> xs.Mesh:
 
 ANNOTATIONS = '''
 def parallelize(model: nn.Module, mesh: xs.Mesh) -> nn.Module:
-    """Say where parameters rest, and what modules return<taken>; the partitioner does the rest."""
+    """Annotate the shardings of parameters and of what modules return<taken>; the partitioner does the rest."""
     for name, parameter in model.named_parameters():
         xs.mark_sharding(parameter, mesh, PARAMS[_pattern(name)])
     for name, module in model.named_modules():
@@ -72,7 +72,7 @@ def _placed_output(mesh: xs.Mesh, spec: tuple[Any, ...]) -> Callable[..., Tensor
 
 
 class _Placed(torch.autograd.Function):
-    """The same values, resting as the spec says; their gradient too."""
+    """The identity, with the sharding of the spec on the values and their gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, mesh: xs.Mesh, spec: tuple[Any, ...]) -> Tensor:
@@ -96,7 +96,7 @@ def _pattern(name: str) -> str:
 
 
 def _rows(array: np.ndarray, mesh: xs.Mesh) -> list[Tensor]:
-    """Token numbers [sequences, S] on the devices, a microbatch each."""
+    """Token ids [sequences, S] on the devices, one tensor per microbatch."""
     parts = []
     for part in np.split(array, len(array) // MICROBATCH):
         rows = torch.from_numpy(part.astype(np.int64)).to(torch_xla.device())
@@ -116,7 +116,7 @@ def build_loss(model: nn.Module, mesh: xs.Mesh) -> Callable[[Tensor, Tensor], Te
             <not_replayed>
         }
         wide = functional_call(model, weights, (tokens,)).float()
-        # A mask picks on each part of a divided vocab by itself; an index would gather the logits.
+        # A mask works on each shard of the vocab; an index would gather the logits.
         chosen = targets[..., None] == torch.arange(wide.shape[-1], device=wide.device)
         picked = torch.where(chosen, wide, torch.zeros_like(wide)).sum(-1)
         return (wide.logsumexp(-1) - picked).mean()
@@ -131,7 +131,7 @@ if (specs := INPUTS.get(_pattern(name))) is not None:
 
 PLACED_INPUTS = '''
 def _placed_inputs(mesh: xs.Mesh, specs: tuple[Any, ...]) -> Callable[..., tuple[Tensor, ...]]:
-    """Where inputs rest while they are used. Their gradients rest where the partitioner has them next."""
+    """Annotate the shardings of inputs. Those of their gradients are the partitioner's choice."""
     return lambda _module, inputs: tuple(_annotated(x, mesh, s) for x, s in zip(inputs, specs, strict=True))
 '''
 
@@ -143,13 +143,13 @@ for number, block in model.layers.items():
 
 REPLAY = '''
 def _is_replayed(name: str) -> bool:
-    """True for a parameter of a block that is run again."""
+    """True for a parameter of a recomputed block."""
     found = re.match(r"layers\\.(\\d+)\\.", name)
     return found is not None and int(found[1]) % REPLAYED_EVERY == 0
 
 
 def _replayed(block: nn.Module, prefix: str, mesh: xs.Mesh) -> Callable[[Tensor], Tensor]:
-    """The forward of `block`. The backward keeps its input alone: it gathers weights and runs ops again."""
+    """The forward of `block`. It saves only its input: the backward gathers weights and recomputes."""
     plain = copy.copy(block)  # with the class's own forward
     names = [name for name, _ in block.named_parameters()]
 
@@ -165,9 +165,9 @@ def _replayed(block: nn.Module, prefix: str, mesh: xs.Mesh) -> Callable[[Tensor]
 
 
 class _Replay(torch.autograd.Function):
-    """`run(*inputs)`; the backward runs it again.
+    """`run(*inputs)`; the backward recomputes it.
 
-    What the replay reads passes a barrier: else XLA sees that it has these values, and keeps them.
+    Inputs of the recompute pass a barrier: otherwise XLA merges it with the forward and saves the values.
     """
 
     @staticmethod
@@ -188,10 +188,10 @@ class _Replay(torch.autograd.Function):
 
 OPTIMIZER = '''
 class AdamW:
-    """AdamW with decoupled decay; all state rests where the tables say.
+    """AdamW with decoupled weight decay; all state has the shardings of the tables.
 
-    What changes from step to step is a 0-D tensor: a number would be a constant of the program, and each step
-    another program.
+    Values that change between steps are 0-D tensors: a Python number would be a constant of the program, and
+    compile each step again.
     """
 
     def __init__(
@@ -211,7 +211,7 @@ class AdamW:
 
     @torch.no_grad()
     def update(self, lr: Tensor, clip_norm: float, fine: Tensor) -> Tensor:
-        """Clip and update; the gradients' norm before that. All stays as it is unless `fine` and finite."""
+        """Clip and update; returns the norm before. Changes nothing unless `fine` and the norm is finite."""
         norm = torch.stack([g.square().sum() for g in self.grads.values()]).sum().sqrt()
         scale = (clip_norm / (norm + 1e-6)).clamp(max=1.0)
         fine = fine & norm.isfinite()
@@ -231,7 +231,7 @@ class AdamW:
 
 
 def _zeros(params: dict[str, Tensor], mesh: xs.Mesh, specs: dict[str, Any]) -> dict[str, Tensor]:
-    """Made where they rest: annotated later they would stay whole on every device."""
+    """Zeros with their shardings: annotated later, they would stay replicated."""
     made = {name: torch.zeros(p.shape, device=torch_xla.device()) for name, p in params.items()}
     for name, zeros in made.items():
         xs.mark_sharding(zeros, mesh, specs[_pattern(name)])
@@ -250,10 +250,10 @@ def build_step(
 
     def micro(tokens: Tensor, targets: Tensor, total: Tensor, share: Tensor) -> Tensor:
         loss = loss_of(tokens, targets) * share
-        # On this thread: what another one still holds when the call ends would be an output too.
+        # On this thread: tensors that another thread still holds when the call ends would be outputs too.
         with torch.autograd.set_multithreading_enabled(False):
             found = torch.autograd.grad(loss, list(optimizer.params.values()))
-        begins = total == 0  # of the first microbatch alone: then the last step's gradients are forgotten
+        begins = total == 0  # in the first microbatch, which overwrites the last step's gradients
         with torch.no_grad():
             for kept, grad in zip(optimizer.grads.values(), found, strict=True):
                 kept.copy_(torch.where(begins, grad, kept + grad))
@@ -290,7 +290,7 @@ def build_evaluate(model: nn.Module, mesh: xs.Mesh) -> Callable[[np.ndarray, np.
 def _mean_loss(
     compiled: Callable[..., Tensor], tokens: np.ndarray, targets: np.ndarray, mesh: xs.Mesh
 ) -> Tensor:
-    """The mean of what `compiled` makes of each microbatch: `compiled(tokens, targets, total, share)`."""
+    """The mean over the microbatches of `compiled(tokens, targets, total, share)`."""
     rows = list(zip(_rows(tokens, mesh), _rows(targets, mesh), strict=True))
     loss, share = _number(0.0), _number(1 / len(rows))
     for inputs, labels in rows:
@@ -299,6 +299,6 @@ def _mean_loss(
 
 
 def _number(value: float) -> Tensor:
-    """A number as data of the program, not as a constant."""
+    """A number as an input of the program, not as a constant."""
     return torch.tensor(value).to(torch_xla.device())
 '''

@@ -1,1 +1,1 @@
-"""Refusals of torch on XLA, as diagnostics."""
+"""Refuses plans that torch on XLA cannot run."""

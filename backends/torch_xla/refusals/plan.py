@@ -1,4 +1,4 @@
-"""The sentences of a plan that torch_xla cannot do."""
+"""Refuses the sentences of a plan that torch_xla cannot run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from planc.ir.sharding import Sharded
 
 
 def refusals(sharded: Sharded) -> list[Diagnostic]:
-    """Refusals of this runtime for the plan in `sharded`, beside those of its target."""
+    """Returns this runtime's refusals for the plan in `sharded`, besides those of its target."""
     return [_refused(*why) for why in _limits(sharded)]
 
 

@@ -1,1 +1,1 @@
-"""Starting and running a program on torch_xla."""
+"""Starts and runs a program on torch_xla."""

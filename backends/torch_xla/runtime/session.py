@@ -1,4 +1,4 @@
-"""A model under training on torch_xla, for the trainer's loop. It calls an emitted file's functions."""
+"""Runs an emitted file's functions for the trainer's loop: a model in training on torch_xla."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from planc.ir.session import Initial, Read, Settings, Tokens, Weights
 
 UNCACHED, READS = "UncachedCompile", "aten::_local_scalar_dense"
-"""torch_xla's counters: programs that were compiled, and tensors read one number at a time."""
+"""torch_xla's counters of compiled programs, and of tensor values read on the host."""
 
 CHECKED_AFTER = 2
-"""The step after which state must rest where the plan says."""
+"""The step after which the shardings of the state are checked."""
 
 
 def start(program: ProgramText, settings: Settings, initial: Initial) -> XlaSession:
-    """The session of `program`, its parameters placed one after the other with the values of `initial`."""
+    """Returns the session of `program`; its parameters are placed one after another with the values of `initial`."""
     emitted = program.load()
     mesh = emitted.build_mesh()
     model = filled(program, initial)
@@ -40,8 +40,8 @@ def start(program: ProgramText, settings: Settings, initial: Initial) -> XlaSess
 
 
 def filled(program: ProgramText, initial: Initial) -> nn.Module:
-    """The cuda target's bundled module for the model of `program`, its parameters on the XLA device with `initial`
-    values."""
+    """Returns the cuda target's bundled module for the model of `program`, with parameters on the XLA device filled
+    from `initial`."""
     with torch.device("meta"):
         model: nn.Module = family(program.plan.model.family).build(program.plan.model)
     for name, parameter in list(model.named_parameters()):
@@ -52,13 +52,13 @@ def filled(program: ProgramText, initial: Initial) -> nn.Module:
 
 
 def on_device(values: Weights) -> Tensor:
-    """`values` as a tensor on the XLA device."""
+    """Returns `values` as a tensor on the XLA device."""
     device: Any = import_module("torch_xla").device()
     return torch.from_numpy(np.ascontiguousarray(values)).to(device)
 
 
 class XlaSession:
-    """`planc.ir.session.Session` on torch_xla: one process, all devices of its host."""
+    """A model in training on torch_xla, in one process for all devices of its host; see `planc.ir.session.Session`."""
 
     runtime = "torch_xla"
     rank, world = 0, 1
@@ -82,7 +82,8 @@ class XlaSession:
         self.optimizer_steps = 0
 
     def step(self, tokens: Tokens, targets: Tokens, lr: float) -> tuple[float, float]:
-        """One optimizer step on the global batch [sequences, S]: (mean loss, gradient norm)."""
+        """Runs one optimizer step on the global batch [sequences, S] at learning rate `lr`; returns (mean loss,
+        gradient norm)."""
         uncached, reads = self._count(UNCACHED), self._count(READS)
         loss, norm = self._step(tokens, targets, lr).cpu().tolist()
         self._taken += 1
@@ -91,30 +92,31 @@ class XlaSession:
         if self._taken > 1:
             self._uncached += self._count(UNCACHED) - uncached
         if self._taken == CHECKED_AFTER:
-            astray = self.misplaced()
-            assert not astray, f"state lost its layout in a step: {astray}"
+            misplaced = self.misplaced()
+            assert not misplaced, f"state changed its sharding in a step: {misplaced}"
         return loss, norm
 
     def _count(self, counter: str) -> int:
         return self._metrics.counter_value(counter) or 0
 
     def evaluate(self, tokens: Tokens, targets: Tokens) -> float:
-        """The mean loss of a global batch; nothing is changed."""
+        """Returns the mean loss per token of a global batch (`tokens` and `targets`, [sequences, S]); changes
+        nothing."""
         loss: Any = self._evaluate(tokens, targets).cpu().tolist()
         return float(loss)
 
     def state(self) -> dict[str, dict[str, Tensor]]:
-        """Parameters and moments on the devices, by kind and full name."""
+        """Returns parameters and moments on the devices, by kind and full name."""
         o = self._optimizer
         return {"params": o.params, "exp_avg": o.exp_avg, "exp_avg_sq": o.exp_avg_sq}
 
     def layouts(self) -> dict[str, str]:
-        """The sharding of each tensor of the state, in XLA's notation."""
+        """Returns the sharding of each state tensor, in XLA's notation."""
         spec = import_module("torch_xla")._XLAC._get_xla_sharding_spec
         return {f"{kind}.{name}": spec(t) for kind, tensors in self.state().items() for name, t in tensors.items()}
 
     def misplaced(self) -> list[str]:
-        """Names of the state's tensors that do not rest where the emitted tables say."""
+        """Returns the names of state tensors whose sharding differs from the emitted tables."""
         expected = {"params": self._emitted.PARAMS, **dict.fromkeys(("exp_avg", "exp_avg_sq"), self._emitted.OPTIMIZER)}
         found = self.layouts()
         return [
@@ -125,7 +127,7 @@ class XlaSession:
         ]
 
     def _sharding_text(self, spec: tuple[Any, ...]) -> str:
-        """A spec in XLA's words, as it prints them for a tensor that was placed by it."""
+        """A spec in XLA's notation, as XLA prints it for a tensor with that sharding."""
         if spec not in (known := self.__dict__.setdefault("_words", {})):
             xs: Any = import_module("torch_xla.distributed.spmd")
             shape = [math.prod(self._emitted.MESH[a] for a in _axes(entry)) for entry in spec]
@@ -136,17 +138,17 @@ class XlaSession:
         return said
 
     def parameters(self) -> Iterator[tuple[str, Weights]]:
-        """Every parameter whole, by full per-layer name."""
+        """Yields every unsharded parameter, by full name."""
         for name, tensor in self._optimizer.params.items():
             yield name, _on_host(tensor)
 
     def gradients(self) -> Iterator[tuple[str, Weights]]:
-        """Every gradient of the last step whole, before clipping, by full name."""
+        """Yields every unsharded gradient of the last step, before clipping, by full name."""
         for name, tensor in self._optimizer.grads.items():
             yield name, _on_host(tensor)
 
     def pieces(self) -> list[Piece]:
-        """The whole state: this process holds all of it."""
+        """Returns the whole state: this process holds all of it."""
         return [
             Piece(f"{kind}.{name}", tuple(t.shape), (0,) * t.ndim, tuple(t.shape), partial(_copy, t))
             for kind, tensors in self.state().items()
@@ -155,7 +157,7 @@ class XlaSession:
 
     @torch.no_grad()
     def restore(self, read: Read, optimizer_steps: int) -> None:
-        """Take parameters and moments from `read`, as after that many updates."""
+        """Loads parameters and moments from `read`, as of `optimizer_steps` updates."""
         xs: Any = import_module("torch_xla.distributed.spmd")
         tables = {"params": self._emitted.PARAMS, **dict.fromkeys(("exp_avg", "exp_avg_sq"), self._emitted.OPTIMIZER)}
         for kind, tensors in self.state().items():
@@ -167,17 +169,17 @@ class XlaSession:
         self.optimizer_steps = optimizer_steps
 
     def not_finite(self) -> list[str]:
-        """The first parameter that is not finite."""
+        """Returns the name of the first parameter that is not finite; [] for none."""
         bad = (name for name, values in self.parameters() if not np.isfinite(values).all())
         return [f"parameter {name}" for name in bad][:1]
 
     def routing(self) -> list[list[int]] | None:
-        """Not counted: a count would be read from the device in each step."""
+        """Returns None: counting tokens per expert would read a tensor on the host in each step."""
         return None
 
     @contextmanager
     def profile(self, folder: str) -> Iterator[None]:
-        """torch's profiler: what the host does, in `rank-00000.json` for a browser (Perfetto)."""
+        """Runs torch's profiler; writes a Perfetto trace of the host to `rank-00000.json` in `folder`."""
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as found:
             yield
         found.export_chrome_trace(str(Path(folder) / "rank-00000.json"))
@@ -186,28 +188,28 @@ class XlaSession:
         return flag
 
     def peak_memory_gib(self) -> float | None:
-        """torch_xla does not count it on CPU devices."""
+        """Returns None: torch_xla does not report it for CPU devices."""
         return None
 
     def reserved_memory_gib(self) -> float | None:
-        """None: it is not measured."""
+        """Returns None: it is not measured."""
         return None
 
     def compile_facts(self) -> CompileFacts:
         return CompileFacts(uncached=self._uncached, scalar_reads=self._reads)
 
     def close(self) -> None:
-        """Free the model."""
+        """Frees the model."""
         self._optimizer = self._step = self._evaluate = None  # type: ignore[assignment]
 
 
 def _axes(entry: Any) -> tuple[str, ...]:
-    """The axes of one dimension of a spec."""
+    """The axes of one dim of a spec."""
     return () if entry is None else (entry,) if isinstance(entry, str) else entry
 
 
 def _on_host(tensor: Tensor) -> Weights:
-    """A copy's values: a tensor that is itself read comes back from the host, and the next step is compiled anew."""
+    """Returns the values of a copy: reading the tensor itself would recompile the next step."""
     array: Weights = tensor.detach().clone().cpu().numpy()
     return array
 

@@ -1,6 +1,6 @@
-"""Starting a program on torch_xla: the environment, the devices, the first state. The loop is the trainer's.
+"""Starts a program on torch_xla: environment, devices, initial state. The training loop is the trainer's.
 
-This module imports no framework when it is loaded: torch_xla reads its environment while it is imported.
+This module imports no framework when it is loaded: torch_xla reads its environment during its import.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 def prepare_environment(devices: int) -> None:
-    """The start-up contract: what torch_xla reads before its import. Values that the user has set stand.
+    """Sets the environment variables that torch_xla reads during its import, unless the user has set them.
 
-    On a machine without a TPU this process gets `devices` virtual CPU devices. Compiled programs are kept in
-    planc's cache folder.
+    Without a TPU, this process gets `devices` virtual CPU devices. Compiled programs are cached in planc's cache
+    folder.
     """
     assert "torch_xla" not in sys.modules, "the environment must be set before torch_xla is imported"
-    os.environ["XLA_NO_SPECIAL_SCALARS"] = "1"  # else a number that is 0 or 1 in one step makes another program
+    os.environ["XLA_NO_SPECIAL_SCALARS"] = "1"  # otherwise a number that is 0 or 1 in one step compiles another program
     if os.environ.setdefault("PJRT_DEVICE", _platform()) == "CPU":
         os.environ["CPU_NUM_DEVICES"] = str(devices)
     os.environ.setdefault("XLA_PERSISTENT_CACHE_PATH", str(cache_folder() / "torch_xla"))
@@ -38,7 +38,7 @@ def _platform() -> str:
 
 
 def start(program: ProgramText, settings: Settings, initial: Initial) -> XlaSession:
-    """The plan's program over all devices of this host, with parameters from `initial`."""
+    """Starts the plan's program over all devices of this host, with parameters from `initial`."""
     assert os.environ.get("WORLD_SIZE", "1") == "1", "one process drives all devices of a host; hosts are not joined"
     from planc.backends.torch_xla.runtime.session import start as begin
 
@@ -46,5 +46,6 @@ def start(program: ProgramText, settings: Settings, initial: Initial) -> XlaSess
 
 
 def start_single(program: ProgramText, settings: Settings, initial: Initial) -> Session:
-    """There is none: the reference is `--target cuda --single`, the same module. `planc.trainer` refuses it before."""
+    """Not supported: the reference is `--target cuda --single`, with the same module. `planc.trainer` refuses it
+    before."""
     raise AssertionError("planc.trainer.preset.runtime_limits refuses --single on torch_xla")

@@ -516,7 +516,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="cuda: clipping ignores the pipeline's axis",
         file="backends/cuda/emit/global_ops.py",
-        text='_sum_of_stages(roles, "Each stage knows the norm of its own layers.", "norm"),',
+        text='_sum_of_stages(roles, "Each stage has the norm of its own layers.", "norm"),',
         planted='"",',
         test="tests/cuda/test_parity.py::test_trains_as_one_process[1f1b]",
     ),

@@ -1,1 +1,1 @@
-"""A module's op graph, read from one run of its own code on the meta device."""
+"""Traces a module's op graph from one run of its own code on the meta device."""

@@ -1,8 +1,8 @@
-"""Experts of a user's module as planc's own, which a program divides over ranks and brings tokens to.
+"""Replaces the experts of a user's module by planc's, which a program shards and dispatches tokens to.
 
-A class that stores all experts in two weights, with or without biases, and is called with tokens [T, D], each token's
-experts [T, k] and their weights [T, k], is replaced by `planc.backends.cuda.models.moe.Experts` that computes what the
-class does (`expert_form`). The router and what stands around the experts go on running as they are.
+This applies to a class that stores all experts in two weights, with or without biases, and takes tokens [T, D], each
+token's expert indices [T, k] and their weights [T, k]. `planc.backends.cuda.models.moe.Experts` then computes the same
+(`expert_form`). The router and the code around the experts run unchanged.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from planc.backends.cuda.runtime.traced.stand_in import stand_in
 
 
 class _Called:
-    """Stands where a class had its experts: sorts each token's rows by expert, and sums what these make of them."""
+    """Stands in for a class's experts: sorts the tokens' rows by expert, and sums the outputs per token."""
 
     def __init__(self, holder: nn.Module, number: int) -> None:
         self.holder, self.number = holder, number
@@ -31,7 +31,7 @@ class _Called:
 
 
 class OnTokens:
-    """Gives a part tokens [T, D] as one sequence [1, T, D]: programs divide the dimension of a sequence's tokens."""
+    """Passes tokens [T, D] to a part as one sequence [1, T, D], because programs shard the sequence dim."""
 
     def __init__(self, part: Any) -> None:
         self.part = part
@@ -40,25 +40,26 @@ class OnTokens:
         return self.part(x[None])[0] if x.dim() == 2 else self.part(x)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "part":  # a copy that has nothing yet
+        if name == "part":  # a copy without attributes yet
             raise AttributeError(name)
         return getattr(self.part, name)
 
 
 class _Router(nn.Linear):
-    """The router's layer, in the dtype of what it is given."""
+    """The router's linear layer, in the dtype of its input."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight.to(x.dtype), None if self.bias is None else self.bias.to(x.dtype))
 
 
 def experts_path(e: ExpertLayers) -> str:
-    """The path, in its block, of the module that holds the experts' weights."""
+    """Returns the path, in its block, of the module with the weights of the experts `e`."""
     return e.params[0][0].rpartition(".")[0]
 
 
 def router_of(module: nn.Module, linear: Linear) -> nn.Module:
-    """The router's layer of `module`: itself, or a new one where its code does more; that goes on running."""
+    """Returns the router's `linear` layer in `module`: itself, or a new layer if its code does more; that code still
+    runs."""
     if type(module) is nn.Linear:
         return module
     layer = _Router(linear.taken, linear.made, bias=bool(linear.bias), device="meta")
@@ -73,7 +74,7 @@ def router_of(module: nn.Module, linear: Linear) -> nn.Module:
 
 
 def own_experts(module: nn.Module, e: ExpertLayers, form: Form) -> OwnExperts:
-    """planc's experts with the weights of `module`, which has none after that."""
+    """Returns planc's experts with the weights of `module`, stored in this `form`, and removes them from `module`."""
     weights = {role: module.get_parameter(name.rpartition(".")[2]) for role, name in e.by_role().items()}
     made = OwnExperts(weights, form, e.top_k)
     module._parameters.clear()
@@ -81,7 +82,7 @@ def own_experts(module: nn.Module, e: ExpertLayers, form: Form) -> OwnExperts:
 
 
 def put_experts(parent: nn.Module, name: str, number: int, experts: OwnExperts, holder: nn.Module) -> None:
-    """Put planc's `experts` under `holder`; the class's code finds them at `name` of `parent`, where its own were."""
+    """Puts planc's `experts` under `holder`; the class's code finds them as `name` of `parent`, in place of its own."""
     parent._modules.pop(name)
     parent.__dict__[name] = _Called(holder, number)
     holder._modules["experts"] = experts

@@ -1,8 +1,8 @@
-"""The layers of half a block for which no module of their own is called behind its norm: they lie in the block itself,
-or in a module that has the norm too.
+"""Redistributes the input of half a block whose layers have no module of their own after the norm: they are children of
+the block itself, or of a module that also contains the norm.
 
-What they take is brought to all of them at one place, the entrance, as a program brings it to a module. Where a rank
-has some tokens of each sequence, the code between norm and layers has what stands for them (`Late`).
+Their input is redistributed once for all of them at the entrance, as a program does for a module. If a rank holds only
+some tokens of each sequence, the code between norm and layers sees a `Late`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from planc.backends.cuda.runtime.traced.latents import Late, late_of_some
 
 
 class Entrance(nn.Module):
-    """Called with what the layers of half a block take; its parallel style brings it to them."""
+    """The identity on the input of the layers of half a block; its parallel style redistributes the input."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x
 
 
 class Entered:
-    """A layer behind an entrance: layers that are called with one tensor have it brought to them once."""
+    """A layer behind an entrance: layers with the same input share one redistribution."""
 
     def __init__(self, entrance: Entrance, layer: Any) -> None:
         self.entrance, self.layer = entrance, layer
@@ -44,7 +44,7 @@ class Entered:
 
 
 class ForWhole:
-    """A norm whose output stands for all tokens, where this rank has some of them."""
+    """A norm whose output has the shape of the full sequence, if this rank holds only some tokens."""
 
     def __init__(self, norm: Any, tokens: Callable[[], int]) -> None:
         self.norm, self.tokens = norm, tokens

@@ -1,4 +1,4 @@
-"""How a user's class stores its experts and what each of them computes, found by trying it with numbers."""
+"""Finds how a user's class stores its experts and what each computes, by running it on random numbers."""
 
 from __future__ import annotations
 
@@ -18,36 +18,37 @@ from planc.backends.cuda.runtime.traced.roles import ExpertLayers, Shape
 
 TRIED_TOKENS, TRIED_WIDTH, TRIED_EMBED = 12, 8, 24
 TRIED_WITHIN = 1e-4
-"""Largest difference of the trial's outputs, which are of the order of 1."""
+"""Tolerance of the trial's outputs, which are of order 1."""
 
 Gate = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
 class Form:
-    """Experts of gates and ups, two weights and perhaps two biases: how they are stored, and what is between them."""
+    """How experts with gate, up and down weights, and possibly biases, are stored, and what runs between the
+    matmuls."""
 
     transposed: bool
     """True for weights [X, in, out]."""
     alternate: bool
-    """True where gates and ups are stored in turn; else all gates come first."""
+    """True if gates and ups are interleaved; else all gates come first."""
     gate: Gate
-    """Gates and ups, [R, F] each, to what goes back [R, F]; numbers of one place depend on that place alone."""
+    """Maps gates and ups, [R, F] each, to the input of down [R, F]; elementwise."""
 
     def stored(self, role: str, experts: int, embed: int, width: int) -> Shape:
-        """The shape of the parameter of this `role`, as `ExpertLayers.by_role` names it."""
+        """Returns the shape of the parameter of `role`, as `ExpertLayers.by_role` names it."""
         sizes = (embed, 2 * width) if role.startswith("up") else (width, embed)
         if role.endswith("_bias"):
             return (experts, sizes[1])
         return (experts, *sizes) if self.transposed else (experts, *sizes[::-1])
 
     def halves(self, both: Tensor) -> tuple[Tensor, Tensor]:
-        """Gates and ups of [X, 2 F, ...]."""
+        """Splits `both` [X, 2 F, ...] into gates and ups."""
         return (both[:, ::2], both[:, 1::2]) if self.alternate else tuple(both.chunk(2, dim=1))  # type: ignore[return-value]
 
 
 class BiasedExpertLinear(moe.ExpertLinear):
-    """planc's layer of all experts, with a bias for each."""
+    """planc's ExpertLinear with a bias per expert."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         nn.Module.__init__(self)
@@ -57,7 +58,7 @@ class BiasedExpertLinear(moe.ExpertLinear):
             self.bias = nn.Parameter(bias.detach().clone(memory_format=torch.contiguous_format))
 
     def forward(self, rows: Tensor, each: list[int], scales: Tensor | None = None) -> Tensor:
-        """`rows` [R, in] to [R, out]; the bias of a row is multiplied with its number in `scales` [R]."""
+        """Maps `rows` [R, in] to [R, out]; the bias of a row is multiplied by its entry in `scales` [R]."""
         made = super().forward(rows, each)
         if self.bias is None:
             return made
@@ -67,10 +68,10 @@ class BiasedExpertLinear(moe.ExpertLinear):
 
 
 class OwnExperts(moe.Experts):
-    """planc's experts with the weights of a user's class, and what that does between them."""
+    """planc's experts with the weights and the gating of a user's class."""
 
     def __init__(self, weights: Mapping[str, Tensor], form: Form, top_k: int) -> None:
-        """`weights` are the class's parameters, by their roles."""
+        """`weights` are the class's parameters by role."""
         nn.Module.__init__(self)
         self.top_k, self.gate = top_k, form.gate
         up, down = ((w.transpose(1, 2) if form.transposed else w) for w in (weights["up"], weights["down"]))
@@ -87,12 +88,12 @@ class OwnExperts(moe.Experts):
 
 
 def called(experts: Any, x: Tensor, chosen: Tensor, weights: Tensor, number: int) -> Tensor:
-    """The sums [T, D] of what planc's `experts`, `number` of them, make of tokens `x` [T, D] that go to the experts
+    """Returns the output [T, D] of planc's `experts`, `number` of them, for tokens `x` [T, D] routed to the experts
     `chosen` [T, k] with these `weights` [T, k]."""
     order = chosen.flatten().argsort(stable=True)
     counts = order.new_zeros(number).index_add_(0, chosen.flatten(), torch.ones_like(order))
     rows = x[order // chosen.shape[-1]]
-    # In fp32 on their way, as planc's own router has them, whatever dtype the class rounds them to.
+    # In fp32, like those of planc's router, whatever dtype the class rounds them to.
     made = experts(rows, weights.flatten().float()[order], counts)
     made = moe.Unsorted.apply(made, order)  # type: ignore[no-untyped-call]
     out: Tensor = made.view(*chosen.shape, -1).sum(1)
@@ -100,8 +101,7 @@ def called(experts: Any, x: Tensor, chosen: Tensor, weights: Tensor, number: int
 
 
 def form_of(module: nn.Module, e: ExpertLayers) -> Form | None:
-    """The form in which `module` keeps its experts, where planc's compute with it what `module` does; None where no
-    form is found."""
+    """Returns the form in which `module` stores its experts, if planc's experts then compute the same; else None."""
     shapes, roles = dict(e.params), e.by_role()
     if len(inspect.signature(module.forward).parameters) != 3 or not {"up", "down"} <= set(roles):
         return None
@@ -115,7 +115,7 @@ def form_of(module: nn.Module, e: ExpertLayers) -> Form | None:
 
 
 def _forms(module: nn.Module) -> Iterator[Form]:
-    """Each form that `module` may have, by what it holds: activations, and methods that take one tensor."""
+    """Yields the forms that `module` may have, from its activations and its methods of one tensor."""
     own = [a for a in vars(module).values() if callable(a)] + list(module.children())
     for activation in (*own, F.silu, F.gelu):
         for transposed in (False, True):
@@ -134,16 +134,16 @@ def _product(activation: Any, gates: Tensor, ups: Tensor) -> Tensor:
 
 
 def _joined(method: Any, alternate: bool, gates: Tensor, ups: Tensor) -> Tensor:
-    """The result of a class's own `method` for gates and ups together, as it had them."""
+    """Applies a class's own `method` to gates and ups in one tensor, as the class has them."""
     both = torch.stack((gates, ups), dim=-1).flatten(-2) if alternate else torch.cat((gates, ups), dim=-1)
     made: Tensor = method(both)
     return made
 
 
 def _computes(module: nn.Module, e: ExpertLayers, form: Form) -> bool:
-    """True where `module` and planc's experts of this form make the same of the same random numbers.
+    """True if `module` and planc's experts of this form agree on random numbers.
 
-    planc's are tried in two parts of their width: what is between the layers may not mix places.
+    planc's run in two shards of their width: the code between the matmuls must be elementwise.
     """
     random = torch.Generator().manual_seed(0)
     memo: dict[int, Any] = {}
@@ -164,12 +164,12 @@ def _computes(module: nn.Module, e: ExpertLayers, form: Form) -> bool:
             )
             found = first + second
             return torch.allclose(found, expected, rtol=TRIED_WITHIN, atol=TRIED_WITHIN)
-    except Exception:  # the class's own code, with sizes that it may not expect
+    except Exception:  # the class's own code may reject these sizes
         return False
 
 
 def _part(whole: OwnExperts, rank: int) -> OwnExperts:
-    """Half of the width of each expert; the first has the biases of what goes back."""
+    """Half of the width of each expert; the first half has the output biases."""
     part = copy.deepcopy(whole)
     half = slice(rank * TRIED_WIDTH // 2, (rank + 1) * TRIED_WIDTH // 2)
     for name, layer in part.named_children():

@@ -1,4 +1,4 @@
-"""Attention of a recorded block: what makes its queries, keys and values, and the norms around it."""
+"""Finds the attention of a recorded block: the layers of its queries, keys and values, and the norms around it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from planc.backends.cuda.runtime.traced.stored_rows import rows_of
 
 @dataclass(frozen=True)
 class _Core:
-    """Attention's core: the tensors that it takes, the one it gives."""
+    """The core of attention: its input and output tensors."""
 
     q: int
     k: int
@@ -42,11 +42,11 @@ def _core(flow: Flow, run: ModuleRun) -> _Core:
 
 
 def attention_of(flow: Flow, run: ModuleRun) -> AttentionLayers:
-    """The attention of the block that `run` is, by the nodes of its `flow`. Raises UnknownError."""
+    """Returns the attention of the block `run`, from its data `flow`. Raises UnknownError."""
     core = _core(flow, run)
     out, behind = flow.ahead(core.out, ("linear",))
     if out is None or out.linear is None:
-        raise UnknownError(f"{core.call.line}: no linear layer takes what the attention of {run.module} gives")
+        raise UnknownError(f"{core.call.line}: no linear layer takes the output of the attention of {run.module}")
     mixed = next(
         (n for n in behind if n.kind in (*REDUCTIONS, "norm") and flow.depends(out.inputs[0], n.outputs[0])), None
     )
@@ -55,7 +55,7 @@ def attention_of(flow: Flow, run: ModuleRun) -> AttentionLayers:
     stops = ("linear",)
     (of_q, on_q), (of_k, on_k), (of_v, _) = (flow.back(v, stops) for v in (core.q, core.k, core.v))
     if not of_q or not of_k or not of_v:
-        raise UnknownError(f"{core.call.line}: queries, keys and values of {run.module} are made by no linear layer")
+        raise UnknownError(f"{core.call.line}: no linear layer produces the queries, keys and values of {run.module}")
     width = flow.shape(core.q)[-1]
     value_width = flow.shape(core.v)[-1]
     heads = out.linear.taken // value_width
@@ -78,12 +78,12 @@ def attention_of(flow: Flow, run: ModuleRun) -> AttentionLayers:
         assert first.linear is not None
         kinds, q_norm, k_norm = (first.linear, None, None), None, None
     elif len(of_k) > 1 or len(of_v) > 1 or len(of_q) > 1:
-        raise UnknownError(f"{core.call.line}: queries or keys of {run.module} are made by several linear layers")
+        raise UnknownError(f"{core.call.line}: several linear layers produce queries or keys of {run.module}")
     elif of_q[0] is of_k[0] is of_v[0]:
         total = q.made // width
         kv_heads, kinds = (total - heads) // 2, (q, None, None)
         if (heads + 2 * kv_heads) * width != q.made or kv_heads < 1:
-            raise UnknownError(f"{first.call.line}: {q.weight} makes {q.made}, no queries, keys and values together")
+            raise UnknownError(f"{first.call.line}: {q.weight} makes {q.made}, not queries, keys and values together")
         counts = (heads * width, kv_heads * width, kv_heads * width)
         rows = tuple(rows_of(flow, of_q[0], v, n) for v, n in zip((core.q, core.k, core.v), counts, strict=True))
     else:
@@ -114,8 +114,8 @@ def attention_of(flow: Flow, run: ModuleRun) -> AttentionLayers:
 def _latent(
     flow: Flow, core: _Core, layers: tuple[FlowNode, FlowNode, FlowNode], heads: int
 ) -> tuple[Latent, FlowNode]:
-    """The narrow way to keys and values, and the layer that queries begin with. `layers` make queries, the latent with
-    the rotated part, and keys and values from the latent."""
+    """Returns the latent of keys and values, and the first layer of the queries. `layers` produce queries, the latent
+    with the rotary key, and keys and values from the latent."""
     q, down, up = layers
     norm = norm_before(flow, up)
     source, _ = flow.back(up.inputs[0], ("linear",))
@@ -152,7 +152,7 @@ SUMS = ("add", "__add__", "add_", "__iadd__")
 
 
 def norm_after(flow: Flow, node: FlowNode) -> Norm | None:
-    """The norm between a linear layer and the sum that takes what it makes."""
+    """Returns the norm between a linear layer (`node` of `flow`) and the residual add; None without one."""
     following, _ = flow.ahead(
         node.outputs[0], ("norm", "linear", "core", "experts", "add", "__add__", "add_", "__iadd__")
     )

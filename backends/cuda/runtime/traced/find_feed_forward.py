@@ -1,4 +1,4 @@
-"""The second half of a recorded block: a feed-forward layer or experts, and how their weights are stored."""
+"""Finds the second half of a recorded block, a feed-forward layer or experts, and how its weights are stored."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ MIXES = (
     "bmm",
     "einsum",
 )
-"""Kinds of node whose numbers depend on those of other places of a width."""
+"""Kinds of node that mix elements of a width."""
 
 
 def second_half(
     flow: Flow, run: ModuleRun, attention: AttentionLayers | None, outside: tuple[str, ...] = ()
 ) -> FeedForwardLayers | ExpertLayers:
-    """The part of the block that `run` is, by the nodes of its `flow`, which is not its `attention`, and has none of
-    the parameters `outside`. Raises UnknownError."""
+    """Returns the half of the block `run`, from its data `flow`, that is not its `attention` and has no parameters in
+    `outside`. Raises UnknownError."""
     mine = {*(params_of(attention) if attention is not None else ()), *outside}
     linears = [n for n in flow.nodes if n.linear and n.linear.weight not in mine]
     experts = next((n for n in flow.nodes if n.kind == "experts"), None)
@@ -65,7 +65,7 @@ def _dense(flow: Flow, run: ModuleRun, linears: list[FlowNode], attention: Atten
         )
     mixed = next((n for n in flow.back(down.inputs[0], ("linear",))[1] if n.kind in MIXES), None)
     if mixed is not None:
-        raise UnknownError(f"{mixed.call.line}: {mixed.call.function} mixes the numbers that {down.linear.path} takes")
+        raise UnknownError(f"{mixed.call.line}: {mixed.call.function} mixes elements of {down.linear.path}'s input")
     norm = norm_before(flow, ups[0])
     parallel = _parallel(flow, ups[0], attention)
     if len(layers) == 2:
@@ -75,7 +75,7 @@ def _dense(flow: Flow, run: ModuleRun, linears: list[FlowNode], attention: Atten
 
 
 def _parallel(flow: Flow, layer: FlowNode, attention: AttentionLayers | None) -> bool:
-    """True where a layer does not see what the attention adds."""
+    """True if a layer runs in parallel to the attention."""
     if attention is None:
         return False
     out = next(n for n in flow.nodes if n.linear and n.linear.weight == attention.out.weight)
@@ -83,7 +83,7 @@ def _parallel(flow: Flow, layer: FlowNode, attention: AttentionLayers | None) ->
 
 
 def _halves(flow: Flow, layer: FlowNode, down: FlowNode) -> tuple[tuple[int, ...], ...]:
-    """The rows of a layer's weight that make the gate, and those that make what it is multiplied with."""
+    """The rows of a fused layer's weight for the gate, and those for up."""
     assert layer.linear is not None
     values = numbers_of(flow, layer)
     found = {}
@@ -92,14 +92,14 @@ def _halves(flow: Flow, layer: FlowNode, down: FlowNode) -> tuple[tuple[int, ...
         if len(rows) == layer.linear.made // 2:
             found[rows] = value
     if len(found) != 2:
-        raise UnknownError(f"{layer.call.line}: which rows of {layer.linear.weight} make the gate is not seen")
+        raise UnknownError(f"{layer.call.line}: cannot tell which rows of {layer.linear.weight} make the gate")
     products = [n for n in flow.back(down.inputs[0], ("linear",))[1] if n.kind in ("mul", "__mul__")]
     plain = {v for n in products for v in n.inputs}
     return tuple(sorted(found, key=lambda rows: found[rows] in plain))
 
 
 def _gate_first(flow: Flow, ups: list[FlowNode], down: FlowNode) -> tuple[Linear, ...]:
-    """The layer whose output goes through the activation, and the other."""
+    """Returns the layer whose output goes through the activation, then the other."""
     products = [n for n in flow.back(down.inputs[0], ("linear",))[1] if n.kind in ("mul", "__mul__")]
     plain = {v for n in products for v in n.inputs}
     through = sorted(ups, key=lambda u: u.outputs[0] in plain)
@@ -113,7 +113,7 @@ def _experts(
     number = max((s[0] for _, s in params if len(s) == 3), default=0)
     routers = [n for n in linears if n.linear and n.linear.made == number]
     if not routers:
-        raise UnknownError(f"{experts.call.line}: no router makes a score for each of {number} experts")
+        raise UnknownError(f"{experts.call.line}: no router computes a score for each of {number} experts")
     router = routers[0]
     assert router.linear is not None
     picked = [flow.shape(v) for v in experts.inputs[1:]]
@@ -126,7 +126,7 @@ def _experts(
     norm, parallel = norm_before(flow, router), _parallel(flow, router, attention)
     biased = any(len(shape) == 2 for _, shape in params)
     if bool(router.linear.bias) != biased or norm is None:
-        raise UnknownError(f"{experts.call.line}: its experts have a router or an input of another kind")
+        raise UnknownError(f"{experts.call.line}: its experts have an unsupported router or input")
     if shared is not None and any(layer.bias for layer in (*shared.ups, shared.down)):
         raise UnknownError(f"{experts.call.line}: its shared expert has biases")
     found = ExpertLayers(

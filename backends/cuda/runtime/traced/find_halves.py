@@ -1,4 +1,4 @@
-"""The halves of a recorded block: those that planc has ops for, and code that stays whole."""
+"""Finds the halves of a recorded block: those with a known role, and opaque code."""
 
 from __future__ import annotations
 
@@ -25,30 +25,31 @@ from planc.backends.cuda.runtime.traced.roles import (
 
 SUMS = ("add", "__add__", "add_", "__iadd__", "__radd__")
 SCALES = ("mul", "__mul__", "__rmul__", "mul_", "dropout", "to", "type", "float", "type_as", "contiguous", "clone")
-"""Steps of one tensor between a half and the stream, which do not look from token to token."""
+"""Functions of one tensor between a half and the residual stream that do not mix tokens."""
 Half = AttentionLayers | FeedForwardLayers | ExpertLayers | Code
 
 
 @dataclass(frozen=True)
 class FoundHalf:
-    """A recorded block, the run that it is, and the nodes of its calls."""
+    """A recorded block: its module run and the data flow of its calls."""
 
     record: ForwardRecord
     run: ModuleRun
     flow: Flow
     params: Mapping[str, Shape]
-    """Its own, by their names in the block."""
+    """Parameters of the block, by their names in it."""
 
 
 def found_block(record: ForwardRecord, run: ModuleRun, params: Mapping[str, Shape], batch: int) -> FoundHalf:
-    """The block that `run` is, with the nodes of its calls."""
+    """Returns the block of `run`, with the data flow of its calls."""
     prefix = f"{run.module}."
     own = {n.removeprefix(prefix): s for n, s in params.items() if n.startswith(prefix)}
     return FoundHalf(record, run, Flow(record, run, params, prefix, batch), own)
 
 
 def blocks_of(found: list[FoundHalf]) -> tuple[BlockLayers, ...]:
-    """The blocks of a model. Those halves that a plan divides by one dim have one width: others are code."""
+    """Returns the blocks of a model. Halves of the same role must have equal widths; those that differ from the
+    majority become opaque code."""
     blocks = [_block_of(f) for f in found]
     for width in (_of_attention, _of_feed_forward, _of_experts):
         seen = Counter(w for b in blocks if (w := width(b)) is not None)
@@ -75,8 +76,8 @@ def _of_experts(block: BlockLayers) -> tuple[int, ...] | None:
 
 
 def _as_code(found: FoundHalf, block: BlockLayers, first: bool) -> BlockLayers:
-    """A block with one of its halves as code."""
-    why = "it has other widths than those of most blocks"
+    """Returns the block with one of its halves as opaque code."""
+    why = "its widths differ from those of most blocks"
     half = block.attention if first else block.second
     assert half is not None
     run = next((r for r in _halves(found) if _within(half, _own(found, r))), None)
@@ -93,13 +94,13 @@ def _is_parallel(half: Half) -> bool:
 
 
 def _within(half: Half, path: str) -> bool:
-    """True where all layers of a half lie in the module at `path`, whose norms may lie outside."""
+    """True if all layers of a half are in the module at `path`; its norms may be outside."""
     norms = {n for norm in (half.before, half.after) for n in (params_of(norm) if norm is not None else ())}
     return all(n.startswith(f"{path}.") for n in _inside(half) - norms)
 
 
 def _block_of(found: FoundHalf) -> BlockLayers:
-    """A block; what planc has no ops for is `Code`."""
+    """Returns the roles of a block; parts without a known role are `Code`."""
     run, own = found.run, found.params
     try:
         attention = attention_of(found.flow, run)
@@ -109,18 +110,18 @@ def _block_of(found: FoundHalf) -> BlockLayers:
     rest = [n for n in own if n not in params_of(attention) | params_of(second)]
     if not rest:
         return BlockLayers(attention, second)
-    return _in_halves(found, f"parameters without a part that planc knows: {', '.join(rest)}")
+    return _in_halves(found, f"parameters with no known role: {', '.join(rest)}")
 
 
 def _whole(found: FoundHalf, why: str) -> BlockLayers:
-    """All of a block as code."""
+    """Returns the whole block as opaque code."""
     lines = [c.line for c in found.record.calls[found.run.begin : found.run.end] if c.module == found.run.module]
     line = lines[0] if lines else found.record.calls[found.run.begin].line
     return BlockLayers(Code("", tuple(found.params.items()), returns=found.run.returns, line=line, why=why), None)
 
 
 def _in_halves(found: FoundHalf, why: str) -> BlockLayers:
-    """The block as the modules that its code calls: each has parts that planc knows and nothing else, or is code."""
+    """Returns the block split into the modules that its code calls: each has a known role, or is opaque code."""
     runs = _halves(found)
     inside = {p for r in runs for p in found.params if p.startswith(f"{_own(found, r)}.")}
     norms = {p for node in found.flow.nodes if node.norm for p, _ in node.norm.params}
@@ -128,12 +129,12 @@ def _in_halves(found: FoundHalf, why: str) -> BlockLayers:
         return _whole(found, why)
     halves = [_half(found, r, why) for r in runs]
     if len(halves) == 2 and not isinstance(halves[1], FeedForwardLayers | ExpertLayers | Code):
-        halves[1] = _code(found, runs[1], "attention stands in the second half")
+        halves[1] = _code(found, runs[1], "attention is in the second half")
     first: Half = halves[0]
     if isinstance(first, FeedForwardLayers | ExpertLayers):
         if len(halves) == 1:
             return BlockLayers(None, first)
-        first = _code(found, runs[0], "a feed-forward layer stands in the first half")
+        first = _code(found, runs[0], "a feed-forward layer is in the first half")
     second = halves[1] if len(halves) == 2 else None
     assert not isinstance(second, AttentionLayers)
     if isinstance(second, Code) and found.flow.depends(runs[1].taken, runs[0].given) is False:
@@ -142,7 +143,7 @@ def _in_halves(found: FoundHalf, why: str) -> BlockLayers:
 
 
 def _halves(found: FoundHalf) -> list[ModuleRun]:
-    """Modules that the block's own code calls with hidden states and that give hidden states; norms are none."""
+    """Modules that the block's own code calls and that map hidden states to hidden states, without norms."""
     record, block = found.record, found.run
     size = prod(record.shapes[block.taken])
     runs = [
@@ -159,7 +160,7 @@ def _halves(found: FoundHalf) -> list[ModuleRun]:
 
 
 def _are_added(found: FoundHalf, halves: list[ModuleRun]) -> bool:
-    """True where the block adds what each of its halves gives to the stream, and does nothing else with it."""
+    """True if the block adds the output of each half to the residual stream, and does nothing else with it."""
     flow, block = found.flow, found.run
     own = [n for n in flow.nodes if n.kind != "norm" and n.call.module == block.module]
     plain = all(n.kind in SUMS or (n.kind in SCALES and len(n.inputs) == 1) for n in own)
@@ -169,7 +170,7 @@ def _are_added(found: FoundHalf, halves: list[ModuleRun]) -> bool:
 
 
 def _joins(flow: Flow, value: int) -> bool:
-    """True where `value` is added to something, after a norm or a scale at most."""
+    """True if `value` is added to the stream, after at most a norm and scaling."""
     while users := flow.users.get(value, []):
         if all(u.kind in SUMS for u in users):
             return True
@@ -180,7 +181,7 @@ def _joins(flow: Flow, value: int) -> bool:
 
 
 def _leaves(flow: Flow, value: int, stream: int) -> bool:
-    """True where `value` is the stream, which begins with the number `stream`, after a norm or a scale at most."""
+    """True if `value` is the residual stream, which starts as `stream`, after at most a norm and scaling."""
     while value != stream:
         maker = flow.maker.get(value)
         if maker is None or maker.kind in SUMS:
@@ -197,7 +198,7 @@ def _own(found: FoundHalf, run: ModuleRun) -> str:
 
 
 def _half(found: FoundHalf, run: ModuleRun, why: str) -> Half:
-    """The half that `run` is."""
+    """Returns the role of the half `run`."""
     path, flow = _own(found, run), found.flow
     mine = {p for p in found.params if p.startswith(f"{path}.")}
     attention = None
@@ -213,7 +214,7 @@ def _half(found: FoundHalf, run: ModuleRun, why: str) -> Half:
         if mine <= _inside(second):
             return second
         rest = ", ".join(sorted(mine - _inside(second)))
-        why = f"parameters without a part that planc knows: {rest}"
+        why = f"parameters with no known role: {rest}"
     except UnknownError:
         pass
     return _code(found, run, why)

@@ -1,6 +1,6 @@
-"""The parts of a recorded decoder, found by the flow of its tensors.
+"""Finds the roles of a recorded decoder's parts from the flow of its tensors.
 
-Only that flow and the shapes of parameters are looked at, never the name of a module or of a class.
+Only data flow and parameter shapes are used, never the name of a module or class.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from planc.backends.cuda.runtime.traced.roles import DecoderRoles, Shape, Unknow
 
 
 def roles_of(record: ForwardRecord, params: Mapping[str, Shape], batch: int) -> DecoderRoles:
-    """The parts of a recorded decoder. Raises UnknownError."""
+    """Returns the roles in a `record` of a decoder whose parameters have the shapes `params`; `batch` is the number of
+    sequences. Raises UnknownError."""
     layers = _layer_runs(record)
     holder = layers[0].module.rpartition(".")[0]
     whole = ModuleRun("", -1, record.result, 0, len(record.calls))
@@ -27,12 +28,12 @@ def roles_of(record: ForwardRecord, params: Mapping[str, Shape], batch: int) -> 
         raise UnknownError("no embedding of tokens was found")
     vocab, embed = params[table.params[0]]
     if embed != (width := record.shapes[layers[0].taken][-1]):
-        raise UnknownError(f"{table.line}: the table of tokens has {embed} numbers each, and the blocks take {width}")
+        raise UnknownError(f"{table.line}: the embedding has width {embed}, but the blocks take width {width}")
     before = [c for c in record.calls[: layers[0].begin] if c is not table and c.params]
     positions = next((p for c in before for p in c.params if _is_of_positions(params[p], embed)), "")
     heads = [n for n in flow.nodes if n.linear and n.linear.made == vocab]
     if not heads:
-        raise UnknownError("no linear layer makes logits of the vocabulary's width")
+        raise UnknownError("no linear layer computes logits of the vocabulary size")
     head = heads[-1]
     assert head.linear is not None
     norms, _ = flow.back(head.inputs[0], ("norm", "linear"))
@@ -66,7 +67,7 @@ def roles_of(record: ForwardRecord, params: Mapping[str, Shape], batch: int) -> 
 
 
 def _without_blocks(record: ForwardRecord) -> str:
-    """Why there are no blocks, in words."""
+    """Explains why no blocks were found."""
     ran = {run.module for run in record.runs}
     apart = [r for r in record.runs if r.module.count(".") > 1 and r.module.rpartition(".")[0] not in ran]
     if not apart:
@@ -81,7 +82,7 @@ def _without_blocks(record: ForwardRecord) -> str:
 
 
 def _is_lookup(call: RecordedCall, record: ForwardRecord, params: Mapping[str, Shape]) -> bool:
-    """True for rows of a table, found by their numbers."""
+    """True for an embedding lookup."""
     if call.function != "__getitem__" or len(call.inputs) != 1 or len(call.direct) != 1:
         return call.function == "embedding"
     numbers, found = record.shapes[call.inputs[0]], record.shapes[call.outputs[0]]
@@ -94,7 +95,7 @@ def _is_of_positions(shape: Shape, embed: int) -> bool:
 
 
 def _layer_runs(record: ForwardRecord) -> list[ModuleRun]:
-    """The longest chain of numbered modules, each of which takes what the one before gives."""
+    """The longest chain of numbered modules in which each takes the output of the one before."""
     groups: dict[str, list[ModuleRun]] = {}
     for run in record.runs:
         prefix, _, last = run.module.rpartition(".")

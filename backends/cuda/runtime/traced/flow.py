@@ -1,4 +1,4 @@
-"""The nodes of a recorded model: norms and linear layers stand for the calls that they are made of."""
+"""Builds the data flow of a recorded model; norms and linear layers are single nodes for the calls inside them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REDUCTIONS = ("rms_norm", "layer_norm", "mean", "var", "norm", "vector_norm", "s
 
 @dataclass(frozen=True)
 class FlowNode:
-    """A norm, a linear layer, experts, the core of attention, or anything else."""
+    """A norm, a linear layer, experts, an attention core, or any other call."""
 
     kind: str
     call: RecordedCall
@@ -25,7 +25,7 @@ class FlowNode:
 
 
 class Flow:
-    """The nodes of a stretch of the record, and the ways between them."""
+    """The nodes of a range of the record, and the data flow between them."""
 
     def __init__(
         self, record: ForwardRecord, run: ModuleRun, params: Mapping[str, Shape], prefix: str, batch: int
@@ -86,14 +86,14 @@ class Flow:
         return Linear(self._own(matrices[0]), bias, made, taken, transposed, self._is_alone(call, matrices[0]))
 
     def _is_alone(self, linear: RecordedCall, weight: str) -> bool:
-        """True where the module that has `weight` does nothing but this product."""
+        """True if the module with `weight` does nothing but this matmul."""
         own = weight.rpartition(".")[0]
         inside = [c for c in self.record.calls if c.module == own or c.module.startswith(f"{own}.")]
         others = [c for c in inside if c is not linear]
         return bool(own) and linear.module == own and all(c.function in REARRANGING and not c.params for c in others)
 
     def back(self, value: int, stops: tuple[str, ...]) -> tuple[list[FlowNode], list[FlowNode]]:
-        """The nearest nodes of these kinds that `value` is made from, and those passed on the way."""
+        """Returns the nearest nodes of the kinds `stops` that `value` is computed from, and the nodes between."""
         found: list[FlowNode] = []
         passed: list[FlowNode] = []
         open_values, seen = [value], set()
@@ -111,7 +111,7 @@ class Flow:
         return sorted(found, key=self.nodes.index), passed
 
     def depends(self, value: int, on: int) -> bool:
-        """True where `value` is made from `on`."""
+        """True if `value` is computed from the value `on`."""
         seen, open_values = set(), [value]
         while open_values:
             here = open_values.pop()
@@ -123,7 +123,7 @@ class Flow:
         return False
 
     def ahead(self, value: int, kinds: tuple[str, ...]) -> tuple[FlowNode | None, list[FlowNode]]:
-        """The first node of these kinds that uses what is made from `value`, and those on the way."""
+        """Returns the first node of these `kinds` that uses results of `value`, and the nodes between."""
         reached: set[int] = {value}
         passed: list[FlowNode] = []
         start = self.nodes.index(self.maker[value]) if value in self.maker else -1
@@ -137,7 +137,7 @@ class Flow:
 
 
 def reached(flow: Flow, value: int) -> set[int]:
-    """`value`, and what it is made from by single steps."""
+    """Returns `value` and the values it is computed from along first inputs."""
     seen = {value}
     while (maker := flow.maker.get(value)) is not None and maker.kind != "embedding":
         value = maker.inputs[0]

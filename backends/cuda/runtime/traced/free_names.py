@@ -1,6 +1,6 @@
-"""Names that planc gives to parts of a block, freed where the user's own parts have them.
+"""Resolves name collisions between the user's submodules and planc's names for parts of a block.
 
-A user's `w1` may be what the op graph calls `w3`: all of them make room before the first is put in its place.
+A user's `w1` may be the op graph's `w3`: all collisions are renamed before the first part is put in its place.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ OURS = frozenset(
         *("wq_a", "wq_b", "wkv_a", "wk_rope", "wk_b", "wv_b", "kv_norm", "keys", "w1", "w2", "w3"),
     )
 )
-"""Names of modules in a block of the op graph."""
+"""The op graph's names of modules in a block."""
 THEIRS = "theirs_"
-"""Before a user's name that is one of ours."""
+"""Prefix of a user's name that collides with one of ours."""
 
 
 def with_free_names(block: nn.Module, role: BlockLayers) -> BlockLayers:
-    """`role` for `block`, once no part of the user's has a name of ours: its code finds each part where it was."""
+    """Returns `role` with the new paths, after renaming the parts of `block` that have a name of ours; the user's code
+    still finds them as plain attributes."""
     owners = {"", *(path.rpartition(".")[0] for path in _places(role))}
     renamed: set[str] = set()
     for path in sorted(owners, key=len, reverse=True):
@@ -43,7 +44,7 @@ def with_free_names(block: nn.Module, role: BlockLayers) -> BlockLayers:
 
 
 def name_in_code(name: str) -> str:
-    """The name by which the user's code finds a part.
+    """Returns the `name` by which the user's code finds a part.
 
     >>> name_in_code("theirs_w1"), name_in_code("up")
     ('w1', 'up')
@@ -52,7 +53,8 @@ def name_in_code(name: str) -> str:
 
 
 def part_at(module: nn.Module, path: str) -> nn.Module:
-    """The part of `module` under the op graph's names, whatever its code finds by the same name. Raises KeyError."""
+    """Returns the child of `module` at `path` under the op graph's names, not a plain attribute of that name. Raises
+    KeyError."""
     for name in path.split("."):
         part = module._modules[name]
         assert part is not None, path
@@ -61,7 +63,7 @@ def part_at(module: nn.Module, path: str) -> nn.Module:
 
 
 def _places(part: Any) -> Iterator[str]:
-    """The paths of the layers and norms of a part."""
+    """The paths of the layers and norms in a part."""
     if isinstance(part, Linear | Norm):
         yield part.path
     elif is_dataclass(part):
@@ -73,7 +75,7 @@ def _places(part: Any) -> Iterator[str]:
 
 
 def _renamed(part: Any, renamed: set[str]) -> Any:
-    """A part whose paths have these modules under their new names."""
+    """A part with the new names of these modules in its paths."""
     if isinstance(part, str):
         words = part.split(".")
         paths = (".".join(words[: n + 1]) for n in range(len(words)))

@@ -1,4 +1,4 @@
-"""Builds the op graph of a recorded model from the steps that the catalog's models use, and names its parameters."""
+"""Builds the op graph of a traced model from the catalog's parts, and names its parameters."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from planc.ir.model import Model, Param, Tensor
 
 FAMILY = "traced"
 UNNAMED = "own_"
-"""The beginning of dims that are the length of a parameter without a name of its own."""
+"""Prefix of dims that stand for the length of a parameter dim without a name."""
 
 
 def model_of_roles(name: str, roles: DecoderRoles) -> Model:
-    """The op graph of these roles, as a model called `name`. Raises UnknownError."""
+    """Returns the op graph of `roles` as a model called `name`. Raises UnknownError."""
     if roles.rest:
         shown = "; ".join(f"{line}: {name}" if line else name for name, line in roles.rest)
-        raise UnknownError(f"parameters outside the blocks without a part that planc knows: {shown}")
+        raise UnknownError(f"parameters outside the blocks with no known role: {shown}")
     kinds = _kinds(roles.blocks)
     size = _size(roles)
     parts = {kind: _block(block) for kind, block in kinds.items()}
@@ -64,12 +64,12 @@ def model_of_roles(name: str, roles: DecoderRoles) -> Model:
 
 
 def _in_order(parts: Mapping[str, Part]) -> list[str]:
-    """Dense and sliding kinds first, as the catalog has them."""
+    """Dense and sliding-window kinds first, as in the catalog."""
     return sorted(parts, key=lambda kind: kind == BLOCK)
 
 
 def _kinds(blocks: tuple[BlockLayers, ...]) -> dict[str, BlockLayers]:
-    """Each kind of block under a name that says how it differs."""
+    """Returns each kind of block under a name that says how it differs from the others."""
     different = list(dict.fromkeys(blocks))
     if len(different) == 1:
         return {BLOCK: different[0]}
@@ -90,7 +90,7 @@ def _kinds(blocks: tuple[BlockLayers, ...]) -> dict[str, BlockLayers]:
 
 
 def _kind_of_code(code: Code) -> str:
-    """A word for a kind of block whose half is code: that of the module in it."""
+    """Names a kind of block with an opaque half after its module."""
     words = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in code.path.rpartition(".")[2])
     return f"with_{words.lower().strip('_') or 'whole'}"
 
@@ -123,7 +123,7 @@ def _size(roles: DecoderRoles) -> Size:
 
 
 def _grouped(attention: AttentionLayers) -> bool:
-    """True where key heads have a dim of their own."""
+    """True if key heads have a dim of their own (grouped-query attention)."""
     return attention.k is not None or attention.kv_heads != attention.heads
 
 
@@ -137,7 +137,7 @@ def _first(roles: DecoderRoles) -> Part:
 
 
 def _renamed(part: Part, output: Tensor) -> Part:
-    """A part whose last op makes `output`."""
+    """Returns a part whose last op has another output."""
     last = part.ops[-1]
     kept = tuple(t for t in part.tensors if t.name != last.output)
     return Part(params=part.params, tensors=(*kept, output), ops=(*part.ops[:-1], replace(last, output=output.name)))
@@ -171,14 +171,14 @@ def _block(block: BlockLayers) -> Part:
     if isinstance(second, Code):
         return part + _half_of_code(second, CHANNELS, "ffn", "ffn.norm", stream, "hidden", source, shares)
     if shares or second.parallel:
-        raise UnknownError("its experts stand beside the attention")
+        raise UnknownError("its experts run in parallel to the attention")
     return part + _experts(second, stream)
 
 
 def _half_of_code(
     half: Code, module: str, slot: str, norm: str, stream: str, target: str, source: str = "", shares: bool = False
 ) -> Part:
-    """Half a block whose code stays whole, with the norms around it and the sum."""
+    """An opaque half of a block, with its norms and the residual add."""
     part, taken = Part(), source or stream
     if shares:
         taken = "attention.in"
@@ -194,7 +194,7 @@ def _half_of_code(
 
 
 def _code(half: Code, module: str, source: str, target: str) -> Part:
-    """The code of half a block, with its parameters under their own names."""
+    """The op of an opaque half; its parameters keep their own names."""
     params = tuple(_unnamed(f"layers.*.{module}.{name_in(half, n)}", shape) for n, shape in half.params)
     return code(
         f"{module}.code",
@@ -209,18 +209,18 @@ def _code(half: Code, module: str, source: str, target: str) -> Part:
 
 
 def _unnamed(name: str, shape: tuple[int, ...]) -> Param:
-    """A parameter whose lengths have no names of their own."""
+    """A parameter whose dims have no names."""
     return Param(name=name, shape_dims=tuple((f"{UNNAMED}{n}",) for n in shape), section="", decay=len(shape) > 1)
 
 
 def _attention(a: AttentionLayers, made: str) -> Part:
-    """`hidden` to the tensor `made`."""
+    """Attention from `hidden` to the tensor `made`."""
     if a.latent is not None:
         if a.before is None or len(a.before.params) != 1 or a.out.bias or a.after is not None:
             raise UnknownError("its latent attention has a norm or a bias that planc has no ops for")
         return _renamed(latent_attention(q_lora=a.latent.q_up is not None), hidden(made))
     if a.value_dim:
-        raise UnknownError("its attention has values of another width than its keys")
+        raise UnknownError("its attention has another head dim for values than for keys")
     query, key = ("heads", "head_dim"), ("kv_heads" if _grouped(a) else "heads", "head_dim")
     kv = KEYS if _grouped(a) else QUERIES
     part, source = Part(), "hidden"
@@ -260,7 +260,7 @@ def _attention(a: AttentionLayers, made: str) -> Part:
 
 
 def _to_stream(name: str, module: str, after: Norm | None, layer: Linear, path: str, stream: str, target: str) -> Part:
-    """The sum of the stream and what a half of a block makes, behind its second norm if it has one."""
+    """The residual add of half a block, after its post-norm if it has one."""
     made, part = f"{name}.out", Part()
     if after is not None:
         if layer.bias:
@@ -311,7 +311,7 @@ def _experts(e: ExpertLayers, stream: str) -> Part:
 
 
 def _norm(name: str, module: str, norm: Norm, source: str, target: Tensor) -> Part:
-    """A norm over the width of the stream, with the parameters that it has: none, a weight, a weight and a bias."""
+    """A norm over embed, with no parameter, a weight, or a weight and a bias."""
     found: list[Param] = []
     for path, shape in norm.params:
         if len(shape) != 1:
@@ -324,7 +324,7 @@ def _norm(name: str, module: str, norm: Norm, source: str, target: Tensor) -> Pa
 
 
 def _head_norm(letter: str, norm: Norm, a: AttentionLayers, source: str, target: Tensor) -> Part:
-    """A norm of queries or keys: of each head with one weight or a weight each, or over all heads together."""
+    """A norm of queries or keys: per head with a shared or a per-head weight, or over all heads together."""
     heads = target.dims[2]
     number = a.heads if heads == "heads" else a.kv_heads
     shapes = {
@@ -337,7 +337,7 @@ def _head_norm(letter: str, norm: Norm, a: AttentionLayers, source: str, target:
     over: tuple[str, ...] = ("head_dim",)
     for (path, shape), word in zip(norm.params, ("weight", "bias"), strict=False):
         if shape not in shapes:
-            raise UnknownError(f"{path} fits neither a head nor all heads")
+            raise UnknownError(f"{path} has the shape of neither one head nor all heads")
         param = Param(name=f"{module}.{word}", shape_dims=shapes[shape], section="", decay=False)
         found.append(replace(param, init="ones") if word == "weight" else param)
         over = (heads, "head_dim") if norm.over_all(number, a.head_dim) else over

@@ -1,7 +1,7 @@
-"""Latent attention of a user's class, whose narrow layers may run on this rank's share of the sequence.
+"""Runs the latent layers of a user's latent attention on this rank's tokens.
 
-Its code reads the number of tokens from what it is given, and the layers that lead from a latent to all heads gather
-it. So in between it has tensors of the whole sequence's shape that stand for the share (`Late`).
+The code reads the number of tokens from its input, and the up-projections gather the latent. In between, it sees
+tensors of the full sequence's shape that hold only local tokens (`Late`).
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from torch.utils._python_dispatch import _disable_current_modes
 from planc.backends.cuda.runtime.traced.roles import REARRANGING, UnknownError
 
 OF_SHAPES = ("is_floating_point", "is_complex", "dim", "ndimension", "size", "numel", "element_size", "__len__")
-"""Questions to a tensor that do not look at its numbers."""
+"""Functions of a tensor that do not read its values."""
 
 
 class Late(Tensor):
-    """A tensor of the whole sequence's shape, [B, S, width], of which this rank has some tokens: `own`.
+    """A tensor of the full sequence's shape, [B, S, width], of which this rank holds some tokens: `own`.
 
-    `parts` are tensors behind each other in the width: others of its kind, or whole ones; then there is no `own`. It
-    may be cut between its parts, and get dimensions of length 1. Everything else raises UnknownError.
+    `parts` are tensors concatenated along the width, Late or full ones; then `own` is None. It supports splitting at
+    its parts, and adding dims of length 1. Everything else raises UnknownError.
     """
 
     own: Any = None
@@ -36,7 +36,7 @@ class Late(Tensor):
         if name == "__get__" or name in OF_SHAPES:
             return super().__torch_function__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
         if name not in REARRANGING:
-            raise UnknownError(f"{name} of a latent, of which this rank has some tokens")
+            raise UnknownError(f"{name} of a latent that is sharded over tokens")
         late = next(a for a in (*args, *kwargs.values()) if isinstance(a, Late))
         with torch._C.DisableTorchFunctionSubclass(), _disable_current_modes():
             places = torch.arange(late.shape[-1]).expand(late.shape)
@@ -44,7 +44,7 @@ class Late(Tensor):
             try:
                 made = func(*given, **{k: places if a is late else a for k, a in kwargs.items()})
             except (TypeError, RuntimeError):
-                raise UnknownError(f"{name} of a latent, of which this rank has some tokens") from None
+                raise UnknownError(f"{name} of a latent that is sharded over tokens") from None
             if isinstance(made, tuple | list):
                 return tuple(late.part(name, piece) for piece in made)
             return late.part(name, made)
@@ -53,10 +53,10 @@ class Late(Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        raise UnknownError(f"{func} of a latent, of which this rank has some tokens")
+        raise UnknownError(f"{func} of a latent that is sharded over tokens")
 
     def part(self, name: str, places: Any) -> Tensor:
-        """The part at these `places` of the width, which `name` has put together."""
+        """Returns the part at `places` of the width, the result of the function `name`."""
         same = isinstance(places, Tensor) and places.dtype == torch.int64 and places.dim() > 1
         if same and _without_ones(places.shape[:-1]) == _without_ones(self.shape[:-1]):
             inside = places[(0,) * (places.dim() - 1)].tolist()
@@ -68,11 +68,11 @@ class Late(Tensor):
                     found: Tensor = part
                     return found
                 begin += part.shape[-1]
-        raise UnknownError(f"{name} of a latent, of which this rank has some tokens")
+        raise UnknownError(f"{name} of a latent that is sharded over tokens")
 
 
 def late_of(own: Any, shape: tuple[int, ...], parts: Any = ()) -> Late:
-    """A tensor of this `shape` that stands for this rank's `own` tokens, or for `parts` behind each other."""
+    """Returns a Late of this `shape` with the local tokens `own`, or with `parts` concatenated along the width."""
     like: Tensor = own if own is not None else parts[0]
     made: Late = Tensor._make_wrapper_subclass(Late, shape, dtype=like.dtype, device=like.device)
     made.own, made.parts = own, parts
@@ -80,12 +80,12 @@ def late_of(own: Any, shape: tuple[int, ...], parts: Any = ()) -> Late:
 
 
 def own_of(hidden: Any) -> Any:
-    """This rank's tokens, where `hidden` stands for them."""
+    """Returns the local tokens of `hidden`, if it is a Late; else `hidden`."""
     return hidden.own if isinstance(hidden, Late) else hidden
 
 
 def late_of_some(hidden: Tensor, tokens: int) -> Tensor:
-    """A tensor that stands for `hidden` states of all `tokens`, where it has some of them; else `hidden` itself."""
+    """Returns a Late for `hidden` states of all `tokens`, if it holds only some of them; else `hidden` itself."""
     if hidden.dim() != 3:
         return hidden
     batch, here, width = hidden.shape
@@ -98,7 +98,7 @@ def _without_ones(shape: Any) -> list[int]:
 
 
 class AsWhole:
-    """A hook before an attention: what it is given has the shape of all tokens, where this rank has some of them."""
+    """A pre-hook of an attention: gives its input the shape of the full sequence, if it holds local tokens only."""
 
     def __init__(self, tokens: Callable[[], int]) -> None:
         self.tokens = tokens
@@ -109,7 +109,7 @@ class AsWhole:
 
 
 class OnOwn:
-    """A layer or norm on this rank's tokens, called with them or with what stands for them."""
+    """Applies a layer or norm to local tokens, in a Late or not."""
 
     def __init__(self, layer: Any) -> None:
         self.layer = layer
@@ -122,7 +122,7 @@ class OnOwn:
 
 
 class ToHeads:
-    """A layer that gathers a latent and makes what all heads of this rank need of it."""
+    """Applies an up-projection, which gathers the latent and computes the local heads."""
 
     def __init__(self, layer: Any) -> None:
         self.layer = layer
@@ -135,7 +135,7 @@ class ToHeads:
 
 
 class Down:
-    """The layer that makes the latent of keys and values, and the part of the keys that all heads share."""
+    """The down-projection: computes the latent of keys and values, and the rotary key that all heads share."""
 
     def __init__(self, holder: nn.Module, rows: tuple[tuple[int, ...], ...]) -> None:
         self.holder = holder
@@ -151,13 +151,13 @@ class Down:
             made = torch.cat((latent, shared), dim=-1)
             return made if self.latent_first else made[..., self.order.to(made.device)]
         if not self.latent_first:
-            raise UnknownError("the part of the keys that all heads share does not stand behind the latent")
+            raise UnknownError("the rotary key that all heads share does not follow the latent")
         shape = (*x.shape[:-1], latent.shape[-1])
         return late_of(None, (*shape[:-1], shape[-1] + shared.shape[-1]), (late_of(latent, shape), shared))
 
 
 class SharedKey(nn.Module):
-    """Gives on the part of the keys that all heads share, [B, S, P]: whole, by its parallel style, which sums its
+    """Passes on the rotary key that all heads share, [B, S, P]: replicated by its parallel style, which sums its
     gradients over the ranks' heads."""
 
     def forward(self, own: Tensor, shared: Tensor) -> Tensor:

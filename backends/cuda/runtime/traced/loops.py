@@ -1,8 +1,8 @@
-"""Blocks of a module whose forward calls their parts one by one, in a loop: the loop's body becomes their forward.
+"""Turns the body of a loop over blocks, in the forward of a user's module, into the forward of block modules.
 
-The body is the user's own code, taken from its source: what it assigns and reads again is handed from block to block,
-the first such tensor as the hidden state. A part that stood in the module itself, or in a list or dict of it, is the
-block's now; where it stood is what calls it there.
+The body is the user's own code, read from its source. Variables that it assigns and reads again are passed from block
+to block, the first such tensor as the hidden state. The parts that an iteration calls become children of its block; a
+proxy at their old place calls them there.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from torch import nn
 from planc.backends.cuda.runtime.traced.roles import ModuleLoop, UnknownError
 
 BLOCKS = "planc_blocks"
-"""The list of the blocks in the module whose forward has the loop."""
+"""Name of the list of blocks in the module whose forward has the loop."""
 BODY, NUMBER = "_planc_body", "_planc_number"
 ENDS_EARLY = (ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.Break, ast.Continue)
 
 
 class LoopIteration(nn.Module):
-    """One turn of a loop in the forward of `owner`: called with the hidden state and the names that its code reads."""
+    """One iteration of a loop in the forward of `owner`, called with the hidden state and the variables that it
+    reads."""
 
     def __init__(self, owner: nn.Module, body: Callable[..., Any]) -> None:
         super().__init__()
@@ -37,7 +38,7 @@ class LoopIteration(nn.Module):
 
 
 class PartProxy(nn.Module):
-    """Stands where a part stood, and calls it in its block, whatever is there by that name."""
+    """Stands in for a part that moved to a block, and calls the block's current part of that name."""
 
     def __init__(self, block: LoopIteration, name: str) -> None:
         super().__init__()
@@ -56,7 +57,8 @@ class PartProxy(nn.Module):
 
 
 def loops_of(shell: nn.Module, run: Callable[[nn.Module], Any]) -> Iterator[ModuleLoop]:
-    """The loops of `shell`, a module without weights, whose bodies call parts of it; `run` calls it with tokens."""
+    """Yields the loops of `shell`, a module without weights, whose bodies call its parts; `run` calls it with
+    tokens."""
     for path, owner in list(shell.named_modules()):
         own = not isinstance(owner, LoopIteration) and not type(owner).__module__.startswith("torch.")
         for place in range(len(_Forward(owner).loops)) if own else ():
@@ -66,7 +68,7 @@ def loops_of(shell: nn.Module, run: Callable[[nn.Module], Any]) -> Iterator[Modu
 
 
 def with_blocks(model: nn.Module, loop: ModuleLoop | None) -> nn.Module:
-    """`model`, whose `loop` runs over blocks now; one that has them, or no loop, is left as it is."""
+    """Returns `model` with its `loop` running over blocks; unchanged if it has them already, or `loop` is None."""
     if loop is None:
         return model
     owner = model.get_submodule(loop.path)
@@ -86,7 +88,7 @@ def with_blocks(model: nn.Module, loop: ModuleLoop | None) -> nn.Module:
 
 
 def _named(paths: list[str]) -> tuple[tuple[str, str], ...]:
-    """A block's parts, each with a name that is the same in all blocks: the words of its path that are no numbers."""
+    """Names a block's parts equally in all blocks, from the non-numeric words of their paths."""
     found: dict[str, str] = {}
     for path in paths:
         words = path.split(".")
@@ -97,7 +99,8 @@ def _named(paths: list[str]) -> tuple[tuple[str, str], ...]:
 
 
 def _scouted(shell: nn.Module, path: str, place: int, run: Callable[[nn.Module], Any]) -> list[list[str]]:
-    """The parts that each turn of a loop calls, by their paths from the module at `path`; [] for no such loop."""
+    """Returns the parts that each iteration of a loop calls, by path from the module at `path`; [] if it is no loop
+    over blocks."""
     owner = shell.get_submodule(path)
     try:
         forward, body = _Forward(owner).rewritten(place)
@@ -140,7 +143,7 @@ def _scouted(shell: nn.Module, path: str, place: int, run: Callable[[nn.Module],
     owner.__dict__["forward"] = types.MethodType(forward, owner)
     try:
         run(shell)
-    except Exception:  # the module's own code: what is wrong with it is said when it is read as it is
+    except Exception:  # the module's own code; its error is reported when it is traced unchanged
         found = []
     finally:
         for hook in hooks:
@@ -153,14 +156,14 @@ def _scouted(shell: nn.Module, path: str, place: int, run: Callable[[nn.Module],
 
 
 class _Forward:
-    """The forward of a module as a tree, with the loops in it that lie in no other loop."""
+    """The syntax tree of a module's forward, with its outermost loops."""
 
     def __init__(self, owner: nn.Module) -> None:
-        """No loops where there is no source to be read, or something stands around the function."""
+        """Finds no loops if the source cannot be read or the function is decorated."""
         self.function = inspect.unwrap(type(owner).forward)
         self.loops: list[ast.For] = []
         self.bodies: list[list[ast.stmt]] = []
-        """For each loop the statements that it stands among."""
+        """The list of statements that contains each loop."""
         try:
             lines, first = inspect.getsourcelines(self.function)
             (made,) = ast.parse(textwrap.dedent("".join(lines))).body
@@ -181,7 +184,7 @@ class _Forward:
                     self._look(statement)
 
     def rewritten(self, place: int) -> tuple[Any, Any]:
-        """The function with its loop over blocks, and the loop's body as a function. Raises UnknownError."""
+        """Returns the function with its loop over blocks, and the loop's body as a function. Raises UnknownError."""
         loop, function, own = self.loops[place], self.function, self.tree.args.args[0].arg
         where = f"{inspect.getsourcefile(function)}:{loop.lineno}"
         if (
@@ -189,15 +192,15 @@ class _Forward:
             or loop.orelse
             or function.__closure__
         ):
-            raise UnknownError(f"{where}: the body of this loop ends early, or reads what its function does not have")
+            raise UnknownError(f"{where}: the body of this loop ends early, or reads variables of an outer function")
         targets = [n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)]
         known, after = self._known_before(loop), self._loaded_after(loop)
         loads, stores = _names(loop.body)
         carried = [n for n in stores if n not in targets and (n in known or n in after)]
         carried.sort(key=lambda n: loads.index(n) if n in loads else len(loads))
         if not carried:
-            raise UnknownError(f"{where}: this loop hands nothing on")
-        # What stands around a block may give it copies of lists and dicts: those that it fills are handed on too.
+            raise UnknownError(f"{where}: this loop passes nothing to its next iteration")
+        # Wrappers of a block may pass it copies of lists and dicts, so those that it fills are passed on too.
         carried += [n for n in _filled(loop.body) if n in known and n not in (*carried, *targets, own)]
         free = [n for n in loads if n in known and n not in (*carried, *targets, own)]
         names = [*carried, *targets, *free]
@@ -218,7 +221,7 @@ class _Forward:
         return space[self.tree.name], space[BODY]
 
     def _known_before(self, loop: ast.For) -> set[str]:
-        """Names that the function has when it comes to a loop."""
+        """Variables that are defined before a loop."""
         args = self.tree.args
         every = [*args.posonlyargs, *args.args, *args.kwonlyargs, args.vararg, args.kwarg]
         names = {a.arg for a in every if a is not None}
@@ -234,8 +237,8 @@ class _Forward:
 
 
 def _names(statements: list[ast.stmt]) -> tuple[list[str], list[str]]:
-    """The names that statements read, and those that they assign, each in order, without those of functions and
-    comprehensions inside."""
+    """Returns the variables that statements read, and those they assign, in order; scopes of inner functions and
+    comprehensions are left out."""
     loads: dict[str, None] = {}
     stores: dict[str, None] = {}
 
@@ -261,7 +264,7 @@ FILLS = ("append", "extend", "insert", "add", "update", "setdefault", "pop", "re
 
 
 def _filled(statements: list[ast.stmt]) -> list[str]:
-    """The names of lists, dicts and sets that statements change."""
+    """Names of lists, dicts and sets that statements change."""
     found: dict[str, None] = {}
     for node in (n for s in statements for n in ast.walk(s)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in FILLS:
@@ -289,7 +292,7 @@ def _arguments(names: list[str]) -> ast.arguments:
 
 
 def _without_types(tree: ast.FunctionDef) -> None:
-    """Take away a function's type hints, which would be evaluated anew."""
+    """Removes a function's type hints, which would be evaluated again."""
     tree.returns = None
     for node in ast.walk(tree.args):
         if isinstance(node, ast.arg):

@@ -1,4 +1,4 @@
-"""Each parameter's name in the model and in the op graph."""
+"""Maps each parameter's name in the user's model to its names in the op graph."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from planc.backends.cuda.runtime.traced.roles import (
 )
 
 MIXER, CHANNELS = "mixer", "channels"
-"""The modules of a block's first and second half that stay whole; of a whole block it is the first."""
+"""Names of the opaque halves of a block; a block that is opaque as a whole is the first."""
 Names = dict[str, tuple[str, ...]]
-"""By a parameter's name in the model: those of the op graph that it holds, one behind the other."""
+"""A parameter's name in the model, to the op graph's parameters that it contains, concatenated."""
 
 
 def names_of(roles: DecoderRoles) -> Names:
-    """The names of every parameter of a model with these roles."""
+    """Returns the names of all parameters of a model with these `roles`."""
     found = dict(_ends(roles))
     for number, block in enumerate(roles.blocks):
         theirs, ours = f"{roles.layers}.{number}.", f"layers.{number}."
@@ -59,13 +59,13 @@ def _block(block: BlockLayers) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def _code(code: Code, module: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Parameters of code that stays whole keep their own names."""
+    """Parameters of opaque code keep their own names."""
     for name, _ in code.params:
         yield name, (f"{module}.{name_in(code, name)}",)
 
 
 def name_in(code: Code, name: str) -> str:
-    """The name of a parameter below the module of code that stays whole."""
+    """Returns the name of a parameter relative to its module of opaque `code`."""
     return name.removeprefix(f"{code.path}.") if code.path else name
 
 

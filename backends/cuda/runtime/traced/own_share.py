@@ -1,4 +1,4 @@
-"""This rank's share of the heads, in the code of an attention that speaks of all of them."""
+"""Adapts the code of an attention to its local heads, where it refers to the number of all heads."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ NOT_OF_ALL_HEADS = (
     *("head_dim", "head_size", "head_width", "d_head", "dim_head", "per_head", "rotary", "layer", "window", "max_"),
     "group",
 )
-"""Words in the names of attributes whose value is by chance that of a number of heads."""
+"""Words in the names of attributes whose value equals a number of heads by coincidence."""
 
 
 @dataclass(frozen=True)
 class Share:
-    """The heads of one of `ranks` ranks, and the key heads that it has."""
+    """The local heads and key heads of one of `ranks` ranks."""
 
     ranks: int
     rank: int
@@ -30,7 +30,7 @@ class Share:
 
     @classmethod
     def of(cls, a: AttentionLayers, ranks: int, rank: int = 0) -> Share:
-        """The share of `rank`; where all ranks have all keys, it uses those of its own heads."""
+        """Returns the share of `rank`; if keys are replicated, `kv_heads` are those of its own heads."""
         heads = a.heads // ranks
         if not a.keys_whole:
             return cls(ranks, rank, heads, a.kv_heads // ranks)
@@ -39,10 +39,10 @@ class Share:
 
 
 class OnShare:
-    """A hook before an attention: numbers of heads that its code reads become those of this rank, once."""
+    """A pre-hook of an attention: replaces, once, the numbers of heads that its code reads by the local ones."""
 
     def __init__(self, holder: nn.Module, a: AttentionLayers) -> None:
-        """`holder` has the attention's layers."""
+        """`holder` is the module with the attention's layers."""
         self.holder, self.a, self.done = holder, a, False
 
     def __call__(self, module: nn.Module, args: Any) -> None:
@@ -55,7 +55,7 @@ class OnShare:
 
 
 def share_of(attention: nn.Module, a: AttentionLayers) -> Share:
-    """This rank's share of the heads, by the layer of `attention` that makes queries."""
+    """Returns this rank's share of the heads in `attention`, from its query layer's weight."""
     modules: Any = attention._modules
     weight = modules["wq_b" if a.latent and a.latent.q_up else "wq"].weight
     if not isinstance(weight, DTensor):
@@ -65,8 +65,8 @@ def share_of(attention: nn.Module, a: AttentionLayers) -> Share:
 
 
 def localise(holder: nn.Module, a: AttentionLayers, share: Share) -> None:
-    """Change numbers of heads, and widths of all heads together, to those of `share`: among `holder`'s attributes, and
-    in its own copy of the config."""
+    """Replaces numbers of heads, and widths of all heads, by those of `share` among `holder`'s attributes and in its
+    own copy of the config."""
     here = _here(a, share)
     for name, value in list(vars(holder).items()):
         plain = isinstance(value, int) and not isinstance(value, bool)
@@ -85,7 +85,7 @@ def localise(holder: nn.Module, a: AttentionLayers, share: Share) -> None:
 
 
 def _here(a: AttentionLayers, share: Share) -> dict[int, int]:
-    """Numbers of all heads and their widths, and those of a share."""
+    """Maps numbers of all heads, and their widths, to those of a share."""
     numbers = {a.kv_heads: share.kv_heads, a.heads: share.heads}
     every = {a.heads + 2 * a.kv_heads: share.heads + 2 * share.kv_heads, **numbers}
     widths = {whole * a.head_dim: own * a.head_dim for whole, own in every.items()}
@@ -94,15 +94,16 @@ def _here(a: AttentionLayers, share: Share) -> dict[int, int]:
 
 
 class OwnKeys(nn.Module):
-    """Gives keys and values on. Where every rank has all of them, its parallel style picks those of the rank's heads,
-    [B, S, heads, width], and sums their gradients."""
+    """Passes keys and values through. If they are replicated, its parallel style selects those of the local heads, [B,
+    S, heads, width], and sums their gradients."""
 
     def forward(self, q: Tensor, *given: Tensor) -> Any:
         return given
 
 
 class KeyLayer:
-    """Keys or values [B, S, kv_heads * width] of this rank's heads, made by a layer that makes those of all heads."""
+    """Returns keys or values [B, S, kv_heads * width] of the local heads, from a layer that computes those of all
+    heads."""
 
     def __init__(self, holder: nn.Module, name: str, a: AttentionLayers) -> None:
         self.holder, self.name, self.a = holder, name, a
@@ -119,7 +120,7 @@ class KeyLayer:
 
 
 class Scores(nn.Module):
-    """A score for each head of this rank."""
+    """One score per local head."""
 
     def __init__(self, weight: nn.Parameter) -> None:
         super().__init__()
@@ -130,7 +131,7 @@ class Scores(nn.Module):
 
 
 def split(args: Any, kwargs: Any) -> tuple[Tensor, Any, Any]:
-    """The hidden state among the arguments `args` and `kwargs` of a block, and the others."""
+    """Splits the arguments `args` and `kwargs` of a block into the hidden state and the others."""
     if args:
         return args[0], args[1:], kwargs
     key = next(k for k, v in kwargs.items() if isinstance(v, Tensor))
@@ -138,10 +139,10 @@ def split(args: Any, kwargs: Any) -> tuple[Tensor, Any, Any]:
 
 
 class OwnArguments:
-    """A hook before a block: of arguments that have a number for each head it is given those of this rank's."""
+    """A pre-hook of a block: shards the arguments with one number per head."""
 
     def __init__(self, attention: nn.Module, a: AttentionLayers) -> None:
-        """`attention` has the layers of the block's attention, which is `a`."""
+        """`attention` has the layers of the block's attention, whose roles are `a`."""
         self.attention, self.a = attention, a
 
     def __call__(self, block: nn.Module, args: Any, kwargs: Any) -> Any:
@@ -163,14 +164,14 @@ def _of_heads(whole: Tensor, given: ByHeads, share: Share) -> Tensor:
 
 
 def _apart(whole: Tensor, dim: int, heads: int) -> Tensor:
-    """Sequences and heads, one behind the other in a dimension, as two."""
+    """Splits a merged dim of sequences and heads into two."""
     return whole.reshape(*whole.shape[:dim], -1, heads, *whole.shape[dim + 1 :])
 
 
 def arguments_by_heads(args: tuple[Any, ...], kwargs: dict[str, Any], heads: int, batch: int) -> list[ByHeads]:
-    """The arguments of a block, given for `batch` sequences, that may have a number for each of so many `heads`.
+    """Returns the arguments of a block that may have one number for each of `heads`, given for `batch` sequences.
 
-    Those whose heads and sequences are one dimension count where what is there of one sequence is that of all others.
+    If heads and sequences are one dim, the argument counts only if all sequences have equal values.
     """
     found = []
     named: list[tuple[str | int, Any]] = [*enumerate(args), *kwargs.items()]

@@ -1,7 +1,4 @@
-"""The op graph of a torch module, of a config of transformers, or of what a function builds.
-
-It is read from one run on the meta device.
-"""
+"""Traces the op graph of a torch module, a transformers config or a builder function, in one run on the meta device."""
 
 from __future__ import annotations
 
@@ -29,16 +26,18 @@ from planc.ir.saved_by_code import Unseen
 from planc.ir.saved_model import SavedModel, config_sha256
 
 SEQUENCES, TOKENS = 2, 24
-"""The batch of the one run: no value of it is looked at."""
+"""The batch of the traced run; its values are not used."""
 NOWHERE = Span("", 1, 1, 1, 1)
 
 
 def model_of(source: Any, example: Any = None, name: str = "") -> SavedModel:
-    """The op graph of `source`: a module, a config's fields, or `package.module:function`, which builds a module.
+    """Returns the op graph of `source`: a module, a config's fields, or `package.module:function`, which builds a
+    module.
 
-    `example` are the module's inputs, the tokens first; None for a module that is called with tokens alone.
-    Raises PlanError: E1207 for a part without a place in an op graph, E1208 for code that asks for values, E1209 for
-    classes that transformers has not, E1210 for inputs that the module does not take, E1009 for a missing package.
+    `example` are the module's inputs, tokens first; None for a module called with tokens only. `name` is the model's
+    name, by default that of the class. Raises PlanError: E1207 for a part with no known role, E1208 for code that reads
+    tensor values, E1209 for classes that transformers does not have, E1210 for inputs that the module rejects, E1009
+    for a missing package.
     """
     module, digest = module_of(source)
     kind = type(module)
@@ -51,7 +50,7 @@ def model_of(source: Any, example: Any = None, name: str = "") -> SavedModel:
     except UnknownError as error:
         raise _refused("E1207", f"{kind.__name__}: {error}") from None
     except ValueError as error:
-        raise _refused("E1207", f"{kind.__name__} makes no model: {error}") from None
+        raise _refused("E1207", f"{kind.__name__} is not a model that planc supports: {error}") from None
     if isinstance(example, tuple | list) and len(example) > 1:
         model = replace(model, unseen=(Unseen(why="it is called with more than tokens"),))
     else:
@@ -61,7 +60,7 @@ def model_of(source: Any, example: Any = None, name: str = "") -> SavedModel:
 
 
 def module_of(source: Any) -> tuple[nn.Module, str]:
-    """The module of a `source` as `model_of` takes it, and the sum of its config ("" where it has none).
+    """Returns the module of a `source` (see `model_of`), and the sha256 of its config ("" without one).
 
     Raises PlanError: E1009, E1209, E1210.
     """
@@ -76,8 +75,8 @@ def module_of(source: Any) -> tuple[nn.Module, str]:
 
 
 def roles_of_module(module: nn.Module, example: Any = None) -> DecoderRoles:
-    """The parts of `module`, which keeps its weights: a copy without them is run. Of several readings it is the one
-    that leaves least whole. Raises UnknownError, PlanError."""
+    """Returns the roles of `module`'s parts, from a run of a copy without weights; `example` are its inputs. Of several
+    readings it returns the one with the least opaque code. Raises UnknownError, PlanError."""
     shell = without_weights(module).eval()
     given = example if isinstance(example, tuple | list) else () if example is None else (example,)
     tokens = next((t for t in given if isinstance(t, Tensor)), None)
@@ -111,7 +110,8 @@ def roles_of_module(module: nn.Module, example: Any = None) -> DecoderRoles:
 
 
 def causal_model(config: Mapping[str, Any]) -> nn.Module:
-    """The causal model of transformers for these fields of a config, on the meta device. Raises PlanError (E1209)."""
+    """Returns transformers' causal model for the fields of a `config`, on the meta device. Raises PlanError (E1209,
+    E1210)."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
@@ -128,7 +128,7 @@ def causal_model(config: Mapping[str, Any]) -> nn.Module:
             model: nn.Module = kind_of_model(made)
     except KeyError:
         raise _refused("E1209", f"transformers has no causal language model for {kind!r}") from None
-    except Exception as error:  # what a config's classes raise for fields that do not fit
+    except Exception as error:  # raised by a config's classes for fields that do not fit
         raise _refused("E1210", f"transformers makes no {kind} model of this config: {first_line(error)}") from None
     return model
 
@@ -149,7 +149,7 @@ def _built(source: str) -> nn.Module:
 
 
 def _of_transformers(module: nn.Module) -> bool:
-    """True for a model that is called as those of transformers are."""
+    """True for a model with the call signature of transformers models."""
     return (hasattr(module, "config") and hasattr(module, "lm_head")) or hasattr(module, "get_output_embeddings")
 
 
@@ -161,7 +161,7 @@ def _run(call: Callable[[Tensor], Any], tokens: Tensor) -> Any:
     except Exception as error:
         where = place(error)
         if asks_values(error):
-            raise _refused("E1208", f"{where}: its code asks for a tensor's values: {first_line(error)}") from None
+            raise _refused("E1208", f"{where}: its code reads a tensor's values: {first_line(error)}") from None
         raise _refused("E1210", f"{where}: it cannot be called with tokens: {first_line(error)}") from None
 
 

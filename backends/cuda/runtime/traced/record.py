@@ -1,7 +1,7 @@
-"""One forward of a module on the meta device, call by call: what is computed from which parameters, and where.
+"""Records one forward of a module on the meta device: each function call, with its tensors, parameters and source line.
 
-Nothing is computed: meta tensors have shapes alone. Experts, which pick rows by values, are not run: their output
-has the shape of their input.
+Nothing is computed: meta tensors only have shapes. Experts, which select rows by value, are not run; their output has
+the shape of their input.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ class RecordedCall:
     inputs: tuple[int, ...]
     """The tensors that depend on the tokens, in the order of the arguments."""
     params: tuple[str, ...]
-    """Parameters among the other arguments, or among what these were made from."""
+    """Parameters among the other arguments, or among what these were computed from."""
     beside: tuple[Shape, ...]
-    """Shapes of the other arguments that no parameter is in: masks, positions, angles."""
+    """Shapes of the other arguments, without parameters: masks, positions, rotary angles."""
     outputs: tuple[int, ...]
     module: str
     """Path of the innermost module that was running."""
     line: str
     """`FILE:LINE` of the model's source."""
     direct: tuple[str, ...] = ()
-    """Parameters that were given as they are, not turned or scaled."""
+    """Parameters passed directly, not transposed or scaled."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     again: Any = field(default=None, compare=False, repr=False)
-    """The function and its arguments with `Numbered` for tensors that depend on the tokens, to be called again."""
+    """The function and its arguments, with `Numbered` for tensors that depend on the tokens, to repeat the call."""
 
 
 @dataclass(frozen=True)
 class Numbered:
-    """A tensor among the arguments of a call."""
+    """Refers to a tensor among the arguments of a call."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class ModuleRun:
-    """A module that ran, with its first tensor argument and its first tensor result, and the calls inside it."""
+    """One run of a module: its first tensor argument and result, and the range of calls inside it."""
 
     module: str
     taken: int
@@ -62,14 +62,14 @@ class ModuleRun:
     begin: int
     end: int
     returns: int = 0
-    """Length of the tuple that it returns, whose first is a tensor; 0 for a tensor alone."""
+    """Length of the tuple that it returns, tensor first; 0 for a tensor."""
     caller: str = ""
     """Path of the module whose code called it."""
 
 
 @dataclass
 class ForwardRecord:
-    """Everything that one forward did."""
+    """All calls and module runs of one forward."""
 
     calls: list[RecordedCall] = field(default_factory=list)
     runs: list[ModuleRun] = field(default_factory=list)
@@ -79,20 +79,20 @@ class ForwardRecord:
 
 class _Recorder(TorchFunctionMode):
     def __init__(self, model: nn.Module, record: ForwardRecord, tokens: Tensor, *, skips: bool) -> None:
-        """`skips`: code below the model that asks for values is not run, as if it were one call."""
+        """`skips`: modules whose code reads values count as one call instead of failing."""
         super().__init__()
         self.record, self.inside = record, [""]
         self.params = {id(p): n for n, p in model.named_parameters()}
         self.alive: list[Any] = [tokens]
         self.numbers: dict[int, int] = {}
         self.made_from: dict[int, tuple[str, ...]] = {}
-        """Parameters in a tensor that does not depend on the tokens, by the tensor's id."""
+        """Parameters that a tensor independent of the tokens was computed from, by the tensor's id."""
         self.number(tokens)
         self.skips = skips
         self.mask_shape = (tokens.shape[0], 1, tokens.shape[1], tokens.shape[1])
 
     def number(self, tensor: Tensor) -> int:
-        """A new number for `tensor`, also where it was changed in place."""
+        """Gives `tensor` a new number, also after an in-place change."""
         self.alive.append(tensor)
         number = self.numbers[id(tensor)] = len(self.alive)
         self.record.shapes[number] = tuple(tensor.shape)
@@ -100,7 +100,7 @@ class _Recorder(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if getattr(func, "__name__", "") == "__contains__":  # asks for values, for a warning about padding
+        if getattr(func, "__name__", "") == "__contains__":  # would read values, for a warning about padding
             return False
         result = func(*args, **kwargs)
         made = _tensors(result)
@@ -113,13 +113,13 @@ class _Recorder(TorchFunctionMode):
         return result
 
     def write(self, target: Tensor, given: Any) -> None:
-        """Record that `target` was changed in place, and with it the tensor that it is a view of."""
+        """Records an in-place change of `target`, and of the tensor that it is a view of."""
         self.add("write", (given, target), [target])
         if target._base is not None:
             self.add("write", (target._base, target), [target._base])
 
     def numbered(self, value: Any) -> Any:
-        """Arguments with `Numbered` in place of tensors that depend on the tokens."""
+        """Replaces tensors that depend on the tokens by `Numbered`, in nested arguments."""
         if isinstance(value, Tensor):
             return Numbered(self.numbers[id(value)]) if id(value) in self.numbers else value
         if isinstance(value, dict):
@@ -129,7 +129,7 @@ class _Recorder(TorchFunctionMode):
         return value
 
     def stub(self, name: str, given: Any, whole: Tensor, line: str = "") -> Tensor:
-        """Record code that is not run as one call, whose output has the shape of `whole`."""
+        """Records code that is not run as one call, with an output of the shape of `whole`."""
         with torch._C.DisableTorchFunction():
             result = torch.empty_like(whole)
         self.add(name, given, [result], line=line)
@@ -144,7 +144,7 @@ class _Recorder(TorchFunctionMode):
         again: Any = None,
         line: str = "",
     ) -> None:
-        """Record a call, unless nothing in it depends on the tokens."""
+        """Records a call, unless it is independent of the tokens."""
         inputs: list[int] = []
         params: list[str] = []
         direct: list[str] = []
@@ -171,9 +171,9 @@ class _Recorder(TorchFunctionMode):
 
 
 def record(model: nn.Module, call: Callable[[Tensor], Any], tokens: Tensor, *, skips: bool = False) -> ForwardRecord:
-    """The calls that `call(tokens)` makes; `model` and `tokens` are on the meta device.
+    """Records the calls that `call(tokens)` makes; `model` and `tokens` are on the meta device.
 
-    With `skips`, a module whose code asks for values counts as one call, whose output has the shape of its input.
+    With `skips`, a module whose code reads values counts as one call, with an output of the shape of its input.
     """
     made = ForwardRecord()
     recorder = _Recorder(model, made, tokens, skips=skips)
@@ -189,10 +189,10 @@ def record(model: nn.Module, call: Callable[[Tensor], Any], tokens: Tensor, *, s
 
 @contextmanager
 def _watched(model: nn.Module, recorder: _Recorder) -> Iterator[None]:
-    """Every module's forward notes when it runs; that of experts is not run."""
+    """Wraps every module's forward to record its runs; experts are not run."""
     changed = []
     for path, module in model.named_modules():
-        if isinstance(module, PartProxy):  # the part itself is noted, where it is
+        if isinstance(module, PartProxy):  # the part itself is wrapped at its own path
             continue
         changed.append((module, module.__dict__.get("forward")))
         module.forward = _noted(path, module.forward, recorder, own=list(module.parameters(recurse=False)))
@@ -242,8 +242,8 @@ def _noted(path: str, forward: Callable[..., Any], recorder: _Recorder, *, own: 
 
 @contextmanager
 def _attention_of_transformers(model: nn.Module, recorder: _Recorder) -> Iterator[None]:
-    """The core of transformers' attention, as its interface calls it: one call, with its window and its sinks."""
-    own: Any = model.__dict__.get("model", model)  # of a bound model the one that it was made from
+    """Records transformers' attention interface as one call, with its window and sinks."""
+    own: Any = model.__dict__.get("model", model)  # for a bound model, the model it was made from
     configs = {id(c): c for m in (*model.modules(), own) if (c := getattr(m, "config", None)) is not None}
     configs = {n: c for n, c in configs.items() if hasattr(c, "_attn_implementation")}
     if not configs:
@@ -293,16 +293,16 @@ def _attention_of_transformers(model: nn.Module, recorder: _Recorder) -> Iterato
 
 NAME = "planc_records"
 ASKS_VALUES = ("item()", "nonzero", "meta tensor", "data-dependent", "Boolean value", "no data")
-"""Words of errors of code that asks for the values of tensors that have none."""
+"""Words in the errors of code that reads the values of meta tensors."""
 
 
 def asks_values(error: Exception) -> bool:
-    """True for an error of code that asks for a tensor's values."""
+    """True if `error` comes from code that reads a tensor's values."""
     return any(word in str(error) for word in ASKS_VALUES)
 
 
 def _tensors(value: Any) -> list[Tensor]:
-    """Every tensor in nested arguments, in order."""
+    """Returns every tensor in nested arguments, in order."""
     if isinstance(value, Tensor):
         return [value]
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""A guard against our own mistakes: a module under the op graph's names makes the steps that it made before."""
+"""Guards against our own bugs: a module bound to the op graph's names runs the same ops as before."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ NO_STEPS = (
     *("cat", "clone", "write", "to", "type", "float", "bfloat16", "half", "type_as", "detach", "empty_like"),
     "new_empty",
 )
-"""Functions beside those that rearrange, with which layers that were cut apart are joined, and numbers cast."""
+"""Functions, besides layout changes, that concatenate split layers or cast."""
 
 
 def other_steps(model: nn.Module, roles: DecoderRoles) -> str:
-    """Steps that `model` makes more or less of once its parts have the op graph's names, in words; "" for the same.
+    """Describes the ops that `model` runs more or less often once bound with these `roles`; "" if none.
 
-    Its code is run twice on the meta device, as it is and bound. Layers that are cut apart are as many as their parts;
-    experts are not run. A parameter that no part has any more would not be trained.
+    Its code runs twice on the meta device, unchanged and bound. Split layers count as several; experts are not run. The
+    number of elements of all parameters must not change either.
     """
     tokens = torch.zeros(SEQUENCES, TOKENS, dtype=torch.long, device="meta")
     shell = with_blocks(without_weights(model).eval(), roles.loop)
@@ -52,7 +52,7 @@ def _numbers(model: nn.Module) -> int:
 
 
 def _products_more(block: BlockLayers) -> int:
-    """Products that a block makes more where layers that make several things are one for each."""
+    """Number of additional matmuls of a block whose fused layers are split."""
     a, second = block.heads, block.second.shared if isinstance(block.second, ExpertLayers) else block.second
     more = int(isinstance(second, FeedForwardLayers) and len(second.rows) > 0)
     if a is not None:  # of latents: keys and values, and the latent and the rotated key
@@ -61,7 +61,7 @@ def _products_more(block: BlockLayers) -> int:
 
 
 def _steps(made: ForwardRecord, roles: DecoderRoles) -> Counter[str]:
-    """Calls by their function; of a model with experts, which sort tokens in between, products and cores alone."""
+    """Counts calls by function; for a model with experts, whose dispatch differs, only matmuls and attention cores."""
     routed = any(isinstance(b.second, ExpertLayers) for b in roles.blocks)
     counted: Counter[str] = Counter()
     for call in made.calls:

@@ -1,4 +1,4 @@
-"""A share of the heads: tried on the meta device, before any process group is there."""
+"""Tries a shard of the heads of a user's attention on the meta device, before any process group exists."""
 
 from __future__ import annotations
 
@@ -34,17 +34,16 @@ from planc.backends.cuda.runtime.traced.shell import place, without_weights
 from planc.diag import PlanError
 
 MOST_UNSURE = 3
-"""As many attributes at a time are tried as widths."""
+"""Maximum number of ambiguous attributes that are tried together."""
 
 
 def on_a_share(
     model: nn.Module, roles: DecoderRoles, ranks: int, *, keys_whole: bool = False, sequence: bool = False
 ) -> tuple[DecoderRoles, str]:
-    """`roles` for one of `ranks` shares of the heads, and why the attention takes none, in words; "" where it does.
+    """Returns `roles` adjusted for heads sharded over `ranks`, and why the attention cannot be sharded; "" if it can.
 
-    Every share has all keys and values with `keys_whole`, and some tokens of each `sequence`. Attributes that have the
-    value of a number of heads and of a head's width too are tried as either, and arguments that have a number for each
-    head are divided where they must.
+    With `keys_whole`, keys and values are replicated; with `sequence`, tokens are sharded too. Attributes that equal
+    both a head count and a head dim are tried as either, and per-head arguments are sharded if necessary.
     """
     roles = _with(roles, keys_whole=keys_whole)
     sequence = sequence and any(map(_has_some_tokens, roles.blocks))
@@ -67,7 +66,7 @@ def on_a_share(
 
 
 def _has_some_tokens(block: BlockLayers) -> bool:
-    """True where code of a block has this rank's tokens; all other code is given whole sequences."""
+    """True if code of a block sees only this rank's tokens; other code gets the full sequence."""
     halves = [h for h in (block.attention, block.second) if isinstance(h, AttentionLayers | FeedForwardLayers)]
     inside = [not common_path(places_of(h)) for h in halves]
     inside += [h.before is not None and h.before.path.startswith(f"{common_path(places_of(h))}.") for h in halves]
@@ -75,36 +74,36 @@ def _has_some_tokens(block: BlockLayers) -> bool:
 
 
 def _with(roles: DecoderRoles, **changes: Any) -> DecoderRoles:
-    """`roles` with these fields of every block's attention."""
+    """Returns `roles` with these fields of every block's attention changed."""
     changed = (replace(b, attention=replace(b.heads, **changes)) if b.heads is not None else b for b in roles.blocks)
     return replace(roles, blocks=tuple(changed))
 
 
 def arguments(model: nn.Module, roles: DecoderRoles) -> list[ByHeads]:
-    """The arguments of the blocks that may have a number for each head. Their values are looked at where they depend
-    on no weight."""
+    """Returns the arguments of the blocks of `model` that may have one number per head. Their values are known if they
+    depend on no weight."""
     number, a = next((n, b.heads) for n, b in enumerate(roles.blocks) if b.heads is not None)
     bound = BoundModel(without_weights(model).eval(), roles, TOKENS)
     tokens = torch.zeros(SEQUENCES, TOKENS, dtype=torch.long)
     bound.called_with = (tokens, {})
     try:
         bound.look(torch.float32)
-    except Exception:  # the model's own code, without its weights
+    except Exception:  # the model's own code fails without weights
         return []
     args, kwargs = bound.given[str(number)]
     return arguments_by_heads(args, kwargs, a.heads, SEQUENCES)
 
 
 def refusal(model: nn.Module, roles: DecoderRoles, ranks: int) -> str:
-    """Why the attention of `model` does not take one of `ranks` shares of its heads, in words; "" where it does."""
+    """Returns why the heads of `model`, with these `roles`, cannot be sharded over `ranks`; "" if they can."""
     return _tried(model, roles, ranks, False)[0]
 
 
 def _tried(
     model: nn.Module, roles: DecoderRoles, ranks: int, sequence: bool
 ) -> tuple[str, tuple[tuple[int, ...], ...]]:
-    """Why one of `ranks` shares is not taken ("": it is), and the rows of one layer for queries, keys and values in a
-    share, where they lie otherwise than in the whole."""
+    """Returns why heads cannot be sharded over `ranks` ("" if they can), and the rows of a fused layer for the local
+    heads, if their order differs from that of all heads."""
     bound = BoundModel(without_weights(model).eval(), roles, TOKENS)
     for block, role in zip(bound.layers.values(), roles.blocks, strict=True):
         if role.heads is not None:
@@ -115,8 +114,8 @@ def _tried(
     tokens = torch.zeros(SEQUENCES, TOKENS, dtype=torch.long, device="meta")
     try:
         made = record(bound, bound, tokens, skips=True)
-    except Exception as error:  # the model's own code, with shapes that it may not expect
-        return f"{place(error)}: its attention takes no share of the heads: {str(error).splitlines()[0][:200]}", ()
+    except Exception as error:  # the model's own code may reject these shapes
+        return f"{place(error)}: its attention cannot be sharded over heads: {str(error).splitlines()[0][:200]}", ()
     a = heads_of(roles)
     assert a is not None
     wrong = next(_wrong(made, roles, a, ranks), None)
@@ -126,12 +125,12 @@ def _tried(
             rows = _rows_of_a_share(model, roles, ranks)
         except (UnknownError, PlanError):
             wrong = a.q.weight
-    return f"{wrong}: its attention takes no share of the heads" if wrong is not None else "", rows
+    return f"{wrong}: its attention cannot be sharded over heads" if wrong is not None else "", rows
 
 
 def _rows_of_a_share(model: nn.Module, roles: DecoderRoles, ranks: int) -> tuple[tuple[int, ...], ...]:
-    """The rows of a layer that makes queries, keys and values, as the code wants them in a share of the heads; () where
-    they lie as in the whole. Raises UnknownError."""
+    """Returns the rows of a fused layer as the code wants them for local heads; () if their order is that of all heads.
+    Raises UnknownError."""
     own = with_blocks(without_weights(model).eval(), roles.loop)
     for number, role in enumerate(roles.blocks):
         if (a := role.heads) is None:
@@ -148,7 +147,7 @@ def _rows_of_a_share(model: nn.Module, roles: DecoderRoles, ranks: int) -> tuple
             setattr(module, weight, nn.Parameter(torch.empty(stored, device="meta")))
             if layer.bias and dim == 0:
                 setattr(module, bias, nn.Parameter(torch.empty(width, device="meta")))
-            if hasattr(module, "nf") and dim == 0:  # a layer that shapes its output by an attribute
+            if hasattr(module, "nf") and dim == 0:  # a layer with an attribute for its output width
                 module.nf = width
         localise(block.get_submodule(common_path([a.q.place, a.out.place])), a, share)
         if a.by_heads:
@@ -158,14 +157,14 @@ def _rows_of_a_share(model: nn.Module, roles: DecoderRoles, ranks: int) -> tuple
     found, share = here.rows if here is not None else (), Share.of(a, ranks)
     lengths = tuple(n * a.head_dim for n in (share.heads, share.kv_heads, share.kv_heads))
     if tuple(map(len, found)) != lengths:
-        raise UnknownError(f"{a.q.weight} makes other queries and keys on a share of the heads")
+        raise UnknownError(f"{a.q.weight} makes other queries and keys for a shard of the heads")
     first = torch.tensor([row for whole, n in zip(a.rows, lengths, strict=True) for row in whole[:n]])
     places = first.argsort().argsort().tolist()
     return () if [row for rows in found for row in rows] == places else found
 
 
 class _Queries(nn.Module):
-    """Stands for the attention in a share of the heads, whose queries have so many numbers."""
+    """Stands in for attention with local heads, whose queries have `rows` elements."""
 
     def __init__(self, rows: int) -> None:
         super().__init__()
@@ -173,7 +172,7 @@ class _Queries(nn.Module):
 
 
 def _narrow(attention: nn.Module, a: AttentionLayers, ranks: int) -> None:
-    """Give the linear layers of `attention` the widths that they have on one of `ranks` ranks."""
+    """Gives the linear layers of `attention` their local shapes on one of `ranks` ranks."""
     share = Share.of(a, ranks)
     own = ("wk_b", "wv_b") if a.latent else () if a.keys_whole else ("wk", "wv")
     for name in ("wq_b" if a.latent and a.latent.q_up else "wq", *own, "wo"):
@@ -193,7 +192,7 @@ def _narrow(attention: nn.Module, a: AttentionLayers, ranks: int) -> None:
 
 
 def _divide_sequence(block: nn.Module, ranks: int) -> None:
-    """Have a `block` run on a part of the sequence, and gather where a program does."""
+    """Makes a `block` run on a shard of the sequence, and gathers it where a program does."""
     here = TOKENS // ranks
 
     def gathered(_: nn.Module, given: Any) -> Any:
@@ -223,7 +222,7 @@ def _divide_sequence(block: nn.Module, ranks: int) -> None:
 
 
 def _gather_norms(attention: nn.Module, a: AttentionLayers, share: int) -> None:
-    """Norms over all heads together take those of all ranks, and leave this rank's, as a program has them do."""
+    """Makes norms over all heads gather those of all ranks and return the local ones, as a program does."""
     for name, norm, heads in (("q_norm", a.q_norm, a.heads), ("k_norm", a.k_norm, a.kv_heads)):
         if norm is not None and norm.over_all(heads, a.head_dim):
             module = part_at(attention, name)
@@ -232,7 +231,7 @@ def _gather_norms(attention: nn.Module, a: AttentionLayers, share: int) -> None:
 
 
 def _wrong(made: ForwardRecord, roles: DecoderRoles, a: AttentionLayers, share: int) -> Iterator[str]:
-    """Lines at which queries or scores are not those of a share of the heads over all tokens."""
+    """Yields the lines at which queries or scores do not have the shape of local heads over all tokens."""
     rows = SEQUENCES * a.heads // share * TOKENS
     apart = tuple(f"layers.{n}.{MIXER}" for n, b in enumerate(roles.blocks) if b.heads is None)
     apart += tuple(f"layers.{n}.{CHANNELS}" for n, b in enumerate(roles.blocks) if isinstance(b.second, Code))

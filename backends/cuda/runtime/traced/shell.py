@@ -1,4 +1,4 @@
-"""A module without its weights, to be run on meta or fake tensors, and the line at which such a run ended."""
+"""Copies a module without its weights, to run it on meta or fake tensors, and locates errors of such a run."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 OWN_FOLDER = f"{Path(__file__).parents[4]}/"
-"""Frames of files below it are planc's, not those of a user's model."""
+"""Files below this folder are planc's, not those of a user's model."""
 
 
 def without_weights(module: nn.Module) -> nn.Module:
-    """A copy of `module` on the meta device; no weight is copied."""
+    """Returns a copy of `module` on the meta device, without its weights."""
     memo: dict[int, Any] = {}
     for parameter in module.parameters():
         memo[id(parameter)] = nn.Parameter(torch.empty_like(parameter, device="meta"), parameter.requires_grad)
@@ -26,7 +26,7 @@ def without_weights(module: nn.Module) -> nn.Module:
 
 
 def place(error: Exception) -> str:
-    """The innermost line of the model's source in the traceback of `error`."""
+    """Returns the innermost line of the model's source in the traceback of `error`."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "/torch/" not in f.filename]
     own = [f for f in frames if not f.filename.startswith(OWN_FOLDER)]
     if not own:
@@ -35,15 +35,16 @@ def place(error: Exception) -> str:
 
 
 def shown_file(name: str) -> str:
-    """A file of source code as a plan's reader knows it: below the packages or this folder, else with its own folder.
+    """Returns the path `name` of a source file as shown to users: relative to site-packages or the working directory,
+    else with its parent folder.
 
-    >>> shown_file("/usr/lib/python3/site-packages/pkg/model.py"), shown_file("/srv/models/mine.py")
-    ('pkg/model.py', 'models/mine.py')
+        >>> shown_file("/usr/lib/python3/site-packages/pkg/model.py"), shown_file("/srv/models/mine.py")
+        ('pkg/model.py', 'models/mine.py')
     """
     inside = name.removeprefix(f"{os.getcwd()}/").rpartition("site-packages/")[2]
     return "/".join(Path(inside).parts[-2:]) if inside.startswith("/") else inside
 
 
 def first_line(error: Exception) -> str:
-    """The first line of what `error` says."""
+    """Returns the first line of the message of `error`."""
     return next(iter(str(error).splitlines()), type(error).__name__)[:300]

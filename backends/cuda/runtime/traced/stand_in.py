@@ -1,4 +1,4 @@
-"""A tensor that stands where a parameter was, in code that does more with it than one layer of torch does."""
+"""Stands in for a parameter in code that does more with it than one torch layer."""
 
 from __future__ import annotations
 
@@ -16,11 +16,8 @@ CASTS = ("to", "type", "float", "bfloat16", "half", "type_as")
 
 
 class StandIn(Tensor):
-    """A product of an input with it is what `layer` makes of the input, its rows by number are those that `rows` finds;
-    in anything else it is what `value` gives.
-
-    It has the parameter's shape, and no numbers.
-    """
+    """A tensor with a parameter's shape and no values. A matmul with it calls `layer`, indexing it calls `rows`, and
+    any other use gets the tensor that `value` returns."""
 
     layer: Any = None
     value: Any = None
@@ -41,14 +38,14 @@ class StandIn(Tensor):
             if name in CASTS and args[0] is own:
                 return own
             if name != "__get__":
-                raise UnknownError(f"a weight of {tuple(own.shape)} is used in {name}, which is no product with it")
+                raise UnknownError(f"a weight of {tuple(own.shape)} is used in {name}, which is not a matmul with it")
         elif _has_value((args, kwargs)):
             return func(*_with_values(args), **_with_values(kwargs))
         return super().__torch_function__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
 
 
 def _has_value(given: Any) -> bool:
-    """True where something among these arguments stands for a tensor."""
+    """True if one of these arguments stands in for a tensor."""
     if isinstance(given, dict):
         return any(map(_has_value, given.values()))
     if type(given) in (list, tuple):
@@ -57,7 +54,7 @@ def _has_value(given: Any) -> bool:
 
 
 def _with_values(given: Any) -> Any:
-    """Arguments with what stands for a tensor replaced by what it gives."""
+    """Replaces stand-ins in these arguments by their tensors."""
     if isinstance(given, StandIn) and given.value is not None:
         return given.value()
     if isinstance(given, dict):
@@ -66,7 +63,7 @@ def _with_values(given: Any) -> Any:
 
 
 def stand_in(shape: tuple[int, ...], *, layer: Any = None, value: Any = None, rows: Any = None) -> StandIn:
-    """A tensor of this `shape` on the meta device, with its `layer`, `value` or `rows`."""
+    """Returns a StandIn of this `shape` on the meta device, with its `layer`, `value` or `rows`."""
     with _disable_current_modes():
         made = torch.empty(shape, device="meta").as_subclass(StandIn)
     made.__dict__.update(layer=layer, value=value, rows=rows)

@@ -1,4 +1,5 @@
-"""The order in which a layer stores its rows, found by following numbers through what rearranges its output."""
+"""Finds the order in which a fused layer stores its rows, by following indices through the layout changes of its
+output."""
 
 from __future__ import annotations
 
@@ -16,9 +17,9 @@ SAME = ("to", "type_as", "float", "clone", "dropout", "detach", "type")
 
 
 def numbers_of(flow: Flow, layer: FlowNode) -> dict[int, torch.Tensor]:
-    """Tensors that hold what a layer makes, unchanged: for each element the row of the weight that makes it.
+    """Returns the tensors that hold a layer's output unchanged: for each element, the weight row that produces it.
 
-    Only the elements of the first token have their row; others are beyond all rows.
+    Only elements of the first token are row indices; others are larger than any row.
     """
     made = flow.shape(layer.outputs[0])
     values = {layer.outputs[0]: torch.arange(math.prod(made)).view(made)}
@@ -43,7 +44,8 @@ def _filled(value: Any, values: Mapping[int, torch.Tensor]) -> Any:
 
 
 def rows_of(flow: Flow, layer: FlowNode, target: int, count: int) -> tuple[int, ...]:
-    """The rows of a layer's weight that make `target`, in the order of its heads. Raises UnknownError."""
+    """Returns the rows of the weight of `layer`, `count` of them, that produce the value `target`, in the order of its
+    heads. Raises UnknownError."""
     assert layer.linear is not None
     values = numbers_of(flow, layer)
     before = made_from(flow, target)
@@ -51,11 +53,11 @@ def rows_of(flow: Flow, layer: FlowNode, target: int, count: int) -> tuple[int, 
         rows = of_first_token(values[value], layer.linear.made)
         if len(rows) == count:
             return rows
-    raise UnknownError(f"{layer.call.line}: which rows of {layer.linear.weight} make what is not seen")
+    raise UnknownError(f"{layer.call.line}: cannot tell which rows of {layer.linear.weight} make what")
 
 
 def made_from(flow: Flow, target: int) -> set[int]:
-    """Every tensor that `target` is made from, and itself."""
+    """Returns `target` and every value it is computed from in `flow`."""
     found, open_values = set(), [target]
     while open_values:
         here = open_values.pop()
@@ -66,5 +68,5 @@ def made_from(flow: Flow, target: int) -> set[int]:
 
 
 def of_first_token(numbers: torch.Tensor, rows: int) -> tuple[int, ...]:
-    """The rows of a weight of so many `rows` that `numbers` names, each once, in its order."""
+    """Returns the row indices below `rows` in `numbers`, each once, in order."""
     return tuple(dict.fromkeys(n for n in numbers.flatten().tolist() if n < rows))
