@@ -110,15 +110,15 @@ def _hardware(name: str) -> Topic:
 
 def _schedules() -> dict[str, str]:
     """Every pipeline schedule and the docstring of its module."""
-    from planc.schedules import schedules
+    from planc.pipeline.schedules import schedules
 
     schedules()
-    modules = [module for name, module in sys.modules.items() if name.startswith("planc.schedules.")]
+    modules = [module for name, module in sys.modules.items() if name.startswith("planc.pipeline.schedules.")]
     return {module.SCHEDULE.name: inspect.getdoc(module) or "" for module in modules}
 
 
 def _schedule(name: str) -> Topic:
-    from planc.schedules import schedules
+    from planc.pipeline.schedules import schedules
 
     schedule, summary = schedules()[name], _schedules()[name]
     stages = "chunks = N, of your choice" if schedule.free_chunks else str(schedule.chunks)

@@ -83,6 +83,17 @@ class Rule:
         """The manual page, read when somebody asks for it."""
         return page(self.code)
 
+    @property
+    def manual(self) -> str:
+        """The manual page as Markdown: the documentation's page without planc's output."""
+        page = self.page
+        parts = [f"# {self.code}: {page.title}", page.why]
+        if page.bad:
+            parts.append(f"## A plan with this mistake\n\n```plan bad={self.code}\n{page.bad}```")
+        if page.good:
+            parts.append(f"## The same plan, mended\n\n```plan\n{page.good}```")
+        return "\n\n".join(parts)
+
 
 def codes() -> list[str]:
     """Every code that has a page, in order of its number."""

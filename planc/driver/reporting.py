@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -9,10 +10,11 @@ from planc.diag.diagnostic import Diagnostic, Related
 from planc.diag.fast_dataclass import dataclass
 from planc.frameworks import stack_of
 from planc.ir.plan import Plan
-from planc.ir.report import Report, TargetAnswer
+from planc.ir.report import Report, RunCost, TargetAnswer, TimedCollective
 from planc.ir.target import Target
 from planc.language.build import Built
 from planc.language.defaults import decisive
+from planc.picture.units import count, days, money
 from planc.version import __version__
 
 if TYPE_CHECKING:
@@ -93,3 +95,31 @@ def _cost_facts(costed: CostedPlan) -> dict[str, Any]:
     facts["uncertainty"] = uncertainty(plan, costed.step, costed.memory)
     facts["memory"] = replace(costed.memory, reserved_gib=held_gib(plan, costed.memory))
     return facts
+
+
+def run_lines(run: RunCost | None) -> list[str]:
+    """Return the whole `run` on one line: days, device hours and price. [] if the plan has neither length nor price."""
+    if run is None:
+        return []
+    rate = ""
+    if run.price_per_hour is not None and run.currency:
+        rate = f"{money(run.price_per_hour, run.currency)} an hour"
+    if run.days is None or run.device_hours is None or run.tokens is None:
+        return [f"price {rate}; `train for N tokens` gives that of the run"]
+    paid = f"; {money(run.price, run.currency)} at {rate}" if run.price is not None and run.currency else ""
+    return [
+        f"run of {count(run.tokens)} tokens in {run.steps:,} steps: {days(run.days)} and"
+        f" {count(run.device_hours)} device hours with its goodput{paid}"
+    ]
+
+
+Key = tuple[str, str, str, str, str]
+
+
+def grouped(rows: Iterable[TimedCollective]) -> dict[Key, list[TimedCollective]]:
+    """Return `rows` grouped over tensors: by axis, level, operation, content and phase."""
+    groups: dict[Key, list[TimedCollective]] = {}
+    for r in rows:
+        key = (r.row.axis, r.level, r.row.op, r.row.carries, r.row.phase)
+        groups.setdefault(key, []).append(r)
+    return groups

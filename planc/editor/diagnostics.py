@@ -19,7 +19,6 @@ from lsprotocol.types import Diagnostic as Shown
 
 from planc.cache import cache_folder
 from planc.checks import rules
-from planc.cli.commands.explain import page
 from planc.diag.diagnostic import Diagnostic, Edit, Fix
 from planc.diag.span import Span
 from planc.editor.positions import Positions
@@ -57,7 +56,7 @@ def manual_page(code: str) -> Path | None:
     if rule is None:
         return None
     path = cache_folder() / "manual" / f"{code}.md"
-    text = page(rule) + "\n"
+    text = rule.manual + "\n"
     try:
         if not path.exists() or read_bounded(path, MAX_TEXT_BYTES) != text.encode():
             write_atomically(path, text)

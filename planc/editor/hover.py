@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from planc.checks import rules
-from planc.cli.views.report_text import gib, grouped, run_lines, seconds, size
 from planc.diag.quoting import markdown_block
 from planc.diag.span import Span
+from planc.driver.reporting import grouped, run_lines
 from planc.editor.names import describe
 from planc.editor.opened import Opened, word_at
 from planc.editor.verbs import manual
 from planc.ir.report import Report, TimedCollective
+from planc.picture.units import gib, seconds, size
 from planc.syntax.tree import Sentence
 
 

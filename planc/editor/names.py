@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from planc.catalog import build_model, model_names
-from planc.cli.views.report_text import count
 from planc.diag.quoting import markdown_block, markdown_code
 from planc.editor.opened import Opened
 from planc.language import library
 from planc.language.draft import NameLookup
 from planc.language.units import UNITS
 from planc.language.verbs.hardware import Declared
+from planc.picture.units import count
 
 MOST = 24
 """Legal names shown at most."""

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from planc.ir.plan import Split
 from planc.pipeline.actions import Action, Repeat, phases
 from planc.pipeline.schedule import Schedule, ScheduleShape, any_number
-from planc.schedules import schedules
+from planc.pipeline.schedules import schedules
 
 
 class Lockstep(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from planc.ir.plan import Split
 from planc.pipeline.actions import Action, Repeat, unrolled
 from planc.pipeline.schedule import Schedule, ScheduleShape, stages_at
-from planc.schedules import schedules
+from planc.pipeline.schedules import schedules
 
 
 def schedule_of(split: Split) -> Schedule:

@@ -24,7 +24,7 @@ from planc.language.op_names import covering
 from planc.language.verbs.split import MOST_STAGES, even
 from planc.pipeline import csv_schedule
 from planc.pipeline.schedule import ScheduleShape
-from planc.schedules import schedules
+from planc.pipeline.schedules import schedules
 from planc.searching.holes import Free, covered_by_views, filled, free_in, ordered, sizes_inside_views, written_sizes
 
 DATA_PARALLEL: dict[int, tuple[str, ...]] = {1: ("ddp", "zero1", "zero2", "fsdp"), 2: ("zero1", "fsdp", "hsdp")}

@@ -13,10 +13,10 @@ from planc.backends.cuda.audit.run import predicted_bytes as predicted_by_cuda_a
 from planc.backends.xla.audit.run import predicted_bytes as predicted_by_xla_audit
 from planc.cli import main
 from planc.cli.commands.train import predicted_figures
-from planc.cli.views.report_text import gib
 from planc.costing.memory.peak import GIB
 from planc.driver import check, cost, examine, load
 from planc.ir.target import AnyTarget
+from planc.picture.units import gib
 from planc.trainer.preset.load import load_preset
 from tests.launches import sampled
 from tests.plans import BUNDLED, FIELD, ROOT, propagated

@@ -20,7 +20,7 @@ from planc.ir.collective import Collective
 from planc.ir.plan import Optimizer
 from planc.pipeline.actions import Action, unrolled
 from planc.pipeline.schedule import ScheduleShape
-from planc.schedules import schedules
+from planc.pipeline.schedules import schedules
 from planc.sharding.collectives import semantic_collectives
 from tests.plans import propagated
 

@@ -15,7 +15,7 @@ from planc.catalog import model_names
 from planc.checks import rules
 from planc.language import library
 from planc.language.verbs.expect import METRICS
-from planc.schedules import schedules
+from planc.pipeline.schedules import schedules
 from tests.fuzz.inputs import NAMES, NUMBERS, ROOT, _number, _word, sentence
 
 Lines = list[str]

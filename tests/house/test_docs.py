@@ -22,7 +22,7 @@ import planc  # noqa: E402
 from planc.catalog import model_names  # noqa: E402
 from planc.language import library  # noqa: E402
 from planc.language.verbs.expect import METRICS  # noqa: E402
-from planc.schedules import schedules  # noqa: E402
+from planc.pipeline.schedules import schedules  # noqa: E402
 
 ALL = [snippet for page in pages() for snippet in snippets(page)]
 OTHERS = ("plans.yml", "pre-commit-config.yaml")

@@ -29,7 +29,6 @@ ROOMS: dict[str, tuple[int, set[str]]] = {
     "planc.frameworks": (2, set()),
     "planc.graph": (2, {"networkx"}),  # inside the functions that make a networkx graph
     "planc.language": (3, {"pydantic"}),
-    "planc.schedules": (3, set()),
     "planc.pipeline": (3, set()),
     "planc.sharding": (3, set()),
     "planc.costing": (4, {"networkx"}),  # inside the smallest cut, which nothing on the way to a cost asks for
@@ -51,7 +50,7 @@ ROOMS: dict[str, tuple[int, set[str]]] = {
     "planc.compare": (9, set()),
     "planc.editor": (9, {"pygls", "lsprotocol"}),
     "planc.report": (9, {"pydantic", "markupsafe"}),  # loaded where a page is written
-    "planc.cli": (9, {"pygls", "lsprotocol"}),  # loaded by `planc lsp` alone
+    "planc.cli": (10, {"pygls", "lsprotocol"}),  # loaded by `planc lsp` alone
 }
 
 IMPORTED_BY_NAME = {
@@ -246,7 +245,7 @@ def test_the_compiler_never_imports_the_trainer() -> None:
 
 def test_architecture_lists_every_room() -> None:
     """The table of ARCHITECTURE.md is ROOMS, floor by floor."""
-    rows = re.findall(r"^\| (\d) \| (.*?) \|", (ROOT / "ARCHITECTURE.md").read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| (\d+) \| (.*?) \|", (ROOT / "ARCHITECTURE.md").read_text(), re.MULTILINE)
     listed = {
         room: int(floor) for floor, cell in rows for room in map(_room_named, re.findall(r"`([^`]+)`", cell)) if room
     }

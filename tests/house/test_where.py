@@ -27,8 +27,8 @@ def defined(path: Path) -> set[str]:
     return names
 
 
-def test_there_are_twenty_questions() -> None:
-    assert len({question for question, _, _ in ROWS}) == 20
+def test_there_are_twenty_questions_and_more() -> None:
+    assert len({question for question, _, _ in ROWS}) == len(ROWS) > 20
 
 
 @pytest.mark.parametrize(("question", "file", "name"), ROWS, ids=[name for _, _, name in ROWS])

@@ -19,7 +19,7 @@ from planc.interop.systems import systems
 from planc.ir.plan import Plan
 from planc.language.build import build_file
 from planc.language.verbs.overlap import METHODS
-from planc.schedules import schedules
+from planc.pipeline.schedules import schedules
 from tests.random_plans.promises import write
 from tests.random_plans.run import drawn_of
 

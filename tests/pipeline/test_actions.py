@@ -5,9 +5,9 @@ import pytest
 from planc.pipeline.actions import Action, InstructionStream, Repeat, interleave, unrolled
 from planc.pipeline.in_flight import before_backwards, most_in_flight
 from planc.pipeline.schedule import ScheduleShape
+from planc.pipeline.schedules import schedules
 from planc.pipeline.stage_times import stage_times
 from planc.pipeline.timeline import timeline
-from planc.schedules import schedules
 from tests.schedules.splits import NAMES
 
 

@@ -7,10 +7,10 @@ import pytest
 from planc.pipeline.actions import unrolled
 from planc.pipeline.dag import execution_order, rank_lists
 from planc.pipeline.schedule import ScheduleShape
+from planc.pipeline.schedules import schedules
 from planc.pipeline.simulate import Simulation, action_spans
 from planc.pipeline.stage_times import StageTimes, stage_times
 from planc.pipeline.timeline import makespan_s
-from planc.schedules import schedules
 from tests.pipeline.plain import plain_ends_s
 from tests.schedules.splits import NAMES
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from planc.pipeline.actions import Action, Repeat, unrolled
 from planc.pipeline.dag import rank_lists
 from planc.pipeline.deadlock import find_deadlock
+from planc.pipeline.schedules import schedules
 from planc.pipeline.stage_times import stage_times
 from planc.pipeline.timeline import timeline
-from planc.schedules import schedules
 from tests.pipeline.test_dag import some_shape
 from tests.schedules.splits import NAMES
 

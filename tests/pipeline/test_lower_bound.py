@@ -7,9 +7,9 @@ import pytest
 from planc.ir.plan import Split
 from planc.pipeline.lower_bound import CriticalPaths, followed, makespan_lower_bound_s
 from planc.pipeline.schedule import ScheduleShape
+from planc.pipeline.schedules import schedules
 from planc.pipeline.stage_times import StageTimes, stage_times
 from planc.pipeline.timeline import run_schedule
-from planc.schedules import schedules
 from tests.pipeline.test_dag import CASES, some_shape, some_times
 from tests.schedules.splits import NAMES, split_of, stages_by_rank
 

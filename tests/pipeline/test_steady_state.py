@@ -8,9 +8,9 @@ import pytest
 from planc.pipeline import steady_state
 from planc.pipeline.dag import execution_order, rank_lists
 from planc.pipeline.schedule import ScheduleShape
+from planc.pipeline.schedules import schedules
 from planc.pipeline.stage_times import stage_times
 from planc.pipeline.steady_state import StepOrder, periodic_order, repeats_itself, step_order
-from planc.schedules import schedules
 from tests.pipeline.test_dag import some_times
 
 STEADY = ["1f1b", "interleaved_1f1b", "interleaved_zero_bubble", "zbv", "dualpipe", "dualpipev"]

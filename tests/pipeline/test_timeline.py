@@ -8,11 +8,11 @@ from planc.ir.plan import Split
 from planc.pipeline.actions import Action, Repeat
 from planc.pipeline.deadlock import find_deadlock
 from planc.pipeline.schedule import ScheduleShape
+from planc.pipeline.schedules import schedules
 from planc.pipeline.simulate import action_spans
 from planc.pipeline.split import action_lists, microbatch_copies, shape_of
 from planc.pipeline.stage_times import StageTimes, busy_s, stage_times
 from planc.pipeline.timeline import Timeline, run_schedule, timeline
-from planc.schedules import schedules
 from tests.pipeline.plain import plain_ends_s
 from tests.pipeline.test_dag import some_shape
 from tests.schedules.splits import NAMES, split_of, stages_by_rank

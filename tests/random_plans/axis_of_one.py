@@ -20,7 +20,7 @@ from planc.ir.model import Model
 from planc.ir.plan import NOUNS, PASSES_KEYS
 from planc.ir.target import NO_TARGET, TARGETS, AnyTarget
 from planc.language.verbs.overlap import METHODS
-from planc.schedules import schedules
+from planc.pipeline.schedules import schedules
 from tests.random_plans.pieces import Dice, Drawn
 from tests.random_plans.promises import write
 

@@ -33,7 +33,7 @@ from planc.language.verbs import (
     route,
     shard,
 )
-from planc.schedules import schedules
+from planc.pipeline.schedules import schedules
 from planc.syntax import parse_text
 from planc.syntax.tables import parser
 from planc.syntax.tree import Node, Word

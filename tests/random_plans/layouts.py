@@ -6,7 +6,7 @@ from math import gcd, lcm
 
 from planc.ir.model import EXPERTS
 from planc.pipeline.schedule import ScheduleShape
-from planc.schedules import schedules
+from planc.pipeline.schedules import schedules
 from tests.random_plans.pieces import DATA, OUTERMOST_FIRST, Axis, Draft, Role, divisors, names
 
 OTHER_NAMES: dict[Role, tuple[str, ...]] = {

@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from planc.checks import rules
 from planc.cli import main
-from planc.cli.views.report_text import gib, print_report
+from planc.cli.views.report_text import print_report
 from planc.costing.machine.axis_orders import moving_axes
 from planc.diag.errors import PlanError
 from planc.diag.text import render
@@ -30,6 +30,7 @@ from planc.ir.report import Report, StageMemory
 from planc.ir.target import NO_TARGET, TARGETS, Target
 from planc.language.build import build_file
 from planc.lowering import RUNTIMES, lower_sharded
+from planc.picture.units import gib
 from planc.syntax import parse_text
 from planc.syntax.fmt import format_text
 from tests.random_plans.pieces import Drawn

@@ -3,8 +3,8 @@
 from planc.diag.span import Span
 from planc.ir.base import Cause
 from planc.ir.plan import Split
+from planc.pipeline.schedules import schedules
 from planc.pipeline.split import stages_of
-from planc.schedules import schedules
 
 CAUSE = Cause(span=Span("x", 1, 1, 1, 2), sentence="split")
 NAMES = [name for name in schedules() if name != "csv"]

@@ -8,8 +8,8 @@ from planc.ir.plan import Split
 from planc.pipeline.actions import Action
 from planc.pipeline.lockstep import in_lockstep
 from planc.pipeline.schedule import Schedule
+from planc.pipeline.schedules import schedules
 from planc.pipeline.split import action_lists
-from planc.schedules import schedules
 
 BUNDLED = [s for s in schedules().values() if s.name != "csv"]
 RANKS, MICROBATCHES = 4, 16

@@ -39,12 +39,13 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _explain(checked: Examined, format: str) -> None:
-    from planc.cli.views.report_text import parts_of, seconds, strong
+    from planc.cli.views.report_text import parts_of, strong
     from planc.cli.views.table import fitted, table
     from planc.costing.bounds import bounds
     from planc.costing.elasticity import elasticities
     from planc.costing.explain import explain
     from planc.costing.step.critical_path import critical_path
+    from planc.picture.units import seconds
 
     assert checked.costed is not None
     step, found = checked.costed.step, explain(checked.costed)
@@ -86,7 +87,7 @@ def _explain(checked: Examined, format: str) -> None:
 
 def _path_rows(path: Sequence[CriticalPart]) -> list[tuple[tuple[str, ...], float]]:
     """Rows of the critical path's parts by kind, rank and stage, with their seconds, longest first."""
-    from planc.cli.views.report_text import seconds
+    from planc.picture.units import seconds
 
     sums: dict[tuple[str, int, int], tuple[int, float]] = {}
     for part in path:

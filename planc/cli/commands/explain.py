@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
         return _unknown(kind, ("code", "model", *topics()), "a kind of name")
     rule = rules().get(name.upper()) if kind in ("", "code") else None
     if rule is not None:
-        _show(options.format, {"kind": "code", **_of_rule(rule)}, page(rule))
+        _show(options.format, {"kind": "code", **_of_rule(rule)}, rule.manual)
     elif kind in ("", "model") and name in model_names():
         model = build_model(name)
         _show(options.format, {"kind": "model", **_facts(model)}, "\n".join(_text(model)))
@@ -88,17 +88,6 @@ def _unknown(word: str, legal: Iterable[str], what: str) -> int:
 
 def _of_rule(rule: Rule) -> dict[str, Any]:
     return {"code": rule.code, **{n: getattr(rule.page, n) for n in ("title", "reads", "why", "bad", "good")}}
-
-
-def page(rule: Rule) -> str:
-    """Return the manual page of `rule` as Markdown: its documentation page without planc's output."""
-    page = rule.page
-    parts = [f"# {rule.code}: {page.title}", page.why]
-    if page.bad:
-        parts.append(f"## A plan with this mistake\n\n```plan bad={rule.code}\n{page.bad}```")
-    if page.good:
-        parts.append(f"## The same plan, mended\n\n```plan\n{page.good}```")
-    return "\n\n".join(parts)
 
 
 def _list(format: str) -> int:

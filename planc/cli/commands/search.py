@@ -15,11 +15,12 @@ from planc.calibration.intervals import order_margin
 from planc.cli.common import add_costed_target, add_set, print_json, refused
 from planc.cli.pages import is_page, page_command, save_page, wrong_page
 from planc.cli.progress import Progress
-from planc.cli.views.report_text import days, money, seconds, strong
+from planc.cli.views.report_text import strong
 from planc.cli.views.table import fitted, table
 from planc.diag.errors import PlanError
 from planc.files import MAX_TEXT_BYTES, read_bounded, write_atomically
 from planc.language.build import build_file
+from planc.picture.units import days, money, seconds
 
 if TYPE_CHECKING:
     from planc.ir.report import RunCost

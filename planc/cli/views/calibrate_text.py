@@ -12,8 +12,9 @@ from planc.calibration.fit import rounded, shown
 from planc.calibration.fit_machine import FAR, Calibrated
 from planc.calibration.fit_steps import FromSteps
 from planc.calibration.probes import MeasuredProbe
-from planc.cli.views.report_text import seconds, size, strong
+from planc.cli.views.report_text import strong
 from planc.cli.views.table import table
+from planc.picture.units import seconds, size
 from planc.trainer.telemetry.chart import Across, Series, plot
 
 

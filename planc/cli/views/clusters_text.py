@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planc.cli.views.report_text import count, days, money, seconds, strong
+from planc.cli.views.report_text import strong
 from planc.cli.views.table import table
 from planc.compare.clusters import Clusters, OnCluster
 from planc.ir.target import NO_TARGET
+from planc.picture.units import count, days, money, seconds
 
 NO_BOUND = float("inf")
 HEADS = ("", "cluster", "devices", "target", "step", "MFU", "run", "device hours", "price", "layout")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 
-from planc.cli.views.report_text import days, gib, money, seconds, size, strong
+from planc.cli.views.report_text import strong
 from planc.cli.views.table import table
 from planc.compare.diff import Diff, Part, PlanChange
 from planc.compare.same_training import Apart
 from planc.ir.target import named
 from planc.language.units import CURRENCIES
+from planc.picture.units import days, gib, money, seconds, size
 
 TITLES: dict[Part, str] = {
     "plan": "plan",

@@ -6,15 +6,11 @@ from collections.abc import Iterable
 
 from planc.cli.common import colour
 from planc.cli.views.table import fitted, table
+from planc.driver.reporting import grouped, run_lines
 from planc.frameworks import policy_of
-from planc.ir.report import Interval, Report, RunCost, Step, TargetAnswer, TimedCollective
+from planc.ir.report import Interval, Report, Step, TargetAnswer
 from planc.ir.target import named
-from planc.picture.units import count as count
-from planc.picture.units import days as days
-from planc.picture.units import gib as gib
-from planc.picture.units import money as money
-from planc.picture.units import seconds as seconds
-from planc.picture.units import size as size
+from planc.picture.units import count, gib, seconds, size
 
 MOST_LINES = 10
 """Number of lines that a target's answer lists for each code."""
@@ -162,22 +158,6 @@ def _goodput(report: Report) -> list[str]:
     ]
 
 
-def run_lines(run: RunCost | None) -> list[str]:
-    """Return the whole `run` on one line: days, device hours and price. [] if the plan has neither length nor price."""
-    if run is None:
-        return []
-    rate = ""
-    if run.price_per_hour is not None and run.currency:
-        rate = f"{money(run.price_per_hour, run.currency)} an hour"
-    if run.days is None or run.device_hours is None or run.tokens is None:
-        return [f"price {rate}; `train for N tokens` gives that of the run"]
-    paid = f"; {money(run.price, run.currency)} at {rate}" if run.price is not None and run.currency else ""
-    return [
-        f"run of {count(run.tokens)} tokens in {run.steps:,} steps: {days(run.days)} and"
-        f" {count(run.device_hours)} device hours with its goodput{paid}"
-    ]
-
-
 def parts_of(step: Step) -> list[tuple[str, float]]:
     """Return the named parts of `step`, in seconds."""
     return [
@@ -208,15 +188,3 @@ def _collectives(report: Report) -> list[str]:
         for (axis, level, op, carries, phase), group in grouped(r for r in rows if r.row.stage == stage).items()
     ]
     return [f"{strong('collectives')}{where}, each device and step", *table(heads, lines, left=5)]
-
-
-Key = tuple[str, str, str, str, str]
-
-
-def grouped(rows: Iterable[TimedCollective]) -> dict[Key, list[TimedCollective]]:
-    """Return `rows` grouped over tensors: by axis, level, operation, content and phase."""
-    groups: dict[Key, list[TimedCollective]] = {}
-    for r in rows:
-        key = (r.row.axis, r.level, r.row.op, r.row.carries, r.row.phase)
-        groups.setdefault(key, []).append(r)
-    return groups

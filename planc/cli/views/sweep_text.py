@@ -8,11 +8,12 @@ from io import StringIO
 from math import nan
 from textwrap import shorten
 
-from planc.cli.views.report_text import seconds, strong
+from planc.cli.views.report_text import strong
 from planc.cli.views.table import table
 from planc.compare.sweep import NAMES, Costs, Sweep, SweepRow
 from planc.ir.report import peak_text
 from planc.ir.target import NO_TARGET, named
+from planc.picture.units import seconds
 from planc.trainer.telemetry.chart import Across, Series, plot, svg
 
 SHARES: dict[str, Callable[[Costs], float]] = {

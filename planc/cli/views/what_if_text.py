@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planc.cli.views.report_text import seconds, strong
+from planc.cli.views.report_text import strong
 from planc.cli.views.table import table
 from planc.compare.what_if import State, WhatIf
 from planc.ir.target import named
+from planc.picture.units import seconds
 
 
 def lines(found: WhatIf) -> Iterator[str]:

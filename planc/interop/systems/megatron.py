@@ -1,7 +1,7 @@
 """Megatron-LM: flags of `pretrain_gpt.py` in a shell script, or its `model_config.yaml`.
 
 Names and defaults are those of megatron/training/arguments.py and of the dataclasses TransformerConfig and
-ModelParallelConfig of megatron/core, at the commit below.
+ModelParallelConfig of megatron/core, at the commit below. `SETTINGS` reads flags, `WRITES` writes them.
 """
 
 from __future__ import annotations

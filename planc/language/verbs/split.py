@@ -9,7 +9,7 @@ from planc.diag.diagnostic import Edit, Fix
 from planc.ir.plan import Split
 from planc.language.draft import Draft
 from planc.pipeline.schedule import Schedule
-from planc.schedules import schedules
+from planc.pipeline.schedules import schedules
 from planc.syntax.tree import Node, Sentence, Word
 
 VERBS = ("split",)

@@ -14,8 +14,8 @@ from planc.language.verbs.split import even
 from planc.picture.charts import DivergingRow, diverging_bars
 from planc.picture.marks import Picture
 from planc.picture.units import gib, percent, seconds
+from planc.pipeline.schedules import schedules
 from planc.report.data import Data, PageSubject
-from planc.schedules import schedules
 from planc.sharding.propagate import propagate
 
 MOST, MOST_OF_LARGE = 12, 5

@@ -33,7 +33,7 @@ def tables() -> tuple[str, ...]:
     """Good files for four ranks and eight microbatches: one or two stages a rank, whole backwards or in two halves."""
     from planc.pipeline.actions import unrolled
     from planc.pipeline.schedule import ScheduleShape
-    from planc.schedules import schedules
+    from planc.pipeline.schedules import schedules
 
     found = []
     for name, chunks in (("gpipe", 1), ("1f1b", 1), ("zbv", 2), ("dualpipev", 2), ("interleaved_1f1b", 2)):

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from planc.cli.common import print_json, refused
-from planc.cli.views.report_text import seconds, strong
+from planc.cli.views.report_text import strong
 from planc.cli.views.table import table
 from planc.diag.errors import PlanError
 from planc.diag.span import Span
 from planc.files import write_atomically
 from planc.ir.installed import need_framework
+from planc.picture.units import seconds
 
 if TYPE_CHECKING:
     from tests.lab.experiments.experiment import Experiment, Machine

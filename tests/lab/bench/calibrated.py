@@ -12,11 +12,12 @@ from statistics import median
 
 from planc.cli.commands.calibrate import chips_of, plan_text, step_of
 from planc.cli.common import print_diagnostics, print_json
-from planc.cli.views.report_text import seconds, strong
+from planc.cli.views.report_text import strong
 from planc.cli.views.table import table
 from planc.diag.errors import PlanError
 from planc.files import MAX_TEXT_BYTES, read_bounded
 from planc.ir.target import Target
+from planc.picture.units import seconds
 
 BATCH, MODEL, DEVICES = "32 x 64 tokens microbatch 2", "llama_tiny", 4
 FSDP, TP, SP = "use fsdp over fsdp", "use tp over tp", "use sp over tp"

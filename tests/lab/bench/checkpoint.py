@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 
 from planc.cli.common import print_json
-from planc.cli.views.report_text import seconds
 from planc.cli.views.table import table
 from planc.ir.target import Target
+from planc.picture.units import seconds
 
 TARGETS: tuple[Target, ...] = ("cuda", "xla")
 HEAD = ("target", "synchronous", "asynchronous", "ratio", "step", "step while saving")

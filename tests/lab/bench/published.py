@@ -7,10 +7,10 @@ from importlib.resources import files
 from pathlib import Path
 
 from planc.cli.common import print_json
-from planc.cli.views.report_text import seconds
 from planc.cli.views.table import table
 from planc.diag.fast_dataclass import dataclass
 from planc.driver import examine
+from planc.picture.units import seconds
 from planc.searching import search
 from planc.searching.space import Space
 

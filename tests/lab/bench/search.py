@@ -9,9 +9,9 @@ from importlib.resources import files
 from pathlib import Path
 
 from planc.cli.common import print_json
-from planc.cli.views.report_text import seconds
 from planc.cli.views.table import table
 from planc.ir.garbage import gc_paused
+from planc.picture.units import seconds
 from planc.pipeline.timeline import clear_caches
 from planc.searching import Found, every, search
 from planc.searching.space import Space

@@ -18,9 +18,9 @@ from importlib.resources import files
 from pathlib import Path
 
 from planc.cli.common import print_json
-from planc.cli.views.report_text import seconds
 from planc.cli.views.table import table
 from planc.driver import examine, load
+from planc.picture.units import seconds
 
 BASE = "import pydantic, lark"
 

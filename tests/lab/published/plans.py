@@ -23,7 +23,7 @@ from planc.frameworks.megatron import RUN_AGAIN
 from planc.ir.model import Model, Op
 from planc.ir.plan import Plan
 from planc.language.op_names import covering
-from planc.schedules import schedules
+from planc.pipeline.schedules import schedules
 from tests.lab.published.published_clusters import TORI, TWO_DEVICES, cluster_words, machine_of_row
 from tests.lab.published.row_fields import Fields, UnusedFieldError, framework_of
 from tests.lab.published.rows import Row, missing

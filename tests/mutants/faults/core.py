@@ -359,7 +359,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="1F1B's stages warm up in the wrong order",
-        file="planc/schedules/one_f_one_b.py",
+        file="planc/pipeline/schedules/one_f_one_b.py",
         text="warm_up = min(shape.ranks - rank - 1, shape.microbatches)",
         planted="warm_up = min(rank, shape.microbatches)",
         test="tests/pipeline/test_timeline.py::test_in_flight_microbatches",
@@ -534,7 +534,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="DualPipe sends every microbatch down",
-        file="planc/schedules/dualpipe.py",
+        file="planc/pipeline/schedules/dualpipe.py",
         text="first = {stages[0]: up, stages[1]: 1 - up}",
         planted="first = {stages[0]: 0, stages[1]: 1}",
         test="tests/pipeline/test_timeline.py::test_every_action_runs_once",

@@ -6,7 +6,7 @@ ranks hold each parameter. Even microbatches run down, odd ones up.
 
 from planc.pipeline.actions import Action, Repeat
 from planc.pipeline.schedule import Need, Schedule, ScheduleShape
-from planc.schedules.dualpipev import one_direction
+from planc.pipeline.schedules.dualpipev import one_direction
 
 
 def rank_actions(shape: ScheduleShape, rank: int) -> list[Repeat]:

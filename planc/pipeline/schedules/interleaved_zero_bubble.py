@@ -2,7 +2,7 @@
 
 from planc.pipeline.actions import Repeat, interleave
 from planc.pipeline.schedule import Schedule, ScheduleShape, whole_rounds
-from planc.schedules.interleaved_1f1b import stream
+from planc.pipeline.schedules.interleaved_1f1b import stream
 
 
 def rank_actions(shape: ScheduleShape, rank: int) -> list[Repeat]:

@@ -7,7 +7,7 @@ fills and drains (the bubble), a rank computes garbage for as long as real micro
 """
 
 from planc.pipeline.schedule import Need, Schedule, ScheduleShape
-from planc.schedules.looped_bfs import rank_actions
+from planc.pipeline.schedules.looped_bfs import rank_actions
 
 
 def need(shape: ScheduleShape) -> Need | None:
