@@ -1,4 +1,4 @@
-"""The model families, one file each; `parts/` has what they are put together from.
+"""The model families, one file each; `parts/` has the building blocks.
 
 Each file has one `FAMILY`.
 """
@@ -31,10 +31,10 @@ _SIZE = re.compile(r'^    "(\w+)": ', re.MULTILINE)
 
 @cache
 def model_names() -> dict[str, str]:
-    """Every model's name, and the file of the family that builds it.
+    """Return every model's name, with the file of the family that builds it.
 
-    Read from the tables of sizes as text: a plan needs one family, and loading all takes longer than
-    everything else that checking it does.
+    Parsed from the tables of sizes as text: a plan needs one family, and importing all of them takes longer than the
+    rest of checking it.
     """
     folder = importlib.resources.files(__name__)
     texts = {item.name.removesuffix(".py"): item.read_text() for item in folder.iterdir() if item.name.endswith(".py")}
@@ -42,10 +42,10 @@ def model_names() -> dict[str, str]:
 
 
 def build_model(name: str, changes: dict[str, int] | None = None) -> Model:
-    """The op graph of the model `name`.
+    """Return the op graph of the model `name`.
 
-    `changes` replaces sizes by name, as `model llama3_8b(layers = 4)` does; None: none. Raises KeyError for an unknown
-    model, and ValueError for sizes that make none.
+    `changes` overrides sizes by name, as `model llama3_8b(layers = 4)` does. Raises KeyError for an unknown model, and
+    ValueError for invalid sizes.
     """
     return _family(model_names()[name]).build(name, changes)
 

@@ -1,9 +1,9 @@
-"""DeepSeek V2 and V3: latent attention, dense first layers, then routed experts beside a shared one.
+"""DeepSeek V2 and V3: latent attention, dense first layers, then routed experts and a shared one.
 
-Sizes are from the published `config.json` files (DeepSeek-AI 2024, "DeepSeek-V2" and "DeepSeek-V3
-Technical Report"). The published shared experts act as one MLP of their widths' sum, which is
-`shared_ffn`. V3's module for multi-token prediction is there where `mtp_layers = 1` asks for it; the 671
-billion do not count it. Left out: the router's balancing biases, which are no gradient's.
+Sizes are from the published `config.json` files (DeepSeek-AI 2024, "DeepSeek-V2" and "DeepSeek-V3 Technical Report").
+The published shared experts are modelled as one MLP with the sum of their widths, `shared_ffn`. V3's module for
+multi-token prediction is included if a plan sets `mtp_layers = 1`; the 671 billion parameters do not count it. The
+router's balancing biases, which have no gradient, are left out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from planc.catalog.parts.sizes import Size
 from planc.ir.model import Routing, Section
 
 V3 = Routing(scores="sigmoid", scale=2.5, groups=8, groups_kept=4)
-"""Figures of the two published configs, as the sizes."""
+"""Routing of the published configs."""
 
 SIZES: dict[str, Size] = {
     "deepseek_micro": Size(
@@ -45,8 +45,8 @@ SIZES: dict[str, Size] = {
         norm_eps=1e-6, routing=V3,
     ),
 }  # fmt: skip
-"""Without `q_lora` the queries are projected in one step. `deepseek_micro` is for parity tests: its vocab and
-widths inside are no multiples of 4."""
+"""Without `q_lora` the queries are projected in one step. `deepseek_micro` is for parity tests: its vocab and inner
+widths are not multiples of 4."""
 
 
 def _read(config: Config) -> Size:
@@ -84,7 +84,8 @@ def _read(config: Config) -> Size:
 
 
 def _routing(config: Config) -> Routing:
-    """The defaults are those of the two model types' configuration classes; V2 without groups has no limit."""
+    """The routing of a config. Defaults are those of the two model types' configuration classes; V2 without groups is
+    unlimited."""
     third = config.value("model_type") == "deepseek_v3"
     scores = config.value("scoring_func", default="sigmoid" if third else "softmax")
     method = config.value("topk_method", default="noaux_tc" if third else "greedy")
@@ -103,7 +104,7 @@ def _routing(config: Config) -> Routing:
 
 
 def _check_consistent(config: Config, field: str, *values: int) -> None:
-    """A field that says again what others say."""
+    """Raise ValueError if a redundant field contradicts the others."""
     given = config.whole(field, default=values[0])
     if given not in values:
         raise ValueError(f"{field} = {given}, and the other fields make it {values[-1]}")

@@ -1,7 +1,7 @@
-"""Gemma 3: the gated block with norms of each head, whose attention slides in five of six layers; tied head.
+"""Gemma 3: the gated block with a norm per head and sliding-window attention in five of six layers; tied head.
 
-Sizes are from the published `config.json` files (Gemma Team 2025, "Gemma 3 Technical Report"), the text
-model alone. Left out: the second norms behind attention and MLP. No `config.json` is read yet.
+Sizes are from the published `config.json` files (Gemma Team 2025, "Gemma 3 Technical Report"), the text model alone.
+The second norms after attention and MLP are left out. `config.json` files are not read yet.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from planc.catalog.parts.part import BLOCK, SLIDING
 from planc.catalog.parts.sizes import Size
 
 PERIOD = 6
-"""The last layer of every so many attends to the whole sequence."""
+"""The last of this number of layers has full attention."""
 
 
 def _published(layers: int, embed: int, heads: int, kv_heads: int, head_dim: int, ffn: int) -> Size:

@@ -1,11 +1,11 @@
 """The GPT-3 architecture: multi-head attention, learned positions, LayerNorm, GELU, biases, tied head.
 
-Sizes of GPT-3 are from table 2.1 of Brown et al. 2020, "Language Models are Few-Shot Learners" (13B
-with 5120, as 40 heads of 128 make it, where the table prints 5140); its attention is taken as dense in
-every layer, where half of the published layers have a banded one. Sizes of the Megatron models are
-from table 1 of Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters",
-and table 3 of Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer
-Models"; `turing_530b` is Megatron-Turing NLG (Smith et al. 2022), with its vocabulary padded to 51200.
+Sizes of GPT-3 are from table 2.1 of Brown et al. 2020, "Language Models are Few-Shot Learners" (13B with 5120, i.e. 40
+heads of 128, where the table prints 5140); its attention is modelled as dense in every layer, although half of the
+published layers have banded attention. Sizes of the Megatron models are from table 1 of Narayanan et al. 2021,
+"Efficient Large-Scale Language Model Training on GPU Clusters", and table 3 of Korthikanti et al. 2022, "Reducing
+Activation Recomputation in Large Transformer Models"; `turing_530b` is Megatron-Turing NLG (Smith et al. 2022), with
+its vocabulary padded to 51200.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ SIZES: dict[str, Size] = {
     "turing_530b": _megatron(105, 20480, 128),
     "gpt_grouped": _megatron(32, 4096, 32, kv_heads=8, tied=False),
 }
-"""`gpt_micro` is for parity tests: its vocab and ffn are no multiples of 4. `gpt_grouped` is the block of Megatron-LM's
-functional tests: query heads share keys, and the head has a weight of its own."""
+"""`gpt_micro` is for parity tests: its vocab and ffn are not multiples of 4. `gpt_grouped` is the block of
+Megatron-LM's functional tests: grouped query heads, and an untied head."""
 
 
 def blocks(size: Size) -> dict[Section, Part]:

@@ -1,7 +1,7 @@
-"""gpt-oss: experts in every layer, attention with sinks that slides in every other layer, biases.
+"""gpt-oss: experts in every layer, attention with sinks and a sliding window in every other layer, biases.
 
-Sizes are from the published `config.json` files (OpenAI 2025, "gpt-oss-120b & gpt-oss-20b Model Card").
-The scaling of rotary positions is left out; a config brings it.
+Sizes are from the published `config.json` files (OpenAI 2025, "gpt-oss-120b & gpt-oss-20b Model Card"). RoPE scaling is
+left out here; a config has it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from planc.catalog.parts.sizes import Size
 from planc.ir.model import Section
 
 KINDS = (SLIDING, BLOCK)
-"""The kinds of a layer and the next."""
+"""The kinds of alternating layers."""
 
 
 def _published(layers: int, experts: int) -> Size:
@@ -35,7 +35,7 @@ SIZES: dict[str, Size] = {
     "gpt_oss_20b": _published(layers=24, experts=32),
     "gpt_oss_120b": _published(layers=36, experts=128),
 }  # fmt: skip
-"""`gpt_oss_micro` is for parity tests: its vocab and expert_ffn are no multiples of 4."""
+"""`gpt_oss_micro` is for parity tests: its vocab and expert_ffn are not multiples of 4."""
 
 
 def _read(config: Config) -> Size:

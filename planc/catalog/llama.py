@@ -1,8 +1,8 @@
 """The dense Llama family: grouped-query attention, rotary positions, RMSNorm, gated MLP.
 
-Parameter names and storage shapes are those of the bundled torch and JAX models; linear weights are
-stored [out, in]. Sizes of the published models are from their `config.json` files. The scaling of
-rotary positions for longer contexts is left out; a config brings it.
+Parameter names and storage shapes are those of the bundled torch and JAX models; linear weights are stored [out, in].
+Sizes of the published models are from their `config.json` files. RoPE scaling for longer contexts is left out here; a
+config has it.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ SIZES: dict[str, Size] = {
     "llama3_2_1b": Size(layers=16, embed=2048, heads=32, kv_heads=8, ffn=8192, vocab=128256, rope_theta=5e5, tied=True),
     "llama3_2_3b": Size(layers=28, embed=3072, heads=24, kv_heads=8, ffn=8192, vocab=128256, rope_theta=5e5, tied=True),
 }
-"""`llama_tiny` trains on a laptop in minutes; `llama_micro` is for parity tests: its vocab and ffn
-are no multiples of 4 and its heads are grouped. In `llama_micro_tied` the head uses the embedding's weight."""
+"""`llama_tiny` trains on a laptop in minutes; `llama_micro` is for parity tests: its vocab and ffn are not multiples of
+4 and its heads are grouped. In `llama_micro_tied` the head uses the embedding's weight."""
 SIZES |= {
     "llama3_1_8b": SIZES["llama3_8b"],
     "llama3_1_70b": SIZES["llama3_70b"],

@@ -1,8 +1,8 @@
-"""Llama 4: grouped-query attention in chunks of 8192 tokens in three of four layers, experts beside a shared one.
+"""Llama 4: grouped-query attention in chunks of 8192 tokens in three of four layers, routed experts and a shared one.
 
-Sizes are from the published `config.json` files of Scout and Maverick (Meta 2025), the text model alone.
-Chunks are taken for windows: the same work for sequences of up to 8192 tokens. Every second layer of
-Maverick has an MLP instead of experts. No `config.json` is read yet.
+Sizes are from the published `config.json` files of Scout and Maverick (Meta 2025), the text model alone. Chunks are
+modelled as sliding windows: the same work for sequences of up to 8192 tokens. Every second layer of Maverick has an MLP
+instead of experts. `config.json` files are not read yet.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from planc.ir.model import Section
 CHUNKED, DENSE_CHUNKED = "chunked", "dense_chunked"
 """Kinds of block whose attention is chunked, with experts and without."""
 PERIOD = 4
-"""The last layer of every so many attends to the whole sequence."""
+"""The last of this number of layers has full attention."""
 
 
 def _published(experts: int, ffn: int = 0) -> Size:
@@ -41,7 +41,7 @@ def _blocks(size: Size) -> dict[Section, Part]:
 
 
 def _kind(layer: int, *, dense: bool) -> Section:
-    """Layers count from 0; with `dense`, the even ones have no experts."""
+    """The kind of block of `layer`, counted from 0; with `dense`, even layers have no experts."""
     whole = layer % PERIOD == PERIOD - 1
     if dense and layer % 2 == 0:
         return DENSE if whole else DENSE_CHUNKED

@@ -1,7 +1,7 @@
-"""Mistral: the Llama block whose attention sees a sliding window.
+"""Mistral: the Llama block with sliding-window attention.
 
-Sizes are from the published `config.json` (Jiang et al. 2023, "Mistral 7B"). Later releases of the 7B
-have no window; a config says which.
+Sizes are from the published `config.json` (Jiang et al. 2023, "Mistral 7B"). Later releases of the 7B have no window;
+their config says so.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SIZES: dict[str, Size] = {
     "mistral_micro": Size(layers=4, embed=64, heads=8, kv_heads=4, ffn=182, vocab=134, window=16),
     "mistral_7b": Size(layers=32, embed=4096, heads=32, kv_heads=8, ffn=14336, vocab=32000, window=4096),
 }
-"""`mistral_micro` is for parity tests: its vocab and ffn are no multiples of 4."""
+"""`mistral_micro` is for parity tests: its vocab and ffn are not multiples of 4."""
 
 
 def _read(config: Config) -> Size:

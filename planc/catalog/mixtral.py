@@ -1,4 +1,4 @@
-"""Mixtral: the Llama block with a mixture of experts in place of the MLP.
+"""Mixtral: the Llama block with a mixture of experts instead of the MLP.
 
 Sizes are from the published `config.json` files (Jiang et al. 2024, "Mixtral of Experts").
 """
@@ -29,7 +29,7 @@ SIZES: dict[str, Size] = {
     "mixtral_8x7b": _published(32, 4096, 32, 14336),
     "mixtral_8x22b": _published(56, 6144, 48, 16384),
 }
-"""`mixtral_micro` is for parity tests: its vocab and expert_ffn are no multiples of 4."""
+"""`mixtral_micro` is for parity tests: its vocab and expert_ffn are not multiples of 4."""
 
 
 def _read(config: Config) -> Size:

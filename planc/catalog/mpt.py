@@ -1,9 +1,8 @@
 """MPT: multi-head attention, LayerNorm, GELU, tied head.
 
-The released `mpt_7b` and `mpt_30b` have no biases, and for positions ALiBi, to which no parameter
-belongs; their sizes are from their `config.json`. The others are those of the published throughput
-tables (mosaicml/llm-foundry, scripts/train/benchmarking), which have biases, and learned positions for
-sequences of 2048 tokens.
+The released `mpt_7b` and `mpt_30b` have no biases, and use ALiBi, which has no parameters; their sizes are from their
+`config.json`. The others are those of the published throughput tables (mosaicml/llm-foundry,
+scripts/train/benchmarking), with biases and learned positions for sequences of 2048 tokens.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ SIZES: dict[str, Size] = {
     "mpt_30b": Size(layers=48, embed=7168, heads=64, ffn=4 * 7168, vocab=50432, tied=True),
     "mpt_70b": _bench(80, 8192, 64),
 }
-"""`mpt_micro` is for parity tests: its vocab and ffn are no multiples of 4."""
+"""`mpt_micro` is for parity tests: its vocab and ffn are not multiples of 4."""
 
 
 def _read(config: Config) -> Size:

@@ -1,10 +1,10 @@
-"""Nemotron-H and Nemotron 3: layers of one part each, Mamba-2 mixers, attention, feed-forward layers or experts.
+"""Nemotron-H and Nemotron 3: each layer is one part: a Mamba-2 mixer, attention, a feed-forward layer or experts.
 
 Sizes are from the published `config.json` files (NVIDIA 2025, "Nemotron-H", arXiv:2504.03624; NVIDIA 2025, "Nemotron 3
-Nano" and 2026, "Nemotron 3 Super"). A model's pattern has a letter for each layer. Attention has no positions.
-Super's experts work on a projection of the tokens; `mtp_layers = 2` adds its modules for further tokens, attention and
-experts each, which its 120 billion parameters do not count. Its training runs one of them twice; here each has weights
-of its own. Left out: the router's balancing biases, which are no gradient's.
+Nano" and 2026, "Nemotron 3 Super"). A model's pattern has one letter per layer. Attention has no positional encoding.
+Super's experts work on a projection of the tokens; `mtp_layers = 2` adds its MTP modules, with attention and experts
+each, which its 120 billion parameters do not count. Its training runs one of them twice; here each has its own weights.
+The router's balancing biases, which have no gradient, are left out.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LETTERS: dict[str, Section] = {"M": MIXER, "*": ATTENTION, "-": FEED_FORWARD, "E
 
 
 def _kinds(pattern: str) -> tuple[Section, ...]:
-    """The kind of each layer. Raises ValueError for a letter that no kind has."""
+    """The kind of each layer. Raises ValueError for an unknown letter."""
     unknown = sorted(set(pattern) - set(LETTERS))
     if unknown:
         raise ValueError(f"the pattern has the letter {unknown[0]!r}; layers are {' '.join(LETTERS)}")
@@ -104,11 +104,11 @@ WORDS: dict[str, Section] = {
     **dict.fromkeys(("mlp",), FEED_FORWARD),
     **dict.fromkeys(("moe",), EXPERTS),
 }
-"""Kinds of layer as configs list them."""
+"""Kinds of layers by their names in configs."""
 
 
 def _kinds_of(config: Config) -> tuple[Section, ...]:
-    """By a list of words, or by a pattern of letters, which `num_hidden_layers` says the length of."""
+    """The kinds of layers, from a list of names, or from a pattern of letters whose length is `num_hidden_layers`."""
     words = config.value("layers_block_type", "layer_types")
     pattern = config.value("hybrid_override_pattern")
     layers = config.value("num_hidden_layers")
@@ -126,7 +126,7 @@ def _kinds_of(config: Config) -> tuple[Section, ...]:
 
 
 def _shared(config: Config) -> int:
-    """The width of the experts that every token uses; there is one or none."""
+    """The width of the shared expert; raises ValueError unless there is exactly one."""
     if config.whole("n_shared_experts", default=1, minimum=0) != 1:
         raise ValueError("n_shared_experts is not 1, and planc's nemotron_h family has one")
     return config.whole("moe_shared_expert_intermediate_size")

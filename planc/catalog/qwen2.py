@@ -34,7 +34,7 @@ SIZES: dict[str, Size] = {
     "qwen2_5_32b": _published(64, 5120, 40, 8, 27648, 152064, 1e-5),
     "qwen2_5_72b": _published(80, 8192, 64, 8, 29568, 152064, 1e-5),
 }
-"""`qwen2_micro` is for tests: its vocab and ffn are no multiples of 4."""
+"""`qwen2_micro` is for tests: its vocab and ffn are not multiples of 4."""
 
 
 def _read(config: Config) -> Size:

@@ -1,7 +1,7 @@
-"""Qwen3, dense: the Llama block with a norm over each head's queries and keys.
+"""Qwen3, dense: the Llama block with a norm on each head's queries and keys.
 
-Sizes are from the published `config.json` files (Qwen Team 2025, "Qwen3 Technical Report"). The models
-up to 4B tie the head to the embedding.
+Sizes are from the published `config.json` files (Qwen Team 2025, "Qwen3 Technical Report"). The models up to 4B tie the
+head to the embedding.
 """
 
 from __future__ import annotations

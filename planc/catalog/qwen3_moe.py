@@ -1,4 +1,4 @@
-"""Qwen3 with experts: the Qwen3 block with a mixture of experts in place of the MLP.
+"""Qwen3 with experts: the Qwen3 block with a mixture of experts instead of the MLP.
 
 Sizes are from the published `config.json` files (Qwen Team 2025, "Qwen3 Technical Report").
 """
@@ -30,7 +30,7 @@ SIZES: dict[str, Size] = {
         rope_theta=1e6, norm_eps=1e-6,
     ),
 }  # fmt: skip
-"""`qwen3_moe_micro` is for parity tests: its vocab and expert_ffn are no multiples of 4."""
+"""`qwen3_moe_micro` is for parity tests: its vocab and expert_ffn are not multiples of 4."""
 
 
 def _read(config: Config) -> Size:
@@ -49,7 +49,7 @@ def _read(config: Config) -> Size:
 
 
 def _kinds(config: Config, layers: int) -> tuple[Section, ...]:
-    """Without experts are the layers listed, and all but every `decoder_sparse_step`-th."""
+    """The layers' kinds: without experts are those listed, and all but every `decoder_sparse_step`-th."""
     step, listed = config.whole("decoder_sparse_step", default=1), config.numbers("mlp_only_layers")
     kinds = tuple(DENSE if layer in listed or (layer + 1) % step else BLOCK for layer in range(layers))
     if BLOCK not in kinds:

@@ -1,1 +1,1 @@
-"""The language server, one file per feature. Features are plain functions; `server` speaks the protocol."""
+"""The language server, one file per feature. Features are plain functions; `server` implements the protocol."""

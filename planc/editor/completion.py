@@ -1,4 +1,4 @@
-"""Completion: a placeholder name is put at the cursor, and the readers' legal names there are the candidates."""
+"""Completion: puts a placeholder name at the cursor; the candidates are the names that the readers accept there."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_FILES = 200
 
 @dataclass(frozen=True)
 class Replacement:
-    """A replacement of the word from `start` up to the cursor; `about` describes it."""
+    """A replacement of the word from `start` to the cursor; `about` describes it."""
 
     text: str
     kind: Kind
@@ -45,9 +45,9 @@ class _WordPlace:
 
 
 def complete(opened: Opened, offset: int, unsaved: Mapping[Path, str], settings: EditorSettings) -> list[Replacement]:
-    """Completions at `offset` of the opened text, in planc's order.
+    """Return the completions at `offset` of the opened text, in planc's order.
 
-    `unsaved` are texts of open files by path, which go before those on disk.
+    `unsaved` are texts of open files by path, which take precedence over those on disk.
     """
     place = _place(opened.text, offset)
     if place is None:
@@ -90,7 +90,7 @@ def _verbs(opened: Opened, place: _WordPlace) -> list[Replacement]:
 
 
 def _files(opened: Opened, place: _WordPlace) -> Iterator[str]:
-    """Plans to import, or configs to read, in the plan's folder and one below."""
+    """Plans to import, or configs to read, in the plan's folder and one level below."""
     ending = "*.json" if place.verb == "model" else "*.plan"
     folder = opened.path.parent
     found = sorted([*folder.glob(ending), *folder.glob(f"*/{ending}")])[:MOST_FILES]
@@ -113,7 +113,8 @@ def _names(
 def _legal_names(
     opened: Opened, place: _WordPlace, what: Follow, unsaved: Mapping[Path, str], settings: EditorSettings
 ) -> dict[str, tuple[str, ...]]:
-    """Legal names at the mark, by description: the rest of the sentence follows it, else the shortest ending."""
+    """Legal names at the placeholder, by description; parsed with the rest of the sentence, else with the shortest
+    ending."""
     line_end = place.text.find("\n", place.offset)
     line_end = len(place.text) if line_end < 0 else line_end
     rest = re.sub(r"^[\w.*]+", "", place.text[place.offset : line_end])

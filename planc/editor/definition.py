@@ -1,4 +1,4 @@
-"""Go to definition: where an axis, number, layout, machine, chip or link is declared, or a file itself."""
+"""Go to definition: the declaration of an axis, number, layout, machine, chip or link, or a file itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from planc.syntax import Tree
 from planc.syntax.tree import Sentence, Word
 
 Declared = tuple[str, str, Span]
-"""Kind, name, place."""
+"""Kind, name, location."""
 
 KINDS = {
     "an axis": ("axis",),
@@ -23,12 +23,12 @@ KINDS = {
     "a chip": ("chip",),
     "a link": ("link",),
 }
-"""Kinds of declaration, by how the readers describe a name that they look up (its first words)."""
+"""Kinds of declaration, by the readers' description of a looked-up name (its first words)."""
 
 
 def definition(opened: Opened, line: int, column: int) -> tuple[Path, Span] | None:
-    """The file and place that declare the name at `line` and `column` (1-based, code points); None when it is no
-    name."""
+    """Return the file and location that declare the name at `line` and `column` (1-based, code points); None if it is
+    not a name."""
     sentence = opened.sentence_at(line)
     word = word_at(sentence, line, column) if sentence else None
     if sentence is None or word is None:
@@ -55,7 +55,7 @@ def _file(opened: Opened, word: Word) -> tuple[Path, Span] | None:
 
 
 def _visible_declarations(opened: Opened, word: Word) -> Iterator[Declared]:
-    """Everything declared within reach of a word: this file, its imports, the library."""
+    """All declarations visible at a word: in this file, its imports, the library."""
     for file in opened.files():
         yield from declarations(file)
     if word.text in library.layouts():
@@ -65,7 +65,7 @@ def _visible_declarations(opened: Opened, word: Word) -> Iterator[Declared]:
 
 
 def declarations(file: Tree) -> Iterator[Declared]:
-    """Declarations of the sentences of `file`, in order."""
+    """Yield the declarations in the sentences of `file`, in order."""
     if file.header is not None and file.header.verb == "layout":
         words = file.header.node.words("NAME")
         yield "layout", words[0].text, words[0].span
@@ -75,7 +75,7 @@ def declarations(file: Tree) -> Iterator[Declared]:
 
 
 def declared(sentence: Sentence) -> Iterator[Declared]:
-    """Declarations of one `sentence`."""
+    """Yield the declarations in one `sentence`."""
     if sentence.verb in ("mesh", "view"):
         for factor in sentence.factors():
             word = factor.words()[0]

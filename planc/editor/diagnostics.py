@@ -1,4 +1,4 @@
-"""Findings as the protocol has them: code, severity, help, second places, a link to the manual, edits."""
+"""Findings in the form of the protocol: code, severity, help, related locations, a link to the manual, edits."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ SEVERITIES = {
 }
 
 Place = Callable[[Span], Location]
-"""A span as a URI and a range of the client."""
+"""Converts a span to a URI and a range of the client."""
 
 
 def shown(finding: Diagnostic, place: Place) -> Shown:
-    """`finding` as the client shows it; `place` gives the client's location of a span."""
+    """Return `finding` as the client shows it; `place` converts a span to the client's location."""
     text = finding.message + (f"\nhelp: {finding.help}" if finding.help else "")
     related = [DiagnosticRelatedInformation(place(r.span), r.message) for r in finding.related]
     link = manual_page(finding.code)
@@ -51,7 +51,7 @@ def shown(finding: Diagnostic, place: Place) -> Shown:
 
 
 def manual_page(code: str) -> Path | None:
-    """The manual page of `code`, written where it can be opened; None when nothing can be written."""
+    """Return the path of the manual page of `code`, written to a file; None if nothing can be written."""
     rule = rules().get(code)
     if rule is None:
         return None
@@ -66,7 +66,7 @@ def manual_page(code: str) -> Path | None:
 
 
 def quick_fix(finding: Diagnostic, fix: Fix, place: Place, positions: Callable[[Span], Positions]) -> CodeAction:
-    """The edits of `fix` as an action of the client, for `finding`."""
+    """Return the edits of `fix` as a code action of the client, for `finding`."""
     changes: dict[str, list[TextEdit]] = {}
     for edit in fix.edits:
         where = place(edit.span)
@@ -81,7 +81,7 @@ def quick_fix(finding: Diagnostic, fix: Fix, place: Place, positions: Callable[[
 
 
 def _new_text(edit: Edit, positions: Positions) -> str:
-    """A line added below a last line that has no newline begins with one."""
+    """The text of an edit; a line added after a last line without newline begins with one."""
     text = positions.text
     beyond = edit.span.line > text.count("\n") + 1
     return f"\n{edit.text}" if beyond and text and not text.endswith("\n") else edit.text

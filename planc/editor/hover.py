@@ -1,4 +1,4 @@
-"""Hover: a verb's manual, what a name is, what a sentence stands for and what it costs."""
+"""Hover: a verb's manual, the meaning of a name, the expansion of a sentence and its cost."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from planc.syntax.tree import Sentence
 
 
 def hover(opened: Opened, line: int, column: int) -> tuple[str, Span] | None:
-    """Markdown for the place at `line` and `column` (1-based, code points) and the span it is about; None between
-    sentences."""
+    """Return Markdown for the position `line` and `column` (1-based, code points) and the span it is about; None
+    between sentences."""
     sentence = opened.sentence_at(line)
     if sentence is None or not _span_contains(sentence.span, line, column):
         return None
@@ -31,7 +31,7 @@ def _span_contains(span: Span, line: int, column: int) -> bool:
 
 
 def _explained_word(opened: Opened, sentence: Sentence, line: int, column: int) -> tuple[str, Span]:
-    """The word at a place, explained; the verb's manual where it is no name."""
+    """The word at a position, explained; the verb's manual if it is not a name."""
     word = word_at(sentence, line, column)
     if word is not None and word.span in opened.lookups_by_span:
         return describe(opened.lookups_by_span[word.span], opened), word.span
@@ -42,7 +42,7 @@ def _explained_word(opened: Opened, sentence: Sentence, line: int, column: int) 
 
 
 def meaning(opened: Opened, sentence: Sentence) -> list[str]:
-    """Expansion of `sentence`, and its part of the report, as Markdown paragraphs."""
+    """Return the expansion of `sentence`, and its part of the report, as Markdown paragraphs."""
     parts = [_expansion(opened, sentence)]
     report = opened.checked.report if opened.checked else None
     if report is None or report.step is None:
@@ -55,7 +55,7 @@ def meaning(opened: Opened, sentence: Sentence) -> list[str]:
 
 
 def _stood_for(opened: Opened, sentence: Sentence) -> list[Sentence]:
-    """The sentences that a `use` wrote."""
+    """The sentences that a `use` expands to."""
     return [s for s in opened.meant if s.via is not None and s.via.span == sentence.span]
 
 
@@ -67,7 +67,7 @@ def _expansion(opened: Opened, sentence: Sentence) -> str:
 
 
 def _caused(opened: Opened, sentence: Sentence, report: Report) -> str:
-    """A table of the collectives that are there because of the sentence."""
+    """A table of the collectives that the sentence causes."""
     rows = [r for r in report.collectives or () if _is_caused_by(r, sentence.span)]
     if not rows:
         return ""

@@ -1,4 +1,4 @@
-"""Descriptions of names for hovers: what planc looked a name up as, and a figure that belongs to it."""
+"""Descriptions of names for hovers: the kind of a name, and a figure that belongs to it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from planc.language.verbs.hardware import Declared
 from planc.picture.units import count
 
 MOST = 24
-"""Legal names shown at most."""
+"""Number of legal names that are shown."""
 
 
 def describe(lookup: NameLookup, opened: Opened) -> str:
-    """One paragraph on a name, in Markdown."""
+    """Return one paragraph about a name, in Markdown."""
     name = lookup.word.text
     if name not in lookup.legal and not lookup.what.startswith("a parameter"):
         return f"{markdown_code(name)} is not {lookup.what}; legal: {_list(lookup.legal)}"
@@ -91,7 +91,7 @@ def _model(name: str, opened: Opened) -> str:
 
 
 def _unit(name: str, opened: Opened) -> str:
-    """`B` measures memory and tokens; which is meant, the sentence says."""
+    """The factors of a unit. `B` measures memory and tokens; the sentence decides which."""
     kinds = [kind for kind, units in UNITS.items() if name in units]
     return "; " + " or ".join(f"{UNITS[kind][name]:,.10g}" for kind in kinds) + " in plain numbers"
 
@@ -106,4 +106,4 @@ FACTS: dict[str, Callable[[str, Opened], str]] = {
     "a model": _model,
     "a unit": _unit,
 }
-"""The fact to add, by how the readers describe a name that they look up (its first words)."""
+"""The fact to add, by the readers' description of a looked-up name (its first words)."""

@@ -1,4 +1,4 @@
-"""One open file as planc sees it: its sentences, what was found, and, for a plan, its report."""
+"""One open file as planc sees it: its sentences, the findings, and, for a plan, its report."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LIBRARY = ("plans/hardware/", "plans/layouts/")
 
 @dataclass(frozen=True)
 class EditorSettings:
-    """Settings of an editor: the target whose collectives are shown, and numbers that `let` names."""
+    """Settings of an editor: the target whose collectives are shown, and values of `let` names."""
 
     target: AnyTarget | None = None
     set: Mapping[str, int] | None = None
@@ -32,7 +32,7 @@ class EditorSettings:
 
 @dataclass(frozen=True)
 class Opened:
-    """A file of the editor. `checked` is None for layouts and hardware: those are parts of a plan."""
+    """A file of the editor. `checked` is None for layouts and hardware, which are parts of a plan."""
 
     path: Path
     text: str
@@ -49,32 +49,32 @@ class Opened:
 
     @property
     def meant(self) -> tuple[Sentence, ...]:
-        """The sentences as read: shorthands replaced, overridden sentences left out."""
+        """The sentences as read: shorthands expanded, overridden sentences left out."""
         built = self.checked.built if self.checked else None
         return built.sentences if built else ()
 
     @cached_property
     def lookups_by_span(self) -> dict[Span, NameLookup]:
-        """The names of this file that planc looked up, by their place."""
+        """The names of this file that planc looked up, by location."""
         return {a.word.span: a for a in self.lookups if a.word.span.file == self.path.name}
 
     @cached_property
     def read(self) -> frozenset[Path]:
-        """The files that were read for it, itself among them, by resolved path."""
+        """The resolved paths of the files that were read for it, including itself."""
         built = self.checked.built if self.checked else None
         names = {self.path.name, *(built.sources if built else ())}
         return frozenset((self.path.parent / name).resolve() for name in names)
 
     def sentence_at(self, line: int) -> Sentence | None:
-        """The sentence that stands on `line` (1-based); None between sentences."""
+        """Return the sentence on `line` (1-based); None between sentences."""
         return next((s for s in self.sentences if s.span.line <= line <= s.span.end_line), None)
 
     def where(self, file: str) -> Path:
-        """The path of `file`, a name that a span has: of the library, or beside the plan."""
+        """Return the path of `file`, the file name in a span: of the library, or relative to the plan."""
         return locate(file, self.path.parent)
 
     def files(self) -> Iterator[Tree]:
-        """This file and those it imports, parsed."""
+        """Yield this file and its imports, parsed."""
         yield self.file
         built = self.checked.built if self.checked else None
         for name, source in (built.sources if built else {}).items():
@@ -83,7 +83,7 @@ class Opened:
 
 
 def open_file(path: Path, text: str, unsaved: Mapping[Path, str], settings: EditorSettings) -> Opened:
-    """Check a text that may not be on disk. `unsaved` holds every open text by resolved path."""
+    """Check a text that may not be on disk. `unsaved` has every open text by resolved path."""
     file = parse_text(text if len(text) <= MAX_BYTES else "", path.name)
     if file.header is not None and file.header.verb != "plan":
         draft = read_part(file)
@@ -96,7 +96,7 @@ def open_file(path: Path, text: str, unsaved: Mapping[Path, str], settings: Edit
 
 
 def names_in(path: Path, text: str, unsaved: Mapping[Path, str], settings: EditorSettings) -> tuple[NameLookup, ...]:
-    """The names that are looked up while `text` is read; nothing is costed. `unsaved` are texts of open files by
+    """Return the names that are looked up while `text` is read, without costing. `unsaved` are texts of open files by
     path."""
     file = parse_text(text, path.name)
     if file.header is not None and file.header.verb != "plan":
@@ -107,7 +107,7 @@ def names_in(path: Path, text: str, unsaved: Mapping[Path, str], settings: Edito
 
 
 def locate(file: str, folder: Path) -> Path:
-    """The path of a file that a span names; `folder` is that of the plan."""
+    """Return the path of a file that a span names; `folder` is that of the plan."""
     if file.startswith(LIBRARY):
         bundled = Path(str(files("planc.plans").joinpath(file.split("/")[1]).joinpath(file.split("/", 2)[2])))
         if bundled.is_file():
@@ -116,7 +116,7 @@ def locate(file: str, folder: Path) -> Path:
 
 
 def word_at(sentence: Sentence, line: int, column: int) -> Word | None:
-    """The word of `sentence` that the place at `line` and `column` (1-based) lies in, or touches at its end."""
+    """Return the word of `sentence` that contains the position `line` and `column` (1-based), or ends there."""
     words = [w for w in sentence.node.all_words() if w.span.line == line and w.span.column <= column]
     touched = [w for w in words if column <= w.span.end_column]
     return touched[-1] if touched else None

@@ -1,7 +1,7 @@
-"""Places in both worlds: planc counts code points from 1, the protocol code units from 0.
+"""Conversion of positions: planc counts code points from 1, the protocol code units from 0.
 
-Lines differ too: planc's end at `\n` alone, the protocol's at `\n`, `\r\n` or `\r`. So everything goes
-through the offset into the text.
+Lines differ too: planc's end at `\n` alone, the protocol's at `\n`, `\r\n` or `\r`. So every conversion goes through
+the offset into the text.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ENDS = re.compile(r"\r\n|\n|\r")
 
 @dataclass(frozen=True)
 class Positions:
-    """The places of one text. `codec` counts the code units that the client asked for (UTF-16)."""
+    """The positions in one text. `codec` counts the code units that the client negotiated (UTF-16)."""
 
     text: str
     codec: PositionCodec
@@ -35,23 +35,24 @@ class Positions:
         return [0, *(m.end() for m in re.finditer("\n", self.text))]
 
     def offset_at(self, line: int, column: int) -> int:
-        """The index in the text of `line` and `column` (1-based, code points); a place beyond the text is its end."""
+        """Return the index in the text of `line` and `column` (1-based, code points); a position beyond the text is its
+        end."""
         if line > len(self._planc_starts):
             return len(self.text)
         return min(self._planc_starts[max(line, 1) - 1] + max(column, 1) - 1, len(self.text))
 
     def place_at(self, offset: int) -> tuple[int, int]:
-        """The 1-based line and column, in code points, at index `offset` of the text."""
+        """Return the 1-based line and column, in code points, at index `offset` of the text."""
         line = bisect_right(self._planc_starts, offset)
         return line, offset - self._planc_starts[line - 1] + 1
 
     def position(self, offset: int) -> Position:
-        """The place at index `offset` as the client counts."""
+        """Return the client's position at index `offset` of the text."""
         line = bisect_right(self._client_starts, offset) - 1
         return Position(line, self.codec.client_num_units(self.text[self._client_starts[line] : offset]))
 
     def offset(self, position: Position) -> int:
-        """The index in the text of `position`, a client's. One inside a character is its start; one beyond a line its
+        """Return the index in the text of `position`, a client's. Inside a character it is its start; beyond a line its
         end."""
         if position.line >= len(self._client_starts):
             return len(self.text)
@@ -65,7 +66,7 @@ class Positions:
         return end.start() if end else len(self.text)
 
     def range(self, span: Span) -> Range:
-        """`span` as the client counts."""
+        """Return `span` as a range of the client."""
         start = self.offset_at(span.line, span.column)
         end = self.offset_at(span.end_line, span.end_column)
         return Range(self.position(start), self.position(max(start, end)))

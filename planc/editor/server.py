@@ -1,7 +1,7 @@
-"""The language server: open texts in, findings and answers out, over standard input and output.
+"""The language server: receives open texts and sends findings and answers, over standard input and output.
 
-Answers are worked out from the texts as they stand, so a request never sees an old check. A text that
-makes planc itself fail is logged with the client; the server goes on. Checks run beside the loop that answers.
+Answers are computed from the current texts, so a request never sees an outdated check. If planc itself fails on a text,
+the error is logged with the client, and the server continues. Checks run concurrently with the loop that answers.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from planc.syntax.fmt import format_text
 from planc.version import __version__
 
 DELAY_S = 0.15
-"""A change is checked when none has followed for so long."""
+"""A change is checked if no other follows within this time."""
 PATIENCE_S = 0.8
-"""A request whose turn does not come by then is answered with nothing; so is a hover, a definition or completions of a
-long text that take longer."""
+"""A request that has not started by then gets an empty answer; so does a hover, a definition or a completion of a long
+text that takes longer."""
 LONG_PATIENCE_S = 10.0
-"""So are other requests after this time."""
+"""The time limit of other requests."""
 LONG_TEXT = 20_000
-"""Characters of a text that planc does not read at once."""
+"""Characters above which a text counts as long."""
 Answer = TypeVar("Answer")
 
 COMPLETIONS = {
@@ -58,10 +58,10 @@ COMPLETIONS = {
 
 
 class PlanServer(LanguageServer):
-    """The open texts, what was last found in each, and the client.
+    """The open texts, the latest results for each, and the client.
 
-    planc runs in one thread of its own, so the loop that talks to the client is never busy for long. Requests go
-    before checks there, and a check that is out of date when its turn comes reads the newest text.
+    planc runs in its own thread, so the loop that serves the client is never blocked for long. There, requests take
+    precedence over checks, and a check that is outdated when it starts reads the newest text.
     """
 
     def __init__(self) -> None:
@@ -69,25 +69,26 @@ class PlanServer(LanguageServer):
         self.settings = EditorSettings()
         self._work = Work()
         self._looked: dict[str, tuple[object, Opened]] = {}
-        """By open file: the open texts it was read from, and what came of it."""
+        """By open file: the open texts it was read from, and the result."""
         self._found: dict[str, dict[str, list[lsp.Diagnostic]]] = {}
-        """By open file: what its check found, by the file it was found in."""
+        """By open file: the findings of its check, by the file they are in."""
         self._checked: dict[str, Opened] = {}
         self._changed: set[str] = set()
-        """Files to be checked once the typing pauses."""
+        """Files to check once typing pauses."""
         self._waiting: asyncio.TimerHandle | None = None
 
     # Texts.
 
     def texts(self) -> Texts:
-        """The open texts as they are now."""
+        """Return the current open texts."""
         documents = self.workspace.text_documents
         return Texts(
             {_resolved(uri): (uri, doc.source) for uri, doc in documents.items()}, self.workspace.position_codec
         )
 
     def look(self, uri: str, texts: Texts) -> Opened | None:
-        """The open file at `uri` with these `texts`; None when it is not open. planc runs here: for its thread."""
+        """Return the open file at `uri` with these `texts`; None if it is not open. Runs planc, so call it in its
+        thread."""
         text = texts.text(_resolved(uri))
         if text is None:
             return None
@@ -99,12 +100,12 @@ class PlanServer(LanguageServer):
         return opened
 
     def forget(self) -> None:
-        """Files on disk may have changed."""
+        """Drop results, since files on disk may have changed."""
         self._looked.clear()
 
     async def answer(self, uri: str, work: Callable[[Opened, Texts], Answer], patience_s: float) -> Answer | None:
-        """Result of `work` on the open file at `uri`; None where it is not open, too large to be a plan, changed by
-        then, or so long that it takes more than `patience_s`."""
+        """Return the result of `work` on the open file at `uri`; None if it is not open, too large to be a plan,
+        changed in the meantime, or takes more than `patience_s`."""
         asked = self.workspace.text_documents.get(uri)
         if asked is None or len(asked.source) > MAX_BYTES:
             return None
@@ -124,14 +125,14 @@ class PlanServer(LanguageServer):
     # Findings.
 
     def check_soon(self, uri: str | None = None) -> None:
-        """Check the file at `uri` (None: every open file), and those that read it, once the typing pauses."""
+        """Check the file at `uri` (None: every open file), and those that read it, once typing pauses."""
         self._changed |= set(self.workspace.text_documents) if uri is None else {uri, *self._readers(uri)}
         if self._waiting is not None:
             self._waiting.cancel()
         self._waiting = asyncio.get_running_loop().call_later(DELAY_S, self._check_changed)
 
     def check_now(self, uri: str) -> None:
-        """Check the file at `uri`, and those that read it, as soon as planc has nothing else to do."""
+        """Check the file at `uri`, and those that read it, as soon as planc is idle."""
         for one in (uri, *self._readers(uri)):
             self._work.check(one, self._check)
 
@@ -145,13 +146,13 @@ class PlanServer(LanguageServer):
         self._changed.clear()
 
     def close(self, uri: str) -> None:
-        """Take back the findings of the check of the file at `uri`."""
+        """Remove the findings of the check of the file at `uri`."""
         self._looked.pop(uri, None)
         self._checked.pop(uri, None)
         self._publish(self._found.pop(uri, {}))
 
     async def _check(self, uri: str) -> None:
-        """Check the newest text at `uri` and publish what is found, unless it has changed or been closed meanwhile."""
+        """Check the newest text at `uri` and publish the findings, unless it is changed or closed in the meantime."""
         texts, last = self.texts(), self._checked.get(uri)
 
         def run() -> tuple[Opened, dict[str, list[lsp.Diagnostic]]] | None:
@@ -176,7 +177,7 @@ class PlanServer(LanguageServer):
         self._publish({**before, **found})
 
     def _publish(self, touched: dict[str, list[lsp.Diagnostic]]) -> None:
-        """Send what all checks together found in these files, each finding once."""
+        """Send the findings of all checks in these files, without duplicates."""
         for uri in touched:
             every: dict[object, lsp.Diagnostic] = {}
             for found in self._found.values():
@@ -186,7 +187,7 @@ class PlanServer(LanguageServer):
 
 @dataclass(frozen=True)
 class Texts:
-    """The open texts at one time, by resolved path: the name that the client has for each, and its text."""
+    """The open texts at one time, by resolved path: the client's name for each, and its text."""
 
     open: Mapping[Path, tuple[str, str]]
     codec: PositionCodec
@@ -202,7 +203,7 @@ class Texts:
         return _positions(text, self.codec)
 
     def positions_in(self, opened: Opened, file: str) -> Positions:
-        """The places of `file`, a name that a span has: open, read for the plan, or on disk."""
+        """Return the positions in `file`, the file name in a span: open, read for the plan, or on disk."""
         path = opened.where(file)
         text = self.text(path.resolve())
         return self.positions(_read(path) if text is None else text)
@@ -211,7 +212,7 @@ class Texts:
         return self.location_in(opened.where(span.file), span, self.positions_in(opened, span.file))
 
     def location_in(self, path: Path, span: Span, positions: Positions) -> lsp.Location:
-        """The place of `span` as the client names it: a file it has open keeps the client's name."""
+        """Return the location of `span` for the client; an open file keeps the client's name."""
         known = self.open.get(path.resolve())
         return lsp.Location(known[0] if known else path.resolve().as_uri(), positions.range(span))
 
@@ -222,7 +223,7 @@ def _positions(text: str, codec: PositionCodec) -> Positions:
 
 
 def _places(opened: Opened, texts: Texts) -> Callable[[Span], lsp.Location]:
-    """The client's place of a span, with each file read once."""
+    """A function from a span to the client's location, which reads each file once."""
     positions: dict[str, Positions] = {}
 
     def place(span: Span) -> lsp.Location:
@@ -247,7 +248,7 @@ def _path(uri: str) -> Path:
 
 @lru_cache(maxsize=1000)
 def _resolved(uri: str) -> Path:
-    """The path with its links followed; read from the disk once, for it is needed at every key."""
+    """The path with links resolved; cached, since it is needed on every key press."""
     return _path(uri).resolve()
 
 
@@ -264,7 +265,7 @@ def _read(path: Path) -> str:
 
 
 def settings(options: Any) -> EditorSettings:
-    """The settings in `options`, like `{"target": "xla", "set": {"nodes": 8}}`; anything else is left out."""
+    """Return the settings in `options`, such as `{"target": "xla", "set": {"nodes": 8}}`; anything else is ignored."""
     given = options if isinstance(options, dict) else {}
     target, values = given.get("target"), given.get("set")
     whole = {n: v for n, v in values.items() if type(v) is int and 0 <= v <= 10**12} if isinstance(values, dict) else {}
@@ -272,7 +273,7 @@ def settings(options: Any) -> EditorSettings:
 
 
 def make_server() -> PlanServer:
-    """A server that answers everything planc can; `start_io` runs it."""
+    """Return a server with all features; `start_io` runs it."""
     server = PlanServer()
     _texts(server)
     _register_requests(server)
@@ -280,7 +281,7 @@ def make_server() -> PlanServer:
 
 
 def _texts(server: PlanServer) -> None:
-    """Opening, changing, saving and closing."""
+    """Register the opening, changing, saving and closing of texts."""
 
     @server.feature(lsp.INITIALIZE)
     def initialize(params: lsp.InitializeParams) -> None:
@@ -310,7 +311,7 @@ def _texts(server: PlanServer) -> None:
 
 
 def _register_requests(server: PlanServer) -> None:
-    """Requests of a client about an open text. Each runs in planc's thread; a client waits for no check of others."""
+    """Register the client's requests about an open text. Each runs in planc's thread, ahead of checks."""
 
     @server.feature(lsp.TEXT_DOCUMENT_HOVER)
     async def on_hover(params: lsp.HoverParams) -> lsp.Hover | None:
@@ -370,7 +371,7 @@ def _register_requests(server: PlanServer) -> None:
 
 
 def _item(candidate: Replacement, number: int, offset: int, positions: Positions) -> lsp.CompletionItem:
-    """`sort_text` keeps planc's order."""
+    """A completion item; `sort_text` keeps planc's order."""
     replaced = lsp.Range(positions.position(candidate.start), positions.position(offset))
     return lsp.CompletionItem(
         label=candidate.text,

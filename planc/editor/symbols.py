@@ -15,7 +15,7 @@ KINDS |= dict.fromkeys(("chip", "link", "node", "network", "torus", "graph", "fa
 
 
 def symbols(opened: Opened, positions: Positions) -> list[DocumentSymbol]:
-    """One tree for the file `opened`; a list of sentences when it has no header."""
+    """Return one tree for the file `opened`; a list of sentences if it has no header."""
     sentences = [_sentence(s, positions) for s in opened.file.sentences]
     header = opened.file.header
     if header is None:

@@ -1,6 +1,8 @@
-"""Messages of the protocol over standard input and output, bounded: every request is answered, a mistaken one too.
+"""Messages of the protocol over standard input and output, with size limits: every request gets an answer, even an
+invalid one.
 
-pygls reads the same frames, but allocates whatever a header says, and a request with odd parameters gets no answer.
+pygls reads the same frames, but allocates whatever size a header states, and does not answer a request with invalid
+parameters.
 """
 
 from __future__ import annotations
@@ -16,20 +18,20 @@ from pygls.io_ import StdoutWriter
 from pygls.lsp.server import LanguageServer
 
 MOST_BYTES = 64_000_000
-"""Largest message that is read."""
+"""Limit on the size of a message (bytes)."""
 MOST_HEADER = 4_096
-"""Longest line of a header."""
+"""Limit on the length of a header line (bytes)."""
 _LENGTH = re.compile(rb"content-length:\s*(\d{1,20})\s*", re.IGNORECASE)
 
 
 class FramingError(Exception):
-    """Where the next message begins is not known any more."""
+    """Raised if the start of the next message is unknown."""
 
 
 def read_message(stream: BinaryIO) -> bytes | None:
-    """The bytes of the next message of `stream`; None at its end.
+    """Return the bytes of the next message of `stream`; None at its end.
 
-    Lines that are no header are passed over. Raises FramingError for a message of more than MOST_BYTES, which is not
+    Lines that are not headers are skipped. Raises FramingError for a message of more than MOST_BYTES, which is not
     read, and for a line that is longer than any header.
     """
     length: int | None = None
@@ -47,9 +49,9 @@ def read_message(stream: BinaryIO) -> bytes | None:
 
 
 def serve(server: LanguageServer, stdin: BinaryIO, stdout: BinaryIO) -> int:
-    """Answer the messages of `stdin` on `stdout` by `server` until the client ends.
+    """Answer the messages of `stdin` on `stdout` with `server` until the client ends.
 
-    Returns the exit status, a count of failures: 0, or 1 where it could not go on.
+    Returns the exit status, a count of failures: 0, or 1 if it could not continue.
     """
     server.protocol.set_writer(StdoutWriter(stdout))
     try:
@@ -76,7 +78,7 @@ async def _serve(server: LanguageServer, stdin: BinaryIO) -> int:
 
 
 def _take(server: LanguageServer, body: bytes) -> None:
-    """Handle one message; one that cannot be understood is answered with an error, if it is a request."""
+    """Handle one message; an invalid one is answered with an error, if it is a request."""
     try:
         data = json.loads(body)
     except (ValueError, RecursionError):

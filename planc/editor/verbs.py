@@ -26,12 +26,12 @@ OTHERS = {
     "measured": "`measured OP [over MEMBERS] of NAME [in DTYPE] (SIZE at RATE, ...)`: measured rates by size.",
     "torus": "`torus NAME = CHIP over LINK (wrap = [4, 4, 4])`: chips in a torus; its shape is given by `cluster`.",
 }
-"""Verbs without a reader of their own."""
+"""Verbs without their own reader."""
 
 
 @cache
 def manuals() -> dict[str, str]:
-    """Every verb that has a manual, and its line."""
+    """Return every verb that has a manual, with its line."""
     found = dict(OTHERS)
     for verb, (_, read) in readers().items():
         doc = sys.modules[read.__module__].__doc__ or ""
@@ -40,7 +40,7 @@ def manuals() -> dict[str, str]:
 
 
 def manual(verb: str) -> str:
-    """The manual's line about `verb`; a sentence that planc does not compile yet says so."""
+    """Return the manual's line about `verb`; for a sentence that planc does not compile yet, it says so."""
     missing = f"`{verb}`: planc does not compile this sentence yet (E0109)." if verb in VERBS else ""
     read = verb.removesuffix("_from").removesuffix("_no").removesuffix(".core")
     return manuals().get(verb) or manuals().get(read) or missing

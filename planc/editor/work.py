@@ -1,4 +1,4 @@
-"""The thread that planc runs in: one piece of work at a time, requests before checks."""
+"""The thread that planc runs in: one job at a time, requests before checks."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ REQUEST, CHECK = 0, 1
 
 
 class Work:
-    """A queue of jobs, begun one after the other, and the thread in which their slow part runs."""
+    """A queue of jobs, run in sequence, and the thread for their slow part."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "planc")
         self._queue: asyncio.PriorityQueue[tuple[int, int, Job]] | None = None
         self._numbers = itertools.count()
         self._checks: set[str] = set()
-        """Files whose check waits."""
+        """Files with a pending check."""
         self._draining: asyncio.Task[None] | None = None
 
     def check(self, uri: str, job: Callable[[str], Awaitable[None]]) -> None:
-        """Run `job` on the file at `uri` when nothing else waits; once, however often it is asked for meanwhile."""
+        """Run `job` on the file at `uri` when nothing else is pending; once, even if requested repeatedly in the
+        meantime."""
         if uri in self._checks:
             return
         self._checks.add(uri)
@@ -39,10 +40,10 @@ class Work:
     async def ask(
         self, work: Callable[[], Result], is_stale: Callable[[], bool], waiting_s: float, running_s: float
     ) -> Result | None:
-        """Result of `work` in the thread, before all checks that wait.
+        """Return the result of `work` in the thread, which runs before all pending checks.
 
-        None when it is stale by its turn, when its turn does not come within `waiting_s`, or when it runs longer than
-        `running_s`. A request that is cancelled, or was answered with None, is not begun.
+        None if it is stale when it could start, does not start within `waiting_s`, or runs longer than `running_s`. A
+        request that was cancelled, or answered with None, is not started.
         """
         loop = asyncio.get_running_loop()
         begun: asyncio.Future[None] = loop.create_future()
@@ -72,7 +73,7 @@ class Work:
             return None
 
     async def run(self, work: Callable[[], Result]) -> Result:
-        """Result of `work`, which runs in the thread."""
+        """Return the result of `work`, which runs in the thread."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def _put(self, priority: int, job: Job) -> None:

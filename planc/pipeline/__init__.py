@@ -1,1 +1,1 @@
-"""A pipeline schedule run with seconds for each stage: simulation, steady state, lower bound, timeline."""
+"""Pipeline schedules with seconds per stage: simulation, steady state, lower bound, timeline."""

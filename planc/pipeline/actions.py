@@ -1,8 +1,8 @@
 """Actions of a pipeline schedule, and lists of them in run-length form.
 
 An action is one microbatch on one virtual stage in one direction, as `_Action` of
-`torch.distributed.pipelining.schedules`. The list of a rank is a few `Repeat`s, however many microbatches a step has:
-warm-up, steady state, cool-down.
+`torch.distributed.pipelining.schedules`. The list of a rank is a few `Repeat`s, for any number of microbatches in a
+step: warm-up, steady state, cool-down.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from itertools import chain, pairwise, repeat
 from typing import Literal, NamedTuple
 
 Kind = Literal["forward", "backward", "backward_input", "backward_weight"]
-"""`backward` is the whole backward; `backward_input` and `backward_weight` are the two parts of it that zero-bubble
-schedules run separately: the gradients of the inputs and of the weights."""
+"""Kinds of actions. `backward` is the whole backward; `backward_input` (dgrad) and `backward_weight` (wgrad) are its
+two parts, which zero-bubble schedules run separately."""
 
 LETTERS: dict[Kind, str] = {"forward": "F", "backward": "B", "backward_input": "I", "backward_weight": "W"}
-"""Letters of torch's schedule files: `2I1` is the gradient of the inputs of stage 2 for microbatch 1."""
+"""Letters of torch's schedule files: `2I1` is the dgrad of stage 2 for microbatch 1."""
 KINDS: dict[str, Kind] = {letter: kind for kind, letter in LETTERS.items()}
 
 
 class Action(NamedTuple):
     """One microbatch on one virtual stage, forward or backward.
 
-    An action that `overlaps_next` runs beside the next action of its rank: both start when both are ready and end
-    together (torch's OVERLAP_F_B: a forward beside a backward).
+    An action that `overlaps_next` runs concurrently with the next action of its rank: both start when both are ready
+    and end together (torch's OVERLAP_F_B: a forward and a backward).
     """
 
     kind: Kind
@@ -34,32 +34,32 @@ class Action(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The action as torch writes it, such as `2F0`."""
+        """The action in torch's notation, such as `2F0`."""
         return f"{self.stage}{LETTERS[self.kind]}{self.microbatch}"
 
     def shifted(self, microbatches: int) -> Action:
-        """The same action, `microbatches` later."""
+        """Return the same action, `microbatches` later."""
         kind, stage, microbatch, overlaps_next = self
         return NEW_TUPLE(Action, (kind, stage, microbatch + microbatches, overlaps_next))
 
 
 NEW_TUPLE = tuple.__new__
-"""Makes an action in a third of the time that `Action(...)` takes: lists of a hundred thousand are common."""
+"""Creates an action in a third of the time of `Action(...)`, since lists of a hundred thousand are common."""
 
 
 class Repeat(NamedTuple):
-    """Actions that a rank runs one after the other, `times` over, each time `step` microbatches further."""
+    """Actions that a rank runs in sequence, `times` times, each time with microbatches increased by `step`."""
 
     times: int
     actions: tuple[Action, ...]
     step: int = 1
 
     def without_first(self, times: int) -> Repeat:
-        """The repetitions that are left after the first `times` of them."""
+        """Return the repetitions after the first `times` of them."""
         return Repeat(self.times - times, tuple(a.shifted(times * self.step) for a in self.actions), self.step)
 
     def below(self, microbatches: int) -> Iterator[Repeat]:
-        """The same actions without those of microbatch numbers from `microbatches` on. Needs `step` 1."""
+        """Return the same actions for microbatches below `microbatches` only. Needs `step` 1."""
         left = self
         while left.times and (kept := tuple(a for a in left.actions if a.microbatch < microbatches)):
             times = min(left.times, *(microbatches - a.microbatch for a in kept))
@@ -68,13 +68,12 @@ class Repeat(NamedTuple):
 
 
 def phases(*repeats: Repeat) -> list[Repeat]:
-    """The action list of a rank from its `repeats`: warm-up, steady state and cool-down, those left out that run zero
-    times."""
+    """Return the action list of a rank from its `repeats`: warm-up, steady state and cool-down, without empty ones."""
     return [r for r in repeats if r.times]
 
 
 def unrolled(repeats: Iterable[Repeat]) -> list[Action]:
-    """Every single action of these `repeats`, in order.
+    """Return every single action of these `repeats`, in order.
 
     >>> [a.text for a in unrolled([Repeat(2, (Action("forward", 0, 0), Action("backward", 0, 0)))])]
     ['0F0', '0B0', '0F1', '0B1']
@@ -83,7 +82,7 @@ def unrolled(repeats: Iterable[Repeat]) -> list[Action]:
 
 
 def _unrolled(repeats: Repeat) -> Iterable[Action]:
-    """Made column by column, without a Python call for each action."""
+    """The actions, built column by column without a Python call per action."""
     times, actions, step = repeats
     if times <= 1 or not actions:
         return actions * times
@@ -95,7 +94,7 @@ def _unrolled(repeats: Repeat) -> Iterable[Action]:
 class InstructionStream(NamedTuple):
     """One kind of action of a rank, issued once per time slot from slot `begin` on.
 
-    `repeats` of one action each make a round; `rounds` of them follow each other, `step` microbatches apart.
+    `repeats` of one action each make a round; there are `rounds` of them, `step` microbatches apart.
     """
 
     begin: int
@@ -114,7 +113,7 @@ class InstructionStream(NamedTuple):
         return self.begin + self.rounds * self.round_slots
 
     def between(self, low: int, high: int) -> Iterator[tuple[int, Action]]:
-        """The repeats that are issued in slots `low` to `high` (exclusive): first slot and first action of each."""
+        """Yield the repeats issued in slots `low` to `high` (exclusive): first slot and first action of each."""
         slots = self.round_slots
         for number in range(max(0, (low - self.begin) // slots), min(self.rounds, -((self.begin - high) // slots))):
             slot = self.begin + number * slots
@@ -125,10 +124,10 @@ class InstructionStream(NamedTuple):
 
 
 def interleave(*streams: InstructionStream) -> list[Repeat]:
-    """One action list from several `streams`: in every time slot, one action of each stream that has begun.
+    """Return one action list of several `streams`: in every time slot, one action of each stream that has begun.
 
     The slots before all streams have begun are the warm-up, those after the first one has ended the cool-down. Streams
-    that consist of rounds must have rounds of the same length; the steady state then repeats by rounds.
+    with rounds must have rounds of the same length; the steady state then repeats by rounds.
     """
     begin, end, slots = max(s.begin for s in streams), min(s.end for s in streams), streams[0].round_slots
     rounds = (end - begin) // slots if slots else 0

@@ -1,8 +1,8 @@
 """Schedules from a file: the CSV format of torch's pipeline schedules, one row per rank, one action per cell.
 
-`0F0` is the forward of microbatch 0 on stage 0; B is a whole backward, I and W the gradients of inputs and of weights;
-`(0F1;3B0)OVERLAP_F_B` runs two actions at once; an empty cell is idle time and has no meaning. A stage lies on the
-rank whose row runs it. Source of the format: `torch.distributed.pipelining.schedules`, `_load_csv`.
+`0F0` is the forward of microbatch 0 on stage 0; B is a whole backward, I and W its dgrad and wgrad;
+`(0F1;3B0)OVERLAP_F_B` runs two actions concurrently; an empty cell is idle time and ignored. A stage is on the rank
+whose row runs it. Source of the format: `torch.distributed.pipelining.schedules`, `_load_csv`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ OVERLAP = re.compile(r"\(([^;()]*);([^;()]*)\)OVERLAP_F_B")
 
 
 class CellPlace(NamedTuple):
-    """Where a cell stands in the file: line and columns, from 1, the end exclusive."""
+    """Location of a cell in the file: line and columns, from 1, the end exclusive."""
 
     line: int
     column: int
@@ -43,7 +43,7 @@ class Cell(NamedTuple):
 
 @lru_cache(maxsize=8)
 def rows(order: tuple[str, ...]) -> tuple[tuple[Action, ...], ...]:
-    """The action list of each rank, from the normalized rows that a plan keeps (`order`).
+    """Return the action list of each rank, from the normalized rows in a plan (`order`).
 
     >>> [[a.text for a in row] for row in rows(("0F0,0B0", "1F0,1B0"))]
     [['0F0', '0B0'], ['1F0', '1B0']]
@@ -52,12 +52,12 @@ def rows(order: tuple[str, ...]) -> tuple[tuple[Action, ...], ...]:
 
 
 def stages(order: tuple[str, ...], rank: int) -> tuple[int, ...]:
-    """The virtual stages of rank `rank`, in order, from normalized rows (`order`)."""
+    """Return the virtual stages of rank `rank`, in order, from normalized rows (`order`)."""
     return tuple(sorted({a.stage for a in rows(order)[rank]}))
 
 
 def microbatches(order: tuple[str, ...]) -> int:
-    """Number of microbatches that normalized rows (`order`) run.
+    """Return the number of microbatches in normalized rows (`order`).
 
     >>> microbatches(("0F0,0F1,0B0,0B1",))
     2
@@ -66,7 +66,7 @@ def microbatches(order: tuple[str, ...]) -> int:
 
 
 def normal(cells: list[list[Cell]]) -> tuple[str, ...]:
-    """Normalized rows, which a plan keeps, from a row of `cells` for each rank: without idle time and blanks."""
+    """Return normalized rows, as a plan stores them, from a row of `cells` per rank: without idle time and blanks."""
     return tuple(",".join(_text(c.actions) for c in row) for row in cells)
 
 
@@ -76,7 +76,7 @@ def _text(actions: tuple[Action, ...]) -> str:
 
 
 def read(text: str) -> tuple[list[list[Cell]], list[Problem]]:
-    """A row of cells for each line of the file's `text`, and a problem for each cell that is not an action.
+    """Return a row of cells for each line of the file's `text`, and a problem for each cell that is not an action.
 
     >>> read("0F0,,0X0")[1][0].message
     '`0X0` is not an action'
@@ -107,7 +107,7 @@ def _not_an_action(place: CellPlace, text: str) -> Problem:
 
 
 def _cell(text: str) -> tuple[Action, ...]:
-    """The actions of a cell; none when it is not one."""
+    """The actions of a cell; () if it is not an action."""
     if both := OVERLAP.fullmatch(text):
         first, second = (_cell(part.strip()) for part in both.groups())
         return (first[0]._replace(overlaps_next=True), second[0]) if len(first) == len(second) == 1 else ()
@@ -116,8 +116,7 @@ def _cell(text: str) -> tuple[Action, ...]:
 
 
 def check(table: list[list[Cell]], ranks: int) -> Iterator[Problem]:
-    """Mistakes of a `table` whose cells can all be read, for a pipeline of `ranks` ranks: of the first rule that it
-    breaks."""
+    """Yield the mistakes of a readable `table` for a pipeline of `ranks` ranks, of the first rule that it breaks."""
     last = CellPlace(len(table), 1, 2)
     if len(table) != ranks:
         yield Problem(last, f"the file has {len(table)} rows and the pipeline {ranks} ranks", "write a row a rank")
@@ -134,7 +133,7 @@ def check(table: list[list[Cell]], ranks: int) -> Iterator[Problem]:
 
 
 def _stages_on_two_ranks(table: list[list[Cell]]) -> Iterator[Problem]:
-    """Stages that lie on two ranks."""
+    """Stages that are on two ranks."""
     home: dict[int, int] = {}
     for rank, row in enumerate(table):
         for cell in row:
@@ -145,7 +144,7 @@ def _stages_on_two_ranks(table: list[list[Cell]]) -> Iterator[Problem]:
 
 
 def _repeated_actions(table: list[list[Cell]]) -> Iterator[Problem]:
-    """Actions that run twice; a backward runs whole or in two parts, not both."""
+    """Actions that run twice, and backwards that run both whole and in two parts."""
     seen: dict[tuple[str, int, int], Cell] = {}
     for row in table:
         for cell in row:
@@ -160,7 +159,7 @@ def _repeated_actions(table: list[list[Cell]]) -> Iterator[Problem]:
 
 
 def _missing(table: list[list[Cell]]) -> Iterator[Problem]:
-    """Missing stages, which count from 0, and microbatches that a stage does not run forward and backward."""
+    """Missing stages, which count from 0, and microbatches without a forward or backward on some stage."""
     places = {(LETTERS[a.kind], a.stage, a.microbatch): c for row in table for c in row for a in c.actions}
     present = {s for _, s, _ in places}
     count, top = len(present), max(present)

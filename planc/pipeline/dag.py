@@ -1,8 +1,8 @@
 """Topological order of a schedule's actions, built once per shape and run with any stage times.
 
-An action depends on the action before it on its rank, and on one action of another rank: a forward on the forward of
-the stage before, a backward on the backward of the stage after. The order does not depend on seconds, so that
-`planc.pipeline.simulate` computes every end in one pass over it.
+An action depends on the previous action of its rank, and on one action of another rank: a forward on the forward of the
+previous stage, a backward on the backward of the next stage. The order is independent of the seconds, so
+`planc.pipeline.simulate` computes all end times in one pass over it.
 """
 
 from __future__ import annotations
@@ -22,40 +22,40 @@ RankList = Sequence[Repeat]
 """The actions of one rank, in order."""
 
 COST_KINDS: tuple[Kind, ...] = ("forward", "backward", "backward_input", "backward_weight")
-"""Kinds of action in the order in which `costs_s` has their seconds."""
+"""Kinds of action in the order of their seconds in `costs_s`."""
 
 NO_WAIT, NOT_ENDED = 0, -1
-"""In a table of ends: depends on no other rank; has not ended yet. Entries are numbered from 1."""
+"""Values in a table of ends: does not wait for another rank; has not ended yet. Entries are numbered from 1."""
 
 
 @dataclass(frozen=True)
 class ExecutionOrder:
-    """All actions of a step, each after those it depends on.
+    """All actions of a step in topological order.
 
-    There is one entry for each action. A gradient of weights has none where it follows an action that nothing
-    overlaps: nobody waits for it, and it is part of that action's entry. Two overlapped actions have two
-    entries: the first one only waits, the second one waits and takes the seconds of both.
+    There is one entry per action, with two exceptions. A wgrad that follows an action without overlap has no entry:
+    nothing waits for it, and it is part of that action's entry. Two overlapped actions have two entries: the first one
+    only waits, the second one waits and takes the seconds of both.
     """
 
     waits: list[int]
-    """For each entry, minus the number of entries since the one on another rank that it waits for; `NO_WAIT` if it
-    waits for none. The numbers are relative, so that a period of the order can be repeated as it stands."""
+    """For each entry, the negative distance (in entries) to the one on another rank that it waits for; `NO_WAIT` if
+    there is none. The numbers are relative, so that a period of the order can be repeated unchanged."""
     kinds: list[int]
-    """For each entry its place in `entry_kinds`."""
+    """For each entry its index in `entry_kinds`."""
     entry_kinds: tuple[tuple[int, int, int], ...]
-    """Rank, cost, and the cost of the gradient of weights after it. Costs are places in `costs_s`."""
+    """Rank, cost, and the cost of the following wgrad. Costs are indices into `costs_s`."""
     pairs: tuple[tuple[int, int], ...]
-    """Costs of overlapped actions, as the two costs that they are the sums of."""
+    """Costs of overlapped actions, each as the pair of costs that are added."""
     ranks: int
 
     def entry_kinds_s(self, times: StageTimes) -> list[tuple[int, float, float]]:
-        """`entry_kinds` with seconds, from the `times` of stages, instead of places."""
+        """Return `entry_kinds` with seconds, from the `times` of stages, instead of indices."""
         seconds = costs_s(times, self.pairs)
         return [(rank, seconds[cost], seconds[weights]) for rank, cost, weights in self.entry_kinds]
 
 
 def costs_s(times: StageTimes, pairs: Iterable[tuple[int, int]]) -> list[float]:
-    """Seconds by cost: 0; then each stage's forward, backward, inputs' and weights' part; then sums of two costs
+    """Return seconds by cost: 0; then each stage's forward, backward, dgrad and wgrad; then sums of two costs
     (`pairs`).
 
     `times` has the seconds of one microbatch on each virtual stage.
@@ -70,22 +70,22 @@ def costs_s(times: StageTimes, pairs: Iterable[tuple[int, int]]) -> list[float]:
 
 @dataclass(frozen=True)
 class RankEntries:
-    """The entries of one rank, in order: where in the table of ends each looks for the action it waits for and
-    writes its own end, and its kind."""
+    """The entries of one rank, in order: for each the index in the table of ends of the action it waits for, the index
+    of its own end, and its kind."""
 
     wait_at: list[int]
     end_at: list[int]
     kinds: list[int]
     repeats: list[tuple[int, int]]
-    """For each `Repeat` of the rank's list the first entry, and the entries of one repetition."""
+    """For each `Repeat` of the rank's list the first entry, and the number of entries of one repetition."""
 
     def between(self, begin: int, end: int) -> RankEntries:
-        """Entries `begin` to `end` (exclusive)."""
+        """Return entries `begin` to `end` (exclusive)."""
         cut = slice(begin, end)
         return RankEntries(self.wait_at[cut], self.end_at[cut], self.kinds[cut], [])
 
     def after(self, repeat: int, times: int) -> int:
-        """The number of entries before repetition `times` of the rank's `Repeat` with index `repeat`."""
+        """Return the number of entries before repetition `times` of the rank's `Repeat` with index `repeat`."""
         begin, length = self.repeats[repeat]
         return begin + times * length
 
@@ -93,8 +93,8 @@ class RankEntries:
 class Entries:
     """The entries of all ranks, and the table of ends.
 
-    The table has the entry that ends each forward, then each backward (gradient of the input), by stage and microbatch;
-    then a place that has ended from the start, and one that nobody reads.
+    The table has the entry that ends each forward, then each backward (or dgrad), by stage and microbatch; then a cell
+    that has always ended, and one that is never read.
     """
 
     def __init__(self, lists: Sequence[RankList]) -> None:
@@ -106,7 +106,7 @@ class Entries:
         self.unread = self.always + 1
         self.ended = [NOT_ENDED] * self.always + [NO_WAIT, NO_WAIT]
         self.first_cost = {kind: 1 + i * self.stages for i, kind in enumerate(COST_KINDS)}
-        """Where `costs_s` has the seconds of each kind of action on stage 0; other stages follow."""
+        """Index in `costs_s` of each kind of action on stage 0; other stages follow."""
         self.pairs: dict[tuple[int, int], int] = {}
         self._kinds: dict[tuple[int, int, int], int] = {}
         self._shared = self._shared_ends()
@@ -118,22 +118,23 @@ class Entries:
         ]
 
     def order(self, waits: list[int], kinds: list[int]) -> ExecutionOrder:
-        """The order in which these entries were found: `waits` and `kinds` as `in_order` appends them."""
+        """Return the execution order, given `waits` and `kinds` as `in_order` appends them."""
         return ExecutionOrder(waits, kinds, tuple(self._kinds), tuple(self.pairs), len(self.ranks))
 
     def place(self, kind: Kind, stage: int) -> int:
-        """Index in the table of the end of microbatch 0's action of this `kind` on a `stage`."""
+        """Return the index in the table of the end of microbatch 0's action of this `kind` on a `stage`."""
         if kind == "backward_weight":
             return self.unread
         return (stage if kind == "forward" else self.stages + stage) * self.microbatches
 
     def pair_cost(self, cost: int, other: int) -> int:
-        """Index in `costs_s` of the seconds of two overlapped actions, whose own indices are `cost` and `other`."""
+        """Return the index in `costs_s` of the seconds of two overlapped actions, whose own indices are `cost` and
+        `other`."""
         return self.pairs.setdefault((cost, other), 1 + len(COST_KINDS) * self.stages + len(self.pairs))
 
     def _shared_ends(self) -> list[int]:
-        """For each place of the table the place that its end is written to: that of the second action of an overlapped
-        pair for both of them. Empty without pairs."""
+        """For each cell of the table, the cell to which its end is written: for both actions of an overlapped pair,
+        that of the second. Empty without pairs."""
         shared: list[int] = []
         for times, actions, step in chain.from_iterable(self.lists):
             for first, second in pairwise(actions):
@@ -147,7 +148,7 @@ class Entries:
         return slice(first, first + times * step, step)
 
     def _rank(self, rank: int, repeats: RankList, own: Collection[int]) -> RankEntries:
-        """A rank's entries. It waits for none of its `own` stages, which no other rank holds: its list is in order."""
+        """A rank's entries. It does not wait for its `own` stages, which no other rank holds: its list is in order."""
         made = RankEntries([], [], [], [])
         places: dict[tuple[Kind, int], tuple[int, int, int]] = {}
         for times, actions, step in repeats:
@@ -188,7 +189,7 @@ class Entries:
         return made
 
     def _indices(self, kind: Kind, stage: int, own: Collection[int]) -> tuple[int, int, int]:
-        """For microbatch 0: where to look for the action it waits for, where to write its end, and its cost."""
+        """For microbatch 0: the index of the action it waits for, the index of its own end, and its cost."""
         end, cost = self.place(kind, stage), self.first_cost[kind] + stage
         needed = stage - 1 if kind == "forward" else stage + 1
         if kind == "backward_weight" or needed in own or not 0 <= needed < self.stages:
@@ -196,7 +197,7 @@ class Entries:
         return end + (needed - stage) * self.microbatches, end, cost
 
     def _repeated(self, places: Sequence[int], times: int, step: int) -> Iterable[int]:
-        """Places of the entries of a `Repeat`, made column by column."""
+        """Indices of the entries of a `Repeat`, built column by column."""
         if times == 1:
             return places
         columns = [repeat(at, times) if at >= self.always else range(at, at + times * step, step) for at in places]
@@ -204,15 +205,15 @@ class Entries:
 
 
 def in_order(ranks: Iterable[RankEntries], ended: list[int], waits: list[int], kinds: list[int]) -> bool:
-    """Append these entries to `waits` and `kinds`, each after the one it waits for; False if they deadlock.
+    """Append these entries to `waits` and `kinds` in topological order; return False if they deadlock.
 
-    Every rank is followed as far as it goes: down the ranks in the order of the forwards, then up again in that of the
-    backwards, until all have come to their end.
+    Every rank is advanced as far as possible: down the ranks in the order of the forwards, then up in that of the
+    backwards, until all are finished.
 
     Args:
         ranks: the entries of each rank, in its order.
         ended: table of ends; the number of the entry that ended each action so far.
-        waits: for each entry in order, minus the number of entries since the one it waits for.
+        waits: for each entry in order, the negative distance to the one it waits for.
         kinds: for each entry in order, its kind.
     """
     following, before = [_follow(mine, ended, waits, kinds) for mine in ranks][::-1], -1
@@ -225,7 +226,7 @@ def in_order(ranks: Iterable[RankEntries], ended: list[int], waits: list[int], k
 
 
 def _follow(mine: RankEntries, ended: list[int], waits: list[int], kinds: list[int]) -> Iterator[None]:
-    """Append a rank's entries; yields whenever the next one has to wait."""
+    """Append a rank's entries; yields whenever the next one must wait."""
     add_wait, add_kind, number = waits.append, kinds.append, len(waits) + 1
     for wait_at, end_at, kind in zip(mine.wait_at, mine.end_at, mine.kinds, strict=True):
         while (end := ended[wait_at]) == NOT_ENDED:
@@ -238,7 +239,7 @@ def _follow(mine: RankEntries, ended: list[int], waits: list[int], kinds: list[i
 
 
 def execution_order(lists: Sequence[RankList]) -> ExecutionOrder:
-    """The topological order of the actions of these `lists`, one for each rank, which must not deadlock."""
+    """Return the topological order of the actions of these `lists`, one per rank, which must not deadlock."""
     entries, waits, kinds = Entries(lists), list[int](), list[int]()
     complete = in_order(entries.ranks, entries.ended, waits, kinds)
     assert complete, find_deadlock(lists)
@@ -247,5 +248,5 @@ def execution_order(lists: Sequence[RankList]) -> ExecutionOrder:
 
 @lru_cache(maxsize=256)
 def rank_lists(schedule: Schedule, shape: ScheduleShape) -> tuple[list[Repeat], ...]:
-    """The action list of each rank of a bundled `schedule`, for the numbers in `shape`."""
+    """Return the action list of each rank of a bundled `schedule`, for the numbers in `shape`."""
     return tuple(schedule.rank_actions(shape, rank) for rank in range(shape.ranks))

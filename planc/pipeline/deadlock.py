@@ -1,4 +1,4 @@
-"""Deadlocks of a schedule: the ranks that wait for each other in a circle."""
+"""Deadlocks of a schedule: ranks that wait for each other in a cycle."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from planc.pipeline.actions import Action, Repeat, unrolled
 
 
 class Wait(NamedTuple):
-    """A rank that cannot go on: its next action, the action that this one waits for, and the rank that runs that."""
+    """A blocked rank: its next action, the action that this one waits for, and the rank of that."""
 
     rank: int
     action: Action
@@ -23,11 +23,10 @@ class Wait(NamedTuple):
 
 
 def find_deadlock(lists: Sequence[Sequence[Repeat]]) -> tuple[Wait, ...]:
-    """The ranks that wait for each other, from the lowest one on; empty if every rank comes to its end.
+    """Return the ranks that wait for each other, from the lowest one on; () if every rank finishes.
 
-    `lists` are the actions of each rank. A forward waits for the forward of the stage before; a backward for its own
-    forward and for the backward of the stage after; a gradient of weights for that of the inputs. Every action must be
-    in exactly one list.
+    `lists` are the actions of each rank. A forward waits for the forward of the previous stage; a backward for its own
+    forward and for the backward of the next stage; a wgrad for its dgrad. Every action must be in exactly one list.
 
     >>> find_deadlock([[Repeat(1, (Action("backward", 0, 0), Action("forward", 0, 0)))]])[0].text()
     'rank 0 waits at 0B0 for 0F0 of itself'
@@ -36,7 +35,7 @@ def find_deadlock(lists: Sequence[Sequence[Repeat]]) -> tuple[Wait, ...]:
 
 
 class _Progress:
-    """How far every rank comes, without regard to seconds."""
+    """The progress of every rank, ignoring seconds."""
 
     def __init__(self, lists: list[list[Action]]) -> None:
         self.lists = lists
@@ -47,7 +46,7 @@ class _Progress:
             pass
 
     def _advance(self, rank: int) -> bool:
-        """Run a rank's actions until one has to wait; True if any ran."""
+        """Run a rank's actions until one must wait; return True if any ran."""
         begin = self.next[rank]
         while (group := self._group(rank)) and not any(map(self._missing, group)):
             self.ended.update((_direction(a), a.stage, a.microbatch) for a in group)
@@ -55,7 +54,7 @@ class _Progress:
         return self.next[rank] > begin
 
     def _group(self, rank: int) -> list[Action]:
-        """The next action of a rank, or the next two that overlap; empty at its end."""
+        """The next action of a rank, or the next two that overlap; [] at its end."""
         at, actions = self.next[rank], self.lists[rank]
         return actions[at : at + 1 + actions[at].overlaps_next] if at < len(actions) else []
 
@@ -73,7 +72,7 @@ class _Progress:
         return [Action("forward", stage, m), *after]
 
     def deadlock(self) -> tuple[Wait, ...]:
-        """The circle that the lowest waiting rank leads into."""
+        """Return the cycle that the lowest waiting rank leads into."""
         waits = {w.rank: w for rank in range(len(self.lists)) if (w := self._wait_of_rank(rank)) is not None}
         if not waits:
             return ()
@@ -87,7 +86,7 @@ class _Progress:
         return tuple(waits[r] for r in circle[low:] + circle[:low])
 
     def _wait_of_rank(self, rank: int) -> Wait | None:
-        """The wait of a rank's next action; None for a rank that has come to its end."""
+        """The wait of a rank's next action; None for a rank that has finished."""
         for action in self._group(rank):
             if (missing := self._missing(action)) is not None:
                 return Wait(rank, action, missing, self._owner(missing, rank))
@@ -103,12 +102,12 @@ class _Progress:
 
 
 def _direction(action: Action) -> str:
-    """A backward ends for those who wait for it when the gradient of the input does."""
+    """The direction of an action; for waiting actions a backward ends with its dgrad."""
     return "backward" if action.kind == "backward_input" else action.kind
 
 
 def circle_of(order: tuple[str, ...]) -> tuple[Wait, ...]:
-    """The ranks that wait for each other in a schedule from a file, from its normalized rows (`order`)."""
+    """Return the ranks that wait for each other in a schedule from a file, from its normalized rows (`order`)."""
     from planc.pipeline import csv_schedule
 
     return find_deadlock([[Repeat(1, row)] for row in csv_schedule.rows(order)])

@@ -1,4 +1,4 @@
-"""Microbatches in flight: how many of each virtual stage a rank holds at its fullest moment."""
+"""Microbatches in flight: the number of each virtual stage on a rank at its peak."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from planc.pipeline.split import repeats_of_rank, schedule_of, shape_of, stages_
 
 
 class InFlight(NamedTuple):
-    """A rank at its fullest moment, the first of them."""
+    """A rank at its first peak."""
 
     held: dict[int, int]
     """Microbatches in flight of each virtual stage."""
     awaiting_weights: dict[int, int]
-    """Those of them whose gradient of weights alone is missing."""
+    """Those of them that only wait for their wgrad."""
 
 
 CHANGE: dict[Kind, int] = {"forward": 1, "backward": -1, "backward_input": 0, "backward_weight": -1}
 """Change of a rank's microbatches in flight by an action."""
 AWAITS: dict[Kind, int] = {"forward": 0, "backward": 0, "backward_input": 1, "backward_weight": -1}
-"""Change of those whose gradients of weights alone are missing."""
+"""Change by an action of the microbatches that only wait for their wgrad."""
 MAKES_GRADIENTS: dict[Kind, int] = {"forward": 0, "backward": 1, "backward_input": 0, "backward_weight": 1}
-"""Microbatches whose gradients of weights an action makes."""
+"""Number of microbatches whose weight gradients an action computes."""
 KIND_AND_STAGE = itemgetter(0, 1)
 
 
 def most_in_flight(repeats: Sequence[Repeat]) -> InFlight:
-    """The microbatches in flight of a rank with this action list (`repeats`), at its fullest moment.
+    """Return the microbatches in flight of a rank with this action list (`repeats`), at its peak.
 
-    A microbatch is in flight from its forward to the end of its backward, the weights' part included: that part needs
-    the inputs of the matmuls, 32 of the 34 bytes per element that a layer saves with flash attention (Qi et al. 2023,
-    table 1). A `Repeat` is at its fullest the first time; the last time, if each time adds microbatches.
+    A microbatch is in flight from its forward to the end of its backward, including the wgrad, which needs the inputs
+    of the matmuls: 32 of the 34 bytes per element that a layer saves with flash attention (Qi et al. 2023, table 1). A
+    `Repeat` peaks in its first repetition, or in its last if each repetition adds microbatches.
 
     >>> one = Action("forward", 0, 0)
     >>> most_in_flight([Repeat(3, (one,)), Repeat(3, (one._replace(kind="backward"),))]).held  # GPipe: all three
@@ -63,34 +63,34 @@ def most_in_flight(repeats: Sequence[Repeat]) -> InFlight:
 
 
 class Begins(NamedTuple):
-    """A rank just before a backward, or a part of one."""
+    """State of a rank when a backward, dgrad or wgrad starts."""
 
     kind: Kind
     stage: int
     """Virtual stage of the backward."""
     held: dict[int, int]
-    """Microbatches in flight of each virtual stage, that of the backward among them."""
+    """Microbatches in flight of each virtual stage, including that of the backward."""
     awaiting: dict[int, int]
-    """Those of them whose gradients of weights alone are missing."""
+    """Those of them that only wait for their wgrad."""
     run: dict[int, int]
-    """Microbatches of each virtual stage whose forward has run."""
+    """Number of microbatches of each virtual stage whose forward has run."""
     inputs_alone: dict[int, int]
-    """Microbatches of each virtual stage whose gradients of inputs were made before those of weights."""
+    """Number of microbatches of each virtual stage whose dgrad ran separately, before the wgrad."""
     begun: frozenset[int]
-    """Virtual stages that have gradients of weights, and will get more."""
+    """Virtual stages with weight gradients that are still incomplete."""
     ended: frozenset[int]
-    """Virtual stages that have all of them."""
+    """Virtual stages with complete weight gradients."""
     apart: frozenset[int]
-    """Virtual stages whose newest gradients of weights came apart from those of inputs, none of which came since."""
+    """Virtual stages whose latest weight gradients are from a separate wgrad."""
     only_apart: frozenset[int]
-    """Those of them that have no other gradients of weights."""
+    """Those of them with no other weight gradients."""
     forward: int | None
-    """The virtual stage whose forward came just before; None where no forward did."""
+    """The virtual stage of the forward immediately before; None if there was none."""
 
 
 def before_backwards(repeats: Sequence[Repeat]) -> list[Begins]:
-    """A rank with this action list (`repeats`) before each of its backwards; what is the same as before another one is
-    left out. Of a `Repeat` the first two times and the last are looked at: those between change what the second does.
+    """Return the states of a rank with this action list (`repeats`) before each of its backwards, without duplicates.
+    Of a `Repeat`, the first two repetitions and the last are examined; those in between repeat the second.
 
     >>> forward, backward = Action("forward", 0, 0), Action("backward", 0, 0)
     >>> [(b.held, *b.begun) for b in before_backwards([Repeat(2, (forward,)), Repeat(2, (backward,))])]
@@ -159,7 +159,7 @@ def _count(counts: Counter[tuple[Kind, int]], actions: Sequence[Action], times: 
 
 
 def _in_flight(counts: Counter[tuple[Kind, int]]) -> InFlight:
-    """After so many actions of each kind and stage."""
+    """The counts after so many actions of each kind and stage."""
     held: dict[int, int] = {}
     awaiting: dict[int, int] = {}
     for (kind, stage), n in counts.items():
@@ -172,19 +172,19 @@ def _in_flight(counts: Counter[tuple[Kind, int]]) -> InFlight:
 
 @lru_cache(maxsize=256)
 def in_flight_by_rank(schedule: Schedule, shape: ScheduleShape) -> tuple[InFlight, ...]:
-    """The microbatches in flight of each rank of a bundled `schedule`, for the numbers in `shape`."""
+    """Return the microbatches in flight of each rank of a bundled `schedule`, for the numbers in `shape`."""
     return tuple(map(most_in_flight, rank_lists(schedule, shape)))
 
 
 def in_flight_lower_bound(split: Split, ranks: int, microbatches: int, rank: int = 0) -> dict[int, int]:
-    """Lower bound on the microbatches in flight of each virtual stage of rank `rank`: those of a step of two rounds,
-    with which a longer step begins. A schedule from a file has one length.
+    """Return a lower bound on the microbatches in flight of each virtual stage of rank `rank`: those of a step of two
+    rounds, with which a longer step begins. A schedule from a file has one length.
 
     Args:
         split: the plan's `split` sentence.
         ranks: pipeline ranks.
         microbatches: microbatches of the step.
-        rank: the rank that is asked about.
+        rank: the pipeline rank.
     """
     if split.order:
         return most_in_flight(repeats_of_rank(split, ranks, microbatches, rank)).held
@@ -200,6 +200,6 @@ def in_flight_lower_bound(split: Split, ranks: int, microbatches: int, rank: int
 
 @lru_cache(maxsize=4096)
 def rank_in_flight(schedule: Schedule, shape: ScheduleShape, rank: int) -> dict[int, int]:
-    """The microbatches in flight of each virtual stage of rank `rank` of a bundled `schedule`, for the numbers in
-    `shape`."""
+    """Return the microbatches in flight of each virtual stage of rank `rank` of a bundled `schedule`, for the numbers
+    in `shape`."""
     return most_in_flight(schedule.rank_actions(shape, rank)).held

@@ -1,11 +1,11 @@
-"""Pipelines in lockstep: one program of all ranks, which run at most one forward and one backward each in every tick.
+"""Pipelines in lockstep: all ranks run one program (SPMD), with at most one forward and one backward each per tick.
 
-XLA compiles one program for all devices, so that no rank can be ahead of the program's order. In tick t rank r runs its
+XLA compiles one program for all devices, so no rank can run ahead of the program's order. In tick t rank r runs its
 forward number t - r, and its backward number t - first - (ranks - 1 - r), where `first` is the tick of the first
-backward: results and gradients come one tick after they were sent. In the first ticks no rank has a backward yet, and
-in the last ones none has a forward any more; these are loops of their own. With backwards as early as they can be, a
-step takes as long as 1F1B (Narayanan et al. 2021, https://arxiv.org/abs/2104.04473), and a rank keeps as many
-microbatches as interleaved 1F1B does, 2 (ranks - r) - 1 of them with one stage a rank.
+backward: activations and gradients arrive one tick after they are sent. In the first ticks no rank has a backward, and
+in the last ones none has a forward; these are separate loops. With backwards as early as possible, a step takes as long
+as 1F1B (Narayanan et al. 2021, https://arxiv.org/abs/2104.04473), and a rank holds as many microbatches as in
+interleaved 1F1B, 2 (ranks - r) - 1 of them with one stage per rank.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from planc.pipeline.schedules import schedules
 
 
 class Lockstep(NamedTuple):
-    """The numbers of a pipeline in lockstep.
+    """The parameters of a pipeline in lockstep.
 
     A rank runs its forwards in rounds: `round` microbatches through each of its `chunks` stages in turn, and backwards
-    in the same rounds, from the last of its stages on; with one stage a round is one microbatch. `forwards_first`: all
-    forwards come before the first backward.
+    in the same rounds, from its last stage on; with one stage a round is one microbatch. `forwards_first`: all forwards
+    run before the first backward.
     """
 
     ranks: int
@@ -36,7 +36,7 @@ class Lockstep(NamedTuple):
 
     @property
     def numbers(self) -> int:
-        """Forwards of a rank in a step, those of microbatches that a last round lacks among them.
+        """Number of forwards of a rank in a step, including those for microbatches missing in the last round.
 
         >>> Lockstep(ranks=4, chunks=2, microbatches=8, round=4, forwards_first=False).numbers
         16
@@ -45,12 +45,12 @@ class Lockstep(NamedTuple):
 
     @property
     def first_loss(self) -> int:
-        """The tick in which the last rank has the first result of the last stage."""
+        """The tick in which the last rank has the first output of the last stage."""
         return (self.chunks - 1) * self.round + self.ranks - 1
 
     @property
     def forward_ticks(self) -> int:
-        """Ticks in which some rank has a forward, from the first one on; as many have a backward, up to the last."""
+        """Number of ticks in which some rank has a forward, and equally of those in which some rank has a backward."""
         return self.numbers + self.ranks - 1
 
     @property
@@ -65,14 +65,15 @@ class Lockstep(NamedTuple):
 
     @property
     def delay(self) -> int:
-        """Ticks that a microbatch waits between two stages of a rank which the same round is to pass first."""
+        """Number of ticks that a microbatch waits between two stages of a rank, for the rest of its round."""
         return (self.round - self.ranks) if self.chunks > 1 else 0
 
     @property
     def places(self) -> int:
-        """Forwards of one stage whose saved tensors a rank has at once, at most.
+        """Largest number of forwards of one stage whose saved tensors a rank holds at once.
 
-        Those of the first rank, whose backwards come last. A backward frees its place for the next tick's forward.
+        It is that of the first rank, whose backwards come last. A backward frees its slot for the forward of the next
+        tick.
 
         >>> [Lockstep(4, 1, 32, 1, first).places for first in (True, False)]  # GPipe and 1F1B
         [32, 7]
@@ -81,20 +82,20 @@ class Lockstep(NamedTuple):
 
 
 SUFFIX = "_in_lockstep"
-"""Ends the name of a schedule in lockstep, which no plan names: a target runs the plan's own so."""
+"""Suffix of the name of a schedule in lockstep. Plans do not name it: a target runs the plan's own schedule so."""
 
 
 def in_lockstep(split: Split | None) -> Split | None:
-    """The pipeline of a plan's sentence, `split`, in lockstep; None without one, and one of the user's own as it is."""
+    """Return the pipeline of a plan's sentence, `split`, in lockstep; None without one, and a custom one unchanged."""
     return split if split is None or split.order else replace(split, schedule=f"{split.schedule}{SUFFIX}")
 
 
 @cache
 def lockstep_schedule(name: str) -> Schedule:
-    """The schedule in lockstep with this `name`: each rank's actions are those of its ticks, in order.
+    """Return the schedule in lockstep with this `name`: each rank's actions in the order of its ticks.
 
-    Those of 1F1B begin with as many forwards as interleaved 1F1B has with one stage a rank. Interleaved 1F1B and the
-    schedules with all forwards first have their own order.
+    1F1B begins with as many forwards as interleaved 1F1B with one stage per rank. Interleaved 1F1B and the schedules
+    with all forwards first keep their own order.
 
     >>> from planc.pipeline.actions import unrolled
     >>> rank_actions = lockstep_schedule("1f1b_in_lockstep").rank_actions
@@ -107,8 +108,8 @@ def lockstep_schedule(name: str) -> Schedule:
 
 
 def one_forward_one_backward(shape: ScheduleShape, rank: int) -> list[Repeat]:
-    """The actions of rank `rank` for the numbers in `shape`: forwards until its first microbatch has been to the last
-    rank and back, then one forward and one backward in each tick."""
+    """Return the actions of rank `rank` for the numbers in `shape`: forwards until its first microbatch has been to the
+    last rank and back, then one forward and one backward per tick."""
     warm_up = min(2 * (shape.ranks - rank - 1), shape.microbatches)
     steady = shape.microbatches - warm_up
     return phases(

@@ -1,7 +1,7 @@
 """Lower bounds on the makespan of a pipeline step (s), from the seconds of each stage.
 
 `CriticalPaths.lower_bound_s` is a closed form; `makespan_lower_bound_s` simulates a relaxation of the step, which is
-nearer and takes longer. Both hold for any times; neither takes longer for more microbatches.
+tighter and slower. Both hold for any times; the run time of neither grows with the microbatches.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ from planc.pipeline.split import microbatch_copies, schedule_of, shape_of
 from planc.pipeline.stage_times import StageTimes, busy_s
 
 FOLLOWED_MICROBATCHES = 4
-"""Microbatches whose waits a relaxed step keeps: the bounds of the published search spaces are then 0.1 % below the
-simulated makespan on average, 0.5 % at most."""
+"""Number of microbatches whose waits a relaxed step keeps: the bounds of the published search spaces are then 0.1 %
+below the simulated makespan on average, 0.5 % at most."""
 MAX_MICROBATCHES_PER_RANK = 64
-"""A step of more has so small a bubble that the busiest rank bounds it as well."""
+"""Above this number the bubble is so small that the busiest rank is as good a bound."""
 ROUNDING = 1 - 1e-11
-"""Sums in another order differ in the last digits: bounds are lowered by more than that."""
+"""Factor that lowers bounds by more than the rounding differences between summation orders."""
 StageCounts = tuple[tuple[int, int], ...]
-"""Kinds of stages, each with the number of stages of it."""
+"""Kinds of stages, each with its number of stages."""
 
 
 class RankPath(NamedTuple):
-    """The virtual stages of a rank and those around it, each as (kind, number of stages of it)."""
+    """The virtual stages of a rank and those around it, each as (kind, number of stages)."""
 
     on: StageCounts
     before: StageCounts
-    """Stages before the first one of the rank."""
+    """Stages before the rank's first one."""
     after: StageCounts
-    """Stages after the last one of the rank."""
+    """Stages after the rank's last one."""
     hand_overs: int
-    """From rank to rank, until a microbatch comes to the first stage of this one."""
+    """Number of sends between ranks before a microbatch reaches the first stage of this rank."""
 
 
 class CriticalPaths:
-    """The critical paths through each rank of a pipeline, found once and then bounded for any seconds of its stages.
+    """The critical paths through each rank of a pipeline, found once and then evaluated for any seconds of its stages.
 
-    Stages of the same kind take the same seconds. Ranks that hold the same kinds are bounded by two of them: the one
-    with most stages before it, and the one with most stages around it.
+    Stages of the same kind take the same seconds. Of ranks with the same kinds only two are evaluated: the one with
+    most stages before it, and the one with most stages around it.
     """
 
     def __init__(self, split: Split | None, stages_by_rank: Sequence[Sequence[int]], kinds: Sequence[int]) -> None:
@@ -73,20 +73,20 @@ class CriticalPaths:
         return max(group, key=lambda path: path.hand_overs), max(group, key=around)
 
     def lower_bound_s(self, times: StageTimes, microbatches: int) -> float:
-        """Lower bound on the makespan (s) in closed form: the longest of the critical paths through one rank.
+        """Return a lower bound on the makespan (s) in closed form: the longest of the critical paths through one rank.
 
-        F, B, W are the seconds of a stage's forward, backward and its weights' part, m the microbatches. For a rank
+        F, B, W are the seconds of a stage's forward, backward and wgrad, m is the number of microbatches. For a rank
         whose first stage is a and last stage b, the longer of
 
             fill + m * sum(F + B of its stages) + drain        fill = sum(F + send, stages before a)
             wait + m * sum(B of its stages) + drain            wait = sum(F, all stages) + sum(B, stages after b)
                                                                drain = sum(B + send, stages before a)
 
-        The first microbatch comes to the rank through the stages before it (fill), or its first backward through all
+        The first microbatch reaches the rank through the stages before it (fill), or its first backward through all
         stages and back (wait); after the rank's last backward this microbatch returns through the stages before it
-        (drain). Where the schedule splits the backward, B - W stands for B in `wait`, and drain is 0: the rank may
-        compute gradients of weights while the last microbatch returns. Schedules from a file, or with two copies of
-        each stage, may begin anywhere: the busiest rank alone bounds them.
+        (drain). If the schedule splits the backward, `wait` has B - W instead of B, and drain is 0: the rank may run
+        wgrads while the last microbatch returns. Schedules from a file, or with two copies of each stage, may start
+        anywhere: only the busiest rank bounds them.
 
         `times` are the seconds of one microbatch on a stage of each kind.
         """
@@ -119,7 +119,7 @@ def _stages(counts: StageCounts) -> int:
 
 
 def _total_s(seconds: Sequence[float], counts: StageCounts) -> float:
-    """Seconds of so many stages of each kind."""
+    """Total seconds of so many stages of each kind."""
     total_s = 0.0
     for kind, n in counts:
         total_s += n * seconds[kind]
@@ -129,7 +129,7 @@ def _total_s(seconds: Sequence[float], counts: StageCounts) -> float:
 def makespan_lower_bound_s(
     split: Split | None, stages_by_rank: Sequence[Sequence[int]], microbatches: int, times: StageTimes
 ) -> float:
-    """Lower bound on the makespan (s): the busiest rank, plus the stalls of a few simulated microbatches.
+    """Return a lower bound on the makespan (s): the busiest rank, plus the stalls of a few simulated microbatches.
 
     Args:
         split: the plan's `split` sentence; None for one rank with one stage.
@@ -151,32 +151,32 @@ class FollowedRepeat:
 
     times: int
     costs: list[int]
-    """Cost of each of its actions, as places in `costs_s`."""
+    """Cost of each of its actions, as indices into `costs_s`."""
     followed: list[tuple[int, int]]
-    """For each followed action, how often the whole `Repeat` ran before, and how many actions of it."""
+    """For each simulated action, the number of whole repetitions of the `Repeat` before it, and of further actions."""
 
 
 @dataclass(frozen=True)
 class RelaxedOrder:
-    """Execution order of a relaxed step: the actions of a few microbatches wait as they do in the step, all others
-    wait for nothing of another rank.
+    """Execution order of a relaxed step: the actions of a few microbatches wait as in the real step, all others wait
+    for no other rank.
 
-    An action that need not wait starts no later, and so does everything after it: the makespan is a lower bound of
-    the step's, whatever the seconds of the stages. The actions that wait for nothing run in the gaps between those
-    that are followed: what they take is a sum.
+    An action that need not wait starts no later, and so does everything after it: the makespan is a lower bound on the
+    step's, for any seconds of the stages. The actions that do not wait fill the gaps between the simulated ones, so
+    only the sum of their seconds matters.
     """
 
     waits: list[int]
     entries: list[int]
-    """In the order in which they run, numbers of the followed actions, which count rank by rank."""
+    """Indices of the simulated actions, numbered rank by rank, in execution order."""
     rank: list[int]
     cost: list[int]
-    """By number: who runs a followed action, and the place of its seconds in `costs_s`."""
+    """By index: the rank of a simulated action, and the index of its seconds in `costs_s`."""
     pairs: tuple[tuple[int, int], ...]
     lists: list[list[FollowedRepeat]]
 
     def makespan_s(self, times: StageTimes) -> float:
-        """Seconds of the relaxed step, with `times` of one microbatch on each virtual stage."""
+        """Return the seconds of the relaxed step, with `times` of one microbatch on each virtual stage."""
         seconds = costs_s(times, self.pairs)
         first_s: list[float] = []
         kinds_s: list[tuple[int, float, float]] = []
@@ -191,7 +191,7 @@ class RelaxedOrder:
         return max(simulation.clock_s)
 
     def _starts_s(self, mine: list[FollowedRepeat], seconds: list[float]) -> list[float]:
-        """When each followed action of a rank would start, and the rank end, if the rank were never idle."""
+        """The start of each simulated action of a rank, and the rank's end, if the rank were never idle."""
         starts_s: list[float] = []
         before_s = 0.0
         for repeat in mine:
@@ -203,31 +203,32 @@ class RelaxedOrder:
 
 @lru_cache(maxsize=256)
 def relaxed_order(schedule: Schedule, shape: ScheduleShape, count: int) -> RelaxedOrder:
-    """The relaxed step of a bundled schedule that follows `count` microbatches."""
+    """Return the relaxed step of a bundled schedule that simulates `count` microbatches."""
     return _Relaxation(rank_lists(schedule, shape), shape, followed(shape.microbatches, schedule.copies, count)).order()
 
 
 def followed(microbatches: int, copies: int, count: int) -> list[int]:
-    """The first microbatch, the last one and some between, evenly; of each of two directions (`copies` 2)."""
+    """Return the first microbatch, the last one and some evenly spaced in between; of each of two directions if
+    `copies` is 2."""
     each = microbatches // copies
     some = {i * (each - 1) // (count - 1) for i in range(count)}
     return sorted(copies * m + direction for m in some for direction in range(copies))
 
 
 class _FollowedAction(NamedTuple):
-    """A followed action of a `Repeat`."""
+    """A simulated action of a `Repeat`."""
 
     again: int
-    """How often the whole `Repeat` ran before."""
+    """Number of whole repetitions of the `Repeat` before it."""
     before: int
-    """How many of its actions ran since. Overlapped actions start together."""
+    """Number of its actions since then. Overlapped actions start together."""
     at: int
-    """Place among its actions."""
+    """Its index among the actions of the `Repeat`."""
     microbatch: int
 
 
 class _Relaxation:
-    """The followed actions of all ranks. In the table of ends they have the numbers of the followed microbatches."""
+    """The simulated actions of all ranks. In the table of ends, the simulated microbatches are renumbered."""
 
     def __init__(self, lists: Sequence[Sequence[Repeat]], shape: ScheduleShape, follow: list[int]) -> None:
         self.number = {m: i for i, m in enumerate(follow)}
@@ -244,7 +245,7 @@ class _Relaxation:
         ]
 
     def order(self) -> RelaxedOrder:
-        """The topological order of the followed actions."""
+        """Return the topological order of the simulated actions."""
         ranks, begin = [], 0
         for mine in self.entries.ranks:
             end = begin + len(mine.kinds)
@@ -256,7 +257,7 @@ class _Relaxation:
         return RelaxedOrder(waits, entries, self.rank, self.cost, tuple(self.entries.pairs), self.lists)
 
     def _followed_actions(self, repeat: Repeat) -> list[_FollowedAction]:
-        """The followed actions of a repeat, in order."""
+        """The simulated actions of a repeat, in order."""
         times, actions, step = repeat
         by_residue = self._by_residue(step)
         found = []
@@ -270,7 +271,7 @@ class _Relaxation:
         return sorted(found)
 
     def _by_residue(self, step: int) -> dict[int, list[int]]:
-        """The followed microbatches by their remainder of a repeat's step."""
+        """The simulated microbatches by their remainder modulo a repeat's step."""
         known = self._residues.get(step)
         if known is None:
             known = self._residues[step] = {}
@@ -279,14 +280,14 @@ class _Relaxation:
         return known
 
     def _actions(self, mine: Sequence[Repeat], met: list[list[_FollowedAction]]) -> Iterator[Action]:
-        """A rank's followed actions, renumbered; each waits by itself."""
+        """A rank's simulated actions, renumbered; each waits separately."""
         for repeat, places in zip(mine, met, strict=True):
             for _, _, at, m in places:
                 kind, stage, _, _ = repeat.actions[at]
                 yield Action(kind, stage, self.number[m])
 
     def _followed(self, rank: int, repeat: Repeat, met: list[_FollowedAction]) -> FollowedRepeat:
-        """Adds the rank and the cost of each followed action."""
+        """Record the rank and the cost of each simulated action."""
         actions, first = repeat.actions, self.entries.first_cost
         costs = [first[kind] + stage for kind, stage, _, _ in actions]
         for _, before, at, _ in met:

@@ -1,4 +1,5 @@
-"""The type of a pipeline schedule: each rank's actions, where its stages lie, which microbatch counts it takes."""
+"""The type of a pipeline schedule: each rank's actions, the placement of its stages, the supported microbatch
+counts."""
 
 from __future__ import annotations
 
@@ -9,18 +10,18 @@ from planc.diag.fast_dataclass import dataclass
 from planc.pipeline.actions import Repeat
 
 Placement = Literal["loop", "v", "both"]
-"""Where the virtual stages of `P` ranks lie. `loop`: stage s on rank s mod P. `v`: down the ranks and back up, stage
-P on the last rank again. `both`: two pipelines in opposite directions, so that rank r holds stages r and P - 1 - r."""
+"""Placement of the virtual stages on `P` ranks. `loop`: stage s on rank s mod P. `v`: down the ranks and back up, with
+stage P on the last rank again. `both`: two pipelines in opposite directions, so rank r holds stages r and P - 1 - r."""
 
 
 class ScheduleShape(NamedTuple):
-    """The numbers that a schedule's action lists depend on. `chunks` is the number of virtual stages per rank."""
+    """The parameters of a schedule's action lists. `chunks` is the number of virtual stages per rank."""
 
     ranks: int
     chunks: int
     microbatches: int
     fixed_round: int = 0
-    """Microbatches per round, where a shortened step keeps the rounds of the longer one. 0: derived."""
+    """Microbatches per round, for a shortened step that keeps the rounds of the longer one. 0: derived."""
 
     @property
     def stages(self) -> int:
@@ -29,7 +30,7 @@ class ScheduleShape(NamedTuple):
 
     @property
     def round(self) -> int:
-        """Microbatches per round of an interleaved schedule: as many as ranks, or a few more.
+        """Microbatches per round of an interleaved schedule: the number of ranks, or a few more.
 
         torch's rule: the microbatches over (microbatches // ranks) rounds; fewer than ranks make one round.
         """
@@ -37,32 +38,32 @@ class ScheduleShape(NamedTuple):
 
 
 class Need(NamedTuple):
-    """A number of microbatches that a schedule can run: the requirement in words, and the nearest such number."""
+    """A requirement on the number of microbatches, in words, and the nearest number that meets it."""
 
     text: str
     microbatches: int
 
 
 def any_number(shape: ScheduleShape) -> Need | None:
-    """The requirement of schedules that run any number of microbatches: None for every `shape`."""
+    """Return None for every `shape`: the schedule runs any number of microbatches."""
     return None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Schedule:
-    """A pipeline schedule. There is one object of each, compared by identity."""
+    """A pipeline schedule. There is one object per schedule, compared by identity."""
 
     name: str
     position: int
-    """Place in lists that are shown to users."""
+    """Position in lists that are shown to users."""
     rank_actions: Callable[[ScheduleShape, int], list[Repeat]]
-    """The action list of a rank: warm-up, steady state, cool-down."""
+    """Returns the action list of a rank: warm-up, steady state, cool-down."""
     chunks: int = 1
     """Virtual stages per rank, unless the plan gives another number (`free_chunks`)."""
     free_chunks: bool = False
     placement: Placement = "loop"
     need: Callable[[ScheduleShape], Need | None] = any_number
-    """None if the schedule runs this number of microbatches, else the requirement that it misses."""
+    """Returns None if the schedule runs this number of microbatches, else the requirement that is not met."""
     in_rounds: bool = False
     """Microbatches are issued in rounds of `ScheduleShape.round`."""
     even_ranks: bool = False
@@ -70,17 +71,18 @@ class Schedule:
     equal_stages: bool = False
     """All stages must hold the same number of layers."""
     forwards_first: bool = False
-    """Every rank runs all forwards of a stage, then those of its next stage, then all backwards in the same manner;
+    """True if every rank runs all forwards of a stage, then those of its next stage, then all backwards likewise;
     otherwise forwards and backwards alternate in a steady state."""
 
     @property
     def copies(self) -> int:
-        """Ranks that hold each stage."""
+        """Number of ranks that hold each stage."""
         return 2 if self.placement == "both" else 1
 
 
 def stages_at(placement: Placement, ranks: int, chunks: int, rank: int) -> tuple[int, ...]:
-    """The virtual stages of rank `rank`, in order, for a `placement` of `chunks` stages on each of `ranks` ranks.
+    """Return the virtual stages of rank `rank`, in order, for a `placement` of `chunks` stages on each of `ranks`
+    ranks.
 
     >>> stages_at("loop", 4, 2, 1), stages_at("v", 4, 2, 1), stages_at("both", 4, 1, 1)
     ((1, 5), (1, 6), (1, 2))
@@ -93,13 +95,13 @@ def stages_at(placement: Placement, ranks: int, chunks: int, rank: int) -> tuple
 
 
 def minimum_microbatches(minimum: int, shape: ScheduleShape) -> Need | None:
-    """The requirement of `minimum` microbatches or more."""
+    """Return the requirement of `minimum` microbatches or more."""
     return Need(f"at least {minimum}", minimum) if shape.microbatches < minimum else None
 
 
 def whole_rounds(shape: ScheduleShape) -> Need | None:
-    """The requirement of interleaved schedules: equal rounds of at least one microbatch per rank; None where `shape`
-    meets it.
+    """Return the requirement of interleaved schedules: equal rounds of at least one microbatch per rank; None if
+    `shape` meets it.
 
     >>> whole_rounds(ScheduleShape(ranks=4, chunks=2, microbatches=9))
     Need(text='a multiple of 4', microbatches=12)

@@ -1,7 +1,7 @@
 """Discrete-event simulation of a schedule: the end of every action, with seconds for each stage.
 
-This is the only simulator. It runs an `ExecutionOrder` entry by entry; `planc.pipeline.steady_state` runs long steps on
-it, `planc.pipeline.lower_bound` relaxed ones.
+This is the only simulator. It runs an `ExecutionOrder` entry by entry; `planc.pipeline.steady_state` uses it for long
+steps, `planc.pipeline.lower_bound` for relaxed ones.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from planc.pipeline.dag import execution_order
 from planc.pipeline.stage_times import StageTimes
 
 NEVER_S = float("-inf")
-"""The end that an entry waits for which waits for none."""
+"""The end that an entry without a wait waits for."""
 
 
 class Simulation:
-    """A step that is being run.
+    """A running simulation of a step.
 
-    `ends_s` has the end of every entry so far, from place 1 on; `clock_s` the time up to which each rank is busy.
+    `ends_s` has the end of every entry so far, from index 1 on; `clock_s` the time up to which each rank is busy.
     """
 
     def __init__(self, kinds_s: Sequence[tuple[int, float, float]], send_s: float, clock_s: list[float]) -> None:
-        """`kinds_s` are rank, seconds and seconds of weights' gradients of each kind of entry."""
+        """`kinds_s` are rank, seconds and wgrad seconds of each kind of entry."""
         self.kinds_s, self.send_s, self.clock_s = kinds_s, send_s, clock_s
         self.ends_s = [NEVER_S]
 
     def run(self, waits: Iterable[int], kinds: Iterable[int]) -> None:
-        """Run the entries with these `waits` and `kinds`: each starts when its rank is free and what it waits for has
-        been sent."""
+        """Run the entries with these `waits` and `kinds`: each starts when its rank is free and its input has
+        arrived."""
         clock, ends, kinds_s, send_s = self.clock_s, self.ends_s, self.kinds_s, self.send_s
         ended = ends.append
         for wait, kind in zip(waits, kinds, strict=True):
@@ -54,10 +54,10 @@ class ActionSpan(NamedTuple):
 
 
 def action_spans(lists: Sequence[Sequence[Action]], times: StageTimes) -> list[ActionSpan]:
-    """Start and end (s) of every action of these `lists`, rank by rank, each rank's in order.
+    """Return the start and end (s) of every action of these `lists`, rank by rank, each rank's in order.
 
-    `times` has the seconds of one microbatch on each virtual stage. Overlapped actions are shown one after the other,
-    within the time that they take together.
+    `times` has the seconds of one microbatch on each virtual stage. Overlapped actions are shown in sequence, within
+    the time that they take together.
     """
     order = execution_order([_one_by_one(actions) for actions in lists])
     simulation = Simulation(order.entry_kinds_s(times), times.send_s, [0.0] * len(lists))
@@ -76,7 +76,7 @@ def action_spans(lists: Sequence[Sequence[Action]], times: StageTimes) -> list[A
 
 
 def _one_by_one(actions: Sequence[Action]) -> list[Repeat]:
-    """A list with a `Repeat` for each action, or for two that overlap, so that each has an entry of its own."""
+    """A list with a `Repeat` per action, or per overlapping pair, so that each has its own entry."""
     found: list[Repeat] = []
     i = 0
     while i < len(actions):

@@ -9,7 +9,7 @@ from planc.pipeline.schedules import schedules
 
 
 def schedule_of(split: Split) -> Schedule:
-    """The schedule that a plan's `split` names, or the one in lockstep that a target runs in its place."""
+    """Return the schedule that a plan's `split` names, or its lockstep variant."""
     if split.schedule in schedules():
         return schedules()[split.schedule]
     from planc.pipeline.lockstep import lockstep_schedule
@@ -18,16 +18,16 @@ def schedule_of(split: Split) -> Schedule:
 
 
 def shape_of(split: Split, ranks: int, microbatches: int) -> ScheduleShape:
-    """The numbers that a schedule's action lists depend on, for `ranks` pipeline ranks."""
+    """Return the parameters of a schedule's action lists, for `ranks` pipeline ranks."""
     return ScheduleShape(ranks, split.chunks, microbatches)
 
 
 def action_lists(split: Split | None, ranks: int, microbatches: int) -> list[list[Action]]:
-    """Each rank's actions in order. Without a pipeline (`split` is None), one rank runs forward and backward of every
-    microbatch.
+    """Return each rank's actions in order. Without a pipeline (`split` is None), one rank runs forward and backward of
+    every microbatch.
 
     `ranks` and `microbatches` are the numbers of pipeline ranks and of microbatches of a step; a schedule from a file
-    has both already.
+    fixes both.
     """
     if split is not None and split.order:
         from planc.pipeline import csv_schedule
@@ -37,7 +37,7 @@ def action_lists(split: Split | None, ranks: int, microbatches: int) -> list[lis
 
 
 def repeats_of_rank(split: Split | None, ranks: int, microbatches: int, rank: int) -> list[Repeat]:
-    """The action list of pipeline rank `rank`, with what repeats written once; the other arguments are those of
+    """Return the action list of pipeline rank `rank` in run-length form; the other arguments are those of
     `action_lists`."""
     if split is None:
         return [Repeat(microbatches, (Action("forward", 0, 0), Action("backward", 0, 0)))]
@@ -47,7 +47,7 @@ def repeats_of_rank(split: Split | None, ranks: int, microbatches: int, rank: in
 
 
 def stages_of(split: Split, ranks: int, rank: int) -> tuple[int, ...]:
-    """The virtual stages that pipeline rank `rank` of `ranks` holds, in order. Two ranks may hold the same stage
+    """Return the virtual stages that pipeline rank `rank` of `ranks` holds, in order. Two ranks may hold the same stage
     (dualpipe)."""
     if split.order:
         from planc.pipeline import csv_schedule
@@ -57,7 +57,8 @@ def stages_of(split: Split, ranks: int, rank: int) -> tuple[int, ...]:
 
 
 def microbatch_copies(split: Split | None) -> int:
-    """Number of ranks that hold each stage: each of them runs 1 / copies of the microbatches on every stage it holds.
+    """Return the number of ranks that hold each stage: each runs 1 / copies of the microbatches on every stage it
+    holds.
 
     1 except for dualpipe, whose two copies of a stage share the microbatches; `split` is None without a pipeline.
     """

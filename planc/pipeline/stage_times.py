@@ -1,4 +1,4 @@
-"""Seconds of one microbatch on each virtual stage: what a schedule is simulated with."""
+"""Seconds of one microbatch on each virtual stage: the input of a schedule's simulation."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from planc.pipeline.actions import Action
 
 
 class StageTimes(NamedTuple):
-    """Seconds of one microbatch on each virtual stage, and of a hand-over to the next rank."""
+    """Seconds of one microbatch on each virtual stage, and of a send to the next rank."""
 
     forward_s: tuple[float, ...]
     backward_s: tuple[float, ...]
-    """The whole backward: gradients of the inputs and of the weights."""
+    """The whole backward: dgrad and wgrad."""
     weight_s: tuple[float, ...]
-    """The part of the backward that computes the gradients of the weights."""
+    """The wgrad part of the backward."""
     send_s: float = 0.0
-    """From the end of a stage until its output lies on another rank."""
+    """Seconds from the end of a stage until its output has arrived on another rank."""
 
     def of(self, action: Action) -> float:
-        """Seconds of one `action` by itself."""
+        """Return the seconds of one `action` on its own."""
         if action.kind == "forward":
             return self.forward_s[action.stage]
         if action.kind == "backward":
@@ -33,10 +33,10 @@ class StageTimes(NamedTuple):
 def stage_times(
     forward_s: Sequence[float], backward_s: Sequence[float], send_s: float = 0.0, weight_s: Sequence[float] = ()
 ) -> StageTimes:
-    """Times of stages (s for one microbatch), from `forward_s` and `backward_s` of each stage and `send_s` from rank to
-    rank.
+    """Return the times of stages (s per microbatch), from `forward_s` and `backward_s` of each stage and `send_s`
+    between ranks.
 
-    Without `weight_s`, gradients of weights take half of the backward, as they do in a layer of matmuls only.
+    Without `weight_s`, wgrad takes half of the backward, as in a layer of matmuls only.
 
     >>> stage_times([1.0, 1.0], [2.0, 2.0]).weight_s
     (1.0, 1.0)
@@ -46,7 +46,8 @@ def stage_times(
 
 
 def busy_s(stages_by_rank: Sequence[Sequence[int]], microbatches: float, times: StageTimes) -> tuple[float, ...]:
-    """Seconds that each rank computes in a step: `microbatches` times forward and backward of every stage it holds.
+    """Return the seconds that each rank computes in a step: `microbatches` times forward and backward of every stage it
+    holds.
 
     `microbatches` are those that a rank runs on each of its stages: half of the step's with two copies of a stage.
 

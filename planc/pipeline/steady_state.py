@@ -1,10 +1,10 @@
-"""Long steps: their steady state is simulated until it repeats itself in time, and then extrapolated exactly.
+"""Long steps: their steady state is simulated until it is periodic in time, and then extrapolated exactly.
 
-Ranks that have warmed up run the same actions again and again, each time some microbatches further: a period. If all
-ranks finish a period before any starts the next, and none waits for more than one period back, then each period
-depends on the one before in the same manner. Its ends are then a function of those of the period before that commutes
-with adding a constant (a max-plus linear map): once all ends of a period are those of an earlier one plus the same
-seconds, the whole step goes on like that up to its cool-down.
+Ranks that have warmed up repeat the same actions with later microbatches: a period. If all ranks finish a period before
+any starts the next, and none waits for more than one period back, then each period depends on the previous one in the
+same way. Its end times are then a function of those of the previous period that commutes with adding a constant (a
+max-plus linear map): once all end times of a period equal those of an earlier one plus a constant, the step continues
+like that up to its cool-down.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from planc.pipeline.simulate import Simulation
 from planc.pipeline.stage_times import StageTimes
 
 LISTED_PERIODS = 2
-"""Periods that stand in the order of a long step: the first one may wait for the warm-up."""
+"""Number of periods in the order of a long step: the first one may wait for the warm-up."""
 MIN_REPEATS = 4
-"""Further periods from which on a step is worth being written as a period and its repeats."""
+"""Smallest number of further periods for which a step is written as a period and its repeats."""
 SAME_GROWTH = 1e-12
-"""Ends of two periods are apart by the same seconds if the differences agree to this part of the time so far, which is
-some thousand times the rounding of a sum."""
+"""Tolerance for equal growth of end times, relative to the time so far: some thousand times the rounding error of a
+sum."""
 MAX_SIMULATED_ENTRIES = 100_000
-"""Entries after which a step that has not become periodic is extrapolated all the same: a twentieth of a second."""
+"""Number of entries after which a step that is not yet periodic is extrapolated anyway: a twentieth of a second."""
 
 
 @dataclass(frozen=True)
 class StepOrder:
-    """The execution order of a step: warm-up, `LISTED_PERIODS` periods, cool-down; and how often the last of the
-    periods is repeated. A short step has no period."""
+    """The execution order of a step: warm-up, `LISTED_PERIODS` periods, cool-down; and the number of repeats of the
+    last period. A short step has no period."""
 
     order: ExecutionOrder
     begin: int = 0
@@ -43,10 +43,11 @@ class StepOrder:
     """The entries of the last listed period."""
     repeats: int = 0
     max_lag: int = 1
-    """Periods in which every rank starts one microbatch, at least one: the longest circle of waits spans no more."""
+    """Number of periods in which every rank starts one microbatch, at least one: the longest cycle of waits spans no
+    more."""
 
     def makespan_s(self, times: StageTimes) -> float:
-        """Seconds of the step, with `times` of one microbatch on each virtual stage."""
+        """Return the seconds of the step, with `times` of one microbatch on each virtual stage."""
         order = self.order
         simulation = Simulation(order.entry_kinds_s(times), times.send_s, [0.0] * order.ranks)
         simulation.run(order.waits[: self.end], order.kinds[: self.end])
@@ -55,7 +56,7 @@ class StepOrder:
         return max(simulation.clock_s)
 
     def _run_repeats(self, simulation: Simulation) -> None:
-        """Simulate repeats until they are steady; add up the others, and simulate the last few to be in phase."""
+        """Simulate repeats until they are steady; extrapolate the others, and simulate the last few to be in phase."""
         period = self.order.waits[self.begin : self.end], self.order.kinds[self.begin : self.end]
         left = self.repeats
         while left:
@@ -72,7 +73,8 @@ class StepOrder:
                     return
 
     def _period_of_ends(self, simulation: Simulation) -> tuple[int, float] | None:
-        """After how many periods the ends repeat, and by how many seconds they grow; None while they do not."""
+        """The number of periods after which the end times repeat, and their growth in seconds; None if they do not
+        yet."""
         length, ends = self.end - self.begin, simulation.ends_s
         last, tolerance_s = ends[-length:], SAME_GROWTH * ends[-1]
         growth: list[float] = []
@@ -88,7 +90,7 @@ class StepOrder:
         return None
 
     def _skip(self, simulation: Simulation, seconds: float) -> None:
-        """Go on by so many seconds without simulating them. Only the last two periods are waited for later."""
+        """Advance by so many seconds without simulating. Later entries wait only for the last two periods."""
         recent = slice(-2 * (self.end - self.begin), None)
         simulation.ends_s[recent] = [end + seconds for end in simulation.ends_s[recent]]
         simulation.clock_s[:] = [clock + seconds for clock in simulation.clock_s]
@@ -96,8 +98,8 @@ class StepOrder:
 
 @lru_cache(maxsize=256)
 def step_order(schedule: Schedule, shape: ScheduleShape) -> StepOrder:
-    """The order of a bundled `schedule`, for the numbers in `shape`. Steps that differ only in the length of their
-    steady state share one."""
+    """Return the order of a bundled `schedule`, for the numbers in `shape`. Steps that differ only in the length of
+    their steady state share one."""
     lists = rank_lists(schedule, shape)
     steady = tuple(map(_steady_repeat, lists))
     repeats = min(mine[at].times for mine, at in zip(lists, steady, strict=True)) - LISTED_PERIODS
@@ -113,7 +115,7 @@ def step_order(schedule: Schedule, shape: ScheduleShape) -> StepOrder:
 
 
 def _steady_repeat(repeats: list[Repeat]) -> int:
-    """The place of a rank's steady state in its list: of the repeats with most different actions the one that runs
+    """The index of a rank's steady state in its list: of the repeats with the most different actions, the one with the
     most microbatches."""
 
     def size(at: int) -> tuple[int, int]:
@@ -124,7 +126,7 @@ def _steady_repeat(repeats: list[Repeat]) -> int:
 
 
 def _without_repetitions(repeats: list[Repeat], at: int, times: int) -> list[Repeat]:
-    """A rank's list with `times` repetitions fewer of its steady state, and as many microbatches fewer."""
+    """A rank's list with `times` fewer repetitions of its steady state, and correspondingly fewer microbatches."""
     fewer = times * repeats[at].step
     cool_down = (r._replace(actions=tuple(a.shifted(-fewer) for a in r.actions)) for r in repeats[at + 1 :])
     return [*repeats[:at], repeats[at]._replace(times=repeats[at].times - times), *cool_down]
@@ -132,8 +134,8 @@ def _without_repetitions(repeats: list[Repeat], at: int, times: int) -> list[Rep
 
 @lru_cache(maxsize=64)
 def periodic_order(schedule: Schedule, short: ScheduleShape, steady: tuple[int, ...]) -> StepOrder | None:
-    """The order of a step whose ranks run these repeats `LISTED_PERIODS` times or more; None if its last period cannot
-    be repeated.
+    """Return the order of a step whose ranks run these repeats at least `LISTED_PERIODS` times; None if its last period
+    cannot be repeated.
 
     `schedule` and `short` give the lists of the shortened step, `steady` the index of each rank's steady state in its
     list.
@@ -160,8 +162,8 @@ def periodic_order(schedule: Schedule, short: ScheduleShape, steady: tuple[int, 
 
 
 def repeats_itself(step: StepOrder) -> bool:
-    """True if the last listed period of `step` runs the actions of the one before, and nothing from it on waits for
-    anything before that one."""
+    """True if the last listed period of `step` runs the same actions as the one before, and nothing from it on waits
+    for anything before that one."""
     order, begin, end = step.order, step.begin, step.end
     before = begin - (end - begin)
     return order.kinds[before:begin] == order.kinds[begin:end] and all(

@@ -1,6 +1,6 @@
 """A step of a plan's pipeline: its makespan (s) and the microbatches in flight.
 
-The simulation is loaded when a plan has a pipeline.
+The simulation is imported only if a plan has a pipeline.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Timeline:
-    """Result of a simulated step."""
+    """The result of a simulated step."""
 
     makespan_s: float
-    """From the start of the first action to the end of the last one."""
+    """Seconds from the start of the first action to the end of the last one."""
     in_flight: tuple[dict[int, int], ...]
-    """For each rank its virtual stages with the microbatches in flight at the rank's fullest moment."""
+    """For each rank its virtual stages with the microbatches in flight at the rank's peak."""
     weight_waits: tuple[dict[int, int], ...] = ()
-    """Those of them whose gradient of weights alone is missing."""
+    """Those of them that only wait for their wgrad."""
 
 
 def run_schedule(split: Split | None, ranks: int, microbatches: int, times: StageTimes) -> Timeline:
@@ -55,11 +55,12 @@ def run_schedule(split: Split | None, ranks: int, microbatches: int, times: Stag
 
 
 def makespan_s(schedule: Schedule, shape: ScheduleShape, times: StageTimes) -> float:
-    """Seconds of a step of a bundled `schedule`, for the numbers in `shape` and the seconds of stages in `times`.
+    """Return the seconds of a step of a bundled `schedule`, for the numbers in `shape` and the seconds of stages in
+    `times`.
 
     With all forwards first, the step takes as long as its relaxation to the first and the last microbatch. Between two
-    actions of a rank on one stage the longest path may change ranks at any microbatch; its length is linear in where it
-    changes, and so longest where it changes at the first or the last one.
+    actions of a rank on one stage the critical path may change ranks at any microbatch; its length is linear in that
+    microbatch, and so maximal at the first or the last one.
     """
     if schedule.forwards_first:
         from planc.pipeline.lower_bound import relaxed_order
@@ -71,7 +72,7 @@ def makespan_s(schedule: Schedule, shape: ScheduleShape, times: StageTimes) -> f
 
 
 def timeline(lists: Sequence[Sequence[Action]], times: StageTimes) -> Timeline:
-    """Simulate these action `lists`, one for each rank, which must not deadlock.
+    """Simulate these action `lists`, one per rank, which must not deadlock.
 
     `times` has the seconds of one microbatch on each virtual stage.
     """
@@ -88,7 +89,7 @@ def _timeline(makespan_s: float, ranks: tuple[InFlight, ...]) -> Timeline:
 
 
 def clear_caches() -> None:
-    """Empty the caches of schedules' shapes, for benches that measure a first run."""
+    """Clear the caches of schedules' shapes, for benchmarks of a first run."""
     from planc.pipeline.dag import rank_lists
     from planc.pipeline.in_flight import in_flight_by_rank, rank_in_flight
     from planc.pipeline.lower_bound import relaxed_order

@@ -1,1 +1,1 @@
-"""Propagation of layouts through named-dim ops, and the semantic collectives that follow."""
+"""Propagation of layouts through ops over named dims, and the semantic collectives that result."""

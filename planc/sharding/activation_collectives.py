@@ -1,4 +1,4 @@
-"""Collectives of activations: redistributions of the forward, recomputed ones, and their duals in the backward."""
+"""Collectives of activations: redistributions in the forward and the recompute, and their duals in the backward."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PHASES: tuple[ActivationPhase, ...] = ("forward", "recompute", "backward")
 
 
 def activation_calls(sharded: Sharded, section: Section, phase: ActivationPhase) -> Iterator[Call]:
-    """Collectives of one copy of a `section`'s activations, for one microbatch and `phase`.
+    """Yield the collectives of one copy of a `section`'s activations, for one microbatch and `phase`.
 
     >>> [(c.op, c.axes, c.tensor) for c in activation_calls(sharded, "block", "forward")][:2]
     [('all_gather', ('tp',), 'attention.in'), ('reduce_scatter', ('tp',), 'attention.out')]
@@ -34,9 +34,9 @@ def activation_calls(sharded: Sharded, section: Section, phase: ActivationPhase)
 
 
 def forward(sharded: Sharded, section: Section, only: frozenset[str] | None = None) -> Iterator[Call]:
-    """Redistributions before and after each op of a `section`; consumers that need the same layout share one.
+    """Yield the redistributions before and after each op of a `section`; consumers that need the same layout share one.
 
-    `only` names the ops that a recompute runs again; None is the forward itself.
+    `only` names the recomputed ops; None is the forward itself.
     """
     seen: set[tuple[str, str]] = set()
     phase: Phase = "forward" if only is None else "recompute"
@@ -56,7 +56,8 @@ def forward(sharded: Sharded, section: Section, only: frozenset[str] | None = No
 
 
 def recompute(sharded: Sharded, section: Section) -> Iterator[Call]:
-    """Forward redistributions of the recomputed ops of a `section`; a saved tensor is not redistributed again."""
+    """Yield the forward redistributions of the recomputed ops of a `section`; a saved tensor is not redistributed
+    again."""
     if section in sharded.model.blocks:
         again = frozenset(replay(sharded.plan, section).ops)
         if again:
@@ -64,8 +65,8 @@ def recompute(sharded: Sharded, section: Section) -> Iterator[Call]:
 
 
 def backward(sharded: Sharded, section: Section) -> Iterator[Call]:
-    """Duals of the redistributions of a `section`'s forward; gradients of a tensor in one layout are summed before they
-    move."""
+    """Yield the duals of the redistributions in a `section`'s forward; gradients of a tensor in one layout are added
+    before they are redistributed."""
     for o in reversed(sharded.ops[section]):
         if not o.op.has_backward:
             continue
@@ -80,7 +81,7 @@ def backward(sharded: Sharded, section: Section) -> Iterator[Call]:
 
 @cached_on(lambda sharded, section: (sharded.layout_cache, section))
 def _moving_gradients(sharded: Sharded, section: Section) -> list[Move]:
-    """The moves of gradients that take any steps."""
+    """The redistributions of gradients that need a collective or slice."""
     return [move for move in _gradients(sharded, section) if move.steps]
 
 
@@ -109,10 +110,10 @@ def _gradients(sharded: Sharded, section: Section) -> Iterator[Move]:
 
 
 def _grad_partial(o: OpSharding, name: str, dims: tuple[str, ...]) -> tuple[str, ...]:
-    """Axes over which the gradient of an input is an unreduced sum.
+    """Axes over which the gradient of an input is a partial sum.
 
-    Only an op that mixes dims does this: a matmul sums over its output's divided dims, attention over
-    the rows and the heads that looked at a key. A ring brings each block of keys its whole gradient.
+    Only ops that mix dims make one: a matmul sums over its output's sharded dims, attention over the rows and the heads
+    that attend to a key. In a ring each block of keys collects its whole gradient.
     """
     if o.op.kind == "matmul":
         return outside(o.layout, dims)
@@ -122,13 +123,13 @@ def _grad_partial(o: OpSharding, name: str, dims: tuple[str, ...]) -> tuple[str,
 
 
 def shared_over(o: OpSharding, dims: tuple[str, ...]) -> tuple[str, ...]:
-    """Axes that divide the query heads of attention and not its keys, which have these `dims`."""
+    """Return the axes that shard the query heads of attention but not its keys, which have these `dims`."""
     held = {a for d in dims for a in o.layout.get(d, ())}
     return tuple(a for a in outside(o.layout, dims) if a not in held)
 
 
 def _ring(sharded: Sharded, o: OpSharding, phase: Phase) -> Iterator[Call]:
-    """Sends of ring attention: keys and values n - 1 times round n ranks, their gradients n times in the backward.
+    """Sends of ring attention: keys and values n - 1 times around n ranks, their gradients n times in the backward.
 
     Source: Liu et al. 2023, "Ring Attention with Blockwise Transformers".
     """
@@ -157,7 +158,7 @@ def _reversed(move: Move) -> Move:
 
 
 def _calls(sharded: Sharded, steps: tuple[RedistributionStep, ...], move: Move, phase: Phase) -> Iterator[Call]:
-    """One call per step, following the local size: gathers grow it, scatters shrink it."""
+    """One call per step, tracking the local size: gathers increase it, scatters reduce it."""
     plan, tensor = sharded.plan, sharded.model.tensor[move.tensor]
     dtype = plan.precision.compute if tensor.dtype == "compute" else "fp32"
     layout = dict(move.before)
@@ -180,7 +181,7 @@ def _calls(sharded: Sharded, steps: tuple[RedistributionStep, ...], move: Move, 
 
 
 def _copies(plan: Plan, region: str, step: RedistributionStep) -> float:
-    """The share of a copy for each choice that is sent of tokens on their way to experts; 1 of anything else."""
+    """The fraction of one copy per choice that is sent for tokens on their way to experts; 1 for anything else."""
     return copies_share(plan, step.axes) if region == ROUTED and step.kind == "all_to_all" else 1.0
 
 
@@ -193,7 +194,7 @@ def _apply(layout: Layout, step: RedistributionStep) -> None:
 
 
 def _loss(sharded: Sharded, o: OpSharding) -> Iterator[Call]:
-    """Cross entropy over a divided vocab: the maximum, the sum and the target's logit are reduced."""
+    """Cross entropy over a sharded vocab: the maximum, the sum and the target's logit are all-reduced."""
     axes = o.layout.get("vocab", ())
     if axes:
         rows = local_elements(sharded.plan, ("batch", "sequence"), o.layout)

@@ -10,7 +10,7 @@ from planc.ir.sharding import Sharded
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """`per` says how often it happens: for each microbatch, or once a step."""
+    """One collective; `per` says if it runs for each microbatch or once a step."""
 
     op: CollectiveOp
     axes: tuple[str, ...]
@@ -25,5 +25,5 @@ class Call:
 
 
 def axis_cause(sharded: Sharded, axes: tuple[str, ...]) -> Cause | None:
-    """The sentence that divides something over one of these `axes`; None where no `shard` sentence does."""
+    """Return the sentence that shards something over one of these `axes`; None if no `shard` sentence does."""
     return next((s.cause for s in sharded.plan.shards if set(axes) & set(s.axes)), None)

@@ -1,8 +1,8 @@
 """The semantic collectives of a plan: those that any correct program must issue in some form.
 
 The forward's redistributions come from propagation, and the backward's are their duals. Sharded parameters are
-all-gathered, gradients are reduced to where they are stored, and pipeline stages send activations on. Rows are per
-pipeline rank; the repeated block is derived once and counted.
+all-gathered, gradients are reduced to their stored layout, and pipeline stages send activations to the next. Rows are
+per pipeline rank; the repeated block is derived once and multiplied.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from planc.sharding.state_collectives import scalars, state
 
 
 def semantic_collectives(sharded: Sharded, ranks: Iterable[int] | None = None) -> tuple[Collective, ...]:
-    """Every collective by stage, phase and tensor, with its calls per optimizer step.
+    """Return every collective by stage, phase and tensor, with its calls per optimizer step.
 
-    `sharded` is the plan with its layouts; `ranks` are the pipeline ranks whose rows are made, None for all.
+    `sharded` is the plan with its layouts; `ranks` are the pipeline ranks to include, None for all.
 
     >>> gathers = [r for r in semantic_collectives(sharded, [0]) if r.op == "all_gather" and r.carries == "param"]
     >>> sum(r.count for r in gathers)  # once a step: 9 parameters of each of 20 layers, and the embedding
@@ -84,7 +84,7 @@ def _count(call: Call, copies: int, each: int) -> int:
 
 
 def _sends(sharded: Sharded, stages: Iterable[int]) -> Iterator[Collective]:
-    """Hidden states forward and their gradients backward, once per boundary and microbatch."""
+    """Sends of hidden states forward and their gradients backward, once per stage boundary and microbatch."""
     plan = sharded.plan
     assert plan.split is not None
     last = sharded.model.block_output
@@ -111,7 +111,7 @@ def _sends(sharded: Sharded, stages: Iterable[int]) -> Iterator[Collective]:
 
 
 def handed_over_bytes(sharded: Sharded) -> float:
-    """Bytes on one device of a microbatch's hidden state between the stages of `sharded`'s plan.
+    """Return the bytes on one device of a microbatch's hidden state between the stages of `sharded`'s plan.
 
     >>> handed_over_bytes(sharded) == 2 * 8192 * 8192 / 8  # bf16, the sequence over tp 8
     True
@@ -122,8 +122,9 @@ def handed_over_bytes(sharded: Sharded) -> float:
 
 
 def scattering_axes(plan: Plan, stack: Stack) -> tuple[str, ...]:
-    """The axes whose ranks hold a hidden state whole and send it between pipeline stages in parts, where the framework
-    of `stack` does so on the chip of `plan`; behind the boundary they gather it (Narayanan et al. 2021, section 4.1).
+    """Return the axes whose ranks replicate a hidden state but send it between pipeline stages in shards, if the
+    framework of `stack` does so on the chip of `plan`; the receivers all-gather it (Narayanan et al. 2021, section
+    4.1).
 
     >>> scattering_axes(plan, sharded.stack)  # planc's own programs send what a rank holds
     ()
@@ -136,16 +137,16 @@ def scattering_axes(plan: Plan, stack: Stack) -> tuple[str, ...]:
 
 
 def shared_bytes(plan: Plan, p: ParamSharding) -> float:
-    """Bytes on one device of the gradient of parameter `p` that ranks of `plan`'s pipeline sum: where it rests."""
+    """Return the bytes on one device of the gradient of parameter `p`, in its stored layout, that pipeline ranks of
+    `plan` sum."""
     rest = p.stored["grads"] or p.stored["optimizer"]
     return stored_elements(plan, p, rest) * DTYPE_BYTES[plan.precision.reduce]
 
 
 def _shared_gradient_sums(sharded: Sharded, stage: int) -> Iterator[Collective]:
-    """Gradients of parameters that two ranks of the pipeline hold: summed between these two, once a step.
+    """Sums of gradients of parameters that two pipeline ranks hold, once a step.
 
-    An embedding tied to the head when both ends are apart, and every stage of a schedule that keeps two
-    copies of it.
+    These are an embedding tied to the head on another stage, and every stage of a schedule with two copies of it.
     """
     plan = sharded.plan
     assert plan.split is not None

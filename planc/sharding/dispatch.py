@@ -1,4 +1,4 @@
-"""Copies of a token on its way to experts: one for each choice, or for each device or node that holds some."""
+"""Copies of a token on its way to experts: one per choice, or one per device or node that holds some."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from planc.ir.plan import Plan
 
 @cached_on(lambda plan, axes: (plan.cache, axes))
 def copies_share(plan: Plan, axes: tuple[str, ...]) -> float:
-    """The share of one copy a choice that an exchange of tokens over `axes` sends, as `route experts` says: 1 with
-    `copies = choice`.
+    """Return the fraction of one copy per choice that an exchange of tokens over `axes` sends, as `route experts` says:
+    1 with `copies = choice`.
 
-    Choices are even: of n places, k choices hit n (1 - (1 - 1/n)^k) (public scaling book, gpus.md, appendix B). With
-    `copies = device` the places are the devices. With `copies = node` and axes over several nodes they are the nodes,
-    `node_limit` of them at most: inside its node a token is handed on by the faster links (DeepSeek-AI 2024,
-    "DeepSeek-V3 Technical Report", section 3.2.2).
+    Choices are balanced: out of n devices or nodes, k choices hit n (1 - (1 - 1/n)^k) (public scaling book, gpus.md,
+    appendix B). `copies = device` counts devices. `copies = node` with axes over several nodes counts nodes, at most
+    `node_limit` of them: within its node a token is forwarded over the faster links (DeepSeek-AI 2024, "DeepSeek-V3
+    Technical Report", section 3.2.2).
 
     >>> copies_share(plan, ("fsdp",))  # a copy for each choice
     1.0
@@ -31,7 +31,7 @@ def copies_share(plan: Plan, axes: tuple[str, ...]) -> float:
 
 
 def hit(places: int, choices: int) -> float:
-    """The number of `places` that so many `choices` fall on, on average.
+    """Return the expected number of `places` hit by this number of `choices`.
 
     >>> hit(4, choices=2)  # 4 x (1 - (3/4)^2)
     1.75
@@ -40,7 +40,7 @@ def hit(places: int, choices: int) -> float:
 
 
 def _nodes(plan: Plan, axes: tuple[str, ...]) -> int:
-    """Nodes (or slices of a torus) that the ranks along `axes` lie on."""
+    """Number of nodes (or slices of a torus) of the ranks along `axes`."""
     mesh, each = plan.mesh, plan.cluster.devices_per_node
     steps = [[place * mesh.axis(a).stride for place in range(mesh.axis(a).size)] for a in axes]
     return len({sum(at) // each for at in product(*steps)})

@@ -12,7 +12,7 @@ from planc.ir.sharding import Layout, ParamSharding
 
 
 def dim_length(plan: Plan, dim: str) -> int:
-    """Global length of `dim` for one microbatch of `plan`.
+    """Return the global length of `dim` for one microbatch of `plan`.
 
     `batch` counts the sequences of one microbatch over all data-parallel ranks. `slots` is the number of tokens of one
     expert under balanced routing, times the capacity factor.
@@ -31,9 +31,9 @@ def dim_length(plan: Plan, dim: str) -> int:
 
 
 def local_elements(plan: Plan, dims: tuple[str, ...], layout: Layout) -> float:
-    """Number of elements of the largest local block of a tensor with these `dims` in a `layout`.
+    """Return the number of elements of the largest local shard of a tensor with these `dims` in a `layout`.
 
-    Every divided dim is rounded up, but for slots, which are a mean.
+    Every sharded dim is rounded up, except slots, which are a mean.
 
     >>> local_elements(plan, ("batch", "sequence", "ffn"), {"batch": ("fsdp",), "ffn": ("tp",)}) == 1 * 8192 * 3584
     True
@@ -42,7 +42,7 @@ def local_elements(plan: Plan, dims: tuple[str, ...], layout: Layout) -> float:
 
 
 def local_length(plan: Plan, dim: str, axes: tuple[str, ...]) -> float:
-    """Length of `dim` on one device when these `axes` divide it, rounded up; slots are a mean and not rounded.
+    """Return the length of `dim` on one device if these `axes` shard it, rounded up; slots are a mean and not rounded.
 
     >>> local_length(plan, "ffn", ("tp",))  # 28672 / 8
     3584
@@ -53,7 +53,7 @@ def local_length(plan: Plan, dim: str, axes: tuple[str, ...]) -> float:
 
 @cached_on(lambda plan, tensor, layout: (plan.cache, (tensor, *layout.items())))
 def tensor_bytes(plan: Plan, tensor: str, layout: Layout) -> float:
-    """Bytes of one activation (`tensor`) in a `layout` on one device, for one microbatch.
+    """Return the bytes of one activation (`tensor`) in a `layout` on one device, for one microbatch.
 
     >>> tensor_bytes(plan, "hidden", {"batch": ("fsdp",)}) == 2 * 8192 * 8192  # bf16
     True
@@ -65,7 +65,7 @@ def tensor_bytes(plan: Plan, tensor: str, layout: Layout) -> float:
 
 @cached_on(lambda plan, p: (plan.cache, (p.param.name, p.compute)))
 def param_elements(plan: Plan, p: ParamSharding) -> int:
-    """Number of elements of one copy of parameter `p` on one device while it is used (after TP).
+    """Return the number of elements of one copy of parameter `p` on one device in use (after TP).
 
     >>> param_elements(plan, params["layers.*.feed_forward.w1.weight"]) == 8192 * 28672 / 8
     True
@@ -75,7 +75,8 @@ def param_elements(plan: Plan, p: ParamSharding) -> int:
 
 
 def stored_elements(plan: Plan, p: ParamSharding, axes: tuple[str, ...]) -> float:
-    """Number of elements of one copy of parameter `p` on one device when it is kept divided over `axes`: an even share.
+    """Return the number of elements of one copy of parameter `p` on one device if stored sharded over `axes`: an even
+    share.
 
     >>> stored_elements(plan, params["layers.*.feed_forward.w1.weight"], ("fsdp",)) == 8192 * 28672 / 8 / 16
     True

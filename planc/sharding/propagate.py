@@ -1,8 +1,8 @@
-"""Sharding propagation: the layout of every op and parameter of a model under a plan's rules.
+"""Sharding propagation: derives the layout of every op and parameter of a model from a plan's sentences.
 
-Each op computes over an index space of named dims, which the rules of its region divide. Where an input has
-another layout than the op needs, a redistribution comes before the op. Where the op contracts a divided dim, its
-output is a partial sum, which is reduced into the output's declared layout. Nothing here knows a strategy's name.
+Each op computes over an index space of named dims, which the sentences for its region shard. If an input has a layout
+that the op cannot use, a redistribution is inserted before the op. If the op contracts a sharded dim, its output is a
+partial sum, which is reduced into the output's declared layout. No parallelism strategy is special-cased.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from planc.ir.sharding import Layout, Move, OpSharding, ParamSharding, Sharded
 from planc.sharding.redistribute import outside, restrict, steps_between
 
 CONTRACTING = ("matmul", "embedding")
-"""Kinds of op that sum over the dims their output lacks."""
+"""Kinds of op that sum over the dims that their output lacks."""
 
 
 def propagate(checked: CheckedPlan) -> Sharded:
-    """Derive the layout of every op and parameter of a `checked` plan."""
+    """Return `checked` with the layout of every op and parameter."""
     plan = checked.plan
     ops = {section: tuple(_op(plan, op) for op in ops) for section, ops in plan.model.ops.items()}
     used = {p: o for section in ops.values() for o in section for p in o.op.params}
@@ -33,8 +33,8 @@ def propagate(checked: CheckedPlan) -> Sharded:
 
 
 def index_layout(plan: Plan, op: Op) -> Layout:
-    """The axes of `plan` on each dim of the index space of `op`. Dims in `op.whole` are not divided; overrides take
-    precedence."""
+    """Return the axes of `plan` on each dim of the index space of `op`. Dims in `op.whole` are not sharded; overrides
+    take precedence."""
     dims = index_dims(plan, op)
     layout = {d: plan.axes_of(d, _region(op, d)) for d in dims if d not in op.whole}
     for name in op.params:
@@ -47,12 +47,12 @@ def index_layout(plan: Plan, op: Op) -> Layout:
 
 
 def _region(op: Op, dim: str) -> str:
-    """The region whose rules divide `dim` at an op: routed tokens keep the residual stream's batch and sequence."""
+    """The region whose sentences shard `dim` at an op: routed tokens keep the residual stream's batch and sequence."""
     return "residual" if op.kind in ("route", "combine") and dim in ("batch", "sequence") else op.region
 
 
 def index_dims(plan: Plan, op: Op) -> tuple[str, ...]:
-    """Every dim that `op` runs over, in order of appearance."""
+    """Return every dim in the index space of `op`, in order of appearance."""
     model = plan.model
     groups = [model.tensor[t].dims for t in op.inputs]
     groups += [model.param[p].dims for p in op.params]
@@ -61,8 +61,8 @@ def index_dims(plan: Plan, op: Op) -> tuple[str, ...]:
 
 
 def override_of(plan: Plan, param: Param) -> Override | None:
-    """The last override of `plan` whose glob matches parameter `param` (with or without its `.weight`); None if none
-    does."""
+    """Return the last override of `plan` whose glob matches parameter `param` (with or without its `.weight`); None if
+    none does."""
     return _overrides(plan, param.name) if plan.overrides else None
 
 
@@ -133,7 +133,7 @@ def _param(plan: Plan, param: Param, user: OpSharding) -> ParamSharding:
 
 
 def _stored_dim(plan: Plan, param: Param, override: Override | None) -> tuple[int | None, Cause | None]:
-    """The storage dimension that an override or a `store ... on DIM` sentence names, and that sentence."""
+    """The index of the dim that an override or a `store ... on DIM` sentence names, and that sentence."""
     named = next((s.dim for s in plan.stores if s.noun == "params" and s.dim and s.region in ("", param.region)), "")
     if override is not None:
         stored = set(plan.store("params", param.region))

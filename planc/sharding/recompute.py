@@ -1,4 +1,4 @@
-"""Recomputation: the ops that the backward runs again, and the tensors that the forward saves."""
+"""Recomputation: the ops that the backward recomputes, and the tensors that the forward saves."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ class Replay:
     saved: tuple[str, ...]
     ops: tuple[str, ...]
     updates: tuple[str, ...] = ()
-    """Ops of which the first product of a low-rank update is run again, and no more."""
+    """Ops of which only the first matmul of a low-rank update is recomputed."""
 
 
 def names_op(word: str, op: Op) -> bool:
-    """True when `word` of a sentence is the dotted name of `op`, or the beginning of it: `ffn` names `ffn.gate`."""
+    """True if `word` of a sentence is the dotted name of `op`, or a prefix of it: `ffn` names `ffn.gate`."""
     return op.name == word or op.name.startswith(f"{word}.")
 
 
 def replay(plan: Plan, section: Section = "block") -> Replay:
-    """Saved tensors and recomputed ops of one kind of block (`section`) under `plan`.
+    """Return the saved tensors and recomputed ops of one kind of block (`section`) under `plan`.
 
     >>> replay(plan).ops  # `recompute attention.core`
     ('attention.core',)
@@ -34,7 +34,7 @@ def replay(plan: Plan, section: Section = "block") -> Replay:
 
 @cached_on(lambda model, section: (model.cache, section))
 def saved_without_recompute(model: Model, section: Section) -> tuple[str, ...]:
-    """Tensors that one kind of block (`section`) of `model` saves without recomputation."""
+    """Return the tensors that one kind of block (`section`) of `model` saves without recomputation."""
     return close(model, model.ops[section], set()).saved
 
 
@@ -54,10 +54,10 @@ def _named(words: tuple[str, ...], op: Op) -> bool:
 
 
 def close(model: Model, block: tuple[Op, ...], again: set[str]) -> Replay:
-    """The smallest set of ops of `again` that makes every tensor the backward needs.
+    """Return the smallest set of ops of `again` that recomputes every tensor the backward needs.
 
-    A needed tensor whose producer is not recomputed is kept. Ops of `again` whose output nobody
-    needs are not run: the last projection of a block stops the replay early.
+    A needed tensor whose producer is not recomputed is saved. Ops of `again` whose output is not needed are not run:
+    the recompute of a block stops before its last projection.
     """
     producer = {op.output: op for op in block[:-1]}
     inside = {t: op for op in block if op.update for t in op.saves if t not in op.inputs}

@@ -1,7 +1,7 @@
-"""From one layout of a tensor to another: the collectives in between.
+"""Redistribution of a tensor from one layout to another: the collectives in between.
 
-A layout maps dims to the axes that divide them. A tensor may also be an unreduced sum over some
-axes (`partial`). Every axis that changes its role gives one step; axes with the same role share it.
+A layout maps dims to the axes that shard them. A tensor may also be a partial sum over some axes (`partial`). Every
+axis that changes its role gives one step; axes with the same change share it.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ from __future__ import annotations
 from planc.ir.sharding import Layout, RedistributionStep, StepKind
 
 ORDER: tuple[StepKind, ...] = ("reduce_scatter", "all_reduce", "all_to_all", "all_gather", "slice")
-"""Steps that make a tensor smaller come before those that leave its size, and gathers after both: each step moves as
-little as it can, and so do the programs."""
+"""Steps that reduce a tensor's size come before those that keep it, and gathers last, to minimize transferred bytes;
+emitted programs use the same order."""
 
 
 def where(layout: Layout, axis: str) -> str:
-    """The dim that `axis` divides, or an empty string."""
+    """Return the dim that `axis` shards, or ""."""
     return next((dim for dim, axes in layout.items() if axis in axes), "")
 
 
 def steps_between(before: Layout, partial: tuple[str, ...], after: Layout) -> tuple[RedistributionStep, ...]:
-    """The steps that turn `before` (a sum over `partial`) into `after`, in the order of `ORDER`.
+    """Return the steps that turn `before` (a sum over `partial`) into `after`, in the order of `ORDER`.
 
-    An axis that divided dim d and now divides nothing gathers d; one that now divides another dim is an all-to-all; a
-    partial axis that divides a dim afterwards is a reduce-scatter, otherwise an all-reduce; an axis that only appears
+    An axis that sharded dim d and now shards nothing all-gathers d; one that now shards another dim is an all-to-all; a
+    partial axis that shards a dim afterwards is a reduce-scatter, otherwise an all-reduce; an axis that only appears
     afterwards is a local slice.
 
     >>> [(s.kind, s.axes, s.dim) for s in steps_between({"sequence": ("tp",)}, (), {})]
@@ -50,7 +50,7 @@ def steps_between(before: Layout, partial: tuple[str, ...], after: Layout) -> tu
 
 
 def restrict(layout: Layout, dims: tuple[str, ...]) -> Layout:
-    """The part of an index space's `layout` that concerns a tensor's `dims`.
+    """Return the part of an index space's `layout` on a tensor's `dims`.
 
     >>> restrict({"sequence": ("tp",), "ffn": ()}, ("batch", "sequence"))
     {'sequence': ('tp',)}
@@ -59,8 +59,8 @@ def restrict(layout: Layout, dims: tuple[str, ...]) -> Layout:
 
 
 def outside(layout: Layout, dims: tuple[str, ...]) -> tuple[str, ...]:
-    """The axes of a `layout` on dims other than `dims`, which a tensor lacks: summing over them leaves a partial sum
-    there.
+    """Return the axes of a `layout` on dims other than `dims`, which a tensor lacks: summing over those dims leaves a
+    partial sum over these axes.
 
     >>> outside({"batch": ("fsdp",), "ffn": ("tp",)}, ("batch", "sequence"))
     ('tp',)

@@ -1,4 +1,4 @@
-"""The assignment of virtual stages, and with them of the model's sections, to pipeline ranks."""
+"""The assignment of virtual stages, and thereby of the model's sections, to pipeline ranks."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from planc.pipeline.split import microbatch_copies, stages_of
 
 
 def virtual_stages(plan: Plan, rank: int) -> tuple[int, ...]:
-    """The virtual stages that the schedule places on pipeline rank `rank`, in order."""
+    """Return the virtual stages that the schedule of `plan` places on pipeline rank `rank`, in order."""
     return stages_of(plan.split, plan.pipeline, rank) if plan.split else (0,)
 
 
 def microbatches_each(plan: Plan) -> int:
-    """Microbatches of a step of `plan` that a rank runs on each of its stages: all, or half where two ranks share a
-    stage.
+    """Return the microbatches of a step of `plan` that a rank runs on each of its stages: all, or half if two ranks
+    share a stage.
 
     >>> microbatches_each(plan)  # 512 sequences over fsdp 16, microbatch 1
     32
@@ -28,7 +28,7 @@ def microbatches_each(plan: Plan) -> int:
 
 @cached_on(lambda plan, rank: (plan.cache, rank))
 def sections_on(plan: Plan, rank: int) -> dict[str, int]:
-    """Number of copies of each section on pipeline rank `rank`; `step` stands for what every rank does once.
+    """Return the number of copies of each section on pipeline rank `rank`; `step` is what every rank does once.
 
     >>> sections_on(plan, 0)  # the embedding and 20 of 80 layers
     {'first': 1, 'block': 20, 'step': 1}
@@ -42,7 +42,7 @@ def sections_on(plan: Plan, rank: int) -> dict[str, int]:
 
 
 def rank_classes(plan: Plan) -> tuple[int, ...]:
-    """For each pipeline rank of `plan` the first one that holds and sends as much of everything: most are alike.
+    """Return, for each pipeline rank of `plan`, the first rank with the same load and sends; most ranks are equivalent.
 
     >>> rank_classes(plan)
     (0, 1, 1, 3)
@@ -59,7 +59,7 @@ def _load(plan: Plan, rank: int) -> tuple[object, ...]:
 
 
 def replayed_on(plan: Plan, rank: int, section: str, copies: int) -> int:
-    """Number of the `copies` of a `section` on pipeline rank `rank` that the backward recomputes.
+    """Return the number of the `copies` of a `section` on pipeline rank `rank` that the backward recomputes.
 
     With `recompute ... every N layers` these are the layers whose index is a multiple of N.
     """
@@ -71,18 +71,18 @@ def replayed_on(plan: Plan, rank: int, section: str, copies: int) -> int:
 
 
 def load_of(plan: Plan, rank: int) -> dict[str, int]:
-    """Number of copies of each section of the model on pipeline rank `rank`."""
+    """Return the number of copies of each section of the model on pipeline rank `rank`."""
     return {s: n for s, n in sections_on(plan, rank).items() if s != "step"}
 
 
 def replayed_copies(plan: Plan, rank: int) -> dict[str, int]:
-    """Number of copies of each section on pipeline rank `rank` that the backward recomputes."""
+    """Return the number of copies of each section on pipeline rank `rank` that the backward recomputes."""
     return {s: replayed_on(plan, rank, s, n) for s, n in load_of(plan, rank).items()}
 
 
 @cached_on(lambda plan, stage: (plan.cache, stage))
 def sections_of(plan: Plan, stage: int) -> dict[str, int]:
-    """Number of copies of each section in one virtual `stage`.
+    """Return the number of copies of each section in one virtual `stage`.
 
     >>> sections_of(plan, 3)  # the last 20 layers, final norm, head and loss
     {'block': 20, 'last': 1}
@@ -94,13 +94,13 @@ def sections_of(plan: Plan, stage: int) -> dict[str, int]:
 
 
 def copies_on(plan: Plan, param: Param, sections: dict[str, int]) -> int:
-    """Number of copies of parameter `param` on a rank that holds these `sections`; one for a parameter that an end of
-    the model has too."""
+    """Return the number of copies of parameter `param` on a rank that holds these `sections`; one for a parameter that
+    an end of the model shares."""
     return copies_in(sections, param.sections, plan.model.blocks)
 
 
 def copies_in(sections: Mapping[str, int], used_by: Iterable[str], blocks: Container[str]) -> int:
-    """Number of copies of something that the sections `used_by` share, on a rank that holds `sections`."""
+    """Return the number of copies of something that the sections `used_by` share, on a rank that holds `sections`."""
     copies, shared = 0, False
     for section in used_by:
         copies += sections.get(section, 0)
@@ -127,7 +127,7 @@ class Division:
 
 
 def division_of(plan: Plan) -> Division:
-    """The division of `plan`'s model over its pipeline."""
+    """Return the division of `plan`'s model over its pipeline."""
     loads: dict[tuple[tuple[tuple[str, int], ...], ...], int] = {}
     kinds: dict[tuple[int, tuple[tuple[str, int], ...]], int] = {}
     every = range(plan.pipeline)
@@ -144,9 +144,9 @@ def division_of(plan: Plan) -> Division:
 
 
 def boundaries_sent(plan: Plan, rank: int, *, forward: bool) -> int:
-    """Number of virtual-stage boundaries over which rank `rank` sends in one direction, `forward` or back.
+    """Return the number of virtual-stage boundaries over which rank `rank` sends in one direction, `forward` or back.
 
-    Consecutive stages on one rank hand over in memory, except where a schedule runs two pipelines in opposite
+    Consecutive stages on one rank pass activations in memory, unless a schedule runs two pipelines in opposite
     directions: there they belong to different pipelines.
     """
     held = virtual_stages(plan, rank)

@@ -11,7 +11,7 @@ Batch    256 x 8192 tokens microbatch 1
 
 `loss_fn(params, tokens, targets)` is yours. In it, call `constrain(name, x)` on activations,
 `linear`, `lookup` or `weight` on parameters and `layers` on the block (`remat` without a stack); names are
-those of the tables below. Rows of a sequence lie where `positions` says and meet in `attend` only.
+those of the tables below. `positions` gives each row's index; only `attend` mixes rows.
 Written by planc for JAX 0.10 from llama3_70b_v5p.plan: edit the plan, not this file.
 """
 
@@ -47,14 +47,14 @@ MICROBATCH = 64  # sequences on all of them; llama3_70b_v5p.plan:3  batch 256 x 
 BATCH = P("fsdp", None)  # tokens and targets, [sequences, tokens of each]
 COMPUTE = jnp.bfloat16  # llama3_70b_v5p.plan:10  compute bf16 reduce fp32
 
-BLOCK = 512  # rows and keys that attention takes at a time; as MaxText has it
+BLOCK = 512  # block size of attention (rows and keys); as MaxText has it
 BLOCK_SIZES: dict[str, Any] = {
     **dict.fromkeys(("block_q", "block_kv", "block_kv_compute", "block_q_dq", "block_kv_dq"), BLOCK),
     **dict.fromkeys(("block_q_dkv", "block_kv_dkv", "block_kv_dkv_compute"), BLOCK),
 }
 
 # One layer's layout by parameter name, [out, in] for a weight; `*` stands for its number.
-# Parameters while they are used.
+# Parameters in use.
 # llama3_70b_v5p.plan:7  use tp over tp
 USED = {
     "tok_embeddings.weight": P("tp", None),
@@ -126,29 +126,29 @@ ACTIVATIONS = {
 
 
 def build_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """The first 256 devices as MESH, neighbours of an axis linked on the torus where it can be had."""
+    """A mesh of the first 256 devices, with neighbours along an axis linked on the torus if possible."""
     found = list(jax.devices() if devices is None else devices)[: math.prod(MESH.values())]
-    # Auto: XLA lays out all between constraints; with Explicit, `loss_fn` would state what JAX cannot infer.
+    # Auto: XLA chooses layouts between constraints; Explicit would need annotations in `loss_fn`.
     kinds = (AxisType.Auto,) * len(MESH)
     return Mesh(_on_torus(found), tuple(MESH), axis_types=kinds)
 
 
 def _on_torus(devices: list[jax.Device]) -> np.ndarray:
-    """The devices as an array of the mesh's shape. A mesh axis may take a part of a torus axis."""
+    """The devices in the mesh's shape. A mesh axis may use a part of a torus axis."""
     shape = tuple(MESH.values())
     try:
         return mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
-    except (NotImplementedError, ValueError):  # raised where the mesh fits no torus: in the devices' order
+    except (NotImplementedError, ValueError):  # the mesh fits no torus: use the devices' order
         return np.asarray(devices).reshape(shape)
 
 
 def constrain(name: str, x: jax.Array) -> jax.Array:
-    """The activation `name` in the compute dtype, where it rests."""
+    """The activation `name` in the compute dtype and in its layout."""
     return with_sharding_constraint(x.astype(COMPUTE), ACTIVATIONS[name])
 
 
 def weight(name: str, w: jax.Array) -> jax.Array:
-    """The parameter `name` as it is used: all-gather over fsdp."""
+    """The parameter `name` in its layout of use: all-gather over fsdp."""
     return with_sharding_constraint(w, USED[_pattern(name)])
 
 
@@ -156,7 +156,7 @@ def weight(name: str, w: jax.Array) -> jax.Array:
 def linear(name: str, x: jax.Array, w: jax.Array) -> jax.Array:
     """x [..., in] times the parameter `name`, w [out, in]: [..., out].
 
-    The backward gathers the weight again, so that none is kept whole between the passes, and
+    The backward all-gathers the weight again, so that no gathered weight outlives a pass, and
     sums its gradient over the ranks in fp32.
     A custom_vjp has no forward mode: jax.jvp and jax.jacfwd of the loss raise.
     """
@@ -187,8 +187,8 @@ linear.defvjp(_linear_forward, _linear_backward)
 def lookup(name: str, table: jax.Array, tokens: jax.Array) -> jax.Array:
     """Rows of the parameter `name`, table [V, E], at tokens [B, S]: [B, S, E].
 
-    Each rank of tp looks in its own rows.
-    Their sum is laid out before `constrain` divides it: at once XLA would make the table whole, or permute
+    Each rank of tp looks up the rows of its own shard.
+    The sum gets its layout before `constrain` shards it: otherwise XLA would gather the table, or permute
     ranks.
     """
     made = P("fsdp", None, None)
@@ -196,26 +196,26 @@ def lookup(name: str, table: jax.Array, tokens: jax.Array) -> jax.Array:
 
 
 def remat(block: Callable[..., Any]) -> Callable[..., Any]:
-    """The block of a scan over layers; the backward keeps its input and runs it again."""
+    """The block of a scan over layers; saves only its input and recomputes the block."""
     policy = jax.checkpoint_policies.nothing_saveable
-    return jax.checkpoint(block, policy=policy, prevent_cse=False)  # a scan needs no barrier
+    return jax.checkpoint(block, policy=policy, prevent_cse=False)  # not needed inside a scan
 
 
 def layers(block: Callable[[jax.Array, Any], jax.Array], x: jax.Array, stack: Any) -> jax.Array:
-    """x through `block(x, one layer's parameters)`, once for each layer of the stack."""
+    """x after `block(x, one layer's parameters)` for each layer of the stack."""
     body = remat(lambda x, layer: (block(x, layer), None))
     return jax.lax.scan(body, x, stack)[0]
 
 
 def positions(length: int) -> jax.Array:
-    """The place in its sequence of each row of an activation."""
+    """Position in its sequence of each row of an activation, [length]."""
     return jnp.arange(length)
 
 
 def attend(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
     """Causal attention: queries [B, S, heads, D], keys and values [B, S, kv_heads, D].
 
-    By splash attention, which keeps no scores: each device runs it on its sequences and heads.
+    Splash attention, which stores no scores: each device runs it on its sequences and heads.
     """
     given = tuple(ACTIVATIONS[name] for name in ("attention.q_rotated", "attention.k_rotated", "attention.v"))
     out = ACTIVATIONS["attention.mixed"]
@@ -241,9 +241,9 @@ def _splash(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
 def build_train_step(
     loss_fn: Loss, optimizer: optax.GradientTransformation, mesh: Mesh, params: Any, clip_norm: float = 1.0
 ) -> Callable[..., Any]:
-    """`step(state, tokens, targets, lr) -> (state, {"loss", "grad_norm"})`; the old state is given up.
+    """`step(state, tokens, targets, lr) -> (state, {"loss", "grad_norm"})`; donates the old state.
 
-    tokens and targets: the global batch, int32 [sequences, tokens of each]. `params`: arrays or shapes.
+    tokens and targets: the global batch, int32 [sequences, sequence_tokens]. `params`: arrays or shapes.
     """
 
     def step(state: Any, tokens: jax.Array, targets: jax.Array, lr: jax.Array) -> Any:
@@ -262,7 +262,7 @@ def build_train_step(
     return jax.jit(
         step,
         in_shardings=(state, rows, rows, whole),
-        out_shardings=(state, {"loss": whole, "grad_norm": whole}),  # else XLA may leave state whole
+        out_shardings=(state, {"loss": whole, "grad_norm": whole}),  # otherwise XLA may replicate state
         donate_argnums=0,
     )
 
@@ -292,7 +292,7 @@ def build_eval_step(loss_fn: Loss, mesh: Mesh, params: Any) -> Callable[..., jax
 
 
 def _accumulate(loss_fn: Loss, params: Any, tokens: jax.Array, targets: jax.Array) -> tuple[jax.Array, Any]:
-    """The mean loss of the global batch and its gradients, fp32, one microbatch after the other."""
+    """The mean loss of the global batch and its gradients, fp32, accumulated over microbatches."""
 
     def one(total: Any, batch: Any) -> tuple[Any, None]:
         loss, grads = jax.value_and_grad(loss_fn)(params, *batch)
@@ -306,14 +306,14 @@ def _accumulate(loss_fn: Loss, params: Any, tokens: jax.Array, targets: jax.Arra
 
 
 def _microbatches(rows: jax.Array) -> jax.Array:
-    """[sequences, S] -> [microbatches, MICROBATCH, S]: each rank cuts its own sequences, none moves."""
+    """[sequences, S] -> [microbatches, MICROBATCH, S]: each rank splits its own sequences."""
     mine = rows.reshape(DATA_PARALLEL, -1, MICROBATCH // DATA_PARALLEL, rows.shape[-1])
     batches = jnp.moveaxis(mine, 0, 1).reshape(-1, MICROBATCH, rows.shape[-1])
     return with_sharding_constraint(batches, P(None, *BATCH))
 
 
 def _tracing(mesh: Mesh) -> AbstractContextManager[None]:
-    """While a step is traced: specs mean this mesh."""
+    """Context for tracing a step: specs refer to this mesh."""
     return use_abstract_mesh(mesh.abstract_mesh)
 
 
@@ -323,7 +323,7 @@ def _spec(path: Any, leaf: Any, specs: dict[str, P]) -> P:
     return P(*[None] * (leaf.ndim - len(spec)), *spec)
 
 
-# From here on nothing depends on the plan: these functions read the tables above.
+# The following functions are the same for every plan: they read the tables above.
 
 
 def shardings(mesh: Mesh, tree: Any, specs: dict[str, P] = PARAMS) -> Any:
@@ -342,7 +342,7 @@ def _pattern(name: str) -> str:
 
 
 def _placed(tree: Any, specs: dict[str, P]) -> Any:
-    """The parameter-like pytree laid out as `specs` says; XLA inserts the collectives."""
+    """The parameter-like pytree with the layouts `specs`; XLA inserts the collectives."""
     return jax.tree_util.tree_map_with_path(
         lambda path, leaf: with_sharding_constraint(leaf, _spec(path, leaf, specs)), tree
     )
@@ -351,7 +351,7 @@ def _placed(tree: Any, specs: dict[str, P]) -> Any:
 def adamw(
     betas: tuple[float, float] = (0.9, 0.95), eps: float = 1e-8, weight_decay: float = 0.1
 ) -> optax.GradientTransformation:
-    """AdamW with decoupled decay, less its learning rate, which is an argument of the step."""
+    """AdamW with decoupled decay, without the learning rate, which is an argument of the step."""
     return optax.chain(
         optax.scale_by_adam(*betas, eps=eps),
         optax.add_decayed_weights(weight_decay, mask=_decayed),
@@ -379,7 +379,7 @@ def state_shardings(mesh: Mesh, params: Any, optimizer: optax.GradientTransforma
 
 
 def init_state(params: Any, optimizer: optax.GradientTransformation, mesh: Mesh) -> Any:
-    """Parameters laid out, and the optimizer's state made where it rests."""
+    """Sharded parameters, and the optimizer's initial state in its layout."""
     where = state_shardings(mesh, params, optimizer)
     params = jax.device_put(params, where["params"])
     return {

@@ -48,7 +48,7 @@ BATCH = P("fsdp", None)  # tokens and targets, [sequences, tokens of each]
 COMPUTE = torch.float32  # tiny.plan:10  compute fp32 reduce fp32
 
 # One layer's layout by parameter name, [out, in] for a weight; `*` stands for its number.
-# Parameters while they are used.
+# Parameters in use.
 # tiny.plan:7  use tp over tp
 USED = {
     "tok_embeddings.weight": P("tp", None),
@@ -115,7 +115,7 @@ OUTPUTS = {
 }
 
 
-# From here on nothing depends on the plan: these functions read the tables above.
+# The following functions are the same for every plan: they read the tables above.
 
 
 def build_mesh() -> xs.Mesh:

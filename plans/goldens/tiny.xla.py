@@ -11,7 +11,7 @@ Batch    8 x 128 tokens microbatch 4
 
 `loss_fn(params, tokens, targets)` is yours. In it, call `constrain(name, x)` on activations,
 `linear`, `lookup` or `weight` on parameters and `layers` on the block (`remat` without a stack); names are
-those of the tables below. Rows of a sequence lie where `positions` says and meet in `attend` only.
+those of the tables below. `positions` gives each row's index; only `attend` mixes rows.
 Written by planc for JAX 0.10 from tiny.plan: edit the plan, not this file.
 """
 
@@ -45,7 +45,7 @@ BATCH = P("fsdp", None)  # tokens and targets, [sequences, tokens of each]
 COMPUTE = jnp.float32  # tiny.plan:10  compute fp32 reduce fp32
 
 # One layer's layout by parameter name, [out, in] for a weight; `*` stands for its number.
-# Parameters while they are used.
+# Parameters in use.
 # tiny.plan:7  use tp over tp
 USED = {
     "tok_embeddings.weight": P("tp", None),
@@ -115,7 +115,7 @@ ACTIVATIONS = {
     "logits": P("fsdp", None, "tp"),
 }
 
-# What the backward keeps of a block besides its input; the rest is run again.
+# Activations of a block that are saved in addition to its input; the rest is recomputed.
 KEPT = (
     "attention.in",
     "attention.v",
@@ -131,19 +131,19 @@ KEPT = (
 
 
 def build_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """The first 4 devices, laid out as MESH."""
-    # Auto: XLA lays out all between constraints; with Explicit, `loss_fn` would state what JAX cannot infer.
+    """A mesh of the first 4 devices with the axes of MESH."""
+    # Auto: XLA chooses layouts between constraints; Explicit would need annotations in `loss_fn`.
     kinds = (AxisType.Auto,) * len(MESH)
     return jax.make_mesh(tuple(MESH.values()), tuple(MESH), kinds, devices=devices)
 
 
 def constrain(name: str, x: jax.Array) -> jax.Array:
-    """The activation `name` in the compute dtype, where it rests; named so that `remat` can keep it."""
+    """The activation `name` in the compute dtype and in its layout; named so that `remat` can save it."""
     return checkpoint_name(with_sharding_constraint(x.astype(COMPUTE), ACTIVATIONS[name]), name)
 
 
 def weight(name: str, w: jax.Array) -> jax.Array:
-    """The parameter `name` as it is used: all-gather over fsdp."""
+    """The parameter `name` in its layout of use: all-gather over fsdp."""
     return with_sharding_constraint(w, USED[_pattern(name)])
 
 
@@ -151,7 +151,7 @@ def weight(name: str, w: jax.Array) -> jax.Array:
 def linear(name: str, x: jax.Array, w: jax.Array) -> jax.Array:
     """x [..., in] times the parameter `name`, w [out, in]: [..., out].
 
-    The backward gathers the weight again, so that none is kept whole between the passes, and
+    The backward all-gathers the weight again, so that no gathered weight outlives a pass, and
     sums its gradient over the ranks in fp32.
     A custom_vjp has no forward mode: jax.jvp and jax.jacfwd of the loss raise.
     """
@@ -182,8 +182,8 @@ linear.defvjp(_linear_forward, _linear_backward)
 def lookup(name: str, table: jax.Array, tokens: jax.Array) -> jax.Array:
     """Rows of the parameter `name`, table [V, E], at tokens [B, S]: [B, S, E].
 
-    Each rank of tp looks in its own rows.
-    Their sum is laid out before `constrain` divides it: at once XLA would make the table whole, or permute
+    Each rank of tp looks up the rows of its own shard.
+    The sum gets its layout before `constrain` shards it: otherwise XLA would gather the table, or permute
     ranks.
     """
     made = P("fsdp", None, None)
@@ -191,19 +191,19 @@ def lookup(name: str, table: jax.Array, tokens: jax.Array) -> jax.Array:
 
 
 def remat(block: Callable[..., Any]) -> Callable[..., Any]:
-    """The block of a scan over layers; the backward keeps KEPT and runs the rest again."""
+    """The block of a scan over layers; saves KEPT and recomputes the rest."""
     policy = jax.checkpoint_policies.save_only_these_names(*KEPT)
-    return jax.checkpoint(block, policy=policy, prevent_cse=False)  # a scan needs no barrier
+    return jax.checkpoint(block, policy=policy, prevent_cse=False)  # not needed inside a scan
 
 
 def layers(block: Callable[[jax.Array, Any], jax.Array], x: jax.Array, stack: Any) -> jax.Array:
-    """x through `block(x, one layer's parameters)`, once for each layer of the stack."""
+    """x after `block(x, one layer's parameters)` for each layer of the stack."""
     body = remat(lambda x, layer: (block(x, layer), None))
     return jax.lax.scan(body, x, stack)[0]
 
 
 def positions(length: int) -> jax.Array:
-    """The place in its sequence of each row of an activation."""
+    """Position in its sequence of each row of an activation, [length]."""
     return jnp.arange(length)
 
 
@@ -215,9 +215,9 @@ def attend(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
 def build_train_step(
     loss_fn: Loss, optimizer: optax.GradientTransformation, mesh: Mesh, params: Any, clip_norm: float = 1.0
 ) -> Callable[..., Any]:
-    """`step(state, tokens, targets, lr) -> (state, {"loss", "grad_norm"})`; the old state is given up.
+    """`step(state, tokens, targets, lr) -> (state, {"loss", "grad_norm"})`; donates the old state.
 
-    tokens and targets: the global batch, int32 [sequences, tokens of each]. `params`: arrays or shapes.
+    tokens and targets: the global batch, int32 [sequences, sequence_tokens]. `params`: arrays or shapes.
     """
 
     def step(state: Any, tokens: jax.Array, targets: jax.Array, lr: jax.Array) -> Any:
@@ -236,7 +236,7 @@ def build_train_step(
     return jax.jit(
         step,
         in_shardings=(state, rows, rows, whole),
-        out_shardings=(state, {"loss": whole, "grad_norm": whole}),  # else XLA may leave state whole
+        out_shardings=(state, {"loss": whole, "grad_norm": whole}),  # otherwise XLA may replicate state
         donate_argnums=0,
     )
 
@@ -266,7 +266,7 @@ def build_eval_step(loss_fn: Loss, mesh: Mesh, params: Any) -> Callable[..., jax
 
 
 def _accumulate(loss_fn: Loss, params: Any, tokens: jax.Array, targets: jax.Array) -> tuple[jax.Array, Any]:
-    """The mean loss of the global batch and its gradients, fp32, one microbatch after the other."""
+    """The mean loss of the global batch and its gradients, fp32, accumulated over microbatches."""
 
     def one(total: Any, batch: Any) -> tuple[Any, None]:
         loss, grads = jax.value_and_grad(loss_fn)(params, *batch)
@@ -280,7 +280,7 @@ def _accumulate(loss_fn: Loss, params: Any, tokens: jax.Array, targets: jax.Arra
 
 
 def _microbatches(rows: jax.Array) -> jax.Array:
-    """[sequences, S] -> [microbatches, MICROBATCH, S]: each rank cuts its own sequences, none moves."""
+    """[sequences, S] -> [microbatches, MICROBATCH, S]: each rank splits its own sequences."""
     mine = rows.reshape(DATA_PARALLEL, -1, MICROBATCH // DATA_PARALLEL, rows.shape[-1])
     batches = jnp.moveaxis(mine, 0, 1).reshape(-1, MICROBATCH, rows.shape[-1])
     return with_sharding_constraint(batches, P(None, *BATCH))
@@ -288,7 +288,7 @@ def _microbatches(rows: jax.Array) -> jax.Array:
 
 @contextmanager
 def _tracing(mesh: Mesh) -> Iterator[None]:
-    """While a step is traced: specs mean this mesh, and an fp32 product is one on every device."""
+    """Context for tracing a step: specs refer to this mesh, and fp32 matmuls run in fp32 on every device."""
     with use_abstract_mesh(mesh.abstract_mesh), jax.default_matmul_precision("highest"):
         yield
 
@@ -299,7 +299,7 @@ def _spec(path: Any, leaf: Any, specs: dict[str, P]) -> P:
     return P(*[None] * (leaf.ndim - len(spec)), *spec)
 
 
-# From here on nothing depends on the plan: these functions read the tables above.
+# The following functions are the same for every plan: they read the tables above.
 
 
 def shardings(mesh: Mesh, tree: Any, specs: dict[str, P] = PARAMS) -> Any:
@@ -318,7 +318,7 @@ def _pattern(name: str) -> str:
 
 
 def _placed(tree: Any, specs: dict[str, P]) -> Any:
-    """The parameter-like pytree laid out as `specs` says; XLA inserts the collectives."""
+    """The parameter-like pytree with the layouts `specs`; XLA inserts the collectives."""
     return jax.tree_util.tree_map_with_path(
         lambda path, leaf: with_sharding_constraint(leaf, _spec(path, leaf, specs)), tree
     )
@@ -327,7 +327,7 @@ def _placed(tree: Any, specs: dict[str, P]) -> Any:
 def adamw(
     betas: tuple[float, float] = (0.9, 0.95), eps: float = 1e-8, weight_decay: float = 0.1
 ) -> optax.GradientTransformation:
-    """AdamW with decoupled decay, less its learning rate, which is an argument of the step."""
+    """AdamW with decoupled decay, without the learning rate, which is an argument of the step."""
     return optax.chain(
         optax.scale_by_adam(*betas, eps=eps),
         optax.add_decayed_weights(weight_decay, mask=_decayed),
@@ -355,7 +355,7 @@ def state_shardings(mesh: Mesh, params: Any, optimizer: optax.GradientTransforma
 
 
 def init_state(params: Any, optimizer: optax.GradientTransformation, mesh: Mesh) -> Any:
-    """Parameters laid out, and the optimizer's state made where it rests."""
+    """Sharded parameters, and the optimizer's initial state in its layout."""
     where = state_shardings(mesh, params, optimizer)
     params = jax.device_put(params, where["params"])
     return {

@@ -60,15 +60,15 @@ def constants(sharded: Sharded) -> list[str]:
 
 POSITIONS = '''
 def positions(length: int) -> jax.Array:
-    """The place in its sequence of each row of an activation."""
+    """Position in its sequence of each row of an activation, [length]."""
     return jnp.arange(length)
 '''
 
 POSITIONS_BALANCED = '''
 def positions(length: int) -> jax.Array:
-    """The place in its sequence of each row of an activation.
+    """Position in its sequence of each row of an activation, [length].
 
-    Each rank of <axes> has a piece from each end of it, so that causal work is even.
+    Each rank of <axes> has a piece from each end, which balances causal attention.
     """
     heads, tails = jnp.split(jnp.arange(length).reshape(2 * SEQUENCE_RANKS, -1), 2)
     return jnp.stack((heads, tails[::-1]), axis=1).reshape(length)
@@ -76,7 +76,7 @@ def positions(length: int) -> jax.Array:
 
 ORDERED = '''
 def _ordered(rows: jax.Array) -> jax.Array:
-    """[sequences, S]: each sequence's rows in the order of `positions`, which the ranks divide."""
+    """[sequences, S]: each sequence's rows in the order of `positions`, then sharded over the ranks."""
     return with_sharding_constraint(rows[:, positions(rows.shape[1])], ROWS)
 '''
 
@@ -89,14 +89,14 @@ def attend(q: jax.Array, k: jax.Array, v: jax.Array<window>) -> jax.Array:
 
 SEEN = """
 
-    A row sees `window` rows, itself included; 0: all before it.
+    A row attends to `window` rows, itself included; 0: all before it.
     """
 
 GATHERED = '''
 def attend(q: jax.Array, k: jax.Array, v: jax.Array<window>) -> jax.Array:
     """Causal attention: queries [B, S, heads, D], keys and values [B, S, kv_heads, D].
 
-    Rows stay divided over <axes>; keys and values are gathered over it.<said>
+    Rows stay sharded over <axes>; keys and values are all-gathered over it.<said>
     """
     <cause>
     k, v = (with_sharding_constraint(x, <spec>) for x in (k, v))
@@ -110,7 +110,7 @@ RING = '''
 def attend(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
     """Causal attention: queries [B, S, heads, D], keys and values [B, S, kv_heads, D].
 
-    Over <axes> by hand: keys and values travel round its ranks, past the rows. Over other axes by XLA.
+    Ring attention: keys and values are passed around the ranks of <axes>. XLA partitions the other axes.
     """
     <cause>
     groups = q.reshape(*k.shape[:3], -1, q.shape[-1])
@@ -121,7 +121,7 @@ def attend(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
 def _ring(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
     """Attention of rows q [B, S, kv_heads, G, D] to keys k and values v [B, S, kv_heads, D].
 
-    The parts' results are put together by their softmax sums (Liu et al. 2023, Ring Attention).
+    Partial results are merged by their softmax sums (Liu et al. 2023, Ring Attention).
     """
     return _ring_forward(q, k, v)[0]
 
@@ -140,14 +140,14 @@ _ring.defvjp(_ring_forward, _ring_backward)
 
 
 def _on_each_rank(function: Callable[..., Any], results: int) -> Callable[..., Any]:
-    """A function of arrays [B, R, ...] of a rank's own rows, as one of all rows."""
+    """shard_map a function of a rank's own rows [B, R, ...] over all rows."""
     rows = P(None, <entry>)
     <mapped>
 '''
 
 STEPS = '''
 def _attend_in_turns(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """(result, logarithm of the softmax's sum) of a rank's rows: its own keys first, then those that come."""
+    """(output, log-sum-exp) of a rank's rows: over its own keys first, then those received in each step."""
     size = <size>
 
     def turn(carry: Any, step: jax.Array) -> tuple[Any, None]:
@@ -169,7 +169,7 @@ def _attend_in_turns(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Arra
 def _gradients_in_turns(
     q: jax.Array, k: jax.Array, v: jax.Array, out: jax.Array, log_sum: jax.Array, grad: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The gradients of a rank's q, k and v. Those of keys follow the keys round the ranks, and home."""
+    """Gradients of a rank's q, k and v. Those of keys are passed around with the keys, back to their rank."""
     <delta>
 
     def turn(carry: Any, step: jax.Array) -> tuple[Any, None]:
@@ -194,7 +194,7 @@ PLAIN_PARTS = '''
 def _attend_part(
     q: jax.Array, k: jax.Array, v: jax.Array, seen: jax.Array | bool = True
 ) -> tuple[jax.Array, jax.Array]:
-    """Some rows over some keys: (result, logarithm of the softmax's sum), fp32."""
+    """Attention of some rows over some keys: (output, log-sum-exp), fp32."""
     scores = _scores(q, k, seen)
     log_sum = jax.nn.logsumexp(scores, axis=-1)
     weights = jnp.exp(scores - log_sum[..., None])
@@ -219,13 +219,13 @@ def _part_gradients(
 
 
 def _scores(q: jax.Array, k: jax.Array, seen: jax.Array | bool) -> jax.Array:
-    """[B, R, kv_heads, G, C], fp32."""
+    """Attention scores [B, R, kv_heads, G, C], fp32."""
     scores = jnp.einsum("brkgd,bckd->brkgc", q, k, preferred_element_type=jnp.float32)
     return jnp.where(seen, scores * q.shape[-1] ** -0.5, -jnp.inf)
 
 
 def _causal(rows: int) -> jax.Array:
-    """[R, 1, 1, C] of a rank's own keys: its rows are in the order of their places."""
+    """Causal mask [R, 1, 1, C] of a rank's own keys; its rows are in sequence order."""
     return jnp.tril(jnp.ones((rows, rows), bool))[:, None, None]
 '''
 
@@ -250,7 +250,7 @@ def _add(start: Any, arrays: Sequence[jax.Array], parts: Sequence[jax.Array]) ->
 
 
 def _passed(arrays: Sequence[jax.Array]) -> list[jax.Array]:
-    """Those of the rank before, which are handed on to the next."""
+    """Send arrays to the next rank and return those of the previous one."""
     ring = [(i, (i + 1) % SEQUENCE_RANKS) for i in range(SEQUENCE_RANKS)]
     return [jax.lax.ppermute(x, <entry>, ring) for x in arrays]
 '''
@@ -259,17 +259,17 @@ NAME = """
 out, log_sum = (checkpoint_name(x, <out>) for x in (out, log_sum))
 """
 HIDE = """
-# No row here sees keys of later ranks.
+# No row here attends to keys of later ranks.
 part_sum = jnp.where(step <= jax.lax.axis_index(<entry>), part_sum, -jnp.inf)
 """
 STRETCHES = (
-    "All of this rank's rows meet all keys that have come `step` ranks, if these are of an earlier one.",
+    "All rows of this rank attend to all keys received from `step` ranks before, if that rank is earlier.",
     "return ((0, 0),)",
 )
 PIECES = (
-    """Where the pieces begin of this rank's rows, and of the keys that have come `step` ranks, that meet.
+    """Offsets of the pieces of this rank's rows, and of the received keys that they attend to.
 
-    Tails see every head. Else heads see those of earlier ranks, and tails the tails of later ones.
+    Tails attend to every head. Heads attend to those of earlier ranks, tails to the tails of later ones.
     """,
     "near = jnp.where(step <= jax.lax.axis_index(<entry>), 0, size)\nreturn (size, 0), (near, near)",
 )
@@ -318,7 +318,7 @@ def _gathered(sharded: Sharded, axes: tuple[str, ...]) -> str:
         GATHERED,
         axes=" and ".join(axes),
         window=", window: int = 0" if windows(sharded) else "",
-        said=" A row sees\n    `window` rows, itself included; 0: all before it." if windows(sharded) else "",
+        said=" A row\n    attends to `window` rows, itself included; 0: all before it." if windows(sharded) else "",
         cause=_cause(sharded),
         spec=spec_text(spec_of(sharded.plan, dims, o.needs(name, dims))),
         seen=seen,

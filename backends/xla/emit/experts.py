@@ -21,7 +21,7 @@ JAX_DTYPE = {"fp32": "jnp.float32", "bf16": "jnp.bfloat16"}
 
 NAMED = '''
 def named(name: str, x: jax.Array) -> jax.Array:
-    """The activation `name` inside `experts`, in the compute dtype; `remat` can keep it."""
+    """The activation `name` inside `experts`, in the compute dtype; `remat` can save it."""
     return checkpoint_name(x.astype(COMPUTE), name)
 '''
 
@@ -39,18 +39,18 @@ def experts(
     scores: jax.Array,
     params: dict[str, jax.Array],
 ) -> tuple[jax.Array, jax.Array]:
-    """The experts' answers to x [B, S, D], a token's weighted and summed, [B, S, D], and picks [ranks, X].
+    """Weighted sum of each token's experts for x [B, S, D], [B, S, D], and expert counts [ranks, X].
 
-    `route(scores [B, S, X], total, sequences)` gives the weights and numbers of each token's experts, [T, k]
-    each; `total` sums what it counts over the ranks with other parts of the same sequences, and the loss is a
-    mean of so many.
+    `route(scores [B, S, X], total, sequences)` gives the weights and indices of each token's experts, [T, k]
+    each; `total` sums counts over the ranks with other parts of the same sequences, and `sequences` is the
+    number in the mean of the loss.
     <mlp>
     """
     <mapped>
 
 
 def unpicked(layers: int, experts: int) -> jax.Array:
-    """Zeros to count the picks of each rank's tokens in, [layers, ranks, X]."""
+    """Zero expert counts of each rank's tokens, [layers, ranks, X]."""
     zeros = jnp.zeros((layers, <number>, experts), jnp.int32)
     return with_sharding_constraint(zeros, P(None, EXPERTS_TOKENS, None))
 '''
@@ -66,13 +66,13 @@ return mapped(x, scores, params)
 
 IN_PLACES = '''
 def _served(route: Any, mlp: Any, x: jax.Array, scores: jax.Array, params: Any) -> Any:
-    """`experts` on one rank: x [B, S, D] and scores [B, S, X] are of its tokens."""
+    """`experts` on one rank, for its own tokens: x [B, S, D] and scores [B, S, X]."""
     rows = x.reshape(-1, x.shape[-1])
     weights, chosen = route(scores, <total>, <sequences>)
     total = scores.shape[-1]
     places = math.ceil(chosen.size * <factor> / total)
     taken = _taken(chosen, total, places)
-    # Who is at each place: a token's copy, or a number beyond the last where it is empty.
+    # The token copy in each slot, or an index out of range if it is empty.
     picks = jnp.arange(chosen.size)
     there = jnp.full(total * places, chosen.size).at[taken].set(picks, mode="drop").reshape(total, places)
     sent = rows.at[there // chosen.shape[1]].get(mode="fill", fill_value=0)
@@ -86,8 +86,8 @@ def _served(route: Any, mlp: Any, x: jax.Array, scores: jax.Array, params: Any) 
 
 
 def _taken(chosen: jax.Array, total: int, places: int) -> jax.Array:
-    """The place of each token at each of its experts, [T * k]: the first come take them, and one beyond
-    the last is none."""
+    """The slot of each token at each of its experts, [T * k], first come, first served; an index past the
+    capacity drops the token."""
     mine = jax.nn.one_hot(chosen.flatten(), total, dtype=jnp.int32)
     place = jnp.sum((jnp.cumsum(mine, axis=0) - 1) * mine, axis=1)
     return jnp.where(place < places, chosen.flatten() * places + place, total * places)
@@ -95,19 +95,19 @@ def _taken(chosen: jax.Array, total: int, places: int) -> jax.Array:
 
 TOTAL = '''
 def _total(counts: jax.Array) -> jax.Array:
-    """Sum of the counts over all parts of this rank's sequences."""
+    """Counts summed over all parts of this rank's sequences."""
     return jax.lax.pcast(jax.lax.psum(counts, <axes>), <axes>, to="varying")
 '''
 
 SENT = '''
 def _sent(rows: jax.Array) -> jax.Array:
-    """[X, C, ...] of this rank's tokens to [X here, senders * C, ...] of its experts."""
+    """Send [X, C, ...] of this rank's tokens; returns [local X, senders * C, ...] of its experts."""
     <lines>
     return jnp.swapaxes(rows, 0, 1).reshape(rows.shape[1], -1, *rows.shape[3:])
 
 
 def _returned(rows: jax.Array) -> jax.Array:
-    """Send the experts' outputs, [X here, senders * C, D], back to where the tokens are, [X, C, D]."""
+    """Send the experts' outputs, [local X, senders * C, D], back to the ranks of the tokens, [X, C, D]."""
     rows = jnp.swapaxes(rows.reshape(len(rows), <senders>, -1, rows.shape[-1]), 0, 1)
     <back>
     return rows.reshape(-1, *rows.shape[2:])
@@ -115,7 +115,7 @@ def _returned(rows: jax.Array) -> jax.Array:
 
 GATHERED = '''
 def _expert(name: str, w: jax.Array) -> jax.Array:
-    """An expert's parameter `name` as it is used: all-gather over <axes>."""
+    """The experts' parameter `name`, all-gathered over <axes>."""
     dim, axes = EXPERTS_GATHERED[_pattern(name)]
     w = jax.lax.pcast(w, EXPERTS_REPEATED[_pattern(name)], to="varying")
     return jax.lax.all_gather(w, axes, axis=dim, tiled=True)
@@ -123,13 +123,13 @@ def _expert(name: str, w: jax.Array) -> jax.Array:
 
 GATHERED_NARROW = '''
 def _expert(name: str, w: jax.Array) -> jax.Array:
-    """An expert's parameter `name` as it is used: in <compute>, all-gather over <axes>."""
+    """The experts' parameter `name` in <compute>, all-gathered over <axes>."""
     return _narrow(name, jax.lax.pcast(w, EXPERTS_REPEATED[_pattern(name)], to="varying"))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _narrow(name: str, w: jax.Array) -> jax.Array:
-    """Gathered in <compute>; the backward sums the gradient over the ranks in <reduce>."""
+    """All-gathered in <compute>; the backward reduce-scatters the gradient in <reduce>."""
     dim, axes = EXPERTS_GATHERED[_pattern(name)]
     return jax.lax.all_gather(w.astype(COMPUTE), axes, axis=dim, tiled=True)
 
@@ -149,45 +149,45 @@ _narrow.defvjp(_narrow_forward, _narrow_backward)
 
 SUMMED = "summed = jax.lax.psum_scatter(dw.astype(<dtype>), axes, scatter_dimension=dim, tiled=True)"
 SUMMED_OF_ONE = """
-# One expert, without its dim: with it the compiler of TPUs sums the whole gradient on every rank.
+# One expert, without its dim: with it the TPU compiler all-reduces the whole gradient.
 summed = jax.lax.psum_scatter(dw[0].astype(<dtype>), axes, scatter_dimension=dim - 1, tiled=True)[None]"""
 
 NARROW = '''
 def _expert(name: str, w: jax.Array) -> jax.Array:
-    """An expert's parameter `name` as it is used, in <compute>; its gradient is summed over the ranks wide."""
+    """The experts' parameter `name` in <compute>; its gradient is summed over the ranks in fp32."""
     return jax.lax.pcast(w, EXPERTS_REPEATED[_pattern(name)], to="varying").astype(COMPUTE)
 '''
 
 
 PICKS = (
-    ('"grad_norm"})`; the old state is given up.', '"grad_norm", "picks"})`; the old state goes.'),
+    ('"grad_norm"})`; donates the old state.', '"grad_norm", "picks"})`; donates the old state.'),
     (
-        """[sequences, tokens of each]. `params`: arrays or shapes.
+        """[sequences, sequence_tokens]. `params`: arrays or shapes.
 """,
-        """[sequences, tokens of each]. `params`: arrays or shapes.
-    `loss_fn` gives the loss, and picks [routed layers, ranks, X] as `experts` counts them.
+        """[sequences, sequence_tokens]. `params`: arrays or shapes.
+    `loss_fn` returns the loss, and picks [routed layers, ranks, X] as `experts` counts them.
 """,
     ),
     ("loss, grads = _accumulate(loss_fn, ", "loss, grads, picks = _accumulate(loss_fn, "),
     (
         """        return {"params": params, "optimizer": moments}, {"loss": loss, "grad_norm": norm}
 """,
-        """        told = {"loss": loss, "grad_norm": norm, "picks": jnp.sum(picks, axis=1)}  # [routed layers, X]
-        return {"params": params, "optimizer": moments}, told
+        """        metrics = {"loss": loss, "grad_norm": norm, "picks": jnp.sum(picks, axis=1)}  # [routed layers, X]
+        return {"params": params, "optimizer": moments}, metrics
 """,
     ),
     (
         "    state = state_shardings(mesh, params, optimizer)\n",
         """    state = state_shardings(mesh, params, optimizer)
-    told = dict.fromkeys(("loss", "grad_norm", "picks"), whole)
+    metrics = dict.fromkeys(("loss", "grad_norm", "picks"), whole)
 """,
     ),
-    ("""out_shardings=(state, {"loss": whole, "grad_norm": whole}),""", "out_shardings=(state, told),"),
+    ("""out_shardings=(state, {"loss": whole, "grad_norm": whole}),""", "out_shardings=(state, metrics),"),
     (", *batch), batches))", ", *batch)[0], batches))"),
     ("targets: jax.Array) -> tuple[jax.Array, Any]:", "targets: jax.Array) -> tuple[Any, ...]:"),
     (
-        "The mean loss of the global batch and its gradients, fp32, one",
-        "Mean loss, its gradients, fp32, and picks of the global batch, one",
+        "The mean loss of the global batch and its gradients, fp32, accumulated",
+        "Mean loss, its gradients, fp32, and picks of the global batch, accumulated",
     ),
     ("loss, grads = jax.value_and_grad(loss_fn)(", "(loss, picks), grads = jax.value_and_grad(loss_fn, has_aux=True)("),
     ("def one(total: Any, batch: Any) -> tuple[Any, None]:", "def one(total: Any, batch: Any) -> tuple[Any, Any]:"),
@@ -215,16 +215,14 @@ def expert_tables(sharded: Sharded) -> list[str]:
     if not experts.ops:
         return []
     said = "as stored" if experts.in_use else "as used"
-    out = [
-        *beside(f"EXPERTS_TOKENS = {axes_text(experts.tokens)}", "axes that divide the tokens on their way to experts")
-    ]
-    out += [*comment(f"Experts where their tokens meet them: {said}."), *causes([experts.cause]), "EXPERTS = {"]
+    out = [*beside(f"EXPERTS_TOKENS = {axes_text(experts.tokens)}", "axes that shard the tokens in expert routing")]
+    out += [*comment(f"Layout of experts' weights in use: {said}."), *causes([experts.cause]), "EXPERTS = {"]
     out += [line for p in experts.params for line in entry(p.param.name, experts.resting(p))] + ["}"]
     if experts.in_use:
-        out += [*comment("The dimension that each is gathered on, and the axes."), "EXPERTS_GATHERED = {"]
+        out += [*comment("The dim on which each is all-gathered, and the axes."), "EXPERTS_GATHERED = {"]
         out += [_row(p.param.name, _dim_and_axes(*experts.gathered(p))) for p in experts.params] + ["}"]
     if experts.in_use or _casts(experts):
-        out += [*comment("The axes over which each is repeated, and its gradient summed."), "EXPERTS_REPEATED = {"]
+        out += [*comment("The axes over which each is replicated, and its gradient summed."), "EXPERTS_REPEATED = {"]
         out += [_row(p.param.name, axes_text(experts.repeated(p))) for p in experts.params] + ["}"]
     return out
 
@@ -301,15 +299,15 @@ def _mlp(experts: XlaExpertAxes) -> list[str]:
     """Docstring lines about `mlp` and about dropped tokens."""
     if experts.capacity:
         return [
-            "`mlp(rows [X, C, D], weights [X, C], params)` is the work of a rank's experts on the rows",
-            "at their C places.",
-            f"An expert has {experts.plan.route.factor:g} times its even share of places for each rank's tokens;",
-            "those that come when it is full pass it by.",
+            "`mlp(rows [X, C, D], weights [X, C], params)` runs a rank's experts on the rows",
+            "in their C slots.",
+            f"An expert has {experts.plan.route.factor:g} times its even share of slots for each rank's tokens;",
+            "tokens beyond that are dropped.",
         ]
     return [
-        "`mlp(rows [R, D], weights [R], params, counts [X])` is the work of a rank's experts,",
-        "each on as many of the rows as it counts, one expert after the other; what it makes of rows after",
-        "those is not looked at. Every token is served.",
+        "`mlp(rows [R, D], weights [R], params, counts [X])` runs a rank's experts on rows sorted",
+        "by expert, `counts` rows for each; the output for rows beyond the counts is ignored.",
+        "No token is dropped.",
     ]
 
 

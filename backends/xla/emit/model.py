@@ -52,7 +52,7 @@ def _pattern(name: str) -> str:
 
 
 def _placed(tree: Any, specs: dict[str, P]) -> Any:
-    """The parameter-like pytree laid out as `specs` says; XLA inserts the collectives."""
+    """The parameter-like pytree with the layouts `specs`; XLA inserts the collectives."""
     return jax.tree_util.tree_map_with_path(
         lambda path, leaf: with_sharding_constraint(leaf, _spec(path, leaf, specs)), tree
     )
@@ -68,15 +68,15 @@ def _spec(path: Any, leaf: Any, specs: dict[str, P]) -> P:
 
 CONSTRAIN = '''
 def constrain(name: str, x: jax.Array) -> jax.Array:
-    """The activation `name` in the compute dtype, where it rests; named so that `remat` can keep it."""
+    """The activation `name` in the compute dtype and in its layout; named so that `remat` can save it."""
     return checkpoint_name(with_sharding_constraint(x.astype(COMPUTE), <where>), name)
 '''
 
 CONSTRAIN_EXCHANGED = '''
 def constrain(name: str, x: jax.Array) -> jax.Array:
-    """The activation `name` in the compute dtype, where it rests<said>.
+    """The activation `name` in the compute dtype and in its layout<said>.
 
-    Where another dim is divided before or after, EXCHANGED says so: else XLA gathers, or divides products.
+    EXCHANGED states the layouts before and after it, for an all-to-all; otherwise XLA would all-gather.
     """
     made, read = EXCHANGED.get(name, ((), ()))
     for spec in made:
@@ -89,13 +89,13 @@ def constrain(name: str, x: jax.Array) -> jax.Array:
 
 CONSTRAIN_UNNAMED = '''
 def constrain(name: str, x: jax.Array) -> jax.Array:
-    """The activation `name` in the compute dtype, where it rests."""
+    """The activation `name` in the compute dtype and in its layout."""
     return with_sharding_constraint(x.astype(COMPUTE), <where>)
 '''
 
 WEIGHT = '''
 def weight(name: str, w: jax.Array) -> jax.Array:
-    """The parameter `name` as it is used<gathered>."""
+    """The parameter `name` in its layout of use<gathered>."""
     return with_sharding_constraint(w, USED[_pattern(name)])
 '''
 
@@ -154,24 +154,24 @@ def lookup(name: str, table: jax.Array, tokens: jax.Array) -> jax.Array:
     made = <spec>
     return with_sharding_constraint(weight(name, table)[tokens], made)
 '''
-LOOKED_UP_IN_PARTS = """Each rank of <axes> looks in its own rows.
-Their sum is laid out before `constrain` divides it: at once XLA would make the table whole, or permute
+LOOKED_UP_IN_PARTS = """Each rank of <axes> looks up the rows of its own shard.
+The sum gets its layout before `constrain` shards it: otherwise XLA would gather the table, or permute
 ranks."""
-LOOKED_UP_WHOLE = """Each rank of <axes> looks up all rows, before `constrain` divides them.
-At once each would look up its own, and XLA would sum the table's gradient over these ranks too."""
+LOOKED_UP_WHOLE = """Each rank of <axes> looks up all rows, before `constrain` shards them.
+Otherwise each would look up its own, and XLA would sum the table's gradient over these ranks too."""
 
 
 SUMMED = "dw = with_sharding_constraint(dw, SUMMED[_pattern(name)])"
 PRODUCT = 'jnp.einsum("...o,...i->oi", dy, x, preferred_element_type=<reduce>)'
 PRODUCT_OF_COPIES = 'jnp.einsum("c...o,c...i->coi", _apart(dy), _apart(x), preferred_element_type=<reduce>)'
-SUMMED_LAST = """# First over the ranks that share it, then over <axes>: at once this compiler sums the whole.
+SUMMED_LAST = """# First over the ranks that shard it, then over <axes>: at once this compiler all-reduces all of it.
 dw = with_sharding_constraint(dw, P(<copies>, *GRADS[_pattern(name)])).sum(0)"""
-ROUNDED = """# Rounded before it travels: what a layer waits for would be rounded after it.
+ROUNDED = """# Cast before the all-gather: for a layer that waits for its input, XLA would cast after it.
 w = jax.lax.optimization_barrier(w.astype(COMPUTE))"""
 
 APART = '''
 def _apart(x: jax.Array) -> jax.Array:
-    """x [B, ...], the sequences of <axes> apart: [<count>, B / <count>, ...]."""
+    """x [B, ...] split by the replicas of <axes>: [<count>, B / <count>, ...]."""
     <moved>
     apart = <parts>.reshape(<count>, -1, *x.shape[1:])
     return with_sharding_constraint(apart, P(<copies>, <others>, *[P.UNCONSTRAINED] * (x.ndim - 1)))
@@ -211,7 +211,7 @@ def _constrain(sharded: Sharded) -> list[str]:
     if exchanged(sharded):
         rests = f"with_sharding_constraint(x.astype(COMPUTE), {where})"
         rests = f"checkpoint_name({rests}, name)" if named else rests
-        said = "; named so that `remat` can keep it" if named else ""
+        said = "; named so that `remat` can save it" if named else ""
         return [fill(CONSTRAIN_EXCHANGED, rests=rests, said=said), *others]
     return [fill(CONSTRAIN if named else CONSTRAIN_UNNAMED, where=where), *others]
 
@@ -255,7 +255,7 @@ def _linear(sharded: Sharded) -> list[str]:
     cast = f"in {plan.precision.compute}" if casts(plan) else ""
     gathered = plan.gathers_each_pass()
     if gathered:
-        why = "The backward gathers the weight again, so that none is kept whole between the passes"
+        why = "The backward all-gathers the weight again, so that no gathered weight outlives a pass"
         why += f", and\nsums its gradient over the ranks in {plan.precision.reduce}."
     else:
         why = f"The weight's gradient is summed over the ranks in {plan.precision.reduce}."
@@ -310,8 +310,8 @@ def summed_table(sharded: Sharded) -> list[str]:
     if not (stated and (found := summed_first(sharded))):
         return []
     said = (
-        "Gradients where their sums are taken. XLA's partitioner takes wrong sums on the way of these from their "
-        "products' layout to GRADS, or moves parts of products, so each is first laid out as its weight is."
+        "Layouts in which these gradients are summed. XLA's partitioner computes wrong sums, or splits matmuls, "
+        "between a matmul's layout and GRADS, so each first gets the layout of its weight in use."
     )
     rows = chain.from_iterable(entry(p.param.name, param_spec(sharded.plan, p, "used")) for p in found)
     return [*comment(said), "SUMMED = GRADS | {", *rows, "}"]

@@ -23,7 +23,7 @@ from planc.ir.sharding import Sharded
 
 LINEAR = '''
 def linear(name: str, x: jax.Array, w: jax.Array) -> jax.Array:
-    """x [..., in] times the parameter `name`, w [out, in]: [..., out]; narrow where NARROW says so."""
+    """x [..., in] times the parameter `name`, w [out, in]: [..., out]; quantized if NARROW says so."""
     recipe = <recipe>
     product = {"": _wide_linear}.get(recipe, functools.partial(_narrow_linear, recipe))
     return product(name, x, w)
@@ -38,7 +38,7 @@ _KEPT_WIDE: ContextVar[tuple[str, ...]] = ContextVar("kept_wide", default=())
 
 @contextmanager
 def _keeping_wide(names: tuple[str, ...]) -> Iterator[None]:
-    """While layers are traced: parameters that they multiply by in COMPUTE."""
+    """Context for tracing layers: these parameters are multiplied in COMPUTE."""
     before = _KEPT_WIDE.set(names)
     try:
         yield
@@ -47,7 +47,7 @@ def _keeping_wide(names: tuple[str, ...]) -> Iterator[None]:
 
 
 def _recipe(name: str) -> str:
-    """The recipe of a parameter where it is used; "" for COMPUTE."""
+    """The recipe of a parameter in the current layer; "" for COMPUTE."""
     return (NARROW | dict.fromkeys(_KEPT_WIDE.get(), "")).get(_pattern(name), "")
 '''
 
@@ -56,7 +56,7 @@ PRODUCTS = '''
 def _narrow_linear(recipe: str, name: str, x: jax.Array, w: jax.Array) -> jax.Array:
     """x [..., in] times the parameter `name`, w [out, in]: [..., out].
 
-    The factors of each product are cast to a narrow dtype, and what comes out is multiplied by their scales.
+    Both operands of each matmul are cast to a narrow dtype, and the result is multiplied by their scales.
     A custom_vjp has no forward mode: jax.jvp and jax.jacfwd of the loss raise.
     """
     return _narrow_linear_forward(recipe, name, x, w)[0]
@@ -91,31 +91,31 @@ _narrow_linear.defvjp(_narrow_linear_forward, _narrow_linear_backward)
 
 USED = '''
 def _used(name: str, w: jax.Array) -> jax.Array:
-    """The weight in the compute dtype, as it is used."""
+    """The weight in the compute dtype, in its layout of use."""
     return weight(name, w.astype(COMPUTE))
 '''
 
 CASTS = {
     "float8_rowwise": '''
 def _float8_rowwise(x: jax.Array, summed: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
-    """x in float8, and what brings it back: one number for all that a sum over the dims `summed` takes."""
+    """x in float8, and its inverse scales, shared along the contracted dims `summed`."""
     largest = jnp.max(jnp.abs(x), axis=summed, keepdims=True).astype(jnp.float32)
     scale = float(jnp.finfo(jnp.float8_e4m3fn).max) / jnp.maximum(largest, 1e-12)
-    power = jnp.ldexp(jnp.full_like(scale, 0.5), jnp.frexp(scale)[1])  # of two, next below: exact both ways
+    power = jnp.ldexp(jnp.full_like(scale, 0.5), jnp.frexp(scale)[1])  # next lower power of two: exact
     return (x.astype(jnp.float32) * power).astype(jnp.float8_e4m3fn), 1 / power
 ''',
     "float8_tensorwise": '''
 def _float8_tensorwise(
     x: jax.Array, summed: tuple[int, ...], dtype: Any = jnp.float8_e4m3fn
 ) -> tuple[jax.Array, jax.Array]:
-    """x in float8, and what brings it back: one number for all of it."""
+    """x in float8, and its inverse scale, one for the tensor."""
     largest = jnp.max(jnp.abs(x), keepdims=True).astype(jnp.float32)
     scale = float(jnp.finfo(dtype).max) / jnp.maximum(largest, 1e-12)
     return (x.astype(jnp.float32) * scale).astype(dtype), 1 / scale
 ''',
     "int8_rowwise": '''
 def _int8_rowwise(x: jax.Array, summed: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
-    """x in int8, and what brings it back: one number for all that a sum over the dims `summed` takes."""
+    """x in int8, and its inverse scales, shared along the contracted dims `summed`."""
     largest = jnp.max(jnp.abs(x), axis=summed, keepdims=True).astype(jnp.float32)
     scale = jnp.iinfo(jnp.int8).max / jnp.maximum(largest, 1e-12)
     return jnp.round(x.astype(jnp.float32) * scale).astype(jnp.int8), 1 / scale
@@ -131,7 +131,7 @@ PAIRS = {
 
 LAYERS = '''
 def layers(block: Callable[..., Any], x: Any, stack: Any) -> Any:
-    """x through `block(x, one layer's parameters)`, once for each layer of the stack."""
+    """x after `block(x, one layer's parameters)` for each layer of the stack."""
 
     for begin, end, names in <segments>:
         part = jax.tree.map(lambda w, begin=begin, end=end: w[begin:end], stack)
@@ -140,11 +140,11 @@ def layers(block: Callable[..., Any], x: Any, stack: Any) -> Any:
 
 
 def _layer(block: Callable[..., Any], names: tuple[str, ...]) -> Callable[..., Any]:
-    """A layer that multiplies by the named parameters in COMPUTE: its own, as JAX traces a function once."""
+    """A layer that multiplies by the named parameters in COMPUTE; a new function, as JAX caches traces."""
 
     def one(x: Any, layer: Any) -> tuple[Any, None]:
         with _keeping_wide(names):
-            # A layer waits for its x: else weights of one in no loop are gathered before all microbatches.
+            # A layer waits for its x: otherwise weights outside loops are gathered before all microbatches.
             return block(*jax.lax.optimization_barrier((x, layer))), None
 
     return one
@@ -166,16 +166,16 @@ def narrow_tables(sharded: Sharded) -> list[str]:
         return []
     plan = sharded.plan
     out = [
-        *comment("Parameters that are multiplied by in a narrow dtype, and how."),
+        *comment("Quantized parameters, with their recipes."),
         *causes(q.cause for q in plan.quantize),
     ]
     out += ["NARROW = {", *(f"{INDENT}{python_string(n)}: {python_string(_name(q))}," for n, q in found.items()), "}"]
     if not segments(plan):
         return out
-    out += comment("What some layers multiply by in COMPUTE all the same.")
+    out += comment("Parameters that some layers multiply in COMPUTE.")
     for sentence, name in _sets(sharded).items():
         out += lines_of_tuple(f"{name} = ", [python_string(n) for n in params_of(sharded, plan.quantize[sentence])])
-    out += comment("Layers: the first one's number in its stack, one past the last, what they multiply by in COMPUTE.")
+    out += comment("Runs of layers: first index in its stack, one past the last, parameters multiplied in COMPUTE.")
     return [*out, *_segments_table(sharded)]
 
 
@@ -223,7 +223,7 @@ def narrow_functions(sharded: Sharded, *, used: bool, reduce: str, summed: str) 
     if not recipes:
         return []
     pairs = "\n".join(f"{INDENT}{python_string(name)}: {PAIRS[name]}," for name in recipes)
-    said = "# What casts inputs and weights, and what casts gradients of outputs."
+    said = "# (cast of inputs and weights, cast of output gradients) of each recipe."
     kept = bool(segments(sharded.plan))
     return [
         *([RECIPE] if kept else []),

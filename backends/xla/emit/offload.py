@@ -14,12 +14,12 @@ MEMORY = {False: "device", True: "pinned_host"}
 
 TRANSFER = '''
 def _resting(where: Any, memory: str) -> Any:
-    """The same layouts in a kind of memory."""
+    """The same layouts in another memory kind."""
     return jax.tree.map(lambda sharding: sharding.with_memory_kind(memory), where)
 
 
 def _moved(tree: Any, memory: str) -> Any:
-    """The tree in a kind of memory, where a step is traced."""
+    """The tree transferred to a memory kind, inside a traced step."""
     spaces = {"device": jax.memory.Space.Device, "pinned_host": jax.memory.Space.Host}
     return jax.tree.map(lambda x: jax.device_put(x, spaces[memory]), tree)
 '''
@@ -28,11 +28,11 @@ UPDATED = '''
 def _updated(
     optimizer: optax.GradientTransformation, grads: Any, moments: Any, params: Any, lr: jax.Array
 ) -> tuple[Any, Any]:
-    """Parameters and moments after the optimizer's update, of one layer after the other.
+    """Parameters and moments after the optimizer's update, computed layer by layer.
 
-    So one layer of what the host keeps is on the device at a time; what is in no stack is there whole. The
-    loop begins when the gradients are there: else XLA fetches all at the beginning of the step. The update of
-    a parameter may depend on no other parameter.
+    Only one layer of the offloaded state is on the device at a time; state outside a stack is there whole.
+    The loop starts when the gradients are ready: otherwise XLA fetches everything at the start of the step.
+    The update of a parameter must not depend on other parameters.
     """
     stacks = jax.tree_util.tree_map_with_path(_stack_dims, params)
     of_moments = optax.tree_map_params(
@@ -48,7 +48,7 @@ def _updated(
         return jax.tree.map(lambda x, n: x.reshape(-1, *x.shape[n:]), tree, dims)
 
     def layer(layers: int, i: jax.Array, held: Any) -> Any:
-        """Layer i of the stacks of so many; of others nothing."""
+        """Layer i of the stacks with this number of layers; nothing of other leaves."""
 
         def cut(tree: Any) -> Any:
             return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, i, int(len(x) == layers)), tree)
@@ -73,18 +73,18 @@ def _updated(
 
 
 def _stack_dims(path: Any, leaf: Any) -> int:
-    """The number of a leaf's dims before the parameter's own."""
+    """Number of a leaf's leading (stack) dims."""
     return leaf.ndim - len(PARAMS[_pattern(jax.tree_util.keystr(path, simple=True, separator="."))])
 '''
 
 COPIED = '''
 def _copies(params: Any) -> Any:
-    """Copies of the parameters on the device: of matrices in COMPUTE, of vectors as they are."""
+    """Copies of the parameters on the device: matrices in COMPUTE, vectors in their own dtype."""
 
     def copied(path: Any, leaf: jax.Array) -> jax.Array:
         name = _pattern(jax.tree_util.keystr(path, simple=True, separator="."))
         copy = _moved(leaf, "device").astype((jnp.float32, COMPUTE)[len(PARAMS[name]) > 1])
-        return jax.lax.optimization_barrier(copy).astype(jnp.float32)  # else XLA would keep it wide
+        return jax.lax.optimization_barrier(copy).astype(jnp.float32)  # otherwise XLA would keep it in fp32
 
     return jax.tree_util.tree_map_with_path(copied, params)
 '''

@@ -10,7 +10,7 @@ from planc.ir.sharding import Sharded
 
 FUNCTIONS = '''
 def pad(params: Any) -> Any:
-    """Parameters as they are stored, for `init_state`: filled up with zeros as PADDED says."""
+    """Parameters in their stored shapes, for `init_state`: padded with zeros to PADDED."""
 
     def filled(path: Any, leaf: jax.Array) -> jax.Array:
         sizes = PADDED.get(_pattern(jax.tree_util.keystr(path, simple=True, separator=".")), ())
@@ -22,7 +22,7 @@ def pad(params: Any) -> Any:
 
 
 def _unpadded(params: Any) -> Any:
-    """Parameters without what fills them up."""
+    """Parameters without their padding."""
 
     def own(path: Any, leaf: jax.Array) -> jax.Array:
         sizes = PADDED.get(_pattern(jax.tree_util.keystr(path, simple=True, separator=".")), ())
@@ -32,7 +32,7 @@ def _unpadded(params: Any) -> Any:
 '''
 WITHOUT = '''
 def _without_padding(loss_fn: Loss) -> Loss:
-    """A loss of parameters as they are stored; that of the parameters themselves is given."""
+    """The loss as a function of padded parameters."""
     return lambda params, *batch: loss_fn(_unpadded(params), *batch)
 '''
 CUT = "loss_fn = _without_padding(loss_fn)"
@@ -44,9 +44,7 @@ def padding_table(sharded: Sharded) -> list[str]:
     found = padded(sharded)
     if not found:
         return []
-    said = (
-        "Parameters that their ranks cannot share evenly, filled up with zeros: each dim's size, and as it is stored."
-    )
+    said = "Parameters that do not divide evenly, padded with zeros: each dim's size and stored size."
     rows = []
     for name, shape in found.items():
         pairs = zip(sharded.model.shape(sharded.model.param[name]), shape, strict=True)

@@ -32,15 +32,15 @@ from planc.ir.sharding import Sharded
 
 LAYERS = '''
 def layers(block: Callable[..., Any], x: Any, stack: Any) -> Any:
-    """x through `block(x, one layer's parameters)`, once for each layer of the stack.
+    """x after `block(x, one layer's parameters)` for each layer of the stack.
 
-    A step runs them as a pipeline over <axis>; outside of one they run one by one.
+    A step runs them as a pipeline over <axis>; outside a step they run in a plain scan.
     """
     return _LAYERS.get()(block, x, stack)
 
 
 def _one_by_one(block: Callable[..., Any], x: Any, stack: Any) -> Any:
-    """The layers outside of a step."""
+    """`layers` outside a step."""
     flat = jax.tree.map(lambda w: w.reshape(-1, *w.shape[len(STACK) :]), stack)
     <there>
     return jax.lax.scan(remat(lambda x, layer: (block(x, layer), None)), x, flat)[0]
@@ -51,7 +51,7 @@ _LAYERS: ContextVar[Callable[..., Any]] = ContextVar("layers", default=_one_by_o
 
 @contextmanager
 def _layers_as(run: Callable[..., Any]) -> Iterator[None]:
-    """While a loss function is traced: what `layers` does."""
+    """Context for tracing a loss function: replaces `layers` by this function."""
     before = _LAYERS.set(run)
     try:
         yield
@@ -60,7 +60,7 @@ def _layers_as(run: Callable[..., Any]) -> Iterator[None]:
 
 
 def _before_layers(loss_fn: Loss, params: Any, tokens: jax.Array) -> Any:
-    """The arguments that `loss_fn` gives to `layers`. Nothing made after that is read, or in the program."""
+    """The arguments of `layers` in `loss_fn`. What follows is unused, and not part of the program."""
     given = []
 
     def keep(*arguments: Any) -> Any:
@@ -74,26 +74,26 @@ def _before_layers(loss_fn: Loss, params: Any, tokens: jax.Array) -> Any:
 
 
 def _after_layers(loss_fn: Loss, params: Any, y: Any, targets: jax.Array) -> Any:
-    """The result of `loss_fn` where `layers` gives y. Nothing made before that is read."""
+    """The result of `loss_fn` if `layers` returns y. What precedes is unused."""
     with _layers_as(<y_given>):
         return loss_fn(params, targets, targets)<of_loss>
 '''
 
 SHARES = '''
-def _entering(loss_fn: Loss, params: Any, tokens: jax.Array) -> jax.Array:
-    """The first stage's x, in shares: [microbatches, MICROBATCH, ranks, S / ranks, E]."""
+def _embed_microbatches(loss_fn: Loss, params: Any, tokens: jax.Array) -> jax.Array:
+    """Input x of the first stage, sharded over the ranks: [microbatches, MICROBATCH, ranks, S / ranks, E]."""
     x = _before_layers(loss_fn, params, _in_shares(tokens))[1]<of_carry>
-    return _shares(x, ENDS[<hidden>])
+    return _scatter_rows(x, ENDS[<hidden>])
 
 
 def _in_shares(rows: jax.Array) -> jax.Array:
-    """Tokens [sequences, S], the share of one rank of <axis> after the other: a part of each of SHARDS parts."""
+    """Tokens [sequences, S], reordered so that each rank of <axis> has a part of each of SHARDS shards."""
     cut = <rows>.reshape(len(rows), SHARDS, MESH[<quoted>], -1)
     return jnp.swapaxes(cut, 1, 2).reshape(rows.shape)
 
 
-def _shares(rows: jax.Array, spec: P) -> jax.Array:
-    """[sequences, S, ...] -> [microbatches, MICROBATCH, ranks, S / ranks, ...]: none of them moves."""
+def _scatter_rows(rows: jax.Array, spec: P) -> jax.Array:
+    """[sequences, S, ...] -> [microbatches, MICROBATCH, ranks, S / ranks, ...], without communication."""
     mine = rows.reshape(DATA_PARALLEL, -1, MICROBATCH // DATA_PARALLEL, *rows.shape[1:])
     batches = jnp.moveaxis(mine, 0, 1).reshape(-1, MICROBATCH, *rows.shape[1:])
     batches = with_sharding_constraint(batches, P(None, *spec))
@@ -103,15 +103,15 @@ def _shares(rows: jax.Array, spec: P) -> jax.Array:
 def _on_each_stage(
     run: Any, results: Any, loss_fn: Loss, params: Any, x: jax.Array, targets: jax.Array
 ) -> Any:
-    """`run` on the ranks of <axis>, over this axis by hand and over the others by XLA.
+    """shard_map `run` over <axis>; XLA partitions the other axes.
 
-    A rank has its layers, its shares of x and of the targets, and all parameters that the loss is made with.
+    A rank has its layers, its shards of x and of the targets, and all parameters after the layers.
     """
     block, _, stack = _before_layers(loss_fn, params, targets)
     named = jax.tree_util.tree_leaves_with_path(params)
     specs = {id(w): GRADS[_name(path)] for path, w in named}
     ends = {_name(path): w for path, w in named if _name(path) in LAST}
-    # XLA chooses where gradients of what `loss_fn` makes of parameters are summed.
+    # XLA chooses where gradients through the parameters' use in `loss_fn` are summed.
     free = [P.UNCONSTRAINED]
     stacked = jax.tree.map(
         lambda w: P(*[None] * len(STACK), *specs.get(id(w), free * (w.ndim - len(STACK)))), stack
@@ -131,7 +131,7 @@ def _on_each_stage(
         axis_names={<quoted>},
         check_vma=False,  # nothing differentiates it
     )
-    return mapped(stack, ends, x, _shares(_in_shares(targets), TARGETS))
+    return mapped(stack, ends, x, _scatter_rows(_in_shares(targets), TARGETS))
 
 
 def _name(path: Any) -> str:
@@ -139,13 +139,13 @@ def _name(path: Any) -> str:
 
 
 def _whole(share: jax.Array) -> jax.Array:
-    """The microbatch [MICROBATCH, S, E] of which each rank of <axis> has a `share`."""
+    """All-gather the microbatch [MICROBATCH, S, E] of which each rank of <axis> has a `share`."""
     gather = functools.partial(jax.lax.all_gather, axis_name=<quoted>, axis=1, tiled=True)
     return <by_hand>gather<by_hand_end>(share)
 
 
 def _share(x: jax.Array, owner: int) -> jax.Array:
-    """This rank's share of the microbatch x [MICROBATCH, S, E] that the rank `owner` of <axis> has."""
+    """Scatter the microbatch x [MICROBATCH, S, E] of rank `owner` over <axis>: this rank's share."""
 
     def mine(x: jax.Array) -> jax.Array:
         cut = x.reshape(len(x), MESH[<quoted>], -1, x.shape[-1])
@@ -156,7 +156,7 @@ def _share(x: jax.Array, owner: int) -> jax.Array:
 
 BY_HAND = '''
 def _by_hand(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of one device's part of what goes from block to block."""
+    """shard_map a function of one device's shard of the hidden state."""
     spec, axes = ACTIVATIONS[<hidden>], set(MESH) - {<quoted>}
     return jax.shard_map(function, in_specs=spec, out_specs=spec, axis_names=axes, check_vma=False)
 '''
@@ -170,44 +170,44 @@ flat = jax.tree.map(lambda w: w[held], flat)
 
 PUT = '''
 def _replaced(total: jax.Array, part: jax.Array, *place: jax.Array) -> jax.Array:
-    """`total` with another part at total[place]."""
+    """`total` with total[place] replaced by `part`."""
     start = [jnp.int32(i) for i in (*place, *[0] * part.ndim)]
     return jax.lax.dynamic_update_slice(total, part.reshape(*[1] * len(place), *part.shape), start)
 '''
 
 NUMBER = '''
 def _number(i: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The microbatch of a rank's forward or backward number i, and whether there is one."""
+    """(microbatch, valid) of a rank's forward or backward number i."""
     return jnp.clip(i, 0, MICROBATCHES - 1), (i >= 0) & (i < MICROBATCHES)
 '''
 
 NUMBERS = '''
 def _forward(i: jax.Array) -> tuple[jax.Array, ...]:
-    """A rank's forward number i: stage, microbatch, the place of what it keeps, and if there is one."""
-    number = jnp.clip(i, 0, NUMBERS - 1)
+    """(stage, microbatch, activation slot, valid) of a rank's forward number i."""
+    number = jnp.clip(i, 0, FORWARDS_PER_RANK - 1)
     of_round = jax.lax.rem(number, CHUNKS * ROUND)
     microbatch = jax.lax.div(number, CHUNKS * ROUND) * ROUND + jax.lax.rem(of_round, ROUND)
     valid = (i == number) & (microbatch < MICROBATCHES)
-    place = jnp.array(_places())[number]
+    place = jnp.array(_slots())[number]
     return jax.lax.div(of_round, ROUND), jnp.minimum(microbatch, MICROBATCHES - 1), place, valid
 
 
 def _backward(i: jax.Array) -> tuple[jax.Array, ...]:
-    """The same of its backward number i: in each round the last stage comes first."""
+    """The same of its backward number i; each round begins with the last stage."""
     chunk, microbatch, _, valid = _forward(i)
-    place = jnp.array(_places())[jnp.array(_backwards())[jnp.clip(i, 0, NUMBERS - 1)]]
+    place = jnp.array(_slots())[jnp.array(_backwards())[jnp.clip(i, 0, FORWARDS_PER_RANK - 1)]]
     return CHUNKS - 1 - chunk, microbatch, place, valid
 
 
 def _backwards() -> list[int]:
-    """The numbers of the forwards in the order of their backwards."""
-    return np.arange(NUMBERS).reshape(-1, CHUNKS, ROUND)[:, ::-1].flatten().tolist()
+    """Numbers of the forwards in the order of their backwards."""
+    return np.arange(FORWARDS_PER_RANK).reshape(-1, CHUNKS, ROUND)[:, ::-1].flatten().tolist()
 
 
-def _places() -> list[int]:
-    """The place of what each forward keeps, until its backward; the first rank's backwards come last."""
-    free, places, backwards = list(range(PLACES)), list[int](), _backwards()
-    for number in range(NUMBERS):
+def _slots() -> list[int]:
+    """The activation slot of each forward until its backward; sized for the first rank."""
+    free, places, backwards = list(range(ACTIVATION_SLOTS)), list[int](), _backwards()
+    for number in range(FORWARDS_PER_RANK):
         ended = number - FIRST_BACKWARD - MESH[<quoted>]
         free += [places[forward] for forward in backwards[max(ended, 0) : max(ended + 1, 0)]]
         places.append(free.pop(0))
@@ -234,11 +234,11 @@ class _Rank:
     <stage>
 
     def start(self, shares: jax.Array) -> dict[str, Any]:
-        """The rank's part before the first tick."""
+        """The rank's state before the first tick."""
         x = jnp.zeros_like(_whole(shares[0]))
         _, <pulls> = jax.eval_shape(self.stage, <first>)
         self.tree = jax.tree.structure(pulls)
-        saved = [jnp.zeros((PLACES, *k.shape), k.dtype) for k in jax.tree.leaves(pulls)]
+        saved = [jnp.zeros((ACTIVATION_SLOTS, *k.shape), k.dtype) for k in jax.tree.leaves(pulls)]
         zeros = jax.tree.map(lambda w: jnp.zeros(w.shape, jnp.float32), (self.stack, self.ends))
         layers, ends = with_sharding_constraint(zeros, self.where)
         now = {"x": x, "dx": x, "saved": saved, "shares": shares}
@@ -247,7 +247,7 @@ class _Rank:
         return now | {"layers": layers, "ends": ends, "loss": jnp.float32(0)}
 
     def forward(self, now: Any, t: jax.Array) -> tuple[Any, jax.Array]:
-        """A microbatch through a stage, and on to the next rank."""
+        """Run a microbatch's forward through a stage and send the result to the next rank."""
         <begun>
         y, <pulls> = self.stage(x<chunk>)
         pairs = zip(now["saved"], jax.tree.leaves(pulls), strict=True)
@@ -256,17 +256,17 @@ class _Rank:
         return now | {"x": jax.lax.ppermute(y, <quoted>, self.to_next), "saved": saved}, y
 
     def loss(self, now: Any, y: jax.Array, t: jax.Array) -> Any:
-        """The loss of what the last stage made, and its gradient<waits>: each rank has a share."""
+        """The loss of the last stage's output, and its gradient<waits>, sharded over the ranks."""
         <loss_lines>
 
     def loss_of(self, now: Any, y: jax.Array, number: jax.Array) -> tuple[Any, jax.Array]:
-        """A microbatch's loss added up, and this rank's share of the gradient of y."""
+        """Add a microbatch's loss, and return this rank's share of the gradient of y."""
         of = jax.value_and_grad(self.after, (0, 1))
         loss, (ends, dy) = of(<ends>, _share(y, self.last), self.targets[number])
         return now | {"loss": now["loss"] + loss, "ends": jax.tree.map(jnp.add, now["ends"], ends)}, dy
 
     def backward(self, now: Any, t: jax.Array) -> Any:
-        """A microbatch back through a stage, and home to the rank before."""
+        """Run a microbatch's backward through a stage and send the gradient to the previous rank."""
         <back>
 
         <pulled>
@@ -280,7 +280,7 @@ def layer(self, <place_arguments>) -> Any:
     return <of_layer>
 
 def stage(self, x: jax.Array<chunk_argument>) -> tuple[jax.Array, Any]:
-    """x through the layers of a stage, and what its backward needs but for their weights."""
+    """x after the layers of a stage, and the residuals of its backward without the weights."""
 
     def one(x: jax.Array, n: jax.Array) -> tuple[jax.Array, Any]:
         pull: Any  # jax's type of it has no `args_res`
@@ -293,7 +293,7 @@ def stage(self, x: jax.Array<chunk_argument>) -> tuple[jax.Array, Any]:
 STAGE_LAYERS = '''
 
 def present(self, <place_arguments>) -> jax.Array:
-    """True for a layer of the stage, and not one that fills it up and is left out."""
+    """True for a layer of the stage, False for padding."""
     return n < jnp.array(STAGE_LAYERS)[<stage_of_rank>]
 '''
 PULLED = """
@@ -315,7 +315,7 @@ def layers(self<chunk_argument>) -> Any:
     return <of_stage>
 
 def stage(self, x: jax.Array<chunk_argument>) -> tuple[jax.Array, Any]:
-    """x through the layers of a stage, and what its backward needs but for their weights."""
+    """x after the layers of a stage, and the residuals of its backward without the weights."""
     pull: Any  # jax's type of it has no `args_res`
     y, pull = jax.vjp(self.body, x, self.layers(<only_chunk>))
     pull.args_res[1] = None  # the weights
@@ -329,15 +329,15 @@ dx, new = pull(dx)
 """
 
 ORDER = {
-    (False, False): "A microbatch turns at the last rank in the tick of its forward there.",
-    (False, True): "A round of microbatches passes one of the rank's stages before the next one.",
-    (True, False): "All microbatches have passed the last rank before the first one turns there.",
-    (True, True): "All microbatches pass one of the rank's stages before the next one, and all turn after that.",
+    (False, False): "The last rank runs a microbatch's backward in the tick of its forward.",
+    (False, True): "A stage runs a round of microbatches before the rank's next stage.",
+    (True, False): "All forwards run before the first backward.",
+    (True, True): "A stage runs all microbatches before the rank's next stage; all backwards come after that.",
 }
 BEGUN = """
 number, valid = _number(t - self.rank)
 x = jnp.where(self.rank == 0, _whole(now["shares"][_number(t)[0]]), now["x"])
-place = number % PLACES
+place = number % ACTIVATION_SLOTS
 """
 BEGUN_CHUNKS = """
 chunk, _, place, valid = _forward(t - self.rank)
@@ -358,7 +358,7 @@ EVALUATED_AT_ONCE = """
 return self.body(x, self.layers(<only_chunk>)), ()
 """
 WAIT = """
-slot = t % <delay>  # between two stages of the <which> rank a microbatch waits for the rest of the round
+slot = t % <delay>  # between two stages of the <which> rank a microbatch waits for the rest of its round
 <what> = jnp.where(self.rank == <rank>, now["waiting_<what>"][slot], <what>)
 now |= {"waiting_<what>": _replaced(now["waiting_<what>"], now["<what>"], slot)}
 """
@@ -373,7 +373,7 @@ return now | {"dx": jnp.where(self.rank == self.last, _whole(dy), now["dx"])}
 LOSS_FIRST = """
 number = _number(t - self.last)[0]
 now, dy = self.loss_of(now, y, number)
-return now | {"shares": _replaced(now["shares"], dy, number)}  # the place of what entered
+return now | {"shares": _replaced(now["shares"], dy, number)}  # reuses the slot of its input
 """
 LOSS_CHUNKS = """
 chunk, number, _, valid = _forward(t - self.last)
@@ -388,7 +388,7 @@ return now | jax.lax.cond(valid & (chunk == CHUNKS - 1), at_loss, _same, changed
 NUMBER_OF_LOSS = "number = _number(t - self.last)[0]"
 BACK = """
 number, valid = _number(t - FIRST_BACKWARD - (self.last - self.rank))
-place = number % PLACES
+place = number % ACTIVATION_SLOTS
 <dx>
 """
 FROM_LOSS = """
@@ -418,7 +418,7 @@ shares = jax.lax.cond(leaves, lambda to: _replaced(to, _share(dx, 0), number), _
 """
 WIDE = """
 def _wide(params: Any) -> Any:
-    \"""Copies of parameters as those are saved, so that gradients are summed wide.\"""
+    \"""Parameters cast to fp32, so that their gradients are accumulated in fp32.\"""
     return jax.tree.map(lambda w: w.astype(jnp.float32), params)
 """
 SAME = """
@@ -428,7 +428,7 @@ def _same(x: Any) -> Any:
 
 TRAIN = """
 def _train(block: Any, after: Any, where: Any, stack: Any, ends: Any, x: jax.Array, targets: jax.Array) -> Any:
-    \"""A rank's part of a step: sums of (loss, gradients of its layers, of `ends`), of its shares'.\"""
+    \"""One rank's part of a step: (loss, gradients of its layers, of `ends` and of its share of x).\"""
     rank = _Rank(block, after, where, stack, ends, targets)
 
     def steady(t: jax.Array, now: Any) -> Any:
@@ -444,7 +444,7 @@ def _train(block: Any, after: Any, where: Any, stack: Any, ends: Any, x: jax.Arr
 
 
 class _Evaluation(_Rank):
-    \"""A rank whose stages keep nothing.\"""
+    \"""A rank whose stages save no activations.\"""
 
     def stage(self, x: jax.Array<chunk_argument>) -> tuple[jax.Array, Any]:
         <evaluated_stage>
@@ -456,7 +456,7 @@ class _Evaluation(_Rank):
 
 
 def _losses(block: Any, after: Any, where: Any, stack: Any, ends: Any, x: jax.Array, targets: jax.Array) -> Any:
-    \"""A rank's part of an evaluation, summed.\"""
+    \"""One rank's part of an evaluation, summed over microbatches.\"""
     rank = _Evaluation(block, after, where, stack, ends, targets)
     now = rank.start(x[:, :, 0])
     now = jax.lax.fori_loop(0, FIRST_LOSS, lambda t, now: rank.forward(now, t)[0], now)
@@ -466,12 +466,12 @@ def _losses(block: Any, after: Any, where: Any, stack: Any, ends: Any, x: jax.Ar
 
 RESTING = """
 def _resting(name: str) -> P:
-    \"""Within the pipeline, or before it, where its ranks have shares of the rows.\"""
+    \"""Layout inside the pipeline, or outside it, where its ranks shard the rows.\"""
     return {True: ACTIVATIONS | ENDS, False: ACTIVATIONS}[_outside()][name]
 
 
 def _outside() -> bool:
-    \"""True where the ranks of <axis> are XLA's.\"""
+    \"""True outside the pipeline, where XLA partitions <axis>.\"""
     return <quoted> not in jax.sharding.get_abstract_mesh().manual_axes
 """
 
@@ -480,7 +480,7 @@ def _accumulate(loss_fn: Loss, params: Any, tokens: jax.Array, targets: jax.Arra
     \"""The mean loss of the global batch and its gradients, fp32, by a pipeline.\"""
     <cut>
     <before>
-    x, of_tokens = jax.vjp(lambda params: _entering(loss_fn, params, tokens), <wide>)
+    x, of_tokens = jax.vjp(lambda params: _embed_microbatches(loss_fn, params, tokens), <wide>)
     _, of_stack = jax.vjp(lambda params: _before_layers(loss_fn, params, tokens)[2], params)
     results = (P(), P(*STACK), P()<picks_spec>), P(None, None, <quoted>)
     (loss, layers, ends<picks>), dx = _on_each_stage(_train, results, loss_fn, <params>, x, targets)
@@ -493,7 +493,7 @@ def _accumulate(loss_fn: Loss, params: Any, tokens: jax.Array, targets: jax.Arra
 """
 
 EVALUATE = """
-x = _entering(loss_fn, <wide>, tokens)
+x = _embed_microbatches(loss_fn, <wide>, tokens)
 return _on_each_stage(_losses, P(), loss_fn, <params>, x, targets) / MICROBATCHES
 """
 
@@ -511,8 +511,8 @@ def constants(sharded: Sharded) -> list[str]:
     said = f"leading dims of the layers' parameters, {dims}; {plan.split.cause.comment()}"
     rounds = [
         *beside(f"CHUNKS = {parts}", "stages of a rank"),
-        *beside(f"ROUND = {ticks.round}", "microbatches that pass a stage before the rank's next one"),
-        *beside(f"NUMBERS = {ticks.numbers}", "forwards of a rank"),
+        *beside(f"ROUND = {ticks.round}", "microbatches that a stage runs before the rank's next stage"),
+        *beside(f"FORWARDS_PER_RANK = {ticks.numbers}", "forwards of a rank"),
     ]
     return [
         *beside(f"STACK = ({entries}{trailing})", said),
@@ -526,8 +526,8 @@ def constants(sharded: Sharded) -> list[str]:
         *(rounds if parts > 1 else []),
         *beside(f"FIRST_LOSS = {ticks.first_loss}", "tick of the first loss"),
         *beside(f"FIRST_BACKWARD = {ticks.first_backward}", "tick of the first backward, at the last rank"),
-        *beside(f"FORWARDS = {ticks.forward_ticks}", "ticks with forwards, from the first on; as many with backwards"),
-        *beside(f"PLACES = {ticks.places}", "forwards whose backwards are to come, at most"),
+        *beside(f"FORWARDS = {ticks.forward_ticks}", "number of ticks with forwards, and also of those with backwards"),
+        *beside(f"ACTIVATION_SLOTS = {ticks.places}", "most forwards that wait for their backward"),
         *beside(f"SHARDS = {shards_of_rows(sharded)}", "parts of a sequence between blocks"),
     ]
 
@@ -548,10 +548,10 @@ def ends_table(sharded: Sharded) -> list[str]:
     batch, sequence = rows_spec(sharded)
     last = [p.name for p in sharded.model.params if "last" in p.sections]
     return [
-        *comment(f"Activations before the pipeline, where the ranks of {axis} have shares of the rows."),
+        *comment(f"Activations outside the pipeline, where the ranks of {axis} have shares of the rows."),
         *("ENDS = {", *rows, "}"),
-        *beside(f"TARGETS = {spec_text((batch, (axis, *sequence)))}", "those that they have shares of"),
-        *comment("Parameters that the loss is made with, after the layers."),
+        *beside(f"TARGETS = {spec_text((batch, (axis, *sequence)))}", "those of the microbatches that they shard"),
+        *comment("Parameters used after the layers."),
         *("LAST = {", *(f"{INDENT}{python_string(name)}," for name in last), "}"),
     ]
 
@@ -701,7 +701,7 @@ def _begun(several: bool, delay: str) -> str:
 def _loss_lines(several: bool, first: bool) -> str:
     if not several:
         return fill(LOSS_FIRST if first else LOSS)
-    entered = '{"shares": _replaced(now["shares"], dy, number)}  # the place of what entered'
+    entered = '{"shares": _replaced(now["shares"], dy, number)}  # reuses the slot of its input'
     to_backward = entered if first else '{"dx": jnp.where(self.rank == self.last, _whole(dy), now["dx"])}'
     return fill(LOSS_CHUNKS, to_backward=to_backward, changed='"shares"' if first else '"dx"')
 
@@ -720,7 +720,7 @@ def _body(sharded: Sharded) -> str:
     gathered, picks = sharded.plan.gathers_each_pass(), bool(sharded.model.top_k)
     if not gathered and not picks:
         return "self.body = remat(block)"
-    said = "# A layer waits for its x: else all of a stage's weights are gathered before the loop, and saved whole."
+    said = "# A layer waits for its x: otherwise all weights of a stage are gathered before the loop and saved."
     waits = [said, "x, layer = jax.lax.optimization_barrier((x, layer))"] if gathered else []
     given = f"(x, unpicked(1, {sharded.model.sizes['experts']}))" if picks else "x"
     inside = [f"{INDENT}{line}" for line in (*waits, f"return block({given}, layer)")]

@@ -47,7 +47,7 @@ DOCSTRING = '''"""Plan <name>: the layout and training step of <model> in JAX.
 
 `loss_fn(params, tokens, targets)` is yours. In it, call `constrain(name, x)` on activations,
 `linear`, `lookup` or `weight` on parameters and `layers` on the block (`remat` without a stack); names are
-those of the tables below. Rows of a sequence lie where `positions` says and meet in `attend` only.<experts>
+those of the tables below. `positions` gives each row's index; only `attend` mixes rows.<experts>
 Written by planc for JAX <jax> from <file>: edit the plan, not this file.
 """'''
 
@@ -69,10 +69,10 @@ def emit(sharded: Sharded, jax: Version = JAX.pinned) -> str:
     return file_of(blocks, functions)
 
 
-NO_PLAN = "# From here on nothing depends on the plan: these functions read the tables above."
+NO_PLAN = "# The following functions are the same for every plan: they read the tables above."
 
-WITH_EXPERTS = """ Tokens
-meet experts in `experts`; `loss_fn` gives the loss, and picks as that counts them."""
+WITH_EXPERTS = """ `experts`
+routes tokens; `loss_fn` returns the loss, and picks as that counts them."""
 
 
 def _docstring(plan: Plan, jax: Version) -> str:

@@ -16,7 +16,7 @@ REMAT = '''
 def remat(block: Callable[..., Any]<alone>) -> Callable[..., Any]:
     """The block of a scan over layers; <said>."""
     policy = jax.checkpoint_policies.<policy>
-    return jax.checkpoint(block, policy=policy, prevent_cse=<cse>)  # a scan needs no barrier
+    return jax.checkpoint(block, policy=policy, prevent_cse=<cse>)  # not needed inside a scan
 '''
 
 OFFLOADING = '''
@@ -28,28 +28,28 @@ def remat(block: Callable[..., Any]<alone>) -> Callable[..., Any]:
         offload_src="device",
         offload_dst="pinned_host",
     )
-    return jax.checkpoint(block, policy=policy, prevent_cse=<cse>)  # a scan needs no barrier
+    return jax.checkpoint(block, policy=policy, prevent_cse=<cse>)  # not needed inside a scan
 '''
 
 LAYERS = '''
 def layers(block: Callable[[jax.Array, Any], jax.Array], x: jax.Array, stack: Any) -> jax.Array:
-    """x through `block(x, one layer's parameters)`, once for each layer of the stack."""
+    """x after `block(x, one layer's parameters)` for each layer of the stack."""
     body = remat(lambda x, layer: (block(<x>, layer), None))
     return jax.lax.scan(body, x, stack)[0]
 '''
 
 LAYERS_IN_GROUPS = '''
 def layers(block: Callable[[jax.Array, Any], jax.Array], x: jax.Array, stack: Any) -> jax.Array:
-    """x through `block(x, one layer's parameters)`, once for each layer of the stack."""
+    """x after `block(x, one layer's parameters)` for each layer of the stack."""
     return _in_groups(block, x, stack)
 '''
 
 IN_GROUPS = '''
 def _in_groups(block: Callable[[jax.Array, Any], jax.Array], x: jax.Array, stack: Any) -> jax.Array:
-    """x through the layers of the stack, in the groups of GROUPS."""
+    """x after the layers of the stack, in the groups of GROUPS."""
 
     def one(x: jax.Array, layer: Any) -> tuple[jax.Array, None]:
-        # A layer waits for its x: else the weights of one that is in no loop are gathered before all microbatches.
+        # A layer waits for its x: otherwise weights outside loops are gathered before all microbatches.
         return block(*jax.lax.optimization_barrier((x, layer))), None
 
     for begin, groups, size, names in <table>:
@@ -66,15 +66,15 @@ def _group(
 
 
 def _grouped(stack: Any, begin: int, groups: int, size: int) -> Any:
-    """The layers of some groups, [groups, size, ...]."""
+    """Parameters of some groups of layers, [groups, size, ...]."""
     end = begin + groups * size
     return jax.tree.map(lambda w: w[begin:end].reshape(groups, size, *w.shape[1:]), stack)
 
 
 def _keeping(names: tuple[str, ...], block: Callable[..., Any], alone: bool = False) -> Callable[..., Any]:
-    """The block, of which the backward keeps the named activations and runs the rest again."""
+    """The block with rematerialization: it saves the named activations and recomputes the rest."""
     policy = jax.checkpoint_policies.save_only_these_names(*names)
-    return jax.checkpoint(block, policy=policy, prevent_cse=alone)  # a scan needs no barrier
+    return jax.checkpoint(block, policy=policy, prevent_cse=alone)  # not needed inside a scan
 '''
 
 GROUPS_OF_STACK = '''
@@ -95,15 +95,15 @@ def saved_tables(sharded: Sharded) -> list[str]:
     names, between = saved_activations(sharded), saved_without_replay(sharded)
     out: list[str] = []
     if names:
-        out += comment("What the backward keeps of a block besides its input; the rest is run again.")
+        out += comment("Activations of a block that are saved in addition to its input; the rest is recomputed.")
         out += [*causes([cause]), *_tuple("KEPT", names)]
     if away := saved_on_host(sharded):
-        out += comment("What the backward keeps of a block in the host's memory.")
+        out += comment("Activations of a block that are offloaded to the host.")
         out += [*causes(o.cause for o in sharded.plan.offloads), *_tuple("OFFLOADED", away)]
     if between:
-        out += [*comment("What it keeps of the other blocks."), *_tuple("KEPT_BETWEEN", between)]
+        out += [*comment("Activations that the other blocks save."), *_tuple("KEPT_BETWEEN", between)]
         out += comment(
-            "Layers: the first one's number in its stack, groups, layers of each, what their first one keeps."
+            "Groups of layers: first index in its stack, number of groups, layers of each, what each first layer saves."
         )
         out += [*causes([cause]), *_groups_table(sharded)]
     return out
@@ -161,12 +161,12 @@ def remat_function(sharded: Sharded) -> str:
     barrier = {"alone": ", alone: bool = False" if single else "", "cse": "alone" if single else "False"}
     if saved_on_host(sharded):
         kept = "KEPT and OFFLOADED" if saved else "OFFLOADED"
-        said = f"the backward keeps {kept}, and runs the rest again"
+        said = f"saves {kept}, and recomputes the rest"
         return fill(OFFLOADING, said=said, saved="KEPT" if saved else "()", **barrier)
     if saved:
-        said, policy = "the backward keeps KEPT and runs the rest again", "save_only_these_names(*KEPT)"
+        said, policy = "saves KEPT and recomputes the rest", "save_only_these_names(*KEPT)"
     else:
-        said, policy = "the backward keeps its input and runs it again", "nothing_saveable"
+        said, policy = "saves only its input and recomputes the block", "nothing_saveable"
     return fill(REMAT, said=said, policy=policy, **barrier)
 
 

@@ -13,7 +13,7 @@ from planc.backends.xla.emit.specs import axes_text
 
 SORTED = '''
 def _served(route: Any, mlp: Any, x: jax.Array, scores: jax.Array, params: Any) -> Any:
-    """`experts` on one rank: x [B, S, D] and scores [B, S, X] are of its tokens."""
+    """`experts` on one rank, for its own tokens: x [B, S, D] and scores [B, S, X]."""
     weights, chosen = route(scores, <total>, <sequences>)
     expert = chosen.flatten()
     counts = jnp.zeros(scores.shape[-1], jnp.int32).at[expert].add(1)
@@ -30,7 +30,7 @@ def _served(route: Any, mlp: Any, x: jax.Array, scores: jax.Array, params: Any) 
 
 @jax.custom_vjp
 def _permuted(rows: jax.Array, order: jax.Array, inverse: jax.Array) -> jax.Array:
-    """`rows[order]`. `inverse` undoes `order`, so that the backward takes rows too and adds up none."""
+    """`rows[order]`. With the inverse permutation the backward is a gather instead of a scatter-add."""
     return rows[order]
 
 
@@ -46,26 +46,26 @@ _permuted.defvjp(_permuted_forward, _permuted_backward)
 '''
 
 EXCHANGE = """
-# Rows of each rank for each expert, [senders, holders, X here], and for each rank, [senders, holders].
+# Rows of each rank for each expert, [senders, holders, local X], and for each rank, [senders, holders].
 every = jax.lax.all_gather(counts.reshape(<holders>, -1), <axes>)
 numbers, arrived = every.sum(2), every[:, jax.lax.axis_index(<axes>)]
-# A token has a copy at each expert here at most.
+# A token has at most one copy per local expert.
 sizes = chosen.size, <holders> * len(chosen) * min(chosen.shape[1], arrived.shape[1])
 sent, weighed = (_exchanged(sizes, rows, numbers) for rows in (sent, weighed))"""
 
 GATHER = """
-# The ranks that share an expert have rows of their own.
+# The ranks that shard an expert have different rows.
 arrived = jax.lax.all_gather(arrived, <axes>)
 sent, weighed = (jax.lax.all_gather(rows, <axes>, tiled=True) for rows in (sent, weighed))"""
 
 SORT = """
-# By expert, whoever sent them.
+# Sort by expert, over all senders.
 here = _by_expert(<arrived>, len(sent))
 sent, weighed = (_permuted(rows, *here) for rows in (sent, weighed))"""
 
 NAMED = 'sent, weighed = (named("moe.routed", rows) for rows in (sent, weighed))'
 SAME = """
-# These ranks have the same rows, and do a part of each: gradients are sums over them.
+# These ranks have the same rows and shard the matmuls: gradients are summed over them.
 sent, weighed = (jax.lax.pcast(rows, <axes>, to="varying") for rows in (sent, weighed))"""
 
 UNSORT = "made = _permuted(made, *reversed(here))"
@@ -75,10 +75,10 @@ SUM = "made = jax.lax.psum(made, <axes>)"
 
 BY_EXPERT = '''
 def _by_expert(counts: jax.Array, places: int) -> tuple[jax.Array, jax.Array]:
-    """An order of `places` places by the experts of their rows, empty places last, and its inverse.
+    """A permutation of `places` buffer rows that sorts them by expert, empty ones last, and its inverse.
 
-    counts [ranks, senders, X here]: each rank has an equal part of the places, whose first ones hold the rows
-    of one sender after the other, by expert.
+    counts [ranks, senders, local X]: each rank has an equal part of the buffer, which starts with the rows of
+    the senders in order, each sorted by expert.
     """
     ends = jnp.cumsum(counts.reshape(len(counts), -1), axis=1)
     numbers = jnp.arange(places // len(counts))
@@ -91,9 +91,9 @@ def _by_expert(counts: jax.Array, places: int) -> tuple[jax.Array, jax.Array]:
 EXCHANGED = '''
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _exchanged(sizes: tuple[int, int], rows: jax.Array, numbers: jax.Array) -> jax.Array:
-    """`rows` of this rank, sorted by receiver, to the ranks along <along>; what comes, sorted by sender.
+    """All-to-all of `rows`, sorted by receiver, over <along>; returns the received rows, sorted by sender.
 
-    sizes: places before and after. numbers [senders, receivers]: rows that go from each to each.
+    sizes: buffer rows before and after. numbers [senders, receivers]: rows sent from each to each.
     """
     me = jax.lax.axis_index(<axes>)
     starts, lies = jnp.cumsum(numbers, 1) - numbers, jnp.cumsum(numbers, 0) - numbers
@@ -121,7 +121,7 @@ where = starts[me], numbers[me], lies[me], numbers[:, me]
 return jax.lax.ragged_all_to_all(rows, out, *where, axis_name=<axes>)"""
 
 IN_BLOCKS = """
-# XLA has no ragged exchange on CPUs: blocks that hold all that could go from one rank to another.
+# XLA has no ragged all-to-all on CPUs: send blocks with room for the most rows possible.
 block = max(sizes) // <holders>
 sent = rows.at[starts[me][:, None] + jnp.arange(block)].get(mode="fill", fill_value=0)
 sent = jax.lax.all_to_all(sent, <axes>, 0, 0)

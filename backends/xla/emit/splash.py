@@ -24,7 +24,7 @@ ATTEND = '''
 def attend(q: jax.Array, k: jax.Array, v: jax.Array<window>) -> jax.Array:
     """Causal attention: queries [B, S, heads, D], keys and values [B, S, kv_heads, D].<said>
 
-    By splash attention, which keeps no scores: each device runs it on its sequences and heads.
+    Splash attention, which stores no scores: each device runs it on its sequences and heads.
     """
     <cause>
     <mapped>
@@ -49,26 +49,26 @@ def _splash(<arguments>) -> jax.Array:
     return jnp.swapaxes(jax.vmap(kernel)(q, k, v), 1, 2)<cut>
 '''
 
-SEEN = " A row sees\n    `window` rows, itself included; 0: all before it."
+SEEN = " A row\n    attends to `window` rows, itself included; 0: all before it."
 FILLED = """
 length = q.shape[1]
-# Filled up to whole vectors of a TPU; no row sees what follows it.
+# Padded to whole vectors of a TPU; causal rows ignore the padding.
 q, k, v = (jnp.pad(x, ((0, 0), (0, -length % <lanes>), (0, 0), (0, 0))) for x in (q, k, v))
 """
 OWN_KEYS = """
-# The key head of each of this rank's query heads, among those that the rank has.
+# The local key head of each of this rank's query heads.
 mine = (jax.lax.axis_index(<axes>) * q.shape[2] + jnp.arange(q.shape[2])) // <group> % k.shape[2]
 k, v = (jnp.take(x, mine, axis=2) for x in (k, v))
 """
 
 WIDE = """
 width = v.shape[-1]
-# The kernel wants values as wide as keys.
+# The kernel requires values as wide as keys.
 v = jnp.pad(v, [(0, 0)] * 3 + [(0, k.shape[-1] - width)])
 """
 NARROWED = "[..., :width]"
 WIDE_KEYS = """
-# The kernel wants keys as wide as values, and divides scores by the root of that width.
+# The kernel requires keys as wide as values, and divides scores by the root of that width.
 wider = [(0, 0)] * 3 + [(0, v.shape[-1] - k.shape[-1])]
 q, k = jnp.pad(q * (v.shape[-1] / k.shape[-1]) ** 0.5, wider), jnp.pad(k, wider)
 """
@@ -85,7 +85,7 @@ def _mapped(sharded: Sharded, o: OpSharding, run: str) -> str:
     lines = [given, f"out = ACTIVATIONS[{python_string(o.op.output)}]"]
     over = "axis_names=axes, " if inside is not None else ""
     if inside is not None:
-        lines.append(f"axes = set(MESH) - {{{python_string(inside.axis)}}}  # the pipeline's own is by hand already")
+        lines.append(f"axes = set(MESH) - {{{python_string(inside.axis)}}}  # the pipeline's axis is already manual")
     return "\n".join([*lines, f"mapped = jax.shard_map({run}, in_specs=given, out_specs=out, {over}check_vma=False)"])
 
 
@@ -95,7 +95,7 @@ def splash_constants(sharded: Sharded) -> list[str]:
     of_chip = f"as MaxText has it for {chip}" if chip in BLOCKS else "as MaxText has it"
     said = chosen.cause.comment() if chosen is not None and chosen.block else of_chip
     return [
-        *beside(f"BLOCK = {splash_block(sharded)}", f"rows and keys that attention takes at a time; {said}"),
+        *beside(f"BLOCK = {splash_block(sharded)}", f"block size of attention (rows and keys); {said}"),
         "BLOCK_SIZES: dict[str, Any] = {",
         '    **dict.fromkeys(("block_q", "block_kv", "block_kv_compute", "block_q_dq", "block_kv_dq"), BLOCK),',
         '    **dict.fromkeys(("block_q_dkv", "block_kv_dkv", "block_kv_dkv_compute"), BLOCK),',

@@ -15,14 +15,14 @@ GATHERED = '''
 def attend(q: jax.Array, k: jax.Array, v: jax.Array<window>) -> jax.Array:
     """Causal attention: queries [B, S, heads, D], keys and values [B, S, kv_heads, D].<said>
 
-    By splash attention, which keeps no scores: each device runs it on its heads and rows, over the keys of
-    all ranks of <axes>, which it gathers.
+    Splash attention, which stores no scores: each device runs it on its heads and rows, over the keys of
+    all ranks of <axes>, which it all-gathers.
     """
     <cause>
     given = tuple(ACTIVATIONS[name] for name in (<names>))
     out = ACTIVATIONS[<output>]
     kernel = _kernel(q.shape[1], <heads><given_window>)
-    # A rank's part of the kernel: the blocks of scores that its rows look at.
+    # A rank's shard of the kernel: the blocks of scores of its rows.
     rows = NamedSharding(jax.sharding.get_abstract_mesh(), P(None, <axis>))
     part = kernel.manual_sharding_spec(rows)
     mapped = jax.shard_map(_splash, in_specs=(part, *given), out_specs=out, check_vma=False)
@@ -39,7 +39,7 @@ def _splash(kernel: Any, q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
 
 
 def _kernel(rows: int, heads: int<window>) -> Any:
-    """The kernel of so many heads; its rows lie where `positions` says, keys are in order."""
+    """The kernel for `heads` heads; rows are in the order of `positions`, keys in sequence order."""
     mask = splash_attention.<mask>
     <placed>
     return splash_attention.make_splash_mha(
@@ -52,7 +52,7 @@ def _kernel(rows: int, heads: int<window>) -> Any:
     )
 '''
 IN_ORDER = """
-# Keys in the order of their places.
+# Keys in sequence order.
 k, v = (jnp.take(x, np.argsort(positions(x.shape[1])), axis=1) for x in (k, v))
 """
 
@@ -60,8 +60,8 @@ RING = '''
 def attend(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
     """Causal attention: queries [B, S, heads, D], keys and values [B, S, kv_heads, D].
 
-    Over <axes> by hand: keys and values travel round its ranks, past the rows, and splash attention, which
-    keeps no scores, takes those that meet.
+    Ring attention: keys and values are passed around the ranks of <axes>, and splash attention, which stores
+    no scores, runs on each step.
     """
     <cause>
     <wide>
@@ -72,7 +72,7 @@ def attend(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
 def _ring(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
     """Attention of rows q [B, heads, S, D] to keys k and values v [B, kv_heads, S, D].
 
-    The parts' results are put together by their softmax sums (Liu et al. 2023, Ring Attention).
+    Partial results are merged by their softmax sums (Liu et al. 2023, Ring Attention).
     """
     return _ring_forward(q, k, v)[0]
 
@@ -98,8 +98,8 @@ _ring.defvjp(_ring_forward, _ring_backward)
 
 PARTS = '''
 def _attend_part(q: jax.Array, k: jax.Array, v: jax.Array, own: bool = False) -> tuple[jax.Array, jax.Array]:
-    """Some rows over some keys: (result, logarithm of the softmax's sum), fp32. Of its own keys, a row sees
-    those before it."""
+    """Attention of some rows over some keys: (output, log-sum-exp), fp32. `own`: causal, over the rank's own
+    keys."""
     out, (log_sum,) = jax.vmap(_kernel(q, k, own, save_residuals=True))(q * q.shape[-1] ** -0.5, k, v)
     return out.astype(jnp.float32), log_sum
 
@@ -115,7 +115,7 @@ def _part_gradients(
 ) -> tuple[jax.Array, ...]:
     """Gradients of q, k and v from some rows and keys; out and log_sum are over all of a row's keys.
 
-    The kernel's own backward, which JAX has no public name for: with these it is that of a part.
+    This is the kernel's own backward, for which JAX has no public name, with the sums over all keys.
     """
     kernel, scale = _kernel(q, k, own), q.shape[-1] ** -0.5
     said = kernel.kwargs

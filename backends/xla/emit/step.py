@@ -19,42 +19,42 @@ from planc.ir.sharding import Sharded
 
 MESH = '''
 def build_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """The first <count> devices, laid out as MESH."""
-    # Auto: XLA lays out all between constraints; with Explicit, `loss_fn` would state what JAX cannot infer.
+    """A mesh of the first <count> devices with the axes of MESH."""
+    # Auto: XLA chooses layouts between constraints; Explicit would need annotations in `loss_fn`.
     kinds = (AxisType.Auto,) * len(MESH)
     return jax.make_mesh(tuple(MESH.values()), tuple(MESH), kinds, devices=devices)
 '''
 
 MESH_TORUS = '''
 def build_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """The first <count> devices as MESH, neighbours of an axis linked on the torus where it can be had."""
+    """A mesh of the first <count> devices, with neighbours along an axis linked on the torus if possible."""
     found = list(jax.devices() if devices is None else devices)[: math.prod(MESH.values())]
-    # Auto: XLA lays out all between constraints; with Explicit, `loss_fn` would state what JAX cannot infer.
+    # Auto: XLA chooses layouts between constraints; Explicit would need annotations in `loss_fn`.
     kinds = (AxisType.Auto,) * len(MESH)
     return Mesh(_on_torus(found), tuple(MESH), axis_types=kinds)
 
 
 def _on_torus(devices: list[jax.Device]) -> np.ndarray:
-    """The devices as an array of the mesh's shape. A mesh axis may take a part of a torus axis."""
+    """The devices in the mesh's shape. A mesh axis may use a part of a torus axis."""
     shape = tuple(MESH.values())
     try:
         return mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
-    except (NotImplementedError, ValueError):  # raised where the mesh fits no torus: in the devices' order
+    except (NotImplementedError, ValueError):  # the mesh fits no torus: use the devices' order
         return np.asarray(devices).reshape(shape)
 '''
 
 MESH_SLICES = '''
 def build_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """The first <count> devices as MESH, SLICES on different slices, neighbours of an axis linked on each slice's torus
-    where it can be had."""
+    """A mesh of the first <count> devices, with SLICES across slices, and neighbours along an axis linked on
+    each slice's torus if possible."""
     found = list(jax.devices() if devices is None else devices)[: math.prod(MESH.values())]
-    # Auto: XLA lays out all between constraints; with Explicit, `loss_fn` would state what JAX cannot infer.
+    # Auto: XLA chooses layouts between constraints; Explicit would need annotations in `loss_fn`.
     kinds = (AxisType.Auto,) * len(MESH)
     return Mesh(_on_slices(found), tuple(MESH), axis_types=kinds)
 
 
 def _on_slices(devices: list[jax.Device]) -> np.ndarray:
-    """The devices as an array of the mesh's shape. A mesh axis may take a part of a torus axis."""
+    """The devices in the mesh's shape. A mesh axis may use a part of a torus axis."""
     across = tuple(SLICES.get(name, 1) for name in MESH)
     within = tuple(size // ranks for size, ranks in zip(MESH.values(), across, strict=True))
     try:
@@ -67,7 +67,7 @@ STATE = '''
 def adamw(
     betas: tuple[float, float] = (0.9, 0.95), eps: float = 1e-8, weight_decay: float = 0.1
 ) -> optax.GradientTransformation:
-    """AdamW with decoupled decay, less its learning rate, which is an argument of the step."""
+    """AdamW with decoupled decay, without the learning rate, which is an argument of the step."""
     <chain>
 
 
@@ -92,7 +92,7 @@ def state_shardings(mesh: Mesh, params: Any, optimizer: optax.GradientTransforma
 
 
 def init_state(params: Any, optimizer: optax.GradientTransformation, mesh: Mesh) -> Any:
-    """Parameters laid out, and the optimizer's state made where it rests."""
+    """Sharded parameters, and the optimizer's initial state in its layout."""
     where = state_shardings(mesh, params, optimizer)
     params = jax.device_put(params, where["params"])
     return {
@@ -116,7 +116,7 @@ return narrow(
 
 NARROW = '''
 def narrow(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
-    """An optimizer that computes in fp32, and whose state is kept in OPTIMIZER_DTYPE."""
+    """An optimizer that computes in fp32 and stores its state in OPTIMIZER_DTYPE."""
 
     def init(params: Any) -> Any:
         return _in_dtype(optimizer.init(_wide(params)), OPTIMIZER_DTYPE)
@@ -129,12 +129,12 @@ def narrow(optimizer: optax.GradientTransformation) -> optax.GradientTransformat
 
 
 def _wide(tree: Any) -> Any:
-    """State as it is computed with."""
+    """State cast to fp32, for computing."""
     return _in_dtype(tree, jnp.float32)
 
 
 def _in_dtype(tree: Any, dtype: Any) -> Any:
-    """The tree in another dtype, rounded to the nearest number; counters stay integers."""
+    """The tree cast to another dtype, rounded to nearest; counters stay integers."""
     return jax.tree.map(lambda x: x.astype({"i": x.dtype}.get(x.dtype.kind, dtype)), tree)
 '''
 """State in dtypes other than fp32."""
@@ -143,9 +143,9 @@ STEP = '''
 def build_train_step(
     loss_fn: Loss, optimizer: optax.GradientTransformation, mesh: Mesh, params: Any, clip_norm: float = 1.0
 ) -> Callable[..., Any]:
-    """`step(state, tokens, targets, lr) -> (state, {"loss", "grad_norm"})`; the old state is given up.
+    """`step(state, tokens, targets, lr) -> (state, {"loss", "grad_norm"})`; donates the old state.
 
-    tokens and targets: the global batch, int32 [sequences, tokens of each]. `params`: arrays or shapes.
+    tokens and targets: the global batch, int32 [sequences, sequence_tokens]. `params`: arrays or shapes.
     """
     <cut>
 
@@ -166,7 +166,7 @@ def build_train_step(
     return jax.jit(
         step,
         in_shardings=(state, rows, rows, whole),
-        out_shardings=(state, {"loss": whole, "grad_norm": whole}),  # else XLA may leave state whole
+        out_shardings=(state, {"loss": whole, "grad_norm": whole}),  # otherwise XLA may replicate state
         donate_argnums=0,
     )
 
@@ -198,7 +198,7 @@ def build_eval_step(loss_fn: Loss, mesh: Mesh, params: Any) -> Callable[..., jax
 
 ACCUMULATE = '''
 def _accumulate(loss_fn: Loss, params: Any, tokens: jax.Array, targets: jax.Array) -> tuple[jax.Array, Any]:
-    """The mean loss of the global batch and its gradients, fp32, one microbatch after the other."""
+    """The mean loss of the global batch and its gradients, fp32, accumulated over microbatches."""
     <before>
 
     def one(total: Any, batch: Any) -> tuple[Any, None]:
@@ -213,7 +213,7 @@ def _accumulate(loss_fn: Loss, params: Any, tokens: jax.Array, targets: jax.Arra
 
 
 def _microbatches(rows: jax.Array) -> jax.Array:
-    """[sequences, S] -> [microbatches, MICROBATCH, S]: each rank cuts its own sequences, none moves."""
+    """[sequences, S] -> [microbatches, MICROBATCH, S]: each rank splits its own sequences."""
     mine = <rows>.reshape(DATA_PARALLEL, -1, MICROBATCH // DATA_PARALLEL, rows.shape[-1])
     batches = jnp.moveaxis(mine, 0, 1).reshape(-1, MICROBATCH, rows.shape[-1])
     return with_sharding_constraint(batches, P(None, *<spec>))
@@ -221,15 +221,15 @@ def _microbatches(rows: jax.Array) -> jax.Array:
 
 GATHERED = '''
 def _gathered(params: Any) -> Any:
-    """The parameters as they are used: all-gather over <axes>."""
+    """The parameters all-gathered over <axes>."""
     return _placed(params, USED)
 '''
 
 GATHERED_NARROW = '''
 def _gathered(params: Any) -> Any:
-    """The parameters as they are used: all-gather over <axes> in <dtype>.
+    """The parameters all-gathered over <axes> in <dtype>.
 
-    Widened again, so that their gradients are summed wide.
+    Cast back to fp32, so that their gradients are accumulated in fp32.
     """
     narrow = jax.tree.map(lambda p: p.astype(COMPUTE), params)
     return jax.tree.map(lambda p, w: w.astype(p.dtype), params, _placed(narrow, USED))
@@ -237,21 +237,21 @@ def _gathered(params: Any) -> Any:
 
 COPIES = '''
 def _gathered(params: Any) -> Any:
-    """The parameters as they are used: all-gather over <axes> in <dtype>."""
+    """The parameters all-gathered over <axes> in <dtype>."""
     return _placed(jax.tree.map(lambda p: p.astype(COMPUTE), params), USED)
 '''
 
 TRACING_FP32 = '''
 @contextmanager
 def _tracing(mesh: Mesh) -> Iterator[None]:
-    """While a step is traced: specs mean this mesh, and an fp32 product is one on every device."""
+    """Context for tracing a step: specs refer to this mesh, and fp32 matmuls run in fp32 on every device."""
     with use_abstract_mesh(mesh.abstract_mesh), jax.default_matmul_precision("highest"):
         yield
 '''
 
 TRACING = '''
 def _tracing(mesh: Mesh) -> AbstractContextManager[None]:
-    """While a step is traced: specs mean this mesh."""
+    """Context for tracing a step: specs refer to this mesh."""
     return use_abstract_mesh(mesh.abstract_mesh)
 '''
 
@@ -334,7 +334,7 @@ def _update(plan: Plan) -> str:
         return f"grads = {scaled}" if stays else f"grads = _placed({scaled}, OPTIMIZER)"
     held, again = _held(plan)["params"], ""
     if held == "held" and "params" not in plan.offloaded:
-        again = "# As they rest: of `held` XLA would keep what it gathers, in fp32, to take each part of that.\n"
+        again = "# From the stored shards: from `held` XLA would keep the gathered fp32 arrays and slice them.\n"
         held = '_wide(jax.lax.optimization_barrier(state["params"]))'
     if plan.store("optimizer") == plan.store("grads") == plan.store("params"):
         return f"grads = {scaled}\n{again}params = {held}"

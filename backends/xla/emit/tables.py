@@ -74,7 +74,7 @@ def _cause_text(found: list[Cause]) -> str:
 # Parameters.
 
 HEADINGS: dict[Use, tuple[str, str]] = {
-    "used": ("USED", "Parameters while they are used."),
+    "used": ("USED", "Parameters in use."),
     "params": ("PARAMS", "Parameters between uses."),
     "grads": ("GRADS", "Gradients: summed over the data axes into this layout."),
     "optimizer": ("OPTIMIZER", "Optimizer state."),
@@ -197,7 +197,7 @@ def exchange_table(sharded: Sharded) -> list[str]:
             if len(code) <= WIDTH
             else [f"{INDENT}{python_string(name)}: (", *(f"{INDENT * 2}{text}," for text in texts), f"{INDENT}),"]
         )
-    said = "Layouts before an activation rests, and after that, between which ranks exchange parts of two dims."
+    said = "Layouts before and after an activation's own, reached by an all-to-all."
     return [*comment(said), "EXCHANGED: dict[str, tuple[tuple[P, ...], tuple[P, ...]]] = {", *rows, "}"]
 
 

@@ -1,5 +1,5 @@
-"""Parts of models, one file each, from which the families are put together.
+"""Parts of models, one file each, from which the families are assembled.
 
-A part is a `Part`: parameters, tensors and ops of one stretch of a section. `assemble` joins them to
-a `Model`. A family file has the sizes and says which parts follow each other.
+A part is a `Part`: parameters, tensors and ops of one stretch of a section. `assemble` joins them to a `Model`. A
+family's file has the sizes and the order of the parts.
 """

@@ -1,4 +1,4 @@
-"""Attention over heads: multi-head and grouped-query, with the variants that families differ in."""
+"""Attention over heads: multi-head and grouped-query, with the variants of the families."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ def attention(
     grouped: bool = True,
     target: str = "hidden.mid",
 ) -> Part:
-    """`hidden` to `target`: norm, projections, the core, the projection back and the add.
+    """Return the part from `hidden` to `target`: norm, projections, the core, the output projection and the residual
+    add.
 
-    `window` is how many tokens back a row sees (0: all); `qk_norm` norms each head's queries and keys
-    (Qwen3); `sinks` is a learned score per head that takes part in the softmax (gpt-oss); `biased`
-    gives the projections biases, `biased_inputs` those of queries, keys and values alone (Qwen2), `biased_norm` the
-    norm; without `grouped` there are as many key heads as query heads, and no dim of their own.
+    `window` is the sliding window in tokens (0: full attention); `qk_norm` adds a norm to each head's queries and keys
+    (Qwen3); `sinks` is a learned score per head in the softmax (gpt-oss); `biased` adds biases to the projections,
+    `biased_inputs` only to those of queries, keys and values (Qwen2), `biased_norm` to the norm; without `grouped`
+    there are as many key heads as query heads, with the same dim.
     """
     query = ("heads", "head_dim")
     key = ("kv_heads", "head_dim") if grouped else query
@@ -49,8 +50,8 @@ def attention(
 
 
 def rope(name: str, source: str, target: Tensor, *, module: str = MODULE) -> Part:
-    """Rotary positions from tensor `source` to `target`, which turn pairs of a head's numbers: a head's width stays
-    whole. `module` does it.
+    """Return the part that applies rotary positions from tensor `source` to `target`. It rotates pairs of elements, so
+    head_dim cannot be sharded. `module` does it.
 
     A rotation is linear: its backward needs no tensor.
     """
@@ -69,10 +70,10 @@ def rope(name: str, source: str, target: Tensor, *, module: str = MODULE) -> Par
 def core(
     q: str, k: str, v: str, *, window: int = 0, sinks: bool = False, widths: tuple[str, ...] = ("head_dim",)
 ) -> Part:
-    """Causal attention. Its rows may be divided over the sequence; each needs all keys and values.
+    """Return causal attention. Its rows may be sharded over the sequence; each needs all keys and values.
 
-    `widths` are the dims of a head, which the scores need whole. The output is saved beside the
-    inputs, as the backward of flash attention wants it (Dao 2023, FlashAttention-2).
+    `widths` are the dims of a head, which the scores need whole. The output is saved in addition to the inputs, for the
+    backward of flash attention (Dao 2023, FlashAttention-2).
     """
     score = Param(name=f"{MODULE}.head_sinks.weight", shape_dims=(("heads",),), section="", decay=False)
     op = Op(
@@ -92,7 +93,7 @@ def core(
 
 
 def projection_out(*, biased: bool = False, target: str = "hidden.mid") -> Part:
-    """The heads back to the residual stream, and the add to `target`; `biased` gives the projection a bias."""
+    """Return the output projection to the residual stream, with the add to `target`; `biased` adds a bias."""
     wo, inputs = f"{MODULE}.wo", ("hidden", "attention.out")
     out = matmul(
         "attention.out", "projection", wo, (("embed",), ("heads", "head_dim")), "attention.mixed", hidden(inputs[1])

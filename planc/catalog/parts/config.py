@@ -1,8 +1,7 @@
-"""Reading a Hugging Face `config.json` field by field: every field is used, or named as unused.
+"""Reads a Hugging Face `config.json` field by field: every field is used, or reported as unused.
 
-A field that a config lacks has the default of its configuration class in `transformers`, because
-`save_pretrained` may leave defaults out; sizes have none here and must be there. All errors are
-ValueErrors in words for the user.
+A missing field has the default of its configuration class in `transformers`, because `save_pretrained` may omit
+defaults; sizes have no default here. All errors are ValueErrors with a message for the user.
 """
 
 from __future__ import annotations
@@ -35,10 +34,9 @@ class Config:
         return self._inner[name]
 
     def value(self, *names: str, default: Any = None) -> Any:
-        """The field under the first of `names` that is there, else `default`; null is not there.
+        """Return the field under the first of `names` that is present and not null, else `default`.
 
-        One field has several names where a class maps one to the other (`attribute_map`). Raises ValueError when they
-        differ.
+        A field has several names if a class maps one to the other (`attribute_map`). Raises ValueError if they differ.
         """
         self._used.update(names)
         given = {name: self._fields[name] for name in names if self._fields.get(name) is not None}
@@ -48,14 +46,14 @@ class Config:
         return next(iter(given.values()), default)
 
     def whole(self, *names: str, default: int | None = None, minimum: int = 1) -> int:
-        """A whole number of at least `minimum`."""
+        """Return a whole number of at least `minimum`."""
         value = self.value(*names, default=default)
         if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= MAX_LENGTH:
             raise ValueError(f"{names[0]} = {value!r} is not a whole number of at least {minimum}")
         return value
 
     def layers(self, *names: str) -> int:
-        """The number of layers."""
+        """Return the number of layers."""
         return check_layers(self.whole(*names))
 
     def number(self, *names: str, default: float) -> float:
@@ -71,7 +69,7 @@ class Config:
         return value
 
     def numbers(self, name: str) -> tuple[int, ...]:
-        """The field `name`, a list of layers' numbers; () when absent. Raises ValueError for anything else."""
+        """Return the field `name`, a list of layer indices; () if absent. Raises ValueError for anything else."""
         value = self.value(name, default=[])
         if not isinstance(value, list) or any(isinstance(v, bool) or not isinstance(v, int) for v in value):
             raise ValueError(f"{name} = {value!r} is not a list of whole numbers")
@@ -80,7 +78,7 @@ class Config:
     def must_be(self, **fields: Any) -> None:
         """Check `fields` whose other values would make it a model of another family; absent ones are as here.
 
-        Raises ValueError for another value. A tuple lists several that are the same here.
+        Raises ValueError for another value. A tuple lists several equivalent values.
         """
         for name, legal in fields.items():
             known = legal if isinstance(legal, tuple) else (legal,)
@@ -89,17 +87,18 @@ class Config:
                 raise ValueError(f"{name} = {value!r}; planc's {self.family} family has {known[0]!r}")
 
     def head_dim(self, embed: int, heads: int, default: int = 0) -> int:
-        """The width of a head: given, or the class's `default`, or an even share of the model's width `embed`."""
+        """Return the width of a head: given, or the class's `default`, or an even share of the model's width
+        `embed`."""
         value = self.whole("head_dim", default=default or embed // heads)
         if not default and self._fields.get("head_dim") is None and embed % heads:
             raise ValueError(f"there is no head_dim, and {embed} is no multiple of {heads} heads")
         return value
 
     def rope(self, theta: float) -> tuple[float, Scaling]:
-        """Rotary positions: the base (a number without unit; `theta` where it is not given), and the scaling for longer
+        """Return the base of rotary positions (a number without unit; `theta` if absent), and the scaling for longer
         contexts.
 
-        Newer configs keep both in `rope_parameters`, older ones in `rope_theta` and `rope_scaling`.
+        Newer configs have both in `rope_parameters`, older ones in `rope_theta` and `rope_scaling`.
         """
         new, old = self.table("rope_parameters"), self.table("rope_scaling")
         base = _positive("rope_theta", new.get("rope_theta", self.value("rope_theta", default=theta)))
@@ -111,14 +110,13 @@ class Config:
         return base, {} if kind == "default" else {"rope_type": kind, **given}
 
     def window(self, *, default: int = 0) -> int:
-        """`sliding_window`: how many tokens back a row sees; 0 for all, which is what null says; `default` when
-        absent."""
+        """Return `sliding_window` (tokens); 0 is full attention, as is null; `default` if absent."""
         if "sliding_window" in self._fields and self._fields["sliding_window"] is None:
             default = 0
         return self.whole("sliding_window", default=default, minimum=0)
 
     def windows(self, layers: int) -> tuple[bool, ...] | None:
-        """For each of the `layers` in `layer_types`, whether it has sliding attention; None without the field."""
+        """Return for each of the `layers` in `layer_types` if it has sliding attention; None without the field."""
         kinds = self.value("layer_types")
         if kinds is None:
             return None
@@ -128,7 +126,7 @@ class Config:
         return tuple(known[kind] for kind in kinds)
 
     def table(self, name: str) -> dict[str, Any]:
-        """The field `name`, an object; {} when absent."""
+        """Return the field `name`, an object; {} if absent."""
         value = self.value(name, default={})
         if not isinstance(value, dict):
             raise ValueError(f"{name} = {value!r} is not an object")
@@ -138,10 +136,10 @@ class Config:
 def decoder_size(
     config: Config, *, rope_theta: float, kv_heads: int | None = None, head_dim: int = 0, norm_eps: float = 1e-6
 ) -> Size:
-    """Sizes that configs of Llama and of the families after it write alike: all but those of MLP, experts and window.
+    """Return the sizes that configs of Llama and later families share: all but those of MLP, experts and window.
 
-    The keywords are the defaults of the family's configuration class; `kv_heads` None: as many as heads, `head_dim`
-    0: an even share of the model's width. Raises ValueError.
+    The keywords are the defaults of the family's configuration class; `kv_heads` None: as many as heads, `head_dim` 0:
+    an even share of the model's width. Raises ValueError.
     """
     embed, heads = config.whole("hidden_size"), config.whole("num_attention_heads")
     theta, scaling = config.rope(rope_theta)
@@ -160,7 +158,7 @@ def decoder_size(
 
 
 def _is_plain_value(value: Any) -> bool:
-    """True for a short printable string, and for a finite number that is not negative."""
+    """True for a short printable string, and for a finite non-negative number."""
     if isinstance(value, str):
         return value.isprintable() and len(value) <= 200
     return isinstance(value, int | float) and 0 <= value < 1e30

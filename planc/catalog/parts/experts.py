@@ -1,4 +1,4 @@
-"""A mixture of experts in place of the feed-forward layer: router, dispatch, experts, combine."""
+"""A mixture of experts instead of the feed-forward layer: router, dispatch, experts, combine."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ SCORES = Tensor(name="moe.scores", dims=(*HIDDEN[:2], "experts"), region="residu
 
 
 def experts(*, shared: bool = False, biased: bool = False) -> Part:
-    """`hidden.mid` to `hidden`: norm, routed experts, with `shared` one that every token uses, and add.
+    """Return the part from `hidden.mid` to `hidden`: norm, routed experts, an optional `shared` expert, and residual
+    add.
 
-    `biased` gives the router and the experts biases (gpt-oss).
+    `biased` adds biases to the router and the experts (gpt-oss).
     """
     part, out = mixture(shared=shared, biased=biased)
     return ffn_norm() + part + add("ffn.add", "layers.*", ("hidden.mid", out), hidden("hidden"))
 
 
 def squared_relu_experts(*, latent: bool = False, source: str = "hidden") -> Part:
-    """Tensor `source` to `hidden`: norm, routed experts and one that every token uses, each two linear layers with a
-    squared ReLU between them, and add.
+    """Return the part from tensor `source` to `hidden`: norm, routed experts and a shared one, each two linear layers
+    with a squared ReLU in between, and residual add.
 
-    With `latent` the routed experts work on a projection of the tokens, which is what is sent, and what they return
-    is projected back.
+    With `latent` the routed experts work on a projection of the tokens, which is what is sent, and their output is
+    projected back.
     """
     width = "moe_latent" if latent else "embed"
     part = ffn_norm(source=source) + _router(biased=False)
@@ -39,10 +40,10 @@ def squared_relu_experts(*, latent: bool = False, source: str = "hidden") -> Par
 
 
 def mixture(*, shared: bool = False, shared_gate: bool = False, biased: bool = False) -> tuple[Part, str]:
-    """`ffn.in` to the tensor that is named beside the part: router, experts, and the `shared` one.
+    """Return the part from `ffn.in` to the tensor named in the result: router, experts, and the `shared` one.
 
-    With a `shared_gate` the shared expert's output is weighed by a score of each token (Qwen2-MoE). `biased` gives the
-    router and the experts biases.
+    With `shared_gate` the shared expert's output is multiplied by a score per token (Qwen2-MoE). `biased` adds biases
+    to the router and the experts.
     """
     part = _router(biased) + _route() + _experts(biased) + _combine()
     if not shared:
@@ -58,14 +59,14 @@ def mixture(*, shared: bool = False, shared_gate: bool = False, biased: bool = F
 
 
 def _router(biased: bool) -> Part:
-    """A score for each expert; picking needs all of a token's scores."""
+    """A score for each expert; selection needs all scores of a token."""
     shape = (("experts",), ("embed",))
     module = f"{MODULE}.router"
     return matmul("moe.router", "residual", module, shape, "ffn.in", SCORES, biased=biased, whole=("experts",))
 
 
 def _route(source: str = "ffn.in", width: str = "embed") -> Part:
-    """Picks experts and lays the tokens of `source` out by expert. The backward needs the picks: the scores."""
+    """Selects experts and lays the tokens of `source` out by expert. The backward needs the scores."""
     routed = _slots("moe.routed", width, ROUTED)
     op = Op(
         name="moe.route",
@@ -123,10 +124,10 @@ def _latent(name: str) -> Tensor:
 
 
 def _combine(target: str = "moe.out", width: str = "embed") -> Part:
-    """Back to the tokens' places in `target`: the sum of a token's experts, weighted by its scores.
+    """Sums the outputs of each token's experts in `target`, weighted by its scores.
 
-    The weights multiply inside the experts, on their narrow activation (Megatron-Core's weighted SwiGLU),
-    so that what the experts return need not be kept for the weights' gradient.
+    The weights multiply inside the experts, on their smaller activation (Megatron-Core's weighted SwiGLU), so the
+    experts' output need not be saved for the weights' gradient.
     """
     out = Tensor(name=target, dims=(*HIDDEN[:2], width), region="residual")
     op = Op(

@@ -1,9 +1,9 @@
-"""Multi-head latent attention: queries, keys and values are made from narrow latents.
+"""Multi-head latent attention (MLA): queries, keys and values are projected from low-rank latents.
 
-DeepSeek-AI 2024, "DeepSeek-V2", section 2.1. A head's queries and keys have `qk_head_dim` = `nope_dim` +
-`rope_dim` numbers, its values `head_dim`; the `rope_dim` part of the keys is shared by all heads. The
-published weights join the two projections down (latent and rotary key) and the two up (keys and
-values) in one matrix each; here each has its own, with the same number of parameters.
+DeepSeek-AI 2024, "DeepSeek-V2", section 2.1. A head's queries and keys have `qk_head_dim` = `nope_dim` + `rope_dim`
+elements, its values `head_dim`; the `rope_dim` part of the keys is shared by all heads. The published weights fuse the
+two down projections (latent and rotary key) and the two up projections (keys and values); here they are separate, with
+the same number of parameters.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ TOKENS = HIDDEN[:2]
 QUERY = ("heads", "qk_head_dim")
 VALUE = ("heads", "head_dim")
 KEYS = f"{MODULE}.keys"
-"""The module that turns the shared key and joins it to each head's own."""
+"""The module that rotates the shared key and concatenates it to each head's own."""
 
 
 def latent_attention(*, q_lora: bool = True) -> Part:
-    """`hidden` to `hidden.mid`. Without `q_lora` the queries are projected in one step.
+    """Return the part from `hidden` to `hidden.mid`. Without `q_lora` the queries are projected in one step.
 
-    The narrow projections, their norms and the rotation of the shared key run where the residual
-    stream is: their outputs are what is gathered when its sequence is divided.
+    The down projections, their norms and the rotation of the shared key run in the layout of the residual stream: with
+    a sharded sequence their outputs are what is gathered.
     """
     part = norm("attention.norm", "layers.*.attention_norm", "hidden", hidden("attention.in"))
     part += _queries() if q_lora else _projection("attention.q", "wq", QUERY, "embed", "attention.in", "attention.q")
@@ -51,7 +51,7 @@ def _tensor(name: str, width: tuple[str, ...]) -> Tensor:
 
 
 def _latent(name: str, width: str) -> Tensor:
-    """A tensor that is as wide as a latent and rests where the residual stream does."""
+    """A tensor of a latent's width in the layout of the residual stream."""
     return Tensor(name=name, dims=(*TOKENS, width), region="residual")
 
 
@@ -61,7 +61,7 @@ def _queries() -> Part:
 
 
 def _down_projection(letter: str, latent: str) -> Part:
-    """To a latent, and its norm."""
+    """The projection to a latent, and its norm."""
     made, normed = (_latent(f"mla.{letter}_{state}", latent) for state in ("latent", "normed"))
     module = f"{MODULE}.w{letter}_a"
     return matmul(f"mla.down_proj.{letter}", "residual", module, ((latent,), ("embed",)), "attention.in", made) + norm(
@@ -74,7 +74,7 @@ def _projection(name: str, module: str, width: tuple[str, ...], wide: str, sourc
 
 
 def _join() -> Part:
-    """Each head's key is its own part and the rotated one that all heads share. Nothing is saved."""
+    """Concatenates each head's own key and the rotated one that all heads share. Nothing is saved."""
     op = Op(
         name="mla.join_k",
         kind="elementwise",

@@ -12,11 +12,11 @@ STATES = ("ssm_groups", "ssm_state")
 
 
 def mamba() -> Part:
-    """`hidden` to `hidden`, a layer of its own: norm, projections, convolution and scan, gated norm, the projection
-    back and the add.
+    """Return the part from `hidden` to `hidden`, a layer of its own: norm, projections, convolution and scan, gated
+    norm, output projection and residual add.
 
-    The projections are the gate `z`, the values `x`, what is written to the state (`b`) and read from it (`c`), shared
-    by the heads of a group, and a step size for each head (`dt`).
+    The projections are the gate `z`, the values `x`, the state input (`b`) and output (`c`), shared by the heads of a
+    group, and a step size for each head (`dt`).
     """
     part = norm("mixer.norm", "layers.*.mixer_norm", "hidden", hidden("mixer.in"))
     for letter, width in (("z", HEADS), ("x", HEADS), ("b", STATES), ("c", STATES), ("dt", HEADS[:1])):
@@ -31,7 +31,7 @@ def mamba() -> Part:
 def _scan() -> Part:
     """A causal convolution of `x`, `b` and `c` with its SiLU, and the recurrence over the sequence, as one op.
 
-    Its inputs are saved before the convolution, which the backward runs again, as the fused kernels do
+    Its inputs are saved before the convolution, which the backward recomputes, as the fused kernels do
     (mamba_ssm/ops/triton/ssd_combined.py of state-spaces/mamba, `mamba_split_conv1d_scan_combined`).
     """
     taken = tuple(f"mixer.{letter}" for letter in ("x", "b", "c", "dt"))

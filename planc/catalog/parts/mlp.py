@@ -10,15 +10,15 @@ MODULE = "layers.*.feed_forward"
 
 
 def feed_forward() -> Part:
-    """`hidden.mid` to `hidden`: norm, gated MLP and add."""
+    """Return the part from `hidden.mid` to `hidden`: norm, gated MLP and residual add."""
     out = ("hidden.mid", "ffn.out")
     return ffn_norm() + gated("ffn", MODULE, "ffn") + add("ffn.add", "layers.*", out, hidden("hidden"))
 
 
 def plain_feed_forward(*, biased: bool = False, biased_norm: bool = False) -> Part:
-    """`hidden.mid` to `hidden`: norm, two linear layers with GELU between them, and add.
+    """Return the part from `hidden.mid` to `hidden`: norm, two linear layers with GELU in between, and residual add.
 
-    `biased` gives the linear layers biases; `biased_norm` makes the norm a LayerNorm.
+    `biased` adds biases to the linear layers; `biased_norm` makes the norm a LayerNorm.
     """
     wide = (*HIDDEN[:2], "ffn")
     up = Tensor(name="ffn.up", dims=wide, region="ffn")
@@ -34,7 +34,8 @@ def plain_feed_forward(*, biased: bool = False, biased_norm: bool = False) -> Pa
 
 
 def squared_relu_feed_forward() -> Part:
-    """`hidden` to `hidden`, a layer of its own: norm, two linear layers with a squared ReLU between them, and add."""
+    """Return the part from `hidden` to `hidden`, a layer of its own: norm, two linear layers with a squared ReLU in
+    between, and residual add."""
     out = ("hidden", "ffn.out")
     return (
         ffn_norm(source="hidden")
@@ -44,12 +45,12 @@ def squared_relu_feed_forward() -> Part:
 
 
 def ffn_norm(*, source: str = "hidden.mid", biased: bool = False) -> Part:
-    """The norm of tensor `source` before the feed-forward layer or the experts; a LayerNorm if `biased`."""
+    """Return the norm of tensor `source` before the feed-forward layer or the experts; a LayerNorm if `biased`."""
     return norm("ffn.norm", "layers.*.ffn_norm", source, hidden("ffn.in"), biased=biased)
 
 
 def gated(name: str, module: str, width: str) -> Part:
-    """SiLU(w1 x) * w3 x, then w2: `ffn.in` to `NAME.out`, with `width` numbers inside."""
+    """Return SiLU(w1 x) * w3 x, then w2: `ffn.in` to `NAME.out`, with inner dim `width`."""
     wide = (*HIDDEN[:2], width)
     gate, up, mid = (Tensor(name=f"{name}.{t}", dims=wide, region="ffn") for t in ("gate", "up", "mid"))
     return (
@@ -61,7 +62,7 @@ def gated(name: str, module: str, width: str) -> Part:
 
 
 def squared_relu(name: str, module: str, width: str) -> Part:
-    """ReLU(w1 x) squared, then w2: `ffn.in` to `NAME.out`, with `width` numbers inside (So et al. 2021, "Primer")."""
+    """Return ReLU(w1 x) squared, then w2: `ffn.in` to `NAME.out`, with inner dim `width` (So et al. 2021, "Primer")."""
     wide = (*HIDDEN[:2], width)
     up, mid = (Tensor(name=f"{name}.{t}", dims=wide, region="ffn") for t in ("up", "mid"))
     return (

@@ -1,7 +1,7 @@
-"""Multi-token prediction: modules behind the layers that each predict one token further ahead.
+"""Multi-token prediction (MTP): modules after the layers that each predict one token further ahead.
 
-DeepSeek-AI 2024, "DeepSeek-V3 Technical Report", section 2.2: a module norms the hidden state and the embedding of the
-next token, projects both to one, runs a layer of its own, and has the model's embedding and head.
+DeepSeek-AI 2024, "DeepSeek-V3 Technical Report", section 2.2: a module normalizes the hidden state and the embedding of
+the next token, projects both to one, runs a layer of its own, and shares the model's embedding and head.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _joined() -> Part:
 
 
 def _reading(layer: Part, source: str) -> Part:
-    """`layer` with `source` in place of `hidden` as what it takes; it still gives `hidden`."""
+    """`layer` with its input `hidden` replaced by `source`; its output is still `hidden`."""
 
     def renamed(names: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(source if name == "hidden" else name for name in names)

@@ -1,4 +1,4 @@
-"""One stretch of a section, and the joining of such stretches to a model."""
+"""One stretch of a section, and the assembly of such parts to a model."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ SLIDING: Section = "sliding"
 DENSE: Section = "dense"
 """The kind of block without experts, of a family that has them."""
 MTP: Section = "mtp"
-"""The kind of block that predicts a further token."""
+"""The kind of block of an MTP module."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """Parameters (their section is set by `assemble`), tensors and ops, each in order."""
+    """Parameters (with sections set by `assemble`), tensors and ops, each in order."""
 
     params: tuple[Param, ...] = ()
     tensors: tuple[Tensor, ...] = ()
@@ -45,11 +45,11 @@ def assemble(
     kinds: Sequence[Section] = (),
     mtp: Part | None = None,
 ) -> Model:
-    """The model of these parts. `kinds` gives each layer's kind of block; () when there is one. `mtp` is the block of
-    the modules for further tokens, where `mtp_layers` asks for some.
+    """Return the model of these parts. `kinds` gives each layer's kind of block; () if there is one. `mtp` is the block
+    of MTP modules, used if `mtp_layers` is set.
 
-    Parameters and tensors of one name in several sections are one; the parameters' further sections
-    are in `also`. Raises ValueError, in words for the user, for sizes that make no such model.
+    Parameters and tensors with one name in several sections are shared; further sections of a parameter are in `also`.
+    Raises ValueError, with a message for the user, for invalid sizes.
     """
     sizes = dims_of(size, changes)
     if size.top_k > sizes.get("experts", size.top_k):
@@ -109,7 +109,7 @@ def _tensors(parts: Iterable[Part]) -> tuple[Tensor, ...]:
 
 
 def _runs_of_kinds(kinds: Sequence[Section]) -> tuple[Run, ...]:
-    """Neighbours of one kind joined; () when all are of one kind."""
+    """Consecutive layers of one kind as runs; () if all are of one kind."""
     if len(set(kinds)) < 2:
         return ()
     runs: list[Run] = []

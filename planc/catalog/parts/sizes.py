@@ -1,4 +1,4 @@
-"""The numbers of a model, as a family's table has them."""
+"""The sizes of a model, as in a family's table."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Scaling = dict[str, float | str | bool]
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """Lengths of dims by their names, and what else tells the models of a family apart.
+    """Lengths of dims by name, and other properties that distinguish the models of a family.
 
-    0 is what a model does not have, but for `head_dim`, where it is embed / heads.
+    0 means that a model does not have it, except for `head_dim`, where it means embed / heads.
     """
 
     layers: int
@@ -43,15 +43,15 @@ class Size:
     vocab: int
     positions: int = 0
     mtp_layers: int = 0
-    """Modules for multi-token prediction, behind the layers."""
+    """Number of MTP modules after the layers."""
     top_k: int = 0
     routing: Routing = Routing()
     dense_layers: int = 0
-    """The first layers, which have no experts."""
+    """Number of first layers without experts."""
     window: int = 0
-    """Tokens back that attention sees in sliding layers; 0: all."""
+    """Sliding window (tokens) of the sliding layers; 0: full attention."""
     kinds: tuple[Section, ...] = ()
-    """Each layer's kind of block, where a config gives it; () leaves it to the family."""
+    """Each layer's kind of block, if a config gives it; () leaves it to the family."""
     biased: bool = False
     """Linear layers and norms have biases."""
     rope_theta: float = 1e4
@@ -61,22 +61,22 @@ class Size:
 
 
 def layers_of(size: Size, changes: Mapping[str, int] | None) -> int:
-    """The number of layers of `size` after `changes` (None: none). Raises ValueError when there are too many."""
+    """Return the number of layers of `size` with `changes` applied. Raises ValueError if there are too many."""
     return check_layers((changes or {}).get("layers", size.layers))
 
 
 def check_layers(layers: int) -> int:
-    """`layers` as it is: each layer has its place in a list, so ValueError is raised when there are too many."""
+    """Return `layers`. Raises ValueError if there are too many, since every layer has an entry in a list."""
     if layers > MAX_LAYERS:
         raise ValueError(f"{layers} layers are more than the {MAX_LAYERS} that planc takes")
     return layers
 
 
 def dims_of(size: Size, changes: Mapping[str, int] | None = None) -> dict[str, int]:
-    """The dims that the model has, in the order of the fields, with `changes` made.
+    """Return the dims that the model has, in the order of the fields, with `changes` applied.
 
-    A `head_dim` of 0 is embed / heads before the changes; `qk_head_dim` is the sum of its two parts after
-    them. Raises ValueError for too many layers and for another `qk_head_dim`.
+    A `head_dim` of 0 is embed / heads before the changes; `qk_head_dim` is the sum of its two parts after them. Raises
+    ValueError for too many layers and for an inconsistent `qk_head_dim`.
     """
     named = {f.name: getattr(size, f.name) for f in fields(size) if f.name in (*DIMS, *INNER)}
     named["head_dim"] = named["head_dim"] or (size.embed // size.heads if size.heads else 0)

@@ -1,4 +1,4 @@
-"""The ops and parameters that every part is made of: weights, norms, matmuls, elementwise ops, adds."""
+"""The ops and parameters that parts consist of: weights, norms, matmuls, elementwise ops, adds."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ Shape = tuple[tuple[str, ...], ...]
 
 
 def weight(module: str, shape_dims: Shape, *, region: str = "") -> Param:
-    """The weight of `module`, stored in this order of dims, for the ops of `region` ("": those that need no rule)."""
+    """Return the weight of `module`, stored with this order of dims, for the ops of `region` ("" if no sentence is
+    scoped to it)."""
     return Param(name=f"{module}.weight", shape_dims=shape_dims, section="", region=region)
 
 
 def bias(module: str, shape_dims: Shape, *, region: str = "") -> Param:
-    """The bias of `module`, without weight decay. It starts as the weights do."""
+    """Return the bias of `module`, without weight decay. It is initialized as the weights are."""
     return Param(name=f"{module}.bias", shape_dims=shape_dims, section="", region=region, decay=False)
 
 
 def hidden(name: str) -> Tensor:
-    """The tensor `name` of the residual stream, [batch, sequence, embed]."""
+    """Return the tensor `name` of the residual stream, [batch, sequence, embed]."""
     return Tensor(name=name, dims=HIDDEN, region="residual")
 
 
 def norm(name: str, module: str, source: str, target: Tensor, *, over: str = "embed", biased: bool = False) -> Part:
-    """A norm from tensor `source` to `target` over one dim: RMSNorm, or LayerNorm if `biased`. Its input is saved."""
+    """Return a norm from tensor `source` to `target` over one dim: RMSNorm, or LayerNorm if `biased`. Its input is
+    saved."""
     scale = Param(name=f"{module}.weight", shape_dims=((over,),), section="", init="ones", decay=False)
     params = (scale, bias(module, ((over,),))) if biased else (scale,)
     return norm_with(name, module, source, target, params, over=(over,))
@@ -34,8 +36,8 @@ def norm(name: str, module: str, source: str, target: Tensor, *, over: str = "em
 def norm_with(
     name: str, module: str, source: str, target: Tensor, params: tuple[Param, ...], *, over: tuple[str, ...]
 ) -> Part:
-    """A norm from tensor `source` to `target` over the dims `over`, with these parameters: none, a scale, a scale and
-    a bias. Its input is saved."""
+    """Return a norm from tensor `source` to `target` over the dims `over`, with these parameters: none, a scale, or a
+    scale and a bias. Its input is saved."""
     op = Op(
         name=name,
         kind="norm",
@@ -63,10 +65,9 @@ def matmul(
     param_region: str = "",
     weight_of: str = "",
 ) -> Part:
-    """A linear layer. Its input is saved, for the weight's gradient. `weight_of` names the module whose weight it uses.
+    """Return a linear layer. Its input is saved, for wgrad. `weight_of` names the module whose weight it shares.
 
-    A bias here is one over the dims that the layer makes; one that is added to a sum over a divided
-    dim belongs into the `add` behind it.
+    A bias here is over the output dims; one that must be added after a partial sum belongs to the following `add`.
     """
     made = tuple(group for group in shape_dims if set(group) <= set(target.dims))
     params = [weight(weight_of or module, shape_dims, region=param_region)]
@@ -87,7 +88,7 @@ def matmul(
 
 
 def elementwise(name: str, region: str, module: str, inputs: tuple[str, ...], target: Tensor) -> Part:
-    """A pointwise function of the tensors `inputs`, which are saved, to `target`."""
+    """Return a pointwise function of the tensors `inputs`, which are saved, to `target`."""
     op = Op(
         name=name,
         kind="elementwise",
@@ -101,8 +102,8 @@ def elementwise(name: str, region: str, module: str, inputs: tuple[str, ...], ta
 
 
 def add(name: str, module: str, inputs: tuple[str, ...], target: Tensor, *, bias_of: str = "") -> Part:
-    """A sum in the residual stream; with the bias of the row-parallel layer `bias_of`, which must be
-    added once, after that layer's partial sums."""
+    """Return a sum in the residual stream; with the bias of the row-parallel layer `bias_of`, which must be added once,
+    after that layer's partial sums."""
     params = (bias(bias_of, (("embed",),)),) if bias_of else ()
     op = Op(
         name=name,
@@ -127,8 +128,8 @@ def code(
     why: str,
     multiply_adds: float,
 ) -> Part:
-    """Code of a model's own that no other op is, from tensor `source` to `target`: it is run whole, and `why` says what
-    it has. `line` is `FILE:LINE` of its source, and `multiply_adds` those for each token. Its input is saved."""
+    """Return a model's own code that matches no other op, from tensor `source` to `target`. It cannot be sharded; `why`
+    gives the reason. `line` is `FILE:LINE` of its source, and `multiply_adds` are per token. Its input is saved."""
     op = Op(
         name=name,
         kind="code",
