@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
+from importlib.resources import files
 from typing import Any, Literal
 
 from planc.diag.fast_dataclass import dataclass
@@ -33,15 +35,26 @@ class Field:
     """Other spellings of the same field."""
 
 
-def noted(why: str, *names: str, default: FieldValue = None) -> tuple[Field, ...]:
-    """Fields that change neither layout, memory nor time; `why` says what they are for. Each of `names` may hold
-    several names with blanks between them. A flag whose `default` is False takes no value, one with a tuple several."""
-    return tuple(Field(name, default, "noted", why) for text in names for name in text.split())
+def field_tables(system: str) -> dict[str, tuple[Field, ...]]:
+    """The tables of fields in the file of a `system`, in order, by their names.
+
+    Each row has `names`, with blanks between them, that share the rest: a `default`, and in `noted` or `refused` why
+    the fields are not read. A flag whose default is false takes no value, one with a list several; without a default
+    there is None.
+    """
+    text = files("planc.interop.systems").joinpath(f"{system}.toml").read_text()
+    return {
+        name: tuple(field for row in rows for field in _fields(**row)) for name, rows in tomllib.loads(text).items()
+    }
 
 
-def refused(name: str, default: FieldValue, why: str, *aliases: str) -> Field:
-    """A field that changes layout, memory or time and that no sentence says: only its `default` is accepted."""
-    return Field(name, default, "refused", why, aliases)
+def _fields(
+    *, names: str, default: Any = None, noted: str = "", refused: str = "", aliases: Sequence[str] = ()
+) -> Iterator[Field]:
+    assert not (noted and refused), names
+    treatment: Treatment = "noted" if noted else "refused" if refused else "read"
+    value = tuple(default) if isinstance(default, list) else default
+    return (Field(name, value, treatment, noted or refused, tuple(aliases)) for name in names.split())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,17 +2,21 @@
 
 import json
 import re
+import tomllib
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from planc.interop.document import FieldValue
+from planc.interop.fields import field_tables
 from planc.interop.system import System
 from planc.interop.systems import systems
 from planc.interop.table import VERBS, rows
 
 FACTS = Path(__file__).parent / "facts"
+SYSTEMS = Path(__file__).parents[2] / "planc" / "interop" / "systems"
 
 
 def defaults(system: str) -> dict[str, object]:
@@ -24,6 +28,19 @@ def apart(system: System, facts: dict[str, object]) -> dict[str, tuple[object, o
     """Fields whose default decides something, and is not that of the system's parser."""
     known = {name: field for name in facts if (field := system.known(name)) and field.treatment != "noted"}
     return {n: (f.default, facts[n]) for n, f in known.items() if f.default != facts[n]}
+
+
+@pytest.mark.parametrize("file", sorted(SYSTEMS.glob("*.toml")), ids=lambda file: file.stem)
+def test_a_table_says_each_thing_once(file: Path) -> None:
+    """A name stands in one row, rows that share the rest and follow each other are one, and only what is read gives no
+    reason."""
+    for table in tomllib.loads(file.read_text()).values():
+        names = [name for row in table for name in row["names"].split()]
+        assert len({*names}) == len(names)
+        shared = [repr(sorted((key, value) for key, value in row.items() if key != "names")) for row in table]
+        assert [a for a, b in pairwise(shared) if a == b and "aliases" not in a] == []
+    fields = [f for found in field_tables(file.stem).values() for f in found]
+    assert all(bool(f.why) == (f.treatment != "read") for f in fields)
 
 
 def test_every_flag_of_megatron_is_known_with_its_default() -> None:

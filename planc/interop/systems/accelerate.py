@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from planc.interop.document import Document
-from planc.interop.fields import Field, noted, refused
+from planc.interop.fields import field_tables
 from planc.interop.setup import CannotSayError, TrainingSetup
 from planc.interop.system import OMIT, System
 from planc.interop.systems import deepspeed, trainer
 from planc.interop.systems.deepspeed import merged, model_words, nested
 from planc.interop.systems.trainer import BATCH
-from planc.interop.values import AUTO, Values
+from planc.interop.values import Values
 from planc.ir.plan import Noun, Period, Precision, Recompute
 
 VERSION = "1.15.0"
@@ -336,85 +336,7 @@ def _lines(fields: Mapping[str, Any], indent: str) -> list[str]:
     return found
 
 
-OWN = (
-    Field("distributed_type", None),
-    Field("num_processes", -1),
-    Field("num_machines", 1),
-    Field("mixed_precision", None),
-    Field(REPLICATE, 1),
-    Field(SHARD, 1),
-    Field(CONTEXT, 1),
-    Field(TENSOR, 1),
-    Field(f"{SIZES}cp_comm_strategy", "allgather"),
-    Field("sequence_parallel_size", 1, aliases=(f"{SIZES}sp_size",)),
-    Field(f"{FSDP}version", 1),
-    Field(STRATEGY, "FULL_SHARD"),
-    Field(RESHARD, True),
-    Field(f"{FSDP}auto_wrap_policy", None),
-    Field(f"{FSDP}activation_checkpointing", False),
-    Field(f"{FSDP}offload_params", False),
-    Field("dynamo_config.dynamo_backend", None, aliases=("dynamo_backend",)),
-    Field("deepspeed_config.deepspeed_config_file", None),
-    Field(deepspeed.INLINE_STAGE, 2),
-    Field(deepspeed.MICRO, AUTO),
-    Field("bf16.enabled", AUTO, aliases=("bfloat16.enabled",)),
-    Field("fp16.enabled", AUTO),
-    refused(f"{SIZES}cp_backend", "torch", "Accelerate itself takes torch alone"),
-    refused(f"{SIZES}sp_backend", "deepspeed", "Accelerate itself takes deepspeed alone"),
-    refused(f"{FSDP}activation_checkpointing_offload", False, "kept activations in the host's memory"),
-    refused(f"{FSDP}ignored_modules", None, "modules that FSDP leaves whole"),
-    refused("use_cpu", False, "a plan is costed for accelerators"),
-    refused("split_batches", False, "the batch of a device is the batch of all of them"),
-    refused("compute_environment", "LOCAL_MACHINE", "SageMaker's own launcher"),
-    refused("deepspeed_config.deepspeed_moe_layer_cls_names", None, "experts that ZeRO 3 leaves whole"),
-    Field("megatron_lm_config.*", None, "refused", "import Megatron-LM's own flags"),
-    *noted("sections without fields", "fsdp_config", "deepspeed_config", "megatron_lm_config", "parallelism_config"),
-    *noted("sections without fields", "dynamo_config", "fp8_config", "mpirun_config"),
-    *noted(
-        "how FSDP starts",
-        "fsdp_config.fsdp_cpu_ram_efficient_loading fsdp_config.fsdp_sync_module_states "
-        "fsdp_config.fsdp_use_orig_params",
-    ),
-    *noted("which layers FSDP wraps", f"{FSDP}transformer_layer_cls_to_wrap", f"{FSDP}min_num_params"),
-    *noted("when FSDP transfers", f"{FSDP}backward_prefetch", f"{FSDP}forward_prefetch"),
-    *noted("checkpoints", f"{FSDP}state_dict_type", "deepspeed_config.zero3_save_16bit_model"),
-    *noted(
-        "how sequences are cut",
-        "parallelism_config.parallelism_config_sp_seq_length "
-        "parallelism_config.parallelism_config_sp_seq_length_is_variable "
-        "parallelism_config.parallelism_config_sp_attn_implementation",
-    ),
-    *noted(
-        "how DeepSpeed starts",
-        "deepspeed_config.zero3_init_flag deepspeed_config.deepspeed_multinode_launcher "
-        "deepspeed_config.deepspeed_hostfile deepspeed_config.deepspeed_inclusion_filter "
-        "deepspeed_config.deepspeed_exclusion_filter",
-    ),
-    *noted(
-        "constants",
-        "deepspeed_config.gradient_clipping deepspeed_config.offload_optimizer_nvme_path "
-        "deepspeed_config.offload_param_nvme_path deepspeed_config.seq_parallel_communication_data_type",
-    ),
-    *noted(
-        "the launcher",
-        "machine_rank main_process_ip main_process_port main_training_function gpu_ids rdzv_backend same_network "
-        "enable_cpu_affinity mpirun_config.mpirun_hostfile mpirun_config.mpirun_ccl commands command_file tpu_name "
-        "tpu_zone tpu_use_cluster tpu_use_sudo tpu_env tpu_vm downcast_bf16 debug",
-    ),
-    *noted(
-        "how torch.compile works",
-        "dynamo_config.dynamo_mode dynamo_config.dynamo_use_fullgraph dynamo_config.dynamo_use_dynamic "
-        "dynamo_config.dynamo_use_regional_compilation",
-    ),
-    *noted(
-        "fp8, which mixed_precision turns on",
-        "fp8_config.amax_compute_algo fp8_config.amax_compute_algorithm fp8_config.amax_history_length "
-        "fp8_config.amax_history_len fp8_config.backend fp8_config.fp8_format fp8_config.interval fp8_config.margin "
-        "fp8_config.override_linear_precision fp8_config.use_autocast_during_eval fp8_config.opt_level "
-        "fp8_config.enable_fsdp_float8_all_gather fp8_config.pad_inner_dim fp8_config.use_during_eval "
-        "fp8_config.optimization_level",
-    ),
-)
+OWN = field_tables("accelerate")["fields"]
 
 
 def _recognises(document: Document) -> bool:

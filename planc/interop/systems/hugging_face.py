@@ -8,7 +8,7 @@ in `tp_plans.py`.
 from __future__ import annotations
 
 from planc.interop.document import Document
-from planc.interop.fields import Field, noted, refused
+from planc.interop.fields import field_tables
 from planc.interop.system import System
 from planc.interop.systems import trainer
 from planc.interop.systems.deepspeed import merged, model_words
@@ -233,27 +233,7 @@ SETTINGS = {
     "framework": lambda v: "accelerate",
 }
 
-OWN = (
-    Field("tp_size", None),
-    Field("tp_plan", None),
-    Field("tp_plan.*", None),
-    Field("fsdp_size", None),
-    Field("dp_replicate_size", None),
-    Field("fsdp_plan", None),
-    Field("fsdp_plan.*", None),
-    Field("fsdp_cpu_offload", False),
-    Field("fsdp_mixed_precision", False),
-    Field("pp_size", None),
-    Field("ep_size", None),
-    Field("ep_implementation", AUTO),
-    Field("enable_expert_parallel", False),
-    Field("model_type", None),
-    Field("dtype", None, aliases=("torch_dtype",)),
-    refused("enable_sequence_parallel", False, "transformers reserves it and does nothing with it"),
-    refused("ep_plan", None, "rules of one's own for experts"),
-    Field("ep_plan.*", None, "refused", "rules of one's own for experts"),
-    *noted("whose file it is", "_commit_hash", "transformers_version"),
-)
+OWN = field_tables("hugging_face")["fields"]
 
 
 def _recognises(document: Document) -> bool:

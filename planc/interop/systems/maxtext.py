@@ -14,7 +14,7 @@ from typing import Any, Literal
 from planc.diag.quoting import python_comment, shell_word
 from planc.frameworks.maxtext import CUSTOM, POLICIES
 from planc.interop.document import Document
-from planc.interop.fields import Field, noted, refused
+from planc.interop.fields import field_tables
 from planc.interop.ops import block_ops, existing, linear_layers, of_kind_saved
 from planc.interop.setup import CannotSayError, DecoderShape, Quantized, Role, TrainingSetup
 from planc.interop.shape import model_words
@@ -366,137 +366,7 @@ def _optimizer(v: Values) -> str:
     return name
 
 
-FIELDS = (
-    Field("model_name", "default"),
-    Field("decoder_block", "llama2"),
-    Field("base_num_decoder_layers", 16),
-    Field("base_emb_dim", 2048),
-    Field("base_num_query_heads", 16),
-    Field("base_num_kv_heads", 16),
-    Field("base_mlp_dim", 7168),
-    Field("head_dim", 128),
-    Field("vocab_size", 32000),
-    Field("logits_via_embedding", False),
-    *(Field(f"ici_{axis}_parallelism", -1 if axis == "fsdp" else 1) for axis in (*AXES, *OTHER_AXES)),
-    *(Field(f"dcn_{axis}_parallelism", -1 if axis == "data" else 1) for axis in (*AXES, *OTHER_AXES)),
-    Field("num_slices", -1),
-    Field("compile_topology", ""),
-    Field("compile_topology_num_slices", -1),
-    Field("per_device_batch_size", 12.0),
-    Field("gradient_accumulation_steps", 1),
-    Field("max_target_length", 2048),
-    Field("num_pipeline_microbatches", -1),
-    Field("num_pipeline_repeats", -1),
-    Field("num_layers_per_pipeline_stage", 1),
-    Field("pipeline_parallel_layers", -1),
-    Field("remat_policy", "full"),
-    Field("decoder_layer_input", "device"),
-    *(Field(name, "remat") for name in CUSTOM),
-    Field("optimizer_memory_host_offload", False),
-    Field("parameter_memory_host_offload", False),
-    Field("dtype", "bfloat16"),
-    Field("weight_dtype", "float32"),
-    Field("grad_dtype", "float32"),
-    Field("mu_dtype", ""),
-    Field("quantization", ""),
-    Field("attention", "autoselected"),
-    Field("context_parallel_strategy", "all_gather"),
-    Field("context_parallel_load_balance", True),
-    Field("capacity_factor", -1.0),
-    *(
-        refused(name, "remat", "a tensor that a plan cannot keep by itself")
-        for name in ("attention_out", "mla_q", "mla_kv", "kv_proj", "query_wa_proj", "kv_wa_proj")
-    ),
-    refused("shard_optimizer_over_data", False, "the optimizer's state alone over the replicas of other state"),
-    refused("enable_rampup_batch_size", False, "a plan has one batch"),
-    refused("custom_mesh_and_rule", "", "rules of one's own for the whole mesh"),
-    refused("use_batch_split_schedule", False, "two halves of a batch in turn"),
-    refused("mtp_num_layers", 0, "layers for multi-token prediction"),
-    Field("opt_type", "adamw"),
-    refused("sparse_matmul", True, "experts by dense products"),
-    refused("shard_exp_on_fsdp", False, "experts' first dim over fsdp"),
-    refused("pipeline_fsdp_ag_once", False, "parameters gathered once for a whole pipeline"),
-    *noted(
-        "how kernels and scans are put together",
-        "scan_layers scan_layers_per_stage scan_pipeline_iterations scan_pipeline_repeats megablox sa_block_kv "
-        "sa_block_kv_compute sa_block_kv_dkv sa_block_kv_dkv_compute sa_block_kv_dq sa_block_q sa_block_q_dkv "
-        "sa_block_q_dq sa_bwd_dkv_megacore sa_fuse_reciprocal sa_k_layout sa_q_layout sa_use_base2_exp "
-        "sa_use_fused_bwd_kernel sa_v_layout use_iota_embed shardy wi_tile_dlhs_batch_seq wi_tile_dlhs_embed_dim "
-        "wi_tile_dlhs_mlp_dim wi_tile_drhs_batch_seq wi_tile_drhs_embed_dim wi_tile_drhs_mlp_dim "
-        "wi_tile_fwd_batch_seq wi_tile_fwd_embed_dim wi_tile_fwd_mlp_dim wo_tile_dlhs_batch_seq "
-        "wo_tile_dlhs_embed_dim wo_tile_dlhs_mlp_dim wo_tile_drhs_batch_seq wo_tile_drhs_embed_dim "
-        "wo_tile_drhs_mlp_dim wo_tile_fwd_batch_seq wo_tile_fwd_embed_dim wo_tile_fwd_mlp_dim "
-        "set_remat_policy_on_layers_per_stage set_remat_policy_on_pipeline_iterations "
-        "pipeline_delay_activation_forwarding fused_mlp fused_qkv",
-    ),
-    *noted(
-        "how logits are computed",
-        "logits_dot_in_fp32 num_vocab_tiling cast_logits_to_fp32 float32_gate_logits float32_logits "
-        "float32_qk_product float32_weight_sum",
-    ),
-    *noted(
-        "where a run's files lie",
-        "run_name base_output_directory base_config hardware audio_path chat_template_path "
-        "checkpoint_todelete_full_path dataset_path grain_train_mixture_config_path hf_lora_adapter_path hf_path "
-        "image_path inference_microbenchmark_log_file_path load_full_state_path load_parameters_path "
-        "lora_input_adapters_path managed_mldiagnostics_storage_path olmo_index_path quant_cfg_path "
-        "save_quantized_params_path tokenizer_path video_path vllm_hf_config_path",
-    ),
-    *noted(
-        "data",
-        "dataset_name dataset_type tokenizer_type grain_data_source_max_workers grain_eval_files grain_file_type "
-        "grain_index_storage_option grain_num_threads grain_num_threads_eval grain_packing_type "
-        "grain_per_worker_buffer_size grain_per_worker_buffer_size_eval grain_prefetch_buffer_size "
-        "grain_prefetch_buffer_size_eval grain_ram_budget_mb grain_shuffle_buffer_size grain_train_files "
-        "grain_use_elastic_iterator grain_worker_count grain_worker_count_eval hf_access_token hf_data_dir "
-        "hf_eval_files hf_eval_split hf_name hf_train_files packing max_segments_per_seq",
-    ),
-    *noted(
-        "checkpoints",
-        "enable_checkpointing async_checkpointing checkpoint_conversion_fn checkpoint_is_quantized "
-        "checkpoint_period checkpoint_storage_concurrent_gb checkpoint_storage_target_data_file_size_bytes "
-        "checkpoint_storage_use_ocdbt checkpoint_storage_use_zarr3 checkpoint_todelete_subdir "
-        "colocated_python_checkpointing enable_checkpoint_cloud_logger enable_continuous_checkpointing "
-        "enable_emergency_checkpoint enable_multi_tier_checkpointing local_checkpoint_directory "
-        "local_checkpoint_period max_num_checkpoints_to_keep multi_tier_checkpointing_backup_interval_minutes "
-        "multi_tier_checkpointing_backup_interval_steps save_checkpoint_on_completion save_checkpoint_on_start "
-        "source_checkpoint_layout",
-    ),
-    *noted(
-        "the course of training",
-        "steps learning_rate learning_rate_final_fraction learning_rate_schedule_steps adam_b1 adam_b2 adam_eps "
-        "adam_eps_root adam_weight_decay warmup_steps_fraction gradient_clipping_threshold",
-    ),
-    *noted(
-        "profiles, metrics and logs",
-        "profiler profiler_steps log_config log_period enable_tensorboard metrics_file gcs_metrics "
-        "skip_first_n_steps_for_profiler skip_jax_distributed_system skip_step_interval skip_step_on_spikes "
-        "skip_step_scaling_factor",
-    ),
-    *noted(
-        "evaluation and goodput",
-        "eval_dataset_name eval_image_column eval_interval eval_per_device_batch_size eval_split eval_start_step "
-        "eval_steps enable_goodput_recording monitor_goodput monitor_step_time_deviation enable_single_controller",
-    ),
-    *noted(
-        "what the compiler and the process do",
-        "compile_xla_flags compiled_trainstep_file jax_cache_dir jax_debug_log_modules "
-        "jax_distributed_initialization_timeout jax_profiler_port reuse_example_batch allow_split_physical_axes "
-        "enable_dropout dropout_rate",
-    ),
-    *noted(
-        "what a model's own file says",
-        "mlp_activations normalization_layer_epsilon rope_attention_scaling rope_factor rope_interleave "
-        "rope_linear_scaling_factor rope_max_timescale rope_min_timescale rope_pairwise rope_theta_for_vit "
-        "rope_truncate rope_type rope_use_scale sharding_tolerance",
-    ),
-    *noted(
-        "dumps and debugging",
-        "dump_hlo dump_hlo_delete_local_after dump_hlo_gcs_dir dump_hlo_local_dir dump_hlo_local_module_name "
-        "dump_hlo_module_name dump_hlo_upload_all dump_hlo_xla_flags dump_jaxpr dump_jaxpr_delete_local_after "
-        "dump_jaxpr_gcs_dir dump_jaxpr_local_dir dump_step debug_sharding data_shuffle_seed init_weights_seed",
-    ),
-)
+FIELDS = field_tables("maxtext")["fields"]
 
 
 # Writing.

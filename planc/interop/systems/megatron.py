@@ -9,19 +9,20 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import Any, Literal
 
 from planc.diag.quoting import python_comment, shell_word
 from planc.frameworks import OWN
 from planc.frameworks.megatron import MODULES, VOCAB
 from planc.interop.document import Document, FieldValue
+from planc.interop.fields import field_tables
 from planc.interop.layer_patterns import even, layers_of_pattern, layout_of_stages, stages_of_layout
 from planc.interop.ops import existing, linear_layers
 from planc.interop.setup import ROLES, CannotSayError, DecoderShape, Quantized, Role, TrainingSetup
 from planc.interop.shape import model_words
 from planc.interop.system import OMIT, System
 from planc.interop.systems.megatron_asserts import check_asserts
-from planc.interop.systems.megatron_fields import FIELDS
 from planc.interop.values import Values
 from planc.ir.plan import Copies, Noun, Period, Precision, Recompute, Route
 
@@ -721,12 +722,14 @@ CANNOT = {
     "route": "dropless, or a capacity by expert",
     "model": "its model is one of a GPT, of Llama's family or of DeepSeek's, by sizes",
 }
+TABLES = field_tables("megatron")
+"""Its flags by what they are of; `tests/interop/facts/megatron.json` holds what its own parser says of each."""
 SYSTEM = System(
     name="megatron",
     title="Megatron-LM",
     version=VERSION,
     formats=("flags", "yaml"),
-    fields=FIELDS,
+    fields=tuple(chain.from_iterable(TABLES.values())),
     settings=SETTINGS,
     recognises=_recognises,
     batch_words=("global_batch_size", "micro_batch_size", "seq_length"),

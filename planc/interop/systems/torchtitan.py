@@ -14,7 +14,7 @@ from typing import Any
 from planc.backends.cuda.analysis.schedules import SCHEDULES as TORCH_SCHEDULES
 from planc.diag.quoting import python_comment, python_string
 from planc.interop.document import Document
-from planc.interop.fields import Field, noted, refused
+from planc.interop.fields import field_tables
 from planc.interop.ops import linear_layers, run_again_by_list
 from planc.interop.setup import CannotSayError, Quantized, Role, TrainingSetup
 from planc.interop.system import OMIT, System
@@ -90,10 +90,6 @@ def _shard(v: Values) -> int:
     return given
 
 
-def _ranks(v: Values) -> int:
-    return _degree(v, "data_parallel_replicate") * _shard(v)
-
-
 def _tokens(v: Values) -> int:
     return v.whole("training.seq_len") if _older(v) else v.whole("training.max_context_length")
 
@@ -119,7 +115,7 @@ def _microbatch(v: Values) -> int:
 
 
 def _sequences(v: Values) -> int:
-    each = _local(v) * _ranks(v)
+    each = _local(v) * _degree(v, "data_parallel_replicate") * _shard(v)
     name = "training.global_batch_size" if _older(v) else "training.num_tokens_per_train_step"
     given = v.whole(name, minimum=-1)
     if given == -1:
@@ -374,147 +370,7 @@ def _older_names(name: str) -> tuple[str, ...]:
     return (f"experimental.{name}",)
 
 
-FIELDS = (
-    Field("model.name", "llama3"),
-    Field("model.flavor", "debugmodel"),
-    Field("model.converters", ()),
-    Field("model_spec.name", None),
-    Field("model_spec.flavor", None),
-    Field("parallelism.data_parallel_replicate_degree", 1),
-    Field("parallelism.data_parallel_shard_degree", -1),
-    Field("parallelism.fsdp_reshard_after_forward", "default"),
-    Field("parallelism.tensor_parallel_degree", 1),
-    Field("parallelism.enable_sequence_parallel", True),
-    Field("parallelism.disable_loss_parallel", False),
-    Field("parallelism.enable_async_tensor_parallel", False, aliases=_older_names("enable_async_tensor_parallel")),
-    Field("parallelism.pipeline_parallel_degree", 1, aliases=_older_names("pipeline_parallel_degree")),
-    Field("parallelism.pipeline_parallel_schedule", "1F1B", aliases=_older_names("pipeline_parallel_schedule")),
-    Field("parallelism.pipeline_parallel_schedule_csv", ""),
-    Field("parallelism.pipeline_parallel_first_stage_less_layers", 1),
-    Field("parallelism.pipeline_parallel_last_stage_less_layers", 1),
-    Field("parallelism.pipeline_parallel_layers_per_stage", None),
-    Field("parallelism.pipeline_parallel_microbatch_size", 1),
-    Field("parallelism.num_pp_microbatches", 1),
-    Field("parallelism.module_fqns_per_model_part", None),
-    Field("parallelism.context_parallel_degree", 1, aliases=_older_names("context_parallel_degree")),
-    Field("parallelism.context_parallel_load_balancer", "headtail"),
-    Field(
-        "parallelism.context_parallel_rotate_method",
-        "allgather",
-        aliases=_older_names("context_parallel_rotate_method"),
-    ),
-    Field("parallelism.expert_parallel_degree", 1),
-    Field("parallelism.expert_tensor_parallel_degree", 1),
-    Field("training.local_batch_size", 8),
-    Field("training.global_batch_size", -1),
-    Field("training.seq_len", 2048),
-    Field("training.num_tokens_per_microbatch_per_dp_rank", 16384),
-    Field("training.num_tokens_per_train_step", -1),
-    Field("training.max_context_length", 2048),
-    Field("training.dtype", "float32"),
-    Field("training.mixed_precision_param", "bfloat16"),
-    refused("training.mixed_precision_reduce", "float32", "it reduces gradients in float32 alone"),
-    Field("training.enable_cpu_offload", False),
-    Field("activation_checkpoint.mode", "selective"),
-    Field("activation_checkpoint.selective_ac_option", "2"),
-    Field("activation_checkpoint.early_stop", False),
-    Field("activation_checkpoint", None),
-    Field("compile.enable", False),
-    Field("compile.components", ("model", "loss")),
-    Field("compile.enable_async_tensor_parallel", False),
-    Field("quantize.linear.float8.recipe_name", None),
-    Field("quantize.linear.float8.filter_fqns", ()),
-    Field("quantize.linear.float8.enable_fsdp_float8_all_gather", False),
-    Field("optimizer.name", "AdamW"),
-    Field("optimizer.param_groups", ()),
-    refused("experimental.pipeline_parallel_split_points", (), "write the stages in the plan's `split`"),
-    refused("experimental.pipeline_parallel_microbatches", None, "a number of microbatches of its own: write `batch`"),
-    refused("parallelism.expert_parallel_comm_backend", "standard", "tokens by DeepEP's kernels have no sentence"),
-    refused("parallelism.pipeline_parallel_expert_parallel_overlap", True, "DualPipeV without its overlap"),
-    refused("optimizer.early_step_in_backward", False, "the optimizer's step inside the backward"),
-    refused("fault_tolerance.enable", False, "replicas that come and go"),
-    *noted("NVIDIA's symmetric memory for gathers", "parallelism.enable_fsdp_symm_mem"),
-    *noted(
-        "which type system checks the layouts",
-        "parallelism.spmd_backend parallelism.context_parallel_ptrr_mask_key",
-    ),
-    *noted(
-        "where a run's files lie",
-        "job.config_file job.custom_config_module job.description job.dump_folder job.print_config "
-        "job.save_config_file job.use_for_integration_test dump_folder hf_assets_path model.hf_assets_path",
-    ),
-    *noted(
-        "the model's files and printing",
-        "model.tokenizer_path model.print_after_conversion model_spec.model",
-    ),
-    *noted(
-        "profiles, metrics and logs",
-        "profiling.enable_memory_snapshot profiling.enable_profiling profiling.profile_freq "
-        "profiling.profiler_active profiling.profiler_warmup profiling.save_memory_snapshot_folder "
-        "profiling.save_traces_folder profiling.profiler_repeat profiling.profiler_skip_first "
-        "profiling.profiler_skip_first_wait profiler.enable_profiling profiler.save_traces_folder "
-        "profiler.profile_freq profiler.profiler_repeat profiler.profiler_skip_first "
-        "profiler.profiler_skip_first_wait profiler.profiler_active profiler.profiler_warmup "
-        "profiler.enable_memory_snapshot profiler.memory_snapshot_freq profiler.save_memory_snapshot_folder "
-        "profiler.memory_snapshot_max_entries profiler.trace_post_processor metrics.disable_color_printing "
-        "metrics.enable_tensorboard metrics.enable_wandb metrics.log_freq metrics.save_for_all_ranks "
-        "metrics.save_tb_folder metrics.rank_0_only memory_estimation.disable_fake_mode memory_estimation.enable",
-    ),
-    *noted(
-        "the course of training",
-        "lr_scheduler.decay_ratio lr_scheduler.decay_type lr_scheduler.min_lr_factor lr_scheduler.total_steps "
-        "lr_scheduler.warmup_steps lr_scheduler.lr_min optimizer.beta1 optimizer.beta2 optimizer.eps "
-        "optimizer.implementation optimizer.lr optimizer.weight_decay optimizer.fused "
-        "training.steps training.max_norm",
-    ),
-    *noted(
-        "data",
-        "training.dataset training.dataset_path training.dataloader.num_workers "
-        "training.dataloader.persistent_workers training.dataloader.pin_memory training.dataloader.prefetch_factor "
-        "dataloader.dataset dataloader.dataset_path dataloader.num_workers dataloader.persistent_workers "
-        "dataloader.pin_memory dataloader.prefetch_factor dataloader.infinite validation.dataloader.num_workers "
-        "validation.dataloader.persistent_workers validation.dataloader.pin_memory "
-        "validation.dataloader.prefetch_factor validation.dataset validation.dataset_path validation.enable "
-        "validation.freq validation.local_batch_size validation.seq_len validation.steps validator.enable "
-        "validator.freq validator.steps validator.dataloader validator.dataloader.dataset "
-        "validator.dataloader.dataset_path validator.dataloader.num_workers validator.dataloader.persistent_workers "
-        "validator.dataloader.pin_memory validator.dataloader.prefetch_factor validator.dataloader.infinite",
-    ),
-    *noted(
-        "checkpoints and failures",
-        "checkpoint.async_mode checkpoint.create_seed_checkpoint checkpoint.enable "
-        "checkpoint.enable_first_step_checkpoint checkpoint.enable_ft_dataloader_checkpoints "
-        "checkpoint.exclude_from_loading checkpoint.export_dtype checkpoint.folder checkpoint.initial_load_in_hf "
-        "checkpoint.initial_load_in_hf_quantized checkpoint.initial_load_model_only checkpoint.initial_load_path "
-        "checkpoint.interval checkpoint.keep_latest_k checkpoint.last_save_in_hf checkpoint.last_save_model_only "
-        "checkpoint.load_only checkpoint.load_step checkpoint.enable_checkpoint checkpoint.interval_type "
-        "checkpoint.model_weights_only checkpoint.last_save_model_weights_only fault_tolerance.group_size "
-        "fault_tolerance.min_replica_size fault_tolerance.process_group fault_tolerance.process_group_timeout_ms "
-        "fault_tolerance.replica_id fault_tolerance.semi_sync_method comm.init_timeout_seconds comm.mode "
-        "comm.save_traces_file_prefix comm.save_traces_folder comm.trace_buf_size comm.train_timeout_seconds",
-    ),
-    *noted(
-        "garbage collection, debugging, experiments",
-        "training.gc_debug training.gc_freq debug.deterministic debug.deterministic_warn_only "
-        "debug.moe_force_load_balance debug.seed debug.spmd_typechecking debug.detect_anomaly debug.batch_invariant "
-        "debug.print_config debug.save_config_file debug.enable_structured_logging experimental.custom_args_module "
-        "experimental.custom_import experimental.enable_compiled_autograd experimental.custom_model_path",
-    ),
-    *noted("CUDA graphs", "training.disable_cuda_graphs"),
-    *noted(
-        "how scales are computed and emulated",
-        "quantize.grouped_mm.float8.fqns quantize.grouped_mm.mx.fqns quantize.grouped_mm.mx.recipe_name "
-        "quantize.linear.float8.emulate quantize.linear.float8.precompute_float8_dynamic_scale_for_fsdp "
-        "quantize.linear.mx.filter_fqns quantize.linear.mx.mxfp8_dim1_cast_kernel_choice "
-        "quantize.linear.mx.recipe_name compile.backend loss.num_chunks loss.loss_fn loss.fn",
-    ),
-    *noted(
-        "how a block's recomputation is done",
-        "activation_checkpoint.debug activation_checkpoint.determinism_check activation_checkpoint.memory_budget "
-        "activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns "
-        "activation_checkpoint.preserve_rng_state activation_checkpoint.visualize_memory_budget_pareto",
-    ),
-)
+FIELDS = field_tables("torchtitan")["fields"]
 
 
 # Writing: a function of the coming form.

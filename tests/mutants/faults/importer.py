@@ -54,9 +54,9 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="import: a pattern takes what changes nothing",
-        file="planc/interop/systems/torchtitan.py",
-        text='*noted("CUDA graphs", ',
-        planted='*noted("CUDA graphs", "optimizer.*", ',
+        file="planc/interop/systems/torchtitan.toml",
+        text='{names = "training.disable_cuda_graphs", noted',
+        planted='{names = "training.disable_cuda_graphs optimizer.*", noted',
         test=f"{LEDGER}::test_what_changes_nothing_is_known_by_its_name",
     ),
     Fault(
