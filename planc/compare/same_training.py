@@ -83,7 +83,7 @@ def _rounding(one: Plan, other: Plan) -> Iterator[Apart]:
             dtypes = (one.store_dtype(noun, region), other.store_dtype(noun, region))
             found = [next((s.cause for s in p.stores if s.noun == noun and s.dtype), None) for p in (one, other)]
             yield from _reason(f"dtype of stored {noun}", dtypes, (found[0], found[1]))
-    narrow = [[_sentence_text(q) for q in p.quantize] for p in (one, other)]
+    narrow = [[" ".join(q.cause.sentence.split()) for q in p.quantize] for p in (one, other)]
     first = [next((q.cause for q in p.quantize), None) for p in (one, other)]
     yield from _reason("quantized matmuls", (_list(narrow[0]), _list(narrow[1])), (first[0], first[1]))
 
@@ -93,10 +93,6 @@ def _updates(one: Plan, other: Plan) -> Iterator[Apart]:
     said = [f"alpha {p.lora.alpha}" if p.lora else "none" for p in (one, other)]
     found = [p.lora.cause if p.lora else None for p in (one, other)]
     yield from _reason("low-rank updates", (said[0], said[1]), (found[0], found[1]))
-
-
-def _sentence_text(node: Any) -> str:
-    return " ".join(node.cause.sentence.split())
 
 
 def _list(words: Iterable[str]) -> str:

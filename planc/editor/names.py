@@ -55,14 +55,10 @@ def _number(name: str, opened: Opened) -> str:
 
 
 def _layout(name: str, opened: Opened) -> str:
-    files = [f for f in opened.files() if f.header and f.header.verb == "layout" and _named(f.header.text) == name]
+    files = [f for f in opened.files() if f.header and f.header.verb == "layout" and f.header.text.split()[1] == name]
     if not files and name in library.layouts():
         files = [library.layout_file(name)]
     return f"\n{markdown_block(files[0].source.text.strip(), 'plan')}" if files else ""
-
-
-def _named(header: str) -> str:
-    return header.split()[1]
 
 
 def _machine(name: str, opened: Opened) -> str:

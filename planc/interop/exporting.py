@@ -71,7 +71,7 @@ def export_plan(plan: Plan, to: str) -> Exported:
     text = system.text(fields, setup)
     again = _reread(system, fields, beside, setup)
     if isinstance(again, tuple):
-        raise PlanError([_refusal(plan, system, _verb_of(d), d.message) for d in again])
+        raise PlanError([_refusal(plan, system, "mesh", d.message) for d in again])
     back = _built(plan_text(replace(again, cluster=setup.cluster, framework=setup.framework)), folder)
     lost = differing(plan, back) if back else ("mesh",)
     notes = []
@@ -115,10 +115,6 @@ def _built(text: str, folder: Path) -> Plan | None:
     path = (folder / "exported.plan").resolve()
     built = build_file(path, unsaved={path: text})
     return None if has_errors(list(built.diagnostics)) else built.plan
-
-
-def _verb_of(found: Diagnostic) -> str:
-    return "mesh"
 
 
 def _refusal(plan: Plan, system: System, verb: str, why: str) -> Diagnostic:

@@ -204,14 +204,10 @@ def _error_place(error: Any, source: Source, line: Line) -> tuple[Span, str]:
         end = _end_of_sentence(line, source)
         return Span(end.file, end.line, end.column, end.line, end.column + 1), "the end of the sentence"
     number = line.number + error.line - 1
-    text = str(token) if token is not None else _character(source, number, error.column)
+    text = str(token) if token is not None else source.line(number)[error.column - 1 : error.column] or " "
     width = max(1, len(text.split("\n")[0]))
     shown = text if len(text) <= 40 else text[:37] + "..."
     return Span(source.file, number, error.column, number, error.column + width), f"`{shown}`"
-
-
-def _character(source: Source, number: int, column: int) -> str:
-    return source.line(number)[column - 1 : column] or " "
 
 
 def _legal(error: Any, verb: str) -> list[str]:

@@ -133,7 +133,7 @@ class Moments:
             LiveBytes(
                 name=f"backward of {kind}",
                 activations=kept,
-                buffers=held + self._block_of_pipeline(kind),
+                buffers=held + (self._block(kind) if self._splash else self._backward(kind)),
                 without_grads=early,
             )
             for kind in self.model.blocks
@@ -150,9 +150,6 @@ class Moments:
     def _grads(self, moment: LiveBytes) -> float:
         """Bytes of the gradients that are live at `moment`."""
         return self._state_bytes("grads", without=moment.without_grads)
-
-    def _block_of_pipeline(self, kind: Section) -> float:
-        return self._block(kind) if self._splash else self._backward(kind)
 
     # State.
 

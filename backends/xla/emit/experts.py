@@ -252,7 +252,7 @@ def _experts(experts: XlaExpertAxes) -> str:
 
 def _in_places(experts: XlaExpertAxes, total: str, weights: str, sequences: str) -> list[str]:
     """`_served` and its helpers for experts with a capacity."""
-    moves = _exchanges(experts)
+    moves = bool(experts.exchange or experts.gathers)
     routed = f"named({python_string(experts.ops[0].op.inputs[0])}, {'_sent(<rows>)' if moves else '<rows>'})"
     back = "_returned(made)" if moves else "made"
     if experts.tensor and not experts.gathers:
@@ -314,10 +314,6 @@ def _mlp(experts: XlaExpertAxes) -> list[str]:
 def _changed(experts: XlaExpertAxes) -> bool:
     """True if experts' weights are gathered or cast at each use."""
     return experts.in_use or _casts(experts)
-
-
-def _exchanges(experts: XlaExpertAxes) -> bool:
-    return bool(experts.exchange or experts.gathers)
 
 
 def _sent(experts: XlaExpertAxes) -> str:

@@ -17,12 +17,8 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
     experts = XlaExpertAxes(sharded)
     if not experts.ops or not experts.capacity:
         return rows
-    elements = _capacity_slots(experts) * sharded.model.sizes["experts"] * sharded.model.sizes["embed"]
+    elements = experts.places(experts.tokens_of_a_rank) * sharded.model.sizes["experts"] * sharded.model.sizes["embed"]
     return tuple(_with_capacity_slots(row, elements) if of_tokens(sharded, row) else row for row in rows)
-
-
-def _capacity_slots(experts: XlaExpertAxes) -> int:
-    return experts.places(experts.tokens_of_a_rank)
 
 
 def _with_capacity_slots(row: Collective, elements: int) -> Collective:

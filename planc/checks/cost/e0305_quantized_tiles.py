@@ -33,17 +33,13 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
             quantize = quantized(plan, o.op)
             if o.op.kind != "matmul" or quantize is None:
                 continue
-            tile = _tile(quantize)
+            tile = quantize.tile or (BLOCK if quantize.recipe == "blockwise" else ROW)
             for dims in _matrix_dims(sharded, o):
                 width = round(prod(local_length(plan, d, o.layout.get(d, ())) for d in dims))
                 if width % tile == 0 or (dims, quantize.cause) in reported:
                     continue
                 reported.add((dims, quantize.cause))
                 yield _diagnostic(sharded, o, dims, width, tile, quantize)
-
-
-def _tile(quantize: Quantize) -> int:
-    return quantize.tile or (BLOCK if quantize.recipe == "blockwise" else ROW)
 
 
 def _matrix_dims(sharded: Sharded, o: OpSharding) -> list[tuple[str, ...]]:

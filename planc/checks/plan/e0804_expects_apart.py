@@ -20,7 +20,7 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
         if one is None:
             continue
         low, high = (one, other) if one.cmp[0] == ">" else (other, one)
-        if low.value > high.value or (low.value == high.value and not _may_be_equal(low, high)):
+        if low.value > high.value or (low.value == high.value and not (low.cmp == ">=" and high.cmp == "<=")):
             yield Diagnostic(
                 "E0804",
                 f"{one.metric} cannot be {low.cmp} {low.text} and {high.cmp} {high.text}",
@@ -34,10 +34,6 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
 def _strictness(expect: Expect) -> tuple[float, bool]:
     """A key that is highest for the strictest of the bounds on one side."""
     return expect.value if expect.cmp[0] == ">" else -expect.value, len(expect.cmp) == 1
-
-
-def _may_be_equal(low: Expect, high: Expect) -> bool:
-    return low.cmp == ">=" and high.cmp == "<="
 
 
 RULE = Rule("E0804", check=check, about=("expect",))

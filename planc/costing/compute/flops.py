@@ -12,7 +12,7 @@ from planc.ir.cache import Cache, cached_on
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.hardware import Chip
 from planc.ir.model import Model, Op
-from planc.ir.plan import PASSES_KEYS, Kernel, Plan
+from planc.ir.plan import PASSES_KEYS, Plan
 from planc.ir.sharding import OpSharding, Sharded
 from planc.sharding.local import local_length, param_elements, tensor_bytes
 
@@ -87,12 +87,8 @@ def imbalance(plan: Plan, o: OpSharding) -> float:
     1.0
     """
     n = plan.mesh.size(*o.layout.get("sequence", ()))
-    even = plan.attention is not None and plan.attention.balance == "headtail" and _passes_keys(plan.attention)
+    even = plan.attention is not None and plan.attention.balance == "headtail" and plan.attention.method in PASSES_KEYS
     return 1.0 if n == 1 or even else (2 * n - 1) / n
-
-
-def _passes_keys(kernel: Kernel) -> bool:
-    return kernel.method in PASSES_KEYS
 
 
 def head_widths(model: Model, op: Op) -> int:

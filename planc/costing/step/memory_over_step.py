@@ -80,7 +80,7 @@ def held_by_rank(costed: CostedPlan, rank: int, spans: Sequence[ActionSpan], end
     begin_s = end_s if at_update else 0.0
     found += [HeldBytes(rank, name, sizes[name], begin_s, None) for name in WORKING if sizes[name]]
     activations = _activations(costed, rank, spans)
-    most = _most(activations)
+    most = max((size for _, size in sizes_over_time(activations)), default=0.0)
     most_allowed = sum(sizes[name] for name in WORKING) if at_update else parts.activations * GIB
     share = (min(1.0, most_allowed / most) if at_update else most_allowed / most) if most else 0.0
     return [*found, *(h._replace(size_bytes=h.size_bytes * share) for h in activations)]
@@ -100,10 +100,6 @@ def _activations(costed: CostedPlan, rank: int, spans: Sequence[ActionSpan]) -> 
         for s in spans
         if s.action.kind == "forward" and sizes[s.action.stage]
     ]
-
-
-def _most(held: Sequence[HeldBytes]) -> float:
-    return max((size for _, size in sizes_over_time(held)), default=0.0)
 
 
 def sizes_over_time(held: Iterable[HeldBytes]) -> list[tuple[float, float]]:

@@ -174,13 +174,9 @@ def _left(source: Source, script: Script, best: ShellCommand) -> Iterator[Left]:
         yield Left("$@, with no argument given by --set 1=VALUE", script.without_arguments, "unread")
     for words in lines.values():
         words.sort(key=lambda word: word.span.column)
-        text = " ".join(_shown(word) for word in words)
+        text = " ".join(f"{w.text}(...)" if w.items is not None else w.text for w in words)
         is_loose = id(words[0]) in loose and source.file.endswith(SCRIPTS)
         yield Left(text, words[0].span, "loose" if is_loose else "unread", len(words))
-
-
-def _shown(word: Written) -> str:
-    return f"{word.text}(...)" if word.items is not None else word.text
 
 
 def _others(script: Script, best: ShellCommand) -> tuple[dict[str, Given], ...]:

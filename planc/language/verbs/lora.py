@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planc.ir.dims import CARRIED
-from planc.ir.model import EXPERTS, Model, Op
+from planc.ir.model import EXPERTS, Model
 from planc.ir.plan import Lora
 from planc.language.draft import Draft
 from planc.language.op_names import read_op_names
@@ -48,7 +48,7 @@ def _takes_updates(
     """True if every matrix can have an update of this rank, smaller than itself; the first that cannot is reported."""
     for op in (op for op in model.block_ops if op.name in ops):
         shape = model.shape(model.param[op.params[0]])
-        if len(shape) != 2 or op.region == EXPERTS or not _has_its_own_weight(op):
+        if len(shape) != 2 or op.region == EXPERTS or op.params[0] != f"{op.module}.weight":
             what = f"{op.name} has no matrix [out, in] of its own"
             help = "name matmuls of attention, or of a dense feed-forward layer"
             draft.report("E0120", sentence.span, what, help=help)
@@ -58,7 +58,3 @@ def _takes_updates(
             draft.report("E0120", place.span, what, help=f"at most {min(shape) - 1}, or train the weight itself")
             return False
     return True
-
-
-def _has_its_own_weight(op: Op) -> bool:
-    return op.params[0] == f"{op.module}.weight"

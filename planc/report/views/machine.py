@@ -188,7 +188,7 @@ def picture(data: MachineView, width: float) -> Picture:
         return left + log2(max(device, 1)) / reach * (width - left - 16)
 
     views = list(dict.fromkeys(a.view for a in data.axes))
-    rows = [("machine", [(v.name, v.inner, v.outer, _level_text(v)) for v in data.levels])]
+    rows = [("machine", [(v.name, v.inner, v.outer, f"{v.name}|{rate(v.bytes_per_s, 'B')}") for v in data.levels])]
     for view in views:
         name = "mesh" if not view else "view"
         axes = [a for a in data.axes if a.view == view and a.size > 1]
@@ -210,10 +210,6 @@ def picture(data: MachineView, width: float) -> Picture:
             hot = at == 0 and key == data.busiest
             marks += _stretch(px(inner), px(outer), y, tall, text, hot=hot, level=at == 0)
     return Picture(width, bottom + 36, "Where the mesh axes lie in the machine", data.summary, tuple(marks))
-
-
-def _level_text(level: MachineLevel) -> str:
-    return f"{level.name}|{rate(level.bytes_per_s, 'B')}"
 
 
 def _stretch(start: float, end: float, y: float, tall: float, text: str, *, hot: bool, level: bool) -> list[Mark]:

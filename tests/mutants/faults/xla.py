@@ -267,8 +267,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="xla: every place is said to hold a row of an even choice",
         file="backends/xla/rules/expert_capacity_slots.py",
-        text="    elements = _capacity_slots(experts) * sharded",
-        planted="    elements = _capacity_slots(experts) // 4 * sharded",
+        text="    elements = experts.places(experts.tokens_of_a_rank) * sharded",
+        planted="    elements = experts.places(experts.tokens_of_a_rank) // 4 * sharded",
         test="tests/xla/test_moe.py::test_issues_the_collectives_that_the_rules_predict[qwen3_moe_capacity]",
     ),
     Fault(
