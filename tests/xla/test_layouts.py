@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from planc.backends.xla.analysis.layouts import Spec, Use, activation_spec, param_spec
+from planc.backends.xla.analysis.layouts import Spec, Use, activation_spec, param_spec, summed_first
 from planc.backends.xla.analysis.padding import padded
 from planc.backends.xla.analysis.slices import ranks_over_slices, whole_axes
 from planc.backends.xla.analysis.stacked_params import StackedDims, stacks_of
@@ -151,6 +151,18 @@ def test_xla_is_told_of_what_each_rank_has_whole() -> None:
     summed = text[text.index("SUMMED = GRADS") : text.index("NOT_DECAYED")]
     assert all(f"{part}.weight" in summed for part in ("w1", "w3", "w2", "output")) and "attention" not in summed
     assert exchanged(sharded("fsdp_tp_sp")) == {}
+
+
+def test_ranks_that_make_one_product_lay_it_out_whole_first() -> None:
+    """Where an axis divides no part of a matmul: else each of its ranks would make a part, and these would be permuted
+    (on v5e 24.8 MiB of 133). A gradient that rests as its weight is used, or is laid out later, takes no two steps."""
+    idle = ("fsdp 2 > tp 2", "use fsdp over fsdp", "use vocab over tp")
+    of = propagated(plan_of("idle", *idle))
+    found = {p.param.name for p in summed_first(of)}
+    assert WO in found and W1 in found and "output.weight" not in found
+    assert "dw = with_sharding_constraint(dw, SUMMED[_pattern(name)])" in emit(of)
+    assert "SUMMED" not in emit(propagated(plan_of("later", *idle, "gather params per step")))
+    assert summed_first(propagated(plan_of("whole", "dp 2 > tp 2", "use ddp over dp", "use vocab over tp"))) == []
 
 
 def test_a_gradient_in_a_pipeline_is_gathered_once() -> None:

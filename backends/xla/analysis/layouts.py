@@ -6,6 +6,7 @@ parameter is padded, or replicated if it has fewer elements than there are ranks
 
 from __future__ import annotations
 
+from itertools import chain
 from math import ceil
 from typing import TYPE_CHECKING, Literal
 
@@ -13,6 +14,7 @@ from planc.backends.xla.analysis.mesh_factors import parts
 from planc.ir.model import EXPERTS
 from planc.ir.plan import Noun, Plan
 from planc.ir.sharding import Layout, OpSharding, ParamSharding, Sharded
+from planc.sharding.propagate import override_of
 
 if TYPE_CHECKING:
     from planc.ir.backend import StateLayout
@@ -125,6 +127,30 @@ def casts(plan: Plan) -> bool:
 def own_gradient(plan: Plan) -> bool:
     """True if the emitted `linear` of `plan` has a custom backward: it gathers again, or reduces in another dtype."""
     return casts(plan) or plan.gathers_each_pass()
+
+
+def laid_out_at_once(sharded: Sharded) -> set[tuple[str, str]]:
+    """The section and name of each weight of `sharded` whose gradient `linear` constrains to its stored layout as soon
+    as it is computed."""
+    if not own_gradient(sharded.plan):
+        return set()
+    first = {p.param.name for p in summed_first(sharded)}
+    uses = ((s, o.op) for s, ops in sharded.ops.items() for o in ops if o.op.kind == "matmul")
+    return {(section, p) for section, op in uses for p in op.params if p not in first}
+
+
+def summed_first(sharded: Sharded) -> list[ParamSharding]:
+    """Return the matmul weights in `sharded`, without experts, whose gradient `linear` constrains to the layout at use
+    before the stored one: those with a sentence of their own, and those whose whole gradient several ranks compute,
+    which XLA would divide over these ranks and permute."""
+    plan = sharded.plan
+    idle = set(plan.mesh.in_order(plan.mesh.sizes)) - {plan.split.axis if plan.split else ""}
+    ops = [o for o in chain.from_iterable(sharded.ops.values()) if o.op.kind == "matmul" and o.op.region != EXPERTS]
+    repeated = [o for o in ops if not idle.issubset(a for axes in o.layout.values() for a in axes)]
+    used, whole = ({p for o in found for p in o.op.params} for found in (ops, repeated))
+    alone = {p.param.name for p in sharded.params if override_of(plan, p.param) is not None}
+    found = [p for p in sharded.params if p.param.name in used & (alone | whole)]
+    return [p for p in found if param_spec(plan, p, "used") != param_spec(plan, p, "grads")]
 
 
 def rounds_before_gathers(plan: Plan) -> bool:

@@ -14,6 +14,7 @@ from planc.backends.xla.analysis.layouts import (
     repeated_over,
     rounds_before_gathers,
     spec_of,
+    summed_first,
 )
 from planc.backends.xla.analysis.mesh_factors import atoms, parts
 from planc.backends.xla.analysis.narrow_products import narrow_params, segments
@@ -30,10 +31,8 @@ from planc.backends.xla.emit.pipeline import pipeline_functions, resting_functio
 from planc.backends.xla.emit.remat import group_functions, layers_function, remat_function
 from planc.backends.xla.emit.specs import axis_text, entry, spec_text
 from planc.backends.xla.emit.tables import exchanged
-from planc.ir.model import EXPERTS
 from planc.ir.plan import Plan
-from planc.ir.sharding import ParamSharding, Sharded
-from planc.sharding.propagate import override_of
+from planc.ir.sharding import Sharded
 
 BY_NAME = '''
 def shardings(mesh: Mesh, tree: Any, specs: dict[str, P] = PARAMS) -> Any:
@@ -307,7 +306,7 @@ def _apart(sharded: Sharded) -> list[str]:
 def summed_table(sharded: Sharded) -> list[str]:
     """Lines of `SUMMED`, the layouts of the gradients in `sharded` before GRADS; [] if all reduce to GRADS directly."""
     stated = own_gradient(sharded.plan) or narrow_params(sharded)
-    if not (stated and (found := summed_first(sharded))):
+    if copies_summed_last(sharded) or not (stated and (found := summed_first(sharded))):
         return []
     said = (
         "Layouts in which these gradients are summed. XLA's partitioner computes wrong sums, or splits matmuls, "
@@ -315,12 +314,3 @@ def summed_table(sharded: Sharded) -> list[str]:
     )
     rows = chain.from_iterable(entry(p.param.name, param_spec(sharded.plan, p, "used")) for p in found)
     return [*comment(said), "SUMMED = GRADS | {", *rows, "}"]
-
-
-def summed_first(sharded: Sharded) -> list[ParamSharding]:
-    """Return the matmul weights in `sharded`, without experts, that have a sentence of their own, or whose whole
-    gradient several ranks compute."""
-    ops = [o for o in chain.from_iterable(sharded.ops.values()) if o.op.kind == "matmul" and o.op.region != EXPERTS]
-    used, whole = ({p for o in found for p in o.op.params} for found in (ops, filter(repeated_over, ops)))
-    alone = {p.param.name for p in sharded.params if override_of(sharded.plan, p.param) is not None}
-    return [p for p in sharded.params if p.param.name in used & (alone | whole)]

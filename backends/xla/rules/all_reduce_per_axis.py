@@ -1,13 +1,15 @@
 """Virtual CPU devices all-reduce a gradient over the batch's axes and over the sequence's axes in separate calls.
 
-Read from dp 2 > tp 2 with the sequence over tp: norms and routers are summed once over dp and once over tp. Experts are
-summed explicitly, over all axes at once.
+Read from dp 2 > tp 2 with the sequence over tp: norms and routers are summed once over dp and once over tp. Shards of a
+gradient that `linear` lays out itself are summed over all remaining axes in one call (replica 2 > fsdp 2 > cp 2: over
+replica and cp). Experts are summed explicitly, over all axes at once.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from planc.backends.xla.analysis.layouts import laid_out_at_once
 from planc.backends.xla.rules.rule import Rows, changed, of_experts, platform
 from planc.ir.collective import Collective
 from planc.ir.sharding import Sharded
@@ -18,7 +20,12 @@ NAME = "all_reduce_per_axis"
 def apply(sharded: Sharded, rows: Rows) -> Rows:
     if platform(sharded) == "tpu":
         return rows
-    return tuple(part for row in rows for part in split_by_axis(sharded, row))
+    parts = {_key(r) for r in rows if r.op == "reduce_scatter"} & laid_out_at_once(sharded)
+    return tuple(part for row in rows for part in ((row,) if _key(row) in parts else split_by_axis(sharded, row)))
+
+
+def _key(row: Collective) -> tuple[str, str]:
+    return row.section, row.tensor
 
 
 def split_by_axis(sharded: Sharded, row: Collective) -> Rows:

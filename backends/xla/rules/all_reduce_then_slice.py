@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planc.backends.xla.analysis.layouts import own_gradient
+from planc.backends.xla.analysis.layouts import laid_out_at_once
 from planc.backends.xla.rules.all_reduce_per_axis import split_by_axis
 from planc.backends.xla.rules.rule import Rows, changed, of_experts, of_tokens, platform
 from planc.ir.collective import Collective
@@ -24,9 +24,9 @@ Key = tuple[str, str, str, int]
 def apply(sharded: Sharded, rows: Rows) -> Rows:
     if platform(sharded) == "tpu":
         return rows
-    at_once = _laid_out_at_once(sharded)
+    at_once = laid_out_at_once(sharded)
     said = {id(r) for r in rows if of_tokens(sharded, r) or of_experts(sharded, r)}
-    said |= {id(r) for r in rows if r.op == "all_reduce" and r.tensor in at_once}
+    said |= {id(r) for r in rows if r.op == "all_reduce" and (r.section, r.tensor) in at_once}
     scattered = {_key(r) for r in rows if r.op == "reduce_scatter" and id(r) not in said}
     further: dict[Key, list[Collective]] = {}
     for r in rows:
@@ -40,17 +40,9 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
         for made in (
             (row,)
             if id(row) in said or row.op != "reduce_scatter"
-            else _whole(sharded, row, further.get(_key(row), []), apart=row.tensor not in at_once)
+            else _whole(sharded, row, further.get(_key(row), []), apart=(row.section, row.tensor) not in at_once)
         )
     )
-
-
-def _laid_out_at_once(sharded: Sharded) -> set[str]:
-    """The weights whose gradient layout `linear` sets itself."""
-    plan = sharded.plan
-    if not own_gradient(plan):
-        return set()
-    return {p for o in sharded.op.values() if o.op.kind == "matmul" for p in o.op.params}
 
 
 def _key(row: Collective) -> Key:

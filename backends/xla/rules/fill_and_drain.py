@@ -3,6 +3,9 @@
 All ranks run one program: as many layers as the longest stage has, in chunks x microbatches + ranks - 1 forward ticks
 and as many backward ticks. Read from pp 2 > fsdp 2, 4 microbatches: ten gathers and sums of a layer for two layers a
 rank; pp 2 > dp 2 with 2 chunks: nine for one.
+
+A stage of one layer has no loop over layers: the forward and the backward of one tick share the explicit gathers of
+experts. Loops of one tick are unrolled too, and share theirs (stage 2 > fsdp 4, 1F1B: five gathers and not ten).
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planc.backends.xla.analysis.pipeline import chunks, layers_of_a_stage, lockstep, pipelined
-from planc.backends.xla.rules.rule import Rows, changed
+from planc.backends.xla.rules.rule import Rows, changed, of_experts
 from planc.ir.collective import Collective
 from planc.ir.sharding import Sharded
 from planc.sharding.stage_assignment import load_of
@@ -41,4 +44,8 @@ def _of_all_ticks(sharded: Sharded, row: Collective) -> Collective:
     each, of_rank = layers_of_a_stage(plan), load_of(plan, row.stage)[row.section]
     if row.carries == "param" and (row.phase == "optimizer" or plan.gather_per == "step"):
         return changed(row, NAME, count=row.count * each * chunks(plan) // of_rank)
-    return changed(row, NAME, count=row.count * each * lockstep(plan).forward_ticks // (of_rank * plan.microbatches))
+    ticks = lockstep(plan).forward_ticks
+    if row.carries == "param" and row.phase == "backward" and of_experts(sharded, row) and each * chunks(plan) == 1:
+        alone = lockstep(plan).first_backward  # ticks with a backward and no forward
+        ticks = alone if alone > 1 else 0
+    return changed(row, NAME, count=row.count * each * ticks // (of_rank * plan.microbatches))

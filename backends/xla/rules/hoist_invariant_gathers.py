@@ -7,6 +7,10 @@ and v6e programs; their embedding stays in the loop), and all gathers of copies 
 programs of 8 layers); not those of a head in a pipeline's loop (pp 4 > fsdp 2 > tp 2 on v5p). If ranks have several
 stages, the head is in a branch of that loop, and its gathers stay there on CPUs too.
 
+`gather params per microbatch` gathers in the body of the loop over microbatches: hoisted on CPU devices, once a step
+(cp 2 > data 2 and dp 2 > cp 2 > tp 2, of 2 and 4 microbatches). On TPUs it is assumed to stay; no such program was
+read.
+
 XLA unrolls a loop of one iteration, as over a block that occurs once. On virtual CPU devices its gathers are hoisted
 out of the loop over microbatches too, but separately for forward and backward: two executions over two microbatches and
 over four (the dense first layer of a DeepSeek with fsdp 2 > ep 2 and fsdp 2 > tp 2). Experts' explicit gathers are
@@ -39,8 +43,16 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
     free = [r for r in ends if not (stays and r.section == "last")]
     hoisted = {id(r) for r in free if everything or copied or r.tensor in multiplied}
     hoisted |= {id(r) for r in unrolled if everything}
+    if everything and sharded.plan.gather_per == "microbatch":
+        hoisted |= {id(r) for r in rows if _gathers(r, sharded.model.blocks)}
     kept = [r for r in rows if id(r) not in again]
-    return tuple(changed(r, NAME, per="step", count=1) if id(r) in hoisted and r.count > 1 else r for r in kept)
+    return tuple(_once(sharded, r) if id(r) in hoisted and r.count > 1 else r for r in kept)
+
+
+def _once(sharded: Sharded, row: Collective) -> Collective:
+    """A gather of each layer in `row`, once a step."""
+    each = sharded.model.layers_of(row.section) if row.section in sharded.model.blocks else 1
+    return changed(row, NAME, per="step", count=each)
 
 
 def _gathers(row: Collective, sections: Collection[str]) -> bool:

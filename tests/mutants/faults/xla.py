@@ -57,7 +57,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="xla: a scattered sum over ranks of batch and sequence is one",
         file="backends/xla/rules/all_reduce_then_slice.py",
-        text="apart=row.tensor not in at_once)",
+        text="apart=(row.section, row.tensor) not in at_once)",
         planted="apart=False)",
         test="tests/xla/test_rules.py::test_drawn_plans_move_what_was_compiled[random_243]",
     ),
@@ -379,8 +379,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="xla: filling and draining the pipeline moves nothing",
         file="backends/xla/rules/fill_and_drain.py",
-        text="count=row.count * each * lockstep(plan).forward_ticks // (of_rank * plan.microbatches)",
-        planted="count=row.count * each * chunks(plan) // of_rank",
+        text="    ticks = lockstep(plan).forward_ticks\n",
+        planted="    ticks = plan.microbatches\n",
         test="tests/xla/test_rules.py::test_the_rules_give_what_was_compiled[gpipe_fsdp]",
     ),
     Fault(
@@ -508,5 +508,47 @@ FAULTS: tuple[Fault, ...] = (
         text="    if o is None or o.settle is None or all(",
         planted="    if o is None or o.settle is None or o.partial or all(",
         test="tests/xla/test_moe.py::test_a_sentence_writes_what_it_needs",
+    ),
+    Fault(
+        name="xla: parts of a gradient are summed over each further axis apart",
+        file="backends/xla/rules/all_reduce_per_axis.py",
+        text="((row,) if _key(row) in parts else",
+        planted="((row,) if not parts else",
+        test="tests/xla/test_rules.py::test_drawn_plans_move_what_was_compiled[random_235]",
+    ),
+    Fault(
+        name="xla: the lookup's gradient of a tied table is laid out by `linear`",
+        file="backends/xla/rules/all_reduce_then_slice.py",
+        text="(r.section, r.tensor) in at_once}",
+        planted='{(r.section, r.tensor), ("last", r.tensor)} & at_once}',
+        test="tests/xla/test_rules.py::test_drawn_plans_move_what_was_compiled[random_161]",
+    ),
+    Fault(
+        name="xla: ranks that make one product each make a part of it",
+        file="backends/xla/analysis/layouts.py",
+        text="repeated = [o for o in ops if not idle.issubset(a for axes in o.layout.values() for a in axes)]",
+        planted="repeated = [o for o in ops if not idle]",
+        test="tests/xla/test_layouts.py::test_ranks_that_make_one_product_lay_it_out_whole_first",
+    ),
+    Fault(
+        name="xla: gradients of experts rest where their parameters do",
+        file="backends/xla/rules/all_reduce_expert_gradients.py",
+        text="if not experts.in_use or _rests_elsewhere(sharded, p)}",
+        planted="if not experts.in_use}",
+        test="tests/xla/test_rules.py::test_drawn_plans_move_what_was_compiled[random_2030]",
+    ),
+    Fault(
+        name="xla: what is gathered in each microbatch is predicted to be gathered so",
+        file="backends/xla/rules/hoist_invariant_gathers.py",
+        text='if everything and sharded.plan.gather_per == "microbatch":',
+        planted="if False:",
+        test="tests/xla/test_rules.py::test_drawn_plans_move_what_was_compiled[random_69]",
+    ),
+    Fault(
+        name="xla: stages of one layer are predicted to gather their experts for each pass",
+        file="backends/xla/rules/fill_and_drain.py",
+        text="ticks = alone if alone > 1 else 0",
+        planted="ticks += 0 * alone",
+        test="tests/xla/test_rules.py::test_drawn_plans_move_what_was_compiled[random_156]",
     ),
 )
