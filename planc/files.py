@@ -18,6 +18,14 @@ class TooLargeError(OSError):
     """The file holds more than the reader accepts."""
 
 
+def package_table(package: str, name: str) -> dict[str, Any]:
+    """The content of the TOML file `name` in the folder of planc's own `package`."""
+    import tomllib
+    from importlib.resources import files
+
+    return tomllib.loads(files(package).joinpath(name).read_text(encoding="utf-8"))
+
+
 def open_regular(path: Path) -> BinaryIO:
     """Open the regular file at `path` to read parts of it. Raises OSError for anything else, at once.
 

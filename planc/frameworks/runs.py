@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from planc.diag.fast_dataclass import dataclass
+from planc.files import package_table
 from planc.frameworks.megatron import MODULES, RUN_AGAIN
 from planc.ir.axes_of_one import without_axes_of_one
 from planc.ir.base import Cause, sentence_of
@@ -30,167 +31,9 @@ class Decision:
     """The file of its source, or the page of its manual, that says so."""
 
 
-MEGATRON = ("megatron", "bridge", "nemo")
-TORCH = ("torchtitan", "automodel", "torch")
-WITHOUT_PIPELINES = ("accelerate", "fms", "llm_foundry")
-SDPA = ("flash", "efficient", "cudnn", "unfused", "flex")
-ROWS = (
-    Decision(
-        MEGATRON,
-        "split",
-        ("1f1b", "interleaved_1f1b"),
-        "1f1b and its interleaved form",
-        "megatron/core/pipeline_parallel/schedules.py, get_forward_backward_func",
-    ),
-    Decision(
-        TORCH,
-        "split",
-        ("gpipe", "1f1b", "interleaved_1f1b", "looped_bfs", "interleaved_zero_bubble", "zbv", "dualpipev", "csv"),
-        "torch's schedules: gpipe, 1f1b, interleaved_1f1b, looped_bfs, interleaved_zero_bubble, zbv, dualpipev, csv",
-        "torch/distributed/pipelining/schedules.py, get_schedule_class",
-    ),
-    Decision(("deepspeed",), "split", ("1f1b",), "its pipeline is 1F1B", "deepspeed/runtime/pipe/schedule.py"),
-    Decision(
-        ("maxtext",),
-        "split",
-        ("circular",),
-        "its pipelines are circular, with stages of equal length",
-        "src/maxtext/layers/pipeline.py",
-    ),
-    Decision(
-        WITHOUT_PIPELINES,
-        "split",
-        (),
-        "no pipeline parallelism of its own",
-        "accelerate/parallelism_config.py; fms_fsdp/utils/train_utils.py; llmfoundry/command_utils/train.py",
-    ),
-    Decision(
-        MEGATRON,
-        "quantize",
-        ("float8(tensorwise)", "float8(tile = 32)", "float8(tile = 128)", "float8(blockwise)", "float4"),
-        "float8 by tensor or in tiles of 32 or 128, or float4",
-        "megatron/training/arguments.py, --fp8-recipe and --fp4-format",
-    ),
-    Decision(
-        ("maxtext",),
-        "quantize",
-        ("int8", "float8", "float8(tensorwise)", "float8(tile = 32)", "float4"),
-        "int8, float8 by tensor or in tiles of 32, or float4",
-        "src/maxtext/configs/base.yml, quantization",
-    ),
-    Decision(
-        ("torchtitan",),
-        "quantize",
-        ("float8", "float8(rowwise)", "float8(tensorwise)", "float8(tile = 32)", "float4"),
-        "float8 by row, by tensor or in tiles of 32, or float4",
-        "torchtitan/components/quantization",
-    ),
-    Decision(("fms",), "quantize", (), "no narrow products", "fms_fsdp/config/training.py"),
-    Decision(
-        MEGATRON,
-        "recompute",
-        ("none", "blocks", "blocks every", "modules"),
-        "whole layers, or its own modules whole",
-        "megatron/training/arguments.py, --recompute-granularity, --recompute-method and --recompute-modules",
-    ),
-    Decision(
-        ("deepspeed", "accelerate"),
-        "recompute",
-        ("none", "blocks"),
-        "activation checkpointing runs every layer again",
-        "deepspeed/runtime/activation_checkpointing/checkpointing.py; transformers/modeling_layers.py",
-    ),
-    Decision(
-        MEGATRON,
-        "overlap",
-        ("none", "async_matmul", "weight_gradients", "dual_batch"),
-        "a matmul in pieces, gradients of weights, or one microbatch beside another",
-        "megatron/training/arguments.py, --tp-comm-overlap and --overlap-moe-expert-parallel-comm",
-    ),
-    Decision(
-        TORCH,
-        "overlap",
-        ("none", "async_matmul"),
-        "a matmul in pieces (asynchronous tensor parallelism)",
-        "torch/distributed/_symmetric_memory",
-    ),
-    Decision(
-        ("deepspeed",),
-        "overlap",
-        ("none",),
-        "DeepSpeed overlaps the reduction of gradients with ZeRO alone, by overlap_comm",
-        "deepspeed/runtime/zero/config.py",
-    ),
-    Decision(
-        WITHOUT_PIPELINES,
-        "overlap",
-        (),
-        "FSDP and DistributedDataParallel always overlap",
-        "torch/distributed/fsdp; torch/nn/parallel/distributed.py",
-    ),
-    Decision(
-        ("maxtext",),
-        "overlap",
-        ("none", "async_matmul", "windowed_einsum"),
-        "XLA's collective matmul",
-        "XLA's flags in its scripts",
-    ),
-    Decision(
-        MEGATRON,
-        "offload",
-        ("optimizer",),
-        "the optimizer's state is all that its flags keep in host memory",
-        "megatron/training/arguments.py, --optimizer-cpu-offload",
-    ),
-    Decision(
-        (*TORCH, "accelerate", "llm_foundry"),
-        "offload",
-        ("params, optimizer",),
-        "FSDP offloads parameters and optimizer together",
-        "torch/distributed/fsdp, CPUOffloadPolicy",
-    ),
-    Decision(("fms",), "offload", (), "nothing is kept in host memory", "fms_fsdp/config/training.py"),
-    Decision(
-        ("fms", "llm_foundry"), "optimizer", ("adamw",), "AdamW", "fms_fsdp/main_training_llama.py; llmfoundry/optim"
-    ),
-    Decision(
-        ("torchtitan", "automodel"),
-        "route",
-        ("dropless",),
-        "every token is served",
-        "torchtitan/models/moe/moe.py; nemo_automodel/components/moe/layers.py",
-    ),
-    Decision(
-        ("deepspeed",), "attention.core", ("ulysses",), "its context parallelism is Ulysses", "deepspeed/sequence"
-    ),
-    Decision(
-        MEGATRON,
-        "kernel",
-        ("flash", "cudnn", "unfused"),
-        "its backends are flash, fused and unfused",
-        "megatron/core/transformer/enums.py, AttnBackend",
-    ),
-    Decision(
-        (*TORCH, "deepspeed", "accelerate", "fms"),
-        "kernel",
-        SDPA,
-        "the kernels of torch: flash, efficient, cudnn, unfused, flex",
-        "torch/nn/attention",
-    ),
-    Decision(
-        ("maxtext",),
-        "kernel",
-        ("flash", "splash", "unfused", "cudnn", "triton"),
-        "dot_product, flash and cudnn_flash_te",
-        "src/maxtext/layers/attention_op.py",
-    ),
-    Decision(
-        MEGATRON,
-        "compile",
-        ("loss",),
-        "it fuses the loss, and compiles nothing",
-        "megatron/training/arguments.py, --cross-entropy-loss-fusion",
-    ),
+ROWS = tuple(
+    Decision(tuple(row["frameworks"]), row["what"], tuple(row["has"]), row["why"], row["source"])
+    for row in package_table("planc.frameworks", "runs.toml")["decisions"]
 )
 """The table."""
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
-from importlib.resources import files
 from typing import Any, Literal
 
 from planc.diag.fast_dataclass import dataclass
+from planc.files import package_table
 from planc.interop.document import Document, FieldValue
 
 Treatment = Literal["read", "noted", "refused"]
@@ -42,10 +41,8 @@ def field_tables(system: str) -> dict[str, tuple[Field, ...]]:
     the fields are not read. A flag whose default is false takes no value, one with a list several; without a default
     there is None.
     """
-    text = files("planc.interop.systems").joinpath(f"{system}.toml").read_text()
-    return {
-        name: tuple(field for row in rows for field in _fields(**row)) for name, rows in tomllib.loads(text).items()
-    }
+    tables = package_table("planc.interop.systems", f"{system}.toml")
+    return {name: tuple(field for row in rows for field in _fields(**row)) for name, rows in tables.items()}
 
 
 def _fields(

@@ -1,6 +1,6 @@
 """Facts of Hugging Face's models, read from the installed transformers: how `base_model_tp_plan` and the head's own
 rule divide the layers of each model type that planc knows. Run by `make interop-facts`; prints the table of
-`planc/interop/systems/tp_plans.py`."""
+`planc/interop/systems/tp_plans.toml`."""
 
 from __future__ import annotations
 
@@ -25,13 +25,12 @@ def main() -> int:
     """Print the table."""
     import transformers
 
-    sys.stdout.write(f'VERSION = "{transformers.__version__}"\nPLANS: dict[str, dict[str, str]] = {{\n')
+    sys.stdout.write(f"# transformers {transformers.__version__}\n")
     for model_type in config_types():
         found = rules(model_type)
         if found is not None:
-            lines = "".join(f"        {name!r}: {style!r},\n" for name, style in found.items()).replace("'", '"')
-            sys.stdout.write(f'    "{model_type}": {{\n{lines}    }},\n')
-    sys.stdout.write("}\n")
+            lines = "".join(f'"{name}" = "{style}"\n' for name, style in found.items())
+            sys.stdout.write(f"\n[{model_type}]\n{lines}")
     return 0
 
 

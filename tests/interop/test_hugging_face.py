@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from planc.interop.importing import Imported, import_files
-from planc.interop.systems.tp_plans import PLANS
+from planc.interop.systems.hugging_face import PLANS
 from planc.interop.values import Options
 from planc.language.build import build_file
 

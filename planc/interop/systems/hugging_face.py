@@ -2,21 +2,22 @@
 arguments.
 
 Names and defaults are those of transformers/distributed/configuration_utils.py; the rules of each model's own plan are
-in `tp_plans.py`.
+in `tp_plans.toml`.
 """
 
 from __future__ import annotations
 
+from planc.files import package_table
 from planc.interop.document import Document
 from planc.interop.fields import field_tables
 from planc.interop.system import System
 from planc.interop.systems import trainer
 from planc.interop.systems.deepspeed import merged, model_words
-from planc.interop.systems.tp_plans import PLANS
 from planc.interop.systems.trainer import BATCH
 from planc.interop.values import AUTO, Values
 from planc.ir.plan import Noun, Period, Precision
 
+PLANS: dict[str, dict[str, str]] = package_table("planc.interop.systems", "tp_plans.toml")
 OWN_NAMES = ("tp_size", "tp_plan", "fsdp_size", "dp_replicate_size", "pp_size", "ep_size", "enable_expert_parallel")
 
 

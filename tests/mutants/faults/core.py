@@ -56,9 +56,9 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="Megatron-LM is said to lack a schedule that it has",
-        file="planc/frameworks/runs.py",
-        text='        ("1f1b", "interleaved_1f1b"),\n',
-        planted='        ("1f1b",),\n',
+        file="planc/frameworks/runs.toml",
+        text='has = ["1f1b", "interleaved_1f1b"]\n',
+        planted='has = ["1f1b"]\n',
         test="tests/interop/test_runs.py::test_its_file_cannot_say_what_it_lacks",
     ),
     Fault(
