@@ -47,6 +47,7 @@ def test_trains_as_one_process(name: str, row: Row) -> None:
     assert row["loss"] <= BUDGET
     assert row["norm"] <= BUDGET
     assert row["evaluated"] <= BUDGET
+    assert row["miscounted"] == [], "steps in which other numbers of tokens were counted"
 
 
 @pytest.mark.parametrize("name", cases(*COUNTED_TOGETHER))

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
+from itertools import chain
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -58,10 +59,11 @@ def initial(name: str, shape: tuple[int, ...]) -> np.ndarray:
 
 def train(session: Any, plan: Plan, observer: Any = None) -> dict[str, Any]:
     """Losses, norms, and the gradients after the checked steps; `observer` watches the second step."""
-    found: dict[str, Any] = {"loss": [], "norm": [], "evaluated": [], "gradients": {}}
+    found: dict[str, Any] = {"loss": [], "norm": [], "evaluated": [], "picks": [], "gradients": {}}
     for number, (tokens, targets) in enumerate(batches(plan, STEPS), start=1):
         with observer if observer is not None and number == 2 else nullcontext():
             loss, norm = session.step(tokens, targets, lr=LR)
+        found["picks"].append(session.routing() or [])
         found["loss"].append(loss)
         found["norm"].append(norm)
         if number in CHECKED:
@@ -85,10 +87,13 @@ def difference(found: dict[str, Any], reference: dict[str, Any]) -> dict[str, An
             gap = float(np.abs(got - expected).max() / max(scale, 1e-30))
             if gap > worst[number]:
                 worst[number], where = gap, f"{name} at step {number}"
+    picks = [*zip(found["picks"], reference["picks"], strict=True)]
     return {
         "gradient": [worst[number] for number in CHECKED],
         "where": where,
         "dead": dead,
+        "miscounted": [n for n, (a, b) in enumerate(picks, 1) if [*map(sum, a)] != [*map(sum, b)]],
+        "flips": sum(abs(m - n) for a, b in picks for m, n in zip(chain(*a), chain(*b), strict=True)) // 2,
         "loss": relative(found["loss"], reference["loss"]),
         "norm": relative(found["norm"], reference["norm"]),
         "evaluated": relative(found["evaluated"], reference["evaluated"]),

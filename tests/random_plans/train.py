@@ -149,6 +149,8 @@ def judged(row: Row, text: str) -> tuple[str, list[str]]:
     if far := over(row, text):
         flips = [f"{row['flips']} other picks"] if row.get("flips") else []
         return "differs", [*far, str(row["where"]), *flips]
+    if row.get("miscounted"):
+        return "differs", [f"tokens of experts in steps {row['miscounted']}"]
     if row.get("collectives"):
         return "unpredicted", row["collectives"][:3]
     return "equal", ["bytes of collectives"] if row.get("wire") else []

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage
 
 from planc.backends.cuda.analysis.roles import AxisRoles
 from planc.backends.cuda.models.balance import Balance, whole
@@ -32,6 +35,24 @@ class WatchedRouters:
         for router in self._routers.values():
             picked = torch.zeros(plan.model.sizes["experts"], dtype=torch.int64, device=device)
             router.balance = Balance(_slope(sharded, settings, mesh), picked, _total(program, mesh))
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """Counts the tokens of one step. Before its first step a pipeline of torch runs each stage forward and backward
+        on tensors of its own, to learn their shapes: those are not counted."""
+        clean_up = getattr(PipelineStage, "_post_metadata_inference_cleanup", None)  # torch 2.11 has none
+        if not self._routers or clean_up is None:
+            yield
+            return
+
+        def forget(stage: PipelineStage) -> None:
+            clean_up(stage)
+            for router in self._routers.values():
+                assert router.balance is not None
+                router.balance.picked.zero_()
+
+        with patch.object(PipelineStage, "_post_metadata_inference_cleanup", forget):
+            yield
 
     def picks(self) -> list[list[int]] | None:
         """Returns the number of tokens of each expert of each MoE layer since the last call; None if not counted. A

@@ -93,7 +93,8 @@ class TorchSession:
         """Runs one optimizer step on the global batch [sequences, S] at learning rate `lr`; returns (mean loss,
         gradient norm)."""
         self._optimizer.zero_grad()
-        loss = self._step(self._local_rows(tokens), self._local_rows(targets))
+        with self._routers.counting():
+            loss = self._step(self._local_rows(tokens), self._local_rows(targets))
         norm = self._clip(self._clip_norm or float("inf"))
         for group in self._optimizer.param_groups:
             group["lr"] = lr

@@ -409,6 +409,13 @@ FAULTS: tuple[Fault, ...] = (
         test="tests/cuda/test_moe.py::test_trains_as_one_process[deepseek_tp_ep]",
     ),
     Fault(
+        name="cuda: tokens that torch sends through a stage to learn shapes are counted",
+        file="backends/cuda/runtime/routing.py",
+        text='patch.object(PipelineStage, "_post_metadata_inference_cleanup", forget)',
+        planted='patch.object(PipelineStage, "_post_metadata_inference_cleanup", clean_up)',
+        test="tests/cuda/test_moe.py::test_trains_as_one_process[deepseek_pipeline]",
+    ),
+    Fault(
         name="cuda: a replay is predicted to leave out the shared expert's last projection",
         file="backends/cuda/rules/replay_in_order.py",
         text="if not roles.plan.recompute.blocks:",
