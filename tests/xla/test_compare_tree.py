@@ -91,7 +91,7 @@ def test_dims_of_another_size_are_a_finding() -> None:
 
 def test_two_rules_that_disagree_are_a_finding_with_both_places() -> None:
     (diagnostic,) = found({"mlp": {"wi": KERNEL}}, {"*/wi": "embed, ffn", "mlp/w*": "_, ffn"})
-    assert diagnostic.code == "E1225" and "other dims of mlp/wi: embed, ffn; _, ffn" in diagnostic.message
+    assert diagnostic.code == "E1225" and "different dims to mlp/wi: embed, ffn; _, ffn" in diagnostic.message
     assert (diagnostic.span.line, diagnostic.related[0].span.line) == (2, 1)
 
 
@@ -133,7 +133,7 @@ def test_parameters_that_lie_apart_need_a_name(tmp_path: Path) -> None:
     plan = tmp_path / "mine.plan"
     plan.write_text(Path("plans/tiny.plan").read_text() + "override layers.*.feed_forward.w1 = replicated\n")
     (diagnostic,) = found({"mlp": {"wi": KERNEL}}, {"*/wi": "embed, ffn"}, plan=plan)
-    assert diagnostic.code == "E1224" and "divides parameters with the dims embed, ffn in 2 ways" in diagnostic.message
+    assert diagnostic.code == "E1224" and "shards parameters with the dims embed, ffn in 2 ways" in diagnostic.message
     assert diagnostic.help == "say which: `embed, ffn as layers.*.feed_forward.w1.weight`"
 
 

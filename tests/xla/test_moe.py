@@ -189,12 +189,12 @@ def test_a_view_without_common_parts_is_refused() -> None:
     model, batch = "mixtral_micro(experts = 6)", "24 x 24 tokens microbatch 2"
     plan = plan_of("parts", "fsdp 2 > b 3", *sentences, model=model, batch=batch)
     (found,) = refusals(propagated(plan))
-    assert found.code == "E0901" and "cannot be put together from the same parts" in found.message
+    assert found.code == "E0901" and "cannot be factored into common axes" in found.message
 
 
 def test_one_experts_own_layout_is_refused() -> None:
     (said,) = refused("use fsdp over fsdp", "override layers.*.moe.experts.w1 = replicated", mesh="fsdp 4")
-    assert "brought together with their tokens" in said
+    assert "gathers all weights of the experts" in said
 
 
 def test_experts_stored_otherwise_are_refused() -> None:
@@ -204,4 +204,4 @@ def test_experts_stored_otherwise_are_refused() -> None:
         "store params, grads, optimizer over fsdp for experts",
         mesh="fsdp 2 > ep 2",
     )
-    assert said and all("not of both" in s for s in said)
+    assert said and all("not for both" in s for s in said)

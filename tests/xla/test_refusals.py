@@ -41,39 +41,55 @@ PIPE = ("pp 2 > fsdp 2", FSDP)
     ("layout", "why", "nearest"),
     [
         ((*PIPE, "split layers over pp as zbv"), "one program on all", "interleaved_1f1b(chunks = 2)"),
-        ((*PIPE, "split layers over pp as interleaved_zero_bubble"), "at once", "interleaved_1f1b(chunks = 2)"),
-        ((*PIPE, "split layers over pp as dualpipev"), "different things at a time", "interleaved_1f1b(chunks = 2)"),
-        ((*PIPE, "use pp over pp as gpipe", "gather params per microbatch"), "long after its forward", "per step"),
+        (
+            (*PIPE, "split layers over pp as interleaved_zero_bubble"),
+            "compute the first twice",
+            "interleaved_1f1b(chunks = 2)",
+        ),
+        ((*PIPE, "split layers over pp as dualpipev"), "different actions at a time", "interleaved_1f1b(chunks = 2)"),
+        (
+            (*PIPE, "use pp over pp as gpipe", "gather params per microbatch"),
+            "between the forward and the backward",
+            "per step",
+        ),
         (("cp 2", "shard sequence over cp", "attention.core as ring(rotate = alltoall)"), "rank to rank", "rotate"),
         (("fsdp 2", FSDP, "attention.core as cudnn"), "no such kernel", "attention.core as splash"),
-        (("fsdp 2 > tp 2", FSDP, "attention.core as splash"), "every rank of tp would do the same", "as unfused"),
-        (("fsdp 2", FSDP, "attention.core as splash(block = 96)"), "128 rows of a sequence do not fall", "block"),
+        (("fsdp 2 > tp 2", FSDP, "attention.core as splash"), "every rank of tp would compute the same", "as unfused"),
+        (("fsdp 2", FSDP, "attention.core as splash(block = 96)"), "128 rows of a sequence are no multiple", "block"),
         (
             ("cp 2", "shard sequence over cp", "attention.core as unfused"),
-            "how keys of other ranks",
+            "how a rank gets the keys",
             "use cp over AXIS",
         ),
-        (("fsdp 2", FSDP, "quantize ffn as float8(blockwise)"), "tiles have scales of their own", "row or tensor"),
-        (("fsdp 2", FSDP, "quantize ffn as int8(tile = 128)"), "tiles have scales of their own", "row or tensor"),
-        (("fsdp 2", FSDP, "quantize ffn as float4"), "no products in float4", "`int8`"),
-        ((*PIPE, "use pp over pp as 1f1b", "quantize head as float8"), "share the rows of head", "leave head wide"),
+        (("fsdp 2", FSDP, "quantize ffn as float8(blockwise)"), "a scale per tile", "row or tensor"),
+        (("fsdp 2", FSDP, "quantize ffn as int8(tile = 128)"), "a scale per tile", "row or tensor"),
+        (("fsdp 2", FSDP, "quantize ffn as float4"), "no matmuls in float4", "`int8`"),
+        (
+            (*PIPE, "use pp over pp as 1f1b", "quantize head as float8"),
+            "shard the rows of head",
+            "leave head in the compute dtype",
+        ),
         (
             (*PIPE, "use pp over pp as gpipe", "quantize ffn as int8 except layers 0"),
-            "at another place on each",
+            "differ by rank",
             "leave `except layers` out",
         ),
         (
             ("fsdp 2", FSDP, "recompute blocks every 2 layers", "quantize ffn as float8 except layers 0"),
-            "know no others",
+            "allow no other exceptions",
             "leave `every` out",
         ),
-        (("fsdp 2", FSDP, "attention.core as ring"), "no axis divides the sequence", "use cp over AXIS"),
+        (("fsdp 2", FSDP, "attention.core as ring"), "no axis shards the sequence", "use cp over AXIS"),
         (("fsdp 2", FSDP, "recompute whole_blocks"), "what no gradient reads", "`recompute blocks`"),
-        ((*PIPE, "use pp over pp as gpipe", "recompute blocks every 4 layers"), "at another place", "divides those"),
+        (
+            (*PIPE, "use pp over pp as gpipe", "recompute blocks every 4 layers"),
+            "begin elsewhere on each",
+            "divides the layers per stage",
+        ),
         (
             (*PIPE, "split layers over pp as 1f1b stages [1, 3]", "recompute blocks every 2 layers"),
-            "unequal length",
-            "as many layers",
+            "shorter stages",
+            "the same number of layers",
         ),
     ],
 )
@@ -87,7 +103,7 @@ def test_rows_that_ranks_cannot_share_are_refused() -> None:
         plan_of("pipe", "pp 4 > tp 2", "use pp over pp as 1f1b", TP, SP, batch="8 x 20 tokens microbatch 2")
     )
     (found,) = refusals(of)
-    assert "20 tokens do not fall into 8 equal parts" in found.message and "multiple of 8" in found.help
+    assert "20 tokens cannot be split into 8 equal shards" in found.message and "multiple of 8" in found.help
 
 
 def test_a_pipeline_of_several_kinds_of_layers_is_refused() -> None:
@@ -97,7 +113,7 @@ def test_a_pipeline_of_several_kinds_of_layers_is_refused() -> None:
 
 def test_tokens_that_do_not_fall_into_pieces_are_refused() -> None:
     of = propagated(plan_of("odd", "cp 4", "use cp over cp", batch="8 x 20 tokens microbatch 2"))
-    assert ["8 equal pieces" in f.message for f in refusals(of)] == [True]
+    assert ["8 equal chunks" in f.message for f in refusals(of)] == [True]
 
 
 def test_uneven_parts_are_refused_with_the_numbers() -> None:
@@ -109,7 +125,7 @@ def test_uneven_parts_are_refused_with_the_numbers() -> None:
 def test_a_kernel_takes_whole_vectors_of_the_rows_that_ranks_divide() -> None:
     layout = ("fsdp 2 > cp 4", FSDP, "use cp over cp", "attention.core as flash")
     (found,) = refusals(propagated(plan_of("kernel", *layout)))
-    assert found.code == "E0901" and "6 rows that meet keys of others at a time are no whole vectors" in found.message
+    assert found.code == "E0901" and "6 rows per call of the kernel are no multiple" in found.message
     assert refusals(propagated(plan_of("kernel", *layout, batch="8 x 512 tokens microbatch 2"))) == []
 
 
@@ -126,10 +142,14 @@ def test_a_ring_takes_a_piece_of_its_rows_at_a_time() -> None:
         (
             ("pp 2 > fsdp 2", FSDP, "use pp over pp as gpipe", "offload optimizer to host"),
             "llama_micro",
-            "divided over",
+            "sharded over",
         ),
         ((*FSDP_TP, "recompute blocks every 2 layers", "offload hidden to host"), "llama_micro", "what others offload"),
-        (("fsdp 4", FSDP, "recompute blocks except moe.gate", "offload moe.gate to host"), "mixtral_micro", "one rank"),
+        (
+            ("fsdp 4", FSDP, "recompute blocks except moe.gate", "offload moe.gate to host"),
+            "mixtral_micro",
+            "per-rank code",
+        ),
     ],
 )
 def test_what_cannot_rest_on_the_host_is_refused(layout: tuple[str, ...], model: str, why: str) -> None:
@@ -147,8 +167,8 @@ def test_groups_of_layers_are_refused(more: str) -> None:
 @pytest.mark.parametrize(
     ("sentence", "why"),
     [
-        ("store optimizer as fp16", "it keeps optimizer in fp32 or bf16, not fp16"),
-        ("store params as float8", "it keeps params in fp32 or bf16, not float8"),
+        ("store optimizer as fp16", "it stores optimizer in fp32 or bf16, not fp16"),
+        ("store params as float8", "it stores params in fp32 or bf16, not float8"),
         ("store optimizer as bf16 for experts", "and not those of experts in another"),
     ],
 )

@@ -68,13 +68,13 @@ def hindrances(sharded: Sharded) -> Iterator[str]:
     if keyed_axes(sharded):
         rows = kernel_rows(sharded)
         if rows % LANES:
-            yield f"a rank's {rows:g} rows that meet keys of others at a time are no whole vectors of {LANES}"
+            yield f"a rank's {rows:g} rows per call of the kernel are no multiple of {LANES}"
         if any(key_heads_of_others(o, sharded) for o in sharded.attentions):
-            yield "a rank has keys besides those of its query heads, and meets the keys of others"
+            yield "a rank has keys besides those of its query heads, and attends to keys of other ranks"
         if pipelined(plan):
-            yield "a rank of a pipeline runs by hand, and the kernel's loops over keys of others are of all ranks"
+            yield "a pipeline is per-rank code, and the kernel's loops over keys of other ranks are not"
     if idle := [axis for o in sharded.attentions for axis in _idle_axes(sharded, o)]:
-        yield f"every rank of {idle[0]} would do the same attention, and their gradients would be summed"
+        yield f"every rank of {idle[0]} would compute the same attention, and their gradients would be summed"
 
 
 def kernel_rows(sharded: Sharded) -> int:

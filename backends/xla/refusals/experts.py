@@ -19,7 +19,7 @@ def refused(sharded: Sharded) -> Iterator[Refusal]:
     if not fits(plan):
         view = plan.mesh.views[0]
         sizes = " > ".join(f"{a.name} {a.size}" for a in view.axes)
-        what = f"{sizes} and {', '.join(view.of)} cannot be put together from the same parts"
+        what = f"{sizes} and {', '.join(view.of)} cannot be factored into common axes"
         yield view.cause, what, "choose sizes of which one divides the other"
         return
     experts = XlaExpertAxes(sharded)
@@ -33,7 +33,7 @@ def refused(sharded: Sharded) -> Iterator[Refusal]:
 def _node_limit(experts: XlaExpertAxes) -> Iterator[Refusal]:
     route = experts.plan.route
     if route.node_limit:
-        yield route.cause, "the model's router picks experts wherever they are", "leave `node_limit` out"
+        yield route.cause, "the model's router picks experts on any node", "leave `node_limit` out"
     if route.copies != "choice":
         yield route.cause, "the program sends a copy of a token for each expert that it chose", "leave `copies` out"
 
@@ -45,14 +45,14 @@ def _dims(experts: XlaExpertAxes) -> Iterator[Refusal]:
         for dim, axes in o.layout.items():
             cause = plan.cause_of_shard(dim, axes[0], EXPERTS)
             if dim not in ("experts", "expert_ffn", SLOTS):
-                yield cause, f"{o.op.name} with {dim} divided", "divide experts or expert_ffn"
+                yield cause, f"{o.op.name} with {dim} sharded", "shard experts or expert_ffn"
                 return
     for p in experts.params:
         override = override_of(plan, p.param)
         if override is not None:
-            yield override.cause, "experts are brought together with their tokens as one", "divide all of them alike"
+            yield override.cause, "one function gathers all weights of the experts", "shard all of them alike"
     if any(len(o.op.params) > 1 for o in experts.ops):
-        yield plan.model.cause, "its experts have biases", "lower it for cuda"
+        yield plan.model.cause, "its experts have biases", "lower the plan for cuda"
 
 
 def _shares(experts: XlaExpertAxes) -> Iterator[Refusal]:
@@ -60,8 +60,8 @@ def _shares(experts: XlaExpertAxes) -> Iterator[Refusal]:
     different = set(experts.tensor) & set(experts.tokens)
     if different and not experts.gathers:
         cause = experts.plan.cause_of_shard("expert_ffn", experts.plan.axes_of("expert_ffn", EXPERTS)[0], EXPERTS)
-        what = f"of {' and '.join(experts.tensor)}, only {' and '.join(sorted(different))} divides the tokens"
-        yield cause, what, "divide expert_ffn over axes that all divide the tokens, or over others"
+        what = f"of {' and '.join(experts.tensor)}, only {' and '.join(sorted(different))} shards the tokens"
+        yield cause, what, "shard expert_ffn over axes that all shard the tokens, or over axes that do not"
 
 
 def _stores(experts: XlaExpertAxes) -> Iterator[Refusal]:
@@ -72,4 +72,4 @@ def _stores(experts: XlaExpertAxes) -> Iterator[Refusal]:
     for noun in NOUNS:
         if bool(plan.store(noun)) != bool(plan.store(noun, EXPERTS)):
             cause = plan.cause_of_store(noun, EXPERTS) or plan.cause_of_store(noun)
-            yield cause, f"{noun} are stored divided of the experts or of the rest, and not of both", "store both alike"
+            yield cause, f"{noun} are sharded for the experts or for the rest, and not for both", "store both alike"

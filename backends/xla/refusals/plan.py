@@ -58,14 +58,14 @@ def _refused(cause: Cause, why: str, help: str = "") -> Diagnostic:
 
 
 TWO_PARTS = (
-    "jax.vjp makes the gradients of a stage's inputs and weights at once, and apart the first would be made again"
+    "jax.vjp computes the gradients of a stage's inputs and weights together; split, it would compute the first twice"
 )
-TOGETHER = "its gain is that ranks do different things at a time, and XLA runs one program on all of them"
+TOGETHER = "it gains by ranks that run different actions at a time, and XLA runs one program on all ranks"
 APART = {"interleaved_zero_bubble": TWO_PARTS, "zbv": TOGETHER, "dualpipe": TOGETHER, "dualpipev": TOGETHER}
 """Reasons for refusing a schedule. In a program for all ranks (OpenXLA's SPMD partitioning) a tick takes as long as its
 slowest rank; per MaxText's authors 1F1B needs several programs (AI-Hypercomputer/maxtext issue 752), which JaxPP runs
 for JAX."""
-OWN_ORDER = "the order of its actions differs by rank, and XLA runs one program on all of them"
+OWN_ORDER = "the order of its actions differs by rank, and XLA runs one program on all ranks"
 
 
 def _pipeline(sharded: Sharded) -> Iterator[Diagnostic]:
@@ -76,17 +76,17 @@ def _pipeline(sharded: Sharded) -> Iterator[Diagnostic]:
     if split.schedule not in SCHEDULES:
         nearest = f"interleaved_1f1b(chunks = {split.chunks})" if split.chunks > 1 else "1f1b"
         why = APART.get(split.schedule, OWN_ORDER)
-        yield _refused(split.cause, why, f"nearest is `as {nearest}`; lower it for cuda to keep {split.schedule}")
+        yield _refused(split.cause, why, f"nearest is `as {nearest}`; lower for cuda to keep {split.schedule}")
         return
     if len(plan.model.blocks) > 1:
-        why = f"its ranks run one program, and the model has {len(plan.model.blocks)} kinds of layers"
-        yield _refused(split.cause, why, "lower it for cuda")
+        why = f"all ranks run one program, and the model has {len(plan.model.blocks)} kinds of layers"
+        yield _refused(split.cause, why, "lower the plan for cuda")
     parts, tokens = plan.pipeline * shards_of_rows(sharded), plan.batch.sequence_tokens
     if tokens % parts:
-        why = f"its ranks share the rows of the loss, and {tokens} tokens do not fall into {parts} equal parts"
+        why = f"its ranks shard the rows of the loss, and {tokens} tokens cannot be split into {parts} equal shards"
         yield _refused(split.cause, why, f"sequences of a multiple of {parts} tokens")
     if plan.gather is not None and plan.gather_per == "microbatch" and plan.store("params"):
-        why = "the backward of a microbatch comes long after its forward, and others are in between"
+        why = "other microbatches run between the forward and the backward of a microbatch"
         yield _refused(plan.gather.cause, why, "`gather params per pass` or `per step`")
 
 
@@ -95,7 +95,7 @@ def _gather(plan: Plan) -> Iterator[Diagnostic]:
     parameters."""
     gather = plan.gather
     if gather is not None and (gather.bucket > 1 or gather.prefetch):
-        why = "a loop gathers the parameters of each layer, and XLA's scheduler decides how early"
+        why = "a loop gathers the parameters of each layer, and XLA's scheduler decides when"
         yield _refused(gather.cause, why, f"`gather params per {gather.per}`")
 
 
@@ -110,16 +110,16 @@ def _attention(sharded: Sharded) -> Iterator[Diagnostic]:
     if kernel.kernel is not None and kernel.kernel.method != PLAIN:
         yield from _kernel(sharded, kernel.kernel.method, kernel.kernel.cause)
     if not axes:
-        why = "no axis divides the sequence in attention"
+        why = "no axis shards the sequence in attention"
         yield _refused(kernel.cause, why, "leave it out, or add `use cp over AXIS`")
     if kernel.method == "ring" and kernel.rotate != "p2p":
-        yield _refused(kernel.cause, "the ring hands keys on from rank to rank", "leave out `rotate`")
+        yield _refused(kernel.cause, "the ring sends keys from rank to rank", "leave out `rotate`")
     if kernel.method == "ring" and (windows(sharded) or any(o.op.params for o in sharded.attentions)):
         why = f"attention of {plan.model.family} is more than plain causal attention"
         yield _refused(kernel.cause, why, "`attention.core as all_gather`")
     ranks, tokens = plan.mesh.size(*axes), plan.batch.sequence_tokens
     if balanced(sharded) and tokens % (2 * ranks):
-        why = f"{tokens} tokens do not fall into {2 * ranks} equal pieces, two a rank"
+        why = f"{tokens} tokens cannot be split into {2 * ranks} equal chunks, two per rank"
         yield _refused(kernel.cause, why, f"`(balance = none)`, or a multiple of {2 * ranks} tokens")
 
 
@@ -128,18 +128,18 @@ def _kernel(sharded: Sharded, name: str, cause: Cause) -> Iterator[Diagnostic]:
     plain = f"`attention.core as {PLAIN}`, or leave it out"
     if name == PLAIN:
         if keyed_axes(sharded):
-            yield _refused(cause, "it does not say how keys of other ranks are met", "add `use cp over AXIS`")
+            yield _refused(cause, "it does not say how a rank gets the keys of other ranks", "add `use cp over AXIS`")
         return
     if name not in FUSED:
         nearest = next(hindrances(sharded), None)
-        yield _refused(cause, "it has no such kernel yet", plain if nearest else f"`attention.core as {FUSED[0]}`")
+        yield _refused(cause, "it has no such kernel", plain if nearest else f"`attention.core as {FUSED[0]}`")
         return
     if found := list(hindrances(sharded)):
         yield from (_refused(cause, why, plain) for why in found)
         return
     block, rows = splash_block(sharded), kernel_rows(sharded)
     if block % LANES or rows % block:
-        why = f"{rows} rows of a sequence do not fall into blocks of {block} rows, or these not into vectors of {LANES}"
+        why = f"{rows} rows of a sequence are no multiple of a block of {block} rows, or {block} is none of {LANES}"
         yield _refused(cause, why, "leave `block` out")
 
 
@@ -149,19 +149,19 @@ def _recompute(sharded: Sharded) -> Iterator[Diagnostic]:
     if cause is None:
         return
     if plan.recompute.whole:
-        yield _refused(cause, "XLA leaves out of a replay what no gradient reads", "`recompute blocks`")
+        yield _refused(cause, "XLA removes from a recomputation what no gradient reads", "`recompute blocks`")
     if plan.recompute.every == 1:
         return
     runs = [run.section for run in plan.model.runs]
     if len(set(runs)) < len(runs) or "" in stacks(sharded):
-        yield _refused(cause, "its loop over layers of one kind does not know their numbers", "leave `every` out")
+        yield _refused(cause, "its loop over layers of one kind does not know their indices", "leave `every` out")
     if pipelined(plan) and plan.split is not None:
         if uneven(plan):
-            why = "its ranks run one program, and stages of unequal length are filled up with layers that are left out"
-            yield _refused(cause, why, "give every stage as many layers")
+            why = "all ranks run one program, and shorter stages are padded with layers that are skipped"
+            yield _refused(cause, why, "give all stages the same number of layers")
         elif any(begin % plan.recompute.every for begin, _ in plan.split.stages):
-            why = f"its ranks run one program, and {plan.recompute.every} layers would begin at another place on each"
-            yield _refused(cause, why, "a number of layers that divides those of a stage")
+            why = f"all ranks run one program, and {plan.recompute.every} layers would begin elsewhere on each"
+            yield _refused(cause, why, "a number that divides the layers per stage")
 
 
 def _offload(sharded: Sharded) -> Iterator[Diagnostic]:
@@ -170,19 +170,17 @@ def _offload(sharded: Sharded) -> Iterator[Diagnostic]:
     for sentence in plan.offloads:
         saved = [t for t in sentence.what if t in saved_on_host(sharded)]
         if pipelined(plan):
-            why = "a pipeline's stacks of layers and what waits between them lie divided over its ranks"
-            yield _refused(sentence.cause, why, "leave it out, or divide otherwise than by a pipeline")
+            why = "the stacked layers of a pipeline and the activations between its stages are sharded over its ranks"
+            yield _refused(sentence.cause, why, "leave it out, or use no pipeline")
         elif saved and plan.recompute.every > 1:
-            why = "layers that are not run again keep what others offload"
+            why = "layers that are not recomputed keep on the device what others offload"
             yield _refused(sentence.cause, why, "leave `every` out")
         elif inside := [t for t in saved if sharded.model.tensor[t].region in (ROUTED, EXPERTS)]:
-            why = f"{inside[0]} is made for one rank at a time, where XLA moves nothing to the host"
-            yield _refused(sentence.cause, why, "offload what is made outside of experts")
+            why = f"{inside[0]} is computed in per-rank code, where XLA cannot offload to the host"
+            yield _refused(sentence.cause, why, "offload activations outside the experts")
 
 
-TILES = (
-    "XLA has no product whose tiles have scales of their own: each tile's part of a sum would be a product by itself"
-)
+TILES = "XLA has no matmul with a scale per tile: each tile's part of a sum would be a matmul of its own"
 """Reason for refusing tiles. Only `jax.nn.scaled_matmul` supports block scales, with a cuDNN kernel for Blackwell
 GPUs."""
 
@@ -194,37 +192,37 @@ def _narrow(sharded: Sharded) -> Iterator[Diagnostic]:
         if q.tile or q.recipe == "blockwise":
             yield _refused(q.cause, TILES, f"`{q.dtype}`, with a scale for each row or tensor")
         elif recipe(q) is None:
-            yield _refused(q.cause, f"JAX's arrays have no products in {q.dtype}", "`float8(rowwise)` or `int8`")
+            yield _refused(q.cause, f"JAX has no matmuls in {q.dtype}", "`float8(rowwise)` or `int8`")
     for o, section, q in products(sharded):
         if o.op.region == EXPERTS:
             why = f"{o.op.name} multiplies the rows of all experts at once"
-            yield _refused(q.cause, why, "leave the experts wide")
+            yield _refused(q.cause, why, "leave the experts in the compute dtype")
         elif pipelined(plan) and section not in plan.model.blocks:
-            why = f"its ranks share the rows of {o.op.name}, and each would find scales of its own"
-            yield _refused(q.cause, why, f"leave {o.op.name.partition('.')[0]} wide")
+            why = f"its ranks shard the rows of {o.op.name}, and each would compute scales of its own"
+            yield _refused(q.cause, why, f"leave {o.op.name.partition('.')[0]} in the compute dtype")
         elif len(o.op.params) > 1:
-            yield _refused(q.cause, f"{o.op.name} has a bias", "leave it wide")
+            yield _refused(q.cause, f"{o.op.name} has a bias", "leave it in the compute dtype")
     spared = next((q for q in plan.quantize if q.kept_layers), None)
     if spared is None or not segments(plan):
         return
     runs = [run.section for run in plan.model.runs]
     if pipelined(plan):
-        why = "its ranks run one program, and layers would stay wide at another place on each"
+        why = "all ranks run one program, and the layers kept in the compute dtype differ by rank"
         yield _refused(spared.cause, why, "leave `except layers` out")
     elif plan.recompute.every > 1:
-        yield _refused(spared.cause, "its loops over layers that are run again know no others", "leave `every` out")
+        yield _refused(spared.cause, "its loops over recomputed layers allow no other exceptions", "leave `every` out")
     elif len(set(runs)) < len(runs) or "" in stacks(sharded):
-        yield _refused(spared.cause, "its loop over layers of one kind does not know their numbers", "leave it out")
+        yield _refused(spared.cause, "its loop over layers of one kind does not know their indices", "leave it out")
 
 
 def _store_dtypes(plan: Plan) -> Iterator[Diagnostic]:
     """Refuse state in dtypes other than fp32 and bf16, or in several dtypes for one noun."""
     for store in plan.stores:
         if store.dtype and store.dtype not in STATE_DTYPES:
-            why = f"it keeps {store.noun} in {' or '.join(STATE_DTYPES)}, not {store.dtype}"
+            why = f"it stores {store.noun} in {' or '.join(STATE_DTYPES)}, not {store.dtype}"
             yield _refused(store.cause, why, f"`as {STATE_DTYPES[-1]}`, or leave out the dtype")
         elif store.region and store.dtype and store.dtype != plan.store_dtype(store.noun):
-            why = f"it keeps {store.noun} of all parameters in one dtype, and not those of {store.region} in another"
+            why = f"it stores {store.noun} of all parameters in one dtype, and not those of {store.region} in another"
             yield _refused(store.cause, why, f"`as {store.dtype}` for all, or leave out the dtype")
 
 
@@ -253,5 +251,5 @@ def _uneven_shards(sharded: Sharded) -> Iterator[Diagnostic]:
         parts = plan.mesh.size(*plan.mesh.in_order(set(shard.axes) - whole))
         length = lengths.get(shard.dim, parts)
         if length % parts and shard.dim != "vocab":
-            why = f"it divides {shard.dim} evenly, and {length} is no multiple of {parts}"
+            why = f"it shards {shard.dim} evenly, and {length} is no multiple of {parts}"
             yield _refused(shard.cause, why)

@@ -152,7 +152,7 @@ class _Found:
         for other in others:
             if (other.groups, other.parameter) != (first.groups, first.parameter):
                 dims = f"{written(first.groups)}; {written(other.groups)}"
-                message = f"two rules say other dims of {printable(path)}: {dims}"
+                message = f"two rules give different dims to {printable(path)}: {dims}"
                 related = (Related(first.span, "the other rule"),)
                 self.wrong.append(Diagnostic("E1225", message, other.span, related=related))
                 return ()
@@ -164,7 +164,7 @@ class _Found:
         if len(found) == 1:
             return next(iter(found))
         dims = written(first.groups)
-        message = f"the plan divides parameters with the dims {dims} in {len(found)} ways, and {printable(path)} in one"
+        message = f"the plan shards parameters with the dims {dims} in {len(found)} ways, {printable(path)} in one"
         advice = f"say which: `{dims} as {next(iter(found.values()))[0] if found else 'NAME'}`"
         self.wrong.append(Diagnostic("E1224", message, first.span, help=advice))
         return ()

@@ -55,7 +55,7 @@ def factors_of_leaves(model: Callable[[Any, jax.Array], Any], tree: Any, plan: P
         closed = jax.make_jaxpr(model)(jax.tree_util.tree_unflatten(structure, shapes), tokens)
     except Exception as error:  # the user's code may raise anything
         first = printable(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
-        message = f"the function that is to tell the tree's dims does not take it and tokens {list(tokens.shape)}: "
+        message = f"the function `model` fails on the tree and tokens {list(tokens.shape)}: "
         message += first
         raise PlanError([Diagnostic("E1206", message, plan.mesh.cause.span)]) from error
     joined = _Joined(_table_dims(plan.model), plan.model.sizes.get("head_dim", 0))
