@@ -138,7 +138,8 @@ def _limits(plan: Plan, timed: Timed, used: Memory) -> Limits:
     share = parts[bound] / step.time_s
     what = f"{share:.0%} of the step"
     if bound != "communication" and step.exposed_comm_s > 0:
-        row = max(timed.mine, key=lambda r: timed.exposed[id(r)])
+        stage, each = timed.rank_classes[timed.slowest], zip(timed.rows, timed.exposed, strict=True)
+        row, _ = max(((r, exposed_s) for r, exposed_s in each if r.stage == stage), key=lambda pair: pair[1])
         group = timed.groups[row.axes]
         what += f"; the largest exposed transfer is {row.op} over {row.axis} on {group.level}"
         full = group.slowest

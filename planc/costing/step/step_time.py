@@ -61,10 +61,10 @@ class Timed:
     """The collectives of one rank of each class."""
     rank_classes: tuple[int, ...]
     """For each pipeline rank, the rank of its class whose collectives are in `rows`."""
-    seconds: dict[int, float]
-    """Seconds of all calls of each row, by `id`."""
-    exposed: dict[int, float]
-    """Exposed seconds of each row, by `id`."""
+    seconds: tuple[float, ...]
+    """Seconds of all calls of each row."""
+    exposed: tuple[float, ...]
+    """Exposed seconds of each row."""
     groups: dict[tuple[str, ...], DeviceGroup]
     """The device groups of the rows, by axes."""
     timeline: Timeline
@@ -93,22 +93,25 @@ class Timed:
         return tuple(
             TimedCollective(
                 row=r,
-                time_s=self.seconds[id(known)],
-                exposed_s=self.exposed[id(known)] if r.stage == self.slowest else 0.0,
+                time_s=time_s,
+                exposed_s=exposed_s if r.stage == self.slowest else 0.0,
                 level=self.groups[r.axes].level,
                 algorithm=chosen[r.op, r.axes, r.buffer_bytes],
             )
-            for r, known in self._rows_by_rank()
+            for r, time_s, exposed_s in self._rows_by_rank()
         )
 
-    def _rows_by_rank(self) -> Iterator[tuple[Collective, Collective]]:
-        """Yield each rank's rows paired with the rows of its class, which have the same order."""
+    def _rows_by_rank(self) -> Iterator[tuple[Collective, float, float]]:
+        """Yield each rank's rows with the seconds and the exposed seconds of those of its class, which have the same
+        order."""
         if all(like == rank for rank, like in enumerate(self.rank_classes)):
-            yield from ((r, r) for r in self.rows)
+            yield from zip(self.rows, self.seconds, self.exposed, strict=True)
             return
-        timed = by_stage(self.rows)
+        timed: dict[int, list[tuple[float, float]]] = {}
+        for r, time_s, exposed_s in zip(self.rows, self.seconds, self.exposed, strict=True):
+            timed.setdefault(r.stage, []).append((time_s, exposed_s))
         nexts = {rank: iter(timed.get(like, ())) for rank, like in enumerate(self.rank_classes)}
-        yield from ((r, next(nexts[r.stage])) for r in semantic_collectives(self.sharded))
+        yield from ((r, *next(nexts[r.stage])) for r in semantic_collectives(self.sharded))
 
 
 def by_stage(rows: Iterable[Collective]) -> dict[int, list[Collective]]:
@@ -146,13 +149,14 @@ def step_time(sharded: Sharded, rows: tuple[Collective, ...] | None = None, link
     after_s = tuple(step.rank(rank).cost.after_s for rank in classes)
     work = rank_work(plan, stages, costs, send_s, after_s, step.optimizer_s, partial(offload_s, sharded))
     timeline = run_schedule(split, plan.pipeline, plan.microbatches, work.times)
+    exposed = {rank: step.exposed(rank) for rank in classes}
     return Timed(
         sharded=sharded,
         step=step_of(plan, work, timeline.makespan_s),
         rows=rows,
         rank_classes=classes,
-        seconds={id(r): r.count * sum(step.links.call_s(plan, r.op, r.buffer_bytes, r.axes)) for r in rows},
-        exposed={key: s for rank in sorted({*classes}) for key, s in step.exposed(rank)},
+        seconds=tuple(r.count * sum(step.links.call_s(plan, r.op, r.buffer_bytes, r.axes)) for r in rows),
+        exposed=tuple(next(exposed[r.stage]) for r in rows),
         groups={axes: step.links.group(plan, axes) for axes in {row.axes for row in rows}},
         timeline=timeline,
         split=split,
@@ -259,19 +263,19 @@ class _StepCost:
         """Seconds of a rank's update."""
         return optimizer_s(self.updates, updated_load(self.sharded, rank), self.plan.model.blocks)
 
-    def exposed(self, rank: int) -> Iterator[tuple[int, float]]:
-        """Exposed seconds per step of each row of a rank, by `id`."""
+    def exposed(self, rank: int) -> Iterator[float]:
+        """Exposed seconds per step of each row of a `rank`, in order."""
         one, waiting = self.rank(rank), axes_that_wait(self.plan)
         activations = {s: {phase: iter(each) for phase, (each, _) in of.items()} for s, of in one.activations.items()}
         for r, t in zip(self.rows.get(rank, ()), one.transfers, strict=True):
             if between_stages(r):
-                yield id(r), self._exposed_send_s(r)
+                yield self._exposed_send_s(r)
             elif t.carries == "activation" and t.section in activations and t.phase != "optimizer":
                 copies = one.replayed if t.phase == "recompute" else one.cost.load
                 each = next(activations[t.section][t.phase])
-                yield id(r), each * copies[t.section] * one.cost.times
+                yield each * copies[t.section] * one.cost.times
             else:
-                yield id(r), one.cost.exposed_s(t, not waiting.isdisjoint(t.axes))
+                yield one.cost.exposed_s(t, not waiting.isdisjoint(t.axes))
 
     def _exposed_send_s(self, row: Collective) -> float:
         """Exposed seconds of a pipeline's sends (`row`): 0 except in lockstep, as otherwise the simulation has them."""

@@ -76,7 +76,7 @@ class Script:
         self.commands: list[ShellCommand] = []
         self.written: list[Written] = []
         self.directives: list[Written] = []
-        self.read: set[int] = set()
+        self.read: set[Written] = set()
         self.used: list[VariableValue] = []
         self.taken: set[str] = set()
         self.sourced: set[str] = set()
@@ -102,7 +102,7 @@ class Script:
 
     def _scanned(self, scan: Scan) -> Scan:
         self.written += scan.words
-        self.read |= {id(word) for word in scan.reserved}
+        self.read |= {*scan.reserved}
         self.directives += scan.directives
         return scan
 
@@ -142,7 +142,7 @@ class Script:
         if isinstance(node, Simple):
             return self._simple(node)
         if isinstance(node, Test):
-            self.read |= {id(word) for word in node.words}
+            self.read |= {*node.words}
             if node.arithmetic:
                 return self._arithmetic(node.words[0])
             return holds([self._operand(word) for word in node.words], patterns=True)
@@ -182,7 +182,7 @@ class Script:
     def _condition(self, steps: Steps) -> bool | None:
         """The value of a condition; an ordinary command there may fail."""
         for node in (node for step in steps for node in step.pipeline if isinstance(node, Simple)):
-            self.read |= {id(word) for word in node.words}
+            self.read |= {*node.words}
         value = self._run(steps)
         return None if steps and _name(steps[-1]) in _SUCCEED else value
 
@@ -206,7 +206,7 @@ class Script:
 
     def _loop(self, node: ShellLoop) -> None:
         if node.name:
-            self.read |= {id(word) for word in node.items}
+            self.read |= {*node.items}
             items, used = self._expanded(node.items)
             words = [replace(word, certain=False) for word in items]
             text = " ".join(word.text for word in words)
@@ -218,10 +218,10 @@ class Script:
 
     def _case(self, node: Case) -> bool | None:
         word = self._operand(node.word)
-        self.read.add(id(node.word))
+        self.read.add(node.word)
         ways: list[Steps] = []
         for patterns, body in node.branches:
-            self.read |= {id(pattern) for pattern in patterns}
+            self.read |= {*patterns}
             found = [self._operand(pattern) for pattern in patterns]
             matches = [fnmatchcase(word.text, one.text) if word.known and one.known else None for one in found]
             certain = True in matches or any(one.text == "*" and not one.quoted for one in found)
@@ -244,7 +244,7 @@ class Script:
         if name in _DECLARES:
             return self._declare(words)
         if name in ("[", "test"):
-            self.read |= {id(word) for word in words}
+            self.read |= {*words}
             return holds([self._operand(word) for word in (words[1:-1] if name == "[" else words[1:])])
         if name in _SETS:
             return self._left_to_the_shell(name, words[1:])
@@ -263,7 +263,7 @@ class Script:
         other."""
         words, name = command.words, command.words[0].text
         if name in ("true", ":", "false"):
-            self.read |= {id(word) for word in command.written}
+            self.read |= {*command.written}
             self.used += command.used
             return name != "false"
         if name in ("exit", "return") and self._certain:
@@ -292,15 +292,15 @@ class Script:
         """Follow a function with `words` for its arguments."""
         before, self._arguments = self._arguments, list(words)
         self._following.append(name)
-        self.read |= {id(word) for word in self._functions[name].words}
+        self.read |= {*self._functions[name].words}
         self._run(self._functions[name].body)
         self._following.pop()
         self._arguments, self._ended = before, False
-        self.read |= {id(word) for word in command.written}
+        self.read |= {*command.written}
         self.used += command.used
 
     def _source(self, file: Source, command: ShellCommand) -> None:
-        self.read |= {id(word) for word in command.written}
+        self.read |= {*command.written}
         self.used += command.used
         if file.file not in self._places:
             self._places[file.file] = Places(file)
@@ -328,7 +328,7 @@ class Script:
         (piece,) = document.pieces
         scan = Scan(self._places[document.span.file], piece.text, at=piece.at)
         self._scanned(scan)
-        self.read |= {id(word) for word in (document, *command.written)}
+        self.read |= {document, *command.written}
         self._run(scan.steps)
 
     # Variables.
@@ -365,12 +365,12 @@ class Script:
                 self._assign(word)
             name = word.text.partition("=")[0].rstrip("+")
             self._variables.exported |= {name} if words[0].plain == "export" else set()
-        self.read |= {id(word) for word in words if not _assigns(word)}
+        self.read |= {word for word in words if not _assigns(word)}
         return True
 
     def _left_to_the_shell(self, name: str, words: Sequence[Written]) -> bool | None:
         """`read NAME`, `unset NAME`, `shift`, `set -- WORDS`: what they make of variables."""
-        self.read |= {id(word) for word in words}
+        self.read |= {*words}
         if name in ("shift", "set"):
             if self._arguments is not None and name == "shift" and self._certain:
                 self._arguments = self._arguments[1:]

@@ -162,20 +162,20 @@ def _stray(word: ShellWord) -> Left:
 
 def _left(source: Source, script: Script, best: ShellCommand) -> Iterator[Left]:
     """The words of a script that the command `best` is not made from, a line at a time."""
-    read = {id(word) for word in best.written} | script.read
+    read = {*best.written} | script.read
     for value in closure([*best.used, *script.used]):
-        read |= {id(word) for word in value.written}
-    loose = {id(w) for one in script.commands if _is_flag(one.words[0]) for w in one.written}
+        read |= {*value.written}
+    loose = {w for one in script.commands if _is_flag(one.words[0]) for w in one.written}
     lines: dict[tuple[str, int], list[Written]] = {}
     for word in [*script.written, *script.directives]:
-        if id(word) not in read:
+        if word not in read:
             lines.setdefault((word.span.file, word.span.line), []).append(word)
     if script.without_arguments is not None:
         yield Left("$@, with no argument given by --set 1=VALUE", script.without_arguments, "unread")
     for words in lines.values():
         words.sort(key=lambda word: word.span.column)
         text = " ".join(f"{w.text}(...)" if w.items is not None else w.text for w in words)
-        is_loose = id(words[0]) in loose and source.file.endswith(SCRIPTS)
+        is_loose = words[0] in loose and source.file.endswith(SCRIPTS)
         yield Left(text, words[0].span, "loose" if is_loose else "unread", len(words))
 
 

@@ -147,12 +147,12 @@ def _flags_beside(words: Sequence[ShellWord], more: Sequence[ShellWord]) -> list
 
 def closure(values: Sequence[VariableValue]) -> Iterator[VariableValue]:
     """The values with all that went into them, each once."""
-    seen: set[int] = set()
+    seen: set[VariableValue] = set()
     waiting = list(values)
     while waiting:
         value = waiting.pop()
-        if id(value) in seen:
+        if value in seen:
             continue
-        seen.add(id(value))
+        seen.add(value)
         yield value
         waiting += [*value.used, *([value.prev] if value.prev else [])]

@@ -41,8 +41,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="import: what a script does not use is not named",
         file="planc/interop/formats/shell.py",
-        text="        if id(word) not in read:\n",
-        planted="        if id(word) not in read and not word.span.line:\n",
+        text="        if word not in read:\n",
+        planted="        if word not in read and not word.span.line:\n",
         test=f"{LEDGER}::test_words_of_a_document_are_counted",
     ),
     Fault(
