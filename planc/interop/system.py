@@ -26,6 +26,16 @@ class Omit:
 OMIT = Omit()
 
 
+def unless(default: object, value: object) -> object:
+    """`value`, or OMIT where it is the `default` that the system takes anyway."""
+    return OMIT if value == default else value
+
+
+def when(condition: object, value: object = True) -> object:
+    """`value` under a `condition`, and OMIT otherwise."""
+    return value if condition else OMIT
+
+
 @dataclass(frozen=True, kw_only=True)
 class System(FieldTable):
     """A system whose configuration is read, written or both.

@@ -7,8 +7,8 @@ compute dtype (fsdp 64 > tp 4, v5p).
 
 from __future__ import annotations
 
-from planc.backends.xla.rules.rule import Rows, changed, platform
-from planc.ir.collective import DTYPE_BYTES, Collective
+from planc.backends.xla.rules.rule import Rows, in_dtype, platform
+from planc.ir.collective import Collective
 from planc.ir.sharding import Sharded
 
 NAME = "fp32_embedding_sum"
@@ -18,14 +18,11 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
     if platform(sharded) != "tpu":
         return rows
     found = {o.op.output for o in sharded.ops["first"] if o.op.kind == "embedding" and o.partial}
-    return tuple(_in_fp32(row) if _is_embedding_in_16_bits(row) and row.tensor in found else row for row in rows)
+    return tuple(
+        in_dtype(row, NAME, "fp32") if _is_embedding_in_16_bits(row) and row.tensor in found else row for row in rows
+    )
 
 
 def _is_embedding_in_16_bits(row: Collective) -> bool:
     sums = row.carries == "activation" and row.section == "first" and row.op != "all_gather"
     return sums and row.dtype != "fp32"
-
-
-def _in_fp32(row: Collective) -> Collective:
-    wide = row.buffer_bytes / DTYPE_BYTES[row.dtype] * DTYPE_BYTES["fp32"]
-    return changed(row, NAME, dtype="fp32", buffer_bytes=wide)

@@ -7,8 +7,8 @@ fp32); norms stay in fp32 there too.
 
 from __future__ import annotations
 
-from planc.backends.xla.rules.rule import Rows, changed, platform
-from planc.ir.collective import DTYPE_BYTES, Collective
+from planc.backends.xla.rules.rule import Rows, in_dtype, platform
+from planc.ir.collective import Collective
 from planc.ir.sharding import OpSharding, Sharded
 
 NAME = "fp32_outside_linear"
@@ -18,7 +18,8 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
     uses = [(section, o) for section, ops in sharded.ops.items() for o in ops]
     narrow = {(s, p) for s, o in uses if o.op.kind == "matmul" or _cast_first(sharded, o) for p in o.op.params}
     return tuple(
-        _in_fp32(row) if _is_param_in_16_bits(row) and (row.section, row.tensor) not in narrow else row for row in rows
+        in_dtype(row, NAME, "fp32") if _is_param_in_16_bits(row) and (row.section, row.tensor) not in narrow else row
+        for row in rows
     )
 
 
@@ -28,8 +29,3 @@ def _cast_first(sharded: Sharded, o: OpSharding) -> bool:
 
 def _is_param_in_16_bits(row: Collective) -> bool:
     return row.carries == "param" and row.dtype != "fp32" and row.phase != "optimizer"
-
-
-def _in_fp32(row: Collective) -> Collective:
-    wide = row.buffer_bytes / DTYPE_BYTES[row.dtype] * DTYPE_BYTES["fp32"]
-    return changed(row, NAME, dtype="fp32", buffer_bytes=wide)

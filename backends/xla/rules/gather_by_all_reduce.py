@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from planc.backends.xla.analysis.layouts import rounds_before_gathers
 from planc.backends.xla.rules.all_reduce_whole_torus import sums_over_all
-from planc.backends.xla.rules.rule import Rows, changed
+from planc.backends.xla.rules.rule import Rows, changed, in_dtype
 from planc.ir.collective import DTYPE_BYTES, Collective
 from planc.ir.sharding import Sharded
 
@@ -36,5 +36,4 @@ def _as_all_reduce(sharded: Sharded, row: Collective) -> Collective:
     rounded = row.section == "last" and rounds_before_gathers(sharded.plan)
     if row.section not in ("first", "last") or rounded or DTYPE_BYTES[stored] <= DTYPE_BYTES[row.dtype]:
         return changed(row, NAME, op="all_reduce")
-    wide = row.buffer_bytes / DTYPE_BYTES[row.dtype] * DTYPE_BYTES[stored]
-    return changed(row, NAME, op="all_reduce", dtype=stored, buffer_bytes=wide)
+    return in_dtype(row, NAME, stored, op="all_reduce")

@@ -6,8 +6,8 @@ torch gathers before the first use, in the compute dtype, since its master weigh
 
 from __future__ import annotations
 
-from planc.backends.xla.rules.rule import Rows, changed
-from planc.ir.collective import DTYPE_BYTES, Collective
+from planc.backends.xla.rules.rule import Rows, in_dtype
+from planc.ir.collective import Collective
 from planc.ir.sharding import Sharded
 
 NAME = "gather_updated_params"
@@ -15,16 +15,12 @@ NAME = "gather_updated_params"
 
 def apply(sharded: Sharded, rows: Rows) -> Rows:
     return tuple(
-        _gather_after_update(sharded, row) if row.carries == "param" and _stored_whole(sharded, row) else row
+        in_dtype(row, NAME, sharded.plan.store_dtype("params"), phase="optimizer")
+        if row.carries == "param" and _stored_whole(sharded, row)
+        else row
         for row in rows
     )
 
 
 def _stored_whole(sharded: Sharded, row: Collective) -> bool:
     return not sharded.param[row.tensor].stored["params"]
-
-
-def _gather_after_update(sharded: Sharded, row: Collective) -> Collective:
-    kept = sharded.plan.store_dtype("params")
-    size = row.buffer_bytes / DTYPE_BYTES[row.dtype] * DTYPE_BYTES[kept]
-    return changed(row, NAME, phase="optimizer", dtype=kept, buffer_bytes=size)

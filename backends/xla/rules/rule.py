@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Literal
 
-from planc.ir.collective import Collective
+from planc.ir.collective import DTYPE_BYTES, Collective
 from planc.ir.model import EXPERTS, ROUTED
 from planc.ir.sharding import Sharded
 
@@ -16,6 +16,12 @@ Platform = Literal["tpu", "host"]
 def changed(row: Collective, rule: str, **fields: Any) -> Collective:
     """Return `row` with other values in `fields`, and with the name of `rule` added to `realised_by`."""
     return replace(row, **fields, realised_by=(*row.realised_by, rule))
+
+
+def in_dtype(row: Collective, rule: str, dtype: str, **fields: Any) -> Collective:
+    """Return `row` with its elements sent as `dtype`, and other `fields` changed by `rule`."""
+    sent_bytes = row.buffer_bytes / DTYPE_BYTES[row.dtype] * DTYPE_BYTES[dtype]
+    return changed(row, rule, dtype=dtype, buffer_bytes=sent_bytes, **fields)
 
 
 def of_tokens(sharded: Sharded, row: Collective) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 from planc.interop.document import Document
 from planc.interop.fields import field_tables
 from planc.interop.setup import CannotSayError, TrainingSetup
-from planc.interop.system import OMIT, System
+from planc.interop.system import OMIT, System, when
 from planc.interop.systems import deepspeed, trainer
 from planc.interop.systems.deepspeed import merged, model_words, nested
 from planc.interop.systems.trainer import BATCH
@@ -249,10 +249,6 @@ def _context(v: Values) -> str:
 # The file that an export writes.
 
 
-def _when(condition: object, value: object = True) -> object:
-    return value if condition else OMIT
-
-
 def _is_fsdp(s: TrainingSetup) -> bool:
     if s.pp > 1:
         raise CannotSayError("Accelerate has no pipeline parallelism outside Megatron-LM", "split")
@@ -281,16 +277,16 @@ WRITES = {
     "mixed_precision": _mixed,
     "num_machines": lambda s: max(1, s.devices // 8),
     "num_processes": lambda s: s.devices,
-    f"{FSDP}version": lambda s: _when(_is_fsdp(s), 2),
-    f"{FSDP}auto_wrap_policy": lambda s: _when(_is_fsdp(s), "TRANSFORMER_BASED_WRAP"),
-    RESHARD: lambda s: _when(_is_fsdp(s), s.gather in (None, "pass")),
-    f"{FSDP}offload_params": lambda s: _when(_is_fsdp(s) and set(s.offloaded) == {"params", "optimizer"}),
-    f"{FSDP}activation_checkpointing": lambda s: _when(_is_fsdp(s) and s.recompute.ops == ("blocks",)),
-    REPLICATE: lambda s: _when(_is_mesh(s), s.data_parallel // _divided(s)),
-    SHARD: lambda s: _when(_is_mesh(s), _divided(s)),
-    CONTEXT: lambda s: _when(_is_mesh(s), s.cp),
-    TENSOR: lambda s: _when(_is_mesh(s), s.tp),
-    f"{SIZES}cp_comm_strategy": lambda s: _when(s.cp > 1, "alltoall" if s.cp_method == "ring" else "allgather"),
+    f"{FSDP}version": lambda s: when(_is_fsdp(s), 2),
+    f"{FSDP}auto_wrap_policy": lambda s: when(_is_fsdp(s), "TRANSFORMER_BASED_WRAP"),
+    RESHARD: lambda s: when(_is_fsdp(s), s.gather in (None, "pass")),
+    f"{FSDP}offload_params": lambda s: when(_is_fsdp(s) and set(s.offloaded) == {"params", "optimizer"}),
+    f"{FSDP}activation_checkpointing": lambda s: when(_is_fsdp(s) and s.recompute.ops == ("blocks",)),
+    REPLICATE: lambda s: when(_is_mesh(s), s.data_parallel // _divided(s)),
+    SHARD: lambda s: when(_is_mesh(s), _divided(s)),
+    CONTEXT: lambda s: when(_is_mesh(s), s.cp),
+    TENSOR: lambda s: when(_is_mesh(s), s.tp),
+    f"{SIZES}cp_comm_strategy": lambda s: when(s.cp > 1, "alltoall" if s.cp_method == "ring" else "allgather"),
 }
 
 
@@ -304,10 +300,10 @@ BESIDE = {
     BATCH: lambda s: s.microbatch,
     "gradient_accumulation_steps": lambda s: s.sequences // (s.data_parallel * s.microbatch),
     "sequence_length": lambda s: s.sequence_tokens,
-    "optim": lambda s: _when(s.optimizer == "muon", "muon"),
+    "optim": lambda s: when(s.optimizer == "muon", "muon"),
     "activation_checkpointing": lambda s: _trainer_recompute(s, "activation_checkpointing"),
     trainer.REENTRANT: lambda s: _trainer_recompute(s, trainer.REENTRANT),
-    "torch_compile": lambda s: _when(s.compiled),
+    "torch_compile": lambda s: when(s.compiled),
 }
 CANNOT = {
     "mesh": "its axes are dp_replicate, dp_shard, cp and tp, in this order",

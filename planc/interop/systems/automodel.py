@@ -14,7 +14,7 @@ from planc.interop.document import Document
 from planc.interop.fields import field_tables
 from planc.interop.ops import run_again_by_list
 from planc.interop.setup import CannotSayError, Role, TrainingSetup
-from planc.interop.system import OMIT, System, Writer
+from planc.interop.system import OMIT, System, Writer, unless
 from planc.interop.systems.deepspeed import nested
 from planc.interop.systems.torchtitan import CLASSES, LOOPED, SCHEDULES
 from planc.interop.values import Values
@@ -269,10 +269,6 @@ FIELDS = field_tables("automodel")["fields"]
 # Writing.
 
 
-def _unless(default: object, value: object) -> object:
-    return OMIT if value == default else value
-
-
 def _named(s: TrainingSetup) -> str:
     found = next((key for key, name in MODELS.items() if name == s.model), None)
     if found is None:
@@ -312,11 +308,11 @@ WRITES: dict[str, Writer] = {
     "step_scheduler.local_batch_size": lambda s: s.sequences // s.data_parallel if s.pp > 1 else s.microbatch,
     "distributed.strategy": _written_strategy,
     "distributed.zero_dp_strategy": lambda s: s.zero if s.zero in (1, 2) else OMIT,
-    "distributed.dp_replicate_size": lambda s: _unless(1, s.replica) if s.zero == 3 else OMIT,
-    "distributed.tp_size": lambda s: _unless(1, s.tp),
-    "distributed.cp_size": lambda s: _unless(1, s.cp),
-    "distributed.pp_size": lambda s: _unless(1, s.pp),
-    "distributed.ep_size": lambda s: _unless(1, s.ep),
+    "distributed.dp_replicate_size": lambda s: unless(1, s.replica) if s.zero == 3 else OMIT,
+    "distributed.tp_size": lambda s: unless(1, s.tp),
+    "distributed.cp_size": lambda s: unless(1, s.cp),
+    "distributed.pp_size": lambda s: unless(1, s.pp),
+    "distributed.ep_size": lambda s: unless(1, s.ep),
     "distributed.sequence_parallel": lambda s: True if s.sp else OMIT,
     "distributed.activation_checkpointing": _written_policy,
     "distributed.defer_fsdp_grad_sync": lambda s: False if s.zero == 3 and not s.whole_grads and s.pp == 1 else OMIT,

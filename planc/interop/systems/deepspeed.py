@@ -13,7 +13,7 @@ from typing import Any
 from planc.interop.document import Document
 from planc.interop.fields import Field, field_tables
 from planc.interop.setup import Role, TrainingSetup
-from planc.interop.system import OMIT, System
+from planc.interop.system import OMIT, System, when
 from planc.interop.systems import trainer
 from planc.interop.systems.trainer import BATCH
 from planc.interop.values import AUTO, Values
@@ -275,10 +275,6 @@ def model_words(v: Values) -> str:
 # The file that an export writes.
 
 
-def _when(condition: object, value: object = True) -> object:
-    return value if condition else OMIT
-
-
 def _overlapped(s: TrainingSetup) -> bool:
     return ("shard", "none") not in s.overlaps and ("replica", "none") not in s.overlaps
 
@@ -287,31 +283,31 @@ WRITES = {
     MICRO: lambda s: s.microbatch,
     ACCUMULATION: lambda s: s.sequences // (s.data_parallel * s.microbatch),
     STAGE: lambda s: s.zero,
-    f"{ZERO}.overlap_comm": lambda s: _when(s.zero, _overlapped(s)),
-    f"{ZERO}.mics_shard_size": lambda s: _when(s.replica > 1 and s.zero == 3, s.shard),
-    f"{ZERO}.offload_param.device": lambda s: _when("params" in s.offloaded, "cpu"),
-    f"{ZERO}.offload_optimizer.device": lambda s: _when("optimizer" in s.offloaded, "cpu"),
+    f"{ZERO}.overlap_comm": lambda s: when(s.zero, _overlapped(s)),
+    f"{ZERO}.mics_shard_size": lambda s: when(s.replica > 1 and s.zero == 3, s.shard),
+    f"{ZERO}.offload_param.device": lambda s: when("params" in s.offloaded, "cpu"),
+    f"{ZERO}.offload_optimizer.device": lambda s: when("optimizer" in s.offloaded, "cpu"),
     "bf16.enabled": lambda s: s.precision.compute == "bf16",
-    "bf16.bf16_master_weights_and_grads": lambda s: _when(("params", "bf16") in s.stored),
-    "bf16.bf16_optimizer_states": lambda s: _when(("optimizer", "bf16") in s.stored),
-    "communication_data_type": lambda s: _when(s.precision.compute == "bf16" and s.precision.reduce == "fp32", "fp32"),
-    "data_types.grad_accum_dtype": lambda s: _when(
+    "bf16.bf16_master_weights_and_grads": lambda s: when(("params", "bf16") in s.stored),
+    "bf16.bf16_optimizer_states": lambda s: when(("optimizer", "bf16") in s.stored),
+    "communication_data_type": lambda s: when(s.precision.compute == "bf16" and s.precision.reduce == "fp32", "fp32"),
+    "data_types.grad_accum_dtype": lambda s: when(
         s.precision.compute == "bf16" and ("grads", "bf16") not in s.stored, "fp32"
     ),
-    "tensor_parallel.autotp_size": lambda s: _when(s.tp > 1, s.tp),
-    "tensor_parallel.vocab_parallel_lm_head": lambda s: _when(s.tp > 1 and s.vocab_over_tp),
-    "expert_parallel.enabled": lambda s: _when(s.ep > 1),
-    "expert_parallel.autoep_size": lambda s: _when(s.ep > 1, s.ep),
-    "sequence_parallel_size": lambda s: _when(s.cp > 1, s.cp),
-    "pipeline.partition": lambda s: _when(s.pp > 1, "uniform"),
-    "optimizer.type": lambda s: _when(s.optimizer == "muon", "Muon"),
+    "tensor_parallel.autotp_size": lambda s: when(s.tp > 1, s.tp),
+    "tensor_parallel.vocab_parallel_lm_head": lambda s: when(s.tp > 1 and s.vocab_over_tp),
+    "expert_parallel.enabled": lambda s: when(s.ep > 1),
+    "expert_parallel.autoep_size": lambda s: when(s.ep > 1, s.ep),
+    "sequence_parallel_size": lambda s: when(s.cp > 1, s.cp),
+    "pipeline.partition": lambda s: when(s.pp > 1, "uniform"),
+    "optimizer.type": lambda s: when(s.optimizer == "muon", "Muon"),
 }
 BESIDE = {
     "sequence_length": lambda s: s.sequence_tokens,
     "activation_checkpointing": lambda s: trainer.recompute_beside(s).get("activation_checkpointing", OMIT),
     trainer.REENTRANT: lambda s: trainer.recompute_beside(s).get(trainer.REENTRANT, OMIT),
-    "torch_compile": lambda s: _when(s.compiled),
-    "num_stages": lambda s: _when(s.pp > 1, s.pp),
+    "torch_compile": lambda s: when(s.compiled),
+    "num_stages": lambda s: when(s.pp > 1, s.pp),
 }
 CANNOT = {
     "mesh": "its axes are pipeline, data, sequence and tensor parallelism, in this order",

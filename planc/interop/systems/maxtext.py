@@ -18,7 +18,7 @@ from planc.interop.fields import field_tables
 from planc.interop.ops import block_ops, existing, linear_layers, of_kind_saved
 from planc.interop.setup import CannotSayError, DecoderShape, Quantized, Role, TrainingSetup
 from planc.interop.shape import model_words
-from planc.interop.system import OMIT, System, Writer
+from planc.interop.system import OMIT, System, Writer, unless
 from planc.interop.values import Values
 from planc.ir.plan import Noun, Precision, Recompute, Route
 
@@ -372,10 +372,6 @@ FIELDS = field_tables("maxtext")["fields"]
 # Writing.
 
 
-def _unless(default: object, value: object) -> object:
-    return OMIT if value == default else value
-
-
 def _named(s: TrainingSetup) -> str:
     found = next((key for key, name in MODELS.items() if name == s.model), None)
     if found is None:
@@ -398,7 +394,7 @@ def _slices_of(s: TrainingSetup) -> int:
 
 
 def _repeated(s: TrainingSetup) -> object:
-    return OMIT if s.pp > 1 else _unless(1, s.sequences // (s.data_parallel * s.microbatch))
+    return OMIT if s.pp > 1 else unless(1, s.sequences // (s.data_parallel * s.microbatch))
 
 
 def _written_policy(s: TrainingSetup) -> object:
@@ -457,7 +453,7 @@ WRITES: dict[str, Writer] = {
     "num_pipeline_microbatches": lambda s: s.sequences // (s.data_parallel * s.microbatch) if s.pp > 1 else OMIT,
     "num_pipeline_repeats": lambda s: s.chunks if s.pp > 1 else OMIT,
     "num_layers_per_pipeline_stage": lambda s: _written_layers(s),
-    "context_parallel_strategy": lambda s: _unless("all_gather", s.cp_method) if s.cp > 1 else OMIT,
+    "context_parallel_strategy": lambda s: unless("all_gather", s.cp_method) if s.cp > 1 else OMIT,
     "context_parallel_load_balance": lambda s: False if s.cp > 1 and s.cp_balance == "none" else OMIT,
     "remat_policy": _written_policy,
     **{name: partial(_place, name) for name in CUSTOM},

@@ -21,7 +21,7 @@ from planc.interop.layer_patterns import even, layers_of_pattern, layout_of_stag
 from planc.interop.ops import existing, linear_layers
 from planc.interop.setup import ROLES, CannotSayError, DecoderShape, Quantized, Role, TrainingSetup
 from planc.interop.shape import model_words
-from planc.interop.system import OMIT, System
+from planc.interop.system import OMIT, System, unless, when
 from planc.interop.systems.megatron_asserts import check_asserts
 from planc.interop.values import Values
 from planc.ir.plan import Copies, Noun, Period, Precision, Recompute, Route
@@ -494,15 +494,6 @@ SETTINGS = {
 }
 
 
-def _unless(default: object, value: object) -> object:
-    """`value`, or OMIT where it is what Megatron takes anyway."""
-    return OMIT if value == default else value
-
-
-def _when(condition: bool, value: object = True) -> object:
-    return value if condition else OMIT
-
-
 def _shape_of(s: TrainingSetup) -> DecoderShape:
     if s.shape is None:
         raise CannotSayError("the model is not one whose sizes are Megatron's flags", "model")
@@ -562,74 +553,74 @@ def _dispatcher(s: TrainingSetup) -> str:
 WRITES = {
     "num_layers": lambda s: _shape_of(s).layers,
     "hidden_size": lambda s: _shape_of(s).embed,
-    "ffn_hidden_size": lambda s: _unless(0, _shape_of(s).ffn or _shape_of(s).expert_ffn),
+    "ffn_hidden_size": lambda s: unless(0, _shape_of(s).ffn or _shape_of(s).expert_ffn),
     "num_attention_heads": lambda s: _shape_of(s).heads,
-    "group_query_attention": lambda s: _when(_grouped(s)),
-    "num_query_groups": lambda s: _when(_grouped(s), _shape_of(s).kv_heads),
-    "kv_channels": lambda s: _when(_odd_heads(s), _shape_of(s).head_dim),
+    "group_query_attention": lambda s: when(_grouped(s)),
+    "num_query_groups": lambda s: when(_grouped(s), _shape_of(s).kv_heads),
+    "kv_channels": lambda s: when(_odd_heads(s), _shape_of(s).head_dim),
     "seq_length": lambda s: s.sequence_tokens,
     "max_position_embeddings": lambda s: _shape_of(s).positions or s.sequence_tokens,
-    "position_embedding_type": lambda s: _when(_shape_of(s).rotary, "rope"),
-    "normalization": lambda s: _when(_shape_of(s).rms_norm, "RMSNorm"),
-    "swiglu": lambda s: _when(_shape_of(s).gated),
-    "disable_bias_linear": lambda s: _when(not _shape_of(s).biased),
-    "qk_layernorm": lambda s: _when(_shape_of(s).query_norm),
-    "untie_embeddings_and_output_weights": lambda s: _when(not _shape_of(s).tied),
+    "position_embedding_type": lambda s: when(_shape_of(s).rotary, "rope"),
+    "normalization": lambda s: when(_shape_of(s).rms_norm, "RMSNorm"),
+    "swiglu": lambda s: when(_shape_of(s).gated),
+    "disable_bias_linear": lambda s: when(not _shape_of(s).biased),
+    "qk_layernorm": lambda s: when(_shape_of(s).query_norm),
+    "untie_embeddings_and_output_weights": lambda s: when(not _shape_of(s).tied),
     "vocab_size": lambda s: _shape_of(s).vocab,
-    "make_vocab_size_divisible_by": lambda s: _when(_shape_of(s).vocab % (128 * s.tp) > 0, 1),
-    "num_experts": lambda s: _unless(0, _shape_of(s).experts),
-    "moe_router_topk": lambda s: _when(_shape_of(s).experts > 0, _shape_of(s).top_k),
-    "moe_ffn_hidden_size": lambda s: _unless(0, _shape_of(s).expert_ffn),
-    "moe_shared_expert_intermediate_size": lambda s: _unless(0, _shape_of(s).shared_ffn),
-    "moe_layer_freq": lambda s: _when(_shape_of(s).dense_layers > 0, _frequency(_shape_of(s))),
-    "multi_latent_attention": lambda s: _when(_shape_of(s).kv_lora > 0),
-    "q_lora_rank": lambda s: _unless(0, _shape_of(s).q_lora),
-    "kv_lora_rank": lambda s: _unless(0, _shape_of(s).kv_lora),
-    "qk_head_dim": lambda s: _unless(0, _shape_of(s).nope_dim),
-    "qk_pos_emb_head_dim": lambda s: _unless(0, _shape_of(s).rope_dim),
-    "mtp_num_layers": lambda s: _unless(0, _shape_of(s).mtp_layers),
-    "moe_token_dispatcher_type": lambda s: _when(_shape_of(s).experts > 0, _dispatcher(s)),
-    "moe_expert_capacity_factor": lambda s: _when(s.route.method == "capacity", s.route.factor),
+    "make_vocab_size_divisible_by": lambda s: when(_shape_of(s).vocab % (128 * s.tp) > 0, 1),
+    "num_experts": lambda s: unless(0, _shape_of(s).experts),
+    "moe_router_topk": lambda s: when(_shape_of(s).experts > 0, _shape_of(s).top_k),
+    "moe_ffn_hidden_size": lambda s: unless(0, _shape_of(s).expert_ffn),
+    "moe_shared_expert_intermediate_size": lambda s: unless(0, _shape_of(s).shared_ffn),
+    "moe_layer_freq": lambda s: when(_shape_of(s).dense_layers > 0, _frequency(_shape_of(s))),
+    "multi_latent_attention": lambda s: when(_shape_of(s).kv_lora > 0),
+    "q_lora_rank": lambda s: unless(0, _shape_of(s).q_lora),
+    "kv_lora_rank": lambda s: unless(0, _shape_of(s).kv_lora),
+    "qk_head_dim": lambda s: unless(0, _shape_of(s).nope_dim),
+    "qk_pos_emb_head_dim": lambda s: unless(0, _shape_of(s).rope_dim),
+    "mtp_num_layers": lambda s: unless(0, _shape_of(s).mtp_layers),
+    "moe_token_dispatcher_type": lambda s: when(_shape_of(s).experts > 0, _dispatcher(s)),
+    "moe_expert_capacity_factor": lambda s: when(s.route.method == "capacity", s.route.factor),
     "micro_batch_size": lambda s: s.microbatch,
     "global_batch_size": lambda s: s.sequences,
     "tensor_model_parallel_size": lambda s: s.tp,
     "pipeline_model_parallel_size": lambda s: s.pp,
-    "context_parallel_size": lambda s: _unless(1, s.cp),
-    "expert_model_parallel_size": lambda s: _when(_shape_of(s).experts > 0, s.ep),
-    "expert_tensor_parallel_size": lambda s: _when(_shape_of(s).experts > 0, s.etp),
-    "sequence_parallel": lambda s: _when(s.sp),
-    "cp_comm_type": lambda s: _when(s.cp > 1, {"ring": "p2p", "ulysses": "a2a"}.get(s.cp_method, s.cp_method)),
-    "use_tp_pp_dp_mapping": lambda s: _when(_outermost_data(s)),
-    "num_virtual_stages_per_pipeline_rank": lambda s: _when(s.chunks > 1 and not _laid_out(s), s.chunks),
-    "pipeline_model_parallel_layout": lambda s: _when(
+    "context_parallel_size": lambda s: unless(1, s.cp),
+    "expert_model_parallel_size": lambda s: when(_shape_of(s).experts > 0, s.ep),
+    "expert_tensor_parallel_size": lambda s: when(_shape_of(s).experts > 0, s.etp),
+    "sequence_parallel": lambda s: when(s.sp),
+    "cp_comm_type": lambda s: when(s.cp > 1, {"ring": "p2p", "ulysses": "a2a"}.get(s.cp_method, s.cp_method)),
+    "use_tp_pp_dp_mapping": lambda s: when(_outermost_data(s)),
+    "num_virtual_stages_per_pipeline_rank": lambda s: when(s.chunks > 1 and not _laid_out(s), s.chunks),
+    "pipeline_model_parallel_layout": lambda s: when(
         bool(_laid_out(s)), layout_of_stages(_laid_out(s), _shape_of(s).mtp_layers)
     ),
-    "num_distributed_optimizer_instances": lambda s: _when(s.zero == 1 and s.replica > 1, s.replica),
-    "use_distributed_optimizer": lambda s: _when(s.zero > 0),
-    "use_megatron_fsdp": lambda s: _when(s.zero >= 2),
+    "num_distributed_optimizer_instances": lambda s: when(s.zero == 1 and s.replica > 1, s.replica),
+    "use_distributed_optimizer": lambda s: when(s.zero > 0),
+    "use_megatron_fsdp": lambda s: when(s.zero >= 2),
     "data_parallel_sharding_strategy": _written_zero,
-    "overlap_grad_reduce": lambda s: _when(
+    "overlap_grad_reduce": lambda s: when(
         ("shard", "none") not in s.overlaps and ("replica", "none") not in s.overlaps
     ),
-    "overlap_param_gather": lambda s: _when(s.zero > 0 and ("shard", "none") not in s.overlaps),
-    "tp_comm_overlap": lambda s: _when(("tp", "async_matmul") in s.overlaps),
-    "overlap_moe_expert_parallel_comm": lambda s: _when(("ep", "dual_batch") in s.overlaps),
-    "bf16": lambda s: _when(s.precision.compute == "bf16"),
-    "use_precision_aware_optimizer": lambda s: _when(("optimizer", "bf16") in s.stored),
-    "exp_avg_dtype": lambda s: _when(("optimizer", "bf16") in s.stored, "bf16"),
-    "exp_avg_sq_dtype": lambda s: _when(("optimizer", "bf16") in s.stored, "bf16"),
-    "fp8_format": lambda s: _when(_narrow(s) in FLOAT8.values(), "hybrid"),
+    "overlap_param_gather": lambda s: when(s.zero > 0 and ("shard", "none") not in s.overlaps),
+    "tp_comm_overlap": lambda s: when(("tp", "async_matmul") in s.overlaps),
+    "overlap_moe_expert_parallel_comm": lambda s: when(("ep", "dual_batch") in s.overlaps),
+    "bf16": lambda s: when(s.precision.compute == "bf16"),
+    "use_precision_aware_optimizer": lambda s: when(("optimizer", "bf16") in s.stored),
+    "exp_avg_dtype": lambda s: when(("optimizer", "bf16") in s.stored, "bf16"),
+    "exp_avg_sq_dtype": lambda s: when(("optimizer", "bf16") in s.stored, "bf16"),
+    "fp8_format": lambda s: when(_narrow(s) in FLOAT8.values(), "hybrid"),
     "fp8_recipe": lambda s: next((recipe for recipe, said in FLOAT8.items() if said == _narrow(s)), OMIT),
-    "fp4_format": lambda s: _when(_narrow(s) == "float4", "e2m1"),
+    "fp4_format": lambda s: when(_narrow(s) == "float4", "e2m1"),
     "attention_backend": lambda s: next((b for b, k in KERNELS.items() if k and k == s.kernel), OMIT),
-    "cross_entropy_loss_fusion": lambda s: _when("loss" in s.compiled),
-    "grad_reduce_in_bf16": lambda s: _when(s.precision.reduce == "bf16"),
+    "cross_entropy_loss_fusion": lambda s: when("loss" in s.compiled),
+    "grad_reduce_in_bf16": lambda s: when(s.precision.reduce == "bf16"),
     "recompute_granularity": _written_granularity,
-    "recompute_method": lambda s: _when(s.recompute.blocks, "block" if s.recompute.every > 1 else "uniform"),
+    "recompute_method": lambda s: when(s.recompute.blocks, "block" if s.recompute.every > 1 else "uniform"),
     "recompute_num_layers": _written_blocks,
     "recompute_modules": _written_modules,
-    "optimizer": lambda s: _when(s.optimizer == "muon", "muon"),
-    "optimizer_cpu_offload": lambda s: _when("optimizer" in s.offloaded),
+    "optimizer": lambda s: when(s.optimizer == "muon", "muon"),
+    "optimizer_cpu_offload": lambda s: when("optimizer" in s.offloaded),
 }
 
 

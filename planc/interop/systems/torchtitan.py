@@ -17,7 +17,7 @@ from planc.interop.document import Document
 from planc.interop.fields import field_tables
 from planc.interop.ops import linear_layers, run_again_by_list
 from planc.interop.setup import CannotSayError, Quantized, Role, TrainingSetup
-from planc.interop.system import OMIT, System
+from planc.interop.system import OMIT, System, unless
 from planc.interop.values import Values
 from planc.ir.plan import Period, Precision, Recompute
 
@@ -383,10 +383,6 @@ def _named(s: TrainingSetup) -> tuple[str, str]:
     return found
 
 
-def _unless(default: object, value: object) -> object:
-    return OMIT if value == default else value
-
-
 def _written_gather(s: TrainingSetup) -> object:
     if s.zero != 3:
         return OMIT
@@ -437,20 +433,20 @@ WRITES = {
     "training.mixed_precision_param": lambda s: OMIT if s.precision.compute == "bf16" else "float32",
     "training.dtype": lambda s: "bfloat16" if s.stored else OMIT,
     "training.enable_cpu_offload": lambda s: True if set(s.offloaded) >= {"params", "optimizer"} else OMIT,
-    "parallelism.data_parallel_replicate_degree": lambda s: _unless(1, s.replica),
+    "parallelism.data_parallel_replicate_degree": lambda s: unless(1, s.replica),
     "parallelism.data_parallel_shard_degree": lambda s: s.shard,
     "parallelism.fsdp_reshard_after_forward": _written_gather,
-    "parallelism.tensor_parallel_degree": lambda s: _unless(1, s.tp),
+    "parallelism.tensor_parallel_degree": lambda s: unless(1, s.tp),
     "parallelism.enable_sequence_parallel": lambda s: OMIT if s.sp or s.tp == 1 else False,
-    "parallelism.pipeline_parallel_degree": lambda s: _unless(1, s.pp),
+    "parallelism.pipeline_parallel_degree": lambda s: unless(1, s.pp),
     "parallelism.pipeline_parallel_schedule": lambda s: CLASSES.get(s.schedule, OMIT) if s.pp > 1 else OMIT,
     "parallelism.pipeline_parallel_first_stage_less_layers": lambda s: _written_ends(s)[0] if s.pp > 1 else OMIT,
     "parallelism.pipeline_parallel_last_stage_less_layers": lambda s: _written_ends(s)[1] if s.pp > 1 else OMIT,
     "parallelism.pipeline_parallel_layers_per_stage": _written_layers,
     "parallelism.num_pp_microbatches": lambda s: s.sequences // (s.data_parallel * s.microbatch) if s.pp > 1 else OMIT,
-    "parallelism.context_parallel_degree": lambda s: _unless(1, s.cp),
+    "parallelism.context_parallel_degree": lambda s: unless(1, s.cp),
     "parallelism.context_parallel_load_balancer": lambda s: None if s.cp > 1 and s.cp_balance == "none" else OMIT,
-    "parallelism.expert_parallel_degree": lambda s: _unless(1, s.ep),
+    "parallelism.expert_parallel_degree": lambda s: unless(1, s.ep),
     "activation_checkpoint": _written_policy,
     "compile.enable": lambda s: True if s.compiled else OMIT,
     "compile.components": _written_components,
