@@ -187,7 +187,7 @@ def mean_over_batch(loss: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
 
 
 def clip_grad_norm(model: nn.Module, mesh: DeviceMesh, max_norm: float) -> torch.Tensor:
-    """Scale gradients so that their global L2 norm is at most `max_norm`; the norm before that."""
+    """Scale gradients to a global L2 norm of at most `max_norm`; returns the norm before."""
     parameters = list(model.parameters())
     norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]).full_tensor()
     torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)

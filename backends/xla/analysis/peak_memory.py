@@ -106,7 +106,7 @@ class Moments:
         loop over layers, since the head's gradient is computed after it.
         """
         saved, waits, head = self._saved(), self._logits() + self._head_input(), self._head()
-        # Of tables stored in 16 bits that of the tokens is gathered once, and the head in each microbatch.
+        # With 16-bit parameters the token table is gathered once, and the head in each microbatch.
         in_loop = number_bytes(self.plan, "params") < FP32
         head_once = 0.0 if self._hoisted() and not in_loop else head * self.computed
         apart = self._logits() * (LOGITS - 1) if self.plan.cluster.chip.name in LOSS_APART else 0.0
@@ -127,7 +127,7 @@ class Moments:
         """
         ticks, hidden = lockstep(self.plan), self._hidden()
         kept, early = (ticks.places + 1) * self._saved_by_a_stage(), ("first",)
-        # What ranks hand on in both directions, and their shares of all microbatches.
+        # Activations sent in both directions, and a rank's shard of those of all microbatches.
         held = 2 * (1 + ticks.delay) * hidden + self.plan.microbatches * hidden / self.plan.pipeline
         blocks = [
             LiveBytes(

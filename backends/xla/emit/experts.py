@@ -256,7 +256,7 @@ def _in_places(experts: XlaExpertAxes, total: str, weights: str, sequences: str)
     routed = f"named({python_string(experts.ops[0].op.inputs[0])}, {'_sent(<rows>)' if moves else '<rows>'})"
     back = "_returned(made)" if moves else "made"
     if experts.tensor and not experts.gathers:
-        # Each of these ranks does a part of every row: the rows' gradients are sums over them.
+        # These ranks shard the matmuls of every row: the rows' gradients are summed over them.
         back = f"jax.lax.psum({back}, {axes_text(experts.tensor)})"
         routed = f'jax.lax.pcast({routed}, {axes_text(experts.tensor)}, to="varying")'
     text = fill(

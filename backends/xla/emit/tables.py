@@ -154,7 +154,7 @@ def exchanged(sharded: Sharded) -> dict[str, Exchange]:
         if move is None or any(m is None or m.after != move.after for _, m in found):
             continue
         if any(_stated(o, move) for o, _ in found):
-            # Where it rests once more: else XLA would keep what is gathered for the backward.
+            # First the sharded layout again: otherwise XLA would save the gathered tensor for the backward.
             rests = () if _exchanges(move) else (activation_spec(sharded, name),)
             there[name] = (*rests, _spec(sharded, name, move.after))
     return {name: (made.get(name, ()), there.get(name, ())) for name in dict.fromkeys((*made, *there))}

@@ -66,7 +66,7 @@ def build_latent_attention(model: Model, hooks: Hooks) -> Half:
         k_rope = linear("wk_rope", "mla.k_rope", x, layer)
         k = linear("wk_b", "mla.k_nope", normed, layer, nope)
         v = linear("wv_b", "attention.v", normed, layer, sizes["head_dim"])
-        # Angles of their own: the rows of a shared key may lie on more ranks than those of queries.
+        # Angles for these rows: those of a shared key may be sharded over more ranks than those of queries.
         angles = llama.rotary_angles(hooks.positions(x.shape[1]), rope, model.rope_theta)
         turned = hooks.constrain("mla.k_rotated", llama.rotate(k_rope[:, :, None], angles)[:, :, 0])
         shared = jnp.broadcast_to(turned[:, :, None], (*k.shape[:-1], rope))

@@ -122,7 +122,7 @@ def build_moe(model: Model, hooks: Hooks, balance: float) -> Callable[[jax.Array
 
         gate = hooks.named("moe.gate", times(rows, params[GATE]))
         up = hooks.named("moe.up", times(rows, params[UP]))
-        # The weights multiply where the rows are narrow, and the outputs need not be kept for their gradient.
+        # Router weights multiply the smaller activations, so the outputs need not be saved for their gradient.
         mid = hooks.named("moe.mid", jax.nn.silu(gate) * up * weights[..., None].astype(rows.dtype))
         return times(mid, params[DOWN])
 

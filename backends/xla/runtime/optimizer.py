@@ -75,7 +75,7 @@ def scale_by_muon(model: Model, momentum: float, stages: int) -> optax.GradientT
         stacked = ahead.ndim - len(leading) - 2
         if not stacked:
             return orthogonal(ahead) * scale_of(rows, columns)
-        # A layer of each stage after the other: whole matrices of all are as much as the model on each device.
+        # One layer per stage at a time: full matrices of all layers would be the whole model on each device.
         *chunks, layers = ahead.shape[:stacked]
         split = ahead.reshape(*chunks, stages, layers // stages, *ahead.shape[stacked:])
         made = jax.lax.map(orthogonal, jnp.moveaxis(split, stacked, 0))

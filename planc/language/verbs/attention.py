@@ -1,4 +1,4 @@
-"""`attention.core as METHOD`: the kernel of attention, or how it meets keys that other ranks hold; or one of each."""
+"""`attention.core as METHOD`: the attention kernel, the context-parallel method, or both."""
 
 from __future__ import annotations
 

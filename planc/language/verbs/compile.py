@@ -1,4 +1,4 @@
-"""`compile blocks, loss as inductor`: what the target's own compiler takes as one region each."""
+"""`compile blocks, loss as inductor`: the regions that the target's own compiler compiles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`expect METRIC <= VALUE` and `expect no CODE`: what must hold, judged after costing."""
+"""`expect METRIC <= VALUE` and `expect no CODE`: a condition that is checked after costing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`gather params per pass | microbatch | step [bucket N layers] [prefetch N layers]`: how parameters are gathered."""
+"""`gather params per pass | microbatch | step [bucket N layers] [prefetch N layers]`: when params are all-gathered."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The hardware sentences (`chip`, `link`, `node`, `network`, `torus`), read into the parts of a cluster.
 
 A hardware file is a flat list of declarations; a node or torus names its chip and link, and the network of its file
-joins the nodes or slices.
+connects the nodes or slices.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`let NAME = NUMBER`: a whole number that sentences may use and `--set` may change."""
+"""`let NAME = NUMBER`: an integer that sentences use and `--set` changes."""
 
 from __future__ import annotations
 

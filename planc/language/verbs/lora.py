@@ -1,4 +1,4 @@
-"""`lora rank R [alpha A] on PART, ...`: low-rank updates of matrices of the blocks, whose own weights are frozen."""
+"""`lora rank R [alpha A] on PART, ...`: low-rank updates of matrices of the blocks, with frozen weights."""
 
 from __future__ import annotations
 

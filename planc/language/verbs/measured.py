@@ -1,6 +1,7 @@
 """`measured OP [over MEMBERS] of NAME [in DTYPE] (SIZE at RATE, ...)`: an op table, measured rates by size.
 
-matmul, attention, attention_backward and stream are of a chip, collectives of a link or of a level of the network.
+Rates of matmul, attention, attention_backward and stream belong to a chip, those of collectives to a link or to a
+network level.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`model NAME` or `model NAME(layers = 4)`: which model, with sizes changed where asked."""
+"""`model NAME` or `model NAME(layers = 4)`: the model, and sizes that differ from the published ones."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """`model from "config.json"`: a Hugging Face config of a family that planc knows.
 
-`model from transformers "config.json"` and `model from code "package.module:build"` are of a module whose op graph was
-read from its code, and kept beside the plan. No code is run here: the kept file is read.
+`model from transformers "config.json"` and `model from code "package.module:build"` name a module whose op graph was
+traced from its code and is stored beside the plan. No code runs here: the stored file is read.
 """
 
 from __future__ import annotations

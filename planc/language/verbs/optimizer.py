@@ -1,4 +1,4 @@
-"""`optimizer adamw | muon`: which optimizer state each parameter has. Its hyper-parameters are the preset's."""
+"""`optimizer adamw | muon`: the optimizer, and so the state per parameter. Its hyper-parameters are the preset's."""
 
 from __future__ import annotations
 

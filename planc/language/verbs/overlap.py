@@ -1,4 +1,4 @@
-"""`overlap AXIS as METHOD`: transfers over an axis beside compute."""
+"""`overlap AXIS as METHOD`: how transfers over an axis overlap compute."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`override GLOB = replicated | DIM over AXES [and ...]`: parameters the rules do not fit."""
+"""`override GLOB = replicated | DIM over AXES [and ...]`: the layout of parameters by name, instead of the rules'."""
 
 from __future__ import annotations
 

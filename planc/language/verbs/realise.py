@@ -1,4 +1,4 @@
-"""`realise as FRAMEWORK`: whose rules decide what the plan leaves open."""
+"""`realise as FRAMEWORK`: the framework whose defaults decide what the plan leaves open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`recompute none | selective | blocks | whole_blocks | OP, ... [except OP, ...] [every N layers]`: what runs again."""
+"""`recompute none | selective | blocks | whole_blocks | OP, ... [except OP, ...] [every N layers]`: recomputed ops."""
 
 from __future__ import annotations
 

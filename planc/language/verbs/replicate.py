@@ -1,4 +1,4 @@
-"""`replicate DIM, ... over AXIS, ... [in REGION]`: keeps whole what another sentence divides."""
+"""`replicate DIM, ... over AXIS, ... [in REGION]`: replicates over an axis what another sentence shards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`route experts as dropless | capacity(factor = F)`: how tokens meet their experts."""
+"""`route experts as dropless | capacity(factor = F)`: how tokens are dispatched to experts."""
 
 from __future__ import annotations
 

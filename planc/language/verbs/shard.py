@@ -1,4 +1,4 @@
-"""`shard DIM, ... over AXIS, ... [in REGION]`: divide every tensor dim of that name."""
+"""`shard DIM, ... over AXIS, ... [in REGION]`: shards every tensor dim of that name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`store NOUN, ... [as DTYPE] [over AXIS, ... [on DIM]] [for REGION]`: how state is kept between uses."""
+"""`store NOUN, ... [as DTYPE] [over AXIS, ... [on DIM]] [for REGION]`: dtype and shards of state."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""`target cuda | xla | none`: the program that the plan is costed as; without it that of the cluster's chips.
+"""`target cuda | xla | none`: the backend whose program is costed; by default that of the cluster's chips.
 
-It asks for another answer and changes nothing of the plan: no layout, mesh or batch depends on it.
+It changes nothing in the plan: no layout, mesh or batch depends on it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`train for TOKENS tokens`: the length of the whole run, such as `15 T`."""
+"""`train for TOKENS tokens`: the tokens of the whole run, such as `15 T`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """`use LAYOUT over AXES [as METHOD]`: the sentences of a layout, with its axes replaced by the plan's.
 
-Done on sentences, before anything is read: a shorthand cannot mean more than what it stands for.
+Sentences are expanded before any is read: a shorthand cannot mean more than the sentences it stands for.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`view AXIS SIZE > ... of AXES for REGIONS`: other axes over the same ranks, for the experts."""
+"""`view AXIS SIZE > ... of AXES for REGIONS`: a second mesh over the same ranks, for the experts."""
 
 from __future__ import annotations
 
