@@ -80,6 +80,14 @@ def test_a_vocabulary_with_a_rest_is_stored_with_rows_for_all_ranks() -> None:
     assert padded(sharded("fsdp_tp_sp")) == {}
 
 
+def test_a_padded_head_stays_divided_on_its_way_into_a_pipeline() -> None:
+    """Without its padding no tensor ranks divide it: XLA would gather it, and its gradient."""
+    text = emit(sharded("uneven_tied_gpipe"))
+    assert "_after_layers(loss_fn, _unpadded(filled), y, targets)" in text
+    assert "own, of_stored = jax.vjp(_unpadded, params)" in text and "lambda path, g: g + ends.get(" in text
+    assert "_unpadded" not in emit(sharded("gpipe"))
+
+
 def test_stages_of_unequal_length_are_filled_up() -> None:
     """At their ends, so that every rank has as many layers as the longest."""
     one = stacks_of(sharded("unequal_stages").plan)

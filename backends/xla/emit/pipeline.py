@@ -107,9 +107,10 @@ def _on_each_stage(
 
     A rank has its layers, its shards of x and of the targets, and all parameters after the layers.
     """
-    block, _, stack = _before_layers(loss_fn, params, targets)
+    <own>
+    block, _, stack = _before_layers(loss_fn, <whole>, targets)
     named = jax.tree_util.tree_leaves_with_path(params)
-    specs = {id(w): GRADS[_name(path)] for path, w in named}
+    specs = {id(w): GRADS[_name(path)] for path, w in <of_layers>}
     ends = {_name(path): w for path, w in named if _name(path) in LAST}
     # XLA chooses where gradients through the parameters' use in `loss_fn` are summed.
     free = [P.UNCONSTRAINED]
@@ -121,7 +122,7 @@ def _on_each_stage(
     def after(ends: Any, y: jax.Array, targets: jax.Array) -> jax.Array:
         unread = jax.tree.map(lambda w: jnp.zeros(w.shape, w.dtype), params)
         filled = jax.tree_util.tree_map_with_path(lambda path, w: ends.get(_name(path), w), unread)
-        return _after_layers(loss_fn, filled, y, targets) / MESH[<quoted>]
+        return _after_layers(loss_fn, <filled>, y, targets) / MESH[<quoted>]
 
     rows = P(None, None, <quoted>)
     mapped = jax.shard_map(
@@ -153,6 +154,14 @@ def _share(x: jax.Array, owner: int) -> jax.Array:
 
     return <by_hand>mine<by_hand_end>(x)
 '''
+
+EVEN_ENDS = {"own": "", "whole": "params", "of_layers": "named", "filled": "filled"}
+PADDED_ENDS = {
+    "own": "own = _unpadded(params)  # but for the ends: those are divided evenly, and unpadded where they are read",
+    "whole": "own",
+    "of_layers": "jax.tree_util.tree_leaves_with_path(own)",
+    "filled": "_unpadded(filled)",
+}
 
 BY_HAND = '''
 def _by_hand(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -481,15 +490,22 @@ def _accumulate(loss_fn: Loss, params: Any, tokens: jax.Array, targets: jax.Arra
     <cut>
     <before>
     x, of_tokens = jax.vjp(lambda params: _embed_microbatches(loss_fn, params, tokens), <wide>)
-    _, of_stack = jax.vjp(lambda params: _before_layers(loss_fn, params, tokens)[2], params)
+    _, of_stack = jax.vjp(lambda params: _before_layers(loss_fn, params, tokens)[2], <own>)
     results = (P(), P(*STACK), P()<picks_spec>), P(None, None, <quoted>)
     (loss, layers, ends<picks>), dx = _on_each_stage(_train, results, loss_fn, <params>, x, targets)
     (grads,), (more,) = of_stack(layers), of_tokens(dx)
-    grads = jax.tree_util.tree_map_with_path(lambda path, a, b: a + b + ends.get(_name(path), 0), grads, more)
+    <added>
     loss, grads = jax.tree.map(lambda total: total / MICROBATCHES, (loss, grads))
-    <filled_up>
     <held>
     return loss, _placed(<grads>, GRADS)<picks_joined>
+"""
+
+ADDED = """
+grads = jax.tree_util.tree_map_with_path(lambda path, a, b: a + b + ends.get(_name(path), 0), grads, more)
+"""
+ADDED_PADDED = """
+(grads,) = of_stored(jax.tree.map(jnp.add, grads, more))
+grads = jax.tree_util.tree_map_with_path(lambda path, g: g + ends.get(_name(path), 0), grads)
 """
 
 EVALUATE = """
@@ -588,6 +604,7 @@ def pipeline_functions(sharded: Sharded) -> list[str]:
         "y_given": "lambda *given: (y, given[1][1])" if sharded.model.top_k else "lambda *_: y",
         "of_loss": "[0]" if sharded.model.top_k else "",
         "there": fill(THERE) if uneven(plan) else "",
+        **(PADDED_ENDS if padded(sharded) else EVEN_ENDS),
     }
     pieces = names | _pieces(sharded)
     return [fill(text, **names) for text in texts] + [fill(text, **pieces) for text in (RANK, TRAIN)]
@@ -736,14 +753,15 @@ def accumulate_function(sharded: Sharded, before: str, used: str) -> str:
     """Return `_accumulate` by a pipeline. `before` are the lines that gather the parameters, `used` is the name of the
     result."""
     plan = sharded.plan
-    picked = bool(plan.model.top_k)
+    picked, uncut = bool(plan.model.top_k), not padded(sharded)
     return fill(
         ACCUMULATE,
         before=before,
         params=used,
-        cut="params, of_stored = jax.vjp(_unpadded, params)" if padded(sharded) else "",
-        filled_up="(grads,) = of_stored(grads)" if padded(sharded) else "",
-        wide=_wide(plan, used),
+        cut="" if uncut else "own, of_stored = jax.vjp(_unpadded, params)",
+        own="params" if uncut else "own",
+        added=fill(ADDED if uncut else ADDED_PADDED),
+        wide=_wide(plan, _own(sharded, used)),
         quoted=_names(plan)["quoted"],
         picks_spec=", P(*STACK)" if picked else "",
         picks=", picks" if picked else "",
@@ -755,7 +773,12 @@ def accumulate_function(sharded: Sharded, before: str, used: str) -> str:
 
 def evaluate_lines(sharded: Sharded, used: str) -> str:
     """Return the lines of an evaluation by a pipeline, with the parameters `used`."""
-    return fill(EVALUATE, params=used, wide=_wide(sharded.plan, used))
+    return fill(EVALUATE, params=used, wide=_wide(sharded.plan, _own(sharded, used)))
+
+
+def _own(sharded: Sharded, used: str) -> str:
+    """Parameters without padding, as code; `used` is the name of those as stored."""
+    return f"_unpadded({used})" if padded(sharded) else used
 
 
 def _wide(plan: Plan, params: str) -> str:

@@ -352,7 +352,6 @@ def _evaluate(sharded: Sharded) -> str:
     plan = sharded.plan
     given = _held(plan)["given"]
     lines = [f"params = {given}"] if given != "params" else []
-    lines += ["params = _unpadded(params)"] if pipelined(plan) and padded(sharded) else []
     lines += ["used = _gathered(params)"] if _gathers_first(plan) else []
     params = "used" if _gathers_first(plan) else "params"
     if pipelined(plan):

@@ -551,4 +551,11 @@ FAULTS: tuple[Fault, ...] = (
         planted="ticks += 0 * alone",
         test="tests/xla/test_rules.py::test_drawn_plans_move_what_was_compiled[random_156]",
     ),
+    Fault(
+        name="xla: a padded head is cut before it enters the pipeline",
+        file="backends/xla/emit/pipeline.py",
+        text="**(PADDED_ENDS if padded(sharded) else EVEN_ENDS),",
+        planted="**EVEN_ENDS,",
+        test="tests/xla/test_layouts.py::test_a_padded_head_stays_divided_on_its_way_into_a_pipeline",
+    ),
 )
