@@ -1,4 +1,4 @@
-"""`planc check` of another system's file: its plan's findings, at the places of the fields that they come from."""
+"""Runs `planc check` on another system's files: reports the findings of their plan at the fields that cause them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from planc.ir.target import AnyTarget
 
 @dataclass(frozen=True)
 class ForeignExamined:
-    """Findings of `examine` about the plan of foreign files, at places in these files, and how they were read."""
+    """Findings of `examine` for the plan of foreign files, with places in these files, and the import's result."""
 
     examined: Examined
     imported: Imported
@@ -25,10 +25,10 @@ class ForeignExamined:
 def examine_files(
     files: list[Path], options: Options, system: str = "", target: AnyTarget | None = None
 ) -> ForeignExamined:
-    """Import `files`, then check and cost their plan for `target`, as `examine` does.
+    """Imports `files`, then checks and costs their plan for `target`, as `examine` does.
 
-    `options` and `system` are those of `import_files`. Findings about a sentence stand at the field that it follows
-    from; those of a sentence that follows from defaults alone stand at the whole file, and say so.
+    `options` and `system` are those of `import_files`. A finding about a sentence is placed at the field that the
+    sentence comes from, or at the whole file if it comes from defaults only.
     """
     imported = import_files(files, options, system)
     if imported.setup is None:

@@ -1,4 +1,4 @@
-"""A foreign configuration file as it was read: its fields, each with its value and its place."""
+"""A parsed foreign configuration file: its fields, each with its value and place."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ FieldValue: TypeAlias = Scalar | tuple["FieldValue", ...]
 
 @dataclass(frozen=True)
 class Given:
-    """A field that a file sets: its value (a list becomes a tuple), and the place of the value or of the flag."""
+    """A field that a file sets: its value (a list becomes a tuple), and the place of the value or flag."""
 
     value: FieldValue
     span: Span
     certain: bool = True
-    """False for a flag in a branch of a script of which only the shell knows whether it is run."""
+    """False for a flag in a branch of a script, if only the shell knows whether it runs."""
 
 
 @dataclass(frozen=True)
 class Left:
-    """Words of a file that are of no field, and their place.
+    """Words of a file that belong to no field, and their place.
 
-    They are `unread`: of commands, variables and branches that the command is not made from. `loose` ones stand where a
-    flag would, and no command takes them; which words `open` ones are, only the shell knows; `unknown` ones are no
-    flags of the launcher before them; `twice` stands a field that is given again.
+    Kinds: `unread` words are of commands, variables and branches that do not contribute to the command; `loose` words
+    are in place of a flag that no command takes; the value of `open` words is only known to the shell; `unknown` words
+    are not flags of the launcher; `twice` marks a field that is given again later.
     """
 
     text: str
@@ -40,10 +40,10 @@ class Left:
 
 @dataclass(frozen=True)
 class Document:
-    """The fields of one file, by dotted path (`training.seq_len`), in the order of the file.
+    """The fields of one file, by dotted path (`training.seq_len`), in file order.
 
-    Flags of a command line go by their names without the leading dashes, with underscores. Values of flags and of
-    `key=value` are text; those of YAML, JSON and TOML have the type that the format gives them.
+    Command-line flags are named without leading dashes, with underscores. Values of flags and of `key=value` are text;
+    those of YAML, JSON and TOML have the format's types.
     """
 
     file: str
@@ -51,27 +51,27 @@ class Document:
     fields: dict[str, Given]
     source: Source
     program: tuple[str, ...] = ()
-    """Words of a command line before the first flag: what is started, and how (`torchrun`, `pretrain_gpt.py`)."""
+    """Words of a command line before the first flag: the program and its launcher (`torchrun`, `pretrain_gpt.py`)."""
     launcher: dict[str, Given] | None = None
-    """Flags of torchrun or of another launcher that stand before the program."""
+    """Flags of torchrun or another launcher, before the program."""
     left: tuple[Left, ...] = ()
-    """Words that the fields are not read from."""
+    """Words that no field is read from."""
     others: tuple[dict[str, Given], ...] = ()
     """Flags of the other commands of a script."""
     taken: frozenset[str] = frozenset()
-    """Variables and arguments of a script whose values the command line gives."""
+    """Variables and arguments of a script whose values come from the command line."""
     unfound: tuple[str, ...] = ()
-    """Files that a script reads and that are not given beside it."""
+    """Files that a script reads and that were not given."""
     words: int = 0
-    """Words of a script, comments left out."""
+    """Number of words of a script, without comments."""
 
     def whole(self) -> Span:
-        """The place of a finding about the whole file: no text is marked."""
+        """Returns the place for a finding about the whole file, which marks no text."""
         return Span(self.file, 1, 1, 1, 1)
 
 
 class UnreadableError(ValueError):
-    """The text is not of its format; `span` is the place where it stops being so."""
+    """The text does not have the expected format; `span` is the place of the first error."""
 
     def __init__(self, message: str, span: Span) -> None:
         super().__init__(message)
@@ -79,6 +79,6 @@ class UnreadableError(ValueError):
 
 
 MAX_FIELDS = 20_000
-"""More fields than any configuration has: a file with more is refused."""
+"""Maximum number of fields; a file with more is refused."""
 MAX_DEPTH = 40
-"""Levels of nesting that are read."""
+"""Maximum nesting depth."""

@@ -1,4 +1,4 @@
-"""The meaning of a plan, whatever its axes are called and however its sentences are put: to compare two plans."""
+"""Normalises the meaning of a plan, independent of axis names and sentence order, to compare two plans."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from planc.ir.plan import NOUNS, Noun, Plan
 from planc.language.framework_rules import tensor_axes
 
 Ranks = tuple[tuple[int, int], ...]
-"""Groups of ranks as (size, stride) pairs, outermost first: neighbours that are one axis in another plan are joined."""
+"""Groups of ranks as (size, stride) pairs, outermost first; adjacent pairs that form one axis are merged."""
 
 
 def effective(plan: Plan) -> dict[str, Any]:
-    """The meaning of each verb's sentences, by verb. Two plans with equal values are laid out, stored, scheduled and
-    computed alike; expectations are not part of it, nor what a framework that `realise as` names decides."""
+    """Returns the meaning of each verb's sentences in `plan`, by verb. Plans with equal values have the same layout,
+    state sharding, schedule and compute. Expectations are left out, and so is what the framework of `realise as`
+    decides."""
     plan = plan.for_planc
     regions = ("", *plan.model.regions)
     dims = dict.fromkeys((*plan.model.sizes, "batch", "sequence"))
@@ -54,13 +55,13 @@ def effective(plan: Plan) -> dict[str, Any]:
 
 
 def differing(a: Plan, b: Plan) -> tuple[str, ...]:
-    """The verbs in which two plans differ, in the order of `effective`."""
+    """Returns the verbs in which the plans `a` and `b` differ, in the order of `effective`."""
     one, other = effective(a), effective(b)
     return tuple(verb for verb in one if one[verb] != other[verb])
 
 
 def _overlaps(plan: Plan) -> set[tuple[Ranks, str]]:
-    """How transfers hide: those of tensor parallelism do not unless a sentence says so."""
+    """The overlap of transfers; those of tensor parallelism are not overlapped by default."""
     shown = {*tensor_axes(plan)}
     said = (o for o in plan.overlaps if plan.mesh.size(o.axis) > 1 and not (o.axis in shown and o.method == "none"))
     return {(_ranks(plan, [o.axis]), o.method) for o in said}
@@ -78,8 +79,8 @@ def _ranks(plan: Plan, axes: Iterable[str]) -> Ranks:
 
 
 def _divided(plan: Plan, dim: str, region: str) -> Ranks:
-    """The ranks that divide `dim` in `region`. Experts are asked for in their own region, where tokens have slots
-    instead of a batch and a sequence."""
+    """The ranks that shard `dim` in `region`. Experts have their own region, with slots instead of batch and
+    sequence."""
     token_dims = ("batch", "sequence", "experts")
     if (region == EXPERTS and dim in token_dims[:2]) or (not region and dim in token_dims[2:]):
         return ()
@@ -87,7 +88,7 @@ def _divided(plan: Plan, dim: str, region: str) -> Ranks:
 
 
 def _stored(plan: Plan, noun: Noun, region: str) -> Ranks:
-    """The ranks over which state is divided, beside those that divide the experts themselves."""
+    """The ranks that shard state, besides those that shard the experts themselves."""
     axes = plan.store(noun, region)
     if region == EXPERTS:
         dims = {d for p in plan.model.params if p.region == EXPERTS for d in p.dims}

@@ -1,4 +1,4 @@
-"""A plan as the file of another system. What is written is read again: a file that does not say the plan is refused."""
+"""Writes a plan as the file of another system, and reads the file back: one that does not mean the plan is refused."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ from planc.language.framework_rules import settled
 
 @dataclass(frozen=True)
 class Exported:
-    """A file of another system: its text, the fields that it sets, and the setup that it says."""
+    """A file of another system: its text, the fields that it sets, and the setup it expresses."""
 
     system: System
     setup: TrainingSetup
     fields: Mapping[str, FieldValue]
     text: str
     diagnostics: tuple[Diagnostic, ...] = ()
-    """Warnings: sentences that the file says only nearly."""
+    """Warnings about sentences that the file expresses only approximately."""
     beside: Mapping[str, str] = field(default_factory=dict)
     """Arguments that the system takes from elsewhere than this file, by name."""
 
 
 def export_plan(plan: Plan, to: str) -> Exported:
-    """The file of the system named `to` that says what `plan` says; expectations are left out.
+    """Returns the file of the system named `to` that means the same as `plan`, without expectations.
 
-    Raises PlanError with E1309 for each sentence that the system, or a file of it as planc writes it, cannot say, and
+    Raises PlanError with E1309 for each sentence that the system, or planc's writer for it, cannot express, and
     KeyError for a system that planc does not write.
     """
     system = systems()[to]
@@ -89,8 +89,8 @@ def export_plan(plan: Plan, to: str) -> Exported:
 
 
 def _differ_at_ends(plan: Plan, back: Plan) -> bool:
-    """True if both run the same blocks again, up to what the backward needs or to a block's end: they differ in a
-    block's last product, or not at all where the framework decides that."""
+    """True if both recompute the same blocks and differ at most in a block's last matmul: one stops when the backward
+    has what it needs, the other runs blocks to the end."""
     one, other = (effective(p)["recompute"][1:] for p in (plan, back))
     return plan.recompute.blocks and back.recompute.blocks and one == other
 
@@ -98,7 +98,8 @@ def _differ_at_ends(plan: Plan, back: Plan) -> bool:
 def _reread(
     system: System, fields: Mapping[str, Any], beside: Mapping[str, str], setup: TrainingSetup
 ) -> TrainingSetup | tuple[Diagnostic, ...]:
-    """The setup that a file with these fields says, by the system's own reader; its errors where it is refused."""
+    """Returns the setup that the system's own reader finds in a file with these fields; its errors if it refuses the
+    file."""
     place = Span(f"{setup.name}{system.ending}", 1, 1, 1, 1)
     given = {name: Given(value, place) for name, value in fields.items()}
     document = Document(place.file, system.formats[0], given, Source.of(place.file, ""))
@@ -129,7 +130,7 @@ def _approximation(plan: Plan, system: System, verb: str, why: str) -> Diagnosti
 
 
 def _cause(plan: Plan, verb: str) -> Cause:
-    """The first sentence of `verb` in the plan; that of the mesh where it has none."""
+    """The first sentence of `verb` in the plan; the mesh sentence if there is none."""
     groups: dict[str, tuple[Any, ...]] = {
         "model": (plan.model,),
         "batch": (plan.batch,),

@@ -1,4 +1,4 @@
-"""Fields of a system: each with its default and what planc does with it."""
+"""Describes the fields of a system: each with its default and how planc treats it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ Treatment = Literal["read", "noted", "refused"]
 class Field:
     """A field of a system's configuration.
 
-    `name` is as the file spells it. Fields that are refused, and rules for modules of the user's own, may have a `*`
-    for any part of a name; what changes nothing is known by its name alone.
-    `default` is the value that the system takes where the file says nothing. `read` fields decide a setting; `noted`
-    ones change neither layout, memory nor time as planc counts them; `refused` ones do, and planc has no sentence for
-    them: any value but `default` is an error. `why` says what the field does, for the last two.
+    `name` is the spelling in the file; refused fields, and rules for the user's own modules, may have a `*` for any
+    part of a name. `default` is the system's value if the file does not set it. `read` fields decide a setting; `noted`
+    fields change neither layout, memory nor time as planc counts them; `refused` fields do, but planc has no sentence
+    for them, so any value but `default` is an error. `why` says what the field does, for the last two.
     """
 
     name: str
@@ -35,11 +34,11 @@ class Field:
 
 
 def field_tables(system: str) -> dict[str, tuple[Field, ...]]:
-    """The tables of fields in the file of a `system`, in order, by their names.
+    """Returns the tables of fields in the TOML file of a `system`, by name, in order.
 
-    Each row has `names`, with blanks between them, that share the rest: a `default`, and in `noted` or `refused` why
-    the fields are not read. A flag whose default is false takes no value, one with a list several; without a default
-    there is None.
+    The `names` of a row, separated by blanks, share the rest: a `default`, and in `noted` or `refused` the reason why
+    the fields are not read. A flag with default false takes no value, one with a list several; without a default it is
+    None.
     """
     tables = package_table("planc.interop.systems", f"{system}.toml")
     return {name: tuple(field for row in rows for field in _fields(**row)) for name, rows in tables.items()}
@@ -56,28 +55,26 @@ def _fields(
 
 @dataclass(frozen=True, kw_only=True)
 class FieldTable:
-    """The fields of a system, as far as its values are read by their names.
+    """The fields of a system, and how its settings are read from them.
 
-    `fields` lists every field that the system has, as far as planc knows them: a field of a file that is none of these
-    is refused by name.
+    `fields` lists every known field of the system: an unknown field in a file is refused by name.
     """
 
     name: str
     title: str
     version: str
-    """The release or commit whose defaults these are."""
+    """The release or commit that the defaults are from."""
     fields: tuple[Field, ...]
     settings: Mapping[str, Callable[[Any], Any]]
-    """The way in which each setting follows from the fields."""
+    """The function that reads each setting from the fields."""
     prepared: Callable[[Document], Document] | None = None
-    """A document as the system's files have it to one whose fields have the names of `fields`: for files that hold
-    them under another name."""
+    """Renames the fields of a document to the names in `fields`, for files that use other names."""
     calls: Mapping[str, str] = field(default_factory=dict)
-    """Names by which another system's settings, used for this one too, call fields of this one: `not NAME` for a field
-    that says the opposite, the empty text for one that this system has not."""
+    """Names under which another system's settings, reused for this one, call its fields: `not NAME` for a field with
+    the opposite meaning, "" for one that this system lacks."""
 
     def known(self, name: str) -> Field | None:
-        """The field that a file spells `name`; None for one that planc does not know."""
+        """Returns the field that a file spells `name`; None for an unknown one."""
         return self._spellings.of(name)
 
     @cached_property
@@ -91,7 +88,7 @@ class FieldTable:
 
 @dataclass(frozen=True)
 class Spellings:
-    """The fields of a system by their spellings, and those that go by a pattern: the first that matches counts."""
+    """Finds the fields of a system by spelling, then by pattern: the first match counts."""
 
     by_name: Mapping[str, Field]
     patterns: Sequence[Field]
@@ -99,7 +96,7 @@ class Spellings:
     """All patterns in one, a group each."""
 
     def of(self, name: str) -> Field | None:
-        """The field that is spelled `name`."""
+        """Returns the field spelled `name`; None for an unknown one."""
         if name in self.by_name:
             return self.by_name[name]
         found = self.one_of.fullmatch(name) if self.patterns else None

@@ -1,4 +1,5 @@
-"""Files of another system to a plan: recognised, read field by field, and written as sentences with their origins."""
+"""Imports files of another system as a plan: recognises the system, reads field by field, writes sentences with
+origins."""
 
 from __future__ import annotations
 
@@ -31,14 +32,14 @@ PYTHON = (
     " Megatron-Bridge's checkpoints"
 )
 NEMO1 = {"model.mcore_gpt", "model.encoder_seq_length", "exp_manager.explicit_log_dir", "exp_manager.exp_dir"}
-"""Fields that only configurations of NeMo 1.0 have."""
+"""Fields that only NeMo 1.0 configurations have."""
 MAX_BYTES = 1_000_000
-"""Largest configuration that is read."""
+"""Maximum size of a configuration file (bytes)."""
 
 
 @dataclass(frozen=True)
 class Imported:
-    """Result of reading foreign files: the plan's text and the setup that it says, unless there are errors."""
+    """Result of an import: the plan's text and its setup, unless there are errors."""
 
     diagnostics: tuple[Diagnostic, ...]
     sources: dict[str, Source]
@@ -46,18 +47,19 @@ class Imported:
     setup: TrainingSetup | None = None
     text: str = ""
     origins: Mapping[str, tuple[Origin, ...]] | None = None
-    """The fields that each setting of the setup was read from."""
+    """The fields that each setting was read from."""
     lines: Mapping[int, tuple[Origin, ...]] | None = None
-    """The fields that each line of `text` follows from."""
+    """The fields that each line of `text` comes from."""
     chain: str = ""
-    """The arithmetic of the batch, from the system's own words to microbatches of a rank."""
+    """The batch arithmetic, from the system's own fields to microbatches per rank."""
 
 
 def import_files(files: Sequence[Path], options: Options, system: str = "") -> Imported:
-    """Read `files`, which together are one configuration of one system: the one named `system`, or the one whose files
-    look so.
+    """Imports `files`, which together are one configuration of one system: the one named `system`, or the one
+    recognised from the files.
 
-    Never raises for what the files hold: findings are in `Imported.diagnostics`, with places in the files.
+    Never raises for the content of the files: findings are in `Imported.diagnostics`, with places in the files.
+    `options` are the command line's answers.
     """
     documents, findings, sources = _documents(files, options, system)
     if findings or not documents:
@@ -83,10 +85,10 @@ def import_files(files: Sequence[Path], options: Options, system: str = "") -> I
 
 
 def _with_model(documents: list[Document], options: Options) -> tuple[list[Document], Options]:
-    """The documents, and the options with the model that a Hugging Face `config.json` among them is.
+    """Returns the documents, and the options with the model of a Hugging Face `config.json` among them.
 
-    The fields that tell how layers are divided are left of such a config; its sizes are read by the sentence
-    `model from`, as in any plan.
+    Only fields that affect parallelism are kept of such a config; its sizes are read by the sentence `model from`, as
+    in any plan.
     """
     rest = [d if not _is_model(d) else replace(d, fields=_model_fields(d)) for d in documents]
     models = [d for d in documents if _is_model(d)]
@@ -115,19 +117,19 @@ def _is_only_model(document: Document) -> bool:
 def import_(
     *files: str | Path, cluster: str = "", model: str = "", system: str = "", set: dict[str, str] | None = None
 ) -> Imported:
-    """Read other systems' files, which together are one configuration, as a plan.
+    """Reads other systems' files, which together are one configuration, as a plan.
 
     Args:
         files: paths of the files.
-        cluster: words of a `cluster` sentence, where the files do not name the machines.
-        model: words of a `model` sentence, where they do not name a model of the catalog.
-        system: whose files they are, where their look does not say.
+        cluster: words of a `cluster` sentence, if the files do not name the machines.
+        model: words of a `model` sentence, if the files do not name a model of the catalog.
+        system: the system of the files, if it cannot be recognised.
         set: values of fields that the files leave open, by the system's names.
 
-    Returns the plan's text (`Imported.text`), its setup and the fields that each sentence is from.
+    Returns the plan's text (`Imported.text`), its setup, and the fields that each sentence comes from.
 
     Raises:
-        PlanError: the files cannot be read as a plan; every finding is in it.
+        PlanError: the files cannot be read as a plan; it contains every finding.
         KeyError: there is no such system.
 
     >>> from tempfile import TemporaryDirectory
@@ -160,7 +162,7 @@ def import_(
 def _documents(
     files: Sequence[Path], options: Options, system: str
 ) -> tuple[list[Document], list[Diagnostic], dict[str, Source]]:
-    """The documents of `files`, findings about those that cannot be read, and the texts of the others."""
+    """Returns the documents of `files`, findings about unreadable ones, and the texts of the others."""
     documents: list[Document] = []
     findings: list[Diagnostic] = []
     scripts: list[Source] = []
@@ -196,7 +198,7 @@ def _documents(
 
 
 def _format(file: Path, system: str) -> Format:
-    """The format that the ending of a file stands for, or else that its system has."""
+    """The format of a file: by its extension, or else the system's."""
     formats: list[Format] = [found] if (found := format_of(file.name)) else []
     if system:
         formats = [f for f in formats if f in systems()[system].formats] or list(systems()[system].formats[:1])
@@ -216,7 +218,8 @@ def _plan_name(file: Path) -> str:
 
 
 def imported(system: System, documents: Sequence[Document], options: Options, name: str) -> Imported:
-    """A plan called `name` of what `documents`, files of `system`, say together."""
+    """Returns a plan called `name` from `documents`, files of `system` that form one configuration, with these
+    `options`."""
     sources = {document.file: document.source for document in documents}
     values = Values(system, documents, options)
     findings = [*_field_findings(system, values), *_left_findings(system, values)]
@@ -249,7 +252,7 @@ def imported(system: System, documents: Sequence[Document], options: Options, na
 
 
 def _opened(found: Imported, path: Path) -> Imported:
-    """The plan, which lies at `path`, if the language reads it; else only the findings of the language."""
+    """Returns the plan at `path` if the language accepts it; else only the language's findings."""
     from planc.language.build import build_file
 
     wrong = [d for d in build_file(path, unsaved={path: found.text}).diagnostics if d.severity == "error"]
@@ -260,8 +263,8 @@ def _opened(found: Imported, path: Path) -> Imported:
 
 
 def in_files(found: Diagnostic, path: Path, imported: Imported) -> Iterator[Diagnostic]:
-    """A finding about the plan at `path` with the place of the field that its sentence follows from. Edits of the
-    plan's text are left out."""
+    """Yields a finding about the plan at `path` with the place of the field that its sentence comes from, without edits
+    of the plan's text."""
     if found.span.file != str(path):
         yield found
         return
@@ -330,8 +333,8 @@ def _unknown(system: System, spelling: str, given: Given) -> Diagnostic:
 
 
 def _wrong_count(value: object, default: object) -> str:
-    """Mistake in the number of values of a flag that is only noted; its default tells how many it takes: False
-    for none, a tuple for several."""
+    """Describes a wrong number of values of a flag that is only noted; by its default: False takes none, a tuple
+    several."""
     if default is False and value is not True:
         return f"no value, and has {printable(str(value))[:60]}"
     several = isinstance(value, tuple) and not isinstance(default, tuple)
@@ -339,7 +342,7 @@ def _wrong_count(value: object, default: object) -> str:
 
 
 def _left_findings(system: System, values: Values) -> Iterator[Diagnostic]:
-    """Words that no field of the documents is read from: each word of a script is in one of these, or was read."""
+    """Findings about words that no field is read from: each word of a script is in a document, or was read."""
     for document in values.documents:
         if document.format in ("flags", "assignments") and not document.fields:
             yield Diagnostic("E1306", "no command of the script has settings", document.whole())
@@ -373,7 +376,7 @@ _LOOSE = "the line before does not go on: a blank behind its backslash, or a com
 
 
 def _unused(system: System, values: Values) -> Iterator[Diagnostic]:
-    """N1311 for fields that a setting may follow from, and that none of this configuration does."""
+    """N1311 for fields that a setting may depend on, but that nothing in this configuration reads."""
     for document in values.documents:
         names = [n for n, g in document.fields.items() if _is_unused(system.known(n), n, g, values)]
         if names:
@@ -392,7 +395,7 @@ def _without(spelling: str) -> str:
 
 
 def _is_default(value: object, default: object) -> bool:
-    """True where a file's value is the default, in whatever spelling: `false`, `0` and None are one."""
+    """True if a file's value equals the default in any spelling: `false`, `0` and None are equal."""
     if value == default or str(value).lower() == str(default).lower():
         return True
     none = (None, False, 0, "", "none", "null", "false", "0", ())
@@ -405,8 +408,8 @@ def _is_default(value: object, default: object) -> bool:
 class _Comments:
     """Comments of sentences and of the plan's head.
 
-    A field may decide several settings; it is shown where it decides most: beside the setting that follows from the
-    fewest fields. Other sentences name it without its value.
+    A field may decide several settings; its value is shown at the setting that comes from the fewest fields. Other
+    sentences only name the field.
     """
 
     def __init__(self, system: System, setup: TrainingSetup, origins: Mapping[str, tuple[Origin, ...]]) -> None:
@@ -452,7 +455,7 @@ def _left_out(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _head(system: System, documents: Sequence[Document], chain: str, silent: Mapping[str, object]) -> tuple[str, ...]:
-    """Lines at the top of the plan: what was read, the batch's arithmetic, and defaults that need no sentence."""
+    """Comment lines at the top of the plan: the files, the batch arithmetic, and defaults that need no sentence."""
     files = ", ".join(Path(d.file).name for d in documents)
     starts = [" ".join(d.program) for d in documents if d.program]
     started = f": {printable(', '.join(starts))[:200]}" if starts else ""
@@ -464,7 +467,8 @@ def _head(system: System, documents: Sequence[Document], chain: str, silent: Map
 
 
 def batch_chain(system: System, setup: TrainingSetup, origins: Mapping[str, tuple[Origin, ...]]) -> str:
-    """The batch from the system's words to microbatches of a rank, with the arithmetic between them."""
+    """Returns the batch arithmetic of `setup`, from the fields of `system` to microbatches per rank, given the
+    `origins` of each setting."""
     found = {o.name: o.value for s in ("sequences", "microbatch", "sequence_tokens") for o in origins.get(s, ())}
     words = {name: found[name] for name in system.batch_words if found.get(name) is not None}
     theirs = ", ".join(f"{name} = {_shown(value)}" for name, value in words.items())
@@ -479,7 +483,7 @@ def batch_chain(system: System, setup: TrainingSetup, origins: Mapping[str, tupl
 def _line_origins(
     text: str, setup: TrainingSetup, origins: Mapping[str, tuple[Origin, ...]]
 ) -> dict[int, tuple[Origin, ...]]:
-    """The origins of each line that holds a sentence; sentences are written one a line, in order."""
+    """The origins of each line with a sentence; sentences are written one per line, in order."""
     numbers = (n for n, line in enumerate(text.split("\n"), 1) if line and not line.startswith(("#", "plan ")))
     return {
         number: tuple(o for setting in sentence.settings for o in origins.get(setting, ()))

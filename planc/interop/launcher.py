@@ -1,4 +1,4 @@
-"""The number of ranks that a launcher's flags start: torchrun, srun, deepspeed."""
+"""Computes the number of ranks that a launcher's flags start: torchrun, srun, deepspeed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from planc.interop.document import Given
 
 NODES = ("nnodes", "nodes", "N", "num_nodes")
 RANKS = ("nproc_per_node", "ntasks_per_node", "gpus_per_node", "num_gpus")
-"""Flags that hold the nodes of a job and the ranks of each; the first that is given counts."""
+"""Flags for the number of ranks per node; the first that is given counts."""
 _TORCHRUN = (
     "nnodes nproc_per_node rdzv_backend rdzv_endpoint rdzv_id rdzv_conf standalone max_restarts monitor_interval "
     "start_method event_log_handler role module m no_python run_path log_dir redirects r tee t local_ranks_filter "
@@ -20,15 +20,16 @@ _TORCHRUN = (
 
 
 def is_unknown(launcher: str, name: str) -> bool:
-    """True where `launcher` is torchrun, and has no flag `name`."""
+    """True if `launcher` is torchrun, and `name` is not one of its flags."""
     runs = launcher.endswith(("torchrun", "torch.distributed.run", "torch.distributed.launch"))
     return runs and name not in _TORCHRUN.split()
 
 
 def world_size(launcher: Mapping[str, Given]) -> tuple[int, str, Span] | None:
-    """Ranks that `launcher` starts, the flags that say so, and their place; None where they leave it open.
+    """Returns the number of ranks that `launcher` starts, the flags that decide it, and their place; None if it is
+    open.
 
-    A launcher without a number of nodes starts one.
+    A launcher without a number of nodes starts one node.
     """
     ranks = _whole(launcher, RANKS)
     if ranks is None:

@@ -1,16 +1,17 @@
-"""Megatron-LM's patterns of layers: which have experts, `([0]*3+[1]*58)`; which stage holds which, `Et*3|t*4mL`."""
+"""Parses Megatron-LM's layer patterns: which layers have experts, `([0]*3+[1]*58)`; the layers of each stage,
+`Et*3|t*4mL`."""
 
 from __future__ import annotations
 
 import re
 
 MOST = 100_000
-"""Items that a pattern may grow to."""
+"""Maximum number of items of a pattern."""
 
 
 def layers_of_pattern(text: str, layers: int) -> list[int] | None:
-    """A 1 for each of `layers` that has experts: by a number N, each Nth from the first; or by a sum of lists with
-    their repetitions. None where the text is no pattern of that many layers.
+    """Returns 1 for each of `layers` that has experts, else 0, from `text`: a number N for every Nth layer from the
+    first, or a sum of repeated lists. None if it is not a pattern of that many layers.
 
     >>> layers_of_pattern("([0]*1+[1]*2)", 3)
     [0, 1, 1]
@@ -54,8 +55,8 @@ def _repeated(tokens: list[str], at: int) -> tuple[list[int], int]:
 
 
 def stages_of_layout(text: str) -> tuple[int, ...] | None:
-    """Layers of each virtual stage in order, of a layout with the embedding first and the loss last; None for others.
-    Modules for further tokens (`m`), behind all layers, count as one each.
+    """Returns the layers of each virtual stage in order, from the layout `text` with the embedding first and the loss
+    last; None for other layouts. MTP modules (`m`), after all layers, count as one layer each.
 
     >>> stages_of_layout("Et*3|(tt|)*2t,mL")
     (3, 2, 2, 2)
@@ -74,7 +75,7 @@ def stages_of_layout(text: str) -> tuple[int, ...] | None:
 
 
 def even(layers: int, stages: int) -> tuple[int, ...]:
-    """Layers of each of so many `stages`, the first with one more where they do not divide evenly.
+    """Returns the layers of each of `stages`; the first ones have one more if they do not divide evenly.
 
     >>> even(7, 3)
     (3, 2, 2)
@@ -84,8 +85,7 @@ def even(layers: int, stages: int) -> tuple[int, ...]:
 
 
 def layout_of_stages(stages: tuple[int, ...], ahead: int = 0) -> str:
-    """The layout in which each virtual stage has so many layers, the last `ahead` of which are modules for further
-    tokens.
+    """Returns the layout with the layers of each virtual stage in `stages`, of which the last `ahead` are MTP modules.
 
     >>> layout_of_stages((3, 2, 0))
     'Et*3|t*2|L'

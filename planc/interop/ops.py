@@ -1,5 +1,4 @@
-"""Names of a model's ops for sentences that name some of them: all products with weights, all norms, the parts of one
-block."""
+"""Names groups of a model's ops for sentences: all linear layers, all norms, the ops of one block."""
 
 from __future__ import annotations
 
@@ -8,37 +7,38 @@ from planc.ir.model import EXPERTS, Model, Op
 from planc.language.op_names import covering
 
 _LINEAR = ("projection", "ffn", EXPERTS)
-"""Regions of blocks whose matmuls are linear layers; the router and attention's own products are not."""
+"""Regions of blocks whose matmuls are linear layers; the router and attention's own matmuls are not."""
 
 
 def block_ops(model: Model) -> tuple[Op, ...]:
-    """The ops of every kind of block, each once."""
+    """Returns the ops of every kind of block of `model`, each once."""
     return tuple({op.name: op for kind in model.blocks for op in model.ops[kind]}.values())
 
 
 def linear_layers(model: Model, *, experts: bool = True) -> tuple[str, ...]:
-    """Names that mean the blocks' products with weights, those of experts among them unless `experts` is False."""
+    """Returns names that match the linear layers of the blocks of `model`, including experts unless `experts` is
+    False."""
     matmuls = [op for op in block_ops(model) if op.kind == "matmul"]
     chosen = [op.name for op in matmuls if op.region in _LINEAR and (experts or op.region != EXPERTS)]
     return tuple(covering(chosen, matmuls))
 
 
 def of_kind_saved(model: Model, *kinds: str) -> tuple[str, ...]:
-    """Names that mean the blocks' ops of these `kinds` whose outputs the backward needs: recomputing those saves
-    memory."""
+    """Returns names that match the blocks' ops of these `kinds` whose outputs the backward needs: recomputing those
+    saves memory."""
     ops = block_ops(model)
     saved = {tensor for op in ops for tensor in op.saves}
     return tuple(covering([op.name for op in ops if op.kind in kinds and op.output in saved], ops))
 
 
 def run_again_by_list(model: Model) -> tuple[str, ...]:
-    """The ops that torch's lists of saved ops leave out (`planc.frameworks.torchtitan`), of those whose outputs the
-    backward needs."""
+    """Returns the ops of `model` that torch's lists of saved ops leave out (`planc.frameworks.torchtitan`), among those
+    whose outputs the backward needs."""
     kept = (*of_kind_saved(model, "norm", "rope", "add"), *EVERY_OTHER)
     return existing(model, *dict.fromkeys(kept))
 
 
 def existing(model: Model, *names: str) -> tuple[str, ...]:
-    """Those of `names`, ops or beginnings of ops' names, that `model` has."""
+    """Returns those of `names`, op names or prefixes of them, that `model` has."""
     known = [op.name for op in block_ops(model)]
     return tuple(n for n in names if any(op == n or op.startswith(f"{n}.") for op in known))

@@ -1,4 +1,4 @@
-"""A plan as a TrainingSetup: which axis is for what, read from what the axes divide."""
+"""Converts a plan to a TrainingSetup: finds the role of each axis from what it shards."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from planc.ir.plan import NOUNS, Plan, Precision, Quantize, Recompute
 
 
 def setup_of(plan: Plan) -> TrainingSetup:
-    """The degrees of parallelism, batch and precision that `plan` says.
+    """Returns the degrees of parallelism, batch and precision of `plan`.
 
-    It is what the plan says only if a plan written from it is the same (`planc.interop.effective`): sentences without a
-    place in a setup, such as `override`, are not in it. Raises CannotSayError where the axes have other uses, and for a
-    part of the model that is not trained.
+    The setup is equivalent to the plan only if a plan written from it has the same meaning (`planc.interop.effective`):
+    sentences such as `override` have no setting. Raises CannotSayError for other uses of the axes, and for frozen
+    parameters.
     """
     for verb, said in (("freeze", plan.freeze), ("lora", plan.lora)):
         if said is not None:
@@ -77,7 +77,7 @@ def setup_of(plan: Plan) -> TrainingSetup:
 
 
 def _roles(plan: Plan) -> dict[Role, tuple[str, ...]]:
-    """The mesh axes of each role, outermost first. An axis has one role; CannotSayError for one that has none."""
+    """The mesh axes of each role, outermost first. Raises CannotSayError for an axis without exactly one role."""
     mesh = [a.name for a in plan.mesh.axes if a.size > 1]
     pipeline = [plan.split.axis] if plan.split else []
     sequence = plan.axes_of("sequence")

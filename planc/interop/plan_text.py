@@ -1,4 +1,4 @@
-"""A TrainingSetup as the text of a plan, sentence by sentence, each with the settings that it says."""
+"""Writes a TrainingSetup as the text of a plan, each sentence with the settings it comes from."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from planc.ir.plan import NOUNS, Noun, Recompute, Route
 
 @dataclass(frozen=True)
 class PlanSentence:
-    """A sentence of a plan, and the settings of the setup (its fields' names) that it follows from."""
+    """A sentence of a plan, and the settings (field names of the setup) that it comes from."""
 
     text: str
     settings: tuple[str, ...]
 
 
 def axis_names(setup: TrainingSetup) -> dict[Role, str]:
-    """The name of each role's axis, for the roles that have more than one rank.
+    """Returns the axis name of each role in `setup` with more than one rank.
 
-    State divided entirely is FSDP's; the ranks that divide less of it, or nothing, are called dp.
+    The axis that shards all state is called fsdp; one that shards less, or nothing, is called dp.
     """
     data = "fsdp" if setup.zero == 3 else "dp"
     names: dict[Role, str] = {"pp": "pp", "replica": "replica", "shard": data, "cp": "cp", "tp": "tp"}
@@ -34,14 +34,14 @@ def axis_names(setup: TrainingSetup) -> dict[Role, str]:
 
 
 def sentences(setup: TrainingSetup) -> tuple[PlanSentence, ...]:
-    """The sentences of the plan, without its `plan` line, in the order in which planc's own plans have them."""
+    """Returns the sentences of the plan of `setup`, without its `plan` line, in planc's usual order."""
     return tuple(_sentences(setup, axis_names(setup)))
 
 
 def plan_text(setup: TrainingSetup, comments: Sequence[str] = (), head: Sequence[str] = ()) -> str:
-    """The text of the plan, as `planc fmt` writes it.
+    """Returns the text of the plan of `setup`, formatted as by `planc fmt`.
 
-    `comments` holds a comment for each of `sentences`, or is empty. `head` are lines of comment after the `plan` line.
+    `comments` has a comment for each of `sentences`, or is empty. `head` are comment lines after the `plan` line.
     """
     from planc.syntax.fmt import format_text
 
@@ -88,7 +88,7 @@ def _data_parallel(setup: TrainingSetup, axes: dict[Role, str]) -> Iterator[Plan
 
 
 def _divided(setup: TrainingSetup) -> tuple[Noun, ...]:
-    """The state that the `shard` ranks divide."""
+    """The state that is sharded over the `shard` ranks."""
     if setup.zero == 3 and setup.whole_grads:
         return ("params", "optimizer")
     return NOUNS[len(NOUNS) - setup.zero :]
@@ -156,7 +156,7 @@ def _pipeline(setup: TrainingSetup, axes: dict[Role, str]) -> Iterator[PlanSente
 
 
 def _stage_words(stages: tuple[int, ...]) -> Iterator[str]:
-    """`embed + 3`, `2 x 4 layers`, `3 + head`: neighbours of the same length together."""
+    """`embed + 3`, `2 x 4 layers`, `3 + head`: adjacent stages of equal length are merged."""
     yield f"embed + {stages[0]}" if stages[0] else "embed"
     index = 1
     while index < len(stages) - 1:

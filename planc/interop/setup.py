@@ -1,4 +1,4 @@
-"""A training configuration in no system's words: the middle between plans and other systems' files."""
+"""A training configuration independent of any system: the intermediate form between plans and other systems' files."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from planc.ir.plan import Noun, Period, Precision, Recompute, Route
 
 Role = Literal["pp", "replica", "shard", "cp", "tp"]
 ROLES: tuple[Role, ...] = ("pp", "replica", "shard", "cp", "tp")
-"""The uses of a mesh axis, outermost first as Megatron and torchtitan place them: pipeline stages; data-parallel ranks
-that keep whole state; data-parallel ranks that divide state as `zero` says; context parallelism; tensor parallelism."""
+"""Roles of a mesh axis, outermost first as in Megatron and torchtitan: pipeline stages; data-parallel ranks that
+replicate state; data-parallel ranks that shard state by `zero`; context parallelism; tensor parallelism."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderShape:
-    """The sizes of a decoder, and what tells its family from others.
+    """The sizes of a decoder, and the features that determine its family.
 
-    Sizes are whole numbers, 0 where the model has no such thing: `kv_heads` 0 are as many as `heads`, `head_dim` 0 is
-    embed / heads, `positions` are learned ones. `dense_layers` are the first layers, which have no experts,
-    `mtp_layers` modules behind the layers that predict further tokens.
+    Sizes are integers, 0 if the model lacks the feature: `kv_heads` 0 means `heads`, `head_dim` 0 means embed / heads,
+    `positions` are learned. `dense_layers` are the first layers, without experts; `mtp_layers` are MTP modules after
+    the layers.
     """
 
     layers: int
@@ -34,13 +34,13 @@ class DecoderShape:
     vocab: int
     positions: int = 0
     gated: bool = True
-    """SwiGLU or GeGLU: two products in, one out."""
+    """SwiGLU or GeGLU: two up-projections and one down-projection."""
     rms_norm: bool = True
     rotary: bool = True
     biased: bool = False
     """Biases in linear layers."""
     query_norm: bool = False
-    """Norms of queries and keys, head by head."""
+    """Per-head norms of queries and keys."""
     tied: bool = False
     experts: int = 0
     top_k: int = 0
@@ -57,7 +57,7 @@ class DecoderShape:
 
 @dataclass(frozen=True, kw_only=True)
 class Quantized:
-    """Matmuls in a narrow dtype. `method` is what follows `as`, such as `float8(rowwise)`; `which` are op names."""
+    """Matmuls in low precision. `method` is what follows `as`, such as `float8(rowwise)`; `which` are op names."""
 
     which: tuple[str, ...]
     method: str
@@ -67,24 +67,24 @@ class Quantized:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSetup:
-    """A configuration that is complete: each field is a value, whether a file gave it or a default did.
+    """A complete configuration: each field has a value, from a file or a default.
 
     Degrees are numbers of ranks, 1 for none. `model` and `cluster` are what follows these verbs in a plan; `shape` is
-    the model in sizes, where the file gives them rather than a name. Batch sizes are sequences.
+    the model in sizes, if the file gives them instead of a name. Batch sizes are sequences.
     """
 
     name: str
     model: str = ""
     shape: DecoderShape | None = None
     graph: Model | None = field(default=None, compare=False)
-    """The model's ops and parameters, where they are known: for the names of ops."""
+    """The model's op graph, if known: for the names of ops."""
     cluster: str = ""
     devices: int
     sequences: int
-    """Sequences of one optimizer step, over all ranks."""
+    """Sequences per optimizer step, over all ranks."""
     sequence_tokens: int
     microbatch: int
-    """Sequences that a data-parallel rank works on at a time."""
+    """Sequences per microbatch of a data-parallel rank."""
     pp: int = 1
     replica: int = 1
     shard: int = 1
@@ -92,28 +92,28 @@ class TrainingSetup:
     tp: int = 1
     ep: int = 1
     etp: int = 1
-    """Ranks that divide the hidden dim of one expert."""
+    """Expert tensor parallelism: ranks that shard the hidden dim of one expert."""
     order: tuple[Role, ...] = ROLES
     zero: Literal[0, 1, 2, 3] = 0
-    """ZeRO stage of the `shard` ranks: they divide 1 the optimizer's state, 2 gradients too, 3 parameters too."""
+    """ZeRO stage of the `shard` ranks: 1 shards optimizer state, 2 also gradients, 3 also parameters."""
     zero_over_cp: bool = False
-    """True where state is divided over the ranks of context parallelism as well."""
+    """True if state is also sharded over context-parallel ranks."""
     whole_grads: bool = False
-    """True where gradients stay whole until they are reduced once a step, although `zero` divides parameters."""
+    """True if gradients stay unsharded until they are reduced once a step, although `zero` shards parameters."""
     gather: Period | None = None
     """How long gathered parameters live; None: planc's default."""
     sp: bool = False
     """Sequence parallelism of the residual stream, over `tp`."""
     heads_over_tp: bool = True
-    """False where tensor parallelism leaves attention whole on every rank."""
+    """False if tensor parallelism replicates attention."""
     vocab_over_tp: bool = True
     cp_method: Literal["ring", "all_gather", "ulysses"] = "ring"
     cp_balance: Literal["headtail", "none"] = "headtail"
     experts_over: tuple[Role, ...] = ("shard", "cp", "tp")
-    """The mesh axes whose ranks the experts' own axes factorise anew."""
+    """The mesh axes that the experts' own axes factorise."""
     schedule: str = "1f1b"
     chunks: int = 1
-    """Virtual stages of a pipeline rank."""
+    """Virtual stages per pipeline rank."""
     stages: tuple[int, ...] = ()
     """Layers of each virtual stage; () for an even split."""
     route: Route = Route()
@@ -126,9 +126,9 @@ class TrainingSetup:
     """Kernel of attention; empty for planc's default."""
     quantized: tuple[Quantized, ...] = ()
     offloaded: tuple[str, ...] = ()
-    """State (`params`, `optimizer`) or tensors that are kept in the host's memory."""
+    """State (`params`, `optimizer`) or activations that are stored on the host."""
     overlaps: tuple[tuple[Role | Literal["ep"], str], ...] = ()
-    """How transfers of an axis hide behind compute, where it is not planc's default."""
+    """How transfers of an axis overlap with compute, if not planc's default."""
     compiled: tuple[str, ...] = ()
     """Parts compiled as one region each: `blocks`, `loss`."""
     framework: str = OWN
@@ -136,11 +136,11 @@ class TrainingSetup:
 
     @property
     def data_parallel(self) -> int:
-        """Ranks that work on other sequences."""
+        """Number of data-parallel ranks."""
         return self.replica * self.shard
 
     def degree(self, role: Role) -> int:
-        """Ranks of the axis of `role`."""
+        """Returns the number of ranks of `role`'s axis."""
         degrees: dict[Role, int] = {
             "pp": self.pp,
             "replica": self.replica,
@@ -152,8 +152,8 @@ class TrainingSetup:
 
 
 class CannotSayError(ValueError):
-    """A plan cannot be said in degrees of parallelism, or a system has no field for it; `verb` is of the sentence that
-    stands in the way."""
+    """A plan cannot be expressed in degrees of parallelism, or a system has no field for it; `verb` is that of the
+    sentence that cannot."""
 
     def __init__(self, message: str, verb: str) -> None:
         super().__init__(message)

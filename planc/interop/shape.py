@@ -1,4 +1,4 @@
-"""Sizes of a model to the words of a `model` sentence, and back: which family of the catalog has that shape."""
+"""Converts the sizes of a model to a `model` sentence and back, by finding the catalog's family of that shape."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from planc.ir.model import Model
 
 @dataclass(frozen=True)
 class Family:
-    """A model of the catalog that stands for its architecture: what tells it from others, and the sizes that may
-    follow its name."""
+    """A model of the catalog that stands for its architecture: its features, and the sizes that may follow its name."""
 
     name: str
     sizes: tuple[str, ...]
@@ -27,7 +26,7 @@ class Family:
     routed: bool = False
 
     def has(self, shape: DecoderShape) -> bool:
-        """True if the family's models have the shape's norms, positions, biases, head and experts."""
+        """True if the family's models have the norms, positions, biases, head and experts of `shape`."""
         own = (self.rms_norm, self.rotary, self.gated, self.biased, self.query_norm, self.tied)
         asked = (shape.rms_norm, shape.rotary, shape.gated, shape.biased, shape.query_norm, shape.tied)
         return own == asked and (self.latent, self.routed) == (bool(shape.kv_lora), bool(shape.experts))
@@ -57,10 +56,10 @@ FAMILIES = (
 
 
 def model_words(shape: DecoderShape) -> str:
-    """Words after `model` in a plan: the published name where every size is its own, else a name and the sizes that
-    differ.
+    """Returns the words after `model` in a plan for `shape`: the published name if every size matches, else a name and
+    the sizes that differ.
 
-    Raises ValueError, in words for the user, where the catalog has no such architecture.
+    Raises ValueError, with a message for the user, if the catalog has no such architecture.
 
     >>> model_words(DecoderShape(layers=32, embed=4096, heads=32, kv_heads=8, ffn=14336, vocab=128256))
     'llama3_8b'
@@ -89,14 +88,14 @@ _SIZES = (*_GROUPED, *_LATENT, "shared_ffn", "vocab", "positions", "mtp_layers")
 
 
 def _sizes(shape: DecoderShape) -> dict[str, int]:
-    """The sizes of a shape that are more than nothing, with those filled in that it leaves to its heads."""
+    """The non-zero sizes of a shape, with defaults filled in from its heads."""
     filled = {"kv_heads": shape.kv_heads or shape.heads, "head_dim": shape.head_dim or shape.embed // shape.heads}
     found = {name: filled.get(name) or getattr(shape, name) for name in _SIZES}
     return {name: size for name, size in found.items() if size}
 
 
 def _unlike(shape: DecoderShape, wanted: dict[str, int], model: Model) -> str:
-    """The first difference between `model` and the shape, in words for the user; empty where there is none."""
+    """Describes the first difference between `model` and the shape; "" for none."""
     implied = {"kv_heads": model.sizes["heads"], **model.sizes}
     for name in _SIZES:
         if wanted.get(name, 0) != implied.get(name, 0):
@@ -112,14 +111,14 @@ def _unlike(shape: DecoderShape, wanted: dict[str, int], model: Model) -> str:
 
 @cache
 def _relatives(family: Family) -> tuple[str, ...]:
-    """The catalog's names of the family's published models, the shortest first."""
+    """The catalog's names of the family's published models, shortest first."""
     file = model_names()[family.name]
     names = [n for n, f in model_names().items() if f == file and not n.endswith(("_micro", "_tiny"))]
     return tuple(sorted(names, key=lambda n: (len(n), n)))
 
 
 def shape_of(model: Model) -> DecoderShape | None:
-    """The shape of `model`; None for one of a family that FAMILIES does not list."""
+    """Returns the shape of `model`; None for a family that is not in FAMILIES."""
     family = next((f for f in FAMILIES if build_model(f.name).family == model.family and f.tied == model.tied), None)
     if family is None:
         return None
@@ -138,7 +137,7 @@ def shape_of(model: Model) -> DecoderShape | None:
 
 
 def _dense_layers(model: Model) -> int:
-    """The first layers of a model with experts that have none; 0 for a model without experts."""
+    """Number of leading layers without experts, in a model with experts; 0 without experts."""
     if "experts" not in model.sizes:
         return 0
     routed = [any(op.region == "experts" for op in model.ops[kind]) for kind in model.kinds]

@@ -1,4 +1,4 @@
-"""A system: how its files are read into a setup, and written from one."""
+"""Defines a system: how its files are read to a setup, and written from one."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from planc.interop.setup import TrainingSetup
 from planc.interop.values import Values
 
 Setting = Callable[[Values], Any]
-"""How a setting of the TrainingSetup follows from a system's fields. The fields that it looks at are recorded, and
-named beside the sentence."""
+"""Reads a setting of the TrainingSetup from a system's fields. The fields it reads are recorded, and named in the
+sentence's comment."""
 Writer = Callable[[TrainingSetup], Any]
-"""A field's value for a setup; `OMIT` where the file does not name it."""
+"""Returns a field's value for a setup; `OMIT` if the file does not set it."""
 
 
 class Omit:
-    """The one value `OMIT`: the field is not written."""
+    """The type of `OMIT`: the field is not written."""
 
 
 OMIT = Omit()
@@ -40,25 +40,25 @@ def when(condition: object, value: object = True) -> object:
 class System(FieldTable):
     """A system whose configuration is read, written or both.
 
-    `settings` maps each field of TrainingSetup that the system's files decide to the function that reads it; what is
-    missing there has the setup's own default.
+    `settings` maps each field of TrainingSetup that the system's files decide to its reader; others have the setup's
+    default.
     """
 
     formats: tuple[Format, ...]
     settings: Mapping[str, Setting]
     recognises: Callable[[Document], bool]
-    """True for a document that is surely of this system."""
+    """True if the document can only belong to this system."""
     batch_words: tuple[str, ...] = ()
-    """The fields that hold the batch, in the system's own words, for the chain that is printed."""
+    """The system's fields for the batch, for the printed batch arithmetic."""
     writes: Mapping[str, Writer] = field(default_factory=dict)
-    """Each field that an export sets, and its value."""
+    """The writer of each field that an export sets."""
     text: Callable[[Mapping[str, Any], TrainingSetup], str] | None = None
-    """The text of the file with these fields set; None for a system that is only read."""
+    """Returns the text of the file with these fields; None for a system that is only read."""
     ending: str = ""
-    """Ending of the file that an export writes."""
+    """Extension of the exported file."""
     beside: Mapping[str, Writer] = field(default_factory=dict)
-    """Settings that its file has no field for and that a reader is told by `--set`: name and value, `OMIT` for none."""
+    """Settings without a field in its file, which a reader gets by `--set`: name and value, `OMIT` for none."""
     asserts: Callable[[Values], None] | None = None
-    """Records a finding for settings that the system itself stops at."""
+    """Records a finding for settings that the system itself rejects."""
     cannot: Mapping[str, str] = field(default_factory=dict)
-    """Settings that the system cannot say, with the reason: an export of a plan that needs one is refused."""
+    """Settings that the system cannot express, with the reason: an export of a plan that needs one is refused."""

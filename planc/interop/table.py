@@ -1,4 +1,4 @@
-"""A system's fields as rows of a table: what is done with each, and which sentence it becomes."""
+"""Lists a system's fields as rows of a table: the treatment of each, and the sentences it contributes to."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ VERBS = {
     "overlaps": "overlap",
     "compiled": "compile",
 }
-"""The sentence that each setting becomes."""
+"""The sentence of each setting."""
 
 
 @dataclass(frozen=True)
 class FieldRow:
-    """A field: its name, its default, and what is done with it; the verbs of the sentences that it takes part in, or
-    why it is refused or makes no difference; True where an export sets it."""
+    """A field: its name, default and treatment; the verbs of the sentences it contributes to, or why it is refused or
+    has no effect; True if an export sets it."""
 
     name: str
     default: FieldValue
@@ -67,7 +67,8 @@ class FieldRow:
 
 
 def rows(system: System) -> tuple[FieldRow, ...]:
-    """The fields of `system`, in the order of its table. Fields that are only noted stand for all that match them."""
+    """Returns the fields of `system`, in the order of its table. A noted field with a pattern stands for all that
+    match."""
     settings = settings_of_fields(system)
 
     def row(field: Field) -> FieldRow:
@@ -80,7 +81,8 @@ def rows(system: System) -> tuple[FieldRow, ...]:
 
 
 def settings_of_fields(system: System) -> dict[str, tuple[str, ...]]:
-    """The settings that each field decides: those whose functions name it, directly or through others they call."""
+    """Returns the settings that each field of `system` decides: those whose functions name it, directly or
+    indirectly."""
     found: dict[str, list[str]] = {}
     for setting, read in system.settings.items():
         words = set(_words(read, set()))
@@ -96,17 +98,16 @@ def settings_of_fields(system: System) -> dict[str, tuple[str, ...]]:
 
 
 def _composed(name: str, words: set[str]) -> bool:
-    """True if `name` is put together from three of `words`, as `f"parallelism.{kind}_degree"` is; the first may be
-    empty."""
+    """True if `name` is composed of three of `words`, like `f"parallelism.{kind}_degree"`; the first may be empty."""
     ends = ["", *(w for w in words if len(w) > 2 and w[0] in "._" and name.endswith(w))]
     starts = ["", *(w for w in words if len(w) > 2 and w[-1] in "._" and name.startswith(w))]
     return any(name[len(a) : len(name) - len(b)] in words for a in starts for b in ends)
 
 
 def _words(function: Any, seen: set[int]) -> Iterator[str]:
-    """The texts in a function's code and in that of planc's functions that it calls.
+    """The string constants in a function's code and in that of planc's functions that it calls.
 
-    Others hold what has been called before: `re` keeps every pattern that a process has used.
+    Other functions are left out: `re`, for example, caches every pattern that a process has used.
     """
     if not isinstance(function, FunctionType) or id(function) in seen or not function.__module__.startswith("planc."):
         return

@@ -1,4 +1,4 @@
-"""The effective values of a system's fields: those that the files give, and the defaults of the others."""
+"""Reads the effective values of a system's fields: those set by the files, and defaults for the others."""
 
 from __future__ import annotations
 
@@ -27,37 +27,37 @@ _FALSE = ("false", "0", "no", "off", "none", "null", "")
 
 @dataclass(frozen=True)
 class Origin:
-    """A field that a setting was read from: its name and value, and its place; no place for a default or an option."""
+    """A field that a setting was read from: its name, value and place; a default or an option has no place."""
 
     name: str
     value: FieldValue
     span: Span | None = None
     option: bool = False
-    """True for what the command line gave beside the files."""
+    """True if it was given on the command line."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Answers of the command line to what files leave open: the words of a `cluster` and of a `model` sentence, the
-    number of devices of that cluster, and fields that a file left open (`seq_length`), by the system's own names."""
+    """The command line's answers to what files leave open: the words of a `cluster` and of a `model` sentence, the
+    number of devices of that cluster, and missing fields (`seq_length`) by the system's own names."""
 
     cluster: str = ""
     devices: int = 0
     model: str = ""
     given: dict[str, str] | None = None
     folder: Path = Path()
-    """Folder of the plan: a model's config is named from there."""
+    """Folder of the plan; paths of a model's config are relative to it."""
     ignored: tuple[str, ...] = ()
-    """Fields that planc does not know and that the user leaves out knowingly."""
+    """Unknown fields that the user chose to leave out."""
 
 
 class RefusedError(Exception):
-    """A setting cannot be read; the finding is recorded already."""
+    """A setting cannot be read; the finding is already recorded."""
 
 
 class Values:
-    """The values of a system's fields, read one by one. What is looked at is recorded as the origin of the setting that
-    is being read; a value that is wrong or has no sentence becomes a finding at its place."""
+    """Reads the values of a system's fields one by one. Each field that is read is recorded as an origin of the current
+    setting; a wrong value, or one without a sentence, becomes a finding at its place."""
 
     def __init__(self, system: FieldTable, documents: Iterable[Document], options: Options) -> None:
         self.system, self.options = system, options
@@ -69,7 +69,7 @@ class Values:
         self._spelled: dict[str, str] = {}
         self._optional: set[str] = set()
         self.looked_at: set[str] = set()
-        """Names of fields that a setting asked for."""
+        """Names of the fields that settings have read."""
         for document in self.documents:
             for spelling, given in document.fields.items():
                 if spelling in options.ignored:
@@ -97,11 +97,11 @@ class Values:
             self._given[name] = Given(text, whole)
             self._optional.add(name)
 
-    # Where a value comes from.
+    # Raw values and their origins.
 
     @contextmanager
     def recorded(self) -> Iterator[dict[str, Origin]]:
-        """The origins of what is read inside the `with` block."""
+        """A context that yields the origins of the fields read inside it."""
         before, self._origins = self._origins, {}
         try:
             yield self._origins
@@ -109,12 +109,12 @@ class Values:
             self._origins = before | self._origins
 
     def is_given(self, name: str) -> bool:
-        """True if a file or an option sets the field `name`; looking does not make it an origin."""
+        """True if a file or an option sets the field `name`; does not make it an origin."""
         self.looked_at.add(self._own(name))
         return self._own(name) in self._given
 
     def _own(self, name: str) -> str:
-        """The system's own name of a field that a setting calls `name`; empty where it has no such field."""
+        """The system's own name of a field that a setting calls `name`; "" if it has no such field."""
         return self.system.calls.get(name, name).removeprefix("not ")
 
     def has(self, name: str) -> bool:
@@ -122,7 +122,7 @@ class Values:
         return bool(self._own(name))
 
     def raw(self, name: str) -> FieldValue:
-        """The value of the field `name` as the file has it, or its default."""
+        """Returns the value of the field `name` as written in the file, or its default."""
         name = self._own(name)
         if not name:
             return None
@@ -139,30 +139,30 @@ class Values:
         return value
 
     def place(self, *names: str) -> Span:
-        """The place of the first of these fields that a file sets; that of the whole file where none is."""
+        """Returns the place of the first field in `names` that a file sets; that of the whole file if there is none."""
         spans = (self._given[own].span for own in map(self._own, names) if own in self._given)
         return next(spans, self.documents[0].whole())
 
     # Values by type.
 
     def whole(self, name: str, *, minimum: int = 1) -> int:
-        """The value of `name` as a whole number of at least `minimum`."""
+        """Returns the value of `name` as an integer of at least `minimum`."""
         return self._number(name, int, minimum, "a whole number")
 
     def maybe_whole(self, name: str, *, minimum: int = 0) -> int | None:
-        """The same; None where the field is not set or says none."""
+        """Returns the value of `name` as an integer of at least `minimum`; None if it is not set or none."""
         return None if self._is_none(self.raw(name)) else self.whole(name, minimum=minimum)
 
     def number(self, name: str, *, minimum: float = 0.0) -> float:
-        """The value of `name` as a number of at least `minimum`."""
+        """Returns the value of `name` as a number of at least `minimum`."""
         return self._number(name, float, minimum, "a number")
 
     def maybe_number(self, name: str, *, minimum: float = 0.0) -> float | None:
-        """The same; None where the field is not set or says none."""
+        """Returns the value of `name` as a number of at least `minimum`; None if it is not set or none."""
         return None if self._is_none(self.raw(name)) else self.number(name, minimum=minimum)
 
     def flag(self, name: str) -> bool:
-        """The value of `name` as true or false; a flag without a value is true."""
+        """Returns the value of `name` as a boolean; a flag without a value is true."""
         return self._flag(name) != self.system.calls.get(name, "").startswith("not ")
 
     def _flag(self, name: str) -> bool:
@@ -177,7 +177,7 @@ class Values:
         raise self.wrong(name, "true or false")
 
     def text(self, name: str, *legal: str) -> str:
-        """The value of `name` as text, one of `legal` where there are any; the empty text where it is not set."""
+        """Returns the value of `name` as text, one of `legal` if given; "" if it is not set."""
         value = self.raw(name)
         text = "" if value is None else str(value)
         if legal and text not in legal:
@@ -185,15 +185,15 @@ class Values:
         return text
 
     def words(self, name: str) -> tuple[str, ...]:
-        """The value of `name` as a list of words; a single one is a list of itself."""
+        """Returns the value of `name` as a list of words; a single word is a list of one."""
         value = self.raw(name)
         if self._is_none(value):
             return ()
         return tuple(str(v) for v in value) if isinstance(value, tuple) else tuple(str(value).split(","))
 
     def devices(self) -> int:
-        """Devices of the cluster that the command line names, which are those that the file's launcher starts; a
-        finding asks for the cluster where there is none."""
+        """Returns the number of devices of the command line's cluster, after checking that the file's launcher starts
+        as many; records a finding without a cluster."""
         if not self.options.devices:
             raise self.missing("--cluster", "the machines")
         self._origins["--cluster"] = Origin("--cluster", self.options.cluster, None, True)
@@ -210,13 +210,13 @@ class Values:
         return self.options.devices
 
     def narrow(self, count: int) -> None:
-        """Take `count` devices of a cluster that is one node with more: `1 x h100_node` becomes `1 x h100_node(2)`."""
+        """Reduces a cluster of one larger node to `count` devices: `1 x h100_node` becomes `1 x h100_node(2)`."""
         node = re.fullmatch(r"(?:1 x )?([A-Za-z_]\w*)", self.options.cluster.strip())
         if node and 0 < count < self.options.devices:
             self.options = replace(self.options, cluster=f"1 x {node[1]}({count})", devices=count)
 
     def model(self) -> Model:
-        """The model of the `model` setting as the language reads it, for the names of its ops."""
+        """Returns the model of the `model` setting, as the language reads it, for the names of its ops."""
         from planc.interop.words import read_model
 
         if self._model is None:
@@ -229,7 +229,7 @@ class Values:
         return self._model
 
     def needed(self, name: str) -> int:
-        """The value of `name` as a whole number that the file must hold, or an option give."""
+        """Returns the value of `name` as an integer that a file or an option must give."""
         if self._is_none(self.raw(name)):
             raise self.missing(f"--set {name}=N", f"`{name}`")
         return self.whole(name)
@@ -237,7 +237,7 @@ class Values:
     # Findings.
 
     def wrong(self, name: str, legal: str) -> RefusedError:
-        """E1305: the value of `name` is not `legal`."""
+        """Records E1305: the value of `name` is not `legal`."""
         value = printable(str(self.raw(name)))[:60]
         shell = "; the script leaves it to the shell" if "$" in value else ""
         variable = re.fullmatch(r"\$\{?(\w+)\}?", value)
@@ -246,31 +246,32 @@ class Values:
         return self.report("E1305", f"`{name}` is {value}, which is not {legal}{shell}", name, help=help)
 
     def refused(self, why: str, *names: str, instead: str = "") -> RefusedError:
-        """E1304: what `names` say together has no sentence in a plan, for the reason `why`. `instead` is an option that
-        sets what a plan can say."""
+        """Records E1304: a plan has no sentence for the combination of `names`, because of `why`. `instead` is an
+        option with a value that a plan can express."""
         spelled = [self._spelled.get(n, n) for n in map(self._own, names)]
         given = [name for name in spelled if name in self._given or self._own(name) in self._given]
         help = instead or f"--ignore {given[0]} leaves it out: its default counts then" if instead or given else ""
         return self.report("E1304", f"{', '.join(f'`{n}`' for n in spelled)}: {why}", *names, help=help)
 
     def approximate(self, why: str, *names: str) -> None:
-        """Record W1310: the plan says what `names` mean only nearly; `why` says what differs."""
+        """Records W1310: the plan expresses `names` only approximately; `why` says the difference."""
         shown = ", ".join(f"`{self._spelled.get(n, n)}`" for n in names)
         self.report("W1310", f"{shown}: {why}", *names)
 
     def apart(self, why: str, *names: str) -> RefusedError:
-        """E1307: the values of `names` contradict each other, as `why` says with its arithmetic."""
+        """Records E1307: the values of `names` contradict each other; `why` explains it, with the arithmetic."""
         return self.report("E1307", why, *names)
 
     def missing(self, option: str, what: str) -> RefusedError:
-        """E1306: the files do not hold `what`; `option` of the command line gives it."""
+        """Records E1306: the files do not contain `what`; the command line's `option` gives it."""
         message = f"{self.system.title}'s file does not say {what}"
         beside = dict.fromkeys(name for document in self.documents for name in document.unfound)
         more = f", or name {', '.join(map(printable, beside))} too, which the script reads" if beside else ""
         return self.report("E1306", message, help=f"give it with {option}{more}")
 
     def report(self, code: str, message: str, *names: str, help: str = "") -> RefusedError:
-        """Record a finding at the first of the fields `names` that is given; returns the exception to raise."""
+        """Records a finding with `code` and `message` at the first given field of `names`; returns the exception to
+        raise."""
         found = Diagnostic(code, message, self.place(*names), help=help)
         if found not in self.diagnostics:
             self.diagnostics.append(found)
@@ -298,7 +299,7 @@ class Values:
 
 
 def _whole(value: str | int | float) -> int:
-    """A whole number, also one that is written `1e3` or `8.0`. Raises ValueError for any other."""
+    """Converts a value to an integer, also one written as `1e3` or `8.0`. Raises ValueError for any other."""
     if isinstance(value, str) and len(value) > 40:
         raise ValueError
     number = float(value)

@@ -1,4 +1,4 @@
-"""The words of `model` and `cluster` sentences, read by the language itself."""
+"""Reads the words of `model` and `cluster` sentences with the language itself."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ _MODEL, _CLUSTER = "llama_tiny", "1 x h100_node"
 
 
 def read_model(words: str, folder: Path) -> Model | tuple[Diagnostic, ...]:
-    """The model of the sentence `model WORDS` in a plan in `folder`; the findings where there is none."""
+    """Returns the model of the sentence `model WORDS` (`words`) in a plan in `folder`; the findings if it has
+    errors."""
     plan = _plan_with(words, _CLUSTER, folder)
     return plan.model if isinstance(plan, Plan) else plan
 
 
 def read_cluster(words: str, folder: Path) -> Cluster | tuple[Diagnostic, ...]:
-    """The cluster of the sentence `cluster WORDS` in a plan in `folder`; the findings where there is none."""
+    """Returns the cluster of the sentence `cluster WORDS` (`words`) in a plan in `folder`; the findings if it has
+    errors."""
     plan = _plan_with(_MODEL, words, folder)
     return plan.cluster if isinstance(plan, Plan) else plan
 

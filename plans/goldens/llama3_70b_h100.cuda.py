@@ -133,7 +133,7 @@ def apply_recompute(model: nn.Module) -> None:
     """Keep the inputs of these modules only, and run their forward again in the backward."""
     # llama3_70b_h100.plan:15  recompute attention.core
     again = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
-    # Not `checkpoint_wrapper`: it would also replay the modules' hooks, and the collectives in these.
+    # Not `checkpoint_wrapper`: it would also recompute the modules' hooks, and their collectives.
     for block in model.layers.values():
         block.attention.core.forward = partial(again, block.attention.core.forward)
 

@@ -55,7 +55,7 @@ def test_each_rank_takes_the_keys_of_its_heads(key_heads: int, ranks: int, monke
     own = 8 // ranks
     for rank in range(ranks):
         mesh = SimpleNamespace(size=lambda: ranks, get_local_rank=lambda rank=rank: rank)
-        _, taken, _ = emitted.SharedKeys()._take(mesh, None, (torch.empty(1, 3, own, 8), keys, keys))
+        _, taken, _ = emitted.ReplicatedKV()._take(mesh, None, (torch.empty(1, 3, own, 8), keys, keys))
         used = [head * key_heads // 8 for head in range(rank * own, (rank + 1) * own)]
         assert taken[0, 0, :, 0].tolist() == sorted(set(used))
 

@@ -75,11 +75,15 @@ def test_it_is_lowered(name: str) -> None:
         ("compile_ep", 'if path in ("moe",)', "fullgraph"),
         ("compile_capacity", "module.forward = torch.compiler.disable(module.forward)", "fullgraph"),
         ("deepseek_ep", "fully_shard(experts", "apply_tp"),
-        ("deepseek_tp", '"attention.keys": Shared(input_layouts=(None, Replicate()))', '"attention.wkv_a"'),
+        ("deepseek_tp", '"attention.keys": ReplicatedInput(input_layouts=(None, Replicate()))', '"attention.wkv_a"'),
         ("deepseek_tp_sp", "model.set_requires_all_reduce(last)", "all_to_all"),
-        ("deepseek_tp_sp", '"attention.keys": Shared(input_layouts=(None, Shard(1)))', "PrepareModuleInputOutput"),
-        ("deepseek_tp_sequence", '"attention.keys": PrepareModuleInput(', "Shared("),
-        ("deepseek_tp_pipeline", '"attention.keys": Shared(', "build_expert_mesh"),
+        (
+            "deepseek_tp_sp",
+            '"attention.keys": ReplicatedInput(input_layouts=(None, Shard(1)))',
+            "PrepareModuleInputOutput",
+        ),
+        ("deepseek_tp_sequence", '"attention.keys": PrepareModuleInput(', "ReplicatedInput("),
+        ("deepseek_tp_pipeline", '"attention.keys": ReplicatedInput(', "build_expert_mesh"),
     ],
 )
 def test_a_sentence_writes_what_it_needs(name: str, present: str, absent: str) -> None:

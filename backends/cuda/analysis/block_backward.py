@@ -24,8 +24,8 @@ def most_bytes(sharded: Sharded, section: Section, split: bool) -> float:
     all saved tensors (`retain_graph`, in torch's `distributed/pipelining/_backward.py`) and the output gradients for
     the wgrad.
 
-        >>> most_bytes(sharded, "block", False) / 2**20  # MiB
-        272.0
+    >>> most_bytes(sharded, "block", False) / 2**20  # MiB
+    272.0
     """
     ops = sharded.ops[section]
     size = DTYPE_BYTES[sharded.plan.precision.compute]
@@ -67,8 +67,8 @@ def waiting_bytes(sharded: Sharded, section: Section) -> float:
     """Returns the bytes of output gradients that a microbatch holds for a block (`section`) between dgrad and wgrad:
     those of all ops with weights (`stage_backward_input`, in torch's `distributed/pipelining/_backward.py`).
 
-        >>> waiting_bytes(sharded, "block") / 2**20  # MiB
-        420.0
+    >>> waiting_bytes(sharded, "block") / 2**20  # MiB
+    420.0
     """
     return sum(_bytes_of(sharded, o, o.op.output) for o in sharded.ops[section] if o.op.params)
 
@@ -112,9 +112,9 @@ def products_inside(op: Op, dims: tuple[str, ...]) -> int:
     """Returns the number of intermediate tensors of the size of its output, with these `dims`, that the elementwise
     `op` saves: silu(gate); for experts also its product with up, before the router weights.
 
-        >>> swiglu = ops["ffn.swiglu"].op
-        >>> products_inside(swiglu, ("batch", "sequence", "ffn"))
-        1
+    >>> swiglu = ops["ffn.swiglu"].op
+    >>> products_inside(swiglu, ("batch", "sequence", "ffn"))
+    1
     """
     if op.kind != "elementwise" or len(op.saves) < 2:
         return 0

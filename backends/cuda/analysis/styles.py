@@ -2,7 +2,7 @@
 
 No model or strategy is special-cased. An op whose weight is sharded on its output dim is column parallel, on its input
 dim row parallel; a norm over a sharded sequence is sequence parallel; a redistribution at an unsharded module becomes a
-preparation of its inputs or outputs. Placements without a torch style use the emitted file's own `Divided`.
+preparation of its inputs or outputs. Placements without a torch style use the emitted file's own `DTensorParallel`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from planc.ir.cache import cached_on
 from planc.ir.model import Section
 from planc.ir.sharding import Move, Sharded
 
-DIVIDED, SHARED, SHARED_KEYS, UPDATED, OWN_PART = "Divided", "Shared", "SharedKeys", "Updated", "OwnPart"
+DIVIDED, SHARED, SHARED_KEYS = "DTensorParallel", "ReplicatedInput", "ReplicatedKV"
+UPDATED, OWN_PART = "LoRAParallel", "PerHeadParamParallel"
 """ParallelStyle classes that the emitted file defines."""
 
 

@@ -103,7 +103,7 @@ def _apply_blocks(styler: Styler) -> str:
 
 
 DIVIDED_STYLE = '''
-class Divided(ParallelStyle):
+class DTensorParallel(ParallelStyle):
     """Shards a module's weights, input and output by these placements; its caller sees plain tensors.
 
     For placements that torch's own styles do not support, such as a strided shard.
@@ -144,7 +144,7 @@ class Divided(ParallelStyle):
 
 
 SHARED_STYLE = '''
-class Shared(ParallelStyle):
+class ReplicatedInput(ParallelStyle):
     """Replicates an input that all local heads use; its gradient is a sum over the ranks' heads.
 
     `input_layouts` are the placements of the inputs; None leaves an input as it is.
@@ -168,7 +168,7 @@ class Shared(ParallelStyle):
 '''
 
 SHARED_KEYS_STYLE = '''
-class SharedKeys(ParallelStyle):
+class ReplicatedKV(ParallelStyle):
     """Selects the keys and values of this rank's query heads from replicated ones, [B, S, heads, head_dim].
 
     The gradients of keys and values are partial sums over the ranks.
@@ -188,7 +188,7 @@ class SharedKeys(ParallelStyle):
 '''
 
 UPDATED_STYLE = '''
-class Updated(ParallelStyle):
+class LoRAParallel(ParallelStyle):
     """Shards a LoRA layer: base and low-rank outputs are added before the output's collective."""
 
     def __init__(
@@ -227,7 +227,7 @@ class Updated(ParallelStyle):
 '''
 
 OWN_PART_STYLE = '''
-class OwnPart(ParallelStyle):
+class PerHeadParamParallel(ParallelStyle):
     """Shards a module that returns its weight, one number per head, and gives each rank those of its heads."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
@@ -329,7 +329,7 @@ block.forward = partial(again, block.forward, context_fn=contexts)
 
 BLOCKS_WRAPPED = "# Not `checkpoint_wrapper`: it would add a module to every path."
 
-MODULES_WRAPPED = "# Not `checkpoint_wrapper`: it would also replay the modules' hooks, and the collectives in these."
+MODULES_WRAPPED = "# Not `checkpoint_wrapper`: it would also recompute the modules' hooks, and their collectives."
 
 
 def _checkpoint_wrapper(sharded: Sharded) -> str:

@@ -59,9 +59,9 @@ def gathers(repeats: Iterable[Repeat]) -> dict[int, tuple[int, int]]:
     The state after one iteration of a repeat does not depend on the state before it, so all iterations but the first
     have the same gathers.
 
-        >>> forward, backward = Action("forward", 0, 0), Action("backward", 0, 0)
-        >>> gathers([Repeat(2, (forward,)), Repeat(3, (forward, backward)), Repeat(2, (backward,))])
-        {0: (3, 3)}
+    >>> forward, backward = Action("forward", 0, 0), Action("backward", 0, 0)
+    >>> gathers([Repeat(2, (forward,)), Repeat(3, (forward, backward)), Repeat(2, (backward,))])
+    {0: (3, 3)}
     """
     counts: dict[int, tuple[int, int]] = {}
     gathered: dict[int, bool] = {}

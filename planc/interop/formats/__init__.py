@@ -1,4 +1,5 @@
-"""The surface formats of foreign configuration files; each reader takes text and gives the fields with their places."""
+"""Parses the formats of foreign configuration files; each reader takes text and returns the fields with their
+places."""
 
 from __future__ import annotations
 
@@ -18,19 +19,19 @@ ENDINGS: dict[str, Format] = {
     ".args": "flags",
     ".overrides": "assignments",
 }
-"""Format by the ending of a file's name."""
+"""Format by file name extension."""
 
 
 def format_of(name: str) -> Format | None:
-    """The format that the ending of the file name `name` stands for; None where it stands for none."""
+    """Returns the format for the extension of the file name `name`; None for other extensions."""
     ending = "." + name.rpartition(".")[2].lower() if "." in name else ""
     return ENDINGS.get(ending)
 
 
 def read_document(name: str, text: str, format: Format) -> Document:
-    """The fields of the file `name` with the content `text`, read as `format`.
+    """Returns the fields of the file `name` with content `text`, parsed as `format`.
 
-    Raises UnreadableError, with a place, for text that is not of this format or is nested or repeated beyond reason.
+    Raises UnreadableError, with a place, for text that is not of this format, or that is nested or repeated too often.
     """
     source = Source.of(name, text)
     if format in ("flags", "assignments"):

@@ -1,4 +1,4 @@
-"""Whole numbers as shell scripts reckon with them, in `$((...))` and `((...))`."""
+"""Evaluates the integer arithmetic of shell scripts, `$((...))` and `((...))`."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _LEVELS: tuple[dict[str, Callable[[int, int], int]], ...] = (
     {"+": operator.add, "-": operator.sub},
     {"*": operator.mul, "/": lambda a, b: _divided(a, b), "%": lambda a, b: a - b * _divided(a, b)},
 )
-"""Operators, those that bind least first."""
+"""Operators, lowest precedence first."""
 
 
 def evaluate(text: str, value_of: Callable[[str], str | None] = lambda name: None) -> int | None:
-    """The value of `text`: whole numbers, names by `value_of`, `+ - * / %`, comparisons and brackets; None where it is
-    no such expression, or too large.
+    """Returns the value of `text`: integers, names by `value_of`, `+ - * / %`, comparisons and brackets; None if it is
+    not such an expression, or too large.
 
     >>> evaluate("8 * (4 + 2)"), evaluate("1 / 0"), evaluate("N / 2", {"N": "8"}.get)
     (48, None, 4)
@@ -45,7 +45,7 @@ def evaluate(text: str, value_of: Callable[[str], str | None] = lambda name: Non
 
 
 def _divided(a: int, b: int) -> int:
-    """`a / b` without its fraction."""
+    """`a / b`, truncated."""
     return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
 
 

@@ -1,4 +1,4 @@
-"""Tests of shell scripts, `[ A = B ]`, `[[ -n A ]]` and the like: decided where they compare texts that are known."""
+"""Evaluates tests of shell scripts, `[ A = B ]`, `[[ -n A ]]` and similar, if the compared texts are known."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class Operand:
 
 
 MOST_LEVELS = 20
-"""Brackets and negations inside each other that are looked into."""
+"""Maximum nesting of brackets and negations."""
 _NUMBERS = {"-eq": operator.eq, "-ne": operator.ne, "-gt": operator.gt}
 _NUMBERS |= {"-lt": operator.lt, "-ge": operator.ge, "-le": operator.le}
 
 
 def holds(words: Sequence[Operand], patterns: bool = False, level: int = 0) -> bool | None:
-    """The value of the words between the brackets of a test; None where the shell has to say.
+    """Returns the value of the `words` of a test; None if only the shell knows it.
 
-    `patterns` is true for `[[ ]]`, where the right side of `==` may be one.
+    `patterns` is true for `[[ ]]`, where the right side of `==` may be a pattern; `level` is the nesting depth.
     """
     if level > MOST_LEVELS:
         return None
@@ -45,7 +45,7 @@ def holds(words: Sequence[Operand], patterns: bool = False, level: int = 0) -> b
 
 
 def _split(words: Sequence[Operand], joint: str) -> list[Sequence[Operand]]:
-    """The words between those that are `joint`, outside brackets."""
+    """Splits words at `joint`, outside brackets."""
     parts: list[Sequence[Operand]] = []
     depth = start = 0
     for index, word in enumerate(words):

@@ -1,7 +1,7 @@
-"""Words that a shell script's commands would get, as far as the script says: variables, branches, loops, functions.
+"""Interprets shell scripts symbolically, to find the words of their commands: variables, branches, loops, functions.
 
-Nothing is run. What needs a shell to be known (`$(...)`, a variable of the environment) stays as it is written. Where
-only the shell knows which way a script goes, all ways are followed: what they do not have in common is not certain.
+Nothing is run. What needs a shell (`$(...)`, an environment variable) stays as written. Where only the shell knows the
+branch, all branches are followed, and what they do not share is not certain.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ _SUCCEED = {
     *("cd", "pushd", "popd", "mkdir", "source", ".", "module", "echo", "printf", "ulimit", "pip", "conda", "rm", "cp"),
     *("touch", "chmod", "sleep", "eval", "wait", "ln", "mv", "date", "hostname", "cat", *_DECLARES, *_SETS),
 }
-"""Commands after which `&&` goes on, as who writes a script takes for granted."""
+"""Commands that are assumed to succeed, so that `&&` continues."""
 _TESTS = ("[", "[[", "test", "grep", "command", "which", "type", "hash", "diff", "cmp", "expr", "nvidia-smi", "ls")
-"""Commands that scripts run for whether they succeed."""
+"""Commands that scripts run to see whether they succeed."""
 MOST_COMMANDS = 50_000
-"""Commands that are followed: a function that is called again and again counts each time."""
+"""Maximum number of commands that are interpreted; each call of a function counts."""
 
 
 @dataclass(frozen=True)
 class ShellCommand:
-    """A command with its words, the variables that went into them, and the words of the script that it is."""
+    """A command with its words, the variables they use, and the words of the script it is written as."""
 
     words: tuple[ShellWord, ...]
     used: tuple[VariableValue, ...]
@@ -61,18 +61,18 @@ class ShellCommand:
 
 
 class Script:
-    """A script that has been followed: its `commands` in order, and what its words are for.
+    """An interpreted script: its `commands` in order, and the use of its words.
 
-    `written` are all of them. `read` holds those, by identity, that say which way the script goes, and `used` the
-    variables that do. `taken` are the names of `given` that it looked at, `sourced` the files beside it that it reads,
-    and `unfound` the names of those that it reads and that are not beside it.
+    `written` are all words. `read` are those, by identity, that decide the control flow, and `used` the variables that
+    do. `taken` are the names of `given` that it reads, `sourced` the given files that it sources, and `unfound` those
+    that it sources and that were not given.
     """
 
     def __init__(
         self, source: Source, given: Mapping[str, str], beside: Mapping[str, Source], first: Sequence[Source] = ()
     ) -> None:
-        """Follow the script of `source`, after those of `first`. `given` are values of variables and arguments (`1`)
-        that the command line gives, `beside` the files that it may `source`, by their names."""
+        """Interprets the script `source`, after those in `first`. `given` are values of variables and arguments (`1`)
+        from the command line; `beside` are files that it may `source`, by name."""
         self.commands: list[ShellCommand] = []
         self.written: list[Written] = []
         self.directives: list[Written] = []
@@ -82,7 +82,7 @@ class Script:
         self.sourced: set[str] = set()
         self.unfound: list[str] = []
         self.without_arguments: Span | None = None
-        """Where `$@` stands for none."""
+        """Place where `$@` expands to nothing."""
         self._start = Span(source.file, 1, 1, 1, 1)
         self._beside: Mapping[str, Source] = beside
         self._places: dict[str, Places] = {}
@@ -90,9 +90,9 @@ class Script:
         self._variables = Variables(self._given)
         self._functions: dict[str, Function] = {}
         self._following: list[str] = []
-        """Functions that are followed."""
+        """The functions being interpreted."""
         self._arguments: list[ShellWord] | None = None
-        """Those of the function that is followed; None outside of functions."""
+        """Arguments of the running function; None outside functions."""
         self._shifted: int | None = 0
         self._certain, self._ended = True, False
         self._level = self._size = self._count = 0
@@ -109,7 +109,7 @@ class Script:
     # Ways through the script.
 
     def _run(self, steps: Steps) -> bool | None:
-        """Follow `steps`; returns whether the last command succeeds, None where that is not known."""
+        """Interprets `steps`; returns whether the last command succeeds, None if unknown."""
         status: bool | None = True
         ordinary = False
         for step in steps:
@@ -127,7 +127,7 @@ class Script:
         return status
 
     def _step(self, step: PipelineStep) -> bool | None:
-        """Follow a pipeline; returns whether it succeeds."""
+        """Interprets a pipeline; returns whether it succeeds."""
         status: bool | None = True
         for node in step.pipeline:
             status = self._node(node)
@@ -180,14 +180,14 @@ class Script:
         return self._branches(open_branches, decided)
 
     def _condition(self, steps: Steps) -> bool | None:
-        """The value of a condition; an ordinary command there may fail."""
+        """Returns the value of a condition; an ordinary command in it may fail."""
         for node in (node for step in steps for node in step.pipeline if isinstance(node, Simple)):
             self.read |= {*node.words}
         value = self._run(steps)
         return None if steps and _name(steps[-1]) in _SUCCEED else value
 
     def _branches(self, bodies: Sequence[Steps], all_of_them: bool) -> bool | None:
-        """Follow the one of `bodies` that is run for sure, or each of them apart."""
+        """Interprets the one of `bodies` that certainly runs, or each of them separately."""
         if len(bodies) == 1 and all_of_them:
             return self._run(bodies[0])
         if bodies:
@@ -259,8 +259,8 @@ class Script:
         return self._command(ShellCommand(tuple(expanded), tuple(used), words), node)
 
     def _command(self, command: ShellCommand, node: Simple) -> bool | None:
-        """Follow a command that is itself a script: a function, a file, `eval`, a text for another shell; keep any
-        other."""
+        """Interprets a command that is itself a script (a function, a file, `eval`, text for another shell); records
+        any other."""
         words, name = command.words, command.words[0].text
         if name in ("true", ":", "false"):
             self.read |= {*command.written}
@@ -289,7 +289,7 @@ class Script:
         return None
 
     def _called(self, name: str, words: Sequence[ShellWord], command: ShellCommand) -> None:
-        """Follow a function with `words` for its arguments."""
+        """Interprets a function with the arguments `words`."""
         before, self._arguments = self._arguments, list(words)
         self._following.append(name)
         self.read |= {*self._functions[name].words}
@@ -308,8 +308,8 @@ class Script:
             self._run(self._scanned(Scan(self._places[file.file], file.text)).steps)
 
     def _inside(self, text: str, outer: ShellCommand, place: Span, *, hides: bool) -> None:
-        """Follow the script `text` inside a command, whose other words go before each command of it. Where it `hides`,
-        it is another shell's, which gets the variables that are exported."""
+        """Interprets the script `text` inside a command, whose other words precede each of its commands. With `hides`,
+        another shell runs it and sees only exported variables."""
         first = len(self.commands)
         scan = Scan(self._places[place.file], text, place=place)
         own = self._variables
@@ -369,7 +369,7 @@ class Script:
         return True
 
     def _left_to_the_shell(self, name: str, words: Sequence[Written]) -> bool | None:
-        """`read NAME`, `unset NAME`, `shift`, `set -- WORDS`: what they make of variables."""
+        """Applies `read NAME`, `unset NAME`, `shift`, `set -- WORDS` to the variables."""
         self.read |= {*words}
         if name in ("shift", "set"):
             if self._arguments is not None and name == "shift" and self._certain:
@@ -386,7 +386,7 @@ class Script:
         return None if name != "unset" else True
 
     def _arithmetic(self, word: Written) -> bool | None:
-        """The value of `(( ... ))`. What it sets is left to the shell."""
+        """Returns the value of `(( ... ))`. Variables it sets become unknown."""
         text = word.text
         if found := _SET_IN_ARITHMETIC.findall(text):
             for name in {name for names in found for name in names if name}:
@@ -406,7 +406,7 @@ class Script:
     # What is put in for variables.
 
     def _value(self, name: str) -> VariableValue | None:
-        """The value of a variable or argument; None where the script does not set it."""
+        """Returns the value of a variable or argument; None if the script does not set it."""
         if not name.isdecimal():
             value = self._variables.get(name)
         elif self._arguments is not None:
@@ -421,7 +421,7 @@ class Script:
         return value
 
     def _expanded(self, words: Sequence[Written]) -> tuple[list[ShellWord], list[VariableValue]]:
-        """The words that a command gets for those that are written, and the variables that go into them."""
+        """Expands written words; returns the command's words and the variables they use."""
         result: list[ShellWord] = []
         used: list[VariableValue] = []
         size = 0
@@ -447,7 +447,7 @@ class Script:
         return result, used
 
     def _split(self, word: Written) -> tuple[list[ShellWord], list[VariableValue]]:
-        """The words of a variable's value, each at its place: `ARGS="--a 1 --b 2"` is used unquoted by scripts."""
+        """Splits a variable's value into words, each with its place: scripts use `ARGS="--a 1 --b 2"` unquoted."""
         result: list[ShellWord] = []
         used: list[VariableValue] = []
         parts: list[ShellWord] = []
@@ -476,7 +476,7 @@ class Script:
         return [one for one in result if one.text], used
 
     def _text(self, word: Written, used: list[VariableValue]) -> tuple[str, bool]:
-        """The word in quotes, and whether nothing of it is left to the shell."""
+        """Returns the quoted expansion of a word, and whether it is fully known."""
         texts, known = [], True
         for piece in word.pieces:
             found = self._put(piece, word.span, used) if piece.expanded else None
@@ -488,7 +488,7 @@ class Script:
         return text, known
 
     def _operand(self, word: Written) -> Operand:
-        """A word of a test."""
+        """Converts a word to a test operand."""
         used: list[VariableValue] = []
         text, known = self._text(word, used)
         self.used += used
@@ -496,7 +496,7 @@ class Script:
         return Operand(text, known and all(value.certain for value in used), quoted)
 
     def _put(self, piece: WordPiece, place: Span, used: list[VariableValue]) -> _Put:
-        """Text that a shell puts in for `piece`."""
+        """Returns the expansion of `piece`."""
         text = piece.text
         left = _Put([ShellWord(text, place)], text, known=False)
         if text.startswith("$(("):
@@ -537,7 +537,7 @@ class Script:
         return _Put(words, value.text(), apart=value.array and index == "[@]", known=value.known)
 
     def _default(self, text: str, place: Span, used: list[VariableValue]) -> _Put:
-        """The words behind `:-`."""
+        """Expands the words after `:-`."""
         self._level += 1
         if self._level > MOST_LEVELS:
             raise UnreadableError(f"nested more than {MOST_LEVELS} levels deep", place)
@@ -561,7 +561,8 @@ class Script:
 
 @dataclass(frozen=True)
 class _Put:
-    """Words that a variable stands for, and its text in quotes; `apart` where the words stay apart in quotes too."""
+    """The expansion of a variable: its words, and its text in quotes; `apart` if the words stay separate in quotes
+    too."""
 
     words: list[ShellWord]
     text: str
@@ -574,7 +575,7 @@ def _one(text: str, place: Span) -> _Put:
 
 
 def _together(parts: Sequence[ShellWord], place: Span) -> list[ShellWord]:
-    """The word that `parts` make; none where there is nothing in it."""
+    """Concatenates `parts` to one word; none if all are empty."""
     if len(parts) == 1 and not parts[0].quoted:
         return list(parts) if parts[0].text else []
     text, quoted = "".join(part.text for part in parts), any(part.quoted for part in parts)
@@ -583,7 +584,7 @@ def _together(parts: Sequence[ShellWord], place: Span) -> list[ShellWord]:
 
 
 def _parts(word: ShellWord) -> list[ShellWord]:
-    """The words of an array's element: `"--split 99,1,0"` is two, as scripts use their arrays without quotes."""
+    """Splits an array element into words: `"--split 99,1,0"` is two, because scripts use arrays without quotes."""
     if not (word.quoted and word.text.startswith("--") and " " in word.text):
         return [word]
     span, found = word.span, []
@@ -597,7 +598,7 @@ def _parts(word: ShellWord) -> list[ShellWord]:
 
 
 def _behind(word: Written, length: int) -> Written:
-    """The word without its first characters."""
+    """The word without its first `length` characters."""
     first, *others = word.pieces
     shift = length if first.at >= 0 else 0
     rest = WordPiece(first.text[length:], first.at + shift, first.quoted)
@@ -623,13 +624,13 @@ def _only_assigns(step: PipelineStep) -> bool:
 
 
 def _name(step: PipelineStep) -> str:
-    """The first word of the last command of a pipeline; `[[` for a test, nothing for what is put together."""
+    """The first word of the last command of a pipeline; `[[` for a test, "" for a compound command."""
     last = step.pipeline[-1]
     return last.words[0].plain if isinstance(last, Simple) and last.words else "[[" if isinstance(last, Test) else ""
 
 
 def _inner_script(words: Sequence[ShellWord]) -> tuple[int, int, str] | None:
-    """Where a command holds a script for another shell, from a word up to another, and its text: `bash -c TEXT`, `eval
+    """Finds a script for another shell in a command: its first and last word and its text, as in `bash -c TEXT`, `eval
     WORDS`, `--command=TEXT`."""
     texts = [word.text for word in words]
     if texts[0] == "eval":

@@ -1,6 +1,6 @@
-"""A shell script to its commands, branches and loops, by the shell's rules of words. Nothing is run.
+"""Parses a shell script to commands, branches and loops, by the shell's lexical rules. Nothing is run.
 
-Every word is kept in `Scan.words`, in order: what becomes of each is told by whoever reads the commands.
+`Scan.words` has every word in order; users of the commands decide how each word is used.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ _COMMENT = re.compile(r"#[^\n]*")
 _NO_ARGUMENTS = re.compile(r"\(\s*\)")
 _WORD = re.compile(r"[^\s;|&()<>'\"\\$`]+(?=[\s;|&()<>]|\Z)")
 MOST_LEVELS = 60
-"""Branches, loops and groups inside each other that are read."""
+"""Maximum nesting of branches, loops and groups."""
 _CLOSING = ("fi", "done", "esac", "}", "then", "else", "elif", "do")
 
 
 class Places:
-    """Offsets of a text to its lines and columns."""
+    """Converts offsets of a text to lines and columns."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
         self._starts = list(accumulate((len(line) + 1 for line in source.lines), initial=0))
 
     def span(self, start: int, end: int) -> Span:
-        """The span of the text from `start` up to `end`, or to the end of the line where it goes on in another."""
+        """Returns the span of the text from `start` to `end`, or to the end of its first line."""
         line = bisect_right(self._starts, start)
         column = start - self._starts[line - 1] + 1
         last = max(min(end, self._starts[line] - 1), start) if line < len(self._starts) else end
@@ -57,20 +57,19 @@ class Places:
 
 
 class Scan:
-    """The commands of a script (`steps`), all its words (`words`) and the directives of a batch system
-    (`directives`)."""
+    """The commands of a script (`steps`), all its words (`words`) and the batch system's directives (`directives`)."""
 
     def __init__(self, places: Places, text: str, at: int = 0, place: Span | None = None) -> None:
-        """A script `text` that stands in the source of `places` from offset `at` on; or one that is put together from
-        words, all at one `place`."""
+        """Parses `text`, which is at offset `at` of the source of `places`; or text that was assembled from words, all
+        at one `place`."""
         self.places = places
         self._text, self._shift, self._place = text, at, place
         self._at = self._depth = 0
         self._documents: dict[int, int] = {}
-        """The end of the texts after `<<` that begin behind a line's end, by the offset of that end."""
+        """End of the here-documents after each line end, by its offset."""
         self.words: list[Written] = []
         self.reserved: list[Written] = []
-        """Those of the shell's own language: `if`, `done`."""
+        """Reserved words: `if`, `done`."""
         self.directives: list[Written] = []
         self.steps: Steps = self._steps(())
         while self._at < len(self._text):  # a closing word without an opening one: a shell stops here
@@ -81,7 +80,8 @@ class Scan:
     # Commands.
 
     def _steps(self, ends: tuple[str, ...]) -> Steps:
-        """Commands up to one of the words `ends`, which is left; to the end of the text for no words."""
+        """Parses commands up to one of the words `ends`, which is not consumed; to the end of the text without
+        `ends`."""
         found: list[PipelineStep] = []
         joined = ""
         while True:
@@ -206,7 +206,7 @@ class Scan:
             self._at += int(self._at == before)
 
     def _test(self) -> Test:
-        """`[[ ... ]]`, in which operators are words."""
+        """Parses `[[ ... ]]`, in which operators are words."""
         self._reserved()
         words: list[Written] = []
         while self._at < len(self._text):
@@ -222,7 +222,7 @@ class Scan:
         return Test(tuple(words))
 
     def _double_bracket(self) -> Written:
-        """`(( ... ))`, as one word."""
+        """Parses `(( ... ))` as one word."""
         start = self._at
         self._at = self._closing(start)
         return self._listed(start, (WordPiece(self._text[start + 2 : self._at - 2], start + 2, expanded=True),))
@@ -238,7 +238,7 @@ class Scan:
         return Function(tuple(words), (PipelineStep("", False, (self._node(),)),))
 
     def _line(self) -> tuple[list[Written], list[Written]]:
-        """The words up to the end of a command, and the texts that follow it after `<<`."""
+        """Parses the words up to the end of a command, and its here-documents."""
         words: list[Written] = []
         documents: list[Written] = []
         while True:
@@ -262,7 +262,7 @@ class Scan:
         return True
 
     def _document(self, mark: Written, indented: bool) -> Written:
-        """The text from the next line on up to a line that is `mark`."""
+        """The here-document from the next line up to the line `mark`."""
         end = self._text.find("\n", self._at)
         end = len(self._text) if end < 0 else end
         start = at = after = min(self._documents.get(end, end + 1), len(self._text))
@@ -282,7 +282,7 @@ class Scan:
     # Words.
 
     def _take(self, word: str) -> bool:
-        """True where the next word is `word`, which is passed then."""
+        """Consumes the next word if it is `word`; returns whether it was."""
         self._skip(lines=False)
         if self._upcoming() != word:
             return False
@@ -294,7 +294,7 @@ class Scan:
             self.reserved.append(word)
 
     def _upcoming(self) -> str:
-        """The next word where it is a plain one; else empty."""
+        """The next word if it is unquoted; else ""."""
         found = _WORD.match(self._text, self._at)
         return found[0] if found else ""
 
@@ -303,7 +303,7 @@ class Scan:
         return found[0] if found else ""
 
     def _skip(self, *, lines: bool) -> None:
-        """Past blanks and comments; past ends of lines and the texts after `<<` that follow them too where `lines`."""
+        """Skips blanks and comments; with `lines`, also line ends and here-documents."""
         while self._at < len(self._text):
             if found := _BLANK.match(self._text, self._at):
                 self._at = found.end()
@@ -319,7 +319,7 @@ class Scan:
                 return
 
     def _word(self) -> Written | None:
-        """The next word; None where an operator or the end of a line is next."""
+        """Parses the next word; None before an operator or a line end."""
         start, pieces = self._at, []
         items: tuple[Written, ...] | None = None
         while self._at < len(self._text):
@@ -341,7 +341,7 @@ class Scan:
         return None if self._at == start else self._listed(start, tuple(pieces), items)
 
     def _items(self) -> tuple[Written, ...]:
-        """The words of an array."""
+        """Parses the words of an array."""
         start = self._at
         self._at += 1
         items: list[Written] = []
@@ -381,7 +381,7 @@ class Scan:
         return pieces or [self._piece("", start, quoted=True)]
 
     def _escaped(self, in_quotes: bool = False) -> list[WordPiece]:
-        """A backslash and what follows it: nothing for the end of a line."""
+        """Parses a backslash and the next character; nothing for an escaped line end."""
         following = self._text[self._at + 1 : self._at + 2]
         self._at += 1 + len(following)
         if following == "\n":
@@ -390,7 +390,7 @@ class Scan:
         return [self._piece(text, self._at - len(text), quoted=True)]
 
     def _expanded(self, quoted: bool) -> WordPiece:
-        """`$NAME`, `${...}`, `$(...)`, `<(...)` or backticks; a lone `$` is text."""
+        """Parses `$NAME`, `${...}`, `$(...)`, `<(...)` or backticks; a lone `$` is text."""
         start = self._at
         if self._text.startswith(("$(", "<(", ">(", "${"), start):
             self._at = self._closing(start + 1)
@@ -405,7 +405,7 @@ class Scan:
         return self._piece(self._text[start : self._at], start, quoted, expanded=True)
 
     def _closing(self, start: int) -> int:
-        """The offset behind the bracket that closes the one at `start`; brackets in quotes do not count."""
+        """The offset after the bracket that closes the one at `start`; brackets in quotes do not count."""
         opening = self._text[start]
         closing = {"(": ")", "{": "}"}[opening]
         marks = _BRACKETS[opening]

@@ -1,7 +1,7 @@
-"""Command lines of shell scripts: the command that a script starts, as its flags or its `key=value` words.
+"""Finds the command that a shell script starts, as flags or `key=value` words.
 
-Whatever needs a shell to be known stays as it is written, and is refused where a field needs its value. Each word of a
-script belongs to that command, or decides what it is, or is told to be left (`Document.left`).
+What needs a shell to be known stays as written, and is refused if a field needs its value. Each word of a script
+belongs to that command, decides it, or is reported in `Document.left`.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from planc.interop.launcher import is_unknown
 _FLAG = re.compile(r"--?[A-Za-z][\w.-]*")
 _ASSIGNMENT = re.compile(r"\+{0,2}[A-Za-z_][\w.]*=.*", re.DOTALL)
 _LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch", "xpk.py", "xpk")
-"""Modules and files that start a program."""
+"""Modules and files that launch a program."""
 SCRIPTS = (".sh", ".slurm", ".sbatch", ".bash")
-"""Endings of files that a shell runs; others may be a list of flags."""
+"""Extensions of shell scripts; other files may be a list of flags."""
 
 
 def read_scripts(sources: Sequence[Source], given: Mapping[str, str], kinds: Mapping[str, str]) -> list[Document]:
-    """The documents of scripts that are one configuration; one that another reads, or that has no command of its own,
-    is a part of the others.
+    """Returns the documents of scripts that are one configuration; a script that another one sources, or that has no
+    command of its own, is part of the others.
 
-    `given` are values of variables and arguments that the command line gives. `kinds` says by a script's file whether
-    it is read as `flags` or as `assignments`; one that it does not name is read as what it has more of. Raises
-    UnreadableError for a quote or bracket that is never closed.
+    `given` are values of variables and arguments from the command line. `kinds` says by file name whether a script is
+    read as `flags` or as `assignments`; by default as what it has more of. Raises UnreadableError for an unclosed quote
+    or bracket.
     """
     beside = {PurePosixPath(source.file).name: source for source in sources}
     scripts = {source.file: Script(source, given, beside) for source in sources}
@@ -54,8 +54,8 @@ def _document(source: Source, script: Script, kind: str) -> Document:
 
 
 def _chosen(source: Source, script: Script, counts: Callable[[ShellWord], bool]) -> ShellCommand:
-    """The command with the most of what counts. Lines that begin with a flag are one list in a file that is no script,
-    and none in a script."""
+    """Returns the command with the most words that count. In a file that is not a script, lines that start with a flag
+    form one command."""
     lists = [one for one in script.commands if _is_flag(one.words[0])]
     commands = [one for one in script.commands if not _is_flag(one.words[0])]
     if lists and not source.file.endswith(SCRIPTS):
@@ -113,7 +113,7 @@ def _is_assignment(word: ShellWord) -> bool:
 
 
 def _program_index(words: Sequence[ShellWord]) -> int:
-    """The index of the Python file or module that a launcher starts; 0 where there is none."""
+    """Index of the Python file or module that a launcher starts; 0 without one."""
     for index, word in enumerate(words):
         is_module = bool(index) and words[index - 1].text in ("-m", "--module")
         if (is_module or word.text.endswith(".py")) and PurePosixPath(word.text).name not in _LAUNCHERS:
@@ -122,14 +122,14 @@ def _program_index(words: Sequence[ShellWord]) -> int:
 
 
 def _name(word: ShellWord) -> str:
-    """The name of a flag; one with a single dash keeps it, unless it is one letter."""
+    """The name of a flag without dashes; a longer flag with a single dash keeps it."""
     flag = word.text.partition("=")[0].replace("-", "_")
     return flag[2:] if flag.startswith("__") else flag[1:] if len(flag) == 2 else f"-{flag[1:]}"
 
 
 def _fields(words: Sequence[ShellWord]) -> tuple[dict[str, Given], list[Left]]:
-    """`--name value ...`, `--name=value` and `--name` alone (true), by name with underscores. Later ones win; those
-    before them are told, and values behind the first that the shell makes."""
+    """Parses `--name value ...`, `--name=value` and `--name` (true), by name with underscores. The last one wins;
+    earlier ones are reported, and so are values after the first that come from the shell."""
     fields: dict[str, Given] = {}
     more: list[Left] = []
     starts = [index for index, word in enumerate(words) if _is_flag(word)]
@@ -161,7 +161,7 @@ def _stray(word: ShellWord) -> Left:
 
 
 def _left(source: Source, script: Script, best: ShellCommand) -> Iterator[Left]:
-    """The words of a script that the command `best` is not made from, a line at a time."""
+    """Words of a script that do not contribute to the command `best`, by line."""
     read = {*best.written} | script.read
     for value in closure([*best.used, *script.used]):
         read |= {*value.written}

@@ -1,4 +1,4 @@
-"""TOML, by the standard library; places are found by the headers and keys of the text."""
+"""Parses TOML with the standard library; finds places from the headers and keys of the text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _AT = re.compile(r"at line (\d+), column (\d+)")
 
 
 def read_toml(source: Source) -> Document:
-    """The fields of a TOML text, tables by dotted path. Raises UnreadableError for a text that is none."""
+    """Returns the fields of a TOML text, `source`, tables by dotted path. Raises UnreadableError for invalid TOML."""
     try:
         value = tomllib.loads(source.text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
@@ -51,7 +51,7 @@ def _plain(value: Any) -> FieldValue:
 
 
 def _places(source: Source) -> dict[str, Span]:
-    """The place of each value, for keys that stand in a line of their own."""
+    """The place of each value whose key has a line of its own."""
     found: dict[str, Span] = {}
     table = ""
     for number, line in enumerate(source.lines, 1):

@@ -1,4 +1,4 @@
-"""Values of a script's variables, and what a fork of the script does to them."""
+"""Tracks the values of a script's variables through its branches."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from planc.interop.document import UnreadableError
 from planc.interop.formats.words import ShellWord, Written
 
 MAX_EXPANDED = 100_000
-"""Characters that a variable may grow to."""
+"""Maximum length of a variable's value (characters)."""
 
 
 class VariableValue:
-    """Value of a variable: the value before (`prev`, for `+=`), and more.
+    """Value of a variable: the previous value (`prev`, for `+=`), and an addition.
 
-    `own` are its words, `text` what it is in quotes. Not `certain` where only the shell knows whether it is this value.
-    `written` are the words of the script that say it, `used` the values that went into it.
+    `own` are the added words, `text` the value in quotes. Not `certain` if only the shell knows whether the variable
+    has this value. `written` are the script's words for it, `used` the values it uses.
     """
 
     def __init__(
@@ -35,13 +35,13 @@ class VariableValue:
         self.own, self.own_text, self.array, self.prev = own, text, array, prev
         self.certain: bool = certain and (prev is None or prev.certain)
         self.known: bool = known and (prev is None or prev.known)
-        """True where no part of it is left to the shell."""
+        """True if no part of it depends on the shell."""
         self.written, self.used = tuple(written), tuple(used)
         self._words: list[ShellWord] | None = None
         self.size: int = sum(len(w.text) + 1 for w in own) + len(text) + (prev.size if prev else 0)
 
     def chain(self, end: VariableValue | None = None) -> list[VariableValue]:
-        """The values that it grew from, the first of them first, after `end`."""
+        """Returns the values that it was built from by `+=`, first one first, after `end`."""
         found: list[VariableValue] = []
         one: VariableValue | None = self
         while one is not None and one is not end:
@@ -50,29 +50,29 @@ class VariableValue:
         return found[::-1]
 
     def grew_from(self, other: VariableValue | None) -> bool:
-        """True if it is `other` with more behind it."""
+        """True if it is `other` with additions."""
         one: VariableValue | None = self
         while one is not None and one is not other:
             one = one.prev
         return one is not None
 
     def words(self) -> list[ShellWord]:
-        """All its words."""
+        """Returns all its words."""
         if self._words is None:
             self._words = [word for one in self.chain() for word in one.own]
         return self._words
 
     def text(self) -> str:
-        """Its text in quotes; the words of an array, with blanks between them."""
+        """Returns its text in quotes; words of an array are joined by blanks."""
         return " ".join(w.text for w in self.words()) if self.array else "".join(o.own_text for o in self.chain())
 
 
 UNSET = VariableValue((), known=True)
-"""Value of a variable in a branch that does not set it, where nothing set it before."""
+"""Value of a variable in a branch that does not set it, if nothing set it before."""
 
 
 class Variables:
-    """The variables of a script, with what has been changed since each fork that is open."""
+    """The variables of a script, with the changes since each open fork."""
 
     def __init__(self, given: dict[str, VariableValue]) -> None:
         self._values = dict(given)
@@ -80,11 +80,11 @@ class Variables:
         self.exported: set[str] = set(given)
 
     def get(self, name: str) -> VariableValue | None:
-        """The value of `name`; None where the script has not set it."""
+        """Returns the value of `name`; None if the script has not set it."""
         return self._values.get(name)
 
     def set(self, name: str, value: VariableValue | None, place: Span) -> None:
-        """Let `name` be `value`, or nothing. Raises UnreadableError for a value that grows beyond reason."""
+        """Sets `name` to `value`, or unsets it. Raises UnreadableError at `place` for a value that is too long."""
         if value is not None and value.size > 4 * MAX_EXPANDED:
             raise UnreadableError("a variable grows beyond reason", place)
         if self._changed:
@@ -95,11 +95,11 @@ class Variables:
             self._values[name] = value
 
     def fork(self) -> None:
-        """From here on, changes are kept apart, until `back`."""
+        """Starts recording changes, until `back`."""
         self._changed.append({})
 
     def back(self) -> dict[str, VariableValue | None]:
-        """Undo what has been changed since `fork`; returns what it had made of each variable."""
+        """Undoes the changes since `fork`; returns the new value of each changed variable."""
         changed = self._changed.pop()
         made = {name: self._values.get(name) for name in changed}
         for name, before in changed.items():
@@ -110,7 +110,7 @@ class Variables:
         return made
 
     def merge(self, worlds: Sequence[dict[str, VariableValue | None]], place: Span, *, all_of_them: bool) -> None:
-        """Variables after a fork of which one of `worlds` comes true, or none unless these are `all_of_them`."""
+        """Merges the branches `worlds` after a fork: one of them ran, or none unless these are `all_of_them`."""
         for name in dict.fromkeys(name for world in worlds for name in world):
             before = self._values.get(name)
             values = [world.get(name, before) for world in worlds] + ([] if all_of_them else [before])
@@ -118,8 +118,7 @@ class Variables:
 
 
 def either(values: Sequence[VariableValue | None], before: VariableValue | None) -> VariableValue:
-    """The value of which it is not known which of `values` it is; a part that all have in common with `before` stays
-    certain."""
+    """Returns a value that is one of `values`; a part that all have in common with `before` stays certain."""
     found = list(dict.fromkeys(value or UNSET for value in values))
     alike = all(v.certain and v.known for v in found) and len({v.size for v in found}) == 1
     if len(found) == 1 or (alike and len({(v.text(), v.array) for v in found}) == 1):
@@ -146,7 +145,7 @@ def _flags_beside(words: Sequence[ShellWord], more: Sequence[ShellWord]) -> list
 
 
 def closure(values: Sequence[VariableValue]) -> Iterator[VariableValue]:
-    """The values with all that went into them, each once."""
+    """Yields `values` and all values that they use, each once."""
     seen: set[VariableValue] = set()
     waiting = list(values)
     while waiting:

@@ -1,4 +1,4 @@
-"""Words of a shell script: as they are written, and as a command gets them."""
+"""Words of a shell script: as written, and as a command gets them."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from planc.diag.span import Span
 
 @dataclass(frozen=True, slots=True)
 class WordPiece:
-    """A stretch of a written word: its text without quotes, its offset in the source (-1 for a word that is put
-    together), and how it is quoted."""
+    """A piece of a written word: its unquoted text, its offset in the source (-1 for an assembled word), and its
+    quoting."""
 
     text: str
     at: int
     quoted: bool = False
     expanded: bool = False
-    """True for `$NAME`, `${...}`, `$(...)` and backticks, which a shell puts something in for."""
+    """True for `$NAME`, `${...}`, `$(...)` and backticks, which a shell expands."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Written:
-    """A word as it stands in a script. `items` are the words of an array, `NAME=(...)`."""
+    """A word as written in a script. `items` are the words of an array, `NAME=(...)`."""
 
     pieces: tuple[WordPiece, ...]
     span: Span
@@ -30,24 +30,24 @@ class Written:
 
     @property
     def text(self) -> str:
-        """The word without its quotes, with nothing put in."""
+        """Returns the word without its quotes, unexpanded."""
         return "".join(piece.text for piece in self.pieces)
 
     @property
     def plain(self) -> str:
-        """The word where none of it is quoted, as a word of the shell's own language is; else empty."""
+        """Returns the word if none of it is quoted, as for reserved words; else ""."""
         return "" if any(piece.quoted or piece.expanded for piece in self.pieces) else self.text
 
 
 @dataclass(frozen=True, slots=True)
 class ShellWord:
-    """A word that a command gets, without its quotes, and its place."""
+    """A word that a command gets, without quotes, and its place."""
 
     text: str
     span: Span
     quoted: bool = False
     certain: bool = True
-    """False for a word of which only the shell knows whether, or with which value, it is given."""
+    """False if only the shell knows whether, or with which value, the word is given."""
 
 
 # What a script is made of.
@@ -55,7 +55,7 @@ class ShellWord:
 
 @dataclass(frozen=True, slots=True)
 class Simple:
-    """A command of words. `documents` are texts that it reads, each after `<<`."""
+    """A simple command. `documents` are its here-documents."""
 
     words: tuple[Written, ...]
     documents: tuple[Written, ...] = ()
@@ -71,7 +71,7 @@ class Test:
 
 @dataclass(frozen=True, slots=True)
 class If:
-    """Branches with their conditions, and the last one without."""
+    """Branches with their conditions; the last one may have none."""
 
     branches: tuple[tuple[Steps, Steps], ...]
     otherwise: Steps | None
@@ -94,12 +94,12 @@ class Case:
     word: Written
     branches: tuple[tuple[tuple[Written, ...], Steps], ...]
     falls: bool = False
-    """True where a branch goes on to the next one (`;&`, `;;&`): which of them are run is left to the shell."""
+    """True if a branch continues with the next one (`;&`, `;;&`): then only the shell knows which of them run."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShellGroup:
-    """`{ ... }`, or `( ... )`, whose variables end with it."""
+    """`{ ... }`, or `( ... )`, whose variables are local."""
 
     body: Steps
     own: bool
@@ -118,7 +118,7 @@ Node: TypeAlias = Simple | Test | If | ShellLoop | Case | ShellGroup | Function
 
 @dataclass(frozen=True, slots=True)
 class PipelineStep:
-    """A pipeline, and how the one before it leads to it: `&&`, `||`, or nothing for always."""
+    """A pipeline, and how the previous one leads to it: `&&`, `||`, or "" for always."""
 
     joined: str
     negated: bool

@@ -21,13 +21,13 @@ ORDER = (
     "levanter",
     "hugging_face",
 )
-"""Order in which they are listed; files that could be of several are of the first: those of Hugging Face's Trainer
-stand beside those of others."""
+"""Order of listing and recognition: files that several systems recognise belong to the first. Files of Hugging Face's
+Trainer accompany those of others."""
 
 
 @cache
 def systems() -> dict[str, System]:
-    """Every system by its name."""
+    """Returns every system by name."""
     found: dict[str, System] = {}
     for info in pkgutil.iter_modules(__path__):
         module = importlib.import_module(f"{__name__}.{info.name}")

@@ -1,5 +1,5 @@
-"""Accelerate: the YAML that `accelerate config` writes, with FSDP 1 or 2, `ParallelismConfig`, or DeepSpeed's settings,
-which stand in it or in a JSON beside it.
+"""Accelerate: the YAML of `accelerate config`, with FSDP 1 or 2, `ParallelismConfig`, or DeepSpeed's settings in it or
+in a separate JSON.
 
 Names and defaults are those of accelerate/commands/launch.py, parallelism_config.py and utils/dataclasses.py.
 """
@@ -25,12 +25,12 @@ REPLICATE, SHARD, TENSOR, CONTEXT = (f"{SIZES}{n}_size" for n in ("dp_replicate"
 FSDP = "fsdp_config.fsdp_"
 STRATEGY, RESHARD = f"{FSDP}sharding_strategy", f"{FSDP}reshard_after_forward"
 STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
-"""Strategies of FSDP 1, in the order of their numbers, from 1."""
+"""Sharding strategies of FSDP 1 in the order of their numbers, from 1."""
 KINDS = ("NO", "MULTI_GPU", "MULTI_XPU", "MULTI_NPU", "MULTI_MLU", "MULTI_HPU", "FSDP", "DEEPSPEED")
 
 
 def kind(v: Values) -> str:
-    """How the processes work together: none, plain data parallelism, FSDP or DeepSpeed."""
+    """Returns the kind of distribution: none, plain data parallelism, FSDP or DeepSpeed."""
     name = v.text("distributed_type").upper()
     name = "NO" if name in ("FALSE", "") else name  # YAML reads an unquoted NO as false
     if name not in KINDS:
@@ -39,7 +39,7 @@ def kind(v: Values) -> str:
 
 
 def devices(v: Values) -> int:
-    """Devices of the cluster, which `num_processes` counts too."""
+    """Returns the number of devices of the cluster, which must equal `num_processes`."""
     count = v.maybe_whole("num_processes", minimum=-1)
     if count in (None, -1) and kind(v) == "NO":
         count = 1
@@ -51,7 +51,7 @@ def devices(v: Values) -> int:
 
 
 def version(v: Values) -> int:
-    """FSDP 1 or 2."""
+    """Returns the version of FSDP, 1 or 2."""
     number = v.whole(f"{FSDP}version")
     if number not in (1, 2):
         raise v.wrong(f"{FSDP}version", "1 or 2")
@@ -59,7 +59,7 @@ def version(v: Values) -> int:
 
 
 def strategy(v: Values) -> str:
-    """The strategy of FSDP 1; under version 2 it is not looked at."""
+    """Returns the sharding strategy of FSDP 1; version 2 ignores it."""
     text = v.text(STRATEGY).upper()
     text = STRATEGIES[int(text) - 1] if text in ("1", "2", "3", "4", "5") else text
     if text not in STRATEGIES:
@@ -73,7 +73,7 @@ def _is_meshed(v: Values) -> bool:
 
 
 def degrees(v: Values) -> tuple[int, int, int, int]:
-    """Ranks of dp_replicate, dp_shard, cp and tp, outermost first."""
+    """Returns the numbers of ranks of dp_replicate, dp_shard, cp and tp, outermost first."""
     if _is_meshed(v):
         return _meshed(v)
     if kind(v) != "FSDP":
@@ -113,19 +113,19 @@ def _deep(v: Values) -> bool:
 
 
 def _has_settings(v: Values) -> bool:
-    """True if DeepSpeed's settings are known: inline, or from the JSON that the YAML names. Raises where the JSON is
-    named and not beside the YAML."""
+    """True if DeepSpeed's settings are known: inline, or from the JSON that the YAML names. Raises RefusedError if that
+    JSON was not given."""
     named = v.text("deepspeed_config.deepspeed_config_file") not in ("", "none", "None")
     beside = any(deepspeed.recognises(document) for document in v.documents)
     if named and not beside:
-        raise v.missing("that JSON beside this file", "what is in its deepspeed_config_file")
+        raise v.missing("that JSON together with this file", "what is in its deepspeed_config_file")
     if named and v.is_given(deepspeed.INLINE_STAGE):
-        raise v.apart("zero_stage stands beside deepspeed_config_file: Accelerate stops", deepspeed.INLINE_STAGE)
+        raise v.apart("Accelerate rejects zero_stage together with deepspeed_config_file", deepspeed.INLINE_STAGE)
     return True
 
 
 def sequences(v: Values) -> int:
-    """Sequences a step."""
+    """Returns the sequences per step."""
     if _deep(v):
         return deepspeed.batch(v)[0]
     replicate, shard, _, _ = degrees(v)
@@ -133,7 +133,7 @@ def sequences(v: Values) -> int:
 
 
 def zero(v: Values) -> int:
-    """State is divided whole with FSDP, and as ZeRO says with DeepSpeed."""
+    """Returns the ZeRO stage: 3 with FSDP, DeepSpeed's own with DeepSpeed."""
     if _deep(v):
         return deepspeed.stage(v)
     _, shard, cp, _ = degrees(v)
@@ -141,7 +141,7 @@ def zero(v: Values) -> int:
 
 
 def gather(v: Values) -> Period | None:
-    """How long FSDP keeps gathered parameters; SHARD_GRAD_OP keeps them from the forward to the backward."""
+    """Returns how long FSDP keeps gathered parameters; SHARD_GRAD_OP keeps them from the forward to the backward."""
     if kind(v) != "FSDP" or zero(v) == 0:
         return None
     _wrapped(v)
@@ -151,7 +151,7 @@ def gather(v: Values) -> Period | None:
 
 
 def _wrapped(v: Values) -> None:
-    """A warning where FSDP does not gather layer by layer."""
+    """Warns if FSDP does not gather layer by layer."""
     policy = v.text(f"{FSDP}auto_wrap_policy").upper()
     if policy in ("", "NO_WRAP", "NONE"):
         v.approximate(
@@ -164,7 +164,8 @@ def _wrapped(v: Values) -> None:
 
 
 def precision(v: Values) -> Precision:
-    """bf16 compute; FSDP reduces gradients in bf16 too, plain data parallelism in the dtype of its fp32 parameters."""
+    """Returns bf16 compute; FSDP reduces gradients in bf16 too, plain data parallelism in the dtype of its fp32
+    parameters."""
     if _deep(v):
         return deepspeed.precision(v)
     mixed = v.text("mixed_precision", "", "no", "False", "bf16", "fp16", "fp8").lower()
@@ -180,33 +181,34 @@ def precision(v: Values) -> Precision:
 
 
 def recompute(v: Values) -> Recompute:
-    """Decoder layers run again, by FSDP's wrapper or by the Trainer."""
+    """Returns the recompute of decoder layers, by FSDP's wrapper or by the Trainer."""
     if kind(v) == "FSDP" and v.flag(f"{FSDP}activation_checkpointing"):
         return Recompute(ops=("blocks",))
     return trainer.recompute(v)
 
 
 def offloaded(v: Values) -> tuple[str, ...]:
-    """State in the host's memory."""
+    """Returns the state that is stored on the host."""
     if _deep(v):
         return deepspeed.offloaded(v)
     return ("params", "optimizer") if kind(v) == "FSDP" and v.flag(f"{FSDP}offload_params") else ()
 
 
 def stored(v: Values) -> tuple[tuple[Noun, str], ...]:
-    """DeepSpeed adds gradients up in the model's dtype; FSDP and plain data parallelism keep state in fp32."""
+    """Returns DeepSpeed's dtype of accumulated gradients; FSDP and plain data parallelism store state in fp32."""
     return deepspeed.stored(v) if _deep(v) else ()
 
 
 def tensor_parallel_parts(v: Values) -> bool:
-    """The model's own plan divides the head, whose logits are gathered; the embedding stays whole."""
+    """True without tensor parallelism: the model's own plan shards the head and gathers its logits, and replicates the
+    embedding."""
     if _deep(v):
         return deepspeed.tensor_parallel_parts(v)
     return degrees(v)[3] == 1
 
 
 def compiled(v: Values) -> tuple[str, ...]:
-    """`torch.compile` of the model by Accelerate or by the Trainer."""
+    """Returns the parts that `torch.compile` compiles, by Accelerate or by the Trainer."""
     backend = v.text("dynamo_config.dynamo_backend").lower()
     return ("blocks", "loss") if backend not in ("", "no", "false", "none") else trainer.compiled(v)
 
@@ -317,7 +319,7 @@ CANNOT = {
 
 
 def _text(fields: Mapping[str, Any], s: TrainingSetup) -> str:
-    """YAML, sorted as `accelerate config` writes it."""
+    """YAML, sorted as by `accelerate config`."""
     return "".join(_lines(nested(fields), ""))
 
 

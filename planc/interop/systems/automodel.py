@@ -21,7 +21,7 @@ from planc.interop.values import Values
 from planc.ir.plan import Noun, Period, Precision, Recompute
 
 VERSION = "36044ad"
-"""The commit whose names and defaults these are, of 22 August 2026."""
+"""The commit of these names and defaults, of 22 August 2026."""
 MODELS = {
     "meta-llama/Llama-2-7b-hf": "llama2_7b",
     "meta-llama/Llama-2-70b-hf": "llama2_70b",
@@ -43,7 +43,7 @@ MODELS = {
     "openai/gpt-oss-20b": "gpt_oss_20b",
     "openai/gpt-oss-120b": "gpt_oss_120b",
 }
-"""Names on the Hugging Face hub, and the catalog's."""
+"""Model names on the Hugging Face hub, and the catalog's."""
 NAMES = ("model.pretrained_model_name_or_path", "model.config.pretrained_model_name_or_path")
 LENGTHS = ("dataset.seq_length", "dataset.seq_len", "packed_sequence.packed_sequence_size")
 Dtype = Literal["bf16", "fp32"]
@@ -74,7 +74,7 @@ def _degree(v: Values, name: str) -> int:
 
 
 def _ranks(v: Values) -> int:
-    """Data-parallel ranks: what pipeline, context and tensor parallelism leave of the devices."""
+    """Data-parallel ranks: the devices divided by the degrees of pipeline, context and tensor parallelism."""
     inner, devices = _degree(v, "pp") * _degree(v, "cp") * _degree(v, "tp"), v.devices()
     given = v.maybe_whole("distributed.dp_size", minimum=1)
     if devices % inner or (given is not None and given * inner != devices):
@@ -129,12 +129,12 @@ def _sequences(v: Values) -> int:
 
 
 def _is_whole(v: Values) -> bool:
-    """True where gradients are reduced at a step's last microbatch alone."""
+    """True if gradients are reduced only in a step's last microbatch."""
     return _strategy(v) == "fsdp2" and (v.flag("distributed.defer_fsdp_grad_sync") or _degree(v, "pp") > 1)
 
 
 def _gather(v: Values) -> Period | None:
-    """FSDP frees a layer's parameters after its forward, but in pipelines and in models with experts, unless told."""
+    """FSDP frees a layer's parameters after its forward by default, except in pipelines and in models with experts."""
     if _strategy(v) != "fsdp2":
         return None
     name = "distributed.moe.reshard_after_forward" if _degree(v, "ep") > 1 else "distributed.reshard_after_forward"
@@ -164,7 +164,7 @@ def _schedule(v: Values) -> str:
 
 
 def _chunks(v: Values) -> int:
-    """Virtual stages of a rank (pipelining/functional.py: layers a stage, rounded to a multiple of the ranks)."""
+    """Virtual stages per rank (pipelining/functional.py: layers per stage, rounded to a multiple of the ranks)."""
     pp = _degree(v, "pp")
     if pp == 1:
         return 1
@@ -190,7 +190,7 @@ def _precision(v: Values) -> Precision:
 
 
 def _stored(v: Values) -> tuple[tuple[Noun, str], ...]:
-    """State is in the dtype that the model is loaded in; the optimizer's follows its parameters'."""
+    """State has the dtype in which the model is loaded; optimizer state has that of its parameters."""
     dtype = DTYPES.get(v.text("model.torch_dtype"))
     if dtype is None:
         raise v.wrong("model.torch_dtype", "bf16 or float32")
@@ -332,7 +332,7 @@ WRITES: dict[str, Writer] = {
 
 
 def _text(fields: Mapping[str, Any], s: TrainingSetup) -> str:
-    """The sections of a recipe that a plan decides; data, optimizer and checkpoints are to be added."""
+    """The sections of a recipe that a plan decides; the user adds data, optimizer and checkpoints."""
     head = f"# {python_comment(s.name)}: written by planc for AutoModel {VERSION}; data and checkpoints are yours\n"
     return head + "".join(_lines(nested(fields), ""))
 

@@ -1,7 +1,7 @@
-"""Megatron-Bridge: the `run_config.yaml` beside its checkpoints, and overrides of a recipe, `model.x=y`.
+"""Megatron-Bridge: the `run_config.yaml` in its checkpoints, and overrides of a recipe, `model.x=y`.
 
-Its sections are Megatron-Core's dataclasses, so that Megatron-LM's settings read them, by other names; names and
-defaults are those of these dataclasses at the commit below. A recipe itself is Python, which planc does not run.
+Its sections are Megatron-Core's dataclasses, so Megatron-LM's settings read them under other names; names and defaults
+are those of these dataclasses at the commit below. A recipe itself is Python, which planc does not run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from planc.interop.systems.megatron_asserts import check_asserts
 from planc.interop.values import Values
 
 VERSION = "067f987"
-"""The commit whose names and defaults these are, of 22 August 2026."""
+"""The commit of these names and defaults, of 22 August 2026."""
 SAME = {
     "model": (
         "tensor_model_parallel_size pipeline_model_parallel_size context_parallel_size expert_model_parallel_size "
@@ -49,7 +49,7 @@ SAME = {
     "dist": "use_tp_pp_dp_mapping use_torch_fsdp2",
     "tokenizer": "tokenizer_type",
 }
-"""Sections, and the fields that have the name of Megatron-LM's flag."""
+"""Sections, and the fields with the name of Megatron-LM's flag."""
 CALLS = {
     **{name: f"{section}.{name}" for section, names in SAME.items() for name in names.split()},
     "seq_length": "dataset.seq_length",
@@ -70,7 +70,7 @@ CALLS = {
     **dict.fromkeys(("num_layers_per_virtual_pipeline_stage", "num_virtual_stages_per_pipeline_rank"), ""),
     **dict.fromkeys(("torch_fsdp2_no_reshard_after_forward",), ""),
 }
-"""Megatron-LM's flags, and what Bridge calls them; `not` before a field that says the opposite, nothing for none."""
+"""Megatron-LM's flags, and Bridge's names for them; `not` before a field with the opposite meaning, "" for none."""
 OTHER: dict[str, FieldValue] = {
     "ddp.data_parallel_sharding_strategy": "no_shard",
     "model.num_query_groups": None,
@@ -83,10 +83,10 @@ OTHER: dict[str, FieldValue] = {
     "model.q_lora_rank": 512,
     "model.kv_lora_rank": 512,
 }
-"""Defaults of the dataclasses that are not those of Megatron-LM's flags."""
+"""Defaults of the dataclasses that differ from those of Megatron-LM's flags."""
 DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "half": "fp16", "uint8": "fp8"}
 BACKENDS = {1: "flash", 2: "fused", 3: "unfused", 4: "local", 5: "auto"}
-"""Numbers of Megatron-Core's enumeration of attention backends."""
+"""Numbers in Megatron-Core's enumeration of attention backends."""
 
 
 def _default(name: str) -> FieldValue:
@@ -123,7 +123,7 @@ PRECISIONS: dict[str, dict[str, FieldValue]] = {
         "fp8_param_gather": True,
     },
 }
-"""Named recipes of mixed precision, and what they set."""
+"""Named mixed-precision recipes, and the fields they set."""
 COPIED = {
     **{f"mixed_precision.{n}": f"model.{n}" for n in ("bf16", "fp16", "fp8", "fp8_recipe", "fp4", "fp4_recipe")},
     **{
@@ -139,11 +139,11 @@ COPIED = {
     "comm_overlap.delay_wgrad_compute": "model.delay_wgrad_compute",
     "comm_overlap.defer_embedding_wgrad_compute": "model.defer_embedding_wgrad_compute",
 }
-"""Fields that Bridge copies over those of other sections before it trains."""
+"""Fields that Bridge copies to other sections before it trains."""
 
 
 def _prepared(document: Document) -> Document:
-    """The fields with their dtypes and enumerations by name, and with those that Bridge copies in their places."""
+    """Returns the fields with dtypes and enumerations by name, after Bridge's copies."""
     fields: dict[str, Given] = {}
     for name, given in document.fields.items():
         owner, _, last = name.rpartition(".")
@@ -166,7 +166,7 @@ def _prepared(document: Document) -> Document:
 
 
 def _precision(fields: Mapping[str, Given]) -> dict[str, Given]:
-    """Fields that the recipe of precision sets which `mixed_precision` names."""
+    """The fields that the recipe in `mixed_precision` sets."""
     named = fields.get("mixed_precision")
     found = PRECISIONS.get(str(named.value).replace("-", "_")) if named else None
     if found is None or named is None:
@@ -189,8 +189,8 @@ def _precise(v: Values) -> Any:
 
 
 def _overlaps(v: Values) -> tuple[tuple[Role | Literal["ep"], str], ...]:
-    """Those of Megatron-LM; that transfers of tensor parallelism are not hidden is said, for Bridge's recipes hide
-    them."""
+    """Megatron-LM's overlaps. Says explicitly if tensor-parallel transfers are not overlapped, because Bridge's recipes
+    overlap them."""
     found = megatron.overlaps(v)
     said = any(role == "tp" for role, _ in found) or v.whole("tensor_model_parallel_size") == 1
     return found if said else (*found, ("tp", "none"))
@@ -205,7 +205,7 @@ SETTINGS = {
 
 
 def _writer(flag: str, write: Callable[[TrainingSetup], Any]) -> Callable[[TrainingSetup], Any]:
-    """The writer of a flag, for the field that Bridge has in its place."""
+    """The writer of a flag, for Bridge's corresponding field."""
     own, default = CALLS[flag], _default(CALLS[flag].removeprefix("not ")) if CALLS[flag] in OTHER else None
 
     def written(setup: TrainingSetup) -> Any:
@@ -218,7 +218,7 @@ def _writer(flag: str, write: Callable[[TrainingSetup], Any]) -> Callable[[Train
 
 
 def _text(fields: Mapping[str, Any], s: TrainingSetup) -> str:
-    """The command line that starts a recipe with these overrides; the recipe's name is left to the environment."""
+    """The command line that starts a recipe with these overrides; the recipe's name comes from the environment."""
     lines = [
         f"# {python_comment(s.name)}: written by planc for Megatron-Bridge {VERSION}",
         'scripts/training/train.sh --recipe "${RECIPE:?}" \\',

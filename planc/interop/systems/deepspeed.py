@@ -1,4 +1,4 @@
-"""DeepSpeed: `ds_config.json`, with the arguments of Hugging Face's Trainer for what is "auto" in it.
+"""DeepSpeed: `ds_config.json`, with the arguments of Hugging Face's Trainer for its "auto" values.
 
 Names and defaults are those of deepspeed/runtime/config.py, runtime/zero/config.py, runtime/zero/offload_config.py,
 runtime/precision_config.py and runtime/tensor_parallel/config.py.
@@ -23,7 +23,7 @@ VERSION = "0.19.8"
 ZERO = "zero_optimization"
 STAGE = f"{ZERO}.stage"
 INLINE_STAGE = "deepspeed_config.zero_stage"
-"""Accelerate's field for the stage, where its file holds DeepSpeed's settings."""
+"""Accelerate's field for the ZeRO stage, if its file holds DeepSpeed's settings."""
 MICRO, TOTAL, ACCUMULATION = "train_micro_batch_size_per_gpu", "train_batch_size", "gradient_accumulation_steps"
 
 
@@ -31,24 +31,25 @@ MICRO, TOTAL, ACCUMULATION = "train_micro_batch_size_per_gpu", "train_batch_size
 
 
 def tensor_parallel(v: Values) -> int:
-    """AutoTP's degree, of which 0 is none."""
+    """Returns AutoTP's degree, at least 1; 0 in the file means none."""
     return v.whole("tensor_parallel.autotp_size", minimum=0) or 1
 
 
 def ulysses(v: Values) -> int:
-    """Ranks that share a sequence, by all-to-all around attention."""
+    """Returns the degree of Ulysses sequence parallelism, an all-to-all around attention."""
     return v.whole("sequence_parallel_size")
 
 
 def stages(v: Values) -> int:
-    """Pipeline stages: the number is in the script, as PipelineModule(num_stages)."""
+    """Returns the number of pipeline stages, which the script sets in PipelineModule(num_stages)."""
     if any(v.is_given(name) for name in PIPELINE) and not v.is_given("num_stages"):
         raise v.missing("--set num_stages=N", "the number of pipeline stages, which PipelineModule has")
     return v.whole("num_stages")
 
 
 def data_parallel(v: Values) -> int:
-    """Ranks that work on other sequences: what pipeline, sequence and tensor parallelism leave of the devices."""
+    """Returns the number of data-parallel ranks: the devices divided by the degrees of pipeline, sequence and tensor
+    parallelism."""
     devices, inner = v.devices(), tensor_parallel(v) * ulysses(v) * stages(v)
     if devices % inner:
         message = f"{devices} devices are no multiple of tensor x sequence x pipeline parallelism = {inner}"
@@ -57,7 +58,7 @@ def data_parallel(v: Values) -> int:
 
 
 def shard(v: Values) -> int:
-    """Ranks that divide state: all data-parallel ones, or those of a MiCS group."""
+    """Returns the number of ranks that shard state: all data-parallel ones, or those of a MiCS group."""
     ranks, group = data_parallel(v), v.whole(f"{ZERO}.mics_shard_size", minimum=-1)
     if group <= 0:
         return ranks
@@ -68,7 +69,7 @@ def shard(v: Values) -> int:
 
 
 def experts(v: Values) -> int:
-    """Ranks that divide the experts."""
+    """Returns the degree of expert parallelism."""
     if not v.flag("expert_parallel.enabled"):
         return 1
     ep = v.whole("expert_parallel.autoep_size")
@@ -83,9 +84,10 @@ def experts(v: Values) -> int:
 
 
 def batch(v: Values) -> tuple[int, int, int]:
-    """Sequences a step, sequences of a microbatch, and microbatches, by DeepSpeed's rule: two of three give the third.
+    """Returns sequences per step, sequences per microbatch, and microbatches, by DeepSpeed's rule: two of the three
+    determine the third.
 
-    A number that is "auto" is what the Trainer's arguments say.
+    An "auto" value comes from the Trainer's arguments.
     """
     ranks = data_parallel(v)
     total, micro, steps = (_number(v, name) for name in (TOTAL, MICRO, ACCUMULATION))
@@ -118,7 +120,7 @@ def _number(v: Values, name: str) -> int | None:
 
 
 def stage(v: Values) -> int:
-    """ZeRO's stage."""
+    """Returns the ZeRO stage."""
     own = v.system.known(INLINE_STAGE) is not None and not v.is_given(STAGE)
     name = INLINE_STAGE if own else STAGE
     value = v.whole(name, minimum=0)
@@ -130,7 +132,7 @@ def stage(v: Values) -> int:
 
 
 def precision_of(v: Values) -> str:
-    """The dtype of compute: bf16 or fp32; "auto" is the Trainer's or Accelerate's."""
+    """Returns the compute dtype, bf16 or fp32; "auto" comes from the Trainer or Accelerate."""
     if _enabled(v, "fp16"):
         raise v.refused(
             "planc computes in bf16 or fp32; bf16 has the same sizes: --set fp16.enabled=false --set bf16.enabled=true",
@@ -153,7 +155,7 @@ def _enabled(v: Values, dtype: str) -> bool:
 
 
 def precision(v: Values) -> Precision:
-    """Gradients are reduced in the model's dtype unless `communication_data_type` says another."""
+    """Returns the precision; gradients are reduced in the model's dtype unless `communication_data_type` is set."""
     compute, reduce = precision_of(v), v.text("communication_data_type", "", "fp32", "bf16", "bfp16", "fp16", AUTO)
     if reduce == "fp16":
         raise v.refused("planc reduces in bf16 or fp32", "communication_data_type")
@@ -163,7 +165,8 @@ def precision(v: Values) -> Precision:
 
 
 def stored(v: Values) -> tuple[tuple[Noun, str], ...]:
-    """Gradients add up in the model's dtype; masters and moments are fp32 unless they are asked in bf16."""
+    """Returns the dtypes of state: gradients accumulate in the model's dtype; master weights and moments are fp32
+    unless set to bf16."""
     whole = v.text("data_types.grad_accum_dtype", "", "fp32", "bf16", "fp16")
     if precision_of(v) == "fp32":
         return ()
@@ -179,8 +182,8 @@ def stored(v: Values) -> tuple[tuple[Noun, str], ...]:
 
 
 def overlaps(v: Values) -> tuple[tuple[Role, str], ...]:
-    """Gradients are reduced during the backward only with ZeRO, and where `overlap_comm` says so: at stage 3 by
-    default."""
+    """Returns the overlaps: gradients are reduced during the backward only with ZeRO and `overlap_comm`, the default at
+    stage 3."""
     given = v.raw(f"{ZERO}.overlap_comm")
     level = stage(v)
     overlapped = level == 3 if given in (None, AUTO) else v.flag(f"{ZERO}.overlap_comm")
@@ -191,7 +194,7 @@ def overlaps(v: Values) -> tuple[tuple[Role, str], ...]:
 
 
 def offloaded(v: Values) -> tuple[str, ...]:
-    """State in the host's memory."""
+    """Returns the state that is stored on the host."""
     params = _device(v, f"{ZERO}.offload_param.device", f"{ZERO}.cpu_offload_param")
     optimizer = _device(v, f"{ZERO}.offload_optimizer.device", f"{ZERO}.cpu_offload")
     if params and stage(v) != 3:
@@ -209,7 +212,7 @@ def _device(v: Values, name: str, old: str) -> bool:
 
 
 def optimizer(v: Values) -> str:
-    """DeepSpeed's optimizer by name, or the Trainer's."""
+    """Returns the name of DeepSpeed's optimizer, or of the Trainer's."""
     name = v.text("optimizer.type")
     if not name:
         return trainer.optimizer(v)
@@ -220,14 +223,14 @@ def optimizer(v: Values) -> str:
 
 
 def tensor_parallel_parts(v: Values) -> bool:
-    """AutoTP leaves the vocabulary whole on every rank, unless it is told to divide the head."""
+    """True if the vocab is sharded: AutoTP replicates it unless it is told to shard the head."""
     if tensor_parallel(v) == 1:
         return True
     return v.flag("tensor_parallel.vocab_parallel_lm_head")
 
 
 def pipeline_schedule(v: Values) -> str:
-    """1F1B; DeepSpeed divides layers by their parameters, which a plan does evenly."""
+    """Returns 1F1B; DeepSpeed balances stages by parameters, a plan divides layers evenly."""
     if stages(v) > 1 and v.text("pipeline.partition") not in ("uniform",):
         v.approximate(
             "DeepSpeed balances stages by their parameters; the plan has as many layers in each", "pipeline.partition"
@@ -266,7 +269,7 @@ SETTINGS = {
 
 
 def model_words(v: Values) -> str:
-    """The model of the command line, or the `config.json` beside the files."""
+    """Returns the model of the command line, or of the `config.json` among the files."""
     if not v.options.model:
         raise v.missing("--model, or its config.json beside this file", "the model")
     return v.options.model
@@ -324,7 +327,7 @@ def _text(fields: Mapping[str, Any], s: TrainingSetup) -> str:
 
 
 def nested(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields by dotted path as the mapping of mappings that they are in a file.
+    """Converts `fields` by dotted path to nested mappings.
 
     >>> nested({"a.b": 1, "a.c": 2, "d": 3})
     {'a': {'b': 1, 'c': 2}, 'd': 3}
@@ -344,7 +347,7 @@ OWN = field_tables("deepspeed")["fields"]
 
 
 def merged(*tables: tuple[Field, ...]) -> tuple[Field, ...]:
-    """Tables of fields as one: where a name is in several, the first of them counts."""
+    """Merges `tables` of fields; for a name in several, the first one counts."""
     found: dict[str, Field] = {}
     for field in (field for table in tables for field in table):
         if not any(name in found for name in (field.name, *field.aliases)):
@@ -353,7 +356,7 @@ def merged(*tables: tuple[Field, ...]) -> tuple[Field, ...]:
 
 
 def recognises(document: Document) -> bool:
-    """True for a JSON with DeepSpeed's names."""
+    """True if `document` is JSON with DeepSpeed's field names."""
     return any(
         n.startswith((f"{ZERO}.", "train_micro_batch_size_per_gpu", "train_batch_size")) for n in document.fields
     )

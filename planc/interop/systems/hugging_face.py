@@ -1,8 +1,8 @@
-"""Hugging Face transformers: a `DistributedConfig` in JSON or YAML, beside the model's `config.json` and the Trainer's
+"""Hugging Face transformers: a `DistributedConfig` in JSON or YAML, with the model's `config.json` and the Trainer's
 arguments.
 
 Names and defaults are those of transformers/distributed/configuration_utils.py; the rules of each model's own plan are
-in `tp_plans.toml`.
+in `tp_plans.py`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _size(v: Values, name: str) -> int:
 
 
 def _plan_given(v: Values, name: str) -> dict[str, str]:
-    """The rules that a file gives in the fields `name`, which is `tp_plan.*` or `fsdp_plan.*`."""
+    """The rules that a file sets in the fields `name`, `tp_plan.*` or `fsdp_plan.*`."""
     found, start = {}, name.removesuffix("*")
     for document in v.documents:
         for field in document.fields:
@@ -36,7 +36,8 @@ def _plan_given(v: Values, name: str) -> dict[str, str]:
 
 
 def tensor_parallel(v: Values) -> int:
-    """Ranks of tensor parallelism: given, or what the others leave where there is a plan."""
+    """Returns the degree of tensor parallelism: as given, or with a TP plan the devices divided by the other
+    degrees."""
     size = v.maybe_whole("tp_size", minimum=1)
     if size is not None:
         return size
@@ -50,14 +51,14 @@ def tensor_parallel(v: Values) -> int:
 
 
 def pipeline(v: Values) -> int:
-    """1: the native pipeline has no schedule of microbatches."""
+    """Returns 1: the native pipeline has no schedule of microbatches."""
     if _size(v, "pp_size") > 1:
         raise v.refused("the native pipeline has no schedule of microbatches", "pp_size")
     return 1
 
 
 def shard(v: Values) -> int:
-    """Ranks of FSDP, which with the others make all devices."""
+    """Returns the number of FSDP ranks; the product of all degrees must be the number of devices."""
     sizes = _size(v, "dp_replicate_size"), _size(v, "fsdp_size"), tensor_parallel(v) * pipeline(v)
     product = sizes[0] * sizes[1] * sizes[2]
     if product != v.devices():
@@ -67,7 +68,7 @@ def shard(v: Values) -> int:
 
 
 def experts(v: Values) -> int:
-    """Ranks that divide the experts."""
+    """Returns the degree of expert parallelism."""
     ep, tp = v.maybe_whole("ep_size", minimum=1), tensor_parallel(v)
     if ep is None and v.flag("enable_expert_parallel"):
         ep = tp
@@ -87,14 +88,15 @@ def experts(v: Values) -> int:
 
 
 def expert_tensor_parallel(v: Values) -> int:
-    """Ranks that divide the hidden dim of an expert: those of tensor parallelism, where experts are not divided."""
+    """Returns the number of ranks that shard an expert's hidden dim: the tensor-parallel ones, without expert
+    parallelism."""
     tp = tensor_parallel(v)
     if tp == 1 or experts(v) > 1 or not v.model().top_k:
         return 1
     rules = _rules(v)
     divided = any(style == "packed_colwise" for name, style in rules.items() if "experts" in name)
     if not divided:
-        raise v.refused("experts that every rank of tensor parallelism computes whole have no sentence", "tp_plan")
+        raise v.refused("experts replicated over tensor-parallel ranks have no sentence", "tp_plan")
     return tp
 
 
@@ -102,7 +104,7 @@ def expert_tensor_parallel(v: Values) -> int:
 
 
 def _rules(v: Values) -> dict[str, str]:
-    """Rules of the model's own plan, with those that a file overrides."""
+    """Rules of the model's own plan, with the file's overrides."""
     kind = v.text("model_type")
     if v.raw("tp_plan") == () and v.is_given("tp_plan"):  # an empty plan divides nothing
         own: dict[str, str] = {}
@@ -126,8 +128,8 @@ _STYLES = (
 
 
 def heads_divided(v: Values) -> bool:
-    """True where the plan divides attention by heads. Raises where it divides a part of it, or feed-forwards in
-    another way than by their hidden dim."""
+    """True if the plan shards attention by heads. Raises RefusedError if it shards only part of it, or feed-forward
+    layers in another dim than the hidden one."""
     if tensor_parallel(v) == 1:
         return True
     rules = _rules(v)
@@ -140,7 +142,7 @@ def heads_divided(v: Values) -> bool:
     if any("mlp." in n for n in dense) and _part(dense, ".mlp.", _FEED_FORWARD) is None:
         raise v.refused("a part of the feed-forward is divided", "tp_plan")
     if not any("mlp" in n for n in rules):
-        raise v.refused("a plan that leaves the feed-forward whole has no sentence", "tp_plan")
+        raise v.refused("a plan that replicates the feed-forward has no sentence", "tp_plan")
     attention = _part(dense, ".self_attn.", _ATTENTION)
     if attention is None:
         raise v.refused("a part of attention is divided", "tp_plan")
@@ -148,13 +150,13 @@ def heads_divided(v: Values) -> bool:
 
 
 def _part(rules: dict[str, str], module: str, wanted: dict[str, str]) -> bool | None:
-    """True if all of `wanted` are divided so, False if none of them is, None otherwise."""
+    """True if all of `wanted` are sharded so, False if none is, None otherwise."""
     found = [any(f"{module}{n}" in name and s == style for name, s in rules.items()) for n, style in wanted.items()]
     return all(found) if all(found) or not any(found) else None
 
 
 def vocab_divided(v: Values) -> bool:
-    """True where the head is divided; the logits are gathered then, and the embedding stays whole."""
+    """True if the head is sharded; its logits are then gathered, and the embedding is replicated."""
     if tensor_parallel(v) == 1:
         return True
     head = _rules(v).get("lm_head", "")
@@ -170,7 +172,8 @@ def vocab_divided(v: Values) -> bool:
 
 
 def gather(v: Values) -> Period | None:
-    """FSDP frees a layer's weights after its forward, unless the plan keeps them."""
+    """Returns how long FSDP keeps gathered parameters: a layer's are freed after its forward, unless the FSDP plan
+    keeps them."""
     if shard(v) == 1:
         return None
     styles = {s for name, s in _plan_given(v, "fsdp_plan.*").items() if "layers" in name}
@@ -180,7 +183,7 @@ def gather(v: Values) -> Period | None:
 
 
 def _is_narrow(v: Values) -> bool:
-    """True where the weights are loaded in bf16, as the config says, and stay so."""
+    """True if the weights are loaded and stored in bf16."""
     dtype = v.text("dtype")
     if dtype in ("float16", "torch.float16"):
         raise v.refused("planc computes in bf16 or fp32; bf16 has the same sizes: --set dtype=bfloat16", "dtype")
@@ -188,7 +191,7 @@ def _is_narrow(v: Values) -> bool:
 
 
 def precision(v: Values) -> Precision:
-    """FSDP's own mixed precision, the Trainer's autocast, or the dtype of the loaded weights."""
+    """Returns FSDP's mixed precision, the Trainer's autocast, or the dtype of the loaded weights."""
     if shard(v) > 1 and v.flag("fsdp_mixed_precision"):
         return Precision(compute="bf16", reduce="fp32")
     if _is_narrow(v):
@@ -197,13 +200,13 @@ def precision(v: Values) -> Precision:
 
 
 def stored(v: Values) -> tuple[tuple[Noun, str], ...]:
-    """State has the dtype of the weights."""
+    """Returns the dtype of state, that of the weights."""
     nouns: tuple[Noun, ...] = ("params", "grads", "optimizer")
     return tuple((noun, "bf16") for noun in nouns) if _is_narrow(v) else ()
 
 
 def offloaded(v: Values) -> tuple[str, ...]:
-    """FSDP's CPUOffloadPolicy keeps parameters and optimizer in the host's memory."""
+    """Returns the state on the host: FSDP's CPUOffloadPolicy offloads parameters and optimizer state."""
     return ("params", "optimizer") if shard(v) > 1 and v.flag("fsdp_cpu_offload") else ()
 
 

@@ -23,7 +23,7 @@ from planc.interop.values import Values
 from planc.ir.plan import Noun, Precision, Recompute, Route
 
 VERSION = "e591f30"
-"""The commit whose names and defaults these are, of 22 August 2026."""
+"""The commit of these names and defaults, of 22 August 2026."""
 MODELS = {
     "llama2-7b": "llama2_7b",
     "llama2-13b": "llama2_13b",
@@ -56,9 +56,9 @@ MODELS = {
     "llama4-17b-16e": "llama4_scout",
     "llama4-17b-128e": "llama4_maverick",
 }
-"""MaxText's models (src/maxtext/configs/models) that the catalog has."""
+"""MaxText's models (src/maxtext/configs/models) that are in the catalog."""
 AXES = ("data", "pipeline", "fsdp", "context", "tensor", "tensor_sequence", "expert")
-"""Axes that have a place in a plan, outermost first; each is the product of its part in a slice and across slices."""
+"""Axes that a plan can express, outermost first; each is the product of its ICI and DCN degrees."""
 OTHER_AXES = (
     "diloco",
     "fsdp_transpose",
@@ -69,7 +69,7 @@ OTHER_AXES = (
 )
 ORDER: tuple[Role, ...] = ("replica", "pp", "shard", "cp", "tp")
 PLANES = {16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16"}
-"""Shapes of v5e and v6e slices by chips (cloud.google.com/tpu/docs/v5e, v6e)."""
+"""Topologies of v5e and v6e slices by number of chips (cloud.google.com/tpu/docs/v5e, v6e)."""
 CUBES = {
     4: "2x2x1",
     8: "2x2x2",
@@ -83,14 +83,15 @@ CUBES = {
     2048: "8x16x16",
     4096: "16x16x16",
 }
-"""Shapes of v4 and v5p slices by chips; their names count two cores a chip (cloud.google.com/tpu/docs/v5p)."""
+"""Topologies of v4 and v5p slices by number of chips; their names count two cores per chip
+(cloud.google.com/tpu/docs/v5p)."""
 
 
 # The machine and the axes.
 
 
 def _slices(v: Values) -> tuple[str, int]:
-    """Words of the cluster and its devices: those of the command line, else those of `compile_topology`."""
+    """Returns the words of the cluster and its number of devices, from the command line or `compile_topology`."""
     if v.options.cluster:
         return v.options.cluster, v.devices()
     name, slices = v.text("compile_topology"), v.whole("compile_topology_num_slices", minimum=-1)
@@ -108,7 +109,7 @@ def _slices(v: Values) -> tuple[str, int]:
 
 
 def _degrees(v: Values) -> dict[str, int]:
-    """Ranks of each axis, with those of -1 filled in: data across slices and fsdp inside, unless another is open."""
+    """Ranks of each axis, with -1 filled in: by default data across slices and fsdp inside them."""
     devices = _slices(v)[1]
     for name in (f"{where}_{axis}_parallelism" for axis in OTHER_AXES for where in ("ici", "dcn")):
         if v.is_given(name) and v.whole(name) > 1:
@@ -126,7 +127,7 @@ def _degrees(v: Values) -> dict[str, int]:
 
 
 def _slice_count(v: Values, fixed: int) -> int:
-    """Slices of the cluster: the number before the `x`, for a torus; else what the dcn axes say."""
+    """Slices of the cluster: for a torus the number before the `x`; else the product of the DCN degrees."""
     words = _slices(v)[0]
     count, cross, _ = words.partition(" x ")
     return int(count) if cross and count.strip().isdigit() and "tpu" in words else fixed
@@ -151,7 +152,7 @@ def _tensor(v: Values) -> int:
 
 
 def _shard(v: Values) -> int:
-    """Ranks that divide all state: fsdp's, and those of experts, over which other weights are divided too."""
+    """Ranks that shard all state: fsdp's, and expert's, which shards other weights too."""
     degrees = _degrees(v)
     if degrees["expert"] > 1 and degrees["fsdp"] > 1 and degrees["context"] * _tensor(v) > 1:
         raise v.refused("fsdp and expert with other axes between them have no sentence", "ici_expert_parallelism")
@@ -162,7 +163,7 @@ def _shard(v: Values) -> int:
 
 
 def _pass(v: Values) -> int:
-    """Sequences of one pass over all devices: `per_device_batch_size` may be a fraction."""
+    """Sequences per forward over all devices: `per_device_batch_size` may be a fraction."""
     devices, each = _slices(v)[1], v.number("per_device_batch_size")
     sequences = each * devices
     ranks = _degrees(v)["data"] * _shard(v)
@@ -237,7 +238,7 @@ def _chunks(v: Values) -> int:
 
 
 def _policy(v: Values) -> tuple[Recompute, tuple[str, ...]]:
-    """Recomputation and offloaded activations of `remat_policy`."""
+    """Recompute and offloaded activations of `remat_policy`."""
     name, model = v.text("remat_policy"), v.model()
     if name == "custom":
         return _custom(v)
@@ -268,7 +269,7 @@ def _custom(v: Values) -> tuple[Recompute, tuple[str, ...]]:
 
 
 def _outputs(v: Values, ops: tuple[str, ...] | list[str]) -> tuple[str, ...]:
-    """Names of the tensors that `ops` make."""
+    """Names of the output tensors of `ops`."""
     made = {op.name: op.output for op in block_ops(v.model())}
     return tuple(dict.fromkeys(made[op] for op in ops if op in made))
 
@@ -385,7 +386,7 @@ def _per_device(s: TrainingSetup) -> float:
 
 
 def _slices_of(s: TrainingSetup) -> int:
-    """Slices of a torus, which the replicas lie across; 1 for one slice, and for nodes of GPUs."""
+    """Slices of a torus, which the replica axis spans; 1 for a single slice, and for GPU nodes."""
     count, cross, machine = s.cluster.partition(" x ")
     slices = int(count) if cross and count.isdigit() and machine.startswith("tpu") else 1
     if s.replica % slices:
@@ -398,7 +399,7 @@ def _repeated(s: TrainingSetup) -> object:
 
 
 def _written_policy(s: TrainingSetup) -> object:
-    """The policy that keeps and offloads what the plan does; `custom` where each tensor is placed by itself."""
+    """The remat policy that saves and offloads what the plan does; `custom` if tensors are placed individually."""
     if s.recompute.blocks and s.recompute.every == 1:
         host = set(s.offloaded) - {"params", "optimizer"}
         made = {op.name: op.output for op in block_ops(s.graph)} if s.graph else {}
@@ -417,7 +418,7 @@ def _written_policy(s: TrainingSetup) -> object:
 
 
 def _place(name: str, s: TrainingSetup) -> object:
-    """`device` or `offload` for a tensor that `remat_policy=custom` keeps."""
+    """`device` or `offload` for a tensor that `remat_policy=custom` saves."""
     ops = CUSTOM[name]
     if _written_policy(s) != "custom" or name in ("qkv_proj", "mlpwi") or not set(ops) <= set(s.recompute.kept):
         return OMIT

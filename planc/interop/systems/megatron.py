@@ -28,11 +28,11 @@ from planc.ir.plan import Copies, Noun, Period, Precision, Recompute, Route
 
 SCHEDULE = "1f1b"
 VERSION = "d98e8a6"
-"""The commit whose names and defaults these are, of 22 August 2026."""
+"""The commit of these names and defaults, of 22 August 2026."""
 
 
 def _data_parallel(v: Values) -> int:
-    """Ranks that work on other sequences: what pipeline, context and tensor parallelism leave of the devices."""
+    """Data-parallel ranks: the devices divided by the degrees of pipeline, context and tensor parallelism."""
     devices = _devices(v)
     inner = v.whole("tensor_model_parallel_size") * v.whole("pipeline_model_parallel_size")
     inner *= v.whole("context_parallel_size")
@@ -55,7 +55,7 @@ def _microbatch(v: Values) -> int:
 
 
 def _sequences(v: Values) -> int:
-    """Sequences a step: the global batch, or one microbatch for each data-parallel rank where none is given."""
+    """Sequences per step: the global batch, by default one microbatch per data-parallel rank."""
     ranks, micro = _data_parallel(v), _microbatch(v)
     batch = v.maybe_whole("global_batch_size", minimum=1)
     if batch is None:
@@ -67,7 +67,7 @@ def _sequences(v: Values) -> int:
 
 
 def _replicas(v: Values) -> int:
-    """Groups of data-parallel ranks that each hold the optimizer's whole state."""
+    """Number of groups of data-parallel ranks that each store a full copy of the optimizer state."""
     groups = v.whole("num_distributed_optimizer_instances")
     ranks = _data_parallel(v)
     if ranks % groups:
@@ -90,7 +90,7 @@ def _zero(v: Values) -> int:
 
 
 def _shape(v: Values) -> DecoderShape:
-    """The decoder's sizes, with Megatron's rules for those that are not given."""
+    """The decoder's sizes, with Megatron's rules for those not given."""
     embed, heads = v.needed("hidden_size"), v.needed("num_attention_heads")
     gated = v.flag("swiglu") or v.flag("quick_geglu")
     ffn = v.maybe_whole("ffn_hidden_size", minimum=1)
@@ -128,7 +128,7 @@ def _shape(v: Values) -> DecoderShape:
 
 
 def _ahead(v: Values) -> int:
-    """Modules for further tokens."""
+    """Number of MTP modules."""
     return v.maybe_whole("mtp_num_layers") or 0
 
 
@@ -149,7 +149,7 @@ def _rotary(v: Values) -> bool:
 
 
 def dense_layers(v: Values) -> int:
-    """The first layers of a model with experts that have none."""
+    """Returns the number of leading layers without experts, in a model with experts."""
     layers, text = v.needed("num_layers"), v.text("moe_layer_freq")
     pattern = layers_of_pattern(text, layers)
     if pattern is None:
@@ -173,7 +173,7 @@ def _padded_vocab(v: Values) -> int:
 
 
 def model_of_sizes(v: Values) -> str:
-    """The words of the `model` sentence."""
+    """Returns the words of the `model` sentence."""
     programs = [w for d in v.documents for w in d.program if "pretrain_" in w]
     if any(word in w for w in programs for word in ("bert", "t5", "vlm", "vision", "ict", "retro", "mamba", "hybrid")):
         raise v.refused(f"{programs[0]} trains a model of another kind than GPT", "num_layers")
@@ -204,7 +204,7 @@ def _chunks(v: Values) -> int:
 
 
 def _layout(v: Values) -> tuple[int, ...]:
-    """Layers of each virtual stage by `pipeline_model_parallel_layout`; () where there is none."""
+    """Layers of each virtual stage by `pipeline_model_parallel_layout`; () without it."""
     text = v.text("pipeline_model_parallel_layout")
     if text.lower() in ("", "none"):
         return ()
@@ -220,8 +220,8 @@ def _layout(v: Values) -> tuple[int, ...]:
 
 
 def _stages(v: Values) -> tuple[int, ...]:
-    """Layers of each virtual stage where they are not an even split. Modules for further tokens are the last one's
-    unless a layout places them (megatron/core/transformer/multi_token_prediction.py)."""
+    """Layers of each virtual stage; () for an even split. MTP modules are on the last one unless a layout places them
+    (megatron/core/transformer/multi_token_prediction.py)."""
     pp, layers, ahead = v.whole("pipeline_model_parallel_size"), v.maybe_whole("num_layers", minimum=1) or 0, _ahead(v)
     if pp == 1:
         return ()
@@ -235,7 +235,7 @@ def _stages(v: Values) -> tuple[int, ...]:
 
 
 def _stages_of_layers(v: Values, pp: int, layers: int) -> tuple[int, ...]:
-    """The same without such modules and without a layout."""
+    """The same without MTP modules and without a layout."""
     count = pp * _chunks(v)
     first = v.maybe_whole("decoder_first_pipeline_num_layers")
     last = v.maybe_whole("decoder_last_pipeline_num_layers")
@@ -296,7 +296,7 @@ def _expert_degrees(v: Values) -> tuple[int, int]:
 
 
 def _dispatched(v: Values) -> None:
-    """Tokens go to their experts by all-to-all, as planc costs it; Megatron's default gathers all of them."""
+    """Refuses the all-gather dispatcher, Megatron's default: planc costs the all-to-all."""
     if v.maybe_whole("num_experts", minimum=1) and v.text("moe_token_dispatcher_type") == "allgather":
         raise v.refused(
             "gathering every token for the experts, Megatron-LM's default, has no sentence",
@@ -314,7 +314,7 @@ def _route(v: Values) -> Route:
 
 
 def mixed_precision(v: Values) -> Precision:
-    """The dtypes of products and of the gradients' reduction."""
+    """Returns the dtypes of compute and of the gradient reduction."""
     if v.flag("fp16"):
         instead = "bf16 has the same sizes: --set fp16=false --set bf16=true"
         raise v.refused("planc computes in bf16 or fp32", "fp16", instead=instead)
@@ -324,7 +324,7 @@ def mixed_precision(v: Values) -> Precision:
 
 
 def _narrow_grads(v: Values) -> bool:
-    """True where gradients are kept and reduced in bf16."""
+    """True if gradients are stored and reduced in bf16."""
     if not v.flag("bf16"):
         return False
     return v.flag("grad_reduce_in_bf16") or (
@@ -345,7 +345,7 @@ def _stored(v: Values) -> tuple[tuple[Noun, str], ...]:
 
 
 KERNELS = {"auto": "", "flash": "flash", "fused": "cudnn", "unfused": "unfused", "local": "unfused"}
-"""Megatron-LM's backends of attention, and planc's kernels."""
+"""Megatron-LM's attention backends, and planc's kernels."""
 
 
 def _kernel(v: Values) -> str:
@@ -356,7 +356,7 @@ def _recompute(v: Values) -> Recompute:
     granularity = v.text("recompute_granularity", "", "None", "none", "full", "selective")
     if v.flag("moe_layer_recompute"):
         if granularity in ("full", "selective"):
-            raise v.refused("the experts' recomputation beside another", "moe_layer_recompute")
+            raise v.refused("recompute of experts together with another recompute", "moe_layer_recompute")
         return Recompute(ops=existing(v.model(), *MODULES["moe"]))
     if granularity == "full":
         return _whole_layers(v)
@@ -412,8 +412,8 @@ def _layers_in_bf16(v: Values) -> str:
 
 
 def framework_of(v: Values, name: str) -> str:
-    """The framework `name`, whose rules pad the vocabulary to a multiple of 128 x tp; planc where the file pads it in
-    another way."""
+    """Returns the framework `name`, whose rules pad the vocab to a multiple of 128 x tp; planc if the file pads
+    differently."""
     padded = v.maybe_whole("padded_vocab_size", minimum=1) or 0
     multiple = VOCAB * v.whole("tensor_model_parallel_size")
     usual = v.whole("make_vocab_size_divisible_by") == VOCAB and not v.flag("no_pad_vocab_size")
@@ -421,13 +421,13 @@ def framework_of(v: Values, name: str) -> str:
 
 
 def overlaps(v: Values) -> tuple[tuple[Role | Literal["ep"], str], ...]:
-    """Megatron overlaps the gradients' reduction and the parameters' gather only where it is told to."""
+    """Returns the overlaps: Megatron overlaps gradient reduction and parameter all-gather only if told to."""
     found: list[tuple[Role | Literal["ep"], str]] = []
     reduced, gathered = v.flag("overlap_grad_reduce"), v.flag("overlap_param_gather")
     if not reduced and not v.flag("use_torch_fsdp2"):
         found += [("replica", "none"), ("shard", "none")]
     elif _zero(v) == 1 and not gathered:
-        why = "gradients reduced beside compute, and parameters gathered without"
+        why = "overlap of the gradient reduction without that of the parameter all-gather"
         raise v.refused(
             why, "overlap_param_gather", instead="--set overlap_param_gather=true, or overlap_grad_reduce=false"
         )
@@ -531,12 +531,12 @@ FLOAT8: dict[str, str] = {
     "mxfp8": "float8(tile = 32)",
     "blockwise": "float8(tile = 128)",
 }
-"""Recipes in 8 bits, and what follows `as` in a plan."""
+"""FP8 recipes, and what follows `as` in a plan."""
 
 
 def _laid_out(s: TrainingSetup) -> tuple[int, ...]:
-    """Layers of each virtual stage that a layout must say: Megatron's own split leaves modules for further tokens to
-    the last stage."""
+    """Layers of each virtual stage that need an explicit layout: Megatron's own split puts MTP modules on the last
+    stage."""
     if s.stages or s.pp == 1 or s.shape is None or not s.shape.mtp_layers:
         return s.stages
     return even(s.shape.layers + s.shape.mtp_layers, s.pp * s.chunks)
@@ -625,7 +625,7 @@ WRITES = {
 
 
 def _narrow(s: TrainingSetup) -> str:
-    """The one way in which all linear layers are quantized; empty for none."""
+    """The common quantization of all linear layers; "" for none."""
     if not s.quantized:
         return ""
     one = s.quantized[0]
@@ -655,7 +655,7 @@ def _outermost_data(s: TrainingSetup) -> bool:
 
 
 def _text(fields: Mapping[str, Any], s: TrainingSetup) -> str:
-    """A script that starts `pretrain_gpt.py` with these flags; what a plan does not know is left to the environment."""
+    """A script that starts `pretrain_gpt.py` with these flags; the environment supplies what a plan does not know."""
     node = min(s.devices, 8)
     lines = [
         "#!/bin/bash",
@@ -679,7 +679,7 @@ def _recognises(document: Document) -> bool:
 
 
 def _prepared(document: Document) -> Document:
-    """The flags of a `model_config.yaml` by their names; other documents as they are."""
+    """Renames the flags of a `model_config.yaml` to field names; returns other documents unchanged."""
     if document.format != "yaml":
         return document
     fields = {}
@@ -693,7 +693,7 @@ _FLAG = re.compile(r"MODEL_ARGS\.--([\w-]+)")
 
 
 def listed(value: FieldValue) -> FieldValue:
-    """The words of `[a b]`, a flag's several values as these files write them."""
+    """Returns the words of a `value` such as `[a b]`, a flag's several values in these files."""
     if isinstance(value, tuple) and len(value) == 1:
         value = f"[{value[0]}]"
     inside = isinstance(value, str) and re.fullmatch(r"\[([^\[\]*+]+)\]", value)

@@ -1,7 +1,7 @@
-"""Assertions of Megatron-LM and Megatron-Core before they train: settings that contradict each other.
+"""Checks the assertions of Megatron-LM and Megatron-Core before training: settings that contradict each other.
 
 The conditions are those of validate_args in megatron/training/arguments.py, of TransformerConfig.__post_init__ in
-megatron/core/transformer/transformer_config.py, of megatron/core/parallel_state.py and of the layer of experts.
+megatron/core/transformer/transformer_config.py, of megatron/core/parallel_state.py and of the MoE layer.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from planc.interop.values import RefusedError, Values
 
 Claim = tuple[bool, str, tuple[str, ...]]
-"""True if it is broken, with what Megatron-LM says then, and the fields that it is about."""
+"""(True if it is violated, Megatron-LM's message, the fields it is about)"""
 
 
 def check_asserts(v: Values) -> None:
-    """Record E1307 for each claim that the fields break. Fields that --ignore names break none."""
+    """Records E1307 for each violated claim, except those about ignored fields."""
     looked_at = set(v.looked_at)
     for claims in (_of_pipeline, _of_recomputation, _of_data_parallel, _of_tensor_parallel, _of_experts):
         try:

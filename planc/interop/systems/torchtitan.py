@@ -1,7 +1,7 @@
-"""torchtitan: its TOML up to v0.2.2, the JSON that it dumps of a configuration since, and a function for `--module`.
+"""torchtitan: its TOML up to v0.2.2, its JSON dump of a configuration since, and a function for `--module`.
 
 Names and defaults are those of torchtitan/config/job_config.py at v0.2.2 and of torchtitan/config/configs.py at the
-commit below, with the order of the mesh of torchtitan/distributed/parallel_dims.py.
+commit below; the mesh order is that of torchtitan/distributed/parallel_dims.py.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from planc.interop.values import Values
 from planc.ir.plan import Period, Precision, Recompute
 
 VERSION = "b5bcd76"
-"""The commit whose names and defaults these are, of 21 August 2026; those of TOML files are of v0.2.2."""
+"""The commit of these names and defaults, of 21 August 2026; those of TOML files are of v0.2.2."""
 MODELS = {
     ("llama3", "8B"): "llama3_8b",
     ("llama3", "70B"): "llama3_70b",
@@ -47,13 +47,13 @@ MODELS = {
 CLASSES = {name: kind.name.removeprefix("Schedule") for name, kind in TORCH_SCHEDULES.items()}
 """torch's names of planc's schedules."""
 SCHEDULES = {word.lower(): name for name, word in CLASSES.items()}
-"""The same the other way round: torch finds a schedule by its name whatever the case."""
+"""The inverse, in lower case: torch finds a schedule by name in any case."""
 LOOPED = tuple(name for name, kind in TORCH_SCHEDULES.items() if not kind.single)
-"""Schedules with several stages a rank: two unless the layers of a stage say otherwise."""
+"""Schedules with several stages per rank: two, unless the layers per stage are set."""
 
 
 def _older(v: Values) -> bool:
-    """True for a TOML of v0.2.2 or earlier, where the batch is in sequences."""
+    """True for TOML of v0.2.2 or earlier, where the batch is in sequences."""
     return v.documents[0].format == "toml"
 
 
@@ -75,7 +75,7 @@ def _degree(v: Values, name: str) -> int:
 
 
 def _shard(v: Values) -> int:
-    """Ranks of FSDP: what the other degrees leave of the devices, unless the file says how many."""
+    """FSDP ranks: the devices divided by the other degrees, unless given."""
     devices = v.devices()
     others = prod(_degree(v, n) for n in ("data_parallel_replicate", "context_parallel", "tensor_parallel"))
     others *= _degree(v, "pipeline_parallel")
@@ -95,13 +95,13 @@ def _tokens(v: Values) -> int:
 
 
 def _local(v: Values) -> int:
-    """Sequences of one data-parallel rank in one pass of the pipeline, or of one microbatch without one."""
+    """Sequences of one data-parallel rank per pipeline step, or per microbatch without a pipeline."""
     if _older(v):
         return v.whole("training.local_batch_size")
     tokens, length = v.whole("training.num_tokens_per_microbatch_per_dp_rank"), _tokens(v)
     if tokens % length:
         name = "training.num_tokens_per_microbatch_per_dp_rank"
-        raise v.apart(f"{tokens} tokens are no whole number of sequences of {length}", name)
+        raise v.apart(f"{tokens} tokens are not a whole number of sequences of {length}", name)
     each = tokens // length
     return each * v.whole("parallelism.num_pp_microbatches") if _degree(v, "pipeline_parallel") > 1 else each
 
@@ -129,7 +129,7 @@ def _sequences(v: Values) -> int:
 
 
 def _gather(v: Values) -> Period | None:
-    """torch's FSDP frees gathered parameters after the forward, but in pipelines, unless it is told."""
+    """FSDP frees gathered parameters after the forward by default, except in pipelines."""
     kind = v.text("parallelism.fsdp_reshard_after_forward", "default", "always", "never")
     if _degree(v, "pipeline_parallel") > 1:
         return "pass" if kind == "always" else "step"
@@ -137,7 +137,7 @@ def _gather(v: Values) -> Period | None:
 
 
 def _zero(v: Values) -> int:
-    """FSDP where `data_parallel_shard` or context parallelism has ranks; else plain replicas."""
+    """FSDP if `data_parallel_shard` or context parallelism is used; else plain replicas."""
     return 3 if _shard(v) * _degree(v, "context_parallel") > 1 else 0
 
 
@@ -167,7 +167,8 @@ def _balance(v: Values) -> str:
 
 
 def _experts(v: Values) -> tuple[int, int]:
-    """Degrees of experts and of their hidden dim: without expert parallelism, tensor parallelism divides the latter."""
+    """Degrees of expert parallelism and expert tensor parallelism; without the first, the latter is tensor
+    parallelism."""
     if not v.model().top_k:
         return 1, 1
     tp, ep = _degree(v, "tensor_parallel"), v.whole("parallelism.expert_parallel_degree")
@@ -192,7 +193,7 @@ def _schedule(v: Values) -> str:
 
 
 def _virtual_stages(v: Values) -> int:
-    """Stages of the whole pipeline, as torchtitan counts them: embedding and head weigh as many layers as told."""
+    """Stages of the whole pipeline by torchtitan's rule; embedding and head count as the given numbers of layers."""
     pp = _degree(v, "pipeline_parallel")
     each = v.maybe_whole("parallelism.pipeline_parallel_layers_per_stage", minimum=1)
     if each is None:
@@ -266,7 +267,7 @@ def _recompute(v: Values) -> Recompute:
 
 
 def _recompute_of_class(v: Values) -> Recompute:
-    """The class of the policy, as a dump names it; nothing is recomputed where there is none."""
+    """Recompute by the policy's class in a dump; none without one."""
     kind = v.text("activation_checkpoint")
     if not kind or kind == "None":
         return Recompute()
@@ -278,8 +279,8 @@ def _recompute_of_class(v: Values) -> Recompute:
 
 
 def _selected(v: Values, name: str) -> Recompute:
-    """The ops that a list of saved ops leaves out: norms, sums, every other product of a block (in their order)."""
-    v.approximate("every other product of a block is run again, counted from the first", name)
+    """The ops outside a list of saved ops: norms, adds, and every other matmul of a block, in order."""
+    v.approximate("every other matmul of a block is recomputed, counted from the first", name)
     return Recompute(ops=run_again_by_list(v.model()))
 
 
@@ -366,7 +367,7 @@ def _optimizer(v: Values) -> str:
 
 
 def _older_names(name: str) -> tuple[str, ...]:
-    """How releases before v0.1 spelled a field of `parallelism` while it was an experiment."""
+    """The spelling of a field of `parallelism` before v0.1, when it was experimental."""
     return (f"experimental.{name}",)
 
 
@@ -394,7 +395,8 @@ def _written_gather(s: TrainingSetup) -> object:
 
 
 def _written_layers(s: TrainingSetup) -> object:
-    """Layers a stage, where the stages are not those of torchtitan's default: one stage a rank, or two in loops."""
+    """Layers per stage, if the number of stages is not torchtitan's default: one per rank, or two for looped
+    schedules."""
     usual = 2 if s.schedule in LOOPED else 1
     if s.pp == 1 or s.graph is None or s.chunks == usual:
         return OMIT
@@ -403,7 +405,7 @@ def _written_layers(s: TrainingSetup) -> object:
 
 
 def _written_ends(s: TrainingSetup) -> tuple[int, int]:
-    """Layers that the first and the last stage leave out, so that the others are as long as the plan says."""
+    """Layers that the first and the last stage have less, so that the others have the plan's lengths."""
     if s.graph is None or not s.stages or len(s.stages) < 3:
         return 0, 0
     inner = max(s.stages[1:-1])

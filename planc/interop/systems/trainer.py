@@ -1,5 +1,5 @@
-"""Arguments of Hugging Face's Trainer, in a JSON or YAML file: they stand beside a DeepSpeed or Accelerate file, and
-beside a DistributedConfig. Names and defaults are those of `TrainingArguments` of transformers 5.23.0."""
+"""Arguments of Hugging Face's Trainer, in a JSON or YAML file that accompanies a DeepSpeed or Accelerate file, or a
+DistributedConfig. Names and defaults are those of `TrainingArguments` of transformers 5.23.0."""
 
 from __future__ import annotations
 
@@ -21,43 +21,43 @@ FIELDS = field_tables("trainer")["fields"]
 
 
 def recognises(document: Document) -> bool:
-    """True for a file of Trainer arguments."""
+    """True if `document` is a file of Trainer arguments."""
     return bool({BATCH, "num_train_epochs", "output_dir"} & document.fields.keys())
 
 
 def is_beside(v: Values) -> bool:
-    """True if a file of Trainer arguments is among the files: what it does not say has the Trainer's defaults."""
+    """True if a file of Trainer arguments is among the files: unset arguments then have the Trainer's defaults."""
     return any(recognises(document) for document in v.documents)
 
 
 def require(v: Values, name: str) -> None:
-    """A finding that asks for the argument `name`, unless a file or an option gives it or all of them.
+    """Asks for the argument `name`, unless a file or an option gives it, or a file of Trainer arguments is there.
 
-    Raises RefusedError where it is not given.
+    Raises RefusedError if it is missing.
     """
     if not v.is_given(name) and not is_beside(v):
-        raise v.missing(f"--set {name}=VALUE, or a file of Trainer arguments beside this one", f"`{name}`")
+        raise v.missing(f"--set {name}=VALUE, or a file of Trainer arguments with this one", f"`{name}`")
 
 
 def microbatch(v: Values) -> int:
-    """Sequences of a device's forward pass."""
+    """Returns the sequences per device and forward."""
     require(v, BATCH)
     return v.whole(BATCH)
 
 
 def accumulation(v: Values) -> int:
-    """Microbatches of a step: those of the file, or else 1."""
+    """Returns the microbatches per step; 1 by default."""
     value = v.raw("gradient_accumulation_steps")
     return 1 if value in (None, AUTO) else v.whole("gradient_accumulation_steps")
 
 
 def sequence_tokens(v: Values) -> int:
-    """Tokens of a sequence, which only the training script knows."""
+    """Returns the tokens per sequence, which only the training script knows."""
     return v.needed("sequence_length")
 
 
 def optimizer(v: Values) -> str:
-    """AdamW or Muon, by the name in `optim`."""
+    """Returns AdamW or Muon, by the name in `optim`."""
     name = v.text("optim")
     if name not in OPTIMIZERS:
         raise v.refused("planc's optimizers are AdamW and Muon with all of their state", "optim")
@@ -65,19 +65,20 @@ def optimizer(v: Values) -> str:
 
 
 def recompute(v: Values) -> Recompute:
-    """Every decoder layer is run again, or none is: torch's reentrant checkpoint runs it to its end."""
+    """Returns the recompute of every decoder layer, or of none; torch's reentrant checkpoint recomputes to the layer's
+    end."""
     if not v.flag("activation_checkpointing"):
         return Recompute()
     return Recompute(ops=("whole_blocks",) if v.flag(REENTRANT) else ("blocks",))
 
 
 def recompute_beside(s: TrainingSetup) -> dict[str, bool]:
-    """The Trainer's arguments that `recompute` reads as the setup's."""
+    """Returns the Trainer's arguments for the recompute of the setup `s`."""
     found = {"activation_checkpointing": True} if s.recompute.blocks else {}
     return found | ({REENTRANT: True} if "whole_blocks" in s.recompute.ops else {})
 
 
 def compiled(v: Values) -> tuple[str, ...]:
-    """`torch.compile` of the model, whose forward computes the loss."""
+    """Returns the parts that `torch.compile` of the model compiles; its forward computes the loss."""
     named = v.text("torch_compile_backend") or v.text("torch_compile_mode")  # either turns it on
     return ("blocks", "loss") if named or v.flag("torch_compile") else ()

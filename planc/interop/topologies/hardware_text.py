@@ -1,4 +1,4 @@
-"""The points and wires that a topology text describes, written as a hardware file."""
+"""Writes the nodes and links of a topology text as a hardware file."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from planc.diag.span import Source, Span
 from planc.ir.hardware import Cluster
 
 MOST_POINTS = 100_000
-"""Points that a text may describe."""
+"""Maximum number of points in a text."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LinkText:
-    """One link of the hardware file: its name and what it carries one way."""
+    """One link type of the hardware file: its name and its bandwidth one way."""
 
     name: str
     bytes_per_s: float
@@ -27,24 +27,25 @@ class LinkText:
     efficiency: float = 1.0
 
     def sentence(self) -> str:
-        """The sentence that declares it."""
+        """Returns the sentence that declares it."""
         more = f", efficiency = {self.efficiency * 100:g} %" if self.efficiency != 1 else ""
         facts = f"bandwidth = {self.bytes_per_s / 1e9:g} GB/s, latency = {self.latency_s * 1e6:g} us{more}"
         return f"link      {self.name}({facts})"
 
 
 class HardwareText:
-    """A machine as it is read: points by name, wires between them, and the text that they are from."""
+    """A machine being read: points by name, the wires between them, and the source text."""
 
     def __init__(self, source: Source, machine: Cluster, title: str) -> None:
         self.source, self.machine, self.title = source, machine, title
         self.links: dict[str, LinkText] = {}
         self.points: dict[str, tuple[str, str]] = {}
-        """For each name its kind, and the node that it is in."""
+        """The kind and the node of each point, by name."""
         self.wires: dict[tuple[str, str], tuple[str, int]] = {}
 
     def point(self, name: str, kind: str, unit: str, line: int) -> str:
-        """Another point; the name that it has in the language. Raises PlanError for one that is there twice."""
+        """Adds a point called `name` of this `kind` in the node `unit`; returns its name in the language. Raises
+        PlanError at `line` for a duplicate."""
         plain = plain_word(name)
         if plain in self.points:
             raise wrong(self.source, "E1425", line, f"`{name}` is there twice: it would be counted as two", name)
@@ -55,7 +56,7 @@ class HardwareText:
         return plain
 
     def link(self, name: str, bytes_per_s: float, latency_s: float, efficiency: float = 1.0) -> str:
-        """A link of that name; another bandwidth than before gives it a name of its own."""
+        """Returns the name of a link type called `name`; another bandwidth under the same name gets a new name."""
         wanted = LinkText(name=name, bytes_per_s=bytes_per_s, latency_s=latency_s, efficiency=efficiency)
         for number in range(1, 1000):
             chosen = name if number == 1 else f"{name}_{number}"
@@ -68,12 +69,12 @@ class HardwareText:
         return wanted.name
 
     def wire(self, one: str, other: str, link: str, count: int = 1) -> None:
-        """Links between two points; the first that is said of a pair counts."""
+        """Adds `count` links between the points `one` and `other`; the first entry of a pair counts."""
         if (other, one) not in self.wires:
             self.wires.setdefault((one, other), (link, count))
 
     def text(self, name: str, chip: str) -> str:
-        """The hardware file called `name`; `chip` is the sentence of its chip."""
+        """Returns the hardware file called `name`; `chip` is the sentence of its chip."""
         lines = [f"hardware {name}", f"# {python_comment(self.title)}", chip]
         lines += [link.sentence() for link in self.links.values()]
         lines.append(f"graph     {name} of {self.machine.chip.name}")
@@ -93,7 +94,7 @@ class HardwareText:
 
 
 def plain_word(name: str) -> str:
-    """`name` as a name of the language: letters, digits and underscores.
+    """Returns `name` as a name of the language: letters, digits and underscores.
 
     >>> plain_word("node-01.rack2"), plain_word("0000:15:00.0")
     ('node_01_rack2', 'x0000_15_00_0')
@@ -103,16 +104,16 @@ def plain_word(name: str) -> str:
 
 
 def line_span(source: Source, line: int, word: str = "") -> Span:
-    """The place of `word` on a line of `source`; the start of the line where it is not there."""
+    """Returns the place of `word` on a `line` of `source`; the start of the line if it is not there."""
     column = max(0, source.line(line).find(word)) if word else 0
     return Span(source.file, line, column + 1, line, column + 1 + max(1, len(word)))
 
 
 def wrong(source: Source, code: str, line: int, message: str, word: str = "", help: str = "") -> PlanError:
-    """The error that `source` is refused with: a diagnostic with `code` at `word` on a `line`."""
+    """Returns the error that refuses `source`: a diagnostic with `code` and `message` at `word` on a `line`."""
     return PlanError([Diagnostic(code, message, line_span(source, line, word), help=help)])
 
 
 def lines_of(source: Source) -> Iterable[tuple[int, str]]:
-    """The lines of `source` that hold something, with their numbers."""
+    """Returns the non-empty lines of `source`, with their numbers."""
     return ((n, line) for n, line in enumerate(source.lines, 1) if line.strip())

@@ -1,8 +1,8 @@
-"""The InfiniBand network that `ibnetdiscover` prints: its switches, its hosts' cards, and the rate of every link.
+"""Reads the InfiniBand network printed by `ibnetdiscover`: its switches, the hosts' adapters, and the rate of every
+link.
 
-Ports with a peer are listed below their switch (`Switch`) or card (`Ca`), each link at both of its ends
-(ibnetdiscover's manual page, infiniband-diags). The GPUs of a host, which the network does not know, are those of a
-bundled machine.
+Connected ports are listed below their switch (`Switch`) or adapter (`Ca`), each link at both ends (ibnetdiscover's
+manual page, infiniband-diags). The network does not know a host's GPUs; they are those of a bundled machine.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ LANE_GBIT_PER_S = {
     "SDR": 2.0, "DDR": 4.0, "QDR": 8.0, "FDR10": 10.0, "FDR": 13.64,
     "EDR": 25.0, "HDR": 50.0, "NDR": 100.0, "XDR": 200.0,
 }  # fmt: skip
-"""Data of one lane, one way, after its coding (InfiniBand Trade Association, InfiniBand roadmap)."""
+"""Data rate of one lane, one way, after encoding (InfiniBand Trade Association, InfiniBand roadmap)."""
 IN_SWITCH = "Aggregation Node"
-"""Part of the description of the card that a switch has for itself, to add in the network."""
+"""Part of the description of a switch's own adapter, for in-network reduction."""
 HOP_S = 2e-6
 BITS = 8
 
@@ -44,7 +44,7 @@ class Port:
 
 @dataclass(frozen=True)
 class Adapter:
-    """A switch or a card of the network, with its ports that are joined to another."""
+    """A switch or an adapter of the network, with its connected ports."""
 
     kind: str
     guid: str
@@ -54,12 +54,12 @@ class Adapter:
 
 
 def looks_so(text: str) -> bool:
-    """True for a text with the switches or cards of an InfiniBand network."""
+    """True if `text` has the switches or adapters of an InfiniBand network."""
     return re.search(r'^(?:Switch|Ca)\s+\d+\s+"', text, re.M) is not None
 
 
 def read(source: Source, machine: Cluster) -> HardwareText:
-    """The network in `source`, each of its hosts a node such as that of `machine`."""
+    """Returns the network in `source`, with hosts that are nodes like those of `machine`."""
     adapters: dict[str, Adapter] = {}
     for adapter in _adapters(source):
         if adapter.guid in adapters:
@@ -88,7 +88,7 @@ def read(source: Source, machine: Cluster) -> HardwareText:
 
 
 def _adapters(source: Source) -> Iterator[Adapter]:
-    """The switches, cards and routers of `source`, in its order."""
+    """Yields the switches, adapters and routers of `source`, in order."""
     at: Adapter | None = None
     for n, line in lines_of(source):
         if re.match(r"Switch\s|Ca\s|Rt\s", line):
@@ -118,7 +118,7 @@ def _port(source: Source, n: int, line: str) -> Port:
 
 
 def _both_ends(source: Source, adapters: dict[str, Adapter]) -> None:
-    """Each link is at both of its ends, as one that is cut short is not."""
+    """Raises PlanError unless each link is listed at both ends: a truncated text is refused."""
     for adapter in adapters.values():
         for port in adapter.ports.values():
             peer = adapters.get(port.peer)
@@ -131,9 +131,10 @@ def _both_ends(source: Source, adapters: dict[str, Adapter]) -> None:
 
 
 def _hosts(found: HardwareText, cards: list[Adapter]) -> dict[str, str]:
-    """The points of each host, whose name is the first word of its cards' descriptions; the name of each card's.
+    """Adds the points of each host, named by the first word of its adapters' descriptions; returns each adapter's
+    point.
 
-    A host's GPUs are joined among themselves as in the bundled machine, and to its cards in turn.
+    A host's GPUs are connected as in the bundled machine, and to its adapters in turn.
     """
     machine, names = found.machine, dict[str, str]()
     of_host: dict[str, list[Adapter]] = {}

@@ -1,4 +1,4 @@
-"""The list that `print(jax.devices())` shows on TPUs: chips by their coordinates, as a torus."""
+"""Reads the list printed by `print(jax.devices())` on TPUs: chips by their coordinates, as a torus."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from planc.ir.hardware import Cluster
 DEVICE = re.compile(r"TpuDevice\(([^()]*(?:\([^()]*\)[^()]*)?)\)", re.ASCII)
 COORDINATES = re.compile(r"coords=\((\d{1,5}(?:,\s*\d{1,5}){0,2}),?\)", re.ASCII)
 CUBE = 4
-"""Rings are made of whole cubes of 4x4x4: dimensions that 4 divides close (public scaling book, tpus.md)."""
+"""Rings consist of whole 4x4x4 cubes: dimensions divisible by 4 wrap around (public scaling book, tpus.md)."""
 
 
 def looks_so(text: str) -> bool:
-    """True for a text of such a list."""
+    """True if `text` is such a list."""
     return "TpuDevice(" in text
 
 
 def shape(source: Source) -> tuple[int, ...]:
-    """The lengths of the slice that the devices in `source` fill; every chip of it once for each core."""
+    """Returns the dimensions of the slice that the devices in `source` fill; each chip occurs once per core."""
     at: dict[tuple[tuple[int, ...], str, str], int] = {}
     rest = DEVICE.sub("", source.text)
     if "TpuDevice(" in rest:
@@ -52,7 +52,7 @@ def shape(source: Source) -> tuple[int, ...]:
 
 
 def read(source: Source, machine: Cluster) -> HardwareText:
-    """The slice in `source` as a torus of the chips of `machine`."""
+    """Returns the slice in `source` as a torus of the chips of `machine`."""
     lengths, link = shape(source), machine.link
     found = HardwareText(source, machine, f"read from jax.devices(): {'x'.join(map(str, lengths))}")
     name = found.link("ici", link.bandwidth_bytes_per_s, link.latency_s, link.efficiency)

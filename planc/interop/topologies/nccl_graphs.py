@@ -1,8 +1,8 @@
-"""The rings of GPUs that NCCL's search found on a host (`NCCL_GRAPH_DUMP_FILE`), and the cards by which they leave it.
+"""Reads the GPU rings that NCCL's search found on a host (`NCCL_GRAPH_DUMP_FILE`), and the NICs by which they leave it.
 
-Each channel is a ring that carries `speedintra` GB/s between its GPUs and `speedinter` GB/s to its cards. All GPUs are
-in every channel, so a GPU sends as much as all channels together; that is what its link carries here, to one switch
-that stands for the paths between them. Elements and attributes: NCCL, src/graph/search.cc.
+Each channel is a ring with `speedintra` GB/s between its GPUs and `speedinter` GB/s to its NICs. All GPUs are in every
+channel, so the bandwidth of a GPU is the sum over the channels; it gets one link with that bandwidth, to one switch
+that stands for the paths between GPUs. Elements and attributes: NCCL, src/graph/search.cc.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from planc.interop.topologies.nccl_xml import tree_of, whole
 from planc.ir.hardware import Cluster
 
 RING = "4"
-"""The pattern of a ring in NCCL's search."""
+"""The ring pattern of NCCL's search."""
 MOST_BYTES_PER_S = 1e14
 
 
 def looks_so(text: str) -> bool:
-    """True for a text of NCCL's `graphs` element."""
+    """True if `text` has NCCL's `graphs` element."""
     return re.search(r"<graphs\b", text[:2000]) is not None
 
 
 def read(source: Source, machine: Cluster) -> HardwareText:
-    """The host of the first ring in `source`; what it leaves out is as in `machine`."""
+    """Returns the host of the first ring in `source`; missing figures are those of `machine`."""
     root = tree_of(source)
     ring = next((graph for graph in root.findall("graph") if graph.get("pattern") == RING), None)
     if ring is None:
@@ -50,7 +50,7 @@ def read(source: Source, machine: Cluster) -> HardwareText:
 
 
 def _gpus(source: Source, channels: list[Any], line: int) -> list[int]:
-    """The GPUs of every channel, in order: each channel has all of them, once."""
+    """The GPUs of every channel, in order; each channel must have all of them, once."""
     first: list[str] = []
     for channel in channels:
         names = [gpu.get("dev", "") for gpu in channel.findall("gpu")]
@@ -62,12 +62,12 @@ def _gpus(source: Source, channels: list[Any], line: int) -> list[int]:
             raise wrong(source, "E1424", line, "a channel has no GPUs, or one without a number")
         first = first or sorted(names, key=int)
         if sorted(names, key=int) != first:
-            raise wrong(source, "E1424", line, "two channels have other GPUs", help="copy the whole file")
+            raise wrong(source, "E1424", line, "two channels have different GPUs", help="copy the whole file")
     return [int(name) for name in first]
 
 
 def _bytes_per_s(source: Source, ring: Any, name: str, line: int) -> float:
-    """The bandwidth of a channel of `ring` that is called `name` there."""
+    """Bandwidth in the attribute `name` of a channel of `ring`."""
     text = ring.get(name, "")
     found = float(text) * 1e9 if re.fullmatch(r"\d{1,6}(?:\.\d{1,6})?", text) else 0.0
     if not 0 < found < MOST_BYTES_PER_S:
@@ -76,7 +76,7 @@ def _bytes_per_s(source: Source, ring: Any, name: str, line: int) -> float:
 
 
 def _cards(found: HardwareText, ring: Any, channels: list[Any], line: int) -> None:
-    """The cards at both ends of each channel, wired to the GPU beside them."""
+    """Adds the NICs at both ends of each channel, connected to the adjacent GPU."""
     entered: Counter[tuple[str, str]] = Counter()
     left: Counter[tuple[str, str]] = Counter()
     for channel in channels:

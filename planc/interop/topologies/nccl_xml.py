@@ -1,7 +1,7 @@
-"""NCCL's topology (`NCCL_TOPO_DUMP_FILE`): sockets, PCIe switches, GPUs, NVLinks and network cards of one host.
+"""Reads NCCL's topology (`NCCL_TOPO_DUMP_FILE`): sockets, PCIe switches, GPUs, NVLinks and NICs of one host.
 
-Elements and attributes: NCCL, src/graph/xml.cc. A PCIe link carries GT/s x width / 8 bytes; an NVLink 25 GB/s each way,
-50 from sm 100 on; a card its speed in Mbit/s.
+Elements and attributes: NCCL, src/graph/xml.cc. A PCIe link has GT/s x width / 8 bytes/s; an NVLink 25 GB/s each way,
+50 from sm 100 on; a NIC its speed in Mbit/s.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ NVSWITCH = "0x068000"
 
 
 def looks_so(text: str) -> bool:
-    """True for a text of NCCL's `system` element."""
+    """True if `text` has NCCL's `system` element."""
     return re.search(r"<system\b", text[:2000]) is not None
 
 
 def read(source: Source, machine: Cluster) -> HardwareText:
-    """The host of the `system` element in `source`; what it leaves out is as in `machine`."""
+    """Returns the host of the `system` element in `source`; missing figures are those of `machine`."""
     root = tree_of(source)
     found = HardwareText(source, machine, "read from a topology of NCCL")
     gpus: dict[str, str] = {}
@@ -53,9 +53,9 @@ def read(source: Source, machine: Cluster) -> HardwareText:
 
 
 def tree_of(source: Source) -> Any:
-    """The elements of `source`; declarations of entities are refused, since a short text may stand for gigabytes.
+    """Returns the elements of `source`; entity declarations are refused, because a short text may expand to gigabytes.
 
-    Raises PlanError for a text that is not XML, or nested too deep.
+    Raises PlanError for invalid XML, or for nesting too deep.
     """
     if "<!" in re.sub(r"<!--.*?-->", "", source.text, flags=re.DOTALL):
         raise wrong(source, "E1424", 1, "the text declares entities or a document type, which NCCL writes none of")
@@ -81,7 +81,7 @@ def tree_of(source: Source) -> Any:
 
 
 def _branch(found: HardwareText, element: Any, above: str, gpus: dict[str, str], depth: int) -> None:
-    """A PCI element below a socket or a switch: a switch, a GPU or a card."""
+    """Adds a PCI element below a socket or a switch: a switch, a GPU or a NIC."""
     bus = element.get("busid", "")
     line = line_of(found.source, bus)
     if element.tag == "nic":
@@ -135,7 +135,7 @@ def _nvlinks(found: HardwareText, root: Any, gpus: dict[str, str]) -> None:
 
 
 def _pcie_bytes_per_s(speed: str, width: str) -> float:
-    """Bytes per second of a PCIe link, one way; of generation 4 with 16 lanes where nothing is said.
+    """Bytes per second of a PCIe link, one way; generation 4 with 16 lanes by default.
 
     >>> _pcie_bytes_per_s("32.0 GT/s PCIe", "16") / 1e9
     64.0
@@ -145,7 +145,7 @@ def _pcie_bytes_per_s(speed: str, width: str) -> float:
 
 
 def whole(text: str) -> int:
-    """The whole number that `text` is; 0 for anything else.
+    """Returns `text` as a non-negative integer; 0 for anything else.
 
     >>> whole("16"), whole("-1")
     (16, 0)
@@ -154,7 +154,7 @@ def whole(text: str) -> int:
 
 
 def line_of(source: Source, word: str) -> int:
-    """The first line of `source` that holds `word` as the value of an attribute; the first of all where none does."""
+    """Returns the first line of `source` with `word` as an attribute value; line 1 if there is none."""
     return _first_lines(source.text).get(word, 1)
 
 

@@ -1,7 +1,7 @@
-"""`nvidia-smi topo -m`: the matrix of how GPUs and network cards of one host are joined.
+"""Reads `nvidia-smi topo -m`: the matrix of connections between GPUs and NICs of one host.
 
-NV# is so many NVLinks; where all GPUs have as many to each other, they meet in NVSwitches. PIX and PXB share PCIe
-switches, PHB and NODE a socket, SYS crosses from socket to socket (nvidia-smi's own legend).
+NV# is the number of NVLinks; if all pairs of GPUs have the same number, they are connected by NVSwitches. PIX and PXB
+share PCIe switches, PHB and NODE a socket, SYS crosses sockets (nvidia-smi's own legend).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ SOCKETS_BYTES_PER_S = 40e9
 
 
 def looks_so(text: str) -> bool:
-    """True for a text with the head of such a matrix."""
+    """True if `text` has the header of such a matrix."""
     return re.search(r"^\s*GPU0\s+(?:GPU1|NIC0|mlx|CPU)", text, re.MULTILINE) is not None
 
 
 def read(source: Source, machine: Cluster) -> HardwareText:
-    """The host that the matrix in `source` describes; what it leaves out is as in `machine`."""
+    """Returns the host of the matrix in `source`; missing figures are those of `machine`."""
     rows = _rows(source)
     found = HardwareText(source, machine, "read from nvidia-smi topo -m")
     gpus = [name for name in rows if name.startswith("GPU")]
@@ -40,7 +40,7 @@ def read(source: Source, machine: Cluster) -> HardwareText:
 
 
 def _rows(source: Source) -> dict[str, tuple[int, dict[str, str]]]:
-    """For each device its line, and the word for each other device."""
+    """For each device its line, and its connection type to each other device."""
     heads: list[str] = []
     found: dict[str, tuple[int, dict[str, str]]] = {}
     for n, line in lines_of(source):
@@ -93,7 +93,7 @@ def _nvlinks(found: HardwareText, rows: dict[str, tuple[int, dict[str, str]]], g
 
 
 def _pcie(found: HardwareText, rows: dict[str, tuple[int, dict[str, str]]]) -> None:
-    """PCIe switches, sockets and what is between them."""
+    """Adds PCIe switches, sockets and the links between them."""
     pcie = found.link("pcie", found.machine.chip.host_bandwidth_bytes_per_s or 32e9, 2e-6, 0.8)
     near = _classes(rows, ("PIX", "PXB"))
     far = _classes(rows, ("PIX", "PXB", "PHB", "NODE"))
@@ -112,7 +112,7 @@ def _pcie(found: HardwareText, rows: dict[str, tuple[int, dict[str, str]]]) -> N
 
 
 def _classes(rows: dict[str, tuple[int, dict[str, str]]], words: tuple[str, ...]) -> list[list[str]]:
-    """Devices that are joined by one of these words, with those of GPUs over NVLink by their cards."""
+    """Groups devices that are connected by one of these types; GPUs connected by NVLink are grouped by their NICs."""
     left, found = dict.fromkeys(rows), []
     while left:
         todo, group = [next(iter(left))], []

@@ -1,4 +1,4 @@
-"""A topology text of another tool as a hardware file, by the look of the text."""
+"""Reads a topology text of another tool as a hardware file; recognises the tool from the text."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from planc.syntax import parse_text
 
 READERS: tuple[ModuleType, ...] = (nccl_xml, nccl_graphs, jax_devices, ibnetdiscover, nvidia_smi, slurm)
 MACHINES = tuple(sorted(library.machines()))
-"""Machines that may say what a text leaves out."""
+"""Bundled machines that may supply missing figures."""
 
 
 def read_topology(path: Path, machine: str, name: str = "") -> tuple[str, Source]:
-    """The hardware file, called `name`, of the text at `path`, and that text.
+    """Returns the hardware file, called `name`, of the text at `path`, and that text.
 
-    Figures that the text lacks are the bundled `machine`'s. Raises PlanError for a text that is none, is cut short,
-    or counts a device twice.
+    Missing figures are those of the bundled `machine`. Raises PlanError for a text that is not a topology, is
+    truncated, or lists a device twice.
     """
     try:
         source = Source.of(str(path), read_text(path, MAX_TEXT_BYTES))
@@ -43,7 +43,7 @@ def read_topology(path: Path, machine: str, name: str = "") -> tuple[str, Source
 
 
 def chip_sentence(machine: str, chip: str) -> str:
-    """The sentence of `chip` in the hardware file of the bundled `machine`.
+    """Returns the sentence of `chip` in the hardware file of the bundled `machine`.
 
     >>> chip_sentence("h100_node", "h100")[:15]
     'chip      h100('
@@ -58,7 +58,7 @@ def chip_sentence(machine: str, chip: str) -> str:
 
 
 def bundled(machine: str) -> Cluster:
-    """One node of the bundled `machine`, or a small slice of a torus. Raises KeyError where there is none.
+    """Returns one node of the bundled `machine`, or a small slice of a torus. Raises KeyError for an unknown machine.
 
     >>> bundled("h100_node").devices
     8

@@ -1,7 +1,7 @@
-"""Slurm's topology.conf and topology.yaml: nodes on switches, switches on switches, or nodes in blocks.
+"""Reads Slurm's topology.conf and topology.yaml: nodes on switches, switches on switches, or nodes in blocks.
 
-https://slurm.schedmd.com/topology.conf.html and topology.yaml.html. What a node is, and what its network carries, is
-that of a bundled machine; every switch has as much way up as its nodes have together.
+https://slurm.schedmd.com/topology.conf.html and topology.yaml.html. Nodes and link bandwidths are those of a bundled
+machine; every switch has as much uplink bandwidth as all its nodes.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from planc.ir.hardware import Cluster
 
 MOST_NODES = 20_000
 MOST_LEVELS = 32
-"""Switches above each other; a network has a few."""
+"""Maximum number of switch levels; a network has a few."""
 
 
 @dataclass(frozen=True)
 class Switch:
-    """A switch of the text, with the names of what is below it."""
+    """A switch of the text, with the names of its children."""
 
     name: str
     line: int
@@ -33,12 +33,12 @@ class Switch:
 
 
 def looks_so(text: str) -> bool:
-    """True for a text with switches or blocks of Slurm."""
+    """True if `text` has Slurm's switches or blocks."""
     return re.search(r"^\s*(?:-\s*)?(?:SwitchName\s*=|BlockName\s*=|topology\s*:)", text, re.M | re.I) is not None
 
 
 def read(source: Source, machine: Cluster) -> HardwareText:
-    """The cluster that `source` describes, of nodes such as those of `machine`."""
+    """Returns the cluster that `source` describes, with nodes like those of `machine`."""
     switches = [*(_of_yaml(source) if re.search(r"^\s*-\s*topology\s*:", source.text, re.M) else _of_conf(source))]
     by_name: dict[str, Switch] = {}
     for switch in switches:
@@ -74,7 +74,7 @@ def _of_conf(source: Source) -> Iterator[Switch]:
 
 
 def _of_yaml(source: Source) -> Iterator[Switch]:
-    """The switches and blocks of the first topology of the file."""
+    """Yields the switches and blocks of the first topology of the file."""
     try:
         fields = read_yaml(Source.of(source.file, "all:\n" + source.text)).fields
     except UnreadableError as error:
@@ -94,14 +94,14 @@ def _of_yaml(source: Source) -> Iterator[Switch]:
 
 
 def _mapping(value: object) -> dict[str, Any]:
-    """A mapping, which the reader of YAML gives as names and values in turn; empty for anything else."""
+    """A mapping from the YAML reader's alternating names and values; {} for anything else."""
     if not isinstance(value, tuple) or len(value) % 2:
         return {}
     return {str(name): one for name, one in zip(value[::2], value[1::2], strict=True)}
 
 
 def hosts(source: Source, line: int, text: str) -> Iterator[str]:
-    """The names of a list of hosts on a `line` of `source`, such as the `text` `tux[0-3,12],login1`."""
+    """Yields the names in a host list `text` on a `line` of `source`, such as `tux[0-3,12],login1`."""
     for part in re.findall(r"(?:[^,\[]|\[[^\]]*\]?)+", text):
         matched = re.fullmatch(r"([^\[\]]*)(?:\[([\d,\-]+)\]([^\[\]]*))?", part)
         if matched is None:
@@ -123,7 +123,7 @@ def hosts(source: Source, line: int, text: str) -> Iterator[str]:
 
 
 def _parents(source: Source, by_name: dict[str, Switch]) -> dict[str, str]:
-    """The switch above each switch; a node is below one switch alone."""
+    """The parent of each switch; a node must be below exactly one switch."""
     parents: dict[str, str] = {}
     node_of: dict[str, str] = {}
     for switch in by_name.values():

@@ -38,8 +38,8 @@ def shown_file(name: str) -> str:
     """Returns the path `name` of a source file as shown to users: relative to site-packages or the working directory,
     else with its parent folder.
 
-        >>> shown_file("/usr/lib/python3/site-packages/pkg/model.py"), shown_file("/srv/models/mine.py")
-        ('pkg/model.py', 'models/mine.py')
+    >>> shown_file("/usr/lib/python3/site-packages/pkg/model.py"), shown_file("/srv/models/mine.py")
+    ('pkg/model.py', 'models/mine.py')
     """
     inside = name.removeprefix(f"{os.getcwd()}/").rpartition("site-packages/")[2]
     return "/".join(Path(inside).parts[-2:]) if inside.startswith("/") else inside
