@@ -411,7 +411,7 @@ def _one_batch(plan: Plan) -> bool:
     return not any(regions)
 
 
-def _nothing_s(rank: int, compute_s: float) -> float:
+def _nothing_s(rank: int, compute_s: float, late_s: float) -> float:
     """Return the exposed seconds of a plan that offloads nothing: 0."""
     return 0.0
 

@@ -108,6 +108,25 @@ def copies_in(sections: Mapping[str, int], used_by: Iterable[str], blocks: Conta
     return min(copies, 1) if shared else copies
 
 
+StageKind = tuple[tuple[str, int], ...]
+"""A virtual stage as the copies of each section in it."""
+StageKinds = dict[StageKind, int]
+"""The differing virtual stages of a rank, with the number of each."""
+
+
+def stages_on(plan: Plan, rank: int) -> StageKinds:
+    """Return the virtual stages on pipeline rank `rank` of `plan`, equal ones counted together.
+
+    >>> stages_on(plan, 0)  # one, with the embedding and 20 of 80 layers
+    {(('first', 1), ('block', 20)): 1}
+    """
+    found: StageKinds = {}
+    for v in virtual_stages(plan, rank):
+        kind = tuple(sections_of(plan, v).items())
+        found[kind] = found.get(kind, 0) + 1
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Division:
     """The division of a model over a pipeline, with equal stages and equal ranks stored once."""
@@ -116,6 +135,8 @@ class Division:
     """Section copies of each distinct kind of rank."""
     replayed: tuple[dict[str, int], ...]
     """Those of them that the backward recomputes, by load; all, except with `recompute ... every N layers`."""
+    stages: tuple[StageKinds, ...]
+    """The virtual stages of a rank, by load."""
     load: tuple[int, ...]
     """Index into `loads` for each rank."""
     kinds: tuple[tuple[int, dict[str, int]], ...]
@@ -128,10 +149,12 @@ class Division:
 
 def division_of(plan: Plan) -> Division:
     """Return the division of `plan`'s model over its pipeline."""
-    loads: dict[tuple[tuple[tuple[str, int], ...], ...], int] = {}
-    kinds: dict[tuple[int, tuple[tuple[str, int], ...]], int] = {}
-    every = range(plan.pipeline)
-    sections = [(tuple(load_of(plan, r).items()), tuple(replayed_copies(plan, r).items())) for r in every]
+    loads: dict[tuple[StageKind, StageKind, tuple[tuple[StageKind, int], ...]], int] = {}
+    kinds: dict[tuple[int, StageKind], int] = {}
+    sections = [
+        (tuple(load_of(plan, r).items()), tuple(replayed_copies(plan, r).items()), tuple(stages_on(plan, r).items()))
+        for r in range(plan.pipeline)
+    ]
     load = tuple(loads.setdefault(on, len(loads)) for on in sections)
     held = tuple(virtual_stages(plan, rank) for rank in range(plan.pipeline))
     homes = {v: load[rank] for rank, stages in enumerate(held) for v in stages}
@@ -139,7 +162,13 @@ def division_of(plan: Plan) -> Division:
     kind = tuple(kinds.setdefault(stage, len(kinds)) for stage in stages)
     differing = tuple((home, dict(of)) for home, of in kinds)
     return Division(
-        tuple(dict(on) for on, _ in loads), tuple(dict(again) for _, again in loads), load, differing, kind, held
+        tuple(dict(on) for on, _, _ in loads),
+        tuple(dict(again) for _, again, _ in loads),
+        tuple(dict(each) for _, _, each in loads),
+        load,
+        differing,
+        kind,
+        held,
     )
 
 

@@ -45,9 +45,11 @@ def test_the_compute_waits_for_them(tmp_path: Path) -> None:
     """`save_on_cpu` copies on the stream that computes: out in the forward, back in the backward."""
     here, away = both(tmp_path)
     chip = away.plan.cluster.chip
-    assert offload_s(here, 0, passes_s=100.0) == 0.0
+    assert offload_s(here, 0, passes_s=100.0, late_s=0.0) == 0.0
     moved = 2 * away.plan.microbatches * HIDDEN
-    assert offload_s(away, 0, passes_s=100.0) == pytest.approx(moved / (chip.host_bandwidth_bytes_per_s / chip.devices))
+    assert offload_s(away, 0, passes_s=100.0, late_s=0.0) == pytest.approx(
+        moved / (chip.host_bandwidth_bytes_per_s / chip.devices)
+    )
 
 
 def test_a_bucket_is_one_transfer_of_its_layers(tmp_path: Path) -> None:

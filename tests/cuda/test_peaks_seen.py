@@ -11,13 +11,14 @@ from planc.driver import check
 
 PLAN = """plan seen
 model {model}
-batch {batch} tokens
+batch {batch}
 cluster {cluster}
 mesh {mesh}
 {uses}
 compute {compute}
 """
 LLAMA, MIXTRAL, QWEN = "llama3_8b(layers = {})", "mixtral_8x7b(layers = {})", "qwen3_1_7b(layers = {})"
+SMALL = "llama3_8b(layers = {}, vocab = 4096)"
 H100, H200, FSDP, STEP = (
     "1 x h100_node(4)",
     "1 x h200_node(2)",
@@ -44,6 +45,25 @@ SEEN = {
         "bf16",
         11.82,
     ),
+    "one bucket": (SMALL.format(2), "4 x 64", H100, "d 4", f"{STEP} bucket 2 layers", "fp32", 4.79),
+    "one bucket, kept": (
+        SMALL.format(2),
+        "8 x 512 tokens microbatch 1",
+        H100,
+        "d 4",
+        f"{STEP} bucket 2 layers",
+        "fp32",
+        6.34,
+    ),
+    "one bucket a microbatch": (
+        SMALL.format(2),
+        "8 x 64 tokens microbatch 1",
+        H100,
+        "d 4",
+        "use fsdp over d\ngather params per microbatch bucket 2 layers",
+        "fp32",
+        5.23,
+    ),
     "gathered once": (LLAMA.format(3), "2 x 2048", H100, "d 2 > tp 2", STEP + TP, "fp32", 11.11),
 }
 """Model, batch, machine, mesh, layouts, dtype, and the GiB that were seen."""
@@ -53,6 +73,7 @@ SEEN = {
 def test_a_peak_is_as_it_was_seen(what: str, tmp_path: Path) -> None:
     model, batch, cluster, mesh, uses, compute, seen = SEEN[what]
     path = tmp_path / "seen.plan"
+    batch = batch if "tokens" in batch else f"{batch} tokens"
     path.write_text(PLAN.format(model=model, batch=batch, cluster=cluster, mesh=mesh, uses=uses, compute=compute))
     memory = check(path, target="cuda").memory
     assert memory is not None and abs(memory.allocated_gib / seen - 1) < 0.04

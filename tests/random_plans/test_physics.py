@@ -41,10 +41,19 @@ CASES = {
         "model llama_micro(layers = 4)\nbatch 8 x 32 tokens\ncluster 4 x cpu_local\nmesh cp 2 > data 2\n"
         "use fsdp over data\nuse cp over cp as ring\ncompute fp32"
     ),
+    "stages of a rank with more and less to do": (
+        "model mistral_micro(heads = 4, layers = 4)\nbatch 32 x 40 tokens microbatch 4\ncluster 8 x cpu_local\n"
+        "mesh stage 2 > tensor 2 > fsdp 2\nuse tp over tensor\nuse fsdp over fsdp\n"
+        "use pp over stage as circular\ncompute bf16 reduce fp32"
+    ),
+    "gradients beside a wait for the host": (
+        "model llama3_1_70b(heads = 8, layers = 2)\nbatch 16 x 128 tokens microbatch 2\ncluster tpu_7x(1x4x1)\n"
+        "mesh data 8\nuse zero2 over data\ncompute bf16 reduce fp32\noffload ffn.mid to host"
+    ),
 }
 
 
-@pytest.mark.parametrize("case", [*CASES, 0, 1, 3], ids=str)
+@pytest.mark.parametrize("case", [*CASES, 0, 1], ids=str)
 def test_more_machine_or_less_to_do_is_never_slower(case: str | int, tmp_path: Path) -> None:
     drawn = drawn_of(case) if isinstance(case, int) else Drawn("p", tuple(CASES[case].splitlines()))
     examined = examine(write(drawn, tmp_path))

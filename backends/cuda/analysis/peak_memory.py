@@ -194,9 +194,10 @@ class PipelineRank:
 
     @property
     def _copies_go_as_they_reduce(self) -> bool:
-        """True if there is one microbatch: its backward frees a group's gathered parameters before reducing the group
-        (`FSDPParamGroup.post_backward`)."""
-        return self.roles.uses_fsdp and not self.roles.pipeline and self.plan.microbatches == 1
+        """True if the first backward frees a group's gathered parameters before reducing the group
+        (`FSDPParamGroup.post_backward`): each does, or there is one microbatch."""
+        each = self.plan.microbatches == 1 or self.plan.gather_per == "microbatch"
+        return self.roles.uses_fsdp and not self.roles.pipeline and each
 
     def _while_copies_go(self, moment: LiveBytes) -> list[LiveBytes]:
         """Two moments at the end of the backward of the embedding: while the last block's gradients are reduced, and
@@ -234,8 +235,10 @@ class PipelineRank:
         return taken + sum(map(self._share, made)) * self.reduced
 
     def _as_the_block_is_reduced(self, moment: LiveBytes) -> LiveBytes:
-        """The end of the backward of a rank's only block: its gradient in the compute dtype, and its reduction."""
-        (kind,) = [kind for kind in self.sharded.model.blocks if kind in self.sections]
+        """The end of the backward of a rank's only group of blocks: its gradient in the compute dtype, and its
+        reduction."""
+        kinds = [kind for kind in self.sharded.model.blocks if kind in self.sections]
+        kind = max(kinds, key=lambda kind: self._group(kind, trained=True))
         made = self._group(kind, trained=True) * self.computed
         return replace(
             moment,
@@ -261,7 +264,7 @@ class PipelineRank:
             passed_on=self._passed_on(),
         )
         if not self.roles.pipeline:
-            alone = self.roles.uses_fsdp and not self._has_several_blocks
+            alone = self.roles.uses_fsdp and not self._has_several_groups
             return [moment, self._as_the_block_is_reduced(moment)] if alone else [moment]
         found = [moment]
         if self._copies_come_and_go:
@@ -453,16 +456,16 @@ class PipelineRank:
         block = max(blocks, default=0.0)
         if len(self.flying) > 1:
             return self._all_copies() + block
-        before = block if self._has_several_blocks else groups.get("first", 0.0)
+        before = block if self._has_several_groups else groups.get("first", 0.0)
         if landing:
             before = max(block, 2 * max(map(self._put_in_order, self.sharded.model.blocks)) * self.computed)
         return block + before + groups.get("last", 0.0)
 
     @property
-    def _has_several_blocks(self) -> bool:
-        """True if another block precedes the last one: its group is prefetched, and later reduced, during the last
+    def _has_several_groups(self) -> bool:
+        """True if another group of blocks precedes the last one: it is prefetched, and later reduced, during the last
         one's backward."""
-        return sum(self.sections.get(kind, 0) for kind in self.sharded.model.blocks) > 1
+        return sum(self.sections.get(kind, 0) for kind in self.sharded.model.blocks) > self.plan.bucket_layers
 
     def _copies_in_loss(self) -> float:
         """Bytes of gathered parameters in the backward of the loss: the head's, because the forward has freed the
@@ -642,9 +645,10 @@ class PipelineRank:
         inside, reducing = self._inside_blocks(), self._reducing()
         kinds = [kind for kind in self.sharded.model.blocks if kind in self.sections]
         saved = max((self.saved.of_section(kind) for kind in kinds), default=0.0)
-        if layers == 1 and not self._has_several_blocks:
+        if not self._has_several_groups:
             before = 0.0 if self._ends_together else min(ahead, 1) * self._gathered("first")
-            return group + before + inside + min(self._head_reducing(), reducing)
+            others = max(0.0, self._waiting_gradients() - (layers - 1) * saved)
+            return group + before + inside + others + min(self._head_reducing(), reducing)
         if layers == 1:
             return (1 + ahead) * group + inside + max(min(self._head_reducing(), reducing), reducing - saved)
         left = sum(self.sections[kind] for kind in kinds) // layers - 1  # buckets after the one in use

@@ -15,7 +15,7 @@ from planc.diag.fast_dataclass import dataclass
 from planc.ir.plan import Plan
 from planc.ir.report import Step
 from planc.pipeline.timeline import Timeline, run_schedule
-from planc.sharding.stage_assignment import Division, microbatches_each
+from planc.sharding.stage_assignment import Division, StageKinds, microbatches_each
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,8 @@ class LayoutCost:
     """A plan with the seconds of its sections, its division over a pipeline and the seconds of a send.
 
     `memory_gib` returns the memory of the fullest device over a timeline. `offload_s` returns the exposed seconds of a
-    rank's transfers to its host, given the seconds of compute that can hide them.
+    rank's transfers to its host, given the seconds of compute that can hide them and
+    of the transfers once a step that find none.
     """
 
     plan: Plan
@@ -41,7 +42,7 @@ class LayoutCost:
     state: StateSeconds
     memory_gib: Callable[[Timeline], float]
     send_s: float
-    offload_s: Callable[[int, float], float]
+    offload_s: Callable[[int, float, float], float]
 
     @cached_property
     def work(self) -> RankWork:
@@ -49,14 +50,14 @@ class LayoutCost:
         plan, division, sections = self.plan, self.division, self.compute.sections
         times = microbatches_each(plan)
         replayed = division.replayed
-        ranks = [self._rank(*held, times) for held in zip(division.loads, replayed, strict=True)]
+        ranks = [self._rank(*held, times) for held in zip(division.loads, replayed, division.stages, strict=True)]
         costs = [stage_cost(held, sections, ranks[load], replayed[load]) for load, held in division.kinds]
         return rank_work(
             plan,
             division.held,
             [costs[kind] for kind in division.kind],
             self.send_s,
-            tuple([ranks[load].after_s for load in division.load]),
+            [ranks[load] for load in division.load],
             self._optimizer_s,
             self.offload_s,
         )
@@ -72,10 +73,10 @@ class LayoutCost:
         step = step_of(self.plan, self.work, self.timeline.makespan_s)
         return step, self.memory_gib(self.timeline)
 
-    def _rank(self, load: Load, replayed: Load, times: int) -> RankCost:
+    def _rank(self, load: Load, replayed: Load, stages: StageKinds, times: int) -> RankCost:
         state, chip = self.state, self.plan.cluster.chip
         shared = shared_group(self.plan, state.shared, load) if state.shared else None
-        return rank_cost(load, replayed, times, self.compute.sections, state.transfers, chip.contention, shared)
+        return rank_cost(load, replayed, stages, times, self.compute.sections, state.transfers, chip.contention, shared)
 
     def _optimizer_s(self, rank: int) -> float:
         load = self.division.loads[self.division.load[rank]]

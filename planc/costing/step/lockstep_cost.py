@@ -15,7 +15,7 @@ from planc.costing.step.rank_cost import StageCost
 from planc.costing.step.transfers import Transfer
 from planc.ir.model import Section
 from planc.ir.plan import Plan
-from planc.sharding.stage_assignment import replayed_copies, sections_of
+from planc.sharding.stage_assignment import StageKinds, replayed_copies, sections_of
 
 
 class LockstepCost:
@@ -32,6 +32,10 @@ class LockstepCost:
         long as the longest, so these are its layers (docs/reference/cost-model.md, "Pipelines in lockstep")."""
         assert stage < len(self._plan.stages)
         return {s: n for s, n in sections_of(self._plan, self._longest).items() if s in self._blocks}
+
+    def stages(self) -> StageKinds:
+        """Return the virtual stages of a rank: all as long as the longest."""
+        return {tuple(self.sections(0).items()): self.chunks}
 
     def load(self, rank: int) -> dict[Section, int]:
         """Return the copies of each kind of block that pipeline rank `rank` runs for one microbatch. All ranks share

@@ -16,16 +16,17 @@ STATE: tuple[Noun, ...] = ("params", "optimizer")
 """State that a plan may keep in host memory."""
 
 
-def offload_s(sharded: Sharded, rank: int, passes_s: float) -> float:
+def offload_s(sharded: Sharded, rank: int, passes_s: float, late_s: float) -> float:
     """Return the exposed seconds of a step's transfers to and from host memory on pipeline rank `rank`.
 
     State is copied in and out once a step, around the optimizer update, fully exposed. On TPUs parameters are copied in
     twice: for the compute copy and for the update. A saved tensor is copied out in the forward, and back in the
     backward. Both copies overlap with compute and with waits for other devices, together `passes_s` seconds in a step.
     In planc's own programs for torch, compute waits for both copies, since `torch.autograd.graph.save_on_cpu` runs on
-    its stream.
+    its stream. While a microbatch waits for its copies, transfers once a step continue: the `late_s` seconds that found
+    no compute to overlap with.
 
-    >>> offload_s(sharded, 0, passes_s=6.0)  # the plan offloads nothing
+    >>> offload_s(sharded, 0, passes_s=6.0, late_s=0.0)  # the plan offloads nothing
     0.0
     """
     plan = sharded.plan
@@ -35,7 +36,8 @@ def offload_s(sharded: Sharded, rank: int, passes_s: float) -> float:
     state = transferred_state_bytes(sharded, rank) / bandwidth
     saved = 2 * microbatches_each(plan) * saved_bytes(sharded, rank) / bandwidth
     waits = sharded.stack.own and not sharded.stack.xla
-    return state + (saved if waits else max(0.0, saved - passes_s))
+    wait_s = saved if waits else max(0.0, saved - passes_s)
+    return state + wait_s - min(late_s, wait_s / microbatches_each(plan))
 
 
 def state_bytes(sharded: Sharded, rank: int) -> float:

@@ -6,7 +6,8 @@ propagation. The seconds are the same.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from planc.costing.step.overlap import WindowTotals, exposed_share
 from planc.costing.step.section_cost import SectionSeconds
@@ -15,66 +16,83 @@ from planc.costing.step.transfers import STEP, StateTransfers, Transfer, Transfe
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.collective import Per
 from planc.ir.model import Section
+from planc.sharding.stage_assignment import StageKind, StageKinds
 
 Load = Mapping[Section, int]
 """Number of copies of each section on a rank or a stage."""
 
 
+class Window(NamedTuple):
+    """What transfers of state can overlap with: the passes of one stage, or of all stages of a rank."""
+
+    kind: StageKind
+    stages: int
+    """Number of equal stages on the rank."""
+    copies: Mapping[Section, float]
+    """Copies of each section in one of them; of `step`, its part of the rank's transfers that belong to no section."""
+    cover_s: float
+    """Compute of one of them."""
+    waits: LinkSeconds
+    """Exposed activation transfers of one of them, beside which transfers of state use free links."""
+
+
 class RankCost:
     """Exposed seconds of one pipeline rank's transfers of state."""
 
-    def __init__(self, load: Load, times: int, contention: float) -> None:
+    def __init__(self, load: Load, stages: StageKinds, times: int, contention: float) -> None:
         self.load, self.times, self.contention = load, times, contention
-        self.exposed: dict[Section, list[float]] = {s: [0.0, 0.0] for s in load}
-        """Exposed seconds of one copy of a section for one microbatch: forward, and everything else."""
+        self.exposed: dict[StageKind, dict[Section, list[float]]] = {
+            kind: {s: [0.0, 0.0] for s, _ in kind} for kind in stages
+        }
+        """Exposed seconds of one copy of a section for one microbatch, by stage: forward, and everything else."""
         self.after_s = 0.0
         """Exposed seconds once a step, outside the microbatches."""
-        self.shares: dict[tuple[Per, bool], float] = {}
-        """Exposed share of the transfers of each overlap window: per microbatch or step, forward or not."""
+        self.late_s = 0.0
+        """Those of them that more compute would hide."""
+        self.shares: dict[tuple[Per, bool, Section], float] = {}
+        """Exposed share of a section's transfers: per microbatch or step, forward or not."""
 
     def hide(
-        self,
-        per: Per,
-        backward: bool,
-        groups: Sequence[TransferGroup],
-        cover_s: float,
-        waits: LinkSeconds,
-        more: TransferGroup | None = None,
-    ) -> tuple[float, LinkSeconds]:
-        """Add the exposed seconds of one window's transfers. Return the compute (s) and the activation transfers that
-        remain to overlap with.
+        self, per: Per, backward: bool, groups: Sequence[TransferGroup], windows: Sequence[Window]
+    ) -> Sequence[Window]:
+        """Add the exposed seconds of transfers of state. Return what they leave of the windows.
+
+        The transfers of a stage overlap with its own compute, since another stage that has less of it takes no longer.
 
         Args:
-            per: microbatch or step, the window's period.
-            backward: true for the window of the backward and everything after it.
-            groups: transfers of state that share the window.
-            cover_s: seconds of compute that can overlap with them.
-            waits: exposed activation transfers, beside which state transfers use free links.
-            more: an additional group: gradients that pipeline ranks sum.
+            per: microbatch or step, the period of the transfers.
+            backward: true for the backward and everything after it.
+            groups: transfers of state that share the windows.
+            windows: what they overlap with.
         """
-        if more is not None:
-            groups = (*groups, more)
         if not groups:
-            return cover_s, waits
-        load, totals, mine = self.load, WindowTotals(), []
-        each = self.times if per == "microbatch" else 1
+            return windows
+        each, totals, left = self.times if per == "microbatch" else 1, WindowTotals(), []
+        whole: Mapping[Section, float] = {**self.load, STEP: 1}
         for g in groups:
-            n = each if g.section == STEP else each * load.get(g.section, 0)
-            if n:
-                mine.append((g, n))
-                if not g.waits:
-                    totals.add(g.phase, n * g.transfer_s, n * g.calls)
-        hidden_s, waits = _hidden(mine, cover_s, waits)
-        share, left_s = exposed_share(totals, cover_s + hidden_s, self.contention)
-        self.shares[per, backward] = share
-        for g, n in mine:
-            one_s = g.launch_s + (g.transfer_s if g.waits else share * g.transfer_s)
-            # Once, however many microbatches there are, or of no section: no other stage waits for it.
-            if per == "step" or g.phase == "optimizer" or g.section == STEP:
-                self.after_s += n * one_s
-            else:
-                self.exposed[g.section][backward] += one_s
-        return left_s, waits
+            n = each * whole.get(g.section, 0)
+            if n and not g.waits:
+                totals.add(g.phase, n * g.transfer_s, n * g.calls)
+        for window in windows:
+            mine = [(g, each * window.copies[g.section]) for g in groups if g.section in window.copies]
+            hidden_s, waits = _hidden(mine, window.cover_s, window.waits)
+            total_s = sum([n * g.transfer_s for g, n in mine if not g.waits])
+            least_s, cover_s = totals.least_s(total_s), window.cover_s + hidden_s
+            share, left_s = exposed_share(total_s, least_s, cover_s, self.contention)
+            if per == "step":
+                self.late_s += (1 - self.contention) * max(0.0, total_s - least_s - cover_s)
+            for section in {g.section for g, _ in mine}:
+                key, part = (per, backward, section), window.stages * window.copies[section] / whole[section]
+                self.shares[key] = self.shares.get(key, 0.0) + part * share
+            for g, n in mine:
+                one_s = g.launch_s + (g.transfer_s if g.waits else share * g.transfer_s)
+                # Once, however many microbatches there are, or of no section: no other stage waits for it.
+                if per == "step" or g.phase == "optimizer" or g.section == STEP:
+                    self.after_s += window.stages * n * one_s
+                else:
+                    self.exposed[window.kind][g.section][backward] += one_s
+            left.append(window._replace(cover_s=left_s, waits=waits))
+        return left
 
     def exposed_s(self, transfer: Transfer, waits: bool) -> float:
         """Return the exposed seconds per step of a `transfer` of state or of a scalar on this rank. A transfer that
@@ -82,12 +100,12 @@ class RankCost:
         t = transfer
         n = t.calls * (1 if t.section == STEP else self.load[t.section]) * (self.times if t.per == "microbatch" else 1)
         hides = t.carries in ("param", "grad") and not waits
-        share = self.shares[window_of(t, self.times), t.phase != "forward"] if hides else 1.0
+        share = self.shares[window_of(t, self.times), t.phase != "forward", t.section] if hides else 1.0
         return n * (share * t.transfer_s + t.launch_s)
 
 
 def _hidden(
-    groups: Sequence[tuple[TransferGroup, int]], cover_s: float, waits: LinkSeconds
+    groups: Sequence[tuple[TransferGroup, float]], cover_s: float, waits: LinkSeconds
 ) -> tuple[float, LinkSeconds]:
     """Return the seconds of state transfers hidden beside activation transfers on free links, and the activation
     transfers that remain. Each of `groups` has its number of repetitions."""
@@ -104,6 +122,7 @@ def _hidden(
 def rank_cost(
     load: Load,
     replayed: Load,
+    stages: StageKinds,
     times: int,
     compute: Mapping[Section, SectionSeconds],
     transfers: StateTransfers,
@@ -115,31 +134,52 @@ def rank_cost(
     Args:
         load: copies of each section on the rank.
         replayed: copies of each section on the rank that the backward recomputes.
+        stages: the rank's virtual stages.
         times: microbatches per step that the rank runs on each of its stages.
         compute: seconds of one copy of each section for one microbatch.
         transfers: transfers of state of one copy of each section.
         contention: share by which a transfer slows overlapped compute.
         shared: gradients that pipeline ranks sum, if they are not part of `transfers`.
     """
-    cost = RankCost(load, times, contention)
+    cost = RankCost(load, stages, times, contention)
     cost.after_s = transfers.after_s
     often, once = transfers.per_microbatch, transfers.per_step
-    forward_s = sum([n * (compute[s].time.forward_s - compute[s].hidden[0]) for s, n in load.items()])
-    forward, again, backward = (
-        summed(compute[s].waits[i].times(n * times) for s, n in held.items() if compute[s].waits[i].total_s)
-        for i, held in enumerate((load, replayed, load))
-    )
-    left_s, waits = cost.hide("microbatch", False, often[0], forward_s * times, forward)
-    cost.hide("step", False, once[0], left_s / times, waits.times(1 / times))
-    backward_s = sum(
-        [
-            n * (compute[s].backward_compute_s - compute[s].hidden[2]) - replayed[s] * compute[s].hidden[1]
-            for s, n in load.items()
-        ]
-    )
-    left_s, waits = cost.hide("microbatch", True, often[1], max(0.0, backward_s) * times, summed((again, backward)))
-    cost.hide("step", True, once[1], left_s / times, waits.times(1 / times), shared)
+    again = {s: replayed[s] / n for s, n in load.items()}
+    forward_s = {s: compute[s].time.forward_s - compute[s].hidden[0] for s in load}
+    backward_s = {
+        s: compute[s].backward_compute_s - compute[s].hidden[2] - again[s] * compute[s].hidden[1] for s in load
+    }
+    waits = {s: compute[s].waits[0] for s in load}
+    late = {s: summed((compute[s].waits[1].times(again[s]), compute[s].waits[2])) for s in load}
+    left = cost.hide("microbatch", False, often[0], _of_stages(stages, times, forward_s, waits))
+    cost.hide("step", False, once[0], _of_one_microbatch(load, left, times))
+    left = cost.hide("microbatch", True, often[1], _of_stages(stages, times, backward_s, late))
+    cost.hide("step", True, once[1] if shared is None else (*once[1], shared), _of_one_microbatch(load, left, times))
     return cost
+
+
+def _of_stages(
+    stages: StageKinds, times: int, cover_s: Mapping[Section, float], waits: Mapping[Section, LinkSeconds]
+) -> list[Window]:
+    """The windows of a pass of all microbatches. `cover_s` and `waits` are those of one copy and microbatch."""
+    total = sum(stages.values())
+    return [
+        Window(
+            kind,
+            n,
+            {**dict(kind), STEP: 1 / total},
+            max(0.0, sum([c * cover_s[s] for s, c in kind])) * times,
+            summed(waits[s].times(c * times) for s, c in kind if waits[s].total_s),
+        )
+        for kind, n in stages.items()
+    ]
+
+
+def _of_one_microbatch(load: Load, left: Iterable[Window], times: int) -> list[Window]:
+    """What transfers of each microbatch leave of the rank's passes of one of them."""
+    cover_s = sum([w.stages * w.cover_s for w in left])
+    waits = summed(w.waits.times(w.stages / times) for w in left if w.waits.total_s)
+    return [Window((), 1, {**load, STEP: 1}, cover_s / times, waits)]
 
 
 @dataclass(slots=True)
@@ -160,12 +200,13 @@ def stage_cost(sections: Load, compute: Mapping[Section, SectionSeconds], rank: 
     Args:
         sections: copies of each section in the stage.
         compute: seconds of one copy of each section.
-        rank: the cost of the rank that holds the stage; its exposed seconds go by copies.
+        rank: the cost of the rank that holds the stage.
         replayed: copies of each section on the rank that the backward runs again.
     """
     forward = backward = again = weight = exposed_forward = exposed_backward = 0.0
+    state = rank.exposed[tuple(sections.items())]
     for s, n in sections.items():
-        one, (forward_s, rest_s) = compute[s], rank.exposed[s]
+        one, (forward_s, rest_s) = compute[s], state[s]
         time = one.time
         forward += n * time.forward_s
         backward += n * time.backward_s

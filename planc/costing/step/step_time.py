@@ -42,11 +42,13 @@ from planc.pipeline.timeline import Timeline, run_schedule
 from planc.sharding.activation_collectives import PHASES, ActivationPhase
 from planc.sharding.collectives import scattering_axes, semantic_collectives
 from planc.sharding.stage_assignment import (
+    StageKinds,
     load_of,
     microbatches_each,
     rank_classes,
     replayed_copies,
     sections_of,
+    stages_on,
     virtual_stages,
 )
 
@@ -77,6 +79,8 @@ class Timed:
     """Seconds by part for each virtual stage."""
     after_s: tuple[float, ...]
     """Exposed transfers after the last microbatch, by rank."""
+    offload_s: tuple[float, ...]
+    """Exposed transfers to and from host memory, by rank."""
     updates: dict[Sections, float]
     """Seconds to update one copy of the parameters, by the sections that use them."""
 
@@ -146,8 +150,8 @@ def step_time(sharded: Sharded, rows: tuple[Collective, ...] | None = None, link
     split, send_s = plan.split, step.send_s()
     if step.lockstep is not None:
         split, send_s = in_lockstep(plan.split), 0.0  # its stages wait for what they send
-    after_s = tuple(step.rank(rank).cost.after_s for rank in classes)
-    work = rank_work(plan, stages, costs, send_s, after_s, step.optimizer_s, partial(offload_s, sharded))
+    ranks = [step.rank(rank).cost for rank in classes]
+    work = rank_work(plan, stages, costs, send_s, ranks, step.optimizer_s, partial(offload_s, sharded))
     timeline = run_schedule(split, plan.pipeline, plan.microbatches, work.times)
     exposed = {rank: step.exposed(rank) for rank in classes}
     return Timed(
@@ -163,7 +167,8 @@ def step_time(sharded: Sharded, rows: tuple[Collective, ...] | None = None, link
         slowest=work.slowest,
         times=work.times,
         costs=tuple(costs),
-        after_s=after_s,
+        after_s=work.after_s,
+        offload_s=work.offload_s,
         updates=step.updates,
     )
 
@@ -197,18 +202,21 @@ class _StepCost:
         """The cost of a pipeline rank."""
         if rank not in self._ranks:
             load, replayed = load_of(self.plan, rank), replayed_copies(self.plan, rank)
+            stages = stages_on(self.plan, rank)
             if self.lockstep is not None:
-                load, replayed = self.lockstep.load(rank), self.lockstep.replayed(rank)
+                load, replayed, stages = self.lockstep.load(rank), self.lockstep.replayed(rank), self.lockstep.stages()
             transfers = transfers_of_rows(self.plan, self.rows.get(rank, ()), load, replayed, self.links)
             if self.lockstep is not None:
                 transfers = self.lockstep.useful(transfers)
-            key = (*load.items(), *replayed.items(), *transfers)
+            key = (*load.items(), *replayed.items(), *stages.items(), *transfers)
             if key not in self._known:
-                self._known[key] = self._cost(load, replayed, transfers)
+                self._known[key] = self._cost(load, replayed, stages, transfers)
             self._ranks[rank] = self._known[key]
         return self._ranks[rank]
 
-    def _cost(self, load: dict[Section, int], replayed: dict[Section, int], transfers: list[Transfer]) -> _RankOfStep:
+    def _cost(
+        self, load: dict[Section, int], replayed: dict[Section, int], stages: StageKinds, transfers: list[Transfer]
+    ) -> _RankOfStep:
         plan = self.plan
         moving: dict[tuple[Section, str], list[Transfer]] = {}
         for t in transfers:
@@ -218,7 +226,7 @@ class _StepCost:
         waits = {s: {phase: waited(moving.get((s, phase), ()), exposed[s][phase][0]) for phase in PHASES} for s in load}
         compute = {s: section_seconds(self._times[s], exposed[s], waits[s]) for s in load}
         state = state_transfers(plan, transfers)
-        cost = rank_cost(load, replayed, microbatches_each(plan), compute, state, plan.cluster.chip.contention)
+        cost = rank_cost(load, replayed, stages, microbatches_each(plan), compute, state, plan.cluster.chip.contention)
         return _RankOfStep(transfers, exposed, compute, replayed, cost)
 
     def _exposed(
@@ -327,14 +335,15 @@ class RankWork:
     recompute_s: float
     exposed_s: float
     optimizer_s: float
-    offload_s: float
+    offload_s: tuple[float, ...]
+    """Exposed transfers to and from host memory, by rank."""
     overhead_s: float
 
     def total_s(self, makespan_s: float) -> float:
         """Return the seconds of the step if its pipeline takes `makespan_s`."""
         bubble_s = makespan_s - self.busy_s[self.slowest]
         inside_s = self.compute_s + self.recompute_s + self.exposed_s + bubble_s
-        return inside_s + self.optimizer_s + self.offload_s + self.overhead_s
+        return inside_s + self.optimizer_s + self.offload_s[self.slowest] + self.overhead_s
 
 
 def critical_rank(busy_s: Sequence[float], after_s: Sequence[float]) -> int:
@@ -354,9 +363,9 @@ def rank_work(
     held: Sequence[Sequence[int]],
     costs: Sequence[StageCost],
     send_s: float,
-    after_s: tuple[float, ...],
+    ranks: Sequence[RankCost],
     optimizer_s: Callable[[int], float],
-    offload_s: Callable[[int, float], float],
+    offload_s: Callable[[int, float, float], float],
 ) -> RankWork:
     """Return the seconds of a step before its pipeline is simulated.
 
@@ -364,9 +373,10 @@ def rank_work(
         held: the virtual stages of each pipeline rank.
         costs: seconds of one microbatch on each virtual stage.
         send_s: seconds to send a microbatch from one stage to the next.
-        after_s: exposed seconds of each rank after the last microbatch.
+        ranks: the exposed transfers of state of each rank.
         optimizer_s: seconds of a rank's update.
-        offload_s: exposed seconds of a rank's transfers to its host, given the seconds of its forward and backward.
+        offload_s: exposed seconds of a rank's transfers to its host, given the seconds of its forward and
+            backward, and of the transfers once a step that found no compute.
     """
     times = stage_times(
         [c.forward_s + c.exposed_forward_s for c in costs],
@@ -376,6 +386,7 @@ def rank_work(
     )
     each = microbatches_each(plan)
     busy = busy_s(held, each, times)
+    after_s = tuple([one.after_s for one in ranks])
     rank = critical_rank(busy, after_s)
     mine = [costs[v] for v in held[rank]]
     compute = each * sum(c.forward_s + c.backward_s for c in mine)
@@ -389,7 +400,7 @@ def rank_work(
         recompute_s=recompute,
         exposed_s=each * sum(c.exposed_forward_s + c.exposed_backward_s for c in mine) + after_s[rank],
         optimizer_s=optimizer_s(rank),
-        offload_s=offload_s(rank, busy[rank]),
+        offload_s=tuple([offload_s(r, busy[r], one.late_s) for r, one in enumerate(ranks)]),
         overhead_s=overhead_s(plan, len(held[rank])),
     )
 
@@ -414,7 +425,7 @@ def step_of(plan: Plan, work: RankWork, makespan_s: float) -> Step:
     (Chowdhery et al. 2022, PaLM, appendix B).
 
     >>> held, times = [[0], [1], [2], [3]], stage_times([0.06] * 4, [0.12] * 4)
-    >>> work = RankWork(times, busy_s(held, 32, times), (0.0,) * 4, 0, 5.76, 0.0, 0.0, 0.0, 0.0, 0.0)
+    >>> work = RankWork(times, busy_s(held, 32, times), (0.0,) * 4, 0, 5.76, 0.0, 0.0, 0.0, (0.0,) * 4, 0.0)
     >>> step = step_of(plan, work, makespan_s=6.3)
     >>> f"{step.mfu:.0%}, {step.bubble_s:.2f} s of bubble"  # 449 GFLOP x 4.2 million tokens over 512 x 989e12 x 6.3 s
     '59%, 0.54 s of bubble'
@@ -436,7 +447,7 @@ def step_of(plan: Plan, work: RankWork, makespan_s: float) -> Step:
         exposed_comm_s=work.exposed_s,
         bubble_s=max(0.0, makespan_s - work.busy_s[work.slowest]),
         optimizer_s=work.optimizer_s,
-        offload_s=work.offload_s,
+        offload_s=work.offload_s[work.slowest],
         overhead_s=work.overhead_s,
     )
 

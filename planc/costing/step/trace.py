@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 from planc.costing.costed import CostedPlan
 from planc.costing.memory.peak import GIB
 from planc.costing.step.memory_over_step import held_over_step
-from planc.costing.step.offload import offload_s
 from planc.costing.step.optimizer import optimizer_s
 from planc.costing.step.span_names import PHASES, action_name, optimizer_cause, part_name, transfer_name
 from planc.costing.step.step_time import overhead_s, updated_load
@@ -21,8 +20,7 @@ from planc.ir.report import TimedCollective
 from planc.pipeline.actions import LETTERS
 from planc.pipeline.simulate import ActionSpan, action_spans
 from planc.pipeline.split import action_lists
-from planc.pipeline.stage_times import busy_s
-from planc.sharding.stage_assignment import microbatches_each, virtual_stages
+from planc.sharding.stage_assignment import virtual_stages
 
 MOST_ACTIONS = 200_000
 """Maximum number of actions: viewers cannot open larger files."""
@@ -145,16 +143,14 @@ def _spans_of_action(costed: CostedPlan, span: ActionSpan, named: Transfers) -> 
 
 def _spans_after_last_microbatch(costed: CostedPlan, rank: int, start: float, named: Transfers) -> Iterator[TraceSpan]:
     """Yield the spans of a rank's work after the last microbatch."""
-    sharded, plan = costed.sharded, costed.sharded.plan
-    stages = virtual_stages(plan, rank)
-    (passes_s,) = busy_s([stages], microbatches_each(plan), costed.timed.times)
+    plan = costed.sharded.plan
     update = part_name("", "optimizer", [optimizer_cause(plan)])
     waits = part_name("", "offload", (o.cause for o in plan.offloads))
     parts = (
         ("transfers", "exposed_comm", costed.timed.after_s[rank]),
         (update, "optimizer", optimizer_s(costed.timed.updates, updated_load(costed.sharded, rank), plan.model.blocks)),
-        (waits, "offload", offload_s(sharded, rank, passes_s)),
-        ("overhead", "overhead", overhead_s(plan, len(stages))),
+        (waits, "offload", costed.timed.offload_s[rank]),
+        ("overhead", "overhead", overhead_s(plan, len(virtual_stages(plan, rank)))),
     )
     for name, part, seconds in parts:
         after = named.get((rank, ""), ()) if part == "exposed_comm" else ()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import groupby
 
 from planc.costing.costed import CostedPlan
-from planc.costing.step.offload import offload_s
 from planc.costing.step.optimizer import optimizer_s
 from planc.costing.step.step_time import overhead_s, updated_load
 from planc.picture.charts import BarPart, legend
@@ -16,9 +15,8 @@ from planc.pipeline.actions import LETTERS
 from planc.pipeline.schedule import ScheduleShape
 from planc.pipeline.simulate import ActionSpan, action_spans
 from planc.pipeline.split import action_lists, microbatch_copies, schedule_of
-from planc.pipeline.stage_times import busy_s
 from planc.report.data import Data, PageSubject
-from planc.sharding.stage_assignment import microbatches_each, virtual_stages
+from planc.sharding.stage_assignment import virtual_stages
 
 MOST_ACTIONS = 14_000
 """Number of actions in a timeline; a longer step is shown with fewer microbatches."""
@@ -169,11 +167,10 @@ def microbatches_shown(costed: CostedPlan) -> int:
 def _rank(costed: CostedPlan, rank: int, spans: list[ActionSpan], end_s: float) -> RankTimeline:
     plan = costed.sharded.plan
     held = virtual_stages(plan, rank)
-    (passes_s,) = busy_s([held], microbatches_each(plan), costed.timed.times)
     after = {
         "exposed_comm": costed.timed.after_s[rank],
         "optimizer": optimizer_s(costed.timed.updates, updated_load(costed.sharded, rank), plan.model.blocks),
-        "offload": offload_s(costed.sharded, rank, passes_s),
+        "offload": costed.timed.offload_s[rank],
         "overhead": overhead_s(plan, len(held)),
     }
     return RankTimeline(

@@ -16,12 +16,14 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="what is sent once a step is in every stage's time",
         file="planc/costing/step/rank_cost.py",
-        text='            if per == "step" or g.phase == "optimizer" or g.section == STEP:\n'
-        "                self.after_s += n * one_s\n            else:\n"
-        "                self.exposed[g.section][backward] += one_s",
-        planted='            if g.phase == "optimizer" or g.section == STEP:\n'
-        "                self.after_s += n * one_s\n            else:\n"
-        '                self.exposed[g.section][backward] += one_s / (self.times if per == "step" else 1)',
+        text='                if per == "step" or g.phase == "optimizer" or g.section == STEP:\n'
+        "                    self.after_s += window.stages * n * one_s\n                else:\n"
+        "                    self.exposed[window.kind][g.section][backward] += one_s",
+        planted='                if g.phase == "optimizer" or g.section == STEP:\n'
+        "                    self.after_s += window.stages * n * one_s\n                else:\n"
+        "                    for one in self.exposed.values():\n"
+        "                        if g.section in one:\n"
+        '                            one[g.section][backward] += one_s / (self.times if per == "step" else 1)',
         test=f"{LAWS}::test_more_machine_or_less_to_do_is_never_slower",
     ),
     Fault(
@@ -125,9 +127,30 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="a rank's only block has another gathered beside it",
         file="backends/cuda/analysis/peak_memory.py",
-        text="if layers == 1 and not self._has_several_blocks:",
-        planted="if layers == 1 and not self.sections:",
+        text="if not self._has_several_groups:",
+        planted="if not self.sections:",
         test="tests/cuda/test_peaks_seen.py",
+    ),
+    Fault(
+        name="copies that each microbatch gathers stay to the end of the step",
+        file="backends/cuda/analysis/peak_memory.py",
+        text='each = self.plan.microbatches == 1 or self.plan.gather_per == "microbatch"',
+        planted="each = self.plan.microbatches == 1",
+        test="tests/cuda/test_peaks_seen.py",
+    ),
+    Fault(
+        name="a stage's transfers hide behind the compute of its rank's other stages",
+        file="planc/costing/step/rank_cost.py",
+        text="max(0.0, sum([c * cover_s[s] for s, c in kind])) * times,",
+        planted="sum([m * c * cover_s[s] for k, m in stages.items() for s, c in k]) / total * times,",
+        test=f"{LAWS}::test_more_machine_or_less_to_do_is_never_slower",
+    ),
+    Fault(
+        name="a wait for copies of the host hides no transfer",
+        file="planc/costing/step/offload.py",
+        text="return state + wait_s - min(late_s, wait_s / microbatches_each(plan))",
+        planted="return state + wait_s",
+        test=f"{LAWS}::test_more_machine_or_less_to_do_is_never_slower",
     ),
     Fault(
         name="an axis of one rank counts among the axes whose orders are tried",
