@@ -153,6 +153,13 @@ FAULTS: tuple[Fault, ...] = (
         test=f"{LAWS}::test_more_machine_or_less_to_do_is_never_slower",
     ),
     Fault(
+        name="on every plane the head's gradient waits for that of the tokens' table",
+        file="backends/xla/analysis/peak_memory.py",
+        text="early = self.plan.cluster.chip.name in HEAD_FIRST or self._logits() >= head",
+        planted="early = self._logits() >= 0 * head",
+        test="tests/xla/test_tpu_rules.py::test_on_planes_the_head_s_gradient_waits_unless_its_logits_are_few",
+    ),
+    Fault(
         name="an axis of one rank counts among the axes whose orders are tried",
         file="planc/checks/cost/w0601_placement.py",
         text="if len(moving_axes(plan.mesh)) > MOST_AXES",
