@@ -1,20 +1,14 @@
 """Laws of physics of a plan's cost: no op beats the machine, and more of the machine or less to do never costs more.
 
 A plan is costed as it is and beside its neighbours: the machine with twice as much of something, twice as much to do,
-state over one noun more, blocks that run again. `python -m tests.random_plans.physics --count 3000` is the campaign:
-how many plans break each law, with the first seeds.
+state over one noun more, blocks that run again. `tests/random_plans/run.py --physics` is the campaign.
 """
 
 from __future__ import annotations
 
-import argparse
-import tempfile
-import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from typing import TypeVar
 
 from planc.checks import check_plan
@@ -26,7 +20,7 @@ from planc.costing.compute.section import op_s
 from planc.costing.machine.rates import peak_flops_per_s
 from planc.costing.memory.activations import replays_of
 from planc.diag.errors import PlanError
-from planc.driver import Examined, examine
+from planc.driver import Examined
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.hardware import Chip, Cluster, Level, Link
 from planc.ir.plan import Noun, Plan, Recompute, Store
@@ -34,7 +28,6 @@ from planc.ir.sharding import OpSharding, Sharded
 from planc.ir.target import NO_TARGET, AnyTarget
 from planc.lowering import backend_of
 from planc.sharding.propagate import propagate
-from tests.random_plans.promises import write
 
 EXACT = 1 + 1e-9
 """Sums in another order differ by less."""
@@ -194,32 +187,3 @@ def _costed(plan: Plan, target: AnyTarget) -> CostedPlan | None:
         return cost_plan(propagate(whole), backend=backend_of(None if target == NO_TARGET else target))
     except PlanError:
         return None
-
-
-def main() -> int:
-    from tests.random_plans.run import drawn_of
-
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--count", type=int, default=3000)
-    parser.add_argument("--seconds", type=float, default=float("inf"))
-    options = parser.parse_args()
-    found: dict[str, list[str]] = defaultdict(list)
-    began, costed = time.monotonic(), 0
-    for seed in range(options.first, options.first + options.count):
-        if time.monotonic() - began > options.seconds:
-            break
-        with tempfile.TemporaryDirectory() as folder:
-            examined = examine(write(drawn_of(seed), Path(folder)))
-            costed += examined.costed is not None
-            for text in broken(examined):
-                found[text.partition(":")[0]].append(f"seed {seed}: {text}")
-                print(found[text.partition(":")[0]][-1], flush=True)
-    print(f"{costed:,} of {seed + 1 - options.first:,} plans costed in {time.monotonic() - began:.0f} s")
-    for law, places in sorted(found.items()):
-        print(f"{law}: {len({p.split(':')[0] for p in places}):,} plans")
-    return 1 if found else 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

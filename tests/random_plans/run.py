@@ -1,6 +1,6 @@
 """`make random`: draw valid plans, and check every promise on each; with `--train`, train some beside one process.
 
-The state file has a line for each plan, and a later run goes on after it. A plan that breaks a promise is shrunk, and
+`--physics`, `--extreme` and `--axis-of-one` check one law instead. The state file has a line for each plan, and a later run goes on after it. A plan that breaks a promise is shrunk, and
 kept under runs/random/ with what happened; one that is mended belongs in tests/random_plans/corpus/.
 """
 
@@ -14,13 +14,15 @@ import tempfile
 import time
 import traceback
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
+from planc.driver import examine  # noqa: E402
 from planc.ir.target import TARGETS  # noqa: E402
-from tests.random_plans import axis_of_one, coverage, state  # noqa: E402
+from tests.random_plans import axis_of_one, coverage, extremes, physics, state  # noqa: E402
 from tests.random_plans.draw import draw  # noqa: E402
 from tests.random_plans.pieces import Drawn  # noqa: E402
 from tests.random_plans.programs import keep as write_programs  # noqa: E402
@@ -114,20 +116,47 @@ def check_all(path: Path, count: int, seconds: float, failures: Path, first: int
     return broken + len(said)
 
 
-def check_axis_of_one(count: int, seconds: float, first: int) -> int:
-    """Check the law of an axis of one rank on so many plans; 1 where it does not hold on some."""
-    broken, held, begin = 0, 0, time.monotonic()
-    for seed in range(first, first + count):
-        if time.monotonic() - begin > seconds:
-            break
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                held += axis_of_one.hold(seed, drawn_of(seed), Path(folder), thorough=seed % THOROUGH == 0)
-            except Exception:
-                broken += 1
-                print(f"seed {seed}:\n{traceback.format_exc(limit=-1)}", flush=True)
-    print(f"an axis of one rank: held on {held:,} plans in {time.monotonic() - begin:.0f} s, broken on {broken}")
-    return min(broken, 1)
+def _no_axis(seed: int, folder: Path) -> bool:
+    return axis_of_one.hold(seed, drawn_of(seed), folder, thorough=seed % THOROUGH == 0)
+
+
+def _physical(seed: int, folder: Path) -> bool:
+    examined = examine(write(drawn_of(seed), folder))
+    found = physics.broken(examined)
+    assert not found, "\n".join(found)
+    return examined.costed is not None
+
+
+def _all_views(seed: int, folder: Path) -> bool:
+    extremes.views(write(extremes.draw(seed), folder))
+    return True
+
+
+LAWS: dict[str, Callable[[int, Path], bool]] = {
+    "an axis of one rank": _no_axis,
+    "physics": _physical,
+    "every view": _all_views,
+}
+"""Laws of a plan: True if it holds on that of a seed, False where it asks nothing. Raises what is broken."""
+
+
+def check_law(law: str, path: Path, count: int, seconds: float, first: int) -> int:
+    """Check a law on so many more plans; returns the number that broke it."""
+    done, begin, broken, seed, checked = state.done(path, law), time.monotonic(), 0, first, 0
+    while checked < count and time.monotonic() - begin < seconds:
+        if seed not in done:
+            since, codes = time.process_time(), list[str]()
+            with tempfile.TemporaryDirectory() as folder:
+                try:
+                    outcome = "held" if LAWS[law](seed, Path(folder)) else "refused"
+                except Exception as error:
+                    outcome, codes = "broken", [type(error).__name__]
+                    print(f"seed {seed}:\n{traceback.format_exc(limit=-1)}", flush=True)
+            spent = round(time.process_time() - since, 2)
+            state.add(path, {"part": law, "seed": seed, "outcome": outcome, "codes": codes, "seconds": spent})
+            checked, broken = checked + 1, broken + (outcome == "broken")
+        seed += 1
+    return broken
 
 
 def shares(path: Path) -> str:
@@ -157,7 +186,8 @@ def main() -> int:
     parser.add_argument("--record", metavar="DATE", help="append the state's counts to results.toml, and stop")
     parser.add_argument("--show", type=int, help="print the plan of this seed, and its line")
     parser.add_argument("--failures", type=Path, default=FAILURES)
-    parser.add_argument("--axis-of-one", action="store_true", help="check the law of an axis of one rank instead")
+    for law, option in zip(LAWS, ("--axis-of-one", "--physics", "--extreme"), strict=True):
+        parser.add_argument(option, dest="law", action="store_const", const=law, help=f"check the law of {law} instead")
     options = parser.parse_args()
     if options.record:
         state.record(options.state, RESULTS, options.record)
@@ -174,8 +204,10 @@ def main() -> int:
         print(drawn.text, *drawn.files.values(), sep="\n")
         print(json.dumps(line_of(options.show, Path(tempfile.mkdtemp()), options.failures)[0]))
         return 0
-    if options.axis_of_one:
-        return check_axis_of_one(options.count, options.seconds, options.first)
+    if options.law:
+        broken = check_law(options.law, options.state, options.count, options.seconds, options.first)
+        print("\n".join(state.sums(options.state)))
+        return min(broken, 1)
     if options.train or options.first_step:
         from tests.random_plans.train import STACKS, Work, train_all
 

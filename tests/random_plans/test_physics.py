@@ -1,4 +1,4 @@
-"""Laws of physics and of views on some drawn plans; `python -m tests.random_plans.physics` is the campaign."""
+"""Laws of physics and of views on some drawn plans; `tests/random_plans/run.py --physics` is the campaign."""
 
 from __future__ import annotations
 
