@@ -55,7 +55,7 @@ def _load(plan: Plan, rank: int) -> tuple[object, ...]:
     held = sections_on(plan, rank)
     again = () if plan.recompute.every == 1 else tuple(replayed_on(plan, rank, s, n) for s, n in held.items())
     ways = tuple(boundaries_sent(plan, rank, forward=forward) for forward in (True, False))
-    return (*held.items(), *again, *ways)
+    return (*held.items(), *stages_on(plan, rank).items(), *again, *ways)
 
 
 def replayed_on(plan: Plan, rank: int, section: str, copies: int) -> int:

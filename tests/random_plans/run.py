@@ -1,7 +1,8 @@
 """`make random`: draw valid plans, and check every promise on each; with `--train`, train some beside one process.
 
-`--physics`, `--extreme` and `--axis-of-one` check one law instead. The state file has a line for each plan, and a later run goes on after it. A plan that breaks a promise is shrunk, and
-kept under runs/random/ with what happened; one that is mended belongs in tests/random_plans/corpus/.
+`--physics`, `--extreme` and `--axis-of-one` check one law instead. The state file has a line for each plan, and a later
+run goes on after it. A plan that breaks a promise is shrunk, and kept under runs/random/ with what happened; mended, it
+belongs in tests/random_plans/corpus/.
 """
 
 from __future__ import annotations
