@@ -153,7 +153,13 @@ def test_whole_sums_of_tables_stand_beside_each_other_in_one_microbatch(name: st
 
 @pytest.mark.parametrize(
     ("chip", "tokens", "microbatches", "compiled_gib"),
-    [("v6e", 512, 1, 1.0854), ("v6e", 512, 2, 1.3217), ("v6e", 8192, 2, 1.4314), ("v5e", 512, 1, 1.5411)],
+    [
+        ("v6e", 512, 1, 1.0854),
+        ("v6e", 512, 2, 1.3217),
+        ("v6e", 8192, 2, 1.4314),
+        ("v5e", 512, 1, 1.5411),
+        ("v5e", 512, 2, 1.3236),
+    ],
 )
 def test_on_planes_the_head_s_gradient_waits_unless_its_logits_are_few(
     chip: str, tokens: int, microbatches: int, compiled_gib: float
