@@ -23,7 +23,7 @@ Load = Mapping[Section, int]
 
 
 class Window(NamedTuple):
-    """What transfers of state can overlap with: the passes of one stage, or of all stages of a rank."""
+    """Seconds that transfers of state can overlap with: the passes of one stage, or of all stages of a rank."""
 
     kind: StageKind
     stages: int
@@ -176,7 +176,7 @@ def _of_stages(
 
 
 def _of_one_microbatch(load: Load, left: Iterable[Window], times: int) -> list[Window]:
-    """What transfers of each microbatch leave of the rank's passes of one of them."""
+    """The rank's passes of one microbatch, less what its own transfers overlap with, as one window."""
     cover_s = sum([w.stages * w.cover_s for w in left])
     waits = summed(w.waits.times(w.stages / times) for w in left if w.waits.total_s)
     return [Window((), 1, {**load, STEP: 1}, cover_s / times, waits)]
