@@ -140,35 +140,35 @@ class WindowTotals(dict[str, tuple[float, float]]):
         sum_s, most = self.get(phase, (0.0, 0.0))
         self[phase] = sum_s + seconds, max(most, calls)
 
-    def least_s(self, transfer_s: float) -> float:
+    def min_s(self, transfer_s: float) -> float:
         """Return the part of `transfer_s` seconds of these transfers that never hides.
 
         One call of each phase does not: there is no compute before the first gather, and none after the last reduction.
 
-        >>> WindowTotals(forward=(1.0, 10), backward=(1.0, 10)).least_s(2.0)  # all of them: two calls of 0.1 s
+        >>> WindowTotals(forward=(1.0, 10), backward=(1.0, 10)).min_s(2.0)  # all of them: two calls of 0.1 s
         0.2
         """
         ends_s = sum(sum_s / calls for sum_s, calls in self.values())
         return ends_s and ends_s * (transfer_s / sum(sum_s for sum_s, _ in self.values()))
 
 
-def exposed_share(transfer_s: float, least_s: float, cover_s: float, contention: float) -> tuple[float, float]:
+def exposed_share(transfer_s: float, min_s: float, cover_s: float, contention: float) -> tuple[float, float]:
     """Return the exposed share of each transfer in an overlap window, and the compute left for the next window (s).
 
     Args:
         transfer_s: seconds of the window's transfers, which share links and run in sequence.
-        least_s: the seconds of them that no compute hides.
+        min_s: the seconds of them that no compute hides.
         cover_s: seconds of compute that can overlap with them.
         contention: share by which a transfer slows overlapped compute (NCCL's kernels use cores).
 
-    >>> exposed_share(2.0, least_s=0.2, cover_s=5.0, contention=0.0)
+    >>> exposed_share(2.0, min_s=0.2, cover_s=5.0, contention=0.0)
     (0.1, 3.0)
-    >>> exposed_share(2.0, least_s=0.2, cover_s=0.5, contention=0.0)  # 1.5 s of 2 s find no compute
+    >>> exposed_share(2.0, min_s=0.2, cover_s=0.5, contention=0.0)  # 1.5 s of 2 s find no compute
     (0.75, 0.0)
     """
     if transfer_s <= 0:
         return 1.0, cover_s
-    exposed_s = max(transfer_s - cover_s, least_s)
+    exposed_s = max(transfer_s - cover_s, min_s)
     return slowed_share(exposed_s / transfer_s, contention), max(0.0, cover_s - transfer_s)
 
 

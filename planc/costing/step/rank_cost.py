@@ -77,10 +77,10 @@ class RankCost:
             mine = [(g, each * window.copies[g.section]) for g in groups if g.section in window.copies]
             hidden_s, waits = _hidden(mine, window.cover_s, window.waits)
             total_s = sum([n * g.transfer_s for g, n in mine if not g.waits])
-            least_s, cover_s = totals.least_s(total_s), window.cover_s + hidden_s
-            share, left_s = exposed_share(total_s, least_s, cover_s, self.contention)
+            min_s, cover_s = totals.min_s(total_s), window.cover_s + hidden_s
+            share, left_s = exposed_share(total_s, min_s, cover_s, self.contention)
             if per == "step":
-                self.late_s += (1 - self.contention) * max(0.0, total_s - least_s - cover_s)
+                self.late_s += (1 - self.contention) * max(0.0, total_s - min_s - cover_s)
             for section in {g.section for g, _ in mine}:
                 key, part = (per, backward, section), window.stages * window.copies[section] / whole[section]
                 self.shares[key] = self.shares.get(key, 0.0) + part * share
