@@ -120,7 +120,7 @@ def test_sections_on_every_rank_belong_to_the_step_where_a_rank_holds_none(tmp_p
     assert ends and {r.stage for r in ends} == {0}
     more = [replace(r, stage=1, per="step", count=1) for r in ends]
     before, after = cost_plan(sharded, rows), cost_plan(sharded, (*rows, *more))
-    waited = sum(after.timed.exposed[id(r)] for r in more)
+    waited = sum(s for r, s in zip(after.timed.rows, after.timed.exposed, strict=True) if r in more)
     assert 0 < waited == pytest.approx(after.timed.after_s[1] - before.timed.after_s[1])
     assert microbatches_each(sharded.plan) > 1
 
