@@ -139,13 +139,6 @@ FAULTS: tuple[Fault, ...] = (
         test="tests/cuda/test_peaks_seen.py",
     ),
     Fault(
-        name="a stage's transfers hide behind the compute of its rank's other stages",
-        file="planc/costing/step/rank_cost.py",
-        text="max(0.0, sum([c * cover_s[s] for s, c in kind])) * times,",
-        planted="sum([m * c * cover_s[s] for k, m in stages.items() for s, c in k]) / total * times,",
-        test=f"{LAWS}::test_more_machine_or_less_to_do_is_never_slower",
-    ),
-    Fault(
         name="a wait for copies of the host hides no transfer",
         file="planc/costing/step/offload.py",
         text="return state + wait_s - min(late_s, wait_s / microbatches_each(plan))",
