@@ -136,6 +136,9 @@ def any_order(path: Path, drawn: Drawn) -> None:
     found = search(path, target=NO_TARGET, top=1)
     if own.memory.per_device_gib.total > found.room_gib:
         return
+    if "W0907" in {d.code for d in own.diagnostics}:  # a search keeps to what the framework runs, `check` warns
+        assert not found.best and {each.code for each in found.refusals} == {"W0907"}
+        return
     assert found.best, "no order, although the written one fits"
     best = found.best[0]
     assert best.time_s <= own.step.time_s * (1 + 1e-9), "the best order is slower than the written one"
