@@ -32,7 +32,7 @@ class CommonBackend:
         return self.framework.versions
 
     def written_for(self, version: Version) -> Self:
-        """Return this backend with `emit` set to `version` of the framework, one of `versions`."""
+        """Return this backend with an `emit` for `version` of the framework, one of `versions`."""
         assert version in self.versions, f"{self.name} writes no programs for {version}"
         return type(self)(version)
 

@@ -37,13 +37,13 @@ OWN = "`planc audit --allow-code` runs the module's own code, and `program.paral
 
 
 def _bundled(target: str) -> list[str]:
-    """Return the families with a module."""
+    """Return the model families of which `target` has a module."""
     files = {file.stem for file in (HERE / target / "models").glob("*.py")}
     return sorted(files & set(model_names().values()))
 
 
 def _missing(model: Model, target: str) -> str:
-    """Describe the features of this model that the target's modules do not support; empty if they support all."""
+    """Return the feature of `model` that the modules of `target` do not support; "" if they support all."""
     if not (HERE / target / "models" / f"{model.family}.py").is_file():
         return f"it has no module of the {model.family} family yet"
     if model.sizes.get("mtp_layers"):

@@ -12,7 +12,7 @@ from planc.ir.sharding import OpSharding, ParamSharding, Sharded
 
 @dataclass(frozen=True)
 class ExpertAxes:
-    """The mesh axes of a plan by their role in its experts; axes of size 1 are excluded."""
+    """The mesh axes of a plan by their role at the experts. Axes of size 1 are excluded."""
 
     sharded: Sharded
 
@@ -23,7 +23,7 @@ class ExpertAxes:
 
     @cached_property
     def ops(self) -> tuple[OpSharding, ...]:
-        """The ops of the experts; () without experts."""
+        """The ops of the model's graph that are part of the experts; () without experts."""
         return tuple(o for o in self.sharded.op.values() if o.op.region == EXPERTS)
 
     @cached_property
@@ -48,7 +48,7 @@ class ExpertAxes:
 
     @property
     def gathers(self) -> bool:
-        """True if the ranks that share an expert hold different tokens and all-gather them."""
+        """True if the tensor-parallel ranks of an expert hold different tokens: they all-gather the tokens."""
         return bool(self.tensor) and set(self.tensor) <= set(self.tokens)
 
     @property

@@ -32,7 +32,7 @@ def file_of(head: Iterable[str], functions: Iterable[str], width: int = WIDTH) -
 
 
 def _split(line: str, width: int) -> str:
-    """Split a line of code, or the first line of a docstring, that is too long; return other lines unchanged."""
+    """Split a too long line of code, or first line of a docstring; return other lines unchanged."""
     indent = line[: -len(line.lstrip())]
     if line.startswith(f'{indent}"""'):
         return textwrap.fill(line.strip(), width, initial_indent=indent, subsequent_indent=indent)
@@ -51,8 +51,8 @@ def _is_call(line: str, begin: int) -> bool:
 
 
 def _brackets(line: str) -> list[int] | None:
-    """Return the positions of the opening bracket, the commas and the closing bracket at which to split a line of code:
-    the parameters of a function, else the last outermost brackets."""
+    """Return the positions in `line` of the opening bracket, the commas and the closing bracket at which to split:
+    those of a function's parameters, else the last brackets that are not inside others. None if there are none."""
     found, depth = list[list[int]](), 0
     for mark in re.finditer(r'"(?:\\.|[^"\\])*"|#|[(\[{,)\]}]', line):
         if mark[0] == "#":
@@ -69,10 +69,10 @@ def _brackets(line: str) -> list[int] | None:
 
 
 def fill(template: str, **pieces: str) -> str:
-    """Replace each `<name>` in `template` by its piece in `pieces`, and wrap comments to the width.
+    """Replace each `<name>` in `template` by its text in `pieces`, and wrap comments to the width.
 
-    A name alone on its line may be replaced by several lines, indented as the name; an empty piece removes the line.
-    Raises KeyError for a name without a piece.
+    A name alone on its line may be replaced by several lines, indented as the name; an empty text removes the line.
+    Raises KeyError if a name is not in `pieces`.
     """
     text: list[str] = []
     for line in textwrap.dedent(template).strip("\n").split("\n"):
@@ -111,7 +111,7 @@ def call(head: str, arguments: Sequence[str], tail: str = "", depth: int = 0) ->
 
 
 def tuple_of(items: Sequence[str]) -> str:
-    """Return the source text of a tuple of `items`, which are source texts; at least one."""
+    """Return the source text of a tuple of `items`: at least one source text."""
     return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
 
 
@@ -123,9 +123,9 @@ def lines_of_tuple(head: str, items: Sequence[str], tail: str = "") -> list[str]
 
 
 def because(cause: Cause | None, note: str = "") -> str:
-    """Return the comment that links a line to its sentence (`cause`; None: none), followed by `note`.
+    """Return a comment that cites the plan's sentence `cause`, then `note`; either may be missing (None, "").
 
-    "" if both are empty. `fill` wraps it.
+    "" if both are missing. `fill` wraps the comment.
     """
     place = cause.comment() if cause is not None else ""
     return f"# {python_comment(': '.join(t for t in (place, note) if t))}" if note or place else ""
@@ -154,6 +154,6 @@ def beside(code: str, note: str, depth: int = 0) -> list[str]:
 
 
 def causes(found: Iterable[Cause | None], indent: int = 0) -> list[str]:
-    """Return the sentences in `found` as comment lines, without duplicates, indented by `indent` levels."""
+    """Return the plan's sentences in `found` as comment lines, without duplicates, indented by `indent` levels."""
     note = dict.fromkeys(c.comment() for c in found if c is not None)
     return [line for text in note for line in comment(text, indent)]

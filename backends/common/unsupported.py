@@ -15,10 +15,10 @@ Sentences = Iterator[Cause | None]
 
 
 def not_lowered(plan: Plan, target: str) -> list[Diagnostic]:
-    """Return E0901 at each sentence of `plan` for which planc cannot emit a program yet.
+    """Return E0901 at each sentence of `plan` for which planc cannot emit a program yet, also at the model's if
+    `target` (a folder below `backends`) has no module for the model.
 
-    This includes the model if `target` (a folder below `backends`) has no module for it. [] if the target may go on to
-    check the rest.
+    [] if there are none: the target then checks the other sentences.
     """
     causes = dict.fromkeys(c for find in (_nouns, _shards, _state) for c in find(plan))
     return not_bundled(plan, target) + [
@@ -39,7 +39,8 @@ def _nouns(plan: Plan) -> Sentences:
 
 
 def _shards(plan: Plan) -> Sentences:
-    """Return shards of latents, and replicated dims, except those of keys, which any rank may hold in full."""
+    """Yield the sentences that shard latent dims (`q_lora`, `kv_lora`), and those that replicate dims, except for the
+    heads of keys, which any rank may hold in full."""
     yield from (s.cause for s in plan.shards if s.dim in ("q_lora", "kv_lora"))
     yield from (r.cause for r in plan.replicates if r.dim != "kv_heads")
 

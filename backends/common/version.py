@@ -91,8 +91,8 @@ class Framework:
     def guard(self, sharded: Sharded, version: Version) -> str:
         """Return the lines of a program for `version` that check the installed version at run time.
 
-        The program stops if something that the plan in `sharded` needs is known to fail on it, and warns if the version
-        was never tested.
+        The program stops on an installed version that is known to fail on something the plan in `sharded` needs, and
+        warns on one that was never tested.
         """
         constant, found = self.name.upper(), f"{{{self.module}.__version__}}"
         written_for = f"compiled for {self.name} {dotted(version)}"
@@ -112,7 +112,8 @@ class Framework:
         )
 
     def _refused(self, sharded: Sharded, version: Version) -> Iterator[tuple[str, str]]:
-        """Yield (versions, reason) on which a program for `version` does not run."""
+        """Yield conditions on the installed version (`< (2, 9)`) under which a program for `version` fails, with the
+        reasons."""
         if self.too_old:
             yield f"< {self.versions[0]}", self.too_old
         for difference in self.differences:

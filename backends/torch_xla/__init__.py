@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class TorchXla(Xla):
-    """`planc.ir.backend.Backend` for torch_xla; inherits the target's answers."""
+    """Implements `planc.ir.backend.Backend` for torch_xla; what is not defined here is as for JAX on XLA."""
 
     name = "torch_xla"
     framework = TORCH_XLA

@@ -18,8 +18,8 @@ from planc.ir.plan import Plan
 def cluster_file(plan: Plan, kind: str, variable: str = "") -> str:
     """Return the text of the launch file of `kind`, a key of KINDS, for the processes of `plan`.
 
-    `variable`, a `NAME=VALUE`, is set for the ranks of GPUs. Raises ValueError, with a message for the user, if the
-    system has no name for the machine; in a JobSet of unknown GPUs the cluster chooses the machines.
+    `variable`, a `NAME=VALUE` or "", is set for the ranks of GPUs. Raises ValueError, with a message for the user, if
+    the launch system has no name for the machines; only in a JobSet of unknown GPUs, the cluster chooses them.
     """
     machine = machine_of(plan.cluster)
     name = KINDS[kind][1](machine)
@@ -51,10 +51,10 @@ def cluster_file(plan: Plan, kind: str, variable: str = "") -> str:
 
 
 def pod_of_gpus(machine: Machine, leader: str, variable: str, selector: str = "") -> str:
-    """Return the YAML of a Kubernetes pod that runs the ranks of one `machine`.
+    """Return the YAML of a Kubernetes pod that runs the ranks of one GPU host; `machine` describes the hosts.
 
-    `leader` is the host name of the rendezvous, `variable` a `NAME=VALUE` to set (or empty), and `selector` the node
-    selector lines (or empty: the cluster chooses).
+    `leader` is the host name of the rendezvous, `variable` a `NAME=VALUE` to set or "", and `selector` the lines of the
+    node selector, or "" if the cluster chooses the host.
     """
     return fill(
         POD_OF_GPUS,

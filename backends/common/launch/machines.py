@@ -10,7 +10,7 @@ from planc.ir.hardware import Cluster
 
 @dataclass(frozen=True)
 class Machine:
-    """Machines of a plan: their number, topology, and names in other systems; empty if a system has none."""
+    """The machines of a plan: number, topology, and names in other systems ("" if a system has no name)."""
 
     tpu: bool
     nodes: int

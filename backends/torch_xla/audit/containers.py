@@ -33,7 +33,8 @@ CHANGING = frozenset(
 
 @dataclass(frozen=True)
 class Site:
-    """A statement that changes a container: `self.seen.append` is the path ("self", "seen") with that method."""
+    """A statement that changes a container: `self.seen.append(x)` has the path ("self", "seen"), and `how` it
+    changes."""
 
     path: tuple[str, ...]
     line: int
@@ -41,7 +42,7 @@ class Site:
 
 
 class Containers:
-    """Records what each site changes in a step, when entered for it."""
+    """A context manager, entered once for each step, that records the containers which each statement changes."""
 
     def __init__(self) -> None:
         self._steps: list[dict[tuple[CodeType, Site], list[Any]]] = []
@@ -57,7 +58,7 @@ class Containers:
         sys.setprofile(None)
 
     def outliving(self) -> Iterator[tuple[Place, Site]]:
-        """Yields the sites that changed the same container in the last two steps."""
+        """Yields the statements that changed the same container in both of the last two steps, with file and line."""
         before, last = self._steps[-2:]
         for (code, site), objects in last.items():
             kept = {id(o) for o in before.get((code, site), [])}
@@ -65,7 +66,7 @@ class Containers:
                 yield Place(code.co_filename, site.line, code.co_qualname), site
 
     def _called(self, frame: FrameType, event: str, _argument: Any) -> None:
-        """Runs at a function's return, when its local objects exist."""
+        """Records, when a function returns, the containers that its statements change: local ones still exist then."""
         if event != "return":
             return
         code = frame.f_code
@@ -104,7 +105,7 @@ def _targets(node: ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Delete) -> l
 
 
 def _attribute_path(node: ast.expr, line: int, how: str) -> Iterator[tuple[tuple[str, ...], int, str]]:
-    """The path of a name with attributes; nothing for other expressions."""
+    """Yields the path of an expression that is a name with attributes; nothing for any other expression."""
     names: list[str] = []
     while isinstance(node, ast.Attribute):
         names.append(node.attr)
@@ -117,7 +118,7 @@ _ABSENT = object()
 
 
 def _value_of_path(path: tuple[str, ...], frame: FrameType) -> Any:
-    """The value of a path in a function's frame; locals and closure before globals."""
+    """Returns the value that `path` has in a function's `frame`; local and closure variables come before globals."""
     value = frame.f_locals.get(path[0], frame.f_globals.get(path[0], _ABSENT))
     for name in path[1:]:
         value = getattr(value, name, _ABSENT)

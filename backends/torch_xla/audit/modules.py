@@ -24,7 +24,7 @@ FAMILIES = Path(__file__).parents[2] / "cuda" / "models"
 
 
 class NoModuleError(LookupError):
-    """The name is not that of a module that can be built; the message is for the user."""
+    """The name given to `--portability` names no module that can be built. The message is for the user."""
 
 
 def bundled() -> tuple[str, ...]:
@@ -33,11 +33,11 @@ def bundled() -> tuple[str, ...]:
 
 
 def found(name: str) -> tuple[nn.Module, Callable[[int], tuple[Any, ...]]]:
-    """Returns the module called `name`, and a function of the step that returns its inputs.
+    """Returns the module that `name` names, and a function that returns the inputs of a step from the step's number.
 
-    `name` is a bundled family, a file or a dotted path; after a colon comes the class or function that makes the module
-    without arguments, by default `build`. A function `example_inputs(step)` next to it returns the arguments of a call;
-    without one, a batch of random tokens is used. Raises NoModuleError.
+    `name` is a bundled family, or a file or dotted path. After a colon it names the class or function that makes the
+    module without arguments (by default `build`). A function `example_inputs(step)` in the same file returns the
+    arguments of a call; without that function the input is a batch of random tokens. Raises NoModuleError.
     """
     if name in bundled():
         return _family(name), _tokens(build_model(_smallest_model(name)).sizes["vocab"])
@@ -49,7 +49,7 @@ def found(name: str) -> tuple[nn.Module, Callable[[int], tuple[Any, ...]]]:
 
 
 def origin(module: nn.Module) -> Place:
-    """Returns the file and line of the class of `module`; without its source, the Python module's name and line 1."""
+    """Returns the file and line of the class of `module`; without source, the name of its Python module and line 1."""
     kind = type(module)
     try:
         return Place(inspect.getfile(kind), inspect.getsourcelines(kind)[1], kind.__qualname__)
@@ -60,7 +60,7 @@ def origin(module: nn.Module) -> Place:
 def step_of(module: nn.Module, inputs: Callable[[int], tuple[Any, ...]]) -> Callable[[int], None]:
     """Returns a function of the step number (1 to 3) that runs a forward and a backward of `module`.
 
-    `inputs` returns a step's positional arguments; it is called for all steps now.
+    `inputs` returns the positional arguments of a step; `step_of` calls it for all three steps at once.
     """
     given = {number: inputs(number) for number in range(1, 4)}
 
@@ -72,14 +72,14 @@ def step_of(module: nn.Module, inputs: Callable[[int], tuple[Any, ...]]) -> Call
 
 
 def _sum_of_outputs(made: Any) -> Tensor:
-    """A scalar for the backward: the sum of all floating-point outputs."""
+    """Returns the sum of all floating-point outputs, a scalar from which a backward can start."""
     parts = made if isinstance(made, list | tuple) else made.values() if isinstance(made, dict) else [made]
     total: Tensor = sum(p.float().sum() for p in parts if isinstance(p, Tensor) and p.is_floating_point())  # type: ignore[assignment]
     return total
 
 
 def _family(name: str) -> nn.Module:
-    """The family's smallest model with random weights."""
+    """Returns the smallest model of the family `name`, with random weights."""
     torch.manual_seed(0)
     module: nn.Module = family(name).build(build_model(_smallest_model(name)))
     with torch.no_grad():

@@ -19,7 +19,7 @@ INDEXED = ("index", "index_put", "index_put_", "_index_put_impl_")
 
 @dataclass(frozen=True)
 class Operation:
-    """One call. Python numbers among its arguments are constants in XLA's graph."""
+    """One call of a torch operation. Python numbers among its arguments become constants in XLA's graph."""
 
     name: str
     place: Place | None
@@ -29,8 +29,8 @@ class Operation:
 
 
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records the step's operations in `done`; calls `read` and `sized` for values that the host or a shape depends
-    on."""
+    """Records the operations of a step in `done`. Calls `read` for an operation whose value the host reads, and `sized`
+    for one whose output shape depends on values."""
 
     def __init__(self, read: Callable[[str], None], sized: Callable[[str], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -51,7 +51,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _sized_by_data(func: Any, args: Any, kwargs: Any) -> bool:
-    """True if the output's shape depends on values."""
+    """True if the shape of the operation's output depends on values of its inputs."""
     name = func.overloadpacket.__name__
     if name in INDEXED:
         return any(isinstance(index, Tensor) and index.dtype in MASKS for index in args[1])

@@ -26,7 +26,7 @@ ANSWERS: dict[Any, Any] = {Tensor.device: DEVICE, Tensor.is_cpu: False, torch._C
 
 
 class ReadStandIn(TorchFunctionMode):
-    """Calls `read(name)` for each read of a value, with the method's name."""
+    """Makes tensors report an XLA device, and calls `read(name)` when a method `name` reads a tensor on the host."""
 
     def __init__(self, read: Callable[[str], None]) -> None:
         super().__init__()
@@ -47,11 +47,11 @@ def _answer(getter: Any) -> Any:
 
 
 def _to_host(args: Any, kwargs: Any) -> bool:
-    """True if the target of `.to` is the host."""
+    """True if the arguments of a tensor's `.to` name the CPU."""
     return any(isinstance(a, str | torch.device) and torch.device(a).type == "cpu" for a in (*args, *kwargs.values()))
 
 
 def _on_cpu(value: Any) -> Any:
-    """Replaces an XLA device by the CPU."""
+    """Returns the CPU instead of an XLA device; any other `value` is unchanged."""
     is_device = isinstance(value, torch.device) or (isinstance(value, str) and value.startswith("xla"))
     return torch.device("cpu") if is_device and torch.device(value).type == "xla" else value

@@ -22,7 +22,7 @@ READ, CONSTANT, CONTAINER, SHAPE = "E1201", "E1202", "E1203", "E1204"
 
 @dataclass(frozen=True)
 class Leak:
-    """An operation that does not carry over to XLA. `place` is None in a backward without Python code."""
+    """An operation that does not carry over to XLA. `place` is its file and line; None in a backward without Python."""
 
     code: str
     message: str
@@ -32,7 +32,7 @@ class Leak:
 
 @dataclass(frozen=True)
 class Walked:
-    """The leaks, one per place, and the number of operations of a step."""
+    """The operations that do not carry over to XLA, one of a kind per line, and the number of operations of a step."""
 
     leaks: tuple[Leak, ...]
     operations: int
@@ -74,12 +74,13 @@ SHAPE_HELP = "keep the shape and mask what is not wanted: torch.where, a weight 
 
 
 def take_step(step: Callable[[int], None], number: int) -> None:
-    """Runs one `step`, with its `number`; this frame ends the search for a place."""
+    """Runs `step` with its `number`. The search for the user's frame stops at this function's frame."""
     step(number)
 
 
 def _differences(before: list[Operation], after: list[Operation]) -> Iterator[Leak]:
-    """Constants and shapes that changed between two steps; the comparison stops where the operations differ."""
+    """Yields the constants and shapes that differ between two steps, as leaks. The comparison stops at the first
+    operation that only one step runs."""
     for a, b in zip_longest(before, after):
         if a is None or b is None or (a.name, a.place) != (b.name, b.place):
             at = b or a
@@ -97,7 +98,7 @@ def _differences(before: list[Operation], after: list[Operation]) -> Iterator[Le
 
 
 def _op_name(name: str) -> str:
-    """`aten.add.Tensor` is add."""
+    """Returns the short name of an operation: `add` for `aten.add.Tensor`."""
     return name.split(".")[1] if name.startswith("aten.") else name
 
 
@@ -106,7 +107,7 @@ def _shapes(operation: Operation) -> str:
 
 
 def _without_duplicates(leaks: list[Leak]) -> tuple[Leak, ...]:
-    """One leak of a kind per line; leaks of the backward only if there are no others."""
+    """Returns one leak of a kind per line. Leaks without a line (in a backward) count only if there are no others."""
     first: dict[tuple[str, str, int], Leak] = {}
     for leak in leaks:
         at = leak.place

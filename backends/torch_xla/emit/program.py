@@ -36,7 +36,7 @@ RETURNED = ("embedding", "norm", "matmul", "attention", "add")
 
 
 def emit(sharded: Sharded, version: Version = TORCH_XLA.pinned) -> str:
-    """Returns the source of the program of `sharded` for a `version` of torch_xla. Deterministic to the byte."""
+    """Returns the source of the program of `sharded` for a `version` of torch_xla; equal plans give equal bytes."""
     replays, taken, routed = sharded.plan.recompute.blocks, inputs(sharded), has_experts(sharded)
     limited = routed and sharded.plan.route.method == "capacity"
     tables = [
@@ -86,23 +86,23 @@ def P(*axes: Any) -> tuple[Any, ...]:  # noqa: N802
 
 
 def replayed_every(sharded: Sharded) -> list[str]:
-    """Returns the line of `REPLAYED_EVERY` for `sharded`, N if every Nth block is recomputed; [] without recompute."""
+    """Returns the line `REPLAYED_EVERY = N` if every Nth block of `sharded` is recomputed; [] without recomputation."""
     recompute = sharded.plan.recompute
     said = recompute.cause.comment() if recompute.cause else ""
     return beside(f"REPLAYED_EVERY = {recompute.every}", said) if recompute.blocks else []
 
 
 def inputs_table(taken: dict[str, tuple[Spec, ...]]) -> list[str]:
-    """Returns the lines of `INPUTS`, the shardings of module inputs by module name; `taken` is the result of
-    `inputs`."""
+    """Returns the lines of `INPUTS`, the shardings of module inputs by module name. `taken` is what `inputs`
+    returned."""
     rows = (call(f"{python_string(name)}: (", [spec_text(s) for s in specs], ",", 1) for name, specs in taken.items())
     head = comment("Shardings of attention's inputs: queries, keys, values.")
     return [*head, "INPUTS = {", *(INDENT + row.replace("\n", "\n" + INDENT) for row in rows), "}"]
 
 
 def inputs(sharded: Sharded) -> dict[str, tuple[Spec, ...]]:
-    """Returns the specs of the inputs of each attention module of `sharded` that redistributes them: keys and values
-    are gathered over ranks that shard a sequence."""
+    """Returns the specs of the inputs of the attention modules of `sharded` whose inputs are redistributed: keys and
+    values are gathered over the ranks that shard a sequence."""
     plan, model = sharded.plan, sharded.model
     found: dict[str, tuple[Spec, ...]] = {}
     for o in chain.from_iterable(sharded.ops.values()):
@@ -120,7 +120,7 @@ def outputs_table(sharded: Sharded) -> list[str]:
 
 
 def outputs(sharded: Sharded) -> dict[str, Spec]:
-    """Returns the spec of each module's output in `sharded`. A module of several ops returns the output of the last."""
+    """Returns the spec of each module's output in `sharded`: for a module of several ops, that of the last op."""
     found: dict[str, Spec] = {}
     for op in _ops(sharded):
         if op.kind in RETURNED and op.region != "experts":
@@ -129,7 +129,7 @@ def outputs(sharded: Sharded) -> dict[str, Spec]:
 
 
 def _linear_output_spec(op: Op, spec: Spec) -> Spec:
-    """The spec of a linear module's output, which merges heads: [B, S, H * E]."""
+    """Returns the spec of the output of the module of `op`. A linear module merges the dims of heads: [B, S, H * E]."""
     if op.kind != "matmul" or len(spec) <= 3:
         return spec
     return (*spec[:2], tuple(axis for axes in spec[2:] for axis in axes))

@@ -12,7 +12,7 @@ from planc.ir.sharding import Sharded
 
 
 def refusals(sharded: Sharded) -> list[Diagnostic]:
-    """Returns this runtime's refusals for the plan in `sharded`, besides those of its target."""
+    """Returns the reasons why torch_xla cannot run the plan in `sharded`, besides those of the xla target."""
     return [_refused(*why) for why in _limits(sharded)]
 
 

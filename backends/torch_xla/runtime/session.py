@@ -127,7 +127,7 @@ class XlaSession:
         ]
 
     def _sharding_text(self, spec: tuple[Any, ...]) -> str:
-        """A spec in XLA's notation, as XLA prints it for a tensor with that sharding."""
+        """Returns the sharding of a tensor with `spec` as XLA prints it."""
         if spec not in (known := self.__dict__.setdefault("_words", {})):
             xs: Any = import_module("torch_xla.distributed.spmd")
             shape = [math.prod(self._emitted.MESH[a] for a in _axes(entry)) for entry in spec]
@@ -148,7 +148,7 @@ class XlaSession:
             yield name, _on_host(tensor)
 
     def pieces(self) -> list[Piece]:
-        """Returns the whole state: this process holds all of it."""
+        """Returns the pieces of a checkpoint: the whole state, since this process holds all of it."""
         return [
             Piece(f"{kind}.{name}", tuple(t.shape), (0,) * t.ndim, tuple(t.shape), partial(_copy, t))
             for kind, tensors in self.state().items()
@@ -157,7 +157,7 @@ class XlaSession:
 
     @torch.no_grad()
     def restore(self, read: Read, optimizer_steps: int) -> None:
-        """Loads parameters and moments from `read`, as of `optimizer_steps` updates."""
+        """Loads parameters and moments that `read` returns, of a state after `optimizer_steps` updates."""
         xs: Any = import_module("torch_xla.distributed.spmd")
         tables = {"params": self._emitted.PARAMS, **dict.fromkeys(("exp_avg", "exp_avg_sq"), self._emitted.OPTIMIZER)}
         for kind, tensors in self.state().items():
@@ -188,11 +188,11 @@ class XlaSession:
         return flag
 
     def peak_memory_gib(self) -> float | None:
-        """Returns None: torch_xla does not report it for CPU devices."""
+        """Returns None: torch_xla does not report the peak memory of CPU devices."""
         return None
 
     def reserved_memory_gib(self) -> float | None:
-        """Returns None: it is not measured."""
+        """Returns None: reserved memory is not measured."""
         return None
 
     def compile_facts(self) -> CompileFacts:
@@ -204,12 +204,12 @@ class XlaSession:
 
 
 def _axes(entry: Any) -> tuple[str, ...]:
-    """The axes of one dim of a spec."""
+    """Returns the axes that shard one dim, from its `entry` in a spec."""
     return () if entry is None else (entry,) if isinstance(entry, str) else entry
 
 
 def _on_host(tensor: Tensor) -> Weights:
-    """Returns the values of a copy: reading the tensor itself would recompile the next step."""
+    """Returns the values of a copy of `tensor`: reading `tensor` itself would recompile the next step."""
     array: Weights = tensor.detach().clone().cpu().numpy()
     return array
 

@@ -46,6 +46,6 @@ def start(program: ProgramText, settings: Settings, initial: Initial) -> XlaSess
 
 
 def start_single(program: ProgramText, settings: Settings, initial: Initial) -> Session:
-    """Not supported: the reference is `--target cuda --single`, with the same module. `planc.trainer` refuses it
-    before."""
+    """Raises AssertionError: `planc.trainer` refuses `--single` on torch_xla. The reference is `--target cuda
+    --single`, with the same module."""
     raise AssertionError("planc.trainer.preset.runtime_limits refuses --single on torch_xla")

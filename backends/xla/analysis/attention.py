@@ -35,13 +35,13 @@ attention saves these two; the output is a transpose of the first."""
 
 
 def keyed_axes(sharded: Sharded) -> tuple[str, ...]:
-    """Return the axes that shard the query rows of attention, where keys of other ranks are needed."""
+    """Return the axes that shard the sequence in attention: a rank needs keys of the other ranks along these axes."""
     found = {a for o in sharded.attentions for a in o.layout.get("sequence", ())}
     return sharded.plan.mesh.in_order(found)
 
 
 def rings(sharded: Sharded) -> bool:
-    """True if keys are passed around a ring of the ranks that shard the rows of attention."""
+    """True if attention passes keys around a ring of the ranks that share a sequence, instead of gathering the keys."""
     return any(o.ring for o in sharded.attentions)
 
 
@@ -52,8 +52,8 @@ def balanced(sharded: Sharded) -> bool:
 
 
 def runs_splash(sharded: Sharded) -> bool:
-    """True if the program runs splash attention: the plan selects it, or the target is a TPU and nothing rules it
-    out."""
+    """True if the program runs splash attention: the plan selects it, or selects no kernel and `hindrances` finds none
+    on TPUs."""
     chosen = sharded.plan.attention
     if chosen is not None and chosen.runs:
         return chosen.runs in FUSED
@@ -78,8 +78,8 @@ def hindrances(sharded: Sharded) -> Iterator[str]:
 
 
 def kernel_rows(sharded: Sharded) -> int:
-    """Return the rows of a sequence in one call of the kernel: all of them, padded to a multiple of `LANES`; the local
-    rows under context parallelism; or one of a rank's two pieces in a balanced ring."""
+    """Return the number of query rows in one call of the kernel: a sequence padded to a multiple of `LANES`; the rows
+    of one rank under context parallelism; or one of a rank's two pieces in a load-balanced ring."""
     axes = keyed_axes(sharded)
     if not axes:
         return padded_rows(sharded)
@@ -88,7 +88,7 @@ def kernel_rows(sharded: Sharded) -> int:
 
 
 def _idle_axes(sharded: Sharded, o: OpSharding) -> Iterator[str]:
-    """Yield the axes of the emitted mesh that shard neither the batch nor the heads of the attention `o`."""
+    """Yield the axes of the emitted mesh that shard no dim of the attention `o`; all their ranks compute the same."""
     used = {a for axes in o.layout.values() for a in parts(sharded.plan, axes)}
     if sharded.plan.split is not None:
         used.add(sharded.plan.split.axis)
@@ -101,8 +101,8 @@ def padded_rows(sharded: Sharded) -> int:
 
 
 def splash_block(sharded: Sharded) -> int:
-    """Return the block size of the kernel (rows and keys): the plan's number, or the largest half, quarter or eighth of
-    the chip's default that divides its rows."""
+    """Return the block size of the kernel (rows and keys): the plan's number, or the chip's default, halved until it
+    divides the rows of a call."""
     plan = sharded.plan
     if plan.attention is not None and plan.attention.block:
         return plan.attention.block
@@ -145,7 +145,7 @@ def narrow_keys(sharded: Sharded, o: OpSharding) -> bool:
 
 
 def _widths(sharded: Sharded, o: OpSharding) -> tuple[int, int]:
-    """Elements of one head's key and value."""
+    """Return the number of elements of one head's key, and of its value."""
     keys, values = (dim_length(sharded.plan, sharded.model.tensor[t].dims[-1]) for t in (o.op.inputs[1], o.op.output))
     return keys, values
 

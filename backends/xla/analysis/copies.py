@@ -18,19 +18,19 @@ SUMS_WHOLE = ("tpu7x",)
 
 
 def sums_whole(sharded: Sharded) -> bool:
-    """True if the compiler for the plan in `sharded` all-reduces a whole gradient that is sharded over some of the
-    summed ranks and replicated over the others, unless the program sums in two steps."""
+    """True if the compiler for the plan in `sharded` sums a gradient whole when its shards are replicated over some of
+    the summed ranks. Other compilers run a reduce-scatter, and an all-reduce of the shards."""
     cluster = sharded.plan.cluster
     return cluster.has_tpus and cluster.chip.name in SUMS_WHOLE
 
 
 def copies_summed_last(sharded: Sharded) -> tuple[str, ...]:
-    """Return the batch axes that replicate the gradients of matmuls, over which the program sums after the ranks that
-    shard them; () if it sums once.
+    """Return the batch axes that replicate the gradients of matmuls. The program sums over these axes after those that
+    shard gradients; () if it sums over all at once.
 
-    It sums once in a pipeline, with low-precision matmuls, if no data-parallel rank shards gradients, if the sequence
-    is sharded over ranks that do not, if a sentence of the plan gives some parameter a layout of its own, and if
-    `linear` has no custom backward.
+    It sums over all at once if the compiler splits the sum (not `sums_whole`), in a pipeline, with low-precision
+    matmuls, if no data-parallel rank shards gradients, if an axis shards the sequence but not gradients, if the plan
+    gives some parameter a layout of its own, and if `linear` has no custom backward.
     """
     plan = sharded.plan
     shared = {*plan.store("grads")}

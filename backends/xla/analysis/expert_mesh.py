@@ -16,7 +16,7 @@ from planc.ir.sharding import ParamSharding
 
 @dataclass(frozen=True)
 class XlaExpertAxes(ExpertAxes):
-    """The axes at the experts, as axes of the emitted mesh."""
+    """The axes by their role at the experts, as axes of the emitted mesh (factors of the plan's axes)."""
 
     @cached_property
     def combine(self) -> Op:
@@ -30,13 +30,13 @@ class XlaExpertAxes(ExpertAxes):
 
     @cached_property
     def dividing(self) -> tuple[str, ...]:
-        """All axes that shard tokens, sequences or experts' weights where tokens meet experts."""
+        """Return all axes that shard the tokens, the sequence or the experts' weights inside `experts`."""
         resting = (a for p in self.params for axes in self.resting(p) for a in axes)
         return tuple(dict.fromkeys((*self.tokens, *self.tensor, *self.exchange, *self.sequence, *resting)))
 
     @property
     def holders(self) -> int:
-        """Number of ranks that the experts are sharded over."""
+        """Return the number of ranks over which the experts dim is sharded."""
         return self.plan.mesh.size(*self.plan.axes_of("experts", EXPERTS))
 
     @property
@@ -46,19 +46,19 @@ class XlaExpertAxes(ExpertAxes):
 
     @property
     def ragged(self) -> bool:
-        """True if the all-to-all has exact row counts (ragged); XLA 0.10 supports it on accelerators, but not on
-        CPUs."""
+        """True if a ragged all-to-all exchanges the tokens: it sends exactly the rows in use. XLA supports it on
+        accelerators, but not on CPUs."""
         cluster = self.plan.cluster
         return not self.capacity and (cluster.has_tpus or not cluster.chip.hosts_itself)
 
     @property
     def in_use(self) -> bool:
-        """True if experts' weights are all-gathered at each use, in each pass."""
+        """True if experts' weights are all-gathered at each use, in every forward and backward."""
         return self.plan.gathers_each_pass(EXPERTS)
 
     @property
     def cause(self) -> Cause | None:
-        """The sentence that routes tokens to experts or shards the experts, if any."""
+        """The sentence that routes tokens to experts or shards the experts; None if the plan has none."""
         plan = self.plan
         view = plan.view_of(EXPERTS)
         divided = plan.axes_of("experts", EXPERTS)
@@ -66,18 +66,18 @@ class XlaExpertAxes(ExpertAxes):
         return plan.route.cause or found or (view.cause if view else None)
 
     def resting(self, p: ParamSharding) -> Spec:
-        """Return the partition spec of parameter `p` at the input of the experts: as stored, if each use gathers it."""
+        """Return the spec of parameter `p` as input of `experts`: as stored if each use gathers `p`, else as used."""
         return param_spec(self.plan, p, "params" if self.in_use else "used")
 
     def gathered(self, p: ParamSharding) -> tuple[int, tuple[str, ...]]:
-        """Return the index of the tensor dim that parameter `p` is all-gathered on, and the axes; (0, ()) if it is not
-        sharded."""
+        """Return the index of the dim on which parameter `p` is all-gathered, and the axes of the gather; (0, ()) if
+        `p` is not stored sharded."""
         dim = cut(self.plan, p, "params")
         return (0, ()) if dim is None else (dim, self.emitted(p.stored["params"]))
 
     def repeated(self, p: ParamSharding) -> tuple[str, ...]:
-        """Return the axes that replicate parameter `p` while their ranks have different tokens or compute different
-        parts."""
+        """Return the axes that replicate parameter `p`, but shard the tokens or the experts' matmuls: the gradient of
+        `p` is summed over these axes."""
         own = {a for axes in self.resting(p) for a in axes}
         return tuple(a for a in dict.fromkeys((*self.tokens, *self.tensor)) if a not in own)
 
@@ -89,19 +89,19 @@ class XlaExpertAxes(ExpertAxes):
         return plan.batch.microbatch_sequences * plan.batch.sequence_tokens // ranks
 
     def places(self, tokens: int) -> int:
-        """Return the capacity of each expert (slots) for `tokens` tokens of a rank."""
+        """Return the capacity of each expert, in slots, for the `tokens` tokens of one rank."""
         model = self.plan.model
         return ceil(tokens * model.top_k * self.plan.route.factor / model.sizes["experts"])
 
     def most_rows(self, tokens: int) -> int:
-        """Return the largest number of rows that a rank's experts can receive when each sender has `tokens` tokens: a
-        token sends at most one copy to each expert of the rank."""
+        """Return the largest number of rows that the experts of one rank can receive if each sender has `tokens`
+        tokens. A token sends at most one copy to each expert."""
         model = self.plan.model
         return self.holders * tokens * min(model.top_k, model.sizes["experts"] // self.holders)
 
     @property
     def most_rows_ratio(self) -> float:
-        """Ratio of the most rows that a rank's experts can receive to the rows of balanced routing."""
+        """Return the most rows that the experts of one rank can receive, divided by that of balanced routing."""
         model = self.plan.model
         return self.holders * min(model.top_k, model.sizes["experts"] // self.holders) / model.top_k
 

@@ -26,11 +26,8 @@ Use = Literal["params", "grads", "optimizer", "used"]
 
 
 def param_spec(plan: Plan, p: ParamSharding, use: Use) -> Spec:
-    """Return the PartitionSpec of one layer of parameter `p`: in use, or of its stored value, gradient or optimizer
-    state.
-
-    `use` is "used", or the noun of the stored state.
-    """
+    """Return the PartitionSpec of one layer of parameter `p`. `use` is "used" for the layout in a matmul, or "params",
+    "grads" or "optimizer" for the layout in storage."""
     used = tuple(parts(plan, plan.mesh.in_order(axes)) for axes in p.compute)
     if use == "used":
         return used
@@ -42,17 +39,17 @@ def param_spec(plan: Plan, p: ParamSharding, use: Use) -> Spec:
 
 
 def state_layout(sharded: Sharded) -> StateLayout:
-    """Return the layout of state in the program of `sharded`: each noun over its own axes, on the dim that `cut`
-    returns."""
+    """Return the layout of stored state in the program of `sharded`: the axes over which a noun (params, grads or
+    optimizer) of a parameter is sharded, and the index of the dim (`cut`)."""
     return lambda p, noun: (p.stored[noun], cut(sharded.plan, p, noun))
 
 
 def cut(plan: Plan, p: ParamSharding, noun: Noun) -> int | None:
-    """Return the index of the dim of `p` on which `noun` is sharded in storage; None if it is not, or cannot be.
+    """Return the index of the dim of `p` on which `noun` is sharded in storage; None if it is sharded on none.
 
-    Prefers the dim that the plan names, then the largest dim (local elements) that tensor parallelism leaves whole,
-    then the largest that it shards. If no dim is divisible, takes the one with the least padding, among those with an
-    element per rank that no tensor axis shards; experts are never padded.
+    Of the divisible dims it prefers the one that the plan names, then the largest that tensor parallelism leaves whole,
+    then the largest. If no dim is divisible, it takes the one with the least padding, of those that tensor parallelism
+    leaves whole and that have an element per rank; experts are never padded.
     """
     ranks = plan.mesh.size(*p.stored[noun])
     local = [ceil(n / plan.mesh.size(*axes)) for n, axes in zip(plan.model.shape(p.param), p.compute, strict=True)]
@@ -67,8 +64,8 @@ def cut(plan: Plan, p: ParamSharding, noun: Noun) -> int | None:
 def largest_cut(local: list[int], divided: list[bool], ranks: int, named: int | None = None) -> int | None:
     """Return the index of the dim that `ranks` ranks shard in storage; None if no dim is divisible.
 
-    `local` are the elements of each dim after tensor parallelism, `divided` is True where tensor parallelism shards it,
-    and `named` is the dim that the plan names.
+    `local` are the elements of each dim after tensor parallelism, `divided` is True for a dim that tensor parallelism
+    shards, and `named` is the dim that the plan names.
     """
     able = [i for i, n in enumerate(local) if n % ranks == 0]
     if ranks == 1 or not able:
@@ -79,7 +76,7 @@ def largest_cut(local: list[int], divided: list[bool], ranks: int, named: int | 
 
 
 def uncut(plan: Plan, p: ParamSharding, noun: Noun) -> bool:
-    """True if `plan` shards `noun` but no dim of parameter `p` is divisible."""
+    """True if `plan` shards `noun` (params, grads or optimizer), but no dim of parameter `p` is divisible."""
     return plan.mesh.size(*p.stored[noun]) > 1 and cut(plan, p, noun) is None
 
 
@@ -97,8 +94,8 @@ def spec_of(plan: Plan, dims: tuple[str, ...], layout: Layout) -> Spec:
 def outermost_first(plan: Plan, dim: str, axes: tuple[str, ...]) -> tuple[str, ...]:
     """Return the `axes` that shard `dim`, a dim of an activation of `plan`, outermost first.
 
-    Axes of one region come after those that shard the dim everywhere, as for its weights: entering a region slices what
-    is already sharded, and leaving it gathers that. Rows of the batch follow mesh order.
+    Axes that shard `dim` only in a region (a part of the model with a layout of its own, such as the experts) come
+    last, as in the weights: a rank slices on entering the region, and gathers on leaving. Batch axes keep mesh order.
     """
     ordered = plan.mesh.in_order(axes)
     if dim == "batch":
@@ -107,7 +104,7 @@ def outermost_first(plan: Plan, dim: str, axes: tuple[str, ...]) -> tuple[str, .
 
 
 def repeated_over(o: OpSharding) -> tuple[str, ...]:
-    """Return the axes whose ranks all compute the whole op `o`, although an input or output of it is sharded over
+    """Return the axes whose ranks all compute the whole op `o`, although some input or output of `o` is sharded over
     them."""
     own = {a for axes in o.layout.values() for a in axes}
     moves = (move for move in (*o.redistributions, o.settle) if move is not None)
@@ -125,13 +122,13 @@ def casts(plan: Plan) -> bool:
 
 
 def own_gradient(plan: Plan) -> bool:
-    """True if the emitted `linear` of `plan` has a custom backward: it gathers again, or reduces in another dtype."""
+    """True if the emitted `linear` of `plan` has its own backward, which gathers again or sums in another dtype."""
     return casts(plan) or plan.gathers_each_pass()
 
 
 def laid_out_at_once(sharded: Sharded) -> set[tuple[str, str]]:
-    """The section and name of each weight of `sharded` whose gradient `linear` constrains to its stored layout as soon
-    as it is computed."""
+    """Return the section (part of the model) and name of each weight of `sharded` whose gradient `linear` constrains to
+    the stored layout as soon as it is computed."""
     if not own_gradient(sharded.plan):
         return set()
     first = {p.param.name for p in summed_first(sharded)}
@@ -140,9 +137,9 @@ def laid_out_at_once(sharded: Sharded) -> set[tuple[str, str]]:
 
 
 def summed_first(sharded: Sharded) -> list[ParamSharding]:
-    """Return the matmul weights in `sharded`, without experts, whose gradient `linear` constrains to the layout at use
-    before the stored one: those with a sentence of their own, and those whose whole gradient several ranks compute,
-    which XLA would divide over these ranks and permute."""
+    """Return the matmul weights in `sharded`, without experts, whose gradient `linear` constrains to the weight's
+    layout in use before the stored one. The plan gives them a layout of their own, or several ranks compute the whole
+    gradient: XLA would divide it over these ranks and permute."""
     plan = sharded.plan
     idle = set(plan.mesh.in_order(plan.mesh.sizes)) - {plan.split.axis if plan.split else ""}
     ops = [o for o in chain.from_iterable(sharded.ops.values()) if o.op.kind == "matmul" and o.op.region != EXPERTS]
@@ -156,7 +153,7 @@ def summed_first(sharded: Sharded) -> list[ParamSharding]:
 def rounds_before_gathers(plan: Plan) -> bool:
     """True if the emitted `linear` of `plan` keeps XLA from gathering a weight before the cast.
 
-    Groups of recomputed layers wait for their input, and so does the cast of their weights: the TPU compiler then casts
-    the result of the gather, which travels in fp32, twice as wide as bf16.
+    Groups of recomputed layers wait for their input, and so does the cast of their weights. The TPU compiler would then
+    gather the weights in fp32, twice as many bytes as in bf16, and cast the result.
     """
     return plan.cluster.has_tpus and plan.recompute.every > 1 and casts(plan) and plan.gathers_each_pass()

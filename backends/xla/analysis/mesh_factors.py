@@ -25,7 +25,7 @@ class Atom:
 
 @cached_on(lambda plan: (plan.cache, ()))
 def atoms(plan: Plan) -> tuple[Atom, ...]:
-    """Return the axes of the mesh emitted for `plan`, outermost first. `fits` must hold."""
+    """Return the axes of the mesh emitted for `plan`, outermost first. `fits(plan)` must be true."""
     assert fits(plan), "refused before"
     covered = {a for view in plan.mesh.views for a in view.of}
     found = [Atom(a.name, a.size, a.stride) for a in plan.mesh.axes if a.name not in covered]
@@ -36,12 +36,13 @@ def atoms(plan: Plan) -> tuple[Atom, ...]:
 
 
 def parts(plan: Plan, axes: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the axes of the emitted mesh whose product is `axes` of `plan`, in the same order."""
+    """Return the axes of the emitted mesh (factors of the plan's axes) whose product is `axes` of `plan`, in order."""
     return tuple(name for axis in axes for name in _parts_of_axis(plan, plan.mesh.axis(axis)))
 
 
 def fits(plan: Plan) -> bool:
-    """True if the axes of every view of `plan` have common factors with the mesh; 2 x 3 and 3 x 2 ranks have none."""
+    """True if the axes of every view of `plan` (another factorization of mesh axes, for the experts) have common
+    factors with the mesh. Axes of 2 x 3 and 3 x 2 ranks have none."""
     return all(all(b % a == 0 for a, b in pairwise(_points(plan, view))) for view in plan.mesh.views)
 
 
@@ -52,14 +53,15 @@ def aliases(plan: Plan) -> dict[str, tuple[str, ...]]:
 
 
 def _points(plan: Plan, view: View) -> list[int]:
-    """Return the strides (ranks) at which an axis of the mesh or of the view begins or ends, smallest first."""
+    """Return the strides (in ranks) at which an axis of the mesh or of the view begins or ends, smallest first. A view
+    is another factorization of mesh axes, for the experts."""
     axes = [*(plan.mesh.axis(name) for name in view.of), *view.axes]
     return sorted({point for a in axes for point in (a.stride, a.stride * a.size)})
 
 
 def _name(plan: Plan, view: View, begin: int, end: int) -> str:
-    """Return an axis's own name for a factor that is all of it (the mesh's before the view's), else both names
-    joined."""
+    """Return the name of the factor between the strides `begin` and `end`: that of the axis which is the whole factor
+    (an axis of the mesh before one of the view), else both axes' names joined."""
     own = _axis_over([plan.mesh.axis(name) for name in view.of], begin, end)
     other = _axis_over(list(view.axes), begin, end)
     whole = [a.name for a in (own, other) if (a.stride, a.stride * a.size) == (begin, end)]

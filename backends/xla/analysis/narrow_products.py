@@ -23,12 +23,12 @@ Segment = tuple[int, int, tuple[Quantize, ...]]
 
 
 def recipe(sentence: Quantize) -> str | None:
-    """Return the name of the recipe of `sentence` in the emitted program; None if the target has none."""
+    """Return the emitted name of the recipe (dtype and scaling) of `sentence`; None if the target has none such."""
     return None if sentence.tile else RECIPES.get((sentence.dtype, sentence.recipe))
 
 
 def products(sharded: Sharded) -> Iterator[tuple[OpSharding, str, Quantize]]:
-    """Yield every low-precision matmul of `sharded` with its section and the sentence that quantizes it."""
+    """Yield each low-precision matmul of `sharded`, its section (part of the model), and the sentence on it."""
     for section, ops in sharded.ops.items():
         for o in ops:
             if (sentence := quantized(sharded.plan, o.op)) is not None:
@@ -36,19 +36,19 @@ def products(sharded: Sharded) -> Iterator[tuple[OpSharding, str, Quantize]]:
 
 
 def narrow_params(sharded: Sharded) -> dict[str, Quantize]:
-    """Return the parameters of low-precision matmuls in `sharded`, each with its sentence."""
+    """Return the sentence that quantizes each parameter in `sharded` of a low-precision matmul, by name."""
     return {o.op.params[0]: sentence for o, _, sentence in products(sharded)}
 
 
 def params_of(sharded: Sharded, sentence: Quantize) -> tuple[str, ...]:
-    """Return the names of the block parameters that `sentence` quantizes."""
+    """Return the names of the parameters of the layers in `sharded` that `sentence` quantizes."""
     blocks = sharded.model.blocks
     found = (o.op.params[0] for o, section, of in products(sharded) if of is sentence and section in blocks)
     return tuple(dict.fromkeys(found))
 
 
 def segments(plan: Plan) -> tuple[Segment, ...]:
-    """Return the runs of layers of `plan` that keep the same matmuls in the compute dtype; () if no layer does."""
+    """Return the runs of layers of `plan` with the same matmuls in the compute dtype; () if all layers are alike."""
     if not any(q.kept_layers for q in plan.quantize):
         return ()
     bounds = {0, plan.model.layers, *chain.from_iterable(chain.from_iterable(q.kept_layers for q in plan.quantize))}

@@ -14,30 +14,30 @@ from planc.sharding.local import param_elements, tensor_bytes
 
 
 def fetched_whole(sharded: Sharded, p: ParamSharding) -> bool:
-    """True if `p` is outside the stacks of layers: XLA then fetches its state from the host at the start of a step."""
+    """True if `p` is outside the layers: XLA then fetches all its state from the host at the start of a step."""
     return not {*p.param.sections} & {*sharded.model.blocks}
 
 
 def cause_of(plan: Plan, name: str) -> Cause | None:
-    """Return the sentence that offloads `name` to the host, if any."""
+    """Return the sentence of `plan` that offloads `name`, a kind of state or a tensor; None if there is none."""
     return next((o.cause for o in plan.offloads if name in o.what), None)
 
 
 def saved_on_host(sharded: Sharded) -> tuple[str, ...]:
-    """Return the names of the tensors, block inputs included, that recomputed blocks offload to the host."""
+    """Return the names of the tensors, block inputs included, that recomputed blocks save in host memory."""
     away = sharded.plan.offloaded
     saved = {kind: tuple(t for t in held if t in away) for kind, held in saved_by_replayed_blocks(sharded).items()}
     return by_name(sharded, saved)
 
 
 def updates_where_it_rests(sharded: Sharded) -> bool:
-    """True if each parameter is stored on the ranks that update it."""
+    """True if each parameter is stored in the layout of its optimizer state, in which ranks update it."""
     layout = state_layout(sharded)
     return all(layout(p, "params") == layout(p, "optimizer") for p in sharded.params)
 
 
 def resting_bytes(sharded: Sharded) -> float:
-    """Return the bytes that one device of `sharded` holds in host memory at the end of a forward."""
+    """Return the bytes of state and activations in host memory, per device of `sharded`, at the end of a forward."""
     plan = sharded.plan
     state = sum(_state_bytes(sharded, noun) for noun in STATE if noun in plan.offloaded)
     return state + saved_bytes(sharded)
@@ -55,15 +55,16 @@ def saved_bytes(sharded: Sharded) -> float:
 
 
 def transferred_bytes(sharded: Sharded) -> tuple[float, float]:
-    """Return the (device to host, host to device) bytes of one step of `sharded`: state for its update, parameters also
-    for the compute copies, and the activations of each microbatch."""
+    """Return the bytes of one step of `sharded` from a device to its host, and from the host to the device. Offloaded
+    state goes both ways for its update, and offloaded activations in each microbatch; parameters are fetched a second
+    time for the copies in the compute dtype."""
     state = {noun: _state_bytes(sharded, noun) for noun in STATE if noun in sharded.plan.offloaded}
     saved = sharded.plan.microbatches * saved_bytes(sharded)
     return sum(state.values()) + saved, sum(state.values()) + state.get("params", 0.0) + saved
 
 
 def _state_bytes(sharded: Sharded, noun: Noun) -> float:
-    """Bytes of `noun` in the host memory of one device; XLA replicates what no dim divides."""
+    """Return the bytes of `noun` in one device's host memory. Parameters without a divisible dim are replicated."""
     layout, plan = state_layout(sharded), sharded.plan
     total = 0.0
     for p in sharded.params:

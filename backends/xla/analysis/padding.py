@@ -18,7 +18,7 @@ USES: tuple[Use, ...] = ("used", "params", "grads", "optimizer")
 
 
 def stored_shape(plan: Plan, p: ParamSharding) -> tuple[int, ...]:
-    """Return the padded shape in which one layer of parameter `p` is stored: each dim a multiple of its shards."""
+    """Return the padded shape of one stored layer of `p`: each dim is a multiple of the number of its shards."""
     shape = plan.model.shape(p.param)
     if p.param.region == EXPERTS:
         return shape

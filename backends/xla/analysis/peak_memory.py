@@ -50,16 +50,17 @@ and bf16."""
 
 
 def peak_memory(sharded: Sharded, collectives: tuple[Collective, ...]) -> tuple[TensorBytes, ...]:
-    """Return the peak of each pipeline rank (bytes, by kind of tensor), given the collectives that XLA issues.
+    """Return the peak memory of each pipeline rank in bytes by kind of tensor, given the `collectives` that XLA issues.
 
-    The ranks of a pipeline run one program, so each holds as much as the first, whose backwards come last.
+    All ranks of a pipeline run one program, so each needs as much memory as the first rank, whose backwards come last.
     """
     return (Moments(sharded, collectives).peak(),) * sharded.plan.pipeline
 
 
 @dataclass(frozen=True, kw_only=True)
 class LiveBytes:
-    """Bytes at one moment that are not state: saved activations, and all other buffers."""
+    """The bytes that are live at one moment of a step, besides parameters, gradients and optimizer state: saved
+    activations, and all other buffers."""
 
     name: str
     activations: float = 0.0
@@ -69,7 +70,7 @@ class LiveBytes:
 
 
 class Moments:
-    """The moments of a step that can be the peak."""
+    """The moments of a training step at which its memory peak can be, and the bytes that are live at each."""
 
     def __init__(self, sharded: Sharded, collectives: tuple[Collective, ...]) -> None:
         self.sharded, self.plan, self.model = sharded, sharded.plan, sharded.model
@@ -80,7 +81,7 @@ class Moments:
         self._stacks = stacks_of(sharded.plan)
 
     def peak(self) -> TensorBytes:
-        """Return the bytes at the peak, with the persistent state."""
+        """Return the bytes, by kind of tensor, at the moment that needs most memory, with the persistent state."""
         fullest = max(self._moments(), key=lambda m: m.activations + m.buffers + self._grads(m))
         return TensorBytes(
             params=self._state_bytes("params") + self._copies(),
@@ -105,10 +106,10 @@ class Moments:
         return [*blocks, loss, LiveBytes(name="sums", buffers=self._whole_sums()), LiveBytes(name="update")]
 
     def _moments_without_scores(self) -> list[LiveBytes]:
-        """The moments of a program whose attention materializes no scores.
+        """Return the moments of a program whose attention materializes no scores.
 
-        From the live ranges of programs of two layers for v5p. The logits' gradient stays live until the end of the
-        loop over layers, since the head's gradient is computed after it.
+        Fitted to the live ranges of programs of two layers for v5p. The logits' gradient stays live until the end of
+        the loop over layers, since the head's gradient is computed after the loop.
         """
         saved, waits, head = self._saved(), self._logits() + self._head_input(), self._head()
         # With 16-bit parameters the token table is gathered once, and the head in each microbatch.
@@ -126,9 +127,9 @@ class Moments:
         return [*blocks, loss, head_grad, LiveBytes(name="sums", buffers=self._whole_sums()), LiveBytes(name="update")]
 
     def _moments_of_pipeline(self) -> list[LiveBytes]:
-        """The moments of a pipeline, which looks up all tokens and then runs one forward and one backward per tick.
+        """Return the moments of a pipeline, which looks up all tokens, then runs a forward and a backward per tick.
 
-        From the live ranges of programs for v5p (pp 4 > fsdp 2 > tp 2, 32 and 128 microbatches).
+        Fitted to the live ranges of programs for v5p (pp 4 > fsdp 2 > tp 2, 32 and 128 microbatches).
         """
         ticks, hidden = lockstep(self.plan), self._hidden()
         kept, early = (ticks.places + 1) * self._saved_by_a_stage(), ("first",)
@@ -153,16 +154,18 @@ class Moments:
         return [*blocks, loss, lookup, of_lookup, sums, LiveBytes(name="update")]
 
     def _grads(self, moment: LiveBytes) -> float:
-        """Bytes of the gradients that are live at `moment`."""
+        """Return the bytes of the gradients at `moment`; the sections in `moment.without_grads` have none yet."""
         return self._state_bytes("grads", without=moment.without_grads)
 
     # State.
 
     def _state_bytes(self, noun: Noun, *, moments: bool = False, without: tuple[str, ...] = ()) -> float:
-        """Bytes of `noun` that one device stores between uses; with `moments`, once per optimizer moment.
+        """Return the bytes of `noun` (params, grads or optimizer) that one device stores between uses. With `moments`,
+        a parameter counts once per optimizer moment.
 
-        Parameters of the sections `without` are left out. XLA replicates what no dim divides. Offloaded state of the
-        layers is on the device one layer at a time and not counted here.
+        Parameters that only the sections `without` use are left out ("first" is before the blocks, "last" after them).
+        A parameter is replicated if the ranks divide none of its dims. Offloaded state of the layers is on the device
+        one layer at a time and not counted here.
         """
         summed_wide = noun == "grads" and pipelined(self.plan)  # rounded when all microbatches are through
         return (FP32 if summed_wide else number_bytes(self.plan, noun)) * sum(
@@ -175,8 +178,8 @@ class Moments:
         )
 
     def _copies_of(self, p: ParamSharding) -> float:
-        """Number of a rank's layers that have the parameter, padding of short stages included; the parameters of both
-        ends of the model are on every rank of a pipeline."""
+        """Return the number of a rank's layers that have parameter `p`, padding layers of short pipeline stages
+        included. All ranks of a pipeline hold the parameters outside the layers."""
         if not pipelined(self.plan) or p.param.name not in self._stacks:
             return self.model.copies(p.param)
         return len(self._stacks[p.param.name].layers) / self.plan.pipeline
@@ -187,8 +190,8 @@ class Moments:
         return whole / self.plan.mesh.size(*p.stored[noun]) if divided else whole
 
     def _copies(self) -> float:
-        """Bytes of compute copies that outlive a pass: parameters gathered once a step, experts, or offloaded
-        parameters."""
+        """Return the bytes of parameter copies in the compute dtype that outlive a forward or backward: of all
+        parameters if they are gathered less often than in each pass or offloaded, else of the experts' weights."""
         if self.plan.store("params") and not self.plan.gathers_each_pass():
             return sum(self._copies_of(p) * param_elements(self.plan, p) for p in self.sharded.params) * self.computed
         if "params" in self.plan.offloaded:
@@ -197,15 +200,16 @@ class Moments:
         return self._narrow_experts()
 
     def _narrow_experts(self) -> float:
-        """Bytes of the stored shards of experts' weights, cast before the loop over layers."""
+        """Return the bytes of the experts' stored weight shards after their cast to the compute dtype, which comes
+        before the loop over layers; 0 if they are computed in fp32."""
         if self.computed == FP32:
             return 0.0
         experts = (p for p in self.sharded.params if p.param.region == EXPERTS)
         return sum(self._copies_of(p) * self._stored_elements(p, "params") for p in experts) * self.computed
 
     def _hoisted(self) -> float:
-        """Bytes of the head's weight, gathered once for all microbatches, and of the embedding if it is a copy of an
-        offloaded one."""
+        """Return the bytes of the head's weight, gathered once for all microbatches, and of the embedding too if
+        parameters are offloaded; 0 with one microbatch, and in a pipeline."""
         if self.plan.microbatches == 1 or pipelined(self.plan):
             return 0.0
         copied = "params" in self.plan.offloaded
@@ -219,8 +223,8 @@ class Moments:
         return bool(p.stored["params"]) and "last" in p.param.sections and len(self.model.shape(p.param)) > 1
 
     def _new_gradients(self) -> float:
-        """Bytes of one microbatch's layer gradients in addition to the accumulated ones: the loop over layers writes
-        all of them before they are added."""
+        """Return the bytes of one microbatch's layer gradients, which exist next to the accumulated ones: the loop over
+        layers writes all of them before they are added. 0 with one microbatch, and in a pipeline."""
         if self.plan.microbatches == 1 or pipelined(self.plan):
             return 0.0
         layers = (p for p in self.sharded.params if {*p.param.sections} & {*self.model.blocks})
@@ -229,15 +233,15 @@ class Moments:
     # Activations.
 
     def _saved(self) -> float:
-        """Saved activations of one microbatch (bytes): each block's input, and what else its backward saves."""
+        """Return the bytes that all layers save for the backward of one microbatch, block inputs included."""
         return sum(self.model.layers_of(kind) * held for kind, held in self._saved_by_layers().items())
 
     def _saved_by_a_stage(self) -> float:
-        """Saved activations of one pipeline stage (bytes), counted as layers of the kind that saves most."""
+        """Return the bytes that a stage saves for one microbatch, if all layers are of the kind that saves most."""
         return layers_of_a_stage(self.plan) * max(self._saved_by_layers().values())
 
     def _saved_by_layers(self) -> dict[Section, float]:
-        """Saved activations of one layer of each kind (bytes)."""
+        """Return the bytes that one layer saves for the backward of one microbatch, by kind of block."""
         return {
             kind: sum(
                 tensor_bytes(self.plan, n, self.sharded.declared(n))
@@ -250,36 +254,37 @@ class Moments:
         }
 
     def _hidden(self) -> float:
-        """Bytes of the hidden state between blocks."""
+        """Return the bytes of the hidden state of one microbatch between two blocks, on one device."""
         name = self.model.block_output
         return tensor_bytes(self.plan, name, self.sharded.declared(name))
 
     def _looked_up(self) -> float:
-        """Elements of the embeddings of all microbatches that a pipeline rank looks up, before their reduce-scatter."""
+        """Return the elements that a pipeline rank looks up for its share of all microbatches, not yet
+        reduce-scattered."""
         o = next(o for o in self.sharded.ops["first"] if o.op.kind == "embedding")
         dims = self.model.tensor[o.op.output].dims
         layout = o.settle.before if o.settle is not None else restrict(o.layout, dims)
         return local_elements(self.plan, dims, layout) * self.plan.microbatches / self.plan.pipeline
 
     def _table(self) -> float:
-        """Elements of the embedding table as a rank holds it during the lookup."""
+        """Return the number of elements of the embedding table that a rank holds during the lookup."""
         return sum(param_elements(self.plan, p) for p in self.sharded.params if "first" in p.param.sections)
 
     def _backward(self, kind: Section) -> float:
-        """Transient bytes of a block's backward with scores in memory: its weights, the scores, and pending
-        gradients."""
+        """Return the transient bytes of the backward of a block of `kind` without an attention kernel: its weights, the
+        scores, and gradients that are not yet summed or added."""
         weights = sum(param_elements(self.plan, p) for p in self.sharded.params if kind in p.param.sections)
         return weights * self.computed + self._scores(kind) + self._head_waits() + self._new_gradients()
 
     def _block(self, kind: Section) -> float:
-        """Transient bytes of a block's backward with the kernel: its weights, the tensors that the backward reads,
-        those of the kernel, and the unreduced gradient of its largest matrix."""
+        """Return the transient bytes of the backward of a block of `kind` with an attention kernel: the weights, the
+        tensors that the backward reads, the kernel's tensors, and the largest matrix's gradient before its sum."""
         params = [param_elements(self.plan, p) for p in self.sharded.params if kind in p.param.sections]
         return sum(params) * self.computed + self._read_by_backward(kind) + self._of_kernel(kind) + max(params) * FP32
 
     def _read_by_backward(self, kind: Section) -> float:
-        """Bytes of the tensors that a block's backward reads, gathered where an op gathers them. Norms are
-        recomputed."""
+        """Return the bytes of the tensors that the backward of a block of `kind` reads, each in the layout that its
+        matmul needs. A norm's output is recomputed, so it counts only where that layout is not the stored one."""
         readers = [(t, o) for o in self.sharded.ops[kind] for t in o.op.inputs]
         norms = {o.op.output: o for o in self.sharded.ops[kind] if o.op.kind == "norm"}
         total = 0.0
@@ -292,14 +297,14 @@ class Moments:
         return total
 
     def _rows_of_buffer(self, tensor: str) -> float:
-        """Factor on the rows of `tensor` over balanced routing: dropless experts need buffers for the most rows
-        possible."""
+        """Return the factor by which the buffer of `tensor` exceeds its size under balanced routing: above 1 only for
+        the rows of dropless experts, whose buffers are sized for the worst routing."""
         routed = self._experts.ops and not self._experts.capacity and SLOTS in self.model.tensor[tensor].dims
         return self._experts.most_rows_ratio if routed else 1.0
 
     def _of_kernel(self, kind: Section) -> float:
-        """Bytes of the kernel's output [B, heads, S, D], its log-sum-exp (padded to a vector of `LANES`), and gathered
-        keys and values."""
+        """Return the bytes of the attention kernel's tensors in a block of `kind`: the output [B, heads, S, D], the
+        log-sum-exp (padded to a vector of `LANES`), and gathered keys and values."""
         total = 0.0
         for o in self.sharded.ops[kind]:
             if o.op.kind == "attention":
@@ -310,22 +315,22 @@ class Moments:
         return total
 
     def _gathered(self, o: OpSharding, name: str) -> float:
-        """Bytes of the tensor `name` if the op `o` all-gathers it; 0 if the op reads it in its own layout."""
+        """Return the bytes of the tensor `name` gathered for the op `o`; 0 if `o` reads the stored layout."""
         rests, read = self.sharded.declared(name), o.needs(name, self.model.tensor[name].dims)
         return tensor_bytes(self.plan, name, read) if read != rests else 0.0
 
     def _head_input(self) -> float:
-        """Bytes of the input of the head's matmul, in the layout that it reads."""
+        """Return the bytes of the hidden state in the layout in which the head's matmul reads it."""
         head = next(o for o in reversed(self.sharded.ops["last"]) if o.op.kind == "matmul")
         name = head.op.inputs[0]
         return tensor_bytes(self.plan, name, head.needs(name, self.model.tensor[name].dims))
 
     def _head(self) -> float:
-        """Elements of the head's weight as it is multiplied."""
+        """Return the number of elements of the head's weight on one rank, as the matmul uses it."""
         return sum(param_elements(self.plan, p) for p in self.sharded.params if self._of_head(p))
 
     def _scores(self, kind: Section) -> float:
-        """Bytes of the scores of a block; a ring computes them against the keys of one rank at a time."""
+        """Return the bytes of the scores of a block of `kind`, in a ring against one rank's keys; 0 with splash."""
         total = 0.0
         for o in self.sharded.ops[kind]:
             if o.op.kind == "attention" and not self._splash:
@@ -335,8 +340,8 @@ class Moments:
         return total
 
     def _logits(self) -> float:
-        """Bytes of one tensor of the logits' size in the compute dtype: of a microbatch, or of a pipeline rank's share
-        of one."""
+        """Return the bytes of one microbatch's logits in the compute dtype; in a pipeline, of one rank's share of
+        them."""
         loss = self.sharded.ops["last"][-1]
         dims = self.model.tensor[loss.op.inputs[0]].dims
         share = 1 / self.plan.pipeline if pipelined(self.plan) else 1
@@ -348,30 +353,30 @@ class Moments:
         return LOGITS * self._logits() + once + head / self.computed * FP32
 
     def _head_waits(self) -> float:
-        """Bytes kept for the head's gradient during the layers' backward: if its shards are thin, it is reduced after
-        the loop, and until then it or the (smaller) logits' gradient stays live."""
+        """Return the bytes that wait for the head's gradient during the backward of the layers. If its shards are thin,
+        it is reduced after the loop over layers; until then it or the logits' gradient, the smaller, stays live."""
         thin = {r.tensor for r in self._sums if all_reduce_thin_shards.NAME in r.realised_by}
         waiting = [g for p, g in self._summed_whole if "last" in p.param.sections and p.param.name in thin]
         return min(sum(waiting), self._logits())
 
     def _summed_before_head(self) -> float:
-        """Bytes of whole embedding gradients that are live with the head's. With one microbatch on a torus of three
-        dims they are ready before the head's gradient; with more, the head's is computed while they wait."""
+        """Return the bytes of other whole gradients that are live with the head's. 0 with several microbatches, in a
+        pipeline, and if the head's gradient comes first (`_waits_for_tokens`)."""
         if self._waits_for_tokens or self.plan.microbatches > 1 or pipelined(self.plan):
             return 0.0
         return sum(whole for p, whole in self._summed_whole if "last" not in p.param.sections)
 
     @property
     def _waits_for_tokens(self) -> bool:
-        """True if the head's gradient is computed before that of the embedding and waits for it: on 2D tori, where the
-        logits' gradient that it needs is not smaller."""
+        """True if the head's gradient is computed before the embedding's, and waits for it: on 2D tori, if the chip is
+        in `HEAD_FIRST` or the logits' gradient is not smaller than the head's."""
         head = sum(whole for p, whole in self._summed_whole if "last" in p.param.sections)
         early = self.plan.cluster.chip.name in HEAD_FIRST or self._logits() >= head
         return early and len(self.plan.cluster.shape) == 2
 
     def _whole_sums(self) -> float:
-        """Bytes of the largest all-reduced gradient and its sum (they run one after another), and of the head's that
-        waits."""
+        """Return twice the bytes of the largest whole gradient that is all-reduced: the operand and the result (one
+        such sum runs at a time). The head's gradient is added if it waits meanwhile."""
         named = {p.param.name for p, _ in self._summed_whole}
         waits = 0.0
         if self._waits_for_tokens and self.plan.microbatches == 1 and len(named) > 1:
@@ -381,8 +386,8 @@ class Moments:
 
     @cached_property
     def _summed_whole(self) -> tuple[tuple[ParamSharding, float], ...]:
-        """Parameters outside the blocks whose gradient XLA all-reduces whole although it is stored sharded, with its
-        bytes in fp32."""
+        """Return the parameters outside the blocks whose gradient XLA all-reduces whole although the plan stores it
+        sharded, each with the bytes of this gradient in fp32."""
         scattered = {r.tensor for r in self._sums if r.op == "reduce_scatter"}
         whole = {r.tensor for r in self._sums if r.op == "all_reduce"} - scattered
         return tuple(

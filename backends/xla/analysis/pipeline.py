@@ -25,9 +25,9 @@ def chunks(plan: Plan) -> int:
 def lockstep(plan: Plan) -> Lockstep:
     """Return the ticks of the pipeline of `plan`.
 
-    The schedule sets the rounds: a stage runs all microbatches, or about as many as there are ranks, before the rank's
-    next stage; rounds are longer where the ranks do not divide the microbatches
-    (`planc.pipeline.schedule.Shape.round`).
+    A round is the number of microbatches that a stage runs before the rank's next stage: all microbatches if the
+    schedule runs forwards first, else about as many as there are ranks. It is larger than the number of ranks if the
+    ranks do not divide the microbatches (`planc.pipeline.schedule.Shape.round`).
     """
     assert plan.split is not None
     first = plan.split.schedule in FORWARDS_FIRST
@@ -38,8 +38,8 @@ def lockstep(plan: Plan) -> Lockstep:
 
 
 def stack_axes(plan: Plan) -> tuple[tuple[str, ...], ...]:
-    """Return the axes that shard the leading dims of the layers' parameters in the program of `plan`: [layers], or
-    [chunks, layers of a chunk on all ranks]."""
+    """Return the axes that shard each leading dim of the layers' parameters in the program of `plan`. The dims are
+    [layers], or [chunks, layers of a chunk on all ranks] with several stages per rank; () without a pipeline."""
     if not pipelined(plan):
         return ()
     assert plan.split is not None
@@ -57,14 +57,14 @@ def uneven(plan: Plan) -> bool:
 
 
 def stage_layers(plan: Plan) -> tuple[int, ...] | tuple[tuple[int, ...], ...]:
-    """Return the number of layers of each rank's stage of `plan`; with several chunks, one tuple (by rank) per
-    chunk."""
+    """Return the number of layers of each rank's stage in `plan`. With several stages per rank, return a tuple of these
+    numbers for each chunk (the first stages of all ranks, the second stages, ...)."""
     lengths = tuple(end - begin for begin, end in plan.stages)
     ranks, parts = plan.pipeline, chunks(plan)
     return lengths if parts == 1 else tuple(lengths[c * ranks : (c + 1) * ranks] for c in range(parts))
 
 
 def shards_of_rows(sharded: Sharded) -> int:
-    """Return the number of sequence shards between the blocks of `sharded`."""
+    """Return the number of shards of the sequence dim between the blocks of `sharded`."""
     layout = sharded.declared(sharded.model.block_output)
     return sharded.plan.mesh.size(*sharded.plan.mesh.in_order(layout.get("sequence", ())))

@@ -11,12 +11,12 @@ from planc.sharding.stage_assignment import replayed_on
 
 
 def every(sharded: Sharded) -> int:
-    """Return n if one layer of every n is recomputed and the others save everything; 1 if all are recomputed."""
+    """Return n if one of every n layers is recomputed and the others save everything; 1 if all are recomputed."""
     return sharded.plan.recompute.every
 
 
 def layers_that_save(sharded: Sharded, kind: Section, tensor: str) -> float:
-    """Return the share of the layers of `kind` that save `tensor` for their backward."""
+    """Return the fraction of the layers of `kind` that save `tensor` for their backward."""
     model = sharded.model
     layers = model.layers_of(kind)
     again = sum(replayed_on(sharded.plan, rank, kind, layers) for rank in range(sharded.plan.pipeline))
@@ -27,21 +27,21 @@ def layers_that_save(sharded: Sharded, kind: Section, tensor: str) -> float:
 
 
 def saved_by_replayed_blocks(sharded: Sharded) -> dict[Section, tuple[str, ...]]:
-    """Return the tensors that recomputed blocks of each kind save, their input included."""
+    """Return the tensors that recomputed blocks save for the backward, block inputs included, by kind of block."""
     return {kind: replay(sharded.plan, kind).saved for kind in sharded.model.blocks}
 
 
 def saved_activations(sharded: Sharded) -> tuple[str, ...]:
-    """Return the names of the tensors that recomputed blocks save on the device, without the input, which the scan
-    saves."""
+    """Return the names of the tensors that recomputed blocks save on the device, without block inputs: the scan over
+    layers saves those."""
     away = sharded.plan.offloaded
     kept = {kind: tuple(t for t in held if t not in away) for kind, held in saved_by_replayed_blocks(sharded).items()}
     return by_name(sharded, _without_input(sharded, kept))
 
 
 def saved_without_replay(sharded: Sharded) -> tuple[str, ...]:
-    """Return the names of the activations that blocks without recomputation save for the backward; () if all
-    recompute."""
+    """Return the names of the activations that blocks without recomputation save for the backward; () if all blocks are
+    recomputed."""
     if every(sharded) == 1:
         return ()
     held = {kind: saved_without_recompute(sharded.model, kind) for kind in sharded.model.blocks}
@@ -53,14 +53,14 @@ def _without_input(sharded: Sharded, saved: dict[Section, tuple[str, ...]]) -> d
 
 
 def by_name(sharded: Sharded, saved: dict[Section, tuple[str, ...]]) -> tuple[str, ...]:
-    """Return the names under which the program saves the tensors of `saved`, without duplicates."""
+    """Return the names under which the program saves the tensors in `saved`; attention's may be `KERNEL_OUTPUT`."""
     mixed = {o.op.output for o in sharded.attentions} if runs_splash(sharded) else ()
     names = (t for held in saved.values() for t in held)
     return tuple(dict.fromkeys(KERNEL_OUTPUT if name in mixed else name for name in names))
 
 
 def names_activations(sharded: Sharded) -> bool:
-    """True if the program names activations: to save some of a block, or the block inputs in a recomputed stage."""
+    """True if the program names activations, to save some of a block, or block inputs in a recomputed stage."""
     away = sharded.plan.offloaded
     some = any(t in away for held in saved_by_replayed_blocks(sharded).values() for t in held)
     return bool(some or saved_activations(sharded) or saved_without_replay(sharded)) or chunks(sharded.plan) > 1

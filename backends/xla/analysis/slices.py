@@ -12,8 +12,8 @@ from planc.ir.plan import Plan
 
 
 def ranks_over_slices(plan: Plan) -> dict[str, int]:
-    """Return the number of slices that each axis of the mesh emitted for `plan` spans, if more than one; {} for a
-    single slice, and if the axes do not align with the slice boundary."""
+    """Return the number of TPU slices that an axis of the emitted mesh spans, for each axis that spans several; {} for
+    a single slice, and if the axes of `plan` do not align with the boundary of a slice."""
     cluster = plan.cluster
     if not cluster.has_tpus or cluster.count == 1:
         return {}
@@ -25,12 +25,12 @@ def ranks_over_slices(plan: Plan) -> dict[str, int]:
 
 
 def across(plan: Plan, axes: tuple[str, ...]) -> tuple[str, ...]:
-    """Return those of `axes` of `plan` whose ranks are all on different slices."""
+    """Return the axes of `plan` in `axes` whose ranks are all on different slices."""
     slices = ranks_over_slices(plan)
     return tuple(a for a in axes if slices and set(parts(plan, (a,))) <= set(slices))
 
 
 def whole_axes(plan: Plan) -> bool:
-    """True if every axis of `plan` that spans slices has all of its ranks on different ones."""
+    """True if no axis of `plan` spans several slices and also has several ranks on one slice."""
     across = ranks_over_slices(plan)
     return all(across.get(a.name, a.size) == a.size for a in atoms(plan))

@@ -12,15 +12,15 @@ from planc.ir.plan import Plan
 
 @dataclass(frozen=True)
 class StackedDims:
-    """The leading dims of a stacked parameter, and the layer at each index in row-major order; None marks padding of a
-    pipeline stage."""
+    """The leading dims of a stacked parameter, and the number of the layer at each index, in row-major order. None
+    marks the padding of a short pipeline stage."""
 
     dims: tuple[int, ...]
     layers: tuple[int | None, ...]
 
     @property
     def places(self) -> Iterator[tuple[int, int]]:
-        """Yield (index in the stack, layer number), by layer."""
+        """Yield the index in the stack and the number of each layer, without padding."""
         yield from ((place, layer) for place, layer in enumerate(self.layers) if layer is not None)
 
 
@@ -37,8 +37,8 @@ def undivided(model: Model) -> Stacks:
 def stacks_of(plan: Plan) -> Stacks:
     """Return the stacks of the program of `plan`.
 
-    In a pipeline they are [layers], or [chunks, layers of one chunk on all ranks], in layer order. The last dim is
-    sharded over the ranks, so each rank holds the layers of its stages. Shorter stages are padded at their end.
+    In a pipeline their dims are [layers], or [chunks, layers of one chunk on all ranks], in layer order. The last dim
+    is sharded over the ranks, so each rank holds the layers of its stages. Shorter stages are padded at their end.
     """
     model = plan.model
     if not pipelined(plan):
@@ -47,7 +47,7 @@ def stacks_of(plan: Plan) -> Stacks:
 
 
 def _by_stages(plan: Plan, having: set[int]) -> StackedDims:
-    """Return the stack of a parameter that only the layers `having` have."""
+    """Return the pipeline's stack of a parameter that only the layers with numbers `having` have."""
     stages = [[n for n in range(begin, end) if n in having] for begin, end in plan.stages]
     most = max(map(len, stages))
     layers = tuple(n for held in stages for n in (*held, *[None] * (most - len(held))))
@@ -61,12 +61,12 @@ def stacked(model: Model, param: Param) -> bool:
 
 
 def numbers(model: Model, param: Param) -> tuple[int, ...]:
-    """Return the indices of the layers in the stack of `param`, in order."""
+    """Return the numbers of the layers that have `param`, in order."""
     return tuple(n for n, kind in enumerate(model.kinds) if kind in param.sections)
 
 
 def runs(model: Model) -> Iterator[tuple[Section, dict[str, slice | None]]]:
-    """Yield each run of consecutive layers of one kind of `model`: the kind, and the slice of each parameter's stack,
+    """Yield each run of consecutive layers of one kind in `model`: the kind, and the slice of each parameter's stack,
     None for the whole stack."""
     begin = 0
     for kind, layers in ((run.section, run.layers) for run in model.runs) if model.runs else [("block", model.layers)]:

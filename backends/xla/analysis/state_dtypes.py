@@ -9,10 +9,10 @@ JAX_DTYPE = {"fp32": "jnp.float32", "bf16": "jnp.bfloat16"}
 
 
 def narrow_state(plan: Plan) -> bool:
-    """True if some noun of `plan` is stored in a dtype other than fp32."""
+    """True if parameters, gradients or optimizer state of `plan` are stored in a dtype other than fp32."""
     return any(plan.store_dtype(noun) != "fp32" for noun in NOUNS)
 
 
 def number_bytes(plan: Plan, noun: Noun) -> int:
-    """Return the bytes of one stored element of `noun`."""
+    """Return the bytes of one stored element of `noun` (params, grads or optimizer)."""
     return DTYPE_BYTES[plan.store_dtype(noun)]

@@ -50,7 +50,7 @@ class BufferNames:
             self._add_scores(o)
 
     def named(self, buffer: Buffer) -> LiveBuffer:
-        """Return a buffer with its tensor and its sentence."""
+        """Return `buffer` with the names of the tensors that it may hold, and the sentences that lay them out."""
         dtype = DTYPES.get(buffer.shape.dtype, buffer.shape.dtype)
         found = self._of_state(buffer.source) if buffer.argument else {}
         found = found or self._known.get((dtype, _sizes(buffer.shape.dims)), {})
@@ -66,7 +66,8 @@ class BufferNames:
         )
 
     def _of_state(self, source: str) -> dict[str, str]:
-        """The name in the train state of an argument buffer."""
+        """Return the name of the parameter or optimizer moment in an argument of the step, with its sentence; {} for no
+        state. `source` is the `op_name` of the argument."""
         state = _STATE.search(source)
         if state is None:
             return {}
@@ -127,7 +128,7 @@ class BufferNames:
         return _sentence(cause) if cause else ""
 
     def _divided_by(self, dims: tuple[str, ...]) -> str:
-        """The sentences that shard `dims`; the batch's if none does."""
+        """Return the plan's sentences that shard `dims`; if there are none, the sentence of the batch."""
         found = [_sentence(s.cause) for s in self.plan.shards if s.dim in dims]
         return "; ".join(dict.fromkeys(found)) or _sentence(self.plan.batch.cause)
 
@@ -147,7 +148,7 @@ def _sizes(dims: Sizes) -> Sizes:
 
 
 def _joined(sizes: Sizes) -> Iterator[Sizes]:
-    """Yield the sizes, and those with adjacent dims merged, but not all into one."""
+    """Yield `sizes`, and all ways to merge adjacent dims of `sizes` into at least two."""
     inner = range(1, len(sizes))
     for count in range(1, len(sizes)):
         for cuts in combinations(inner, count):

@@ -30,7 +30,7 @@ _UNITS = {"": 1.0, "K": 2.0**10, "M": 2.0**20, "G": 2.0**30, "T": 2.0**40}
 
 @dataclass(frozen=True, kw_only=True)
 class CompilerAnswer:
-    """The compiler's answer. A program that does not fit in memory has a message (`refused`) and no HLO."""
+    """The compiler's answer. If the program does not fit in memory, `refused` is a message and there is no HLO."""
 
     topology: str
     """"" for virtual CPU devices."""
@@ -49,7 +49,7 @@ class CompilerAnswer:
 
 
 def compiled(plan: Plan, topology: str, timeout_s: float = TIMEOUT_S) -> CompilerAnswer:
-    """Compile the step of `plan` for a TPU `topology` such as `v5p:4x4x4`; "" for virtual CPU devices.
+    """Compile the step of `plan` for a TPU `topology` such as `v5p:4x4x4`, or if "", for virtual CPU devices.
 
     Raises PlanError if there is no compiler, no answer within `timeout_s` seconds, or a compile error.
     """
@@ -67,7 +67,7 @@ def compiled(plan: Plan, topology: str, timeout_s: float = TIMEOUT_S) -> Compile
 
 
 def _run_worker(plan: Plan, topology: str, folder: Path, timeout_s: float) -> None:
-    """Run the worker; kill it and its children after `timeout_s` seconds."""
+    """Run the worker process in `folder`. Kill it with its children, and raise PlanError, after `timeout_s` seconds."""
     where = topology or "virtual CPU devices"
     with (folder / "said").open("w+") as note:
         child = subprocess.Popen(
@@ -97,7 +97,7 @@ def _command(folder: Path) -> list[str]:
 
 
 def _failed(plan: Plan, where: str, note: str) -> Diagnostic:
-    """The diagnostic of a failed compile, with the last line of the traceback."""
+    """Return the diagnostic of a failed compile for the topology `where`; `note` is the worker's output."""
     last = next((line for line in reversed(note.splitlines()) if line.strip()), "it said nothing")
     code = "E0902" if "topology" in last.lower() else "E0904"
     return Diagnostic(code, f"the compiler failed on {where}: {last[:SHOWN]}", plan.cluster.cause.span)
@@ -121,7 +121,7 @@ def _answer(topology: str, path: Path) -> CompilerAnswer:
 
 
 def needed_bytes(message: str) -> int | None:
-    """Return the bytes that a RESOURCE_EXHAUSTED `message` says the program needs; None if it has no size."""
+    """Return the bytes that a program needs by a RESOURCE_EXHAUSTED `message`; None if the message has no size."""
     found = _WANTED.search(message)
     if found is None:
         return None

@@ -26,8 +26,8 @@ _PART = re.compile(r"'?(\w+)'?(?::\((\d+)\)(\d+))?")
 
 
 def groups(attributes: str, devices: int) -> Ids:
-    """Return the device groups of a collective on `devices` devices from its HLO `attributes`; for a permute, its
-    pairs.
+    """Return the device groups [groups, members] of a collective on `devices` devices, from its HLO `attributes`; for a
+    permute, the pairs of sender and receiver.
 
     Raises HloError for an unknown form.
     """
@@ -42,8 +42,8 @@ def groups(attributes: str, devices: int) -> Ids:
 
 
 def axes_of(ids: Ids, mesh: dict[str, int]) -> tuple[tuple[str, ...], bool]:
-    """Return the axes of `mesh` over which the members of a group differ, outermost first, and whether a group is all
-    of them.
+    """Return the axes of `mesh` over which the members of a group differ, outermost first, and True if a group has all
+    ranks along these axes.
 
     `ids` are device numbers, [groups, members].
     """
@@ -54,7 +54,7 @@ def axes_of(ids: Ids, mesh: dict[str, int]) -> tuple[tuple[str, ...], bool]:
 
 
 def _of_mesh(found: re.Match[str], _: int) -> Ids:
-    """Read `mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'a'}`: a mesh of its own, and the axes of a group."""
+    """Read `mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'a'}`: the collective's own mesh, and the axes of a group."""
     axes = [(name, int(size)) for name, size in _AXIS.findall(found[1])]
     sizes, names = [size for _, size in axes], [name for name, _ in axes]
     if len(axes) != found[1].count("="):
@@ -81,7 +81,7 @@ def _of_mesh(found: re.Match[str], _: int) -> Ids:
 
 
 def _transposed(text: str | None, count: int) -> Ids:
-    """Read `[4,2]T(1,0)`: the numbers from 0 in that shape, transposed."""
+    """Read `[4,2]T(1,0)`: the numbers from 0 on in shape [4, 2], with the dims then transposed."""
     if text is None:
         return np.arange(count)
     shape, _, order = text.partition("T")

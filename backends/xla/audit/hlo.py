@@ -107,7 +107,7 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Computation:
-    """Instructions by name, in order."""
+    """One computation of a program: its instructions by name, in the order of the text."""
 
     name: str
     instructions: dict[str, Instruction] = field(default_factory=dict)
@@ -173,12 +173,12 @@ def parse(text: str) -> Module:
 
 
 def _replaced(heading: str) -> frozenset[int]:
-    """Indices of the results in `heading` that alias an argument; a single result has index 0."""
+    """Return the indices of results that alias an argument, by the text's `heading`; a single result has index 0."""
     return frozenset(int(number or 0) for number in _ALIAS.findall(heading))
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield (line number, line); the metadata of a Pallas kernel spans lines and is appended to its instruction."""
+    """Yield (number, line). The metadata of a Pallas kernel spans lines, which are joined to the instruction's line."""
     begun: tuple[int, str] | None = None
     for number, line in enumerate(text.splitlines(), start=1):
         first, whole = (begun[0], begun[1] + line) if begun else (number, line)
@@ -236,7 +236,8 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def _tiled(sizes: tuple[int, ...], order: tuple[int, ...], tile: tuple[int, ...]) -> tuple[int, ...]:
-    """The `sizes`, outermost dim in memory first, the last of them padded to the `tile`; `order` is minor to major."""
+    """Return `sizes` in the order of memory, outermost dim first, with the innermost dims padded to the `tile`. `order`
+    are the dims from minor to major. () if the text has no layout."""
     if len(order) != len(sizes) or not order or len(tile) > len(sizes):
         return ()
     laid = [sizes[i] for i in reversed(order)]
@@ -246,7 +247,7 @@ def _tiled(sizes: tuple[int, ...], order: tuple[int, ...], tile: tuple[int, ...]
 
 
 def _closing_parenthesis(text: str, start: int = 0) -> int:
-    """Index of the parenthesis that closes the one at `start`; quoted text is skipped."""
+    """Return the index of the parenthesis that closes the one at `start`. Parentheses in quoted text do not count."""
     depth, quoted = 0, False
     for place in range(start, len(text)):
         character = text[place]

@@ -79,12 +79,13 @@ class FoundCollective:
 
     @property
     def axis(self) -> str:
-        """Axis names joined by `+`, marked if a group is only a part of them."""
+        """Return the names of the mesh axes, joined by `+`; " in part" follows if a group is a part of them."""
         return "+".join(self.axes) + ("" if self.exact else " in part")
 
     @property
     def wire_bytes(self) -> float:
-        """Bytes that one device sends in a step, on average, with ring algorithms, as `planc.ir.collective` counts."""
+        """Return the bytes that a device sends in a step, on average, with ring algorithms as in
+        `planc.ir.collective`."""
         n = self.group_size
         if self.op == "send_recv":
             return self.payload_bytes * self.count * self.senders
@@ -111,8 +112,10 @@ class HostMove:
 
 
 def _host_move(computation: Computation, i: Instruction, times: int) -> HostMove | None:
-    """Return the host transfer that an instruction starts; None if it stays within one memory. A dynamic slice
-    transfers only the slice: its result when reading, its second operand when updating."""
+    """Return the transfer to or from the host that instruction `i` starts, `times` a step; None if there is none.
+
+    A dynamic slice transfers only the slice: its result when it reads, its second operand when it updates.
+    """
     if i.opcode not in _TRANSFERS:
         return None
     written = i.opcode.startswith("dynamic-update")
@@ -132,15 +135,15 @@ def _host_move(computation: Computation, i: Instruction, times: int) -> HostMove
 
 
 def _cycles(i: Instruction) -> int:
-    """The compiler's cycle estimate of one instruction; 0 if there is none."""
+    """Return the compiler's estimate of the cycles of instruction `i`; 0 if there is none."""
     found = _CYCLES.search(i.attributes)
     cycles = int(found[1]) if found else 0
     return 0 if cycles == NO_ESTIMATE else cycles
 
 
 def _cycles_until_done(computation: Computation, start: Instruction) -> int:
-    """The compiler's cycle estimate between `start` and its done, without loop bodies; 0 if the done is in another
-    computation."""
+    """Return the compiler's estimate of the cycles between the asynchronous `start` and its `-done` instruction,
+    without loop bodies; 0 if the `-done` is in another computation."""
     begun, cycles = False, 0
     for i in computation.instructions.values():
         if begun and start.name in i.operands and i.opcode.endswith("-done"):
@@ -152,7 +155,8 @@ def _cycles_until_done(computation: Computation, start: Instruction) -> int:
 
 @dataclass
 class Inventory:
-    """Everything counted; `cycles` is the compiler's own estimate of the step without transfers."""
+    """The collectives, host transfers and trip counts of loops in a compiled program. `cycles` is the compiler's
+    estimate of a step without transfers."""
 
     found: list[FoundCollective] = field(default_factory=list)
     cycles: int = 0
@@ -160,15 +164,16 @@ class Inventory:
     transfers: list[HostMove] = field(default_factory=list)
 
     def transferred_bytes(self, direction: Direction) -> int:
-        """Return the bytes that a device sends to its host's memory in a step, or receives from it."""
+        """Return the bytes that a device sends to the memory of its host in a step, or receives from there
+        (`direction`)."""
         return sum(m.payload_bytes * m.count for m in self.transfers if m.direction == direction)
 
 
 def inventory(text: str, mesh: dict[str, int], slices: dict[str, int] | None = None) -> Inventory:
-    """Return the collectives of `text`, an optimized HLO module, on `mesh` (axis to size). `slices` are the axes that
-    span TPU slices, with the number of slices.
+    """Return the collectives of `text`, an optimized HLO module, on `mesh` (axis to size). `slices` gives the number of
+    TPU slices for each axis that spans several.
 
-    Raises HloError for anything it cannot parse.
+    Raises HloError for text that cannot be parsed.
     """
     module = parse(text)
     reading = _InventoryReader(module, mesh, slices or {})
@@ -186,8 +191,9 @@ class _InventoryReader:
     def walk(
         self, computation: Computation, times: int, loop: WhileLoop | None = None, meanwhile: int | None = None
     ) -> None:
-        """Count what `computation` runs, `times` times. `loop` is the while loop whose body it is; `meanwhile` are the
-        cycles that overlap with it, None for a blocking call."""
+        """Count the instructions of `computation`, which runs `times` a step and may be the body of the while `loop`.
+        `meanwhile` is the number of cycles between start and done of its asynchronous call; None for a blocking
+        call."""
         for i in computation.instructions.values():
             self.out.cycles += times * _cycles(i)
             op = OPS.get(i.opcode.removesuffix("-start"))
@@ -204,13 +210,14 @@ class _InventoryReader:
             self._count_called(computation, i, times, loop)
 
     def _goes_on(self, computation: Computation, i: Instruction) -> bool:
-        """True if a fusion only continues a collective that was counted at its start: one that overlaps with matmuls
-        appears in each fusion of its chain."""
+        """True if instruction `i` continues a collective that was already counted: a collective that overlaps with
+        matmuls appears in each fusion of a chain."""
         chain = _CHAIN.search(i.attributes)
         return chain is not None and self.chains.setdefault(chain[1], computation.name) != computation.name
 
     def _count_called(self, computation: Computation, i: Instruction, times: int, loop: WhileLoop | None) -> None:
-        """Count the computations that an instruction calls, a loop body times its trip count."""
+        """Count the computations that instruction `i` calls: each runs `times` a step, and a loop body as often for
+        each iteration. `loop` is the loop whose body is `computation`, if any."""
         if i.opcode == "while":
             inner = WhileLoop(self.module, computation, i)
             self.out.loops[i.name] = inner.count
@@ -228,8 +235,8 @@ class _InventoryReader:
             yield from i.named(attribute)
 
     def _branches(self, computation: Computation, i: Instruction, times: int, loop: WhileLoop | None) -> None:
-        """Count each branch as often as the loop's counter selects it; if that is unknown, count the branch that sends
-        most."""
+        """Count each branch of a conditional as often as the counter of `loop` selects the branch. If that cannot be
+        derived, count only the branch that sends the most bytes, `times` a step."""
         names = (*i.named("branch_computations"), *i.named("true_computation"), *i.named("false_computation"))
         if not names:
             raise HloError(f"{computation.name}: %{i.name} names no branches")
@@ -250,7 +257,7 @@ class _InventoryReader:
         self.out.transfers += most.transfers
 
     def _taken(self, i: Instruction, names: tuple[str, ...], loop: WhileLoop | None) -> dict[str, int]:
-        """Return the number of loop iterations that take each branch; {} if that is unknown."""
+        """Return the number of iterations of `loop` that take each branch in `names`; {} if that cannot be derived."""
         if loop is None:
             return {}
         try:
@@ -263,8 +270,8 @@ class _InventoryReader:
         return dict(Counter(names[value if 0 <= value <= last else last] for value in chosen))
 
     def _between_slices(self, computation: Computation, i: Instruction, times: int) -> FoundCollective:
-        """A collective over all slices. The text does not list its devices: assume one at the same position of each
-        slice."""
+        """Return a collective over all TPU slices, which runs `times` a step. The text does not list its devices: each
+        group is assumed to be the devices at one position of all slices."""
         kind, where = _BETWEEN.search(i.attributes), _SLICES.search(i.attributes)
         members = prod(self.slices.values())
         op = BETWEEN_SLICES.get(kind[1]) if kind else None
@@ -286,7 +293,8 @@ class _InventoryReader:
     def _collective(
         self, computation: Computation, i: Instruction, op: str, times: int, meanwhile: int | None
     ) -> Iterator[FoundCollective]:
-        """Yield one row for each dtype of the collective."""
+        """Yield the collective of instruction `i`, once for each dtype of its operands. `op` is its planc name; it runs
+        `times` a step. `meanwhile` is the number of cycles between its start and its done; None for a blocking call."""
         carried_on = _CHAIN.search(i.attributes) is not None
         if op == "all_reduce" and computation.name.startswith(FUSED_SCATTER):
             op = "reduce_scatter"
@@ -318,6 +326,6 @@ class _InventoryReader:
 
 
 def _count(numbers: str) -> int:
-    """Length of a list of numbers with ranges: `1,2` and `0:7`."""
+    """Return how many numbers are in a list such as `1,2` or, with an inclusive range, `0:7`."""
     ends = [[int(n) for n in part.split(":")] for part in numbers.split(",")]
     return sum(each[-1] - each[0] + 1 for each in ends)

@@ -23,7 +23,7 @@ CALLS = ("body", "branch_computations", "true_computation", "false_computation",
 
 @dataclass(frozen=True)
 class Buffer:
-    """One buffer that is live at the peak."""
+    """A buffer of the compiled program that is live at the memory peak."""
 
     bytes: int
     shape: Shape
@@ -53,7 +53,7 @@ def fullest(module: Module) -> Fullest:
 
 @dataclass
 class _Array:
-    """One array of the program: its live range, and the array whose memory it reuses."""
+    """One array of the program: its live range (by number of instruction), and the array whose memory it reuses."""
 
     buffer: Buffer
     begin: int
@@ -63,7 +63,7 @@ class _Array:
 
 @dataclass
 class _Schedule:
-    """The arrays that the instructions of one computation define, in order."""
+    """The arrays that the instructions of one computation define, in the order in which they run."""
 
     module: Module
     computation: Computation
@@ -105,7 +105,7 @@ class _Schedule:
         return tuple(self._new(i, s, at) for s in i.shapes)
 
     def _element(self, i: Instruction) -> tuple[int, ...]:
-        """Indices of one array of a tuple, or of several if that element is a tuple."""
+        """Return the array indices of the tuple element that `i` selects; several if the element is a tuple."""
         held, index = self.values[i.operands[0]], i.number("index")
         tuple_of = self.computation[i.operands[0]]
         if tuple_of.opcode != "tuple":
@@ -115,7 +115,8 @@ class _Schedule:
         return held[begin : begin + sizes[index]]
 
     def _begun(self, i: Instruction, given: list[int], at: int) -> tuple[int, ...]:
-        """Indices of the arrays of an asynchronous start: its operands, and new ones for its results."""
+        """Return the array indices of the results of an asynchronous start: its operands `given` where the shapes are
+        equal, and new arrays for all other results."""
         lies, out = list(given), []
         for shape in i.shapes:
             same = next((n for n in lies if self.arrays[n].buffer.shape == shape), None)
@@ -125,7 +126,7 @@ class _Schedule:
         return tuple(out)
 
     def _done(self, i: Instruction, given: list[int]) -> tuple[int, ...]:
-        """Indices of the arrays of an asynchronous done: the newest with the shapes of its result."""
+        """Return the array indices of the results of an asynchronous done: the newest in `given` of equal shapes."""
         left, out = sorted(given, reverse=True), []
         for shape in i.shapes:
             same = next((n for n in left if self.arrays[n].buffer.shape == shape), None)
@@ -142,7 +143,7 @@ class _Schedule:
         return len(self.arrays) - 1
 
     def _write_in_place(self, i: Instruction, at: int) -> None:
-        """Let results of `i` reuse the memory of operands that have no later use."""
+        """Let the results of instruction `i` reuse the memory of operands of the same size whose last use is `i`."""
         if not self._in_place(i):
             return
         free = [n for n in dict.fromkeys(self._arrays_of(i.operands)) if self.arrays[n].end == at]
@@ -162,14 +163,17 @@ class _Schedule:
         return any(e.opcode in IN_PLACE for e in ends)
 
     def _place(self, number: int) -> int:
-        """The first array in the chain whose memory array `number` reuses."""
+        """Return the index of the array that owns the memory of array `number`, the first in the chain of reuse."""
         while (before := self.arrays[number].instead_of) is not None:
             number = before
         return number
 
     def _places(self) -> dict[int, _Array]:
-        """Live ranges by memory region, without results that alias others: the state of a loop in its body, and the
-        arguments in the entry computation."""
+        """Return the live range of each memory region, by the index of the array that owns it.
+
+        Results that use memory of the caller are left out: in the entry computation those that replace an argument,
+        elsewhere all results, such as the state of a loop.
+        """
         made = self.values[self.computation.result.name]
         lain = [n for k, n in enumerate(made) if not self.outermost or k in self.module.replaced]
         results = {self._place(n) for n in lain}
@@ -201,7 +205,7 @@ class _Schedule:
         return Fullest(best, (*there, *(within.buffers if within else ())), name)
 
     def _inner(self, i: Instruction) -> Fullest | None:
-        """The peak within the computations that an instruction calls; None if they allocate nothing."""
+        """Return the largest peak in the computations that a while, conditional or call `i` calls, else None."""
         if i.opcode not in ("while", "conditional", "call"):
             return None
         names = [name for attribute in CALLS for name in i.named(attribute)]
@@ -210,5 +214,5 @@ class _Schedule:
 
 
 def _held_bytes(shape: Shape) -> int:
-    """Bytes in HBM."""
+    """Return the bytes that an array of `shape` takes in HBM; 0 if it is in another memory."""
     return 0 if shape.space else shape.stored_bytes

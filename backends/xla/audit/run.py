@@ -46,8 +46,8 @@ def audit(plan: Plan, options: AuditOptions) -> Audit:
     """Return predicted against compiled figures of `plan`. Raises PlanError if it cannot be lowered, compiled in time
     or parsed.
 
-    Without a topology in `options`, it compiles for the plan's own, or for virtual CPU devices without a torus. There
-    is no `world_scale`: the compiler handles any size.
+    The step is compiled for the topology in `options`; without one for the plan's own, or if its cluster is no torus of
+    TPUs, for virtual CPU devices. A `world_scale` is refused: the compiler handles any size.
     """
     if options.world_scale is not None:
         message = "an audit on xla compiles the plan at its own size: leave --world-scale out"
@@ -79,8 +79,8 @@ def audit_of_answer(sharded: Sharded, answer: CompilerAnswer) -> Audit:
 
 
 def _read(plan: Plan, answer: CompilerAnswer) -> Inventory:
-    """Return the collectives of the program; none if it was refused. Raises PlanError for text that cannot be
-    parsed."""
+    """Return the collectives of the compiled program; none if it does not fit in memory (`answer.refused`). Raises
+    PlanError for text that cannot be parsed."""
     if answer.refused:
         return Inventory()
     try:
@@ -110,15 +110,16 @@ def _wire(totals: Totals, observed: Totals) -> tuple[AxisWire, ...]:
 
 
 def _memory(sharded: Sharded, answer: CompilerAnswer) -> tuple[PeakMemory, ...]:
-    """Predicted and compiled peak; () on virtual devices, which have no memory plan, and if a refusal names no size."""
+    """Return the predicted and the compiled memory peak. () on virtual devices, which have no memory plan, and if the
+    compiler refuses the program without a size."""
     if not answer.topology or answer.peak_bytes is None:
         return ()
     return (PeakMemory(stage=0, predicted_bytes=predicted_bytes(sharded), observed_bytes=answer.peak_bytes),)
 
 
 def predicted_bytes(sharded: Sharded) -> float:
-    """Return the bytes of tensors on the fullest pipeline rank of `sharded`: those of `planc check --target xla`
-    without the reserve."""
+    """Return the bytes of tensors on the fullest pipeline rank of `sharded`, as `planc check --target xla` predicts
+    them, without the reserve."""
     stages = cost_plan(sharded, backend=load_backend("xla")).memory.stages
     return max(stage.per_device_gib.tensors for stage in stages) * GIB
 
@@ -155,7 +156,7 @@ def _compiler(sharded: Sharded, answer: CompilerAnswer, found: Inventory) -> Com
 
 
 def _overlap(sharded: Sharded, found: list[FoundCollective]) -> tuple[OperationOverlap, ...]:
-    """Each operation over each axis as compiled, largest first, with the seconds of the cost model."""
+    """Return the overlap of each compiled operation over each axis, most bytes first, with the cost model's seconds."""
     timed: dict[tuple[str, str], tuple[float, float]] = {}
     for c in cost_plan(sharded, backend=load_backend("xla")).collectives:
         key = c.row.op, "+".join(parts(sharded.plan, c.row.axes))
@@ -180,8 +181,8 @@ def _overlap(sharded: Sharded, found: list[FoundCollective]) -> tuple[OperationO
 
 
 def _fullest(answer: CompilerAnswer) -> Fullest | None:
-    """The memory peak of the compiled program; None without one, on virtual devices (no schedule), and for text that
-    cannot be parsed, since the rest of the audit is valid without it."""
+    """Return the memory peak of the compiled program; None if it was refused, on virtual devices (no schedule), and if
+    its text cannot be parsed, since the rest of the audit is valid without."""
     if answer.refused or not answer.topology:
         return None
     try:
@@ -191,7 +192,7 @@ def _fullest(answer: CompilerAnswer) -> Fullest | None:
 
 
 def _host(sharded: Sharded, answer: CompilerAnswer, found: Inventory) -> tuple[HostBytes, ...]:
-    """Predicted and compiled use of host memory."""
+    """Return the predicted and the compiled bytes of transfers to and from host memory, and of what stays there."""
     directions: dict[Direction, float] = dict(zip(("to_host", "from_host"), transferred_bytes(sharded), strict=True))
     moved = (
         HostBytes(

@@ -8,9 +8,9 @@ from planc.ir.plan import Plan
 
 
 def topology_of(plan: Plan, requested: str | None) -> str:
-    """Return the topology of `plan`, the only one that may be `requested`; "" for virtual CPU devices.
+    """Return the topology of `plan` as the compiler names it; "" for virtual CPU devices.
 
-    Raises PlanError if another topology is requested, or the compiler has no description of the plan's.
+    Raises PlanError if `requested` is another topology, or if an axis lies both within a slice and across slices.
     """
     cluster = plan.cluster
     if not cluster.has_tpus:

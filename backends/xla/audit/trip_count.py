@@ -57,8 +57,8 @@ _DIRECTIONS: dict[str, Callable[[int, int], bool]] = {
 
 
 def _towards_zero(a: int, b: int) -> int:
-    """Divide integers as XLA does, rounding towards zero. Raises HloError for a division by zero, for which XLA defines
-    a value."""
+    """Return `a` / `b` rounded towards zero, as XLA divides integers. Raises HloError if `b` is zero, although XLA
+    defines a value for this case."""
     if b == 0:
         raise HloError("a division by zero")
     return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
@@ -91,14 +91,14 @@ class WhileLoop:
         self.count = trips(module, where, loop)
 
     def values(self, name: str) -> list[int]:
-        """Return the integer value of the instruction `name` of the loop body in each iteration. Raises HloError if it
-        cannot be derived."""
+        """Return the integer value in each iteration of the instruction `name` of the loop body. Raises HloError if the
+        value cannot be derived."""
         states = [self._state.at(iteration) for iteration in range(self.count)]
         return [_integer(_value(self._module, self._body, name, [state])) for state in states]
 
 
 class _State:
-    """The loop state before each iteration; elements are evaluated lazily."""
+    """The tuple that a loop carries, before each iteration; its elements are evaluated when they are needed."""
 
     def __init__(self, module: Module, where: Computation, loop: Instruction, body: Computation) -> None:
         self._module, self._where, self._loop, self._body = module, where, loop, body
@@ -126,7 +126,7 @@ def _result(module: Module, computation: Computation, arguments: list[Value]) ->
 
 
 def _value(module: Module, computation: Computation, name: str, arguments: list[Value]) -> Value:
-    """Evaluate an instruction to an integer or tuple. Raises HloError for anything else."""
+    """Return the value of instruction `name`, an integer or a tuple. Raises HloError for anything else."""
     i = computation[name]
 
     def operand(place: int) -> Value:
@@ -166,7 +166,7 @@ def _value(module: Module, computation: Computation, name: str, arguments: list[
 
 
 class _LazyArgument:
-    """A lazily evaluated argument, an integer or a tuple."""
+    """An argument of a called computation, an integer or a tuple, which is evaluated when it is needed."""
 
     def __init__(self, operand: Callable[[int], Value], place: int) -> None:
         self._operand, self._place = operand, place

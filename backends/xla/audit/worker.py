@@ -60,7 +60,8 @@ def main(folder: Path) -> None:
 
 
 def cached_answer(plan: Plan, topology: str, folder: Path) -> Path:
-    """Return the path in `folder` of the compiler's answer for the step of `plan`; compile if it is not cached."""
+    """Return the path, in `folder`, of the compiler's answer for the step of `plan`. If no answer is cached, compile
+    for the TPU `topology` ("": virtual CPU devices)."""
     import jax
 
     from planc.backends.xla.analysis.slices import ranks_over_slices
@@ -91,8 +92,8 @@ def cached_answer(plan: Plan, topology: str, folder: Path) -> Path:
 
 
 def compiled(lowered: Any, options: dict[str, str]) -> tuple[dict[str, Any], str]:
-    """Return the compiler's report on `lowered` with compiler `options`, and the optimized HLO; "" if the program does
-    not fit in memory."""
+    """Return the compiler's report on `lowered` with compiler `options`, and the optimized HLO. If the program does not
+    fit in memory, the HLO is "" and the report has the error (`refused`)."""
     began, used = time.monotonic(), time.process_time()
     refused, done = "", None
     try:
@@ -108,7 +109,7 @@ def compiled(lowered: Any, options: dict[str, str]) -> tuple[dict[str, Any], str
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write a file atomically: several audits may write at once."""
+    """Write a file atomically, since several audits may write the same file at once."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
     with os.fdopen(handle, "wb") as file:
         file.write(content)
@@ -116,15 +117,15 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def chip_options(topology: str) -> dict[str, str]:
-    """Return the compiler options of `topology`: the two cores of a v4 chip form one device (megacore). By default
-    libtpu makes two, on which jax cannot build a mesh."""
+    """Return the compiler options of `topology`. On v4 the two cores of a chip form one device (megacore): by default
+    libtpu makes two devices, on which jax cannot build a mesh."""
     from planc.backends.xla.audit.topology import slices_of
 
     return {"chip_config_name": "megacore"} if slices_of(topology)[1].startswith("v4:") else {}
 
 
 def described(topology: str, count: int) -> list[jax.Device]:
-    """Return `count` devices of a TPU `topology`, which need not exist; without one, the devices of this process."""
+    """Return `count` devices of a TPU `topology`, which need not exist; for "", devices of this process."""
     import jax
 
     from planc.backends.xla.audit.topology import slices_of
@@ -170,8 +171,8 @@ def step_of(program: ProgramText, devices: list[jax.Device]) -> tuple[Any, Any, 
 
 
 def on_torus(mesh: jax.sharding.Mesh, devices: list[jax.Device], slices: dict[str, int]) -> bool:
-    """True if jax can map `mesh` onto the torus of `devices`, or of each slice (`slices`: number of slices per axis),
-    so that the program's mesh follows its links."""
+    """True if jax maps `mesh` onto the torus of `devices` in the order that the program has, so that neighbours in the
+    mesh are linked. With several slices, `slices` gives their number per axis, and each slice is a torus."""
     from jax.experimental import mesh_utils
 
     across = [slices.get(name, 1) for name in mesh.axis_names]
@@ -188,7 +189,7 @@ def on_torus(mesh: jax.sharding.Mesh, devices: list[jax.Device], slices: dict[st
 
 
 def _memory(done: Any) -> dict[str, int]:
-    """Bytes on one device, as the compiler counts them."""
+    """Return the compiler's memory figures for one device, in bytes."""
     found = done.memory_analysis()
     names = (
         *("peak_memory", "argument_size", "output_size", "alias_size", "temp_size"),

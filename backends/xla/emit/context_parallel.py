@@ -30,14 +30,14 @@ def rows_spec(sharded: Sharded) -> Spec:
 
 
 def given_spec(sharded: Sharded) -> Spec:
-    """Return the spec of tokens and targets at the input of a step: rows that are reordered first are not sharded
-    yet."""
+    """Return the spec of tokens and targets at the input of a step. The sequence is not yet sharded if the program
+    reorders it first (load-balanced context parallelism)."""
     return batch_spec(sharded.plan) if balanced(sharded) else rows_spec(sharded)
 
 
 def constants(sharded: Sharded) -> list[str]:
-    """Lines of the kernel's constants (`BLOCK` and others), and of `SEQUENCE_RANKS` and `ROWS` if the program uses
-    them."""
+    """Return the lines of the kernel's constants (`BLOCK` and others), and of `SEQUENCE_RANKS` and `ROWS` if the
+    program uses them."""
     axes = keyed_axes(sharded)
     kernel = splash_constants(sharded) if runs_splash(sharded) else []
     kernel += ring_constants(sharded) if kernel and rings(sharded) else []
@@ -276,7 +276,7 @@ PIECES = (
 
 
 def context_functions(sharded: Sharded, *, named: bool) -> list[str]:
-    """Return the source of `positions`, `attend` and their helpers. `named`: the program saves activations by name."""
+    """Return the source of `positions`, `attend` and helpers. `named`: True if activations are saved by name."""
     axes, splash = keyed_axes(sharded), runs_splash(sharded)
     if splash and not axes:
         return [POSITIONS, splash_function(sharded, windows=windows(sharded))]

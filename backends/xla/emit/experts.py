@@ -203,14 +203,14 @@ PICKS = (
 
 
 def with_picks(text: str) -> str:
-    """Return `text`, a function of the step, edited for a model with experts."""
+    """Return `text`, the source of a function of the step, changed for a loss that also returns expert counts."""
     for plain, told in PICKS:
         text = text.replace(plain, told)
     return re.sub(r"(?m)( return _accumulate\(.*\))$", r"\1[:2]", text)
 
 
 def expert_tables(sharded: Sharded) -> list[str]:
-    """Lines of `EXPERTS` and the tables about their gathers; [] for a model without experts."""
+    """Return the lines of `EXPERTS` (layouts of experts' weights) and the tables about gathers; [] without experts."""
     experts = XlaExpertAxes(sharded)
     if not experts.ops:
         return []
@@ -228,8 +228,8 @@ def expert_tables(sharded: Sharded) -> list[str]:
 
 
 def expert_functions(sharded: Sharded, *, names: bool) -> list[str]:
-    """Return the source of `named`, `experts` and its helpers; [] without experts. `names`: some activation is saved by
-    name."""
+    """Return the source of `named`, `experts` and its helpers; [] without experts. `names` is True if the program saves
+    some activation by its name."""
     experts = XlaExpertAxes(sharded)
     if not experts.ops:
         return []
@@ -251,7 +251,7 @@ def _experts(experts: XlaExpertAxes) -> str:
 
 
 def _in_places(experts: XlaExpertAxes, total: str, weights: str, sequences: str) -> list[str]:
-    """`_served` and its helpers for experts with a capacity."""
+    """Return the source of `_served` for experts with a capacity; arguments as in `sorted_experts.served`."""
     moves = bool(experts.exchange or experts.gathers)
     routed = f"named({python_string(experts.ops[0].op.inputs[0])}, {'_sent(<rows>)' if moves else '<rows>'})"
     back = "_returned(made)" if moves else "made"
@@ -272,10 +272,10 @@ def _in_places(experts: XlaExpertAxes, total: str, weights: str, sequences: str)
 
 
 def _sequences(experts: XlaExpertAxes) -> str:
-    """Number of sequences in the mean of the loss, as code, for the gradient of the balance loss.
+    """Return code for the number of sequences in the mean of the loss, for the gradient of the balance loss.
 
-    Inside a pipeline JAX does not know which ranks have the same tokens: their gradients are summed like those of
-    others.
+    Inside a pipeline JAX sums the gradients of all ranks, also of those with the same tokens: the number is multiplied
+    by how many ranks have the same tokens.
     """
     if not pipelined(experts.plan):
         return "MICROBATCH"
@@ -284,8 +284,8 @@ def _sequences(experts: XlaExpertAxes) -> str:
 
 
 def _mapped(experts: XlaExpertAxes) -> str:
-    """Lines that shard_map `_served` over the mesh. In a pipeline, whose body is per-rank code already, only over the
-    axes that shard something here, since gradients would be summed over the others too."""
+    """Return the lines that shard_map `_served` over the mesh. In a pipeline, whose body is per-rank code already, they
+    map only over axes that shard tokens or weights: gradients would be summed over any other axis too."""
     call = "mapped = jax.shard_map(served, in_specs=given, out_specs=answers, axis_names=set(MESH))"
     if pipelined(experts.plan):
         if not experts.dividing:
@@ -296,7 +296,7 @@ def _mapped(experts: XlaExpertAxes) -> str:
 
 
 def _mlp(experts: XlaExpertAxes) -> list[str]:
-    """Docstring lines about `mlp` and about dropped tokens."""
+    """Return the docstring lines of the emitted `experts` about `mlp` and about dropped tokens."""
     if experts.capacity:
         return [
             "`mlp(rows [X, C, D], weights [X, C], params)` runs a rank's experts on the rows",

@@ -196,7 +196,7 @@ def model_functions(sharded: Sharded) -> list[str]:
 
 
 def spec_function(plan: Plan) -> str:
-    """Return the source of `_spec`, the spec of a leaf of one layer or of a stack."""
+    """Return the source of `_spec`, which returns the layout of a leaf: one layer's parameter, or a stack of layers."""
     stack, leading = "whole", "[None] * (leaf.ndim - len(spec))"
     if pipelined(plan):
         stack, leading = "as STACK says", "STACK[: leaf.ndim - len(spec)]"
@@ -221,8 +221,8 @@ def _weight(plan: Plan) -> str:
 
 
 def _lookup(sharded: Sharded) -> str:
-    """`lookup`, with its own output layout where `constrain` then shards it: the sum over the shards of the table, or
-    all rows if each rank looks up all."""
+    """Return the source of `lookup`. If `constrain` then shards its output, `lookup` sets a layout before: that of the
+    partial sums of a sharded table, or that of all rows if each rank looks up all."""
     o = next((o for o in sharded.ops["first"] if o.op.kind == "embedding"), None)
     if o is None or o.settle is None or all(s.kind == "all_reduce" for s in o.settle.steps):
         return LOOKUP
@@ -243,7 +243,7 @@ def _layers(sharded: Sharded) -> list[str]:
 
 
 def _linear(sharded: Sharded) -> list[str]:
-    """`linear`, and its matmuls in the compute dtype and in low precision."""
+    """Return the source of `linear`, and of its matmuls in the compute dtype and in low precision."""
     plan = sharded.plan
     reduce = {"fp32": "jnp.float32", "bf16": "jnp.bfloat16"}[plan.precision.reduce]
     summed = SUMMED if summed_first(sharded) else ""
@@ -278,7 +278,8 @@ def _linear(sharded: Sharded) -> list[str]:
 
 
 def _apart(sharded: Sharded) -> list[str]:
-    """`_apart`, which splits the sequences of replicas, for gradients that are summed over replicas last."""
+    """Return the source of `_apart`, which splits the sequences by replica for gradients that are summed over replicas
+    last; [] if the program has no such sums."""
     plan = sharded.plan
     copies = parts(plan, copies_summed_last(sharded))
     if not copies:
@@ -304,7 +305,8 @@ def _apart(sharded: Sharded) -> list[str]:
 
 
 def summed_table(sharded: Sharded) -> list[str]:
-    """Lines of `SUMMED`, the layouts of the gradients in `sharded` before GRADS; [] if all reduce to GRADS directly."""
+    """Return the lines of `SUMMED`, the layouts that gradients have in their sum, before the layout in `GRADS`; [] if
+    all sums have the layout in `GRADS`."""
     stated = own_gradient(sharded.plan) or narrow_params(sharded)
     if copies_summed_last(sharded) or not (stated and (found := summed_first(sharded))):
         return []

@@ -160,7 +160,8 @@ def _segments(stack: Any) -> tuple[tuple[int, int, tuple[str, ...]], ...]:
 
 
 def narrow_tables(sharded: Sharded) -> list[str]:
-    """Lines of `NARROW`, the recipe of each parameter, and of `SEGMENTS` if some layers stay in the compute dtype."""
+    """Return the lines of `NARROW`, the recipe of each quantized parameter, and of `SEGMENTS` if some layers stay in
+    the compute dtype; [] if no parameter is quantized."""
     found = narrow_params(sharded)
     if not found:
         return []
@@ -186,7 +187,8 @@ def _name(sentence: Quantize) -> str:
 
 
 def _sets(sharded: Sharded) -> dict[int, str]:
-    """Names of the parameter sets of sentences with excepted layers, by the sentence's number."""
+    """Return the names of the emitted tuples of parameters that some layers multiply in the compute dtype, by the index
+    of the plan's `quantize` sentence."""
     spare = [n for n, q in enumerate(sharded.plan.quantize) if q.kept_layers and params_of(sharded, q)]
     return {n: "WIDE" if len(spare) == 1 else f"WIDE_{at}" for at, n in enumerate(spare)}
 
@@ -202,7 +204,7 @@ def _segments_table(sharded: Sharded) -> list[str]:
 
 
 def _text(sharded: Sharded, first: int, layers: int) -> list[str]:
-    """The segments of a stack of `layers` layers that starts at layer `first` of the model."""
+    """Return code for the segments (layers quantized alike) of a stack of `layers` layers from layer `first` on."""
     plan, sets = sharded.plan, _sets(sharded)
     rows = []
     for begin, end, wide in segments(plan):
@@ -216,8 +218,8 @@ def _text(sharded: Sharded, first: int, layers: int) -> list[str]:
 def narrow_functions(sharded: Sharded, *, used: bool, reduce: str, summed: str) -> list[str]:
     """Return the source of the low-precision matmuls; [] if there are none.
 
-    `used`: the file defines `_used` already. `reduce` is the dtype of the gradient sums, as code; `summed` is the line
-    that sets a weight gradient's layout before the sum, or "".
+    `used` is True if the program already defines `_used`. `reduce` is code for the dtype of the gradient sums; `summed`
+    is the line that sets a weight gradient's layout before the sum, or "".
     """
     recipes = dict.fromkeys(map(_name, narrow_params(sharded).values()))
     if not recipes:
@@ -236,6 +238,6 @@ def narrow_functions(sharded: Sharded, *, used: bool, reduce: str, summed: str) 
 
 
 def layers_in_segments(sharded: Sharded) -> list[str]:
-    """Return `layers` for a model in which some layers keep matmuls in the compute dtype."""
+    """Return the source of `layers` for a model in which some layers keep matmuls in the compute dtype."""
     several = len(stacks(sharded)) > 1
     return [fill(LAYERS, segments="_segments(stack)" if several else "SEGMENTS"), *([OF_STACK] if several else [])]

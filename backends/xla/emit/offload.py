@@ -92,7 +92,7 @@ def _copies(params: Any) -> Any:
 
 
 def memory_lines(plan: Plan) -> list[str]:
-    """Lines of `PARAMS_MEMORY` and `OPTIMIZER_MEMORY`; [] if all state stays on the device."""
+    """Return the lines of `PARAMS_MEMORY` and `OPTIMIZER_MEMORY`; [] if all state stays on the device."""
     if not plan.state_on_host:
         return []
     found = ((noun, MEMORY[noun in plan.offloaded], cause_of(plan, noun)) for noun in STATE)

@@ -40,7 +40,7 @@ CUT = "loss_fn = _without_padding(loss_fn)"
 
 
 def padding_table(sharded: Sharded) -> list[str]:
-    """Lines of `PADDED`, the sizes and padded sizes of the dims of padded parameters; [] if there are none."""
+    """Return the lines of `PADDED`, sizes and padded sizes of the dims of padded parameters; [] if there are none."""
     found = padded(sharded)
     if not found:
         return []

@@ -515,7 +515,7 @@ return _on_each_stage(_losses, P(), loss_fn, <params>, x, targets) / MICROBATCHE
 
 
 def constants(sharded: Sharded) -> list[str]:
-    """Lines of the constants of the pipeline (ticks, stack dims); [] without a pipeline."""
+    """Return the lines of the pipeline's constants (ticks, leading dims of stacks); [] without a pipeline."""
     plan = sharded.plan
     if not pipelined(plan):
         return []
@@ -553,7 +553,8 @@ def _by_chunks(parts: int) -> str:
 
 
 def ends_table(sharded: Sharded) -> list[str]:
-    """Lines of `ENDS`, `TARGETS` and `LAST`, for the embedding and the head outside the pipeline; [] without one."""
+    """Return the lines of the tables for embedding and head, which run outside the pipeline: `ENDS` and `TARGETS` are
+    layouts, `LAST` names the parameters after the layers. [] without a pipeline."""
     plan = sharded.plan
     if not pipelined(plan):
         return []
@@ -573,13 +574,13 @@ def ends_table(sharded: Sharded) -> list[str]:
 
 
 def ends_spec(sharded: Sharded, tensor: str) -> Spec:
-    """Return the layout of an activation outside the pipeline: its ranks shard the sequence too."""
+    """Return the layout of the activation `tensor` outside the pipeline, where its ranks shard the sequence too."""
     return shared_by_stages(sharded, sharded.model.tensor[tensor].dims, activation_spec(sharded, tensor))
 
 
 def shared_by_stages(sharded: Sharded, dims: tuple[str, ...], spec: Spec) -> Spec:
-    """Return `spec` of a tensor with `dims`, with the sequence also sharded over the pipeline's ranks, if there is
-    one."""
+    """Return `spec`, the layout of a tensor with `dims`, with the sequence sharded over the pipeline's axis too;
+    unchanged without a pipeline."""
     if not pipelined(sharded.plan):
         return spec
     assert sharded.plan.split is not None
@@ -616,7 +617,7 @@ def _names(plan: Plan) -> dict[str, str]:
 
 
 def _pieces(sharded: Sharded) -> dict[str, str]:
-    """The parts of `_Rank` and its callers that depend on the schedule."""
+    """Return the pieces of the templates of `_Rank` and its callers that depend on the schedule."""
     plan = sharded.plan
     ticks, several = lockstep(plan), chunks(plan) > 1
     quoted, first, delay = _names(plan)["quoted"], ticks.forwards_first, str(ticks.delay)
@@ -661,7 +662,7 @@ def _pieces(sharded: Sharded) -> dict[str, str]:
 
 
 def _of_experts(sharded: Sharded, several: bool) -> dict[str, str]:
-    """The parts that pass expert counts along with the hidden state."""
+    """Return the template pieces that pass on expert counts with the hidden state; a rank may have `several` stages."""
     if not sharded.model.top_k:
         return {
             "made": "y, pull",
@@ -693,7 +694,7 @@ def _of_experts(sharded: Sharded, several: bool) -> dict[str, str]:
 
 
 def _of_uneven(plan: Plan, place: str) -> dict[str, str]:
-    """The parts that skip the padding layers of short stages."""
+    """Return the template pieces that skip padding layers of short stages; `place` is code for a layer's index."""
     if not uneven(plan):
         return {"y": "y", "pulled_dx": "dx, new = pull(dx)", "valid": "valid"}
     return {
@@ -731,7 +732,8 @@ def _back(several: bool, first: bool, delay: str) -> str:
 
 
 def _body(sharded: Sharded) -> str:
-    """The function that is differentiated as one: a layer, or a stage of which only some layers are recomputed."""
+    """Return the source of the function that is differentiated as one: a layer, or if only some are recomputed, a
+    stage."""
     if every(sharded) > 1:
         return "self.body = lambda x, stack: _in_groups(block, x, stack)"
     gathered, picks = sharded.plan.gathers_each_pass(), bool(sharded.model.top_k)
@@ -750,8 +752,8 @@ def narrow_copies(plan: Plan) -> bool:
 
 
 def accumulate_function(sharded: Sharded, before: str, used: str) -> str:
-    """Return `_accumulate` by a pipeline. `before` are the lines that gather the parameters, `used` is the name of the
-    result."""
+    """Return the source of `_accumulate` for a pipeline. `before` are the lines that gather the parameters; `used` is
+    the name of the gathered parameters."""
     plan = sharded.plan
     picked, uncut = bool(plan.model.top_k), not padded(sharded)
     return fill(
@@ -772,20 +774,21 @@ def accumulate_function(sharded: Sharded, before: str, used: str) -> str:
 
 
 def evaluate_lines(sharded: Sharded, used: str) -> str:
-    """Return the lines of an evaluation by a pipeline, with the parameters `used`."""
+    """Return the lines that evaluate the loss by a pipeline. `used` is the name of the parameters in use."""
     return fill(EVALUATE, params=used, wide=_wide(sharded.plan, _own(sharded, used)))
 
 
 def _own(sharded: Sharded, used: str) -> str:
-    """Parameters without padding, as code; `used` is the name of those as stored."""
+    """Return code for the parameters without padding; `used` is the name of the parameters with padding."""
     return f"_unpadded({used})" if padded(sharded) else used
 
 
 def _wide(plan: Plan, params: str) -> str:
-    """Parameters, as code, in the dtype of their gradient sums."""
+    """Return code that casts `params`, code for parameters, to the dtype of their gradient sums; unchanged if the
+    pipeline computes without narrower copies."""
     return f"_wide({params})" if narrow_copies(plan) else params
 
 
 def resting_function(plan: Plan) -> str:
-    """Return the source of `_resting`, the spec of an activation inside the pipeline or outside it."""
+    """Return the source of `_resting`, which returns the layout of an activation inside or outside the pipeline."""
     return fill(RESTING, **_names(plan))

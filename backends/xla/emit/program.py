@@ -53,7 +53,7 @@ Written by planc for JAX <jax> from <file>: edit the plan, not this file.
 
 
 def emit(sharded: Sharded, jax: Version = JAX.pinned) -> str:
-    """Return the emitted file of `sharded` for a version of `jax`; the same plan gives the same bytes."""
+    """Return the source of the program of `sharded` for a version of `jax`; the same plan gives the same bytes."""
     plan = sharded.plan
     blocks = [
         _docstring(plan, jax),
@@ -91,12 +91,12 @@ def _docstring(plan: Plan, jax: Version) -> str:
 
 
 def _field(name: str, text: str) -> str:
-    """One row of the docstring's table."""
+    """Return one line of the table in the program's docstring: the field's `name` and `text`."""
     return textwrap.fill(f"{name:<9}{python_docstring(text)}", WIDTH, subsequent_indent=" " * 9)
 
 
 def _without_verb(sentence: str) -> str:
-    """The sentence without its verb."""
+    """Return `sentence` without its verb, the first word."""
     return " ".join(sentence.split()[1:])
 
 
@@ -151,7 +151,7 @@ def _imports(sharded: Sharded) -> list[str]:
 
 
 def _keys_in_order(sharded: Sharded) -> bool:
-    """True if splash attention needs the row positions: each rank holds a piece from each end of a sequence."""
+    """True if splash attention needs row positions: a rank has a piece from each end of a sequence, and no ring."""
     return runs_splash(sharded) and balanced(sharded) and not rings(sharded)
 
 

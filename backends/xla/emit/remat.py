@@ -90,7 +90,8 @@ LayerGroups = tuple[int, int, int, str]
 
 
 def saved_tables(sharded: Sharded) -> list[str]:
-    """Lines of `KEPT`; [] if whole blocks are recomputed; also `EVERY` and `KEPT_BETWEEN` if only some blocks are."""
+    """Return the lines of the tables of saved activations: `KEPT` and `OFFLOADED` if recomputed blocks save or offload
+    any, `KEPT_BETWEEN` and `GROUPS` if only some blocks are recomputed."""
     cause = sharded.plan.recompute.cause
     names, between = saved_activations(sharded), saved_without_replay(sharded)
     out: list[str] = []
@@ -128,7 +129,8 @@ def _groups_text(sharded: Sharded, first: int, layers: int) -> str:
 
 
 def groups_of(sharded: Sharded, first: int, layers: int) -> Iterator[LayerGroups]:
-    """Yield the groups of `layers` layers that start at layer `first` of the model in `sharded`."""
+    """Yield the groups of a stack of `layers` layers that starts at layer `first` of the model in `sharded`. In a group
+    at most the first layer is recomputed."""
     interval = every(sharded)
     begin = min(-first % interval, layers)
     groups, rest = divmod(layers - begin, interval)
@@ -141,8 +143,8 @@ def groups_of(sharded: Sharded, first: int, layers: int) -> Iterator[LayerGroups
 
 
 def stacks(sharded: Sharded) -> dict[str, tuple[int, int]]:
-    """Return the first layer and the number of layers of each loop over layers of one kind, by a parameter that only
-    this kind has; "" for a kind without one."""
+    """Return the first layer and the number of layers of each stack (a loop over layers of one kind). The key is the
+    name of a parameter that only this kind has, or "" if there is none."""
     plan, model = sharded.plan, sharded.model
     blocks, found, begin = {*model.blocks}, {}, 0
     if not model.runs:
@@ -155,7 +157,7 @@ def stacks(sharded: Sharded) -> dict[str, tuple[int, int]]:
 
 
 def remat_function(sharded: Sharded) -> str:
-    """Return the source of `remat`, the recomputed block."""
+    """Return the source of `remat`, which wraps a block to be recomputed."""
     saved = saved_activations(sharded)
     single = bool(segments(sharded.plan)) and not pipelined(sharded.plan)
     barrier = {"alone": ", alone: bool = False" if single else "", "cse": "alone" if single else "False"}
@@ -180,7 +182,7 @@ def layers_function(sharded: Sharded) -> str:
 
 
 def group_functions(sharded: Sharded) -> list[str]:
-    """Return the source of the functions that recompute some layers and save others; [] if all are recomputed."""
+    """Return the source of the functions that recompute only some layers; [] if all layers are recomputed."""
     if every(sharded) == 1:
         return []
     several = len(stacks(sharded)) > 1

@@ -132,9 +132,9 @@ return sent.at[sender, place - first].get(mode="fill", fill_value=0)"""
 
 
 def served(experts: XlaExpertAxes, total: str, params: str, sequences: str) -> list[str]:
-    """Return the source of `_served` and its helpers for the plan of `experts`, one text each. As code: `total` sums
-    counts over ranks, `params` are the weights in the compute dtype, and `sequences` is the number in the mean of the
-    loss."""
+    """Return the source of `_served` and its helpers for the plan of `experts`, one text each. Three arguments are
+    code: `total` sums counts over ranks, `params` are the weights in the compute dtype, and `sequences` is the number
+    of sequences in the mean of the loss."""
     names = {"total": total, "params": params, "sequences": sequences}
     found = [fill(SORTED, there=_there(experts), back=_back(experts), counts=_counts(experts), **names)]
     found += [BY_EXPERT] if experts.exchange or experts.gathers else []
@@ -142,7 +142,7 @@ def served(experts: XlaExpertAxes, total: str, params: str, sequences: str) -> l
 
 
 def _counts(experts: XlaExpertAxes) -> str:
-    """The rows of each local expert, as code."""
+    """Return code for the number of rows of each local expert."""
     if experts.gathers:
         return "arrived.sum((0, 1))"
     return "arrived.sum(0)" if experts.exchange else "counts"

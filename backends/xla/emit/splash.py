@@ -75,7 +75,7 @@ q, k = jnp.pad(q * (v.shape[-1] / k.shape[-1]) ** 0.5, wider), jnp.pad(k, wider)
 
 
 def _mapped(sharded: Sharded, o: OpSharding, run: str) -> str:
-    """The lines that map `run`, as code, over the devices."""
+    """Return the lines that shard_map `run`, code for the per-device function of attention `o`."""
     plan = sharded.plan
     inside = plan.split if pipelined(plan) else None
     if inside is not None and all(a.size == 1 or a.name == inside.axis for a in atoms(plan)):
@@ -90,7 +90,7 @@ def _mapped(sharded: Sharded, o: OpSharding, run: str) -> str:
 
 
 def splash_constants(sharded: Sharded) -> list[str]:
-    """Lines of `BLOCK` and of the kernel's block sizes."""
+    """Return the lines of `BLOCK` and `BLOCK_SIZES`, the kernel's block sizes."""
     chosen, chip = sharded.plan.attention, sharded.plan.cluster.chip.name
     of_chip = f"as MaxText has it for {chip}" if chip in BLOCKS else "as MaxText has it"
     said = chosen.cause.comment() if chosen is not None and chosen.block else of_chip
@@ -104,7 +104,7 @@ def splash_constants(sharded: Sharded) -> list[str]:
 
 
 def splash_function(sharded: Sharded, *, windows: bool) -> str:
-    """Return the source of `attend` and its per-device function. `windows`: some attention has a sliding window."""
+    """Return the source of `attend` and its per-device function. `windows`: True if some attention has a window."""
     o, plan = sharded.attentions[0], sharded.plan
     filled = plan.batch.sequence_tokens != padded_rows(sharded)
     fitted = fill(FILLED, lanes=str(LANES)) if filled else ""
@@ -127,7 +127,7 @@ def splash_function(sharded: Sharded, *, windows: bool) -> str:
 
 
 def filled_up(sharded: Sharded) -> dict[str, str]:
-    """Return the pieces that pad keys and values to the same width, if they differ, and slice the output."""
+    """Return the template pieces that pad keys and values to one width and slice the output; empty if not needed."""
     found = sharded.attentions
     if any(narrow_values(sharded, o) for o in found):
         return {"wide": WIDE.strip("\n"), "narrowed": NARROWED}

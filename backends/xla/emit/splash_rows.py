@@ -158,7 +158,7 @@ out, log_sum = (checkpoint_name(x, <out>) for x in (out, log_sum))
 
 
 def ring_constants(sharded: Sharded) -> list[str]:
-    """Lines of `QUERIES` and `KEYS`, the layouts with heads before rows."""
+    """Return the lines of `QUERIES` and `KEYS`, layouts of queries and keys with the heads before the sequence."""
     o, sizes = sharded.attentions[0], []
     for name, tensor in (("QUERIES", o.op.inputs[0]), ("KEYS", o.op.inputs[1])):
         spec = spec_of(sharded.plan, sharded.model.tensor[tensor].dims, sharded.declared(tensor))
@@ -168,7 +168,8 @@ def ring_constants(sharded: Sharded) -> list[str]:
 
 def gathered_function(sharded: Sharded, axes: tuple[str, ...], cause: str, *, windows: bool, balanced: bool) -> str:
     """Return the source of `attend` with keys all-gathered over `axes`, and its helpers. `cause` is the comment that
-    cites the plan's sentence; `balanced`: each rank has a piece from each end of a sequence."""
+    cites the plan's sentence. `windows` is True if some attention has a sliding window, `balanced` if each rank has a
+    piece from each end of a sequence."""
     o = sharded.attentions[0]
     mask = "LocalMask((rows, rows), ((window or rows) - 1, 0), 0)" if windows else "CausalMask((rows, rows))"
     heads = sharded.plan.mesh.size(*o.layout.get("heads", ()))
@@ -192,8 +193,8 @@ def gathered_function(sharded: Sharded, axes: tuple[str, ...], cause: str, *, wi
 
 
 def ring_functions(sharded: Sharded, axes: tuple[str, ...], cause: str, *, named: bool) -> list[str]:
-    """Return the source of `attend` with a ring over `axes`, and the per-step kernel. `named`: the output gets a
-    checkpoint name."""
+    """Return the source of `attend` with a ring over `axes`, and of the kernel that runs in each step of the ring.
+    `cause` is the comment that cites the plan's sentence. `named` is True if the output gets a checkpoint name."""
     ring = fill(
         RING,
         axes=" and ".join(axes),

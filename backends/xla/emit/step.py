@@ -277,7 +277,7 @@ def step_functions(sharded: Sharded) -> list[str]:
 
 
 def _compiled(plan: Plan) -> str:
-    """The comment that cites the sentences about compilation."""
+    """Return the comment that cites the plan's sentences about compilation."""
     return "\n".join(causes(dict.fromkeys(c.cause for c in plan.compiles)))
 
 
@@ -290,13 +290,13 @@ def state_functions(plan: Plan) -> list[str]:
 
 
 def _layouts(plan: Plan, noun: Noun) -> str:
-    """The shardings of `noun`, as code."""
+    """Return code for the shardings of `noun` (params or optimizer), with their memory if `noun` is offloaded."""
     given = "mesh, params" if noun == "params" else f"mesh, params, {noun.upper()}"
     return f"_resting(shardings({given}), {noun.upper()}_MEMORY)" if noun in plan.offloaded else f"shardings({given})"
 
 
 def _held(plan: Plan) -> dict[str, str]:
-    """The lines in which a step reads its parameters and gradients, and updates them."""
+    """Return the template pieces that read stored parameters and gradients, and that update parameters."""
     narrow, params, copied = narrow_state(plan), 'state["params"]', ""
     if "params" in plan.offloaded:
         copied = "_copies({})"
@@ -317,17 +317,17 @@ def _held(plan: Plan) -> dict[str, str]:
 
 
 def _stored(plan: Plan, new: str) -> str:
-    """The code that casts `new` parameters to their stored dtype."""
+    """Return code that casts `new`, code for updated parameters, to their stored dtype."""
     return f"_in_dtype({new}, PARAMS_DTYPE)" if narrow_state(plan) else new
 
 
 def _gathers_first(plan: Plan) -> bool:
-    """True if gathered parameters outlive a pass."""
+    """True if parameters are gathered before the forward, into copies that outlive a pass."""
     return bool(plan.store("params")) and not plan.gathers_each_pass()
 
 
 def _update(plan: Plan) -> str:
-    """The lines of the update, in the layout of the optimizer's state."""
+    """Return the lines that scale gradients, and lay out gradients and parameters like optimizer state."""
     scaled = "jax.tree.map(lambda g: g * scale, grads)"
     if plan.state_on_host:
         stays = plan.store("optimizer") == plan.store("grads")
@@ -389,7 +389,7 @@ def _accumulate(sharded: Sharded) -> str:
 
 
 def _reduction(plan: Plan) -> str:
-    """The comment that names the collectives of a gradient sum over the data axes."""
+    """Return the comment that names the collectives of a gradient sum; "" if no axis shards batch or sequence."""
     scattered = plan.store("grads")
     summed = plan.mesh.in_order({*plan.data_axes, *context_axes(plan)})
     whole = tuple(a for a in summed if a not in scattered)

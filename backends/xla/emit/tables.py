@@ -53,14 +53,14 @@ def constants(sharded: Sharded) -> list[str]:
 
 
 def _slices(plan: Plan) -> list[str]:
-    """Lines of `SLICES`, the ranks of each axis on different slices; [] for one slice."""
+    """Return the lines of `SLICES`, the number of TPU slices that each axis spans; [] for one slice."""
     across = ", ".join(f"{python_string(name)}: {ranks}" for name, ranks in ranks_over_slices(plan).items())
     said = f"ranks of an axis on different slices; {plan.cluster.cause.comment()}"
     return beside(f"SLICES = {{{across}}}", said) if across else []
 
 
 def _dtype_line(plan: Plan, noun: Noun) -> list[str]:
-    """Lines of the stored dtype of `noun`; [] if all state is fp32."""
+    """Return the line that defines the stored dtype of `noun` (params, grads or optimizer); [] if all state is fp32."""
     if not narrow_state(plan):
         return []
     said = next((s.cause.comment() for s in plan.stores if s.noun == noun and s.dtype), "")
@@ -82,8 +82,8 @@ HEADINGS: dict[Use, tuple[str, str]] = {
 
 
 def param_tables(sharded: Sharded) -> list[str]:
-    """Return the lines of `USED`, `PARAMS`, `GRADS`, `OPTIMIZER` for `sharded`; an equal table is an alias of the
-    earlier one."""
+    """Return the lines of `USED` (layouts in use) and `PARAMS`, `GRADS`, `OPTIMIZER` (layouts in storage) for
+    `sharded`; a table that equals an earlier one is an alias."""
     out = comment("One layer's layout by parameter name, [out, in] for a weight; `*` stands for its number.")
     known: dict[str, str] = {}
     for use, (name, said) in HEADINGS.items():
@@ -139,8 +139,11 @@ Exchange = tuple[tuple[Spec, ...], tuple[Spec, ...]]
 
 
 def exchanged(sharded: Sharded) -> dict[str, Exchange]:
-    """Return the activations that an all-to-all redistributes to their layout or from there to all readers, and those
-    that several ranks compute whole."""
+    """Return the intermediate layouts of activations that the program states: those of all-to-alls, and those of
+    activations that several ranks compute whole.
+
+    An activation passes such a layout between its producer and its own layout, or from there to all of its readers.
+    """
     made: dict[str, tuple[Spec, ...]] = {}
     read: dict[str, list[tuple[OpSharding, Move | None]]] = {}
     for o in _ops(sharded):
@@ -161,15 +164,17 @@ def exchanged(sharded: Sharded) -> dict[str, Exchange]:
 
 
 def _stated(o: OpSharding, move: Move) -> bool:
-    """True if the program states the redistribution `move`: an all-to-all, or the output of a matmul that several ranks
-    compute whole, which XLA would otherwise split between them and gather."""
+    """True if the program states the redistribution `move` at the op `o`: an all-to-all, or at a matmul that several
+    ranks compute whole. XLA would otherwise split this matmul between the ranks and gather its result."""
     return _exchanges(move) or (o.op.kind == "matmul" and bool(repeated_over(o)))
 
 
 def _gathers_twice(sharded: Sharded, o: OpSharding) -> bool:
-    """True for a matmul of a pipeline whose sum is reduce-scattered: on CPU devices XLA gathers its gradient once for
-    each of the two matmuls of the backward, as it writes one device group in two ways and does not see that they are
-    equal."""
+    """True if `o` is a matmul in a pipeline on CPU devices, and its result is reduce-scattered.
+
+    XLA there gathers the result's gradient once for each of the two matmuls of the backward: it writes one device group
+    in two ways and does not see that both are equal.
+    """
     assert o.settle is not None
     scatters = o.op.kind == "matmul" and any(s.kind == "reduce_scatter" for s in o.settle.steps)
     return scatters and pipelined(sharded.plan) and not sharded.plan.cluster.has_tpus
@@ -202,7 +207,7 @@ def exchange_table(sharded: Sharded) -> list[str]:
 
 
 def _activations(sharded: Sharded) -> Iterator[Tensor]:
-    """Yield the floating-point tensors of the op graph, without the scalar loss and those inside `experts`."""
+    """Yield the floating-point tensors of the op graph, except the scalar loss and the tensors inside `experts`."""
     inside = (ROUTED, EXPERTS)
     yield from (t for t in sharded.model.tensors if t.dtype != "int" and t.dims and t.region not in inside)
 
@@ -213,13 +218,13 @@ def _activation(sharded: Sharded, tensor: Tensor) -> list[str]:
 
 
 def collectives(sharded: Sharded, tensor: str) -> list[str]:
-    """Return the redistributions of `tensor` at its producer and for its consumers."""
+    """Return the redistributions of `tensor`, as comments: from its producer's layout, and to its readers' layouts."""
     settled = [_comment(o.settle, f"from {o.op.name}") for o in _ops(sharded) if o.op.output == tensor]
     return list(dict.fromkeys(s for s in (*settled, *_redistributed_inputs(sharded, tensor)) if s))
 
 
 def _redistributed_inputs(sharded: Sharded, tensor: str) -> Iterator[str]:
-    """Yield one redistribution per layout; readers of the same layout share it."""
+    """Yield a comment for each layout to which `tensor` is redistributed; ops that need the same layout share it."""
     readers: dict[str, tuple[Move, list[str]]] = {}
     for o in _ops(sharded):
         for name, move in zip(o.op.inputs, o.redistributions, strict=True):

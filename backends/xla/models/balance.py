@@ -21,8 +21,7 @@ def balanced(
     slope: float | jax.Array,
     total: Callable[[jax.Array], jax.Array],
 ) -> jax.Array:
-    """Return the logits [B, S, X] (fp32) unchanged, with the gradient of the load-balancing loss added in their
-    backward.
+    """Return the logits [B, S, X] (fp32) unchanged. Their backward adds the gradient of the load-balancing loss.
 
     `chosen` [B, S, k] are the selected experts, `slope` is the coefficient over the number of sequences in the mean of
     the loss, and `total` sums counts [B, X] over the ranks that hold other parts of the same sequences.
@@ -35,7 +34,7 @@ def balanced(
 
 
 def _shares(logits: jax.Array, routing: Routing) -> jax.Array:
-    """Scores of each token, normalized to sum 1."""
+    """Return the router's scores for each token, normalized so that a token's scores sum to 1."""
     if routing.scores == "softmax":
         return jax.nn.softmax(logits)
     scores = jax.nn.sigmoid(logits)

@@ -42,7 +42,7 @@ def build_latent_attention(model: Model, hooks: Hooks) -> Half:
     nope, rope = sizes["nope_dim"], sizes["rope_dim"]
 
     def linear(part: str, tensor: str, x: jax.Array, layer: Params, width: int = 0) -> jax.Array:
-        """A projection; with `width` its output is split into heads."""
+        """Project `x` with the weight `part`; with `width`, split the output into heads of this width."""
         name = f"{MODULE}.{part}.weight"
         y = hooks.linear(name, x, layer[name])
         return hooks.constrain(tensor, y.reshape(*y.shape[:-1], -1, width) if width else y)

@@ -21,11 +21,11 @@ Answers = tuple[jax.Array, jax.Array]
 
 
 class Mlp(Protocol):
-    """The computation of X experts on their rows."""
+    """The MLPs of a rank's X experts, each applied to the rows (copies of tokens) routed to it."""
 
     def __call__(self, rows: jax.Array, weights: jax.Array, params: Any, counts: jax.Array | None = None, /) -> Any:
-        """Map rows [X, C, D] in C slots of X experts, with weights [X, C], to [X, C, D]. With `counts` [X], map rows
-        [R, D] sorted by expert, `counts` of each, with weights [R], to [R, D]; rows beyond the counts are ignored."""
+        """Return the experts' outputs for `rows` [X, C, D], in C slots per expert, scaled by `weights` [X, C]. With
+        `counts` [X], rows are [R, D] sorted by expert, `counts` for each, and weights [R]; further rows are ignored."""
         ...
 
 
@@ -35,14 +35,15 @@ Block = TypeVar("Block", bound=Callable[..., object])
 
 
 class Hooks(Protocol):
-    """Tensor and parameter names are those of the family's op graph."""
+    """The functions that a model calls, by which a program lays out tensors and runs layers. Names of tensors and
+    parameters are those of the family's op graph."""
 
     def constrain(self, name: str, x: jax.Array, /) -> jax.Array:
         """Return the activation `name` in its dtype and layout."""
         ...
 
     def weight(self, name: str, w: jax.Array, /) -> jax.Array:
-        """Return the parameter `name` for use: gathered over the axes that only shard its storage."""
+        """Return the parameter `name` for use, gathered over the axes that shard only its storage."""
         ...
 
     def linear(self, name: str, x: jax.Array, w: jax.Array, /) -> jax.Array:
@@ -54,18 +55,18 @@ class Hooks(Protocol):
         ...
 
     def named(self, name: str, x: jax.Array, /) -> jax.Array:
-        """Return the activation `name` inside `experts`, in its dtype."""
+        """Return `x`, the activation `name` inside `experts`, in its dtype."""
         ...
 
     def experts(self, route: Route, mlp: Mlp, x: jax.Array, scores: jax.Array, params: Any, /) -> Answers:
-        """Return the weighted sum of each token's experts for x [B, S, D], [B, S, D], and the expert counts [ranks, X].
+        """Return the weighted sum of each token's experts [B, S, D] for x [B, S, D], and the expert counts [ranks, X].
 
-        scores [B, S, X] are the router's; `params` are the experts' parameters by name.
+        `scores` [B, S, X] are the router's; `params` are the experts' parameters by name.
         """
         ...
 
     def unpicked(self, layers: int, experts: int, /) -> jax.Array:
-        """Return zero expert counts [layers, ranks, X], for X `experts`."""
+        """Return expert counts of zero, [layers, ranks, X], for X `experts`."""
         ...
 
     def remat(self, block: Block, /) -> Block:
@@ -90,7 +91,7 @@ class Hooks(Protocol):
 
 
 class Undivided:
-    """One device without recomputation: the reference."""
+    """The hooks of one device without recomputation: the reference."""
 
     def constrain(self, name: str, x: jax.Array, /) -> jax.Array:
         return x
@@ -124,7 +125,7 @@ class Undivided:
     def _weights_within_capacity(
         self, chosen: jax.Array, shape: tuple[int, ...], weights: jax.Array, experts: int
     ) -> jax.Array:
-        """The weights [T, k] of tokens within the capacity of their experts, and 0 for dropped ones."""
+        """Return the `weights` [T, k] of tokens within the capacity of their experts, and 0 for dropped tokens."""
         return weights
 
     def remat(self, block: Block, /) -> Block:

@@ -48,7 +48,7 @@ def build_loss(model: Model, hooks: Hooks, block: Callable[[Model, Hooks, Sectio
 def build_logits(model: Model, hooks: Hooks, block: Callable[[Model, Hooks, Section], Block] | None = None) -> Logits:
     """Return `logits(params, tokens [B, S])` -> [B, S, V].
 
-    `block` builds the blocks of a kind; a family that differs only inside its blocks passes its own.
+    `block` builds a block of a given kind; a family whose blocks are not Llama's passes a function of its own.
     """
     blocks = {kind: (block or dense_block)(model, hooks, kind) for kind in model.blocks}
 
@@ -101,7 +101,8 @@ def build_block(model: Model, hooks: Hooks, attention: Half, feed_forward: Half)
 def build_halfway(
     model: Model, hooks: Hooks, attention: Half
 ) -> Callable[[jax.Array, Params], tuple[jax.Array, jax.Array]]:
-    """Return `halfway(x [B, S, E], one layer's params)` -> (x after attention, its norm for the second half)."""
+    """Return `halfway(x [B, S, E], one layer's params)` -> (x after attention, the norm of that, for the second
+    half)."""
 
     def norm(name: str, x: jax.Array, layer: Params) -> jax.Array:
         return rms_norm(x, hooks.weight(name, layer[name]), model.norm_eps)
@@ -117,8 +118,8 @@ def build_halfway(
 def build_attention(model: Model, hooks: Hooks, kind: Section = "block", *, normed: bool = False) -> Half:
     """Return causal attention with grouped queries and rotary positions: [B, S, E] -> [B, S, E].
 
-    In a kind of block with a sliding window each row attends to that many rows. With `normed`, queries and keys have an
-    RMS norm per head, with one weight for all heads (Qwen3).
+    If blocks of this `kind` have a sliding window, each row attends to the rows in its window. With `normed`, queries
+    and keys have an RMS norm per head, with one weight for all heads (Qwen3).
     """
     head_dim, window = model.sizes["head_dim"], _window(model, kind)
 
@@ -147,7 +148,8 @@ def build_attention(model: Model, hooks: Hooks, kind: Section = "block", *, norm
 
 
 def _window(model: Model, kind: Section) -> tuple[int, ...]:
-    """(Window,) of a kind of block, 0 for all rows; () for a model without windows."""
+    """Return the sliding window of a `kind` of block as an argument of `attend`: (number of rows,), (0,) for all rows,
+    or () for a model without windows."""
     of = {k: next(o.window for o in model.ops[k] if o.kind == "attention") for k in model.blocks}
     return (of[kind],) if any(of.values()) else ()
 
@@ -190,7 +192,7 @@ def rotary_angles(
 
 
 def _scaled(frequencies: jax.Array, scaling: Mapping[str, Any]) -> jax.Array:
-    """`frequencies` (radians per token) scaled for a longer context: see the twin in torch."""
+    """Return `frequencies` (radians per token) scaled for a longer context, as the torch module scales them."""
     divided: jax.Array = frequencies / scaling["factor"]
     if scaling["rope_type"] == "linear":
         return divided

@@ -68,7 +68,7 @@ def builders(block: MakeBlock) -> tuple[BuildLoss, Callable[[Model, Hooks], Logi
 def build_logits_with_picks(
     model: Model, hooks: Hooks, block: MakeBlock, balance: float
 ) -> Callable[[Params, jax.Array], tuple[jax.Array, jax.Array]]:
-    """Return a function from params and tokens to logits and expert counts. `block` builds the blocks of a kind."""
+    """Return a function from params and tokens to logits and expert counts. `block` builds a block of a given kind."""
     blocks = {kind: block(model, hooks, kind, balance) for kind in model.blocks}
     layers = sum(routed(model, kind) for kind in model.kinds)
 
@@ -82,7 +82,7 @@ def build_logits_with_picks(
 
 
 def dense(block: Block) -> BlockWithPicks:
-    """Return a block without experts, for a model that has both kinds."""
+    """Return `block`, which has no experts, as a block that passes expert counts on, for a model with both kinds."""
     return lambda carry, layer: (block(carry[0], layer), carry[1])
 
 
@@ -150,9 +150,9 @@ def picks(logits: jax.Array, k: int, routing: Routing) -> tuple[jax.Array, jax.A
 
 
 def _limited(scores: jax.Array, routing: Routing) -> jax.Array:
-    """Scores for group-limited routing: -inf outside a token's best groups.
+    """Return scores for group-limited routing: -inf for experts outside a token's best groups of experts.
 
-    A group is ranked by its best expert, or with sigmoid scores by its best two together (DeepSeek-V3).
+    A group is ranked by its best expert, or with sigmoid scores by the sum of its best two (DeepSeek-V3).
     """
     groups = scores.reshape(*scores.shape[:-1], routing.groups, -1)
     best = jax.lax.top_k(groups, min(2, groups.shape[-1]) if routing.scores == "sigmoid" else 1)[0].sum(-1)

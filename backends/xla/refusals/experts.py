@@ -39,7 +39,8 @@ def _node_limit(experts: XlaExpertAxes) -> Iterator[Refusal]:
 
 
 def _dims(experts: XlaExpertAxes) -> Iterator[Refusal]:
-    """Refuse layouts other than even sharding by whole experts or by their width."""
+    """Refuse experts that are sharded on a dim other than `experts`, `expert_ffn` and the token slots, parameters of
+    experts with a layout of their own, and experts with biases."""
     plan = experts.plan
     for o in experts.ops:
         for dim, axes in o.layout.items():
@@ -56,7 +57,7 @@ def _dims(experts: XlaExpertAxes) -> Iterator[Refusal]:
 
 
 def _shares(experts: XlaExpertAxes) -> Iterator[Refusal]:
-    """Refuse experts of which some sharing ranks have the same tokens and others have different ones."""
+    """Refuse tensor parallelism of experts over several axes of which some shard the tokens and others do not."""
     different = set(experts.tensor) & set(experts.tokens)
     if different and not experts.gathers:
         cause = experts.plan.cause_of_shard("expert_ffn", experts.plan.axes_of("expert_ffn", EXPERTS)[0], EXPERTS)
@@ -65,7 +66,7 @@ def _shares(experts: XlaExpertAxes) -> Iterator[Refusal]:
 
 
 def _stores(experts: XlaExpertAxes) -> Iterator[Refusal]:
-    """Refuse state that is sharded for the experts but not for the rest, or the reverse: one function gathers both."""
+    """Refuse state sharded for the experts and not for other parameters, or the reverse: one function gathers both."""
     plan = experts.plan
     if not plan.store("optimizer", EXPERTS):
         return

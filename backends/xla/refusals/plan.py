@@ -45,7 +45,8 @@ def refusals(sharded: Sharded) -> list[Diagnostic]:
 
 
 def notes(plan: Plan) -> list[Diagnostic]:
-    """Return N0906 for each sentence of `plan` that names regions to compile: XLA compiles the whole step."""
+    """Return N0906 for each sentence of `plan` that names parts of the model to compile: XLA compiles the whole
+    step."""
     causes = dict.fromkeys(compiled.cause for compiled in plan.compiles)
     return [
         Diagnostic("N0906", f"`{cause.via or cause.sentence}`: XLA compiles the whole step as one program", cause.span)
@@ -124,7 +125,7 @@ def _attention(sharded: Sharded) -> Iterator[Diagnostic]:
 
 
 def _kernel(sharded: Sharded, name: str, cause: Cause) -> Iterator[Diagnostic]:
-    """Refuse an unsupported kernel by its name."""
+    """Refuse the attention kernel `name` if the target does not have it, or cannot run it in this layout."""
     plain = f"`attention.core as {PLAIN}`, or leave it out"
     if name == PLAIN:
         if keyed_axes(sharded):
@@ -165,7 +166,7 @@ def _recompute(sharded: Sharded) -> Iterator[Diagnostic]:
 
 
 def _offload(sharded: Sharded) -> Iterator[Diagnostic]:
-    """Refuse offloading that is not of state, or of named activations in whole stacks of layers."""
+    """Refuse offloading in a pipeline, of activations if some layers are not recomputed, and inside experts."""
     plan = sharded.plan
     for sentence in plan.offloads:
         saved = [t for t in sentence.what if t in saved_on_host(sharded)]
@@ -186,7 +187,8 @@ GPUs."""
 
 
 def _narrow(sharded: Sharded) -> Iterator[Diagnostic]:
-    """Refuse quantization other than float8 per tensor or row and int8 per row, of linear layers."""
+    """Refuse quantization other than float8 per tensor or row and int8 per row, and of experts, of linear layers with a
+    bias, and of linear layers outside the blocks of a pipeline."""
     plan = sharded.plan
     for q in plan.quantize:
         if q.tile or q.recipe == "blockwise":
@@ -216,7 +218,7 @@ def _narrow(sharded: Sharded) -> Iterator[Diagnostic]:
 
 
 def _store_dtypes(plan: Plan) -> Iterator[Diagnostic]:
-    """Refuse state in dtypes other than fp32 and bf16, or in several dtypes for one noun."""
+    """Refuse state in dtypes other than fp32 and bf16, or in another dtype in a region (a part of the model)."""
     for store in plan.stores:
         if store.dtype and store.dtype not in STATE_DTYPES:
             why = f"it stores {store.noun} in {' or '.join(STATE_DTYPES)}, not {store.dtype}"

@@ -89,8 +89,8 @@ ORDER = (
 
 
 def realise(sharded: Sharded, rows: Rows) -> Rows:
-    """Return the collectives that XLA issues for `sharded`, per device and optimizer step, from the semantic ones in
-    `rows`."""
+    """Return the collectives that XLA issues for `sharded`, per device and step, instead of `rows`, the collectives
+    that the plan's layouts imply."""
     for rule in ORDER:
         rows = rule.apply(sharded, rows)
     return tuple(r for r in rows if r.count and r.group_size > 1)

@@ -33,18 +33,19 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
 
 
 def _rests_elsewhere(sharded: Sharded, p: ParamSharding) -> bool:
-    """True if the gradient of `p` rests on other ranks than `p`, or neither is divided though the plan says so."""
+    """True if `p` and its gradient are stored over different axes, or `p` is not divisible by the plan's axes."""
     params = _divided(sharded, p, "params")
     return params != _divided(sharded, p, "grads") or params != p.stored["params"]
 
 
 def _divided(sharded: Sharded, p: ParamSharding, noun: Noun) -> tuple[str, ...]:
-    """The axes that divide `p` or its gradient where it rests."""
+    """Return the axes over which `noun` of parameter `p` is sharded in storage; () if no dim is divisible."""
     return p.stored[noun] if cut(sharded.plan, p, noun) is not None else ()
 
 
 def _sums(sharded: Sharded, row: Collective, p: ParamSharding, scattered: tuple[str, ...]) -> Iterator[Collective]:
-    """The sums of a gradient: over the `scattered` axes in parts, over all others whole."""
+    """Yield the collectives that sum the gradient of `p`: a reduce-scatter over the `scattered` axes, an all-reduce of
+    the shards over the other axes, and an all-gather over `scattered` axes that do not shard the stored gradient."""
     mesh, reduce = sharded.plan.mesh, sharded.plan.precision.reduce
     elements, ranks = param_elements(sharded.plan, p), mesh.size(*scattered)
     row = changed(row, NAME, phase="backward")

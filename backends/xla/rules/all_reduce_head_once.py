@@ -27,7 +27,7 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
 
 
 def _of_head_over_copies(sharded: Sharded, row: Collective) -> bool:
-    """True for an all-reduce of the head's gradient over replicas."""
+    """True if `row` all-reduces the head's gradient over replicas."""
     param = sharded.model.param.get(row.tensor)
     summed = row.carries == "grad" and row.op == "all_reduce" and param is not None
     return summed and param is not None and "last" in param.sections and len(sharded.model.shape(param)) > 1

@@ -29,7 +29,7 @@ def _key(row: Collective) -> tuple[str, str]:
 
 
 def split_by_axis(sharded: Sharded, row: Collective) -> Rows:
-    """Return a gradient's all-reduce over batch and other axes as two rows, one over each; any other `row`
+    """Return a gradient's all-reduce over the batch's and other axes as two, one over each; any other `row` is
     unchanged."""
     batch = tuple(a for a in row.axes if a in sharded.plan.data_axes)
     rest = tuple(a for a in row.axes if a not in batch)

@@ -34,8 +34,8 @@ def _key(row: Collective) -> tuple[str, str, int]:
 
 
 def _per_microbatch(sharded: Sharded, row: Collective, further: Collective | None) -> Collective:
-    """A gradient that only the optimizer needs sharded is all-reduced, over the axes of `further` too, and sliced in
-    the update."""
+    """Return the all-reduce in each microbatch that replaces `row`, a gradient's reduction for the optimizer. It sums
+    over the axes of `further` too, if the plan has a second reduction; the update then slices the result."""
     mesh = sharded.plan.mesh
     axes = mesh.in_order((*row.axes, *(further.axes if further else ())))
     one = replace(row, axes=axes, group_size=mesh.size(*axes))

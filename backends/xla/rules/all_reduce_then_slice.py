@@ -50,7 +50,8 @@ def _key(row: Collective) -> Key:
 
 
 def _whole(sharded: Sharded, row: Collective, further: list[Collective], *, apart: bool) -> Rows:
-    """The sums that replace a reduce-scatter and the all-reduces over `further` axes."""
+    """Return the all-reduces that replace the reduce-scatter `row` and the all-reduces `further` of the same gradient.
+    With `apart`, the sum over the batch's axes and the sum over other axes are two calls."""
     mesh = sharded.plan.mesh
     axes = mesh.in_order((*row.axes, *(a for r in further for a in r.axes)))
     summed = changed(replace(row, axes=axes, group_size=mesh.size(*axes)), NAME, op="all_reduce")

@@ -37,7 +37,8 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
 
 
 def _slices(sharded: Sharded, row: Collective) -> bool:
-    """False for a gradient that is sharded along columns and whose slices do not fit."""
+    """Return False if `row` sums a gradient that is sharded along columns, and its slices do not fit in the chip's
+    buffer; True for any other collective."""
     height = rows_above_columns(sharded, row)
     if not height:
         return True
@@ -54,8 +55,8 @@ def fits_in_slices(chip: str, ranks: int, height: int, summed_mib: float) -> boo
 
 
 def rows_above_columns(sharded: Sharded, row: Collective) -> int:
-    """Return the number of rows of a gradient in `row` that is reduce-scattered along its columns; 0 for anything
-    else."""
+    """Return the number of rows of the gradient that `row` sums, if it is reduce-scattered along its columns; 0 for any
+    other collective."""
     plan, p = sharded.plan, sharded.param.get(row.tensor)
     if p is None or (row.carries, row.op) != ("grad", "reduce_scatter") or of_experts(sharded, row) or not p.axes():
         return 0
@@ -67,8 +68,8 @@ def rows_above_columns(sharded: Sharded, row: Collective) -> int:
 
 
 def equal_slices(tiles: int, fewest: int) -> int:
-    """Return the smallest number of equal slices of whole `tiles` that is at least `fewest`; 0 if there are fewer
-    tiles.
+    """Return the smallest divisor of `tiles` (a number of equal slices of whole tiles) that is at least `fewest`; 0 if
+    there is none.
 
     >>> equal_slices(24 * 167, 25), equal_slices(8 * 1187, 62)
     (167, 1187)

@@ -36,12 +36,13 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
 
 
 def _sums_copies(row: Collective) -> bool:
-    """True for the sum of a tied weight's gradients between first and last stage, which here is one parameter."""
+    """True if `row` sums a tied weight's gradients over first and last stage. Here both have one parameter."""
     return row.carries == "grad" and row.section == "step"
 
 
 def _shared_by_ranks(plan: Plan, row: Collective) -> Collective:
-    """The row of an activation on a rank's share of the rows; before the pipeline, of all microbatches at once."""
+    """Return `row`, a collective of the embedding or head, as issued by pipeline ranks that each have a share of the
+    tokens. The embedding runs once a step, on all microbatches."""
     if row.carries != "activation":
         first = row.section == "first" and row.phase != "optimizer"
         return changed(row, NAME, per="step", count=max(row.count // plan.microbatches, 1)) if first else row
@@ -52,7 +53,7 @@ def _shared_by_ranks(plan: Plan, row: Collective) -> Collective:
 
 
 def _gradient_sums(sharded: Sharded, p: ParamSharding) -> Iterator[Collective]:
-    """The collectives that sum the gradient of the embedding or head over the pipeline's ranks."""
+    """Yield the collectives that sum the gradient of `p`, if in embedding or head, over the pipeline's ranks."""
     plan = sharded.plan
     assert plan.split is not None
     elements: float = param_elements(plan, p)

@@ -32,14 +32,15 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
 
 
 def _fullest(sharded: Sharded) -> dict[str, int]:
-    """For each kind of block, the first rank with the most layers of it."""
+    """Return, for each kind of block, the first pipeline rank that has the most layers of this kind."""
     plan = sharded.plan
     loads = [load_of(plan, rank) for rank in range(plan.pipeline)]
     return {kind: max(range(plan.pipeline), key=lambda r: loads[r].get(kind, 0)) for kind in sharded.model.blocks}
 
 
 def _of_all_ticks(sharded: Sharded, row: Collective) -> Collective:
-    """The calls of a rank with as many layers as the longest stage, in each tick or once a step."""
+    """Return `row` as issued by a rank with as many layers as the longest stage: in each tick, or for parameters that
+    are gathered or updated once, once a step."""
     plan = sharded.plan
     each, of_rank = layers_of_a_stage(plan), load_of(plan, row.stage)[row.section]
     if row.carries == "param" and (row.phase == "optimizer" or plan.gather_per == "step"):

@@ -35,7 +35,8 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
 
 
 def _handed(sharded: Sharded, phase: Phase, send: Collective) -> Iterator[Collective]:
-    """The calls of one direction (forward or backward)."""
+    """Yield the collectives that replace `send` in one direction (`phase`, forward or backward): the sends between
+    stages, and the gathers and all-to-alls where microbatches enter and leave the pipeline."""
     plan = sharded.plan
     ticks, several = lockstep(plan), chunks(plan) > 1
     some = 1.0 if several else (plan.pipeline - 1) / plan.pipeline

@@ -25,7 +25,7 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
 
 
 def _whole(sharded: Sharded, row: Collective) -> bool:
-    """True for a parameter that the plan shards but that has no divisible dim."""
+    """True if `row` gathers or updates a parameter, or sums its gradient, that the plan shards on no divisible dim."""
     p = sharded.param.get(row.tensor)
     if p is None or (row.carries == "update" and p.axes()):
         return False
@@ -35,7 +35,7 @@ def _whole(sharded: Sharded, row: Collective) -> bool:
 
 
 def _summed(row: Collective, scattered: dict[tuple[str, int], int]) -> Collective:
-    """The all-reduce that replaces a reduce-scatter, or a sum that would follow one."""
+    """Return the all-reduce of a whole gradient instead of `row`, a reduce-scatter or the all-reduce of its shards."""
     if row.op == "reduce_scatter":
         return changed(row, NAME, op="all_reduce")
     return changed(row, NAME, buffer_bytes=row.buffer_bytes * scattered.get((row.tensor, row.stage), 1))

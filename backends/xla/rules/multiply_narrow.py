@@ -44,8 +44,8 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
 
 
 def _travelling(sharded: Sharded, row: Collective) -> Iterator[Collective]:
-    """Yield the row of an activation that low-precision matmuls read or write, for the quantized layers, and the row
-    for the rest."""
+    """Yield the collectives that replace `row`, which sends an activation that low-precision matmuls read or write: in
+    the low dtype for quantized layers, unchanged for the other layers."""
     readers = [(o, q) for o, section, q in products(sharded) if section == row.section and row.tensor in o.op.inputs]
     makers = [q for o, section, q in products(sharded) if section == row.section and row.tensor == o.op.output]
     sentence = readers[0][1] if readers else makers[0] if makers else None
@@ -78,7 +78,7 @@ def _narrowed(row: Collective, sentence: Quantize) -> Collective:
 
 
 def _share(sharded: Sharded, section: str, sentence: Quantize) -> float:
-    """Fraction of the layers of a section that are quantized."""
+    """Return the fraction of the layers in a `section` (kind of block) that `sentence` quantizes; 1 elsewhere."""
     plan = sharded.plan
     if section not in plan.model.blocks:
         return 1.0
@@ -87,7 +87,7 @@ def _share(sharded: Sharded, section: str, sentence: Quantize) -> float:
 
 
 def _layers(sharded: Sharded, stage: int, section: str, sentence: Quantize) -> int:
-    """Number of a section's layers on a stage that are quantized."""
+    """Return how many layers of a `section` (kind of block) `sentence` quantizes on the pipeline rank `stage`."""
     plan = sharded.plan
     if section not in plan.model.blocks:
         return 1
@@ -143,7 +143,8 @@ def _replayed(sharded: Sharded, o: OpSharding, section: str, found: tuple[Maxima
 
 
 def _of_rows(sharded: Sharded, o: OpSharding, first: bool) -> list[Maxima]:
-    """The all-reduces of one rowwise matmul; those of its input's columns only with its `first` reader."""
+    """Return the all-reduces of maxima of the rowwise matmul `o`. Those over the columns of its input are shared by all
+    matmuls that read it, and counted for the `first`."""
     plan = sharded.plan
     outputs, inputs = (plan.mesh.in_order(axes) for axes in sharded.param[o.op.params[0]].compute)
     over_out, over_in = sharded.model.param[o.op.params[0]].shape_dims
@@ -156,8 +157,8 @@ def _of_rows(sharded: Sharded, o: OpSharding, first: bool) -> list[Maxima]:
 
 
 def _of_gradients(sharded: Sharded, o: OpSharding, first: bool) -> Iterator[Maxima]:
-    """The gather of scales along the dim on which a weight's gradient is sharded; of an input, with its `first`
-    reader."""
+    """Yield the gather of scales along the dim on which the gradient of the weight of `o` is sharded. Scales of the
+    input's columns are shared by all matmuls that read it, and counted for the `first`."""
     param = sharded.param[o.op.params[0]]
     index, axes = cut(sharded.plan, param, "grads"), sharded.plan.mesh.in_order(param.stored["grads"])
     shared = index == 1 and not first
@@ -175,6 +176,6 @@ def _tokens(layout: Layout) -> Layout:
 
 
 def _at_rest(sharded: Sharded, tensor: str) -> tuple[str, ...]:
-    """The axes that shard the tokens of a tensor between ops."""
+    """Return the axes that shard the tokens of `tensor` between ops."""
     layout = sharded.declared(tensor)
     return sharded.plan.mesh.in_order({axis for dim in TOKENS for axis in layout.get(dim, ())})

@@ -16,7 +16,8 @@ NAME = "one_gather_of_a_tied_table"
 
 
 def apply(sharded: Sharded, rows: Rows) -> Rows:
-    """Return `rows` of `sharded` without the gathers of a tied embedding for the head that the lookup shares."""
+    """Return `rows` of `sharded` without gathers of a tied embedding for the head that equal a gather for the
+    lookup."""
     tied = {p.param.name for p in sharded.tied}
     of_lookup = {_values(r) for r in rows if r.section == "first" and r.carries == "param"}
     return tuple(
@@ -28,5 +29,5 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
 
 
 def _values(row: Collective) -> tuple[object, ...]:
-    """A key of the values that `row` gathers: equal for rows that gather the same."""
+    """Return a key of the values that `row` gathers, equal for rows that gather the same."""
     return row.op, row.axes, row.tensor, row.phase, row.dtype, row.count, row.buffer_bytes

@@ -48,8 +48,8 @@ def _padded(sharded: Sharded, row: Collective) -> Iterator[Collective]:
 
 
 def rows_of_part(sharded: Sharded, row: Collective) -> int:
-    """Return the rows of a rank's shard of the gradient in `row` that is reduce-scattered along rows; 0 for anything
-    else."""
+    """Return the number of rows of a rank's shard of the gradient that `row` (one collective of the prediction) sums,
+    if it is reduce-scattered along rows; 0 for any other collective."""
     plan, p = sharded.plan, sharded.param.get(row.tensor)
     place = cut(plan, p, "grads") if p is not None and row.carries == "grad" and row.op == "reduce_scatter" else None
     if p is None or place is None:
@@ -63,15 +63,15 @@ def rows_of_part(sharded: Sharded, row: Collective) -> int:
 
 
 def buffers(sharded: Sharded, row: Collective) -> float:
-    """Return the size of the fp32 sum of `row` as a multiple of the chip's buffer."""
+    """Return the size in fp32 of the sum in `row`, in units of the chip's buffer."""
     summed_bytes = row.buffer_bytes / DTYPE_BYTES[row.dtype] * DTYPE_BYTES["fp32"]
     return summed_bytes / 2**20 / BUFFER_MIB[sharded.plan.cluster.chip.name]
 
 
 def padded_rows(height: int, buffers: float) -> int:
-    """Return the rows of a rank's shard of `height` rows after it is split into slices of whole tiles.
+    """Return the number of rows of a rank's shard of `height` rows after it is split into slices of whole tiles.
 
-    There is at most one slice for each of the `buffers` that the sum fills.
+    `buffers` is the size of the sum in units of the chip's buffer. There are at most so many slices, rounded up.
     """
     tiles, slices = ceil(height / TILE_ROWS), ceil(buffers)
     if slices == 1 or height < TILE_ROWS:
@@ -81,8 +81,8 @@ def padded_rows(height: int, buffers: float) -> int:
 
 
 def shifted_rows(height: int, padded: int, ranks: int) -> float:
-    """Return the average number of rows that each of `ranks` sends to shift shards of `padded` rows into place as
-    shards of `height` rows.
+    """Return the average number of rows that each of `ranks` sends to turn shards of `padded` rows into shards of
+    `height` rows, by shifts to neighbours.
 
     The last rank misses (padded - height) x (ranks - 1) rows, and all ranks shift by the same distances.
     """

@@ -20,8 +20,8 @@ NAME = "pass_keys_once"
 
 
 def apply(sharded: Sharded, rows: Rows) -> Rows:
-    """Return `rows` of `sharded` without sends of the backward that are merged with those of the forward or the
-    recompute."""
+    """Return `rows` of `sharded` without the sends of keys and values that are merged with equal ones of another
+    pass."""
     passed = {name for o in sharded.attentions if o.ring for name in o.op.whole_of}
     if platform(sharded) == "tpu":
         of_two = runs_splash(sharded)
@@ -30,12 +30,13 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
 
 
 def _replayed(row: Collective) -> bool:
-    """True for a send of a recompute in a ring of two."""
+    """True if `row` is a send in a recompute, in a ring of two ranks."""
     return (row.op, row.phase, row.group_size) == ("send_recv", "recompute", 2)
 
 
 def _made_by_forward(sharded: Sharded, row: Collective) -> bool:
-    """True for a send of keys or values in the backward of a layer whose forward is in the same loop body."""
+    """True if `row` sends saved keys or values in a backward in the loop body of its forward, in a ring of two
+    ranks."""
     if (row.op, row.phase, row.group_size) != ("send_recv", "backward", 2):
         return False
     return sharded.model.layers_of(row.section) == 1 and bool(layers_that_save(sharded, row.section, row.tensor))

@@ -28,7 +28,8 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
 
 
 def _times_saved(sharded: Sharded, row: Collective) -> int:
-    """Number of times that the input of the gather `row` is saved sharded; outside the blocks one gather serves all."""
+    """Return how often a backward repeats the forward gather `row`: once for each call whose input is saved sharded.
+    Outside the blocks, forward and backward share one gather, except for a pipeline's head on CPU devices."""
     if row.section not in sharded.model.blocks:
         again = pipelined(sharded.plan) and platform(sharded) == "host" and row.section == "last"
         return row.count if again else 0
@@ -36,5 +37,5 @@ def _times_saved(sharded: Sharded, row: Collective) -> int:
 
 
 def _is_forward_gather(row: Collective) -> bool:
-    """True for a forward gather of an activation."""
+    """True if `row` gathers an activation in the forward."""
     return (row.carries, row.op, row.phase) == ("activation", "all_gather", "forward")

@@ -14,7 +14,7 @@ Platform = Literal["tpu", "host"]
 
 
 def changed(row: Collective, rule: str, **fields: Any) -> Collective:
-    """Return `row` with other values in `fields`, and with the name of `rule` added to `realised_by`."""
+    """Return `row`, a collective, with other values in `fields`, and with the name of `rule` added to `realised_by`."""
     return replace(row, **fields, realised_by=(*row.realised_by, rule))
 
 
@@ -37,6 +37,6 @@ def of_experts(sharded: Sharded, row: Collective) -> bool:
 
 
 def platform(sharded: Sharded) -> Platform:
-    """Return the platform that `sharded` is compiled for: TPUs if its machine has them, else virtual CPU devices (GPUs:
-    untested)."""
+    """Return the platform that `sharded` is compiled for: TPUs if the plan's cluster has them, else virtual CPU devices
+    (GPUs are untested)."""
     return "tpu" if sharded.plan.cluster.has_tpus else "host"

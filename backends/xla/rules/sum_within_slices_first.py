@@ -27,7 +27,8 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
 
 
 def _summed(sharded: Sharded, row: Collective) -> Iterator[Collective]:
-    """The calls of one row: unchanged unless it is a sum over several devices of several slices."""
+    """Yield the collectives that replace `row`. An all-reduce over several devices of several slices becomes a sum
+    within each slice and one across slices; any other collective is unchanged."""
     plan = sharded.plan
     outer = across(plan, row.axes)
     inner = tuple(a for a in row.axes if a not in outer)
@@ -45,6 +46,6 @@ def _summed(sharded: Sharded, row: Collective) -> Iterator[Collective]:
 
 
 def _rests_over(sharded: Sharded, row: Collective, axes: tuple[str, ...]) -> bool:
-    """True for the gradient of a parameter that is stored sharded over `axes`."""
+    """True if `row` sums a gradient that is stored sharded over at least `axes`."""
     param = sharded.param.get(row.tensor)
     return row.carries == "grad" and param is not None and set(axes) <= set(param.stored["grads"])

@@ -33,14 +33,15 @@ MOST_BYTES = 500_000_000
 
 
 class Name(NamedTuple):
-    """The name of an instruction: its part of the step, and its collective, if it is one."""
+    """The new name of an instruction in a trace: the part of the step (such as the backward), and `transfer`, the
+    collective that the instruction runs, or ""."""
 
     part: str
     transfer: str = ""
 
 
 def instruction_names(program: ProgramText, text: str) -> dict[str, Name]:
-    """Return names for the instructions of `text`, the optimized HLO of `program`; {} if the text cannot be parsed."""
+    """Return names in a trace for the instructions of `text`, optimized HLO; {} if the text cannot be parsed."""
     plan = program.plan
     rows = realise(program.sharded, semantic_collectives(program.sharded))
     transfers = TransferNames(("+".join(parts(plan, row.axes)), row) for row in rows)
@@ -60,7 +61,8 @@ def instruction_names(program: ProgramText, text: str) -> dict[str, Name]:
 
 
 def _part(plan: Plan, source: str) -> tuple[str, str]:
-    """The part of the step of an operation with the JAX name `source`, and the letter of its action."""
+    """Return the part of the step that an operation belongs to, and the letter of the pipeline action ("F", "B" or "").
+    `source` is the `op_name` that JAX gave the operation."""
     if "rematted_computation" in source:
         return part_name("", "recompute", [plan.recompute.cause]), "B"
     if "transpose(" in source:
@@ -82,7 +84,7 @@ def _transfer(i: Instruction, fused: bool, mesh: dict[str, int], transfers: Tran
 
 @contextmanager
 def named_trace(folder: Path, names: Callable[[], dict[str, Name]]) -> Iterator[None]:
-    """Run JAX's profiler, which writes into `folder`, then rename the events of its Perfetto trace with `names`."""
+    """Run JAX's profiler, which writes into `folder`, then rename the events of its Perfetto trace to `names()`."""
     before = set(folder.rglob("*.trace.json.gz"))
     with jax.profiler.trace(str(folder)):
         yield
@@ -91,7 +93,8 @@ def named_trace(folder: Path, names: Callable[[], dict[str, Name]]) -> Iterator[
 
 
 def rename_events(path: Path, names: dict[str, Name]) -> None:
-    """Rename the events of the trace at `path` to `names`. The instruction's name stays in the argument `hlo_op`."""
+    """Rename the events of the trace at `path`; `names` maps instructions to new names. The argument `hlo_op` of an
+    event keeps the instruction's name."""
     if path.stat().st_size > MOST_BYTES:
         return
     with gzip.GzipFile(fileobj=BytesIO(read_bounded(path, MOST_BYTES))) as file:

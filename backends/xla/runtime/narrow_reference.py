@@ -23,13 +23,13 @@ LARGEST = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0, "int8": 127.0}
 
 
 def multiplying_narrow(hooks: Undivided, plan: Plan) -> Undivided:
-    """Return `hooks` whose `linear` quantizes as the sentences of `plan` say, except in the layers that they
-    exclude."""
+    """Return `hooks` with a `linear` that quantizes as the sentences of `plan` say, except in the layers that the
+    sentences exclude."""
     ops = [op for section in plan.model.ops.values() for op in section]
     sentences = {op.params[0]: q for op in ops if (q := quantized(plan, op)) is not None}
 
     class Narrow(type(hooks)):  # type: ignore[misc]
-        """The same hooks, with the index of the current layer."""
+        """The hooks that are wrapped, with a count of the current layer."""
 
         def __init__(self) -> None:
             self.__dict__.update(hooks.__dict__)
@@ -57,8 +57,8 @@ def multiplying_narrow(hooks: Undivided, plan: Plan) -> Undivided:
 
 
 def product_of(sentence: Quantize) -> Product:
-    """Return x [T, in] times w [out, in]: [T, out], with both operands of its three matmuls rounded as `sentence`
-    says."""
+    """Return a function of x [T, in] and w [out, in] that returns x times w transposed, [T, out]. The operands of this
+    matmul and of the two in its backward are rounded as `sentence` says."""
     if sentence.dtype == "int8":
         forward = backward = _rounded("int8", powers=False)
     elif sentence.recipe == "rowwise":
@@ -79,8 +79,8 @@ def product_of(sentence: Quantize) -> Product:
 
 
 def _rounded(dtype: str, *, powers: bool, whole: bool = False) -> Rounded:
-    """Return a function that rounds to `dtype`, with one scale per contracted row or for the `whole` matrix; `powers`:
-    power-of-two scales."""
+    """Return a function that rounds a matrix to `dtype` and back. It has one scale for each row along the contracted
+    dim, or one for the `whole` matrix; with `powers`, scales are powers of two."""
 
     def rounded(x: jax.Array, summed: int) -> jax.Array:
         over = None if whole else summed

@@ -32,7 +32,7 @@ class MuonState(NamedTuple):
 
 
 def optimizer_of(model: Model, settings: Settings, emitted: ModuleType) -> optax.GradientTransformation:
-    """Return the optimizer without its learning rate, which is an argument of the step.
+    """Return the optimizer of `settings` for `model`, without a learning rate, which is an argument of the step.
 
     It is the AdamW of the module `emitted` if `settings` ask for nothing else, otherwise `updates_of`.
     """
@@ -46,8 +46,8 @@ def optimizer_of(model: Model, settings: Settings, emitted: ModuleType) -> optax
 
 
 def updates_of(model: Model, settings: Settings, stages: int = 1) -> optax.GradientTransformation:
-    """Return Muon for the matrices of `model` if `settings` ask for it, AdamW for the rest, and each parameter's own
-    weight decay. `stages` is the number of pipeline ranks."""
+    """Return the optimizer with weight decay per parameter: Muon for the matrices of `model` if `settings` ask for
+    Muon, and AdamW for all else. `stages` is the number of pipeline ranks."""
 
     def label(path: Any, _: Any) -> str:
         return "muon" if settings.optimizer == "muon" and is_orthogonalised(model, _name(path)) else "adamw"
@@ -63,11 +63,11 @@ def updates_of(model: Model, settings: Settings, stages: int = 1) -> optax.Gradi
 
 
 def scale_by_muon(model: Model, momentum: float, stages: int) -> optax.GradientTransformation:
-    """Return Muon: the orthogonalized Nesterov momentum (coefficient `momentum`), times the scale of each parameter of
-    `model`.
+    """Return Muon: the orthogonalized Nesterov momentum (coefficient `momentum`), times a scale that depends on the
+    shape of each parameter of `model`.
 
-    A leaf is [..., rows, columns], padded with zeros if its shards are uneven; a stack of layers is sharded over the
-    ranks of a pipeline of `stages`.
+    A leaf is [..., rows, columns], padded with zeros if its shards are uneven. In a pipeline with `stages` ranks, these
+    ranks shard each stack of layers.
     """
 
     def update_of(path: Any, ahead: jax.Array) -> jax.Array:
@@ -93,7 +93,7 @@ def scale_by_muon(model: Model, momentum: float, stages: int) -> optax.GradientT
 
 
 def orthogonal(matrices: jax.Array) -> jax.Array:
-    """Orthogonalise `matrices` [..., rows, columns]: approximately U V^T of their singular vectors, in fp32.
+    """Return `matrices` [..., rows, columns] orthogonalized: approximately U V^T of their singular vectors, in fp32.
 
     Newton-Schulz iteration of Jordan and others 2024; see `planc.ir.updates`.
     """
@@ -111,7 +111,7 @@ def orthogonal(matrices: jax.Array) -> jax.Array:
 def _whole(matrices: jax.Array) -> jax.Array:
     """Return `matrices` [..., rows, columns], all-gathered over the mesh one dim at a time.
 
-    Applied to the input and to the result of each step; otherwise XLA communicates in each matmul of the iteration.
+    The iteration gathers its input and the result of each step: otherwise XLA communicates in each of its matmuls.
     """
     if jax.sharding.get_abstract_mesh().empty:
         return matrices
@@ -123,7 +123,7 @@ def _whole(matrices: jax.Array) -> jax.Array:
 
 
 def _add_decay(model: Model, settings: Settings) -> optax.GradientTransformation:
-    """Add decoupled weight decay, u + decay p, as AdamW."""
+    """Return a transformation that adds decoupled weight decay (u + decay p), with each parameter's coefficient."""
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         def one(path: Any, u: jax.Array, p: jax.Array) -> jax.Array:
@@ -135,5 +135,5 @@ def _add_decay(model: Model, settings: Settings) -> optax.GradientTransformation
 
 
 def _name(path: Any) -> str:
-    """The parameter's name: the last entry of its path."""
+    """Return a parameter's name: the last entry of its `path`."""
     return str(getattr(path[-1], "key", path[-1]))

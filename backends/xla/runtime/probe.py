@@ -31,7 +31,7 @@ class JaxRanks:
 
 
 class JaxProber:
-    """The measuring functions of one process."""
+    """Measures the seconds of probes. `window_s` is the length of one measurement; the fastest of several counts."""
 
     def __init__(self, window_s: float, ranks: Ranks) -> None:
         import jax
@@ -40,7 +40,7 @@ class JaxProber:
         self.devices = jax.device_count()
 
     def seconds(self, probe: Probe) -> float:
-        """Return the seconds of one call on all devices at once, in the fastest window."""
+        """Return the seconds of one call of `probe` on all devices at once, in the fastest of several measurements."""
         if probe.kind == "collective":
             return self._collective(probe)
         if probe.kind == "attention_backward":
@@ -49,12 +49,13 @@ class JaxProber:
         return self._local_s(probe)
 
     def _local_s(self, probe: Probe) -> float:
-        """Seconds of a local probe; for an attention backward, with its forward."""
+        """Return the seconds of a probe without communication. For an attention backward they include its forward."""
         program, shapes = _local(probe)
         return self._seconds(program, shapes, probe.dtype, self.devices)
 
     def _seconds(self, program: Callable[..., Any], shapes: list[tuple[int, ...]], dtype: str, group: int) -> float:
-        """Seconds of `program` on every device; `shapes` are those of one device, stacked over the devices."""
+        """Return the seconds of `program` on every device at once. `shapes` are the shapes of its inputs on one device;
+        collectives run in groups of `group` devices."""
         import jax
         import jax.numpy as jnp
 
@@ -100,8 +101,8 @@ class JaxProber:
 
 
 def _repeated(program: Callable[..., Any], inputs: list[Any]) -> Any:
-    """The program's result after REPEATED rounds. One element of each result feeds the next round's first input, so
-    that no round can be eliminated or hoisted."""
+    """Return the result of `program` after REPEATED rounds. One element of each result is written into the first input
+    of the next round, so that XLA can neither eliminate nor hoist a round."""
     import jax
 
     def once(_: int, carried: tuple[Any, Any]) -> tuple[Any, Any]:
@@ -114,7 +115,7 @@ def _repeated(program: Callable[..., Any], inputs: list[Any]) -> Any:
 
 
 def _local(probe: Probe) -> tuple[Callable[..., Any], list[tuple[int, ...]]]:
-    """A local probe as a function of arrays, and their shapes."""
+    """Return a probe without communication as a function of arrays, and the shapes of these arrays."""
     import jax
     import jax.numpy as jnp
     from jax import nn

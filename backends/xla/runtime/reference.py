@@ -33,8 +33,8 @@ Loss = Callable[[Tree, jax.Array, jax.Array], jax.Array]
 
 @dataclass(frozen=True)
 class Rounding:
-    """State stored in dtypes other than fp32, and what is rounded before it is accumulated. For quantized matmuls, the
-    tokens that share a scale."""
+    """The dtypes in which state is stored, and the split into microbatches, over which gradients are rounded and
+    accumulated. The split also determines which tokens share a scale in quantized matmuls."""
 
     dtypes: dict[Noun, Any]
     ranks: int
@@ -45,7 +45,7 @@ class Rounding:
     """True if gradients are rounded once, after all microbatches."""
 
     def microbatches(self, rows: jax.Array) -> list[jax.Array]:
-        """Return the rows [sequences, S] of each microbatch: the first ones of every rank, the next ones, ..."""
+        """Return the rows of each microbatch: the first sequences of every rank in `rows`, then the next ones."""
         of_ranks = rows.reshape(self.ranks, -1, rows.shape[-1])
         begins = range(0, of_ranks.shape[1], self.sequences)
         return [of_ranks[:, at : at + self.sequences].reshape(-1, rows.shape[-1]) for at in begins]
@@ -56,7 +56,7 @@ class Rounding:
 
 
 def rounding_of(plan: Plan) -> Rounding | None:
-    """Return the rounding of state and matmuls in `plan`; None if there is none."""
+    """Return the rounding of state and the split into microbatches in `plan`; None if neither affects the results."""
     if not (narrow_state(plan) or plan.quantize):
         return None
     dtypes = {noun: DTYPES[plan.store_dtype(noun)] for noun in NOUNS}
@@ -67,7 +67,7 @@ def rounding_of(plan: Plan) -> Rounding | None:
 
 
 def _in_dtype(tree: Any, dtype: Any) -> Any:
-    """The floating-point arrays of `tree` in `dtype`; counters are unchanged."""
+    """Return `tree` with its floating-point arrays cast to `dtype`; counters are unchanged."""
     return jax.tree.map(lambda x: x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x, tree)
 
 
@@ -77,7 +77,7 @@ def _wide(tree: Any) -> Any:
 
 @dataclass(frozen=True)
 class Single:
-    """The reference's functions over a state of {"params", "optimizer": {"m", "v", "steps"}}."""
+    """The reference: the step of a model on one device, with the state {"params", "optimizer": {"m", "v", "steps"}}."""
 
     model: Model
     settings: Settings
@@ -90,14 +90,14 @@ class Single:
         return jnp.mean(jnp.stack(parts))
 
     def gradients(self, params: Tree, tokens: jax.Array, targets: jax.Array) -> tuple[jax.Array, Tree]:
-        """Return the loss as in `loss`, and its gradient with the tree of `params`."""
+        """Return the loss as in `loss`, and its gradients, a tree like `params`."""
         loss, _, grads = self._gradients_with_picks(params, tokens, targets)
         return loss, grads
 
     def _gradients_with_picks(
         self, params: Tree, tokens: jax.Array, targets: jax.Array
     ) -> tuple[jax.Array, dict[str, jax.Array], Tree]:
-        """Loss, expert counts and gradients; by microbatch if gradients are rounded in between."""
+        """Return loss, expert counts and gradients; computed by microbatch if gradients are rounded in between."""
         found = jax.value_and_grad(self._loss_with_picks, has_aux=True)
         if self.rounding is None:
             (loss, picks), grads = found(params, tokens, targets)
@@ -113,7 +113,7 @@ class Single:
         return loss, picks, {name: g / len(parts) for name, g in total.items()}
 
     def _batches(self, tokens: jax.Array, targets: jax.Array) -> list[tuple[jax.Array, jax.Array]]:
-        """Tokens and targets of each microbatch; all at once if the split does not matter."""
+        """Return the tokens and targets of each microbatch; one whole batch if the split does not matter."""
         if self.rounding is None:
             return [(tokens, targets)]
         return list(zip(*map(self.rounding.microbatches, (tokens, targets)), strict=True))
@@ -121,7 +121,7 @@ class Single:
     def _loss_with_picks(
         self, params: Tree, tokens: jax.Array, targets: jax.Array
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """The loss, and the expert counts of each routed layer, [layers, X]."""
+        """Return the loss, and as "picks" the expert counts of each layer with experts, [layers, X]."""
         with jax.default_matmul_precision("highest"):
             found = loss_of(self.model, self.hooks, self.settings)(params, tokens, targets)
         return (found[0], {"picks": found[1].sum(1)}) if self.model.top_k else (found, {})
@@ -135,7 +135,8 @@ class Single:
         return {"params": params, "optimizer": moments}
 
     def step(self, state: dict[str, Any], tokens: jax.Array, targets: jax.Array, lr: jax.Array) -> Any:
-        """Return the updated `state`, and the loss and gradient norm before the update, with learning rate `lr`."""
+        """Return the `state` after one update with learning rate `lr`, and the loss and gradient norm before the
+        update."""
         loss, picks, grads = self._gradients_with_picks(state["params"], tokens, targets)
         grads = _wide(grads)
         norm = jnp.sqrt(sum(jnp.vdot(g, g) for g in grads.values()))
@@ -145,7 +146,7 @@ class Single:
         return self._updated(state, grads, lr), {"loss": loss, "grad_norm": norm, **picks}
 
     def _optax_optimizer(self) -> Any:
-        """The optax optimizer; None for plain AdamW, which is written out below."""
+        """Return the optax optimizer; None for plain AdamW, which `_adamw` implements."""
         if self.settings.optimizer == "adamw" and not self.settings.decay_groups:
             return None
         return updates_of(self.model, self.settings)
@@ -181,7 +182,7 @@ class Single:
 
 
 class Limited(Undivided):
-    """Experts with a capacity for each rank's share of a microbatch: the first tokens take the slots."""
+    """Hooks for experts with a capacity: each rank's share of a microbatch has slots, which the first tokens take."""
 
     def __init__(self, plan: Plan) -> None:
         self.factor = plan.route.factor
@@ -205,6 +206,6 @@ class Limited(Undivided):
 
 
 def hooks_of(plan: Plan) -> Hooks:
-    """Return hooks that run the model of `plan` on one device with the semantics of the plan."""
+    """Return hooks that run the model of `plan` on one device, with its expert capacity and quantized matmuls."""
     hooks = Limited(plan) if plan.model.top_k and plan.route.method == "capacity" else UNDIVIDED
     return multiplying_narrow(hooks, plan) if plan.quantize else hooks

@@ -86,7 +86,7 @@ class JaxSession:
         return float(metrics["loss"]), float(metrics["grad_norm"])
 
     def routing(self) -> list[list[int]] | None:
-        """Return the counts of each expert of each routed layer since the last call; None without experts."""
+        """Return the tokens of each expert of each layer with experts since the last call; None without experts."""
         found, self._picks = self._picks, 0
         return None if isinstance(found, int) else found.tolist()
 
@@ -107,13 +107,13 @@ class JaxSession:
         return shards.whole(self._model, self._gradients, self._stacks)
 
     def pieces(self) -> list[Piece]:
-        """Return this process's shards of the state."""
+        """Return the pieces of the state that this process saves in a checkpoint."""
         if self._pieces is None:
             self._pieces = state.pieces(self._model, lambda: self._state, self._stacks)
         return self._pieces
 
     def restore(self, read: Read, optimizer_steps: int) -> None:
-        """Load parameters and moments from `read`, as after `optimizer_steps` updates."""
+        """Load parameters and moments that `read` returns, of a state after `optimizer_steps` updates."""
         where = self._steps.state
         self._state = state.restored(self._model, self._state, where, read, optimizer_steps, self._stacks)
         self.optimizer_steps = optimizer_steps
@@ -127,7 +127,7 @@ class JaxSession:
         return flag if self.world == 1 else shards.any_process(flag)
 
     def layouts(self) -> dict[str, str]:
-        """Return the partition spec of every state leaf, by its path."""
+        """Return the partition spec of every leaf of the state, by the leaf's path."""
         return shards.specs(self._state)
 
     def peak_memory_gib(self) -> float | None:
@@ -145,14 +145,14 @@ class JaxSession:
         return CompileFacts(uncached=self._uncached, scalar_reads=0, hlo_sha256=digest)
 
     def profile(self, folder: str) -> AbstractContextManager[object]:
-        """Return JAX's profiler as a context: it writes a trace for TensorBoard or Perfetto below `folder`, with the
-        predicted trace's names."""
+        """Return JAX's profiler as a context manager. It writes a trace for TensorBoard or Perfetto below `folder`,
+        with the names that the predicted trace has."""
         from planc.backends.xla.runtime.named_trace import named_trace
 
         return named_trace(Path(folder), self._names)
 
     def _names(self) -> dict[str, Name]:
-        """Names of the compiled step's instructions."""
+        """Return the new names of the compiled step's instructions in a trace; {} before the first step."""
         from planc.backends.xla.runtime.named_trace import instruction_names
 
         return instruction_names(self._program, self._compiled.as_text()) if self._compiled is not None else {}

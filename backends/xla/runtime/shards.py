@@ -48,7 +48,7 @@ Stored = Mapping[str, tuple[int, ...]]
 def restacked(
     shapes: Mapping[str, tuple[int, ...]], stacks: Stacks, stored: Stored = MappingProxyType({})
 ) -> dict[str, tuple[int, ...]]:
-    """Return `shapes` of a family's module with the layers stacked as in `stacks`. Those in `stored` are padded."""
+    """Return a family's `shapes` with layers stacked as in `stacks`, and with the padded shapes in `stored`."""
     own = {n: stored.get(n, shape[1:] if n in stacks else shape) for n, shape in shapes.items()}
     return {n: (*stacks[n].dims, *shape) if n in stacks else shape for n, shape in own.items()}
 
@@ -61,8 +61,8 @@ def fill(
     dtype: str = "fp32",
     stored: Stored = MappingProxyType({}),
 ) -> dict[str, jax.Array]:
-    """Return every parameter from `initial` in `dtype`, sharded as `where` says, with layers stacked as in `stacks` or,
-    if None, in order. Those in `stored` are padded with zeros."""
+    """Return every parameter of `model` from `initial` in `dtype`, sharded as `where` says. Layers are stacked as in
+    `stacks` (None: in order); parameters in `stored` are padded with zeros to the shapes there."""
     kept, held = np.dtype(DTYPES[dtype]), stacks or undivided(model)
 
     def whole(param: Param) -> Weights:
@@ -75,7 +75,7 @@ def fill(
 
 
 def _stacked(model: Model, param: Param, initial: Initial, stacks: Stacks) -> Weights:
-    """One whole parameter, with zeros in the padding of its stack."""
+    """Return one whole parameter on the host, with its layers stacked and zeros in the padding of the stack."""
     shape = model.shape(param)
     if param.name not in stacks:
         return initial(param.name, shape)
@@ -85,12 +85,13 @@ def _stacked(model: Model, param: Param, initial: Initial, stacks: Stacks) -> We
 
 
 def divided(array: Weights | Tokens, where: Sharding) -> jax.Array:
-    """Return this process's shards, laid out as `where`, of an `array` that every process holds."""
+    """Return `array`, which every process holds whole, as an array laid out as `where`."""
     return jax.make_array_from_callback(array.shape, where, lambda index: array[index])
 
 
 def whole(model: Model, tree: dict[str, jax.Array], stacks: Stacks) -> Iterator[tuple[str, Weights]]:
-    """Yield each layer's parameter in `tree`, gathered, by its full name; on every process, in the order of `model`."""
+    """Yield name and gathered values of each layer's parameters in `tree`, on every process, in the order of
+    `model`."""
     for param in model.params:
         array = tree[param.name]
         own = tuple(slice(n) for n in model.shape(param))
@@ -111,7 +112,7 @@ def _layer(stack: jax.Array, at: tuple[int, ...]) -> jax.Array:
 
 
 def _on_host(array: jax.Array) -> Weights:
-    """The array on this host; with several processes, all-gathered first."""
+    """Return `array` on this host; if several processes share it, after an all-gather."""
     if not array.is_fully_addressable and isinstance(array.sharding, NamedSharding):
         everywhere = NamedSharding(array.sharding.mesh, PartitionSpec())  # type: ignore[no-untyped-call]
         array = jax.device_put(array, everywhere)

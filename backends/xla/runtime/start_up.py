@@ -20,9 +20,9 @@ DEVICE_COUNT = "--xla_force_host_platform_device_count"
 
 
 def prepare_environment(devices: int) -> None:
-    """Give this process `devices` virtual CPU devices, unless it is to run on an accelerator.
+    """Set the environment so that jax finds this machine's accelerator, or without one, `devices` virtual CPU devices.
 
-    Processes of one run share the devices. A JAX_PLATFORMS set by the user takes precedence.
+    Several processes of one run divide the virtual devices. A JAX_PLATFORMS set by the user takes precedence.
     """
     assert "jax" not in sys.modules, "the environment must be set before jax is imported"
     if os.environ.setdefault("JAX_PLATFORMS", _platforms()) != "cpu":
@@ -33,14 +33,15 @@ def prepare_environment(devices: int) -> None:
 
 
 def _platforms() -> str:
-    """The platforms on which jax looks for devices: this machine's accelerator, else the CPU."""
+    """Return the platforms on which jax looks for devices: this machine's accelerator and the CPU, or the CPU alone."""
     if any(name.startswith(("accel", "vfio")) for name in os.listdir("/dev")):
         return "tpu,cpu"
     return "cuda,cpu" if os.path.exists("/dev/nvidiactl") else "cpu"
 
 
 def start(program: ProgramText, settings: Settings, initial: Initial, *, keep_gradients: bool = False) -> JaxSession:
-    """Start the plan's program over all its devices. `keep_gradients` computes them a second time, for tests."""
+    """Start the plan's program over all devices of the plan. With `keep_gradients`, the session computes each step's
+    gradients a second time and stores them, for tests."""
     import jax
 
     from planc.backends.xla.analysis.padding import padded
@@ -122,7 +123,7 @@ def start_single(
 
 
 def _join() -> None:
-    """Join the other processes of the run, as torchrun's environment variables name them."""
+    """Join the other processes of the run, which torchrun's environment variables name."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:
         return

@@ -34,8 +34,8 @@ COUNTS = ("count", "steps")
 
 
 def pieces(model: Model, current: Callable[[], Any], stacks: Stacks | None = None) -> list[Piece]:
-    """Return the pieces that this process saves: every shard with replica id 0. `stacks` are those of the program; None
-    if layers are in order.
+    """Return the pieces of the state that this process saves: its shards with replica id 0. `stacks` are those of the
+    program; None if layers are in order.
 
     The values of a shard are looked up in `current()` at the time of the copy, since a step donates its arrays.
     """
@@ -57,8 +57,8 @@ def pieces(model: Model, current: Callable[[], Any], stacks: Stacks | None = Non
 def restored(
     model: Model, state: Any, where: Any, read: Read, optimizer_steps: int, stacks: Stacks | None = None
 ) -> Any:
-    """Return a state with the arrays of `state` and the values of `read`, laid out as `where` says; `stacks` as for
-    `pieces`."""
+    """Return `state` with the values that `read` returns, laid out as `where` says, and its counters at
+    `optimizer_steps`; `stacks` as for `pieces`."""
     held = stacks or undivided(model)
 
     def leaf(path: Any, array: Any, sharding: Sharding) -> jax.Array:
@@ -80,7 +80,7 @@ def restored(
 
 
 def guarded(steps: Steps) -> Steps:
-    """Return `steps` whose step returns the old state if the loss or the gradient norm is not finite."""
+    """Return `steps` with a step that keeps the old state if the loss or the gradient norm is not finite."""
 
     def unless_nan(state: Any, tokens: jax.Array, targets: jax.Array, lr: jax.Array) -> Any:
         new, metrics = steps.step(state, tokens, targets, lr)
@@ -91,8 +91,8 @@ def guarded(steps: Steps) -> Steps:
 
 
 def not_finite(params: Any) -> list[str]:
-    """Return the devices of this process whose shards of `params` have NaN or infinity, each with the first such
-    parameter."""
+    """Return the devices of this process whose shards of `params` have NaN or infinity, each with the first parameter
+    that does."""
     found: dict[int, str] = {}
     for path, array in jax.tree_util.tree_leaves_with_path(params):
         for shard in array.addressable_shards:
@@ -102,7 +102,8 @@ def not_finite(params: Any) -> list[str]:
 
 
 def _read(read: Read, name: str, stack: StackedDims | None, own: tuple[int, ...], index: Index) -> Weights:
-    """A box of a leaf: from one tensor with dims `own`, or from one per layer, with zeros in the padding of a stack."""
+    """Return the values at `index` of a leaf. They come from one tensor with dims `own`, or in a `stack` from one
+    tensor per layer, with zeros in the padding."""
     if stack is None:
         return _filled(read, name, index, own)
     dims = len(stack.dims)
@@ -116,7 +117,7 @@ def _read(read: Read, name: str, stack: StackedDims | None, own: tuple[int, ...]
 
 
 def _filled(read: Read, name: str, index: Index, own: tuple[int, ...]) -> Weights:
-    """A box of one tensor with dims `own`; elements beyond these dims are zero padding."""
+    """Return the values at `index` of one tensor with dims `own`; elements beyond these dims are zero padding."""
     bounds = [(s.start, s.stop) for s in index]
     if all(stop <= n for (_, stop), n in zip(bounds, own, strict=False)):
         return read(name, index)
@@ -135,7 +136,8 @@ def _of_shard(
     index: Index,
     values: Callable[[], Weights],
 ) -> list[Piece]:
-    """One piece, or one per layer of a stack, of tensors with dims `whole` in an array of this shape."""
+    """Return the pieces of a shard at `index` of an array of `shape`: one piece, or one per layer of a `stack`. The
+    saved tensors have dims `whole`, without padding."""
     bounds = [s.indices(n)[:2] for s, n in zip(index, shape, strict=True)]
     dims = 0 if stack is None else len(stack.dims)
     own = [(begin, min(end, n)) for (begin, end), n in zip(bounds[dims:], whole, strict=True)]
@@ -170,7 +172,7 @@ def _piece(name: str, shape: tuple[int, ...], bounds: list[tuple[int, int]], val
 
 
 class _Shards:
-    """The current shards of the state on the host; without a copy if the device is the CPU."""
+    """The current shards of the state on the host, without a copy if the device is the CPU."""
 
     def __init__(self, current: Callable[[], Any]) -> None:
         self._current = current
@@ -178,16 +180,16 @@ class _Shards:
         self._shards: list[list[Any]] = []
 
     def values(self, place: int, at: int) -> Callable[[], Weights]:
-        """Return a function that copies one device's shard of one leaf when called."""
+        """Return a function that returns, when called, the values of shard number `at` of leaf number `place`."""
         return lambda: np.asarray(self._of_now()[place][at])
 
     def forget_after(self, copy_to: Callable[[Weights], None], array: Weights) -> None:
-        """Copy the last piece and drop the views, which would keep a donated state alive."""
+        """Copy the last piece into `array` and drop the views of the shards, which would keep a donated state alive."""
         copy_to(array)
         self._state, self._shards = None, []
 
     def _of_now(self) -> list[list[Any]]:
-        """The shards of the current state, flattened once for all pieces of a save."""
+        """Return the shards of the current state by leaf, flattened once for all pieces of a save."""
         state = self._current()
         if state is not self._state:
             self._state = state
@@ -196,10 +198,10 @@ class _Shards:
 
 
 def _kind(path: Any) -> str | None:
-    """The kind of state of a leaf; None for a counter."""
+    """Return the kind of state of the leaf at `path`, as checkpoints name it; None for a counter."""
     return KINDS.get(_name(path[-2])) if len(path) > 1 else None
 
 
 def _name(entry: Any) -> str:
-    """The key or field of one entry of a path."""
+    """Return the key, field name or index of one `entry` of a leaf's path."""
     return str(getattr(entry, "key", getattr(entry, "name", getattr(entry, "idx", ""))))

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Steps:
-    """Jitted functions over {"params", "optimizer"}, and the shardings of their arguments."""
+    """The jitted functions of a program over the state {"params", "optimizer"}, and the shardings of their
+    arguments."""
 
     step: Any
     evaluate: Callable[..., jax.Array]

@@ -26,7 +26,8 @@ nothing is known."""
 
 
 def specs_of(sharded: Sharded, noun: Noun, shape: Shape, groups: Groups, parameter: str = "") -> Specs:
-    """Return the layouts of a leaf's `noun` under the plan in `sharded`; several if parameters with its dims differ.
+    """Return the possible layouts of a leaf that stores `noun` under the plan in `sharded`. There are several if
+    parameters with the leaf's dims differ in layout.
 
     Args:
         sharded: the plan with its layouts.
@@ -43,7 +44,7 @@ def specs_of(sharded: Sharded, noun: Noun, shape: Shape, groups: Groups, paramet
 
 
 def specs_by_shape(sharded: Sharded, noun: Noun, shape: Shape, factors: Factors | None = None) -> Specs:
-    """Return the layouts of a leaf that is known only by its `shape`, or by the `factors` of its dims too.
+    """Return the possible layouts of a leaf by its `shape`, and by the `factors` of its dims if a trace found them.
 
     `sharded` and `noun` are those of `specs_of`. {} if no parameter has such a shape, in any order of its dims and with
     or without a layers dim.
@@ -59,7 +60,7 @@ def specs_by_shape(sharded: Sharded, noun: Noun, shape: Shape, factors: Factors 
 
 
 def written(groups: Groups) -> str:
-    """Return dims in the syntax of a rule.
+    """Return the named dims `groups`, one group per array dim, in the syntax of a rule.
 
     >>> written((("embed",), (), ("heads", "head_dim")))
     'embed, _, heads * head_dim'
@@ -69,7 +70,8 @@ def written(groups: Groups) -> str:
 
 @cached_on(lambda model, shape, factors: (model.cache, (shape, factors)))
 def readings(model: Model, shape: Shape, factors: Factors) -> list[tuple[Groups, str]]:
-    """Return the named dims that an array of `shape` can have, each with the parameter of `model` that has them."""
+    """Return the ways to name the dims of an array of `shape` with these `factors` (of each dim, if known), each with
+    the parameter of `model` that has the named dims."""
     scanned = [i for i, known in enumerate(factors) if known == ()]
     stacks: list[int | None] = [*scanned] or [None, *(i for i, n in enumerate(shape) if n in layer_counts(model))]
     found: list[tuple[Groups, str]] = []
@@ -85,18 +87,18 @@ def readings(model: Model, shape: Shape, factors: Factors) -> list[tuple[Groups,
 
 
 def layer_counts(model: Model) -> set[int]:
-    """Return the numbers of layers that a stack for `model` may have: all, those of one kind of block, or a run of one
-    kind."""
+    """Return the numbers of layers that a stack for `model` may have: of all layers, of one kind of block, or of a run
+    of consecutive layers of one kind."""
     return {model.layers, *Counter(model.kinds).values(), *(run.layers for run in model.runs)}
 
 
 def size_of(model: Model, group: tuple[str, ...]) -> int:
-    """Return the size of an array dim that is the product of these dims of `model`."""
+    """Return the size of an array dim that is the product of the dims in `group`, of `model`."""
     return prod(model.sizes[d] for d in group)
 
 
 def _dims_of_leaves(param: Param) -> list[tuple[str, ...]]:
-    """The dims of a leaf for this parameter: all of them, or those of its output or input for a bias."""
+    """Return the tuples of dims that a leaf for `param` can have: all dims, or for a bias, those of output or input."""
     return [param.dims, *(group for group in param.shape_dims if len(param.shape_dims) > 1)]
 
 
@@ -107,8 +109,8 @@ def _fits(model: Model, size: int, group: tuple[str, ...], factors: tuple[int | 
 
 
 def _runs(model: Model, factors: tuple[int | str, ...], dims: tuple[str, ...]) -> bool:
-    """True if consecutive factors multiply to these dims, in order: heads may be split into groups of key-value
-    heads."""
+    """True if products of consecutive `factors` are the sizes of `dims`, in order. Several factors may make one dim:
+    heads may be split into groups of key-value heads."""
     rest, size = list(dims), 1
     for factor in factors:
         if isinstance(factor, str):
@@ -123,19 +125,20 @@ def _runs(model: Model, factors: tuple[int | str, ...], dims: tuple[str, ...]) -
 
 
 def _with_dims(sharded: Sharded, groups: Groups) -> list[str]:
-    """The parameters with exactly these dims; if there are none, those that have them and others."""
+    """Return the parameters with exactly the dims in `groups`; if there are none, those that have further dims too."""
     named = _named(groups)
     exactly = [p.name for p in sharded.model.params if set(p.dims) == named]
     return exactly or [p.name for p in sharded.model.params if named <= set(p.dims)]
 
 
 def _named(groups: Groups) -> set[str]:
-    """The dims without the layers of a stack."""
+    """Return the dims in `groups`, without the layers dim of a stack."""
     return {d for group in groups for d in group} - {LAYERS}
 
 
 def _spec(sharded: Sharded, p: ParamSharding, noun: Noun, shape: Shape, groups: Groups) -> Spec:
-    """The layout of a leaf with these dims that is used like the parameter `p`."""
+    """Return the layout of a leaf of `shape` with the named dims `groups`, which is sharded like the parameter `p`.
+    `noun` is the kind of state in the leaf."""
     mesh, layout = sharded.plan.mesh, _layouts(sharded)[p.param.name]
     axes = [mesh.in_order(a for d in group for a in layout.get(d, ())) for group in groups]
     axes = [found if n % mesh.size(*found) == 0 else () for found, n in zip(axes, shape, strict=True)]
@@ -153,5 +156,5 @@ def _spec(sharded: Sharded, p: ParamSharding, noun: Noun, shape: Shape, groups: 
 
 @cached_on(lambda sharded: (sharded.layout_cache, ()))
 def _layouts(sharded: Sharded) -> dict[str, dict[str, tuple[str, ...]]]:
-    """For each parameter, the axes that shard each dim in use."""
+    """Return the axes that shard a parameter in use, by the parameter's name and by dim."""
     return {name: o.layout for ops in sharded.ops.values() for o in ops for name in o.op.params}

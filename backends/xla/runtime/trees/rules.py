@@ -40,8 +40,8 @@ _LINE = re.compile(r'\s*"(?P<pattern>[^"]*)"\s*=(?P<dims>[^#]*)(#.*)?')
 
 @dataclass(frozen=True, kw_only=True)
 class LeafRule:
-    """One rule. `parameter` names the parameter of the plan's model whose layout the leaf takes; "" for any with its
-    dims."""
+    """A rule for leaves of a tree. `parameter` names the parameter of the plan's model whose layout the leaf takes; ""
+    for any parameter with the dims `groups`."""
 
     pattern: str
     groups: Groups
@@ -95,7 +95,7 @@ def _given(source: Mapping[str, str]) -> Iterator[tuple[str, str, Span]]:
 
 
 def _written(path: Path, wrong: list[Diagnostic]) -> Iterator[tuple[str, str, Span]]:
-    """Yield the rules of a file, in order."""
+    """Yield the pattern, the dims and the place of each rule in the file at `path`; add diagnostics to `wrong`."""
     try:
         lines = read_text(path, MAX_BYTES).split("\n")
     except (OSError, ValueError) as error:
@@ -118,7 +118,7 @@ HOW = 'a rule is `"*/mlp/wi/kernel" = embed, ffn`: a pattern on the path of leav
 
 
 def _add(pattern: str, dims: str, span: Span, model: Model, found: list[LeafRule], wrong: list[Diagnostic]) -> None:
-    """Add one rule to `found`, or a diagnostic to `wrong`."""
+    """Read a rule from `pattern` and `dims`, at `span` in a file; add it to `found`, or a diagnostic to `wrong`."""
     if len(found) + len(wrong) >= MOST_RULES:
         if len(found) + len(wrong) == MOST_RULES:
             wrong.append(Diagnostic("E1221", f"there are more than {MOST_RULES:,} rules", span))
@@ -145,7 +145,7 @@ def named_dims(model: Model) -> tuple[str, ...]:
 
 
 def _full_name(name: str, model: Model) -> str:
-    """The full name of a parameter, which may be written without its `.weight`."""
+    """Return the parameter's name in `model`; the rule may leave out `.weight`."""
     return f"{name}.weight" if f"{name}.weight" in model.param else name
 
 

@@ -52,8 +52,8 @@ def shardings(
     `planc.ir.program.Program.shardings`.
 
     `rules` may be None; `model` is called with abstract arrays; `noun` is the kind of state in the tree. Raises
-    PlanError for leaves without a layout (E1206), for rules (E1221 to E1225) and for a user's own names in a pipeline
-    (E0901).
+    PlanError if a leaf has no layout (E1206), if a rule is wrong (E1221 to E1225), and if a leaf in a pipeline does not
+    have planc's name (E0901).
     """
     specs = leaf_specs(program, tree, rules, model, noun)
     emitted = program.load()
@@ -72,8 +72,8 @@ def leaf_specs(
     model: Callable[[Any, jax.Array], Any] | None,
     noun: Noun,
 ) -> list[Spec] | None:
-    """Return the layout of each leaf of `tree`; None for a tree with planc's own names, which the emitted program lays
-    out.
+    """Return the layout of each leaf of `tree`. None if every leaf has planc's own name: the emitted program lays out
+    such a tree.
 
     Arguments and errors are those of `shardings`. No devices are needed.
     """
@@ -101,7 +101,7 @@ def leaf_specs(
 
 @dataclass
 class _Found:
-    """The layouts of a tree's leaves, one by one, and the findings so far."""
+    """Finds the layouts of a tree's leaves one by one, and collects diagnostics."""
 
     program: ProgramText
     noun: Noun
@@ -115,7 +115,8 @@ class _Found:
     wrong: list[Diagnostic] = field(default_factory=list)
 
     def spec(self, path: str, leaf: Any, factors: Factors | None) -> Spec:
-        """Return the layout of a leaf; () for one with a finding."""
+        """Return the layout of the `leaf` at `path`; () for a scalar, and if a diagnostic was recorded. `factors` are
+        those of its dims, if the user's function was traced."""
         self.paths.append(path)
         if not hasattr(leaf, "shape"):
             self.without.append(f"{printable(path) or 'the tree itself'} is no array")
@@ -146,7 +147,7 @@ class _Found:
         return (*[()] * (len(shape) - len(spec)), *spec)
 
     def _by_rules(self, path: str, shape: Shape, hits: list[LeafRule]) -> Spec:
-        """The layout of a leaf that these rules match; a diagnostic if they disagree."""
+        """Return the layout of a leaf by its rules `hits`; () with a diagnostic if they disagree or do not fit."""
         self.used |= set(hits)
         first, *others = hits
         for other in others:
@@ -170,7 +171,7 @@ class _Found:
         return ()
 
     def _unfit(self, shape: Shape, groups: Groups) -> str:
-        """The reason why a leaf of this shape cannot have these dims; "" if it can."""
+        """Return the reason why a leaf of `shape` cannot have the named dims `groups`; "" if it can."""
         model = self.program.plan.model
         if len(groups) != len(shape):
             return f"are {len(groups)} dimensions, not {len(shape)}"
@@ -184,7 +185,7 @@ class _Found:
         return ""
 
     def _no_layout(self, path: str, shape: Shape, found: Specs) -> str:
-        """The message about a leaf whose shape does not determine its layout."""
+        """Return the message about a leaf whose shape fits no parameter of the plan, or several (`found`)."""
         model, shown = self.program.plan.model, printable(path) or "the tree itself"
         if found:
             dims = " or ".join(f"`{each[0]}`" for each in list(found.values())[:3])
@@ -193,7 +194,7 @@ class _Found:
         return f"{shown} has no rule (the nearest names: {', '.join(near)})"
 
     def finish(self) -> None:
-        """Raise PlanError if there are findings."""
+        """Raise PlanError if a leaf has no layout, or if a rule is wrong or matches no leaf."""
         plan, model = self.program.plan, self.program.plan.model
         for rule in (r for r in self.rules if r not in self.used):
             near = get_close_matches(rule.pattern, self.paths, n=2, cutoff=0.0)
@@ -215,7 +216,7 @@ class _Found:
 
 
 def _path(entries: Any) -> str:
-    """The keys and fields of a leaf, joined by slashes; without the `value` of a Flax box."""
+    """Return a leaf's path: its keys and fields joined by slashes, without the `value` of a Flax box."""
     names = list(_names(entries))
     return "/".join(names[:-1] if len(names) > 1 and names[-1] == "value" else names)
 
@@ -226,7 +227,7 @@ def _names(entries: Any) -> Iterator[str]:
 
 
 def own_name(path: str) -> str:
-    """Return planc's name for a leaf's `path`, if it has one.
+    """Return the `path` of a leaf in the form of planc's parameter names: dots, and `*` for the number of a layer.
 
     >>> own_name("layers/3/norm/weight"), own_name("layers.norm.weight"), own_name("head/kernel")
     ('layers.*.norm.weight', 'layers.*.norm.weight', 'head.kernel')

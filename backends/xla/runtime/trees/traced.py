@@ -34,7 +34,8 @@ MIXING = ("sort", "dot_general", "transpose", "rev", "conv_general_dilated", "ff
 
 
 def factors_of_leaves(model: Callable[[Any, jax.Array], Any], tree: Any, plan: Plan) -> list[Factors | None]:
-    """Return, for each leaf of `tree`, the sizes whose product each of its dims is, as far as `model` determines them.
+    """Return the factors (sizes, or names of dims) of each dim of each leaf of `tree`, as far as a trace of `model`
+    determines them. None for every leaf if some leaf is no array.
 
     Args:
         model: a function of the tree and tokens [B, S], int32.
@@ -66,16 +67,16 @@ def factors_of_leaves(model: Callable[[Any, jax.Array], Any], tree: Any, plan: P
 
 
 def _table_dims(model: Model) -> tuple[str, ...]:
-    """The dims of the embedding, [vocab, embed]."""
+    """Return the named dims of the embedding table, (vocab, embed)."""
     looked_up = next(op for op in model.ops["first"] if op.kind == "embedding")
     return model.param[looked_up.params[0]].dims
 
 
 class _Joined:
-    """A union-find over the axes of all values of a function; joined axes are one dim.
+    """A union-find over the axes of all values in a traced function. Joined axes are the same dim.
 
-    `table` are the dims of the embedding: a lookup of tokens gives them to its axes. `head_dim` is the size of a head,
-    whose axis is identified by the matmuls of attention.
+    `table` are the names of the embedding table's dims: a lookup of tokens gives them to the axes of its operand.
+    `head_dim` is the size of an attention head, whose axis is found in the matmuls of attention.
     """
 
     def __init__(self, table: tuple[str, ...] = (), head_dim: int = 0) -> None:
@@ -96,7 +97,7 @@ class _Joined:
         return tuple(range(first, first + len(shape)))
 
     def factors(self, axes: Axes) -> Factors:
-        """Return, for each axis, the sizes or names of its factors; () for one that is scanned over."""
+        """Return the factors of each axis in `axes`, sizes or names of dims; () for an axis that a scan runs over."""
         return tuple(() if self._root(a) in self._scanned else self._factors(a, set()) for a in axes)
 
     def _factors(self, axis: int, seen: set[int]) -> tuple[int | str, ...]:
@@ -115,7 +116,7 @@ class _Joined:
         return axis
 
     def _join(self, one: int, other: int) -> None:
-        """Join two axes into one dim, unless one is only broadcast to the size of the other."""
+        """Join the axes `one` and `other` into one dim, unless they differ in size (a broadcast) or have size 1."""
         first, second = self._root(one), self._root(other)
         if first == second or self._size[first] != self._size[second] or self._size[first] == 1:
             return
@@ -140,7 +141,7 @@ class _Joined:
             self._join(a, b)
 
     def run(self, jaxpr: Any, inputs: Sequence[Axes], constants: Sequence[Axes] | None = None) -> list[Axes]:
-        """Join the axes of a function's values and return the axes of its outputs."""
+        """Join the axes of all values of `jaxpr`, whose arguments have axes `inputs`; return those of its outputs."""
         of: dict[Any, Axes] = dict(zip(jaxpr.invars, inputs, strict=True))
         for var in jaxpr.constvars:
             of[var] = self.fresh(var.aval.shape)
@@ -160,7 +161,7 @@ class _Joined:
         return [axes(v) for v in jaxpr.outvars]
 
     def _called(self, eqn: Any, ins: list[Axes]) -> list[Axes] | None:
-        """The outputs of a primitive that calls functions; None for any other."""
+        """Return the axes of the outputs of `eqn` if it calls functions, else None; inputs have the axes `ins`."""
         name = eqn.primitive.name
         if name in CALLS and CALLS[name] in eqn.params:
             return self.run(_open(eqn.params[CALLS[name]]), ins)
@@ -182,7 +183,8 @@ class _Joined:
         return None
 
     def _scan(self, eqn: Any, ins: list[Axes]) -> list[Axes]:
-        """The outputs of a scan, which slices each of its last inputs: their first axis counts the steps."""
+        """Return the axes of the outputs of a scan, given the axes `ins` of its inputs. The last inputs are sliced
+        along their first axis, which counts the iterations."""
         consts, carried = eqn.params["num_consts"], eqn.params["num_carry"]
         carry, over = ins[consts : consts + carried], ins[consts + carried :]
         self._scanned |= {self._root(axes[0]) for axes in over}
@@ -194,7 +196,7 @@ class _Joined:
         return [*carry, *((*steps, *axes) for axes in outs[carried:])]
 
     def _operation(self, eqn: Any, ins: list[Axes], outs: list[Axes]) -> None:
-        """Join the axes of one primitive's inputs and output."""
+        """Join the axes of the inputs `ins` and outputs `outs` of a primitive that calls no function."""
         name, params = eqn.primitive.name, eqn.params
         for a, b in _pairs(name, params, [self._shape(axes) for axes in ins], self._shape(outs[0]) if outs else ()):
             every = [*ins, outs[0]]
@@ -214,8 +216,8 @@ class _Joined:
             self._attention(params["dimension_numbers"], ins)
 
     def _attention(self, numbers: Any, ins: list[Axes]) -> None:
-        """Name the head_dim axis in the two matmuls of attention, batched over sequences and heads: scores contract
-        that of queries and keys, and a contraction over tokens leaves that of values."""
+        """Name the `head_dim` axis in a matmul of attention, batched over sequences and heads. The scores contract it;
+        the matmul with the values contracts the tokens, and `head_dim` is the remaining axis of the values."""
         summed, batch = numbers
         tokens = {self._root(a) for a in self.tokens}
         each = {self._root(ins[0][i]) for i in batch[0]}
@@ -232,14 +234,15 @@ class _Joined:
                 self._name.setdefault(self._root(axis), "head_dim")
 
     def _of_tokens(self, axes: Axes) -> bool:
-        """True for indices that have the axes of the tokens."""
+        """True if `axes`, the axes of a lookup's indices, include all axes of the tokens."""
         return {self._root(a) for a in self.tokens} <= {self._root(a) for a in axes}
 
     def _shape(self, axes: Axes) -> Shape:
         return tuple(self._size[a] for a in axes)
 
     def _reshape(self, before: Axes, after: Axes) -> None:
-        """Match runs of adjacent axes with equal products on both sides: join single ones, else record a product."""
+        """Match runs of adjacent axes of `before` and `after` with the same product of sizes. Join two single axes;
+        record a single axis opposite a longer run as the product of that run."""
         for one, other in _aligned(self._shape(before), self._shape(after)):
             left, right = [before[i] for i in one], [after[i] for i in other]
             if len(left) == len(right) == 1:
@@ -250,13 +253,14 @@ class _Joined:
                 self._compose(right[0], tuple(left))
 
     def _cut(self, before: Axes, after: Axes) -> None:
-        """Record a slice of an axis as a part of it: rotary positions split halves and concatenate them again."""
+        """Record the axes of `after` as slices of the longer axes of `before`: rotary positions split an axis into
+        halves and concatenate them again."""
         for whole, part in zip(before, after, strict=True):
             if self._size[whole] > self._size[part] > 1:
                 self._part_of.setdefault(self._root(part), whole)
 
     def _put_together(self, parts: Sequence[int], out: int) -> bool:
-        """Join `out` with the axis that all parts were sliced from, if it has the same size; return True if so."""
+        """Join `out` with the axis of equal size that all of `parts` were sliced from. Return True if joined."""
         wholes = {self._root(self._part_of[self._root(a)]) if self._root(a) in self._part_of else -1 for a in parts}
         if len(wholes) > 1 or -1 in wholes or self._size[out] != self._size[min(wholes)]:
             return False
@@ -264,7 +268,7 @@ class _Joined:
         return True
 
     def _compose(self, whole: int, inner: Axes) -> None:
-        """Record that one axis is the product of others."""
+        """Record that the axis `whole` is the product of the axes `inner`."""
         root = self._root(whole)
         known = self._made_of.setdefault(root, inner)
         if known is not inner and [self._size[a] for a in known] == [self._size[a] for a in inner]:
@@ -276,7 +280,8 @@ Place = tuple[int, int]
 
 
 def _pairs(name: str, params: Any, ins: list[Shape], out: Shape) -> Iterator[tuple[Place, Place]]:
-    """Yield the pairs of axes of a primitive that are one dim."""
+    """Yield the pairs of axes that are the same dim in an equation with the primitive `name` and its `params`. `ins`
+    and `out` are the shapes of the operands and of the result."""
     result = len(ins)
     if name == "dot_general":
         (left, right), (left_batch, right_batch) = params["dimension_numbers"]
@@ -313,12 +318,13 @@ def _pairs(name: str, params: Any, ins: list[Shape], out: Shape) -> Iterator[tup
 
 
 def _repeats(shape: Shape, out: Shape) -> bool:
-    """True if a shape is broadcast over its axes of size 1 to that of the output."""
+    """True if `shape` broadcasts to `out` by repeating axes of size 1."""
     return all(a in (1, b) for a, b in zip(shape, out, strict=True))
 
 
 def _aligned(before: Shape, after: Shape) -> Iterator[tuple[list[int], list[int]]]:
-    """Yield the shortest runs of axes of both shapes with equal products, axes of size 1 left out."""
+    """Yield pairs of runs of adjacent axes, one of `before` and one of `after`, with the same product of sizes and as
+    short as possible. Axes of size 1 are left out."""
     one = [i for i, n in enumerate(before) if n != 1]
     other = [i for i, n in enumerate(after) if n != 1]
     a = b = 0
@@ -338,5 +344,5 @@ def _aligned(before: Shape, after: Shape) -> Iterator[tuple[list[int], list[int]
 
 
 def _open(jaxpr: Any) -> Any:
-    """A jaxpr without its closed-over constants."""
+    """Return `jaxpr` without its closed-over constants."""
     return getattr(jaxpr, "jaxpr", jaxpr)
