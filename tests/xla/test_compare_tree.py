@@ -46,7 +46,7 @@ def test_a_shape_that_may_be_two_layouts_is_said_with_both() -> None:
 
 def test_a_function_that_does_not_take_the_tree_is_said_with_what_it_raised() -> None:
     message = refused(TREE, model=lambda tree, tokens: tree["head"])
-    assert "does not take it and tokens [8, 128]: KeyError: 'head'" in message
+    assert "fails on the tree and tokens [8, 128]: KeyError: 'head'" in message
 
 
 def test_another_width_is_said_with_what_was_expected() -> None:

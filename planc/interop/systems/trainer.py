@@ -36,7 +36,7 @@ def require(v: Values, name: str) -> None:
     Raises RefusedError if it is missing.
     """
     if not v.is_given(name) and not is_beside(v):
-        raise v.missing(f"--set {name}=VALUE, or a file of Trainer arguments with this one", f"`{name}`")
+        raise v.missing(f"--set {name}=VALUE, or a file of Trainer arguments beside it", f"`{name}`")
 
 
 def microbatch(v: Values) -> int:
