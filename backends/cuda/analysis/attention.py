@@ -14,7 +14,7 @@ KERNELS = {
     "efficient": "EFFICIENT_ATTENTION",
     "unfused": "MATH",
 }
-"""A plan's name of an attention kernel, and torch's `SDPBackend`."""
+"""Names in torch's `SDPBackend` of the attention kernels that a plan can name."""
 
 GROUPED = ("flash", "unfused")
 """Kernels that support grouped-query attention: "it currently works only for Flash_attention and math kernel on CUDA
@@ -26,8 +26,8 @@ window is passed as a mask, with which the kernel computes every score, and whic
 
 
 def attention_kernel(sharded: Sharded) -> AttentionKernel | None:
-    """Returns torch's fused kernel; None if the plan in `sharded` asks for `attention core as unfused`, which is costed
-    op by op."""
+    """Returns the fused attention kernel that torch runs for the plan in `sharded`; None for `attention.core as
+    unfused`, which is costed op by op."""
     chosen = sharded.plan.attention
     runs = chosen.runs if chosen is not None else ""
     if runs == "unfused":

@@ -1,8 +1,8 @@
 """Computes the transient bytes of one block's backward, op by op.
 
 Eager torch frees a saved tensor once the op that saved it has computed its gradients, and a gradient once the op that
-produced the tensor has used it. In between both are live: the gradients of a feed-forward layer and its saved tensors.
-Recomputed tensors count as if they had been saved.
+produced the tensor has used the gradient. So both are live together for a while: for example the gradients and the
+saved tensors of a feed-forward layer. Recomputed tensors count as if they had been saved.
 """
 
 from __future__ import annotations
@@ -79,11 +79,12 @@ def by_ring(plan: Plan) -> bool:
 
 
 def _while_made(sharded: Sharded, o: OpSharding, made: dict[str, float]) -> float:
-    """Bytes while the op `o` computes its input gradients: at least those gradients (`made`), less what its own code
-    frees meanwhile.
+    """Returns the bytes that are live while the op `o` computes its input gradients. `made` are the bytes of these
+    gradients, by input.
 
     A ring accumulates the gradients of all chunks in fp32. Per chunk it holds keys and values, as received and repeated
-    for each query head, their gradients for each query head, and these summed over the query heads.
+    for each query head, their gradients for each query head, and these summed over the query heads. For an op of a
+    traced model, the peak recorded for its own code is returned, less what that code frees.
     """
     if is_seen(sharded.plan, o.op):
         return backward_bytes(sharded, o)
@@ -97,7 +98,7 @@ def _while_made(sharded: Sharded, o: OpSharding, made: dict[str, float]) -> floa
 
 
 def _bytes_of(sharded: Sharded, o: OpSharding, name: str) -> float:
-    """Bytes of a tensor, or of its gradient, in the layout of the op `o`."""
+    """Returns the bytes of a tensor, or of its gradient, in the layout of the op `o`."""
     dims = sharded.model.tensor[name].dims
     layout = restrict(o.layout, dims) if name == o.op.output else o.needs(name, dims)
     return local_elements(sharded.plan, dims, layout) * _width(sharded.plan, name)
@@ -122,7 +123,8 @@ def products_inside(op: Op, dims: tuple[str, ...]) -> int:
 
 
 def _let_go(sharded: Sharded, before: tuple[OpSharding, ...], o: OpSharding) -> float:
-    """Bytes of saved tensors that no earlier op (`before`) saved too: the backward of `o` frees them."""
+    """Returns the bytes of saved tensors that the backward of `o` frees: those that no earlier op (`before`) saved
+    too."""
     saved_before = {name for other in before for name in saves_of(sharded.plan, other.op)}
     names = [name for name in saves_of(sharded.plan, o.op) if name not in saved_before]
     if is_seen(sharded.plan, o.op):

@@ -1,4 +1,5 @@
-"""Attention under context parallelism: each rank holds some tokens of every sequence that it shares."""
+"""Answers questions about attention under context parallelism, where each rank holds some tokens of every sequence of
+its batch shard."""
 
 from __future__ import annotations
 
@@ -9,15 +10,16 @@ from planc.ir.sharding import OpSharding, RedistributionStep
 
 
 def balanced(roles: AxisRoles) -> bool:
-    """True if a rank of the plan of `roles` holds a chunk from each end of a sequence, instead of one chunk."""
+    """True if, in the plan of `roles`, a rank holds two chunks of a sequence, one from each end, which balances causal
+    attention. False if it holds one chunk."""
     kernel = roles.plan.attention
     both = kernel is not None and kernel.from_both_ends
     return both and any(is_divided(roles, o) for o in roles.sharded.attentions)
 
 
 def exchanges(roles: AxisRoles) -> Iterator[tuple[OpSharding, RedistributionStep, int | None]]:
-    """Yields all-to-alls over the context axes of `roles`: the op, the step, and the index of its input (None: its
-    output)."""
+    """Yields the all-to-alls over the context axes of `roles`: the op, the step of the redistribution, and the index of
+    the op's input that is redistributed (None: its output)."""
     for kind in roles.sharded.model.blocks:
         for o in roles.sharded.ops[kind]:
             moves = [*enumerate(o.redistributions), (None, o.settle)]

@@ -1,7 +1,7 @@
 """Maps the axes to roles at the experts, and to the device mesh that the emitted file builds for them.
 
-One mesh dimension is for the all-to-all of tokens, one shards an expert's width, and one is for FSDP. Its ranks are
-those of the plan's mesh, under other names.
+One mesh dimension is for the all-to-all of tokens, one shards an expert's width, and one is for FSDP. The mesh has the
+ranks of the plan's mesh, under other names.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from planc.ir.plan import NOUNS, Noun, Plan
 from planc.ir.sharding import Sharded
 
 WHOLE = "whole"
-"""A mesh dimension of size 1, for fully_shard if no axis shards state, or experts."""
+"""Name of a mesh dimension of size 1, for fully_shard if no axis shards the state (or that of the experts)."""
 
 
 @dataclass(frozen=True)
 class Dimension:
-    """One dimension of an emitted mesh: the axes with one role, () for `whole`."""
+    """One dimension of an emitted mesh: the plan's axes with one role; () for the dimension `whole`."""
 
     name: str
     size: int
@@ -31,10 +31,10 @@ class Dimension:
 
     @classmethod
     def of(cls, mesh: Mesh, axes: tuple[str, ...]) -> Dimension:
-        """Returns the dimension over `axes` of `mesh`, which must be outermost first.
+        """Returns the dimension over `axes` of `mesh`, which must be in order, outermost first.
 
-        torch numbers the ranks of a group in ascending order. Only with outermost axes first is a rank's number in its
-        group, by which collectives place data, its coordinate along the dimension.
+        torch numbers the ranks of a group in ascending order, and collectives place data by these numbers. A rank's
+        number is its coordinate along the dimension only if outermost axes are first.
         """
         assert axes == mesh.in_order(axes), f"{axes} are not outermost first"
         return Dimension("_".join(axes), mesh.size(*axes), axes)
@@ -59,7 +59,7 @@ class Outside(Protocol):
 
 @dataclass(frozen=True)
 class TorchExpertAxes(ExpertAxes):
-    """The axes by role at the experts."""
+    """The axes of a plan by the role that they have at the experts."""
 
     roles: Outside
 
@@ -75,16 +75,17 @@ class TorchExpertAxes(ExpertAxes):
 
     @cached_property
     def shard(self) -> tuple[str, ...]:
-        """The axes that experts are sharded over by FSDP."""
+        """The axes over which FSDP shards the experts' optimizer state."""
         return self.stored("optimizer")
 
     def stored(self, noun: Noun) -> tuple[str, ...]:
-        """Returns the axes that `noun` of the experts' parameters is sharded over; () without experts."""
+        """Returns the axes over which the experts' `noun` (params, grads or optimizer) is sharded; () without
+        experts."""
         return self.params[0].stored[noun] if self.params else ()
 
     @cached_property
     def replicate(self) -> tuple[str, ...]:
-        """The axes that shard an expert's tokens but no state: gradients are all-reduced over them."""
+        """The axes that shard an expert's tokens but not its state: its gradients are all-reduced over them."""
         partial = self.params[0].grad_partial if self.params else ()
         return self.plan.mesh.in_order(set(partial) - set(self.shard))
 
@@ -95,14 +96,15 @@ class TorchExpertAxes(ExpertAxes):
 
     @cached_property
     def apart(self) -> bool:
-        """True if fully_shard treats experts differently from the rest of their block."""
+        """True if the experts are an FSDP group of their own, apart from the rest of their block."""
         roles = self.roles
         same = (self.shard, self.replicate) == (roles.shard, roles.replicate)
         return bool(self.params) and (bool(self.exchange or self.tensor) or not same)
 
     @cached_property
     def factors(self) -> tuple[Dimension, ...]:
-        """The dimensions of the experts' mesh, in the order in which torch composes them; () without one."""
+        """The dimensions of the experts' mesh, in the order in which torch composes them; () if the experts have no
+        mesh."""
         if not self.apart:
             return ()
         used = {*self.replicate, *self.shard, *self.exchange, *self.tensor}
@@ -118,18 +120,19 @@ class TorchExpertAxes(ExpertAxes):
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """Axes with more than one rank that exist at the experts, outermost first."""
+        """The axes with more than one rank that the mesh has at the experts, outermost first; a `view` of the plan may
+        factorize the mesh differently for them."""
         plan = self.plan
         return plan.mesh.in_order(a for a in plan.mesh.every if plan.exists(a, EXPERTS))
 
     @property
     def stored_dims(self) -> tuple[str, ...]:
-        """The mesh dimensions of fully_shard for the experts."""
+        """Names of the mesh dimensions that fully_shard uses for the experts."""
         return tuple(self.name(g) for g in (self.replicate, self.shard or (WHOLE,)) if g)
 
     @property
     def divided_dims(self) -> tuple[str, ...]:
-        """The mesh dimensions that shard the experts in the forward."""
+        """Names of the mesh dimensions that shard the experts in the forward."""
         return tuple(self.name(g) for g in (self.exchange, self.tensor) if g)
 
     def name(self, axes: tuple[str, ...]) -> str:
@@ -148,7 +151,8 @@ def routed(op: Op) -> bool:
 
 
 def stored_otherwise(experts: TorchExpertAxes) -> list[Noun]:
-    """Returns the nouns that are sharded for the `experts` only, or for all but them."""
+    """Returns the kinds of state (params, grads, optimizer) that are sharded for the `experts` only, or for all
+    parameters but theirs."""
     if not experts.shard:
         return []
     return [n for n in NOUNS if bool(experts.roles.plan.store(n)) != bool(experts.stored(n))]

@@ -14,17 +14,18 @@ if TYPE_CHECKING:
 
 
 def state_layout(sharded: Sharded) -> StateLayout:
-    """Returns the layout of state in the program of `sharded`: parameters, gradients and optimizer state all have that
-    of the optimizer."""
+    """Returns the layout of state in the program of `sharded`: parameters and gradients have the layout of the
+    optimizer state."""
     roles = AxisRoles(sharded)
     return lambda p, _noun: (p.stored["optimizer"], stored_dim(roles, p))
 
 
 def stored_dim(roles: AxisRoles, p: ParamSharding) -> int:
-    """Returns the index of the dim that `p` is sharded on by FSDP.
+    """Returns the index of the dim on which FSDP shards `p`.
 
-    It is the dim that a sentence names, else 0; 1 if tensor parallelism shards inside dim 0, because DTensor gathers
-    such a dim incorrectly if FSDP shards it too.
+    By default this is 0, and 1 if tensor parallelism shards inside dim 0: DTensor gathers such a dim incorrectly if
+    FSDP shards it too. A dim that a sentence of the plan names takes precedence. Experts with their own FSDP group may
+    use another dim (`_experts_dim`).
     """
     if p.on_dim is not None:
         return p.on_dim
@@ -41,7 +42,8 @@ def stored_over(roles: AxisRoles, p: ParamSharding) -> tuple[str, ...]:
 
 
 def _experts_dim(roles: AxisRoles, p: ParamSharding) -> int:
-    """Dim 0 if there is an expert for each rank, else the first dim inside an expert that divides evenly."""
+    """Returns 0 if there is at least one expert for each rank, else the first dim inside an expert that divides
+    evenly."""
     mesh, parts = roles.plan.mesh, roles.plan.mesh.size(*roles.experts.shard)
     local = [n // mesh.size(*axes) for n, axes in zip(roles.sharded.model.shape(p.param), p.compute, strict=True)]
     if local[0] >= parts:
@@ -50,7 +52,7 @@ def _experts_dim(roles: AxisRoles, p: ParamSharding) -> int:
 
 
 def used(roles: AxisRoles, p: ParamSharding) -> Placement:
-    """Returns the placement of parameter `p` under tensor parallelism in the forward."""
+    """Returns the placement in which the forward uses parameter `p` under tensor parallelism."""
     return placement(user_of(roles, p).layout, p.param.shape_dims, roles.sharded.model.sizes, roles.tensor)
 
 

@@ -19,7 +19,8 @@ from planc.sharding.redistribute import restrict, steps_between
 
 @dataclass(frozen=True, eq=False)
 class Boundary:
-    """One op of a section. Placements are over the tensor axes only."""
+    """An op of a section and the placements of its weight, inputs and output, where its module begins and ends.
+    Placements are over the tensor axes only."""
 
     o: OpSharding
     section: Section
@@ -28,7 +29,7 @@ class Boundary:
 
     @property
     def path(self) -> str:
-        """The module's path relative to its block, or to the model outside the blocks."""
+        """Path of the op's module, relative to its block, or to the model outside the blocks."""
         return relative(self.o.op.module)
 
     @cached_property
@@ -46,19 +47,20 @@ class Boundary:
 
     @property
     def alone(self) -> bool:
-        """True if the module has no other op."""
+        """True if the op is the only one of its module."""
         return self.o.op.module != "layers.*" and not any(self._others())
 
     @property
     def at_edge(self) -> bool:
-        """True if the op's inputs are those of its module, or outputs of ops whose `gatherer` it is."""
+        """True if the op is the only one of its module, or the `gatherer` of all others: redistributions of its inputs
+        can then be issued where the module begins."""
         if self.o.op.module == "layers.*":
             return False
         found = (Boundary(o, self.section, self.sharded, self.roles).gatherer for o in self._others())
         return all(other is not None and other.o is self.o for other in found)
 
     def _others(self) -> Iterator[OpSharding]:
-        """The other ops of the module."""
+        """Yields the other ops of the op's module."""
         module = self.o.op.module
         for o in self.sharded.ops[self.section]:
             if o is not self.o and (o.op.module == module or o.op.module.startswith(f"{module}.")):
@@ -66,8 +68,8 @@ class Boundary:
 
     @cached_property
     def shared_input(self) -> int | None:
-        """Index of an input that all heads share, if the tensor axes shard the heads: it is replicated, and its
-        gradient is summed over the ranks. None without one, and for attention, which shards rows."""
+        """Index of an input that all heads share, if the tensor axes shard the heads: this input is replicated, and its
+        gradient is summed over the ranks. None if there is no such input, and for attention, which shards rows."""
         if self.o.op.kind == "attention":
             return None
         whole = self.o.op.whole_of
@@ -89,8 +91,8 @@ class Boundary:
 
     @cached_property
     def gatherer(self) -> Boundary | None:
-        """The op in the same module that all-gathers this op's output over the tensor axes. The module takes the full
-        input of this op, and computes all of its rows."""
+        """The op in the same module that all-gathers this op's output over the tensor axes; None if there is none. The
+        module then takes the full input of this op, and computes all of its rows."""
         for o in self.sharded.ops[self.section]:
             if o.op.module == self.o.op.module and self.o.op.output in o.op.inputs:
                 other, index = Boundary(o, self.section, self.sharded, self.roles), o.op.inputs.index(self.o.op.output)
@@ -100,13 +102,13 @@ class Boundary:
 
     @property
     def given_weight(self) -> bool:
-        """True if another module holds its weight, as for a tied head."""
+        """True if another module holds the op's weight, as for a tied head."""
         params = self.o.op.params
         return bool(params) and params[0].rpartition(".")[0] != self.o.op.module
 
     @property
     def linear(self) -> bool:
-        """True if its weight is a matrix [out, in], as in nn.Linear."""
+        """True if the op's weight is a matrix [out, in], as in nn.Linear."""
         op, tensor = self.o.op, self.sharded.model.tensor
         if op.kind != "matmul" or len(self._storage_dims) != 2:
             return False
@@ -115,18 +117,19 @@ class Boundary:
 
     @cached_property
     def weight(self) -> Placement:
-        """Placement of the op's first parameter; replicated if it has none."""
+        """Placement of the op's first parameter; replicated if the op has none."""
         return self._placement(self.o.layout, self._storage_dims)
 
     @property
     def rows(self) -> tuple[str, ...]:
-        """Sharded dims that its weight does not have: each rank computes its rows with a replicated weight."""
+        """Sharded dims of the op that its weight does not have: each rank computes its rows with a replicated
+        weight."""
         inside = {d for group in self._storage_dims for d in group}
         return tuple(d for d in self.o.layout if d not in inside and self.divides(d)) if self.o.op.params else ()
 
     @property
     def weights(self) -> dict[str, Placement]:
-        """Placements of the op's parameters by name in the module; a bias is sharded like the output."""
+        """Placements of the op's parameters, by their name in the module; a bias is sharded like the output."""
         params = self.sharded.model.param
         return {
             name.rpartition(".")[2]: self._placement(self.o.layout, params[name].shape_dims)
@@ -134,31 +137,31 @@ class Boundary:
         }
 
     def needed(self, index: int = 0) -> Placement:
-        """Placement that the op needs the input at `index` in."""
+        """Returns the placement in which the op needs the input at `index`."""
         name = self.o.op.inputs[index]
         return self._input(self.o.needs(name, self._dims(name)), name)
 
     def resting(self, index: int = 0) -> Placement:
-        """Placement that the input at `index` arrives in."""
+        """Returns the placement in which the input at `index` arrives at the module."""
         name = self.o.op.inputs[index]
         return self._input(self.sharded.declared(name), name)
 
     @property
     def made(self) -> Placement:
-        """Placement of the op's output; a partial sum over the tensor axes counts as replicated."""
+        """Placement in which the op computes its output; a partial sum over the tensor axes counts as replicated."""
         return self._output(restrict(self.o.layout, self._dims(self.o.op.output)))
 
     @property
     def left(self) -> Placement:
-        """Placement of the output after the module."""
+        """Placement in which the output leaves the module."""
         return self._output(self.sharded.declared(self.o.op.output))
 
     def move(self, index: int = 0) -> Move | None:
-        """The redistribution of the input at `index` over the tensor axes; None if there is none."""
+        """Returns the redistribution of the input at `index` over the tensor axes; None if there is none."""
         return self._over_tensor_axes(self.o.redistributions[index])
 
     def forward_kinds(self, index: int = 0) -> tuple[str, ...]:
-        """The collectives, in order, that redistribute the input at `index` to the layout that the op needs."""
+        """Returns the collectives, in order, that redistribute the input at `index` to the layout that the op needs."""
         move = self.move(index)
         return tuple(s.kind for s in move.steps) if move else ()
 
@@ -177,7 +180,8 @@ class Boundary:
         return mixed or index == self.shared_input
 
     def backward_kinds(self, index: int = 0) -> tuple[str, ...]:
-        """The collectives, in order, that redistribute the gradient of the input at `index` to that input's layout."""
+        """Returns the collectives, in order, that redistribute the gradient of the input at `index` to that input's
+        layout."""
         name = self.o.op.inputs[index]
         partial = self.roles.tensor if self.summed_back(index) else ()
         steps = steps_between(self.o.needs(name, self._dims(name)), partial, self.sharded.declared(name))

@@ -1,4 +1,5 @@
-"""Computes the memory of a traced model's own code, from what its ops recorded, in place of planc's own model."""
+"""Computes the memory of a traced model's own code, from the memory that was recorded for its ops, in place of the
+formulas for planc's modules."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from planc.sharding.redistribute import restrict
 
 
 def code_of(plan: Plan, op: Op) -> SavedByCode | None:
-    """Returns the recorded memory of `op` for the sequence length of `plan`; None if its code was not traced."""
+    """Returns the recorded memory of `op` for the sequence length of `plan`; None if the code of `op` was not traced at
+    that length."""
     tokens = plan.batch.sequence_tokens
     return next((code for code in op.own_code if tokens <= code.up_to or not code.up_to), None)
 
@@ -41,7 +43,8 @@ def saves_of(plan: Plan, op: Op) -> tuple[str, ...]:
 
 
 def named_bytes(sharded: Sharded, tensor: str, section: Section) -> float:
-    """Returns the local bytes of `tensor` that a `section` saves per microbatch, in each layout that is needed later.
+    """Returns the local bytes of `tensor` that a `section` saves per microbatch: one copy for each layout in which
+    later ops need the tensor.
 
     Attention and a parallel feed-forward layer both gather their input, and save both copies.
     """
@@ -55,19 +58,20 @@ def named_bytes(sharded: Sharded, tensor: str, section: Section) -> float:
 
 
 def _gathered_by(o: OpSharding, tensor: str) -> str:
-    """The module that gathers `tensor` for the op `o` and its siblings; "" if nothing gathers it."""
+    """Returns the path of the module that gathers `tensor` for the op `o` and the other ops of the module; "" if no
+    module gathers the tensor."""
     moved = any(m is not None and m.tensor == tensor and m.steps[0].kind != "slice" for m in o.redistributions)
     return o.op.module.rpartition(".")[0] if moved else ""
 
 
 def inside_bytes(sharded: Sharded, o: OpSharding) -> float:
-    """Returns the bytes that the code of the op `o` allocates and saves, without tensors of the op graph."""
+    """Returns the bytes that the code of the op `o` allocates and saves, except tensors that the op graph names."""
     code = code_of(sharded.plan, o.op)
     return _bytes(sharded, o, code.inside) if code is not None else 0.0
 
 
 def backward_bytes(sharded: Sharded, o: OpSharding) -> float:
-    """Returns the peak bytes in the backward of the op `o`, less what is freed by then; at least 0."""
+    """Returns the peak bytes in the backward of the op `o`, less the saved bytes that are freed by then; at least 0."""
     code = code_of(sharded.plan, o.op)
     moments = code.moments if code is not None else ()
     return max((_bytes(sharded, o, m.made) - _bytes(sharded, o, m.freed) for m in moments), default=0.0)
@@ -81,7 +85,7 @@ def _bytes(sharded: Sharded, o: OpSharding, elements: Iterable[Elements]) -> flo
 
 
 def _share_of_keys(plan: Plan, o: OpSharding, e: Elements) -> float:
-    """Fraction of the key heads that the local heads use, if keys are replicated."""
+    """Returns the fraction of the key heads that the local query heads use, if keys are replicated; else 1."""
     if "kv_heads" not in e.dims or "kv_heads" in o.layout or "heads" not in o.layout:
         return 1.0
     heads, keys = plan.model.sizes["heads"], plan.model.sizes["kv_heads"]
@@ -90,7 +94,8 @@ def _share_of_keys(plan: Plan, o: OpSharding, e: Elements) -> float:
 
 
 def _layout(sharded: Sharded, o: OpSharding, dims: tuple[str, ...]) -> Layout:
-    """The layout of an op's intermediate tensors. Positions and masks, computed before all blocks, are replicated."""
+    """Returns the layout of an op's intermediate tensors with these `dims`. Positions and masks, which are computed
+    before all blocks, are replicated."""
     layout = restrict(o.layout, dims)
     at_begin = o.op.output == sharded.model.ops["first"][-1].output and o.op in sharded.model.ops["first"]
     if at_begin and set(dims) <= {"batch", "sequence"}:
@@ -99,7 +104,8 @@ def _layout(sharded: Sharded, o: OpSharding, dims: tuple[str, ...]) -> Layout:
 
 
 def _elements(plan: Plan, layout: Layout, e: Elements) -> float:
-    """Number of local elements. If the sequence dim occurs twice, the second one, that of the keys, is unsharded."""
+    """Returns the number of local elements of `e`. If the sequence dim occurs twice, the second one is that of the
+    keys, which is unsharded."""
     again = e.dims.count("sequence") - 1
     once = tuple(dict.fromkeys(e.dims))
     return e.copies * local_elements(plan, once, layout) * prod([plan.batch.sequence_tokens] * max(0, again))

@@ -38,10 +38,12 @@ UPDATE = "optimizer update"
 
 
 def peak_memory(sharded: Sharded, in_flight: InFlight) -> tuple[TensorBytes, ...]:
-    """Returns the peak bytes of tensors of each pipeline rank, by part.
+    """Returns the peak bytes of tensors of each pipeline rank, by part (parameters, gradients, optimizer state,
+    activations, buffers).
 
     `in_flight` gives the microbatches in flight on each rank. Communication buffers are left out: only tensors that
-    torch modules hold count. Ranks with the same sections and neighbours share one result.
+    torch modules hold count. Ranks with the same sections (kinds of block, modules before and after the blocks) and the
+    same number of neighbours share one result.
     """
     plan, found, peaks = sharded.plan, [], dict[Hashable, TensorBytes]()
     for rank in range(plan.pipeline):
@@ -57,7 +59,8 @@ def peak_memory(sharded: Sharded, in_flight: InFlight) -> tuple[TensorBytes, ...
 
 @cached_on(lambda plan, rank: (plan.cache, rank))
 def _begins(plan: Plan, rank: int) -> tuple[Begins, ...]:
-    """States of a rank before each backward, dgrad or wgrad. Empty for a rank with one virtual stage."""
+    """Returns the states of pipeline rank `rank` before each backward, dgrad or wgrad; () for a plan without a
+    pipeline, and for a rank with one virtual stage."""
     split = plan.split
     if split is None or len(virtual_stages(plan, rank)) == 1:
         return ()
@@ -65,7 +68,8 @@ def _begins(plan: Plan, rank: int) -> tuple[Begins, ...]:
 
 
 def _by_place(begins: Iterable[Begins]) -> Hashable:
-    """A cache key: equal for two ranks whose virtual stages run the same schedule in the same order."""
+    """Returns a cache key of the states `begins`. The key is equal for two ranks whose virtual stages run the same
+    actions in the same order."""
     stages = sorted({stage for b in begins for stage in b.held})
     place = {stage: at for at, stage in enumerate(stages)}
     return tuple(
@@ -81,21 +85,24 @@ def _by_place(begins: Iterable[Begins]) -> Hashable:
 
 
 def _neighbours(plan: Plan, rank: int) -> int:
-    """Number of tensors that a pipeline rank's virtual stages receive per microbatch: hidden states and gradients."""
+    """Returns the number of tensors that the virtual stages of a pipeline rank receive per microbatch: a hidden state
+    from each previous stage, and a gradient from each next stage."""
     end = len(plan.stages) - 1
     return sum((stage > 0) + (stage < end) for stage in virtual_stages(plan, rank))
 
 
 @dataclass(frozen=True, kw_only=True)
 class LiveBytes:
-    """Transient bytes at one moment of the step, added to the persistent state. Negative values are freed state."""
+    """Bytes at one moment of the step, added to those of the persistent state. A negative value stands for resident
+    tensors that have been freed by then."""
 
     name: str
     grads: float = 0.0
     activations: float = 0.0
     buffers: float = 0.0
     copies: float = 0.0
-    """Gathered parameters, where each microbatch gathers and frees them (bytes)."""
+    """Gathered parameters that are not resident for the whole step (bytes); negative if resident ones have been
+    freed."""
     passed_on: float = 0.0
     """Hidden states that stages receive and send, and their gradients (bytes)."""
 
@@ -106,8 +113,11 @@ class LiveBytes:
 
 
 class PipelineRank:
-    """Computes the peak memory of one pipeline rank. `flying` maps each virtual stage to its microbatches in flight at
-    the peak; `begins` are the states before each backward, if the rank has several virtual stages."""
+    """Computes the peak memory of one pipeline rank.
+
+    `flying` maps each virtual stage of the rank to its number of microbatches in flight at the peak. `begins` are the
+    rank's states before each backward; () for a rank with one virtual stage.
+    """
 
     def __init__(self, sharded: Sharded, rank: int, flying: dict[int, int], begins: tuple[Begins, ...] = ()) -> None:
         self.begins = begins
@@ -130,7 +140,9 @@ class PipelineRank:
         self._for_weights_of = Computed[int, float](self._held_for_weights)
 
     def _copies(self, p: ParamSharding) -> int:
-        """Number of copies of a parameter on this rank: two of a tied weight, if both stages that use it are here."""
+        """Returns how often this rank stores a parameter: once per block that has the parameter, and once for a
+        parameter outside the blocks. In a pipeline, a tied weight is stored twice if the rank has both the first and
+        the last stage."""
         twice = self.roles.pipeline and p in self.sharded.tied and {"first", "last"} <= self.sections.keys()
         return 2 if twice else copies_on(self.plan, p.param, self.sections)
 
@@ -169,7 +181,8 @@ class PipelineRank:
         return found
 
     def _moments_of_embedding(self) -> list[LiveBytes]:
-        """Candidates for the peak in the backward of the embedding, when the blocks have freed their activations."""
+        """Returns the moments in the backward of the embedding that can be the peak. The blocks have freed their
+        activations by then."""
         moment = LiveBytes(
             name="backward of the embedding",
             grads=self._grads_after_backward(),
@@ -194,14 +207,19 @@ class PipelineRank:
 
     @property
     def _copies_go_as_they_reduce(self) -> bool:
-        """True if the first backward frees a group's gathered parameters before reducing the group
-        (`FSDPParamGroup.post_backward`): each does, or there is one microbatch."""
+        """True if the step's first backward frees the gathered parameters of an FSDP group before it reduces the
+        group's gradients (`FSDPParamGroup.post_backward`). This holds without a pipeline, if parameters are gathered
+        once per microbatch or the step has one microbatch."""
         each = self.plan.microbatches == 1 or self.plan.gather_per == "microbatch"
         return self.roles.uses_fsdp and not self.roles.pipeline and each
 
     def _while_copies_go(self, moment: LiveBytes) -> list[LiveBytes]:
-        """Two moments at the end of the backward of the embedding: while the last block's gradients are reduced, and
-        while its own are, when all gathered parameters are freed. A tied weight holds both gradients and their sum."""
+        """Returns two moments at the end of the backward of the embedding.
+
+        In the first, the gradients of the last block group to be reduced are still in reduction; a tied weight holds
+        the gradients of the embedding and of the head, and their sum. In the second, the embedding's gradients are
+        reduced, and all gathered parameters have been freed.
+        """
         made = self._of_embedding(reducing=False)
         first = [p for p, _ in self.trained if "first" in p.param.sections]
         return [
@@ -219,14 +237,17 @@ class PipelineRank:
         ]
 
     def _copies_behind_blocks(self) -> float:
-        """Change of the resident gathered parameters once only those of the embedding are left (bytes)."""
+        """Returns the change of the bytes of resident gathered parameters when all but those of the embedding are
+        freed; zero or negative."""
         return self._group("first") * self.computed * self._has_resident_copies - self._resident_copies()
 
     def _while_reduced(self, section: Section) -> float:
-        """Bytes of the input and output of a group's gradient reduction.
+        """Returns the bytes of the input and output buffers of a gradient reduction: that of the FSDP group of
+        `section`.
 
-        The output is the gradient state itself where the dtypes agree, and nothing where only replicas all-reduce.
-        Where replicas all-reduce after a reduce-scatter, fully_shard holds the outputs of all groups so far to the end.
+        The output takes no further bytes if the reduce dtype is that of the state (the output is the stored gradient),
+        or if gradients are only all-reduced over replicas. If replicas all-reduce after a reduce-scatter, fully_shard
+        holds the outputs of all groups to the end of the backward.
         """
         taken = self._group(section, trained=True) * self.reduced
         if self.reduced == self.stored or not self.roles.shard:
@@ -235,8 +256,8 @@ class PipelineRank:
         return taken + sum(map(self._share, made)) * self.reduced
 
     def _as_the_block_is_reduced(self, moment: LiveBytes) -> LiveBytes:
-        """The end of the backward of a rank's only group of blocks: its gradient in the compute dtype, and its
-        reduction."""
+        """Returns `moment` changed to the end of the backward of the rank's only group of blocks: the group's gradient
+        in the compute dtype, and the buffers of its reduction."""
         kinds = [kind for kind in self.sharded.model.blocks if kind in self.sections]
         kind = max(kinds, key=lambda kind: self._group(kind, trained=True))
         made = self._group(kind, trained=True) * self.computed
@@ -249,9 +270,10 @@ class PipelineRank:
         )
 
     def _moments_of_blocks(self) -> list[LiveBytes]:
-        """The backward of the last block with all microbatches in flight, and that of the next microbatch.
+        """Returns the moments in the backward of the last block that can be the peak: with all microbatches in flight,
+        and in the next microbatch's backward, with one fewer.
 
-        If all forwards run first, only the head has gradients at the first of these.
+        If all forwards run before the first backward, only the head has gradients at the first moment.
         """
         if self.begins:
             return [m for b in self.begins for m in (*self._moments_in_blocks(b), *self._moments_in_experts(b))]
@@ -280,7 +302,8 @@ class PipelineRank:
         return found
 
     def _saved_in_first_block(self) -> float:
-        """Bytes that a microbatch still holds on a rank of one stage when its backward reaches the first block."""
+        """Returns the bytes of activations that a microbatch still holds when its backward reaches the first block, on
+        a rank with one virtual stage."""
         ((stage, _),) = self.flying.items()
         sections = sections_of(self.plan, stage)
         kinds = [kind for kind in self.sharded.model.blocks if kind in sections]
@@ -288,8 +311,9 @@ class PipelineRank:
         return first + self._at_ends(stage, sections)
 
     def _moments_in_blocks(self, b: Begins) -> list[LiveBytes]:
-        """The backward of the last block of a virtual stage, and of its first block in a dgrad, which frees nothing in
-        between. Virtual stages whose backwards start later have no gradients yet."""
+        """Returns the moments of the backward `b` that can be the peak: in the last block of the virtual stage, and for
+        a dgrad, which frees nothing on its way, also in the first block. Virtual stages whose backwards start later
+        have no gradients yet."""
         ends, whole = b.stage == len(self.plan.stages) - 1, self._is_whole(b)
         head = self._grads_of_head() if ends and whole and b.stage not in b.begun else 0.0
         moment = LiveBytes(
@@ -314,8 +338,9 @@ class PipelineRank:
         return [last, first]
 
     def _moments_in_experts(self, b: Begins) -> list[LiveBytes]:
-        """The end of the last expert layer in a forward just before a backward: its output rows, a zero buffer and the
-        rows in sender order, and the rows after the all-to-all back."""
+        """Returns the moment at the end of the last expert layer of the forward that runs just before the backward `b`;
+        [] if there is none. Four buffers of expert rows are live: the layer's output rows, a zero buffer, the rows in
+        sender order, and the rows after the all-to-all back."""
         if b.forward is None or not (rows := self._rows_sent_back(b.forward)):
             return []
         return [
@@ -330,8 +355,8 @@ class PipelineRank:
         ]
 
     def _rows_sent_back(self, stage: int) -> float:
-        """Bytes of a microbatch's expert outputs on a virtual stage, if dropless routing sends them back by an
-        all-to-all; else 0."""
+        """Returns the bytes of a microbatch's expert outputs on the virtual stage `stage`, if dropless routing sends
+        them back by an all-to-all; else 0."""
         plan, experts = self.plan, self.roles.experts
         sections = sections_of(plan, stage)
         made = [o for s in sections for o in self.sharded.ops[s] if o.op.region == EXPERTS and o.op.kind == "matmul"]
@@ -341,19 +366,21 @@ class PipelineRank:
         return local_elements(plan, dims, restrict(made[-1].layout, dims)) * self.computed
 
     def _is_whole(self, b: Begins) -> bool:
-        """True if a backward computes both dgrad and wgrad. The wgrad of the first virtual stage does: it has no dgrad
-        to send."""
+        """True if the backward `b` computes both dgrad and wgrad. The first virtual stage has no dgrad to send, so its
+        wgrad computes both."""
         return b.kind == "backward" or (b.kind == "backward_weight" and b.stage == 0)
 
     def _before_first_block(self, stage: int) -> Counter[Section]:
-        """Blocks of a virtual stage, by kind, whose backward runs before that of its first block."""
+        """Returns the number of blocks of a virtual stage, by kind of block, without its first block: the backward of
+        all of them runs before the first block's."""
         sections = sections_of(self.plan, stage)
         blocks = Counter({kind: sections[kind] for kind in self.sharded.model.blocks if kind in sections})
         return blocks - Counter([*blocks][:1])
 
     def _change_when_added(self, b: Begins, kind: Section) -> float:
-        """Change of a block's gradient bytes during a dgrad: gradients of an earlier wgrad are accumulated in the
-        reduce dtype."""
+        """Returns the change of the gradient bytes of one block of this `kind` during the dgrad `b`. An earlier wgrad
+        left gradients in the compute dtype; they are added to those in the reduce dtype, or converted if there are
+        none. 0 without such gradients."""
         if b.stage not in b.apart or self.reduced == self.computed:
             return 0.0
         grow = (self.reduced if b.stage in b.only_apart else 0) - self.computed
@@ -361,7 +388,7 @@ class PipelineRank:
 
     @cached_property
     def _all_forwards_first(self) -> bool:
-        """True if every microbatch of a pipeline is in flight at once, so that no backward has started."""
+        """True if every microbatch of a pipeline is in flight at the peak, so that no backward has started."""
         return bool(self.roles.pipeline) and all(n == self.plan.microbatches for n in self.flying.values())
 
     def _moments_of_loss(self) -> list[LiveBytes]:
@@ -394,19 +421,17 @@ class PipelineRank:
     # State.
 
     def _state_bytes(self) -> float:
-        """Persistent bytes of one kind of state: master weights, gradients and moments have the same sharding and
-        dtype.
-
-        CPUOffloadPolicy stores all of them on the host.
-        """
+        """Returns the bytes of the local shards of all parameters, in the dtype of the state; 0 if CPUOffloadPolicy
+        stores the state on the host. Gradients and each optimizer moment have the same sharding and dtype."""
         return 0.0 if self.on_host else sum(n * self._share(p) * self.stored for p, n in self.held)
 
     def _trained_bytes(self) -> float:
-        """Bytes of all sharded gradients, those of the trainable parameters."""
+        """Returns the bytes of the local gradient shards of all trainable parameters; 0 if they are stored on the
+        host."""
         return 0.0 if self.on_host else sum(n * self._share(p) * self.stored for p, n in self.trained)
 
     def _optimizer(self) -> float:
-        """Bytes of the optimizer's moments."""
+        """Returns the bytes of the local shards of the optimizer's moments; 0 if they are stored on the host."""
         if self.on_host:
             return 0.0
         return sum(n * moments_of(self.plan, p.param.name) * self._share(p) * self.stored for p, n in self.held)
@@ -431,21 +456,21 @@ class PipelineRank:
         return self.roles.uses_fsdp and bool(self.roles.pipeline) and not self._has_resident_copies
 
     def _put_in_order(self, section: Section) -> float:
-        """Number of elements of a group that are sharded on another dim than 0: their all-gather output is in rank
-        order, and a second copy puts it in order."""
+        """Returns the number of elements of `section` that FSDP shards on another dim than 0. Their all-gather output
+        is in rank order, and a second copy puts it in order."""
         if section not in self.sections:
             return 0.0
         mine = [p for p, _ in self.held if section in p.param.sections and stored_dim(self.roles, p)]
         return sum(self._unsharded_elements(p) for p in mine)
 
     def _all_copies(self) -> float:
-        """Gathered parameters of all sections of this rank, in the compute dtype (bytes)."""
+        """Returns the bytes of the gathered parameters of all sections of this rank, in the compute dtype."""
         return sum(n * self._unsharded_elements(p) for p, n in self.held) * self.computed
 
     def _copies_in_backward(self, *, landing: bool = False) -> float:
-        """Bytes of gathered parameters when the first backward of the last block starts: the block's own, the prefetch
-        buffer of the group before it, and the head's, which no forward frees. With `landing`, a moment earlier: the
-        block's own all-gather output is still there too.
+        """Returns the bytes of gathered parameters when the first backward of the last block starts: the block's own,
+        the prefetch buffer of the group before it, and the head's, which no forward frees. With `landing`, a moment
+        earlier: in place of the prefetch buffer, the output of the block's own all-gather.
 
         A rank of several virtual stages has the parameters of all of them, and one more buffer.
         """
@@ -463,13 +488,14 @@ class PipelineRank:
 
     @property
     def _has_several_groups(self) -> bool:
-        """True if another group of blocks precedes the last one: it is prefetched, and later reduced, during the last
-        one's backward."""
+        """True if the rank has more than one FSDP group of blocks. The group before the last one is then prefetched
+        during the last group's backward."""
         return sum(self.sections.get(kind, 0) for kind in self.sharded.model.blocks) > self.plan.bucket_layers
 
     def _copies_in_loss(self) -> float:
-        """Bytes of gathered parameters in the backward of the loss: the head's, because the forward has freed the
-        blocks'. A rank of several virtual stages has those of the others too (`_copies_in_backward`)."""
+        """Returns the bytes of gathered parameters in the backward of the loss. The forward has freed those of the
+        blocks, so the head's are left. A rank of several virtual stages also has those of its other stages
+        (`_copies_in_backward`)."""
         if not self._copies_come_and_go:
             return 0.0
         return self._copies_in_backward() if len(self.flying) > 1 else self._group("last") * self.computed
@@ -486,14 +512,15 @@ class PipelineRank:
         return self._all_copies() if self._has_resident_copies else 0.0
 
     def _gathered(self, section: Section) -> float:
-        """Bytes of a section's gathered parameters, if they are freed after it; 0 where they stay
-        (`_resident_copies`)."""
+        """Returns the bytes of the gathered parameters of `section`, if its backward frees them; 0 if they are counted
+        elsewhere (`_resident_copies`, `_copies_in_backward`) or there is no FSDP."""
         if self._has_resident_copies or self._copies_come_and_go or not self.roles.uses_fsdp:
             return 0.0
         return self._group(section) * self.computed
 
     def _grads(self, *, begun: bool = True) -> float:
-        """Bytes of gradients; `begun`: the backward of this microbatch has run the head."""
+        """Returns the bytes of gradients in the backward of a microbatch. `begun` is True if this backward has already
+        run the head."""
         earlier = self.plan.microbatches > 1
         if self._accumulates_whole:
             whole = sum(n * self._accumulated_elements(p) for p, n in self.trained) * self.reduced
@@ -504,23 +531,24 @@ class PipelineRank:
         return sum(self._share(p) * self.stored for p, _ in self.trained if ended and "last" in p.param.sections)
 
     def _saved_before(self, b: Begins) -> float:
-        """Saved activations before a backward (bytes). A microbatch between its dgrad and its wgrad has freed what the
-        loss saved: the dgrad ends the graph at the last matmul."""
+        """Returns the bytes of saved activations before the backward `b`. A microbatch between its dgrad and its wgrad
+        has freed what the loss saved: the dgrad ends the graph at the last matmul."""
         waiting = b.awaiting.get(len(self.plan.stages) - 1, 0)
         saved = self._saved(held=b.held) - waiting * self.saved.of_loss_and_logits()
         return saved + sum(n * self._for_weights_of[stage] for stage, n in b.awaiting.items())
 
     def _held_for_weights(self, stage: int) -> float:
-        """Output gradients that a microbatch of a virtual stage holds between its dgrad and its wgrad (bytes). The
-        first stage has no dgrad, and runs all of its backward in the wgrad."""
+        """Returns the bytes of output gradients that a microbatch of a virtual stage holds between its dgrad and its
+        wgrad. The first stage has no dgrad: its wgrad runs the whole backward."""
         if stage == 0:
             return 0.0
         sections = sections_of(self.plan, stage)
         return sum(n * waiting_bytes(self.sharded, section) for section, n in sections.items())
 
     def _grads_before(self, b: Begins) -> float:
-        """Gradients before a backward (bytes): unsharded ones of virtual stages with more backwards to come, and the
-        reduced shard of stages that have none."""
+        """Returns the bytes of gradients before the backward `b`. A virtual stage with more backwards to come holds
+        unsharded gradients, if these accumulate over microbatches. A stage with no backward left holds its reduced
+        shard."""
         shares = sum(self._shares_of[stage] for stage in (*b.begun, *b.ended)) * FP32
         if not self._accumulates_whole:
             return shares
@@ -530,45 +558,48 @@ class PipelineRank:
         return reduced + whole + self._unconverted(b.begun & b.apart)
 
     def _copies_let_go(self, b: Begins) -> float:
-        """Gathered parameters of virtual stages that their last backward has freed (bytes)."""
+        """Returns the bytes of resident gathered parameters that their virtual stage's last backward has freed before
+        `b`."""
         if not self._has_resident_copies:
             return 0.0
         return sum(self._unsharded_of[stage] for stage in b.ended) * self.computed
 
     def _sum_of(self, stage: int, elements: Callable[[ParamSharding], float]) -> float:
-        """Sums `elements` over the parameters of a virtual `stage`, times the copies of each."""
+        """Returns the sum of `elements` over the parameters of a virtual `stage`, each times its number of copies
+        there."""
         sections = sections_of(self.plan, stage)
         return sum(copies_on(self.plan, p.param, sections) * elements(p) for p, _ in self.held)
 
     def _grads_of_head(self) -> float:
-        """Gradients of the modules after the blocks, once the first backward of a step has run them (bytes)."""
+        """Returns the bytes of the gradients of the modules after the blocks, once the first backward of a step has run
+        them."""
         head = [(p, n) for p, n in self.trained if "last" in p.param.sections]
         if self._accumulates_whole:
             return sum(n * self._unsharded_elements(p) for p, n in head) * self.reduced
         return sum(n * self._share(p) for p, n in head) * self.stored
 
     def _accumulated_elements(self, p: ParamSharding) -> float:
-        """Number of elements of the gradient that fully_shard accumulates: all rows of an embedding whose rows DTensor
-        shards."""
+        """Returns the number of elements of a parameter's gradient as fully_shard accumulates it. For an embedding
+        whose rows DTensor shards, these are all rows."""
         if "first" in p.param.sections and self.roles.tensor and p.compute and p.compute[0]:
             return self.sharded.model.elements(p.param)
         return self._unsharded_elements(p)
 
     def _unconverted(self, stages: Collection[int]) -> float:
-        """Bytes of gradients in the compute dtype of virtual `stages` whose last wgrad ran apart from its dgrad: the
-        next backward accumulates them in the reduce dtype. The first stage does not split its backward
-        (`torch.distributed.pipelining.stage`, `backward_one_chunk`)."""
+        """Returns the bytes of gradients in the compute dtype of the virtual `stages`, whose last wgrad ran apart from
+        its dgrad: the next backward accumulates these gradients in the reduce dtype. The first stage has none, because
+        it does not split its backward (`torch.distributed.pipelining.stage`, `backward_one_chunk`)."""
         if not self.plan.splits_backward or self.reduced == self.computed:
             return 0.0
         return sum(self._unsharded_of[stage] for stage in stages if stage) * self.computed
 
     def _grads_after_backward(self) -> float:
-        """Gradients just before a backward ends (bytes)."""
+        """Returns the bytes of gradients just before a backward ends."""
         return self._grads() if self._accumulates_whole else self._trained_bytes()
 
     def _of_embedding(self, *, reducing: bool = True) -> float:
-        """Bytes of the gathered embedding, its gradient in the compute dtype, and with `reducing` the largest reduction
-        that runs then.
+        """Returns the bytes of the gathered embedding, its gradient in the compute dtype, the head's part of that
+        gradient if the weight is tied, and with `reducing` the largest gradient reduction that runs then.
 
         DTensor computes the gradient of every row of a row-sharded embedding, then takes the local shard.
         """
@@ -581,11 +612,13 @@ class PipelineRank:
         return self._gathered("first") + made * self.computed + self._head_gradient() + reduced * self.reduced
 
     def _blocks_reducing(self) -> list[float]:
-        """Elements of one reduction group, for each kind of block."""
+        """Returns the number of elements in the gradient reduction of one FSDP group, for each kind of block on this
+        rank."""
         return [self._group(kind, trained=True) for kind in self.sharded.model.blocks if kind in self.sections]
 
     def _head_gradient(self) -> float:
-        """Bytes of the head's part of a tied weight's gradient, which is held until the lookup's is computed."""
+        """Returns the bytes of the head's part of a tied weight's gradient. It is held until the embedding lookup's
+        part is computed."""
         if self._accumulates_whole or not self._ends_together:
             return 0.0
         return sum(self._unsharded_elements(p) for p in self.sharded.tied) * self.computed
@@ -596,20 +629,25 @@ class PipelineRank:
         return self.saved.of_loss() if "last" in self.sections else 0.0
 
     def _saved(self, done: int = 0, held: Mapping[int, int] | None = None) -> float:
-        """Saved activations of the microbatches in flight (bytes): those `held` by stage (None: at the peak), less
-        `done` of each stage that have finished their backward."""
+        """Returns the bytes of saved activations of the microbatches in flight. `held` is their number by virtual stage
+        (None: at the peak). Of each stage, `done` microbatches have finished their backward and are left out."""
         counts = self.flying if held is None else held
         return sum(max(0, microbatches - done) * self._saved_of[stage] for stage, microbatches in counts.items())
 
     def _saved_of_microbatch(self, stage: int) -> float:
-        """Activations that one microbatch in flight holds on a virtual stage (bytes)."""
+        """Returns the bytes of activations that one microbatch in flight holds on the virtual stage `stage`."""
         sections = sections_of(self.plan, stage)
         return sum(n * self.saved.of_section(s) for s, n in sections.items()) + self._at_ends(stage, sections)
 
     def _at_ends(self, stage: int, sections: dict[Section, int]) -> float:
-        """Bytes of hidden states that a microbatch holds on a virtual stage beyond what its blocks save. Blocks count
-        their input, which is in a receive buffer (`_passed_on`), and not the output. If the next virtual stage is on
-        this rank, the output is that stage's input."""
+        """Returns the bytes of hidden states to add to the activations that the blocks of a virtual stage save for a
+        microbatch; may be negative.
+
+        The blocks' bytes include the stage's input and not its output. The input of a later stage is in a receive
+        buffer, which `_passed_on` counts, and makes up for the output. The first stage has no receive buffer, the last
+        stage no hidden states as output, and if the next virtual stage is on this rank, the output counts as that
+        stage's input.
+        """
         if not self.roles.pipeline:
             return 0.0
         stays = stage + 1 in virtual_stages(self.plan, self.rank)
@@ -617,7 +655,8 @@ class PipelineRank:
 
     @cached_property
     def _of_blocks(self) -> float:
-        """Bytes of a block's backward: gathered blocks, recomputed activations, and gradients in transit."""
+        """Returns the bytes of buffers in the backward of a block: gathered blocks, recomputed activations, and
+        gradients in transit."""
         blocks = [kind for kind in self.sharded.model.blocks if kind in self.sections]
         groups = max((self._gathered(kind) for kind in blocks), default=0.0)
         back = max(map(self._brought_back, blocks), default=0.0)
@@ -625,8 +664,9 @@ class PipelineRank:
         return back + ends + self._head_gradient() + self._groups_and_gradients(groups)
 
     def _brought_back(self, kind: Section) -> float:
-        """Bytes that the recompute of a block adds, less those of the later blocks that are not recomputed and already
-        freed. Never negative: that is the level before their backward."""
+        """Returns the bytes that the recompute of a block adds, less the saved activations of the later blocks that are
+        not recomputed and have been freed by then. 0 if that is negative: before the backward of those blocks, more is
+        live."""
         kept = self.saved.of_block_without_recompute(kind)
         back, every = kept - self.saved.of_replayed_block(kind), self.plan.recompute.every
         ends = [end - 1 for begin, end in (self.plan.stages[s] for s in self.flying) if end > begin]
@@ -634,12 +674,13 @@ class PipelineRank:
         return max(0.0, back - after * kept)
 
     def _groups_and_gradients(self, group: float) -> float:
-        """Bytes of gathered block groups, `group` each, and of gradients in transit.
+        """Returns the bytes of gathered block groups, `group` each, and of gradients in transit, in the backward of a
+        block.
 
-        The reduction buffer of a group is freed after the backward of the next group: the head's is still there in the
-        last block's backward, and a block's once the block after it has freed its activations. In a bucket of several
-        layers, the gradients of the other blocks stay in the compute dtype, the reduction buffer of the bucket before
-        is freed after its own backward, and the saved activations of its blocks with it.
+        The reduction buffer of a group is freed after the backward of the next group. So the head's buffer is live in
+        the last block's backward. A block's buffer is live in the backward of the block before it, when the later block
+        has freed its activations. In a bucket of several layers, gradients wait in the compute dtype for the bucket's
+        last backward, which also frees the reduction buffer of the bucket that was reduced before.
         """
         ahead, layers = self.plan.buckets_ahead(GATHERED_AHEAD), self.plan.bucket_layers
         inside, reducing = self._inside_blocks(), self._reducing()
@@ -657,25 +698,27 @@ class PipelineRank:
         return max(first + inside, first + reducing - (layers - 1) * saved, second + reducing + inside)
 
     def _inside_blocks(self) -> float:
-        """Peak bytes of gradients inside a block's backward."""
+        """Returns the peak bytes of gradients inside the backward of a block."""
         blocks = [kind for kind in self.sharded.model.blocks if kind in self.sections]
         return max((most_bytes(self.sharded, kind, self.plan.splits_backward) for kind in blocks), default=0.0)
 
     def _reducing(self) -> float:
-        """Bytes of the largest group's gradient reduction."""
+        """Returns the bytes of the gradient reduction of this rank's largest FSDP group; 0 if unsharded gradients
+        accumulate."""
         if self._accumulates_whole or not self.roles.uses_fsdp:
             return 0.0
         return max(self._group(section, trained=True) for section in self.sections if section != "step") * self.reduced
 
     def _head_reducing(self) -> float:
-        """Bytes of the head's gradient reduction during the backward of the last block; 0 where it waits for the
-        embedding's."""
+        """Returns the bytes of the head's gradient reduction during the backward of the last block; 0 if the head is in
+        one group with the embedding, and so is reduced with the embedding."""
         if self._ends_together or "last" not in self.sections:
             return 0.0
         return self._group("last", trained=True) * self.reduced
 
     def _waiting_gradients(self) -> float:
-        """Bytes of gradients in the compute dtype: those of a bucket's other blocks wait for the last one's."""
+        """Returns the bytes of gradients in the compute dtype that wait in a bucket of several layers: those of all its
+        blocks but one, until the last of them is computed."""
         layers = self.plan.bucket_layers
         if layers == 1 or self._accumulates_whole or not self.roles.uses_fsdp:
             return 0.0
@@ -683,22 +726,24 @@ class PipelineRank:
         return max(groups, default=0.0) * (layers - 1) / layers * self.computed
 
     def _group(self, section: Section, *, trained: bool = False) -> float:
-        """Number of elements gathered together, after tensor parallelism; with `trained`, of those reduced together."""
+        """Returns the number of elements of the FSDP group of `section`, on one tensor-parallel rank: they are gathered
+        together. With `trained`, of its trainable parameters only: their gradients are reduced together."""
         sections = {"first", "last"} if self._ends_together and section in ("first", "last") else {section}
         together = self.plan.bucket_layers if section in self.sharded.model.blocks else 1
         held = self.trained if trained else self.held
         return together * sum(self._unsharded_elements(p) for p, _ in held if sections & set(p.param.sections))
 
     def _passed_on(self) -> float:
-        """Receive buffers of a pipeline rank, one per microbatch and neighbour, allocated for the whole step
-        (bytes)."""
+        """Returns the bytes of a pipeline rank's receive buffers: one per microbatch and received tensor, allocated for
+        the whole step."""
         if not self.roles.pipeline:
             return 0.0
         return _neighbours(self.plan, self.rank) * self.plan.microbatches * self.saved.hidden_states()
 
     def _passed_before(self, b: Begins) -> float:
-        """Bytes that virtual stages receive and send, at a moment before a backward: receive buffers, hidden states
-        sent to a stage of the same rank, and the input gradients of dgrads, which live to the end of the step."""
+        """Returns the bytes that virtual stages receive and send, before the backward `b`: receive buffers, hidden
+        states sent to a stage of the same rank, and the input gradients of dgrads, which live to the end of the
+        step."""
         stages = virtual_stages(self.plan, self.rank)
         inside = [stage for stage in stages if stage + 1 in stages]
         buffers = (_neighbours(self.plan, self.rank) - 2 * len(inside)) * self.plan.microbatches

@@ -1,7 +1,8 @@
 """Converts layouts of named dims to DTensor placements.
 
-A linear layer folds several named dims into one: `heads` and `head_dim` are the rows of a projection. Sharding the
-outer dim is a `Shard`; sharding an inner one takes a shard inside each outer index.
+A linear layer folds several named dims into one dim of a torch tensor: `heads` and `head_dim` are the rows of a
+projection. A sharded outer dim (`heads`) becomes a `Shard`. A sharded inner dim (`head_dim`) becomes a strided shard:
+one piece of every outer index.
 """
 
 from __future__ import annotations
@@ -16,28 +17,30 @@ Groups = tuple[tuple[str, ...], ...]
 """The named dims that each dim of a torch tensor consists of."""
 
 STRIDED = "_StridedShard"
-"""torch's name for a shard inside a dim. It is not public; the emitted file requires one version of torch."""
+"""torch's name for a strided shard, inside a dim. The name is not public; the emitted file requires one version of
+torch."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """A DTensor placement over the tensor axes; `dim` None: replicated.
+    """A DTensor placement over the tensor axes: a shard of the dim `dim`; replicated if `dim` is None.
 
-    With `parts` > 1, each of that many equal parts of the dim is sharded.
+    If `parts` is more than 1, the shard is strided: the dim consists of that many equal parts, and each part is
+    sharded.
     """
 
     dim: int | None = None
     parts: int = 1
 
     def __str__(self) -> str:
-        """The placement as Python source."""
+        """Returns the placement as Python source."""
         if self.dim is None:
             return "Replicate()"
         return f"Shard({self.dim})" if self.parts == 1 else f"{STRIDED}({self.dim}, split_factor={self.parts})"
 
     @property
     def inner(self) -> bool:
-        """True if it shards an inner dim of a folded dim."""
+        """True if the placement shards an inner dim of a folded dim."""
         return self.parts > 1
 
 
@@ -45,8 +48,8 @@ WHOLE = Placement()
 
 
 def placement(layout: Layout, groups: Groups, sizes: Mapping[str, int], axes: Collection[str]) -> Placement:
-    """Returns the placement of a tensor with these dim `groups` and `sizes`, in a `layout` that shards it over some of
-    `axes`."""
+    """Returns the placement of a tensor whose layout is `layout`, over those of `axes` that shard it. `groups` are the
+    tensor's named dims, by torch dim, and `sizes` the lengths of named dims."""
     for index, group in enumerate(groups):
         for at, dim in enumerate(group):
             if set(layout.get(dim, ())) & set(axes):
@@ -55,8 +58,8 @@ def placement(layout: Layout, groups: Groups, sizes: Mapping[str, int], axes: Co
 
 
 def folded(dims: Sequence[str], folds: Groups) -> Groups:
-    """Returns the activation dims `dims` as a linear layer sees them: adjacent dims that its weight folds (`folds`) are
-    one group."""
+    """Returns the activation dims `dims` in groups, as a linear layer sees them: adjacent dims that the layer's weight
+    folds into one (`folds`) are one group."""
     groups: list[tuple[str, ...]] = []
     rest = tuple(dims)
     while rest:

@@ -1,9 +1,9 @@
 """Models torch's selective checkpoint: a recompute of blocks that saves some outputs, by module and kind of op.
 
-torch's policy decides for every op whether to save its output. It does not know the plan's tensors, and a recompute
-runs the block from its beginning. So the outputs of matmuls and attention are saved unless the plan recomputes them,
-and everything between them (norms, rotary, activations, adds) is recomputed, named by the plan or not. Source:
-`create_selective_checkpoint_contexts`, https://docs.pytorch.org/docs/stable/checkpoint.html.
+torch's policy decides for every op whether to save its output. The policy does not know the plan's tensors, and a
+recompute runs the block from its beginning. So the outputs of matmuls and attention are saved unless the plan
+recomputes them. Everything between them (norms, rotary, activations, adds) is recomputed, whether the plan names it or
+not. Source: `create_selective_checkpoint_contexts`, https://docs.pytorch.org/docs/stable/checkpoint.html.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ HEAVY = ("matmul", "attention")
 """Kinds of op whose outputs a selective recompute saves, unless the plan recomputes them."""
 
 SavedOutputs = dict[str, tuple[str, ...]]
-"""For a module's path in its block, the kinds of torch op whose outputs are saved there: op kinds of the plan, or a
-collective at the module's boundary."""
+"""For a module's path in its block, the kinds of torch op whose outputs are saved in that module: op kinds of the plan,
+or a collective where the module begins or ends."""
 
 
 def named_again(sharded: Sharded, op: Op) -> bool:
-    """True if the plan's sentence recomputes `op`, whether its output is needed or not."""
+    """True if the plan's `recompute` sentence recomputes `op`, whether the output of `op` is needed or not."""
     recompute = sharded.plan.recompute
     named = recompute.blocks or any(names_op(word, op) for word in recompute.ops)
     return bool(named and not any(names_op(word, op) for word in recompute.kept))
@@ -38,7 +38,8 @@ def named_again(sharded: Sharded, op: Op) -> bool:
 
 @cached_on(lambda sharded: (sharded.cache, ()))
 def is_selective(sharded: Sharded) -> bool:
-    """True if blocks are recomputed with some outputs saved by module, and not whole modules or whole kinds of op."""
+    """True if the plan recomputes blocks and saves some of their outputs by module. False if it recomputes nothing,
+    whole modules, or all of a block but whole kinds of op."""
     recompute = sharded.plan.recompute
     if not recompute.ops or recompute.whole:
         return False
@@ -71,8 +72,8 @@ def _can_keep_outputs(roles: AxisRoles) -> bool:
 def _is_saved_by_others(sharded: Sharded, op: Op) -> bool:
     """True if an op that is not recomputed saves the output of `op`: wrapping `op` alone would then save nothing.
 
-    This holds for norms, whose output matmuls save. The output of attention's core is saved too, as in Megatron's
-    `--recompute-activations`: its recompute saves memory inside the op.
+    This holds for norms, whose output matmuls save. The output of attention's core is saved by others too, but
+    recomputing the core still saves memory inside the op, as in Megatron's `--recompute-activations`.
     """
     users = (o.op for kind in sharded.model.blocks for o in sharded.ops[kind])
     return any(op.output in user.saves and not named_again(sharded, user) for user in users)
@@ -97,18 +98,20 @@ def saved_in(sharded: Sharded, section: Section) -> SavedOutputs:
 
 
 def _sends(move: Move | None) -> TypeGuard[Move]:
-    """True if a redistribution communicates: slices, which come last, are recomputed."""
+    """True if the redistribution `move` communicates. False for a slice, which is recomputed; a slice is always the
+    last step."""
     return move is not None and move.steps[0].kind != "slice"
 
 
 def _saved_gathered(sharded: Sharded, b: Boundary, producers: dict[str, Op]) -> bool:
-    """True if the input of a saved op is saved as gathered: the plan does not recompute the op that produces it."""
+    """True if the input of a saved op is saved after its all-gather, because the plan does not recompute the op that
+    produces the input."""
     maker = producers.get(b.o.op.inputs[0])
     return maker is not None and not named_again(sharded, maker)
 
 
 def _last_product(sharded: Sharded, section: Section) -> str:
-    """The block's last matmul: a recompute stops before it."""
+    """Returns the name of the block's last matmul: a recompute stops before this op. "" without a matmul."""
     return next((o.op.name for o in reversed(sharded.ops[section]) if o.op.kind == "matmul"), "")
 
 
@@ -138,8 +141,8 @@ def replay(sharded: Sharded, section: Section) -> Replay:
 
 
 def _replay_of_modules(sharded: Sharded, section: Section) -> Replay:
-    """Saved tensors and recomputed ops if modules are checkpointed separately: each saves its inputs, and ops outside
-    save what they need, even outputs of these modules."""
+    """Returns the saved tensors and recomputed ops if modules are checkpointed separately. Each checkpointed module
+    saves its inputs. The other ops save what they need, even outputs of checkpointed modules."""
     ops = ops_by_code(sharded.plan, section)
     wrapped = {op.name for op in ops if named_again(sharded, op)}
     again = [op for op in ops if op.name in wrapped and op.saves]

@@ -18,19 +18,19 @@ from planc.ir.sharding import Sharded
 from planc.ir.version import Version
 
 Role = Literal["rest", "pipeline", "replicate", "shard", "tensor"]
-"""`rest`: an axis over which all but the experts are replicated."""
+"""A role of axes in torch's mesh. `rest` is for axes over which everything but the experts is replicated."""
 
 
 @dataclass(frozen=True)
 class Factor(Dimension):
-    """One dimension of the emitted mesh."""
+    """One dimension of the mesh that the emitted file builds: the plan's axes with one `role`."""
 
     role: Role
 
 
 @dataclass(frozen=True)
 class AxisRoles:
-    """The axes of a plan by role. Axes of size 1 have none."""
+    """The axes of a plan by role. Axes of size 1 have no role."""
 
     sharded: Sharded
     torch: Version = PINNED
@@ -42,7 +42,8 @@ class AxisRoles:
 
     @cached_property
     def shard(self) -> tuple[str, ...]:
-        """The axes that optimizer state, and possibly gradients and parameters, are sharded over."""
+        """The axes that FSDP shards optimizer state over. Gradients and parameters are sharded over the same axes or
+        over none."""
         return self.plan.store("optimizer")
 
     @cached_property
@@ -53,7 +54,7 @@ class AxisRoles:
 
     @cached_property
     def context(self) -> tuple[str, ...]:
-        """The axes that shard the sequence at the loss: each rank has some of the tokens."""
+        """The axes that shard the sequence at the loss (context parallelism): each rank has some of the tokens."""
         losses = [o for ops in self.sharded.ops.values() for o in ops if o.op.kind == "loss"]
         return self.plan.mesh.in_order({a for o in losses for a in o.layout.get("sequence", ())})
 
@@ -68,8 +69,8 @@ class AxisRoles:
 
     @cached_property
     def modules_of_both_ends(self) -> tuple[str, ...]:
-        """The modules of the first section whose weights are tied to the last one, where a pipeline stores two
-        copies."""
+        """Paths of the modules before the blocks whose weights are tied to the head, if a pipeline stores two copies of
+        them; () without a pipeline."""
         tied = {p.param.name for p in self.sharded.tied}
         ops = self.sharded.ops["first"] if self.pipeline else ()
         return tuple(dict.fromkeys(o.op.module for o in ops if tied & set(o.op.params)))
@@ -81,15 +82,16 @@ class AxisRoles:
 
     @cached_property
     def tensor(self) -> tuple[str, ...]:
-        """The axes that shard an op outside the experts in another dim than the batch."""
+        """The tensor-parallel axes: those that shard an op outside the experts in another dim than the batch, except
+        axes that shard state or tokens, and the pipeline's axis."""
         ops = (o for section in self.sharded.ops.values() for o in section if not routed(o.op))
         used = {a for o in ops for d, axes in o.layout.items() if d != "batch" for a in axes}
         return self.plan.mesh.in_order(used - {*self.shard, *self.replicate, *self.pipeline})
 
     @cached_property
     def tensor_parts(self) -> tuple[tuple[str, ...], ...]:
-        """The tensor axes, grouped by the ops that they shard or redistribute together: each group is a mesh. A group
-        may contain another, of ops that only some of its axes shard."""
+        """The tensor axes in groups, each of which becomes a mesh: the axes of a group shard or redistribute the same
+        ops. A group may contain a smaller group, if other ops use only some of its axes."""
         ops = (o for section in self.sharded.ops.values() for o in section if not routed(o.op))
         parts: set[frozenset[str]] = set()
         for o in ops:
@@ -107,8 +109,8 @@ class AxisRoles:
         return (one <= other or other <= one) and not (one | other) & set(self.context)
 
     def tensor_part(self, axes: Iterable[str]) -> tuple[str, ...]:
-        """Returns the smallest group of tensor axes that contains those among `axes`; all tensor axes if there are
-        none."""
+        """Returns the smallest group of tensor axes that contains the tensor axes among `axes`; all tensor axes if
+        `axes` has none."""
         named = set(axes) & set(self.tensor)
         return min((part for part in self.tensor_parts if named and named <= set(part)), key=len, default=self.tensor)
 
@@ -141,7 +143,7 @@ class AxisRoles:
 
     @cached_property
     def rest(self) -> tuple[str, ...]:
-        """The axes without a role outside the experts."""
+        """The axes that have no role outside the experts."""
         roles = {*self.pipeline, *self.replicate, *self.shard, *self.tensor}
         return tuple(a.name for a in self.plan.mesh.axes if a.size > 1 and a.name not in roles)
 
@@ -184,7 +186,8 @@ class AxisRoles:
         return next(same, "") or next(name for known, name in named if set(axes) <= set(known))
 
     def _ranks(self, axes: tuple[str, ...]) -> tuple[tuple[int, int], ...]:
-        """(size, stride) of these axes, outermost first; equal for the same ranks under other names."""
+        """Returns the ranks of a group over `axes` as pairs (size, stride), outermost first, where adjacent axes are
+        merged. Equal for the same ranks under other names."""
         found: list[tuple[int, int]] = []
         for axis in sorted((self.plan.mesh.axis(a) for a in axes), key=lambda a: -a.stride):
             if axis.size > 1 and found and found[-1][1] == axis.size * axis.stride:
@@ -208,7 +211,8 @@ class AxisRoles:
                 yield self._factor(part, role)
 
     def _tensor_dimensions(self) -> list[tuple[str, ...]]:
-        """The groups of tensor axes; of groups that overlap, the single axes."""
+        """Returns the axes of each tensor-parallel dimension of the emitted mesh: a group of axes, or single axes where
+        groups overlap."""
         met = {
             a for part in self.tensor_parts for other in self.tensor_parts if other != part for a in {*part} & {*other}
         }

@@ -1,7 +1,8 @@
 """Counts the tensors that a microbatch saves on a device for its backward, by section, as in eager torch.
 
-`planc.sharding.recompute` says which activations any program must save. This adds what eager torch saves beyond them:
-an op's intermediates, a loss op by op, and keys and values repeated for each query head.
+`planc.sharding.recompute` says which activations any program must save. This module adds what eager torch saves beyond
+them: intermediate tensors of an op, the tensors of every single op of the loss, and keys and values repeated for each
+query head.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from planc.sharding.redistribute import restrict
 
 FP32 = DTYPE_BYTES["fp32"]
 LOSS_COPIES = 2
-"""fp32 tensors of the logits' size besides the saved log-probabilities: their gradient, and that of the logits."""
+"""Number of fp32 tensors of the logits' size besides the saved log-probabilities: the gradients of the
+log-probabilities and of the logits."""
 DIVIDED_LOSS_COPIES = 3
-"""The same for loss_parallel, whose backward is several ops."""
+"""The same number for loss_parallel, whose backward is several ops."""
 
 
 class SavedTensors:
@@ -37,13 +39,14 @@ class SavedTensors:
         self.away = self.plan.offloaded
 
     def hidden_states(self) -> float:
-        """Bytes of the hidden states that one stage sends to the next."""
+        """Returns the bytes of the hidden states of a microbatch that one stage sends to the next."""
         last = self.sharded.ops[self.sharded.model.blocks[-1]][-1].op.output
         dims = self.sharded.model.tensor[last].dims
         return local_elements(self.plan, dims, self.sharded.declared(last)) * self.computed
 
     def of_section(self, section: Section) -> float:
-        """Bytes that a microbatch saves in one `section`; the last one's include those of the loss."""
+        """Returns the bytes that a microbatch saves in one `section`: one block of a kind, or the modules before or
+        after the blocks. The last section includes what the loss saves."""
         if section not in self.sharded.model.blocks:
             ops = ops_by_code(self.plan, section)
             names = dict.fromkeys(t for op in ops for t in op.saves if t != "logits")
@@ -54,14 +57,16 @@ class SavedTensors:
 
     @cached_on(lambda self, kind: (self.sharded.cache, kind))
     def _block(self, section: Section) -> float:
-        """Bytes that a microbatch saves in one block of a kind; if only every Nth block is recomputed, the mean."""
+        """Returns the bytes that a microbatch saves in one block of kind `section`; if only every Nth block is
+        recomputed, the mean over N blocks."""
         every = self.plan.recompute.every
         some = self.of_replayed_block(section)
         return some if every == 1 else (some + (every - 1) * self.of_block_without_recompute(section)) / every
 
     @cached_on(lambda self, kind: (self.sharded.cache, (kind, "replayed")))
     def of_replayed_block(self, section: Section) -> float:
-        """Bytes that a microbatch saves in a block of kind `section` that the plan's `recompute` covers."""
+        """Returns the bytes that a microbatch saves in a block of kind `section` that is recomputed as the plan
+        says."""
         again = replay(self.sharded, section)
         here = tuple(name for name in again.saved if name not in self.away)
         named = {op.name for op in self.sharded.model.ops[section] if named_again(self.sharded, op)}
@@ -69,7 +74,7 @@ class SavedTensors:
 
     @cached_on(lambda self, kind: (self.sharded.cache, (kind, "kept")))
     def of_block_without_recompute(self, section: Section) -> float:
-        """Bytes that a microbatch saves in a block of kind `section` without recompute."""
+        """Returns the bytes that a microbatch saves in a block of kind `section` that is not recomputed."""
         ops = ops_by_code(self.plan, section)
         return self._named(close(self.sharded.model, ops, set()).saved, section) + self._inside_ops(
             section, frozenset()
@@ -79,11 +84,12 @@ class SavedTensors:
         return sum(named_bytes(self.sharded, name, section) for name in names)
 
     def _by_code(self, section: Section) -> list[OpSharding]:
-        """The ops of a section whose own code's saved tensors are known."""
+        """Returns the ops of a section whose code was traced, so that its saved tensors are known."""
         return [o for o in self.sharded.ops[section] if is_seen(self.plan, o.op)]
 
     def _inside_ops(self, section: Section, again: frozenset[str]) -> float:
-        """Intermediate tensors that ops save, unless they are recomputed (bytes)."""
+        """Returns the bytes of intermediate tensors that the ops of a section save, except the recomputed ops
+        `again`."""
         kept = [o for o in self.sharded.ops[section] if o.op.name not in again]
         return sum(
             inside_bytes(self.sharded, o)
@@ -93,7 +99,8 @@ class SavedTensors:
         )
 
     def _repeated_keys(self, o: OpSharding) -> float:
-        """Bytes of repeated keys and values that attention saves, beyond the grouped ones, which count by name."""
+        """Returns the bytes of repeated keys and values that attention saves, less those of the keys and values before
+        they are repeated, which `_named` counts."""
         if o.op.kind != "attention" or not (both := repeated_bytes(self.sharded, o)):
             return 0.0
         heads, groups = (local_dim(self.sharded, o, dim) for dim in ("heads", "kv_heads"))
@@ -117,27 +124,29 @@ class SavedTensors:
         return 0.0
 
     def of_loss_and_logits(self) -> float:
-        """Tensors that the loss saves, and the logits, if a schedule keeps a stage's output (bytes)."""
+        """Returns the bytes that the loss saves, plus those of the logits in a pipeline, whose schedule holds a stage's
+        output."""
         return self.of_loss() + (self._logits() if self.roles.pipeline else 0.0)
 
     def of_loss(self) -> float:
-        """Bytes of the fp32 log-probabilities, or of the logits for a compiled loss. Tensors saved by the model's code
-        after its head live as long."""
+        """Returns the bytes of the fp32 log-probabilities, or of the logits if the loss is compiled. Tensors that the
+        model's own code saves after its head live as long, and are included."""
         behind = sum(inside_bytes(self.sharded, o) for o in self._by_code("last") if o.op.kind == "loss")
         return behind + (self._logits() if self.plan.compiled("loss") else self._fp32_logits(1))
 
     def of_loss_backward(self) -> float:
-        """Bytes that the backward of the loss allocates: gradients, op by op unless it is compiled."""
+        """Returns the bytes that the backward of the loss allocates: the gradients of its single ops, or if the loss is
+        compiled, the gradient of the logits alone."""
         if self.plan.compiled("loss"):
             return self._logits()
         return self._fp32_logits(DIVIDED_LOSS_COPIES if Styler(self.sharded, self.roles).loss_parallel else LOSS_COPIES)
 
     def _logits(self) -> float:
-        """Bytes of a microbatch's local logits, in the compute dtype."""
+        """Returns the bytes of a microbatch's local logits, in the compute dtype."""
         return self._fp32_logits(1) / FP32 * self.computed
 
     def _fp32_logits(self, copies: int) -> float:
-        """Bytes of `copies` fp32 tensors of the size of a microbatch's local logits."""
+        """Returns the bytes of `copies` fp32 tensors of the size of a microbatch's local logits."""
         loss = self.sharded.ops["last"][-1]
         dims = self.sharded.model.tensor[loss.op.inputs[0]].dims
         return copies * local_elements(self.plan, dims, restrict(loss.layout, dims)) * FP32

@@ -12,9 +12,9 @@ Layout = Literal["one", "loop", "v"]
 
 @dataclass(frozen=True)
 class TorchSchedule:
-    """torch's class of a schedule, and its assignment of stages to ranks.
+    """torch's class of a pipeline schedule, and its assignment of stages to ranks.
 
-    `one`: one stage per rank; `loop`: round robin over the ranks; `v`: down the ranks and back.
+    `one`: one stage per rank; `loop`: round robin over the ranks; `v`: from the first rank to the last and back.
     """
 
     name: str
@@ -37,5 +37,6 @@ SCHEDULES: dict[str, TorchSchedule] = {
 
 
 def in_a_v(plan: Plan) -> bool:
-    """True if the pipeline of `plan` assigns stages in a V: the last rank has two consecutive stages."""
+    """True if the pipeline of `plan` assigns stages to ranks in a V: from the first rank to the last and back, so that
+    the last rank has two consecutive stages."""
     return plan.split is not None and SCHEDULES[plan.split.schedule].layout == "v"

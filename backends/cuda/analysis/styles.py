@@ -32,7 +32,8 @@ UPDATED, OWN_PART = "LoRAParallel", "PerHeadParamParallel"
 class Style:
     """Gives the module at `path` (relative to the model or block) the style `name(**arguments)`.
 
-    `collective` describes the redistribution there in the plan's words; `cause` is the plan's sentence for it.
+    `collective` describes the redistribution at this module, for a comment. `cause` is the sentence of the plan that
+    the style follows from.
     """
 
     path: str
@@ -41,7 +42,7 @@ class Style:
     collective: str = ""
     cause: Cause | None = None
     axes: tuple[str, ...] = ()
-    """The tensor axes it applies to."""
+    """The tensor axes that the style applies to."""
 
 
 @dataclass(frozen=True)
@@ -52,15 +53,16 @@ class Styler:
     roles: AxisRoles
 
     def top(self) -> tuple[Style, ...]:
-        """The styles of the modules outside the blocks."""
+        """Returns the styles of the modules outside the blocks."""
         return (*self._section("first"), *self._section("last"))
 
     def block(self, kind: Section) -> tuple[Style, ...]:
-        """The styles of one `kind` of block, with paths relative to it."""
+        """Returns the styles of one `kind` of block, with paths relative to the block."""
         return tuple(self._section(kind))
 
     def blocks(self) -> tuple[Style, ...]:
-        """Returns the styles of all kinds of block; the first kind's style where several have a module of that path."""
+        """Returns the styles of all kinds of block, one for each module path. Where several kinds have a module of the
+        same path, the style is that of the first kind."""
         found: dict[str, Style] = {}
         for kind in self.sharded.model.blocks:
             for style in self.block(kind):
@@ -73,7 +75,8 @@ class Styler:
         return any(b.o.op.kind == "loss" and b.divides("vocab") for b in self.section("last"))
 
     def section(self, section: Section) -> tuple[Boundary, ...]:
-        """Every op of `section`, an end or a kind of block, with its placements."""
+        """Returns the placements at every op of `section`: of the modules before or after the blocks, or of one kind of
+        block."""
         return self._boundaries[section]
 
     @cached_property
@@ -85,11 +88,11 @@ class Styler:
 
     @cached_on(lambda self, *key, backward: (self.sharded.cache, (*key, backward)))
     def repeats(self, section: Section, tensor: str, kind: str, *, backward: bool) -> int:
-        """Number of times torch redistributes `tensor` for its consumers, or its gradient in the `backward`, instead of
-        once.
+        """Returns how often torch issues the collective `kind` to redistribute `tensor` for its consumers, or in the
+        `backward` to redistribute its gradient; at least 1.
 
         One redistribution serves all consumers of one layout, but each module that prepares its own input issues its
-        own. `kind` is the collective's.
+        own.
         """
         movers: set[tuple[str, str]] = set()
         for b in self.section(section):
@@ -136,7 +139,7 @@ class Styler:
         return self._rowwise(b, prepared_by_parent)
 
     def _sequence(self, b: Boundary) -> Style:
-        """SequenceParallel for a norm: each rank norms its own rows."""
+        """Returns the style SequenceParallel for a norm: each rank norms its own rows."""
         dim = b.needed().dim
         arguments = [("sequence_dim", str(dim))] if dim != 1 else []
         if not all(r.linear for kind in self._kinds_with(b) for r in self._readers(kind, b)):
@@ -147,7 +150,8 @@ class Styler:
         return [r for r in self.section(section) if b.o.op.output in r.o.op.inputs]
 
     def _kinds_with(self, b: Boundary) -> list[Section]:
-        """The section of `b` and the other kinds of block with the same module: one style serves all of them."""
+        """Returns the kinds of block that have the module of `b`, since one style serves all of them; outside the
+        blocks, the section of `b` alone."""
         blocks = self.sharded.model.blocks
         others = [k for k in blocks if any(o.op.module == b.o.op.module for o in self.sharded.ops[k])]
         return others if b.section in blocks else [b.section]
@@ -175,7 +179,7 @@ class Styler:
         return self._style_of(b, b.path, "RowwiseParallel", arguments, collectives)
 
     def _divided(self, b: Boundary, prepared_by_parent: bool) -> Style:
-        """The style with explicit placements of weights, input and output."""
+        """Returns the style with explicit placements of weights, input and output."""
         weights = ", ".join(f"{python_string(name)}: {at}" for name, at in b.weights.items())
         arguments, collectives = [("weights", f"{{{weights}}}")], []
         if not prepared_by_parent:
@@ -185,9 +189,9 @@ class Styler:
         return self._style_of(b, b.path, DIVIDED, arguments, [*collectives, self._comment(b, b.settle)])
 
     def _updated(self, b: Boundary, prepared_by_parent: bool) -> Style:
-        """The style of a weight with a low-rank update. Each rank multiplies by its shards of all three matrices, and
-        the summed output has the placement of the weight's own output. The gradient of the unsharded matrix is a
-        partial sum."""
+        """Returns the style of a weight with a low-rank update. Each rank multiplies by its shards of all three
+        matrices, and the summed output has the placement of the weight's own output. The gradient of the unsharded
+        matrix is a partial sum."""
         weights = ", ".join(f"{python_string(name)}: {at}" for name, at in b.weights.items())
         arguments, collectives = [("weights", f"{{{weights}}}")], []
         if not prepared_by_parent:
@@ -200,13 +204,15 @@ class Styler:
         return self._style_of(b, b.path, UPDATED, arguments, [*collectives, self._comment(b, b.settle), reduced])
 
     def _shared(self, b: Boundary, index: int) -> Style:
-        """Replicates an input that all local heads use, with a gradient summed over the ranks."""
+        """Returns the style that replicates the input at `index`, which all local heads use; its gradient is summed
+        over the ranks."""
         resting = tuple_of([str(b.resting(i)) if i == index else "None" for i in range(len(b.o.op.inputs))])
         said = [self._comment(b, b.move(index), summed_back=True)]
         return self._style_of(b, b.path, SHARED, [("input_layouts", resting)], said)
 
     def _undivided(self, b: Boundary, prepared_by_parent: bool) -> Style | None:
-        """The style of a module without sharded weights: only its inputs and outputs are prepared."""
+        """Returns the style of a module without sharded weights, which only prepares inputs and outputs; None if
+        nothing is to be redistributed."""
         redistributions = () if prepared_by_parent else b.redistributions
         before, after = any(redistributions), b.settle is not None
         arguments = []
@@ -234,7 +240,8 @@ class Styler:
         return self._style_of(b, b.path, name, arguments, [*said, self._comment(b, b.settle)])
 
     def _given_weight(self, b: Boundary) -> Style | None:
-        """The style of a module called with another module's weight, a DTensor if that module shards it."""
+        """Returns the style of a module that is called with another module's weight, a DTensor if that module shards
+        the weight; None if nothing is to be redistributed."""
         whole = b.weight == WHOLE
         arguments: list[tuple[str, str]] = []
         if b.move() is not None or not whole:
@@ -260,7 +267,8 @@ class Styler:
         return self._style_of(b, b.path, name, arguments, said)
 
     def _parent_style(self, b: Boundary, parent: str) -> Style:
-        """One redistribution for all children that read the parent's input; unsharded children take a plain tensor."""
+        """Returns the style that redistributes the input of the module `parent` once, for all its children that read
+        this input. Children without sharded weights get a plain tensor."""
         arguments = [
             ("input_layouts", tuple_of([str(b.resting())])),
             ("desired_input_layouts", tuple_of([str(b.needed())])),
@@ -280,7 +288,8 @@ class Styler:
         return Style(path, name, tuple(arguments), said, cause, b.axes)
 
     def shared_parent(self, b: Boundary) -> str:
-        """Returns the path of the module around `b`, if all its children read one input in one layout; "" otherwise."""
+        """Returns the path of the module around the op of `b`, if all its children read one input in one layout, and
+        that input needs a redistribution; "" otherwise."""
         if not b.linear or not b.parent or not (b.move() is not None or b.summed_back()):
             return ""
         source = b.o.op.inputs[0]
@@ -295,7 +304,8 @@ class Styler:
         return self.loss_parallel and any(p.o.op.kind == "loss" for p in self._readers(b.section, b))
 
     def _comment(self, b: Boundary, move: Move | None, summed_back: bool = False) -> str:
-        """Describes the collectives of a redistribution, forward and backward."""
+        """Returns a text that names the collectives of the redistribution `move`; for None, the all-reduce of the
+        gradient if it is `summed_back`, else ""."""
         names = " + ".join(b.axes)
         if move is None:
             return f"all-reduce of the gradient over {names} in the backward" if summed_back else ""
@@ -311,7 +321,8 @@ class Styler:
 
 
 def boundaries(sharded: Sharded) -> Iterator[Boundary]:
-    """Yields the boundary of every op in the model of `sharded`; none without tensor parallelism."""
+    """Yields the boundary (placements where the op's module begins and ends) of every op in the model of `sharded`;
+    none without tensor parallelism."""
     roles = AxisRoles(sharded)
     styler = Styler(sharded, roles)
     for section in sharded.ops if roles.tensor else ():

@@ -1,8 +1,8 @@
-"""Traces attention as the single kernel that it is on a CUDA device, where the CPU has none.
+"""Traces attention as the single kernel that runs on a CUDA device, in two cases where the CPU has no such kernel.
 
 If the head dim of values differs from that of keys, CUDA's memory-efficient kernel supports it; the CPU's fused kernel
-does not, and torch would store every score. If queries are the last rows of more keys, the flash kernel needs no mask,
-and the CPU's does. The kernel saves its inputs, its output and one number per row.
+does not, and torch would store every score. If queries are the last rows of more keys, CUDA's flash kernel needs no
+mask, and the CPU's does. The kernel saves its inputs, its output and one number per row.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LOWER_RIGHT = object()
 
 @contextmanager
 def one_kernel_attention(tracker: MemoryTracker) -> Iterator[None]:
-    """A context in which such attention is `_Attention`, which `tracker` sees as one kernel."""
+    """A context in which attention in these two cases is `_Attention`, which `tracker` sees as one kernel."""
     stored, masked = F.scaled_dot_product_attention, Core._attention_mask
 
     def scaled_dot_product_attention(q: Tensor, k: Tensor, v: Tensor, *rest: Any, **more: Any) -> Tensor:

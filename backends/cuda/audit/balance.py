@@ -44,18 +44,19 @@ def balanced(emitted: ModuleType, sharded: Sharded) -> Iterator[None]:
 
 
 def _even_rows(rows: int, experts: int) -> list[int]:
-    """Rows of each expert; the first ones have one more if they do not divide evenly."""
+    """Returns the number of rows of each expert. If `rows` do not divide evenly, the first experts have one more."""
     return [rows // experts + (expert < rows % experts) for expert in range(experts)]
 
 
 def _exchanged(even: list[int], shape: tuple[int, ...]) -> list[list[list[int]]]:
-    """[arrived, sent], each [ranks, local experts]: every rank sends the same numbers."""
+    """Returns the row counts [arrived, sent] of an all-to-all, each [ranks, local experts]: every rank sends the same
+    numbers."""
     _, ranks, held = shape
     sent = [even[rank * held : (rank + 1) * held] for rank in range(ranks)]
     return [[sent[0]] * ranks, sent]
 
 
 def _gathered(even: list[int], shape: tuple[int, ...]) -> list[list[list[int]]]:
-    """[members, ranks, local experts]: every member has the same numbers."""
+    """Returns the row counts [members, ranks, local experts] after an all-gather: every member has the same numbers."""
     members, ranks, held = shape
     return [[even[:held]] * ranks] * members

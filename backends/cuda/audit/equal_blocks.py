@@ -1,11 +1,12 @@
 """Skips identical blocks while tracing and reuses the counts of the first and last block of each kind.
 
 Blocks are identical if the program's modules agree: the same modules, attributes, hooks, checkpointing and parameters,
-at the same position of their stage. The first and the last block of each kind run. The first runs before the others in
-a forward, the last in a backward: the others repeat its collectives, its change of live bytes and its peak. If the
-other block that runs differs, `check` raises UnlikeError, and the trace runs again with every block.
+at the same position of their stage. Only the first and the last block of each kind run. In a forward the first block
+runs before the others, in a backward the last one does. The skipped blocks repeat the collectives, the change of live
+bytes and the peak of that block. If the first and the last block differ, `check` raises UnlikeError, and the trace runs
+again with every block.
 
-The hooks of a skipped block run (they gather its parameters and reduce its gradients), and it returns tensors of the
+The hooks of a skipped block run: they gather its parameters and reduce its gradients. The block returns tensors of the
 same shapes as a block that ran.
 """
 
@@ -67,7 +68,7 @@ class TensorForm(NamedTuple):
 
 
 class BlockPlace(NamedTuple):
-    """One pass of a kind of block: the `nth` pass of its blocks in this phase."""
+    """One pass of a block of this `kind`: its `nth` forward or backward (`phase`). Identical blocks share the value."""
 
     phase: str
     kind: Hashable
@@ -76,7 +77,7 @@ class BlockPlace(NamedTuple):
 
 class PassStart(NamedTuple):
     """State at the start of a pass: number of collectives so far, live bytes, the peak of the enclosing pass, and the
-    step's peak with the op it came after."""
+    step's peak with the op after which it was reached."""
 
     calls: int
     live: int
@@ -86,13 +87,13 @@ class PassStart(NamedTuple):
 
 
 class EqualBlocks:
-    """The blocks of a rank in a step: each runs, or repeats the counts of an identical one."""
+    """The blocks of a rank in a step: each block runs, or repeats the counts of an identical block."""
 
     def __init__(self, tracker: MemoryTracker, observer: Observer) -> None:
         self.tracker, self._observer = tracker, observer
         self.spans: dict[BlockPlace, BlockEvents] = {}
         self.outputs: dict[BlockPlace, TensorForm] = {}
-        """Outputs of a pass: hidden states, or their gradient."""
+        """Forms of the output of each pass: of the hidden states in a forward, of their gradient in a backward."""
         self.gradients: dict[Hashable, dict[int, TensorForm]] = {}
         """Forms of the parameter gradients of each kind of block, by parameter index."""
         self._last: dict[Hashable, nn.Module] = {}
@@ -122,7 +123,8 @@ class EqualBlocks:
     def _pass(
         self, kind: Hashable, passes: Iterator[int], block: nn.Module, run: Callable[[Tensor], Tensor] | None, x: Tensor
     ) -> Tensor:
-        """The forward of a block; `run` is its original forward, or None to repeat the counts."""
+        """Runs the forward of `block`, or skips it. `run` is the block's original forward; None for a block that is
+        skipped and counted like an identical one. `passes` numbers the forwards of this block."""
         nth = next(passes)
         forward, backward = BlockPlace(FORWARD, kind, nth), BlockPlace(BACKWARD, kind, nth)
         start = self._start()
@@ -146,8 +148,8 @@ class EqualBlocks:
         return y
 
     def _watch(self, kind: Hashable, block: nn.Module) -> list[Any]:
-        """Records the forms of a block's parameter gradients, if it is the last of its kind, whose backward runs first.
-        Returns the hook handles."""
+        """Records the forms of the parameter gradients of `block`, if it is the last block of its kind, because the
+        backward of the last block runs first. Returns the hook handles."""
         if kind in self.gradients or block is not self._last[kind]:
             return []
         forms: dict[int, TensorForm] = {}
@@ -181,8 +183,8 @@ class EqualBlocks:
             self._unlike.append(f"{named}: {one} and {other}")
 
     def _count(self, place: BlockPlace, start: PassStart) -> None:
-        """Repeats the counts of the pass that ran. The placeholder tensors, allocated at once, do not count for the
-        peak."""
+        """Counts a skipped pass like the identical one that ran: the same collectives, change of live bytes and peak.
+        The placeholder tensors, allocated at once, do not count for the peak."""
         span, tracker = self.spans[place], self.tracker
         self._observer.repeat(span.calls)
         tracker.live = start.live + span.change_bytes
@@ -245,7 +247,7 @@ def _is_countable(block: nn.Module) -> bool:
 
 
 def _description(block: nn.Module) -> Hashable:
-    """Everything about a block's modules that determines its work."""
+    """Returns everything about a block's modules that determines the block's work."""
     return tuple((name, *_facts(module)) for name, module in block.named_modules())
 
 
@@ -267,7 +269,7 @@ def _facts(module: nn.Module) -> Iterator[Hashable]:
 
 
 def _name_of(function: Any) -> Hashable:
-    """The qualified name of a function, with its bound arguments."""
+    """Returns the qualified name of a function, with its bound arguments."""
     if isinstance(function, partial):
         bound = (*function.args, *function.keywords.values())
         return "partial", _name_of(function.func), tuple(map(_name_of, bound)), tuple(function.keywords)

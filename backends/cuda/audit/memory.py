@@ -25,8 +25,8 @@ from planc.backends.cuda.audit.observe import Observer
 class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Inside this mode, `live` is the sum of all known storages and `peak` its maximum, in bytes.
 
-    Earlier tensors are unknown until passed to `hold`. An `observer` sees each op too: one dispatch mode takes half the
-    time of two.
+    A tensor from before the mode is unknown until it is passed to `hold`. An `observer` is shown each op too: one
+    dispatch mode takes half the time of two.
     """
 
     def __init__(self, observer: Observer | None = None) -> None:
@@ -80,7 +80,7 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @property
     def own_bytes(self) -> int:
-        """Live bytes without storages that were passed on."""
+        """Live bytes without the storages that were passed on (`pass_on`)."""
         return self.live - sum(self._sizes[key] for key in self._passed_on)
 
     def pass_on(self, values: Iterable[Any]) -> None:
@@ -88,8 +88,8 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._passed_on.update(storage._cdata for storage in _storages(values) if storage._cdata in self._sizes)
 
     def repeat(self, left_bytes: int, most_bytes: int) -> None:
-        """Counts an action that is skipped: it would leave `left_bytes`, and peak at `most_bytes` above the current
-        level."""
+        """Counts an action that is skipped. The action would leave `left_bytes` allocated, and its peak would be
+        `most_bytes` above the bytes that are live now."""
         self.peak = max(self.peak, self.live + most_bytes)
         self.live += left_bytes
 
@@ -115,7 +115,8 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.peak, self.peak_at = self.live, str(func)
 
     def _resizing(self) -> Callable[..., None]:
-        """Tracks resize_, with which fully_shard frees and reallocates its buffers, unseen by dispatch modes."""
+        """Returns a replacement for the storage method resize_ that also tracks the change: fully_shard frees and
+        reallocates its buffers with this method, and dispatch modes do not see it."""
         original = torch.UntypedStorage.resize_
 
         def resize_(storage: torch.UntypedStorage, size: int) -> None:
@@ -134,7 +135,7 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _storages(values: Iterable[Any]) -> Iterator[torch.UntypedStorage]:
-    """Yields the storages of the tensors among `values`; of a DTensor, its local one."""
+    """Yields the storages of the tensors among `values`; for a DTensor, the storage of its local tensor."""
     for value in values:
         local = value._local_tensor if isinstance(value, DTensor) else value
         if isinstance(local, torch.Tensor):

@@ -1,4 +1,4 @@
-"""Traces RMSNorm as the single kernel that it is on a CUDA device; elsewhere torch runs several ops, which save more.
+"""Traces RMSNorm as the single kernel that runs on a CUDA device; elsewhere torch runs several ops, which save more.
 
 The kernel saves its input and one number per row, and allocates nothing else.
 """

@@ -25,7 +25,7 @@ OPS = {
     "all_to_all_single": "all_to_all",
     "send": "send_recv",
 }
-"""Dispatcher names. A receive is the other end of a send, and not counted."""
+"""Collectives by the dispatcher's names. A receive is the other end of a send, and is not counted."""
 
 SILENT = {"recv_", "wait_tensor", "_wrap_tensor_autograd"}
 """Ops that transfer no bytes themselves."""
@@ -51,14 +51,14 @@ def ranks_of(group: Any) -> tuple[int, ...]:
 
 
 def made_meshes(emitted: Any, mesh: Any) -> tuple[Any, ...]:
-    """Returns `mesh`, which an `emitted` program builds, and the meshes that the program derives from it."""
+    """Returns `mesh`, which an `emitted` program builds, and all meshes that the program derives from this one."""
     made = (getattr(emitted, name)(mesh) for name in MADE if hasattr(emitted, name))
     return (mesh, *(m for m in made if m is not None))
 
 
 def meshes_of(emitted: Any, mesh: Any) -> tuple[Any, ...]:
-    """Returns the meshes of an `emitted` program (`made_meshes` of `mesh`), after checking that each numbers ranks as
-    its groups do, by which collectives place data."""
+    """Returns the meshes of an `emitted` program (`made_meshes` of `mesh`). Checks that each mesh numbers its ranks as
+    its process groups do, because collectives place data by the numbers in a group."""
     meshes = made_meshes(emitted, mesh)
     for m in meshes:
         numbers = tuple(m.get_local_rank(name) for name in m.mesh_dim_names)
@@ -75,7 +75,8 @@ MADE = ("context_mesh", "joined_mesh", "build_expert_mesh", "ends_mesh")
 class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Inside this mode, every collective that a process group runs is counted.
 
-    `meshes` name the groups: a dimension of an earlier mesh takes precedence over the same ranks in a later one.
+    `meshes` give names to process groups: a group is named after the mesh dimension with the same ranks, of the first
+    of `meshes` that has one.
     """
 
     def __init__(self, *meshes: Any) -> None:
@@ -127,7 +128,8 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.payload[key] += payload
 
     def _groups(self, leaves: list[Any]) -> Iterator[Any]:
-        """Yields the arguments that are process groups. DTensor may use the group of an equal, earlier mesh."""
+        """Yields the process groups among the arguments, which are handles or names. DTensor may use the group of an
+        equal mesh that was made earlier."""
         for leaf in leaves:
             if isinstance(leaf, torch.ScriptObject) and "ProcessGroup" in str(leaf._type()):
                 yield dist.ProcessGroup.unbox(leaf)
@@ -136,6 +138,6 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def totals(self, sizes: dict[str, int]) -> Totals:
         """Returns calls and bytes seen so far, without mesh dimensions of size 1, which transfer nothing. `sizes` are
-        those of the mesh dimensions."""
+        the sizes of the mesh dimensions, by name."""
         keys = [k for k in self.calls if sizes.get(k[1], 2) > 1]
         return {k: Total(self.calls[k], self.payload[k]) for k in keys}

@@ -1,7 +1,7 @@
 """Makes the code of transformers' classes run on fake tensors as it would on a device.
 
-Its masks check whether a batch row packs several sequences, which reads values; on fake tensors they assume a
-compiler's trace, and build a mask that a device does not need.
+The mask functions of transformers check whether a batch row packs several sequences, which reads values. On fake
+tensors they assume that a compiler is tracing, and build a mask that a device does not need.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 @contextmanager
 def one_sequence_a_row() -> Iterator[None]:
-    """A context in which transformers' masks assume one sequence per row."""
+    """A context in which the mask functions of transformers assume one sequence per batch row."""
     masks = sys.modules.get("transformers.masking_utils")
     if masks is None:
         yield

@@ -1,5 +1,5 @@
-"""Checks the rows and the shards that each rank gets: the program's against the rank's coordinates in the plan's
-mesh."""
+"""Checks which rows of the batch and which shards each rank gets: in the program, against the rank's coordinates in the
+plan's mesh."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ MOST = 64
 
 
 def sampled_ranks(devices: int) -> list[int]:
-    """Returns the ranks to check of `devices` ranks: all, or a spread over the mesh with the first and the last."""
+    """Returns the ranks to check of `devices` ranks: all of them, or if there are more than `MOST`, an even selection
+    with the first and the last."""
     count = min(devices, MOST)
     return sorted({i * (devices - 1) // max(1, count - 1) for i in range(count)})
 
 
 def misplaced(program: ProgramText, ranks: Sequence[int]) -> list[tuple[str, int]]:
-    """Returns (what, rank) for everything that a rank in `ranks` gets differently from its coordinates. No process
-    group may be initialised."""
+    """Returns a pair (what, rank) for everything that a rank in `ranks` gets in the program and should not get by its
+    coordinates. No process group may be initialised."""
     emitted, expected = program.load(), _Expected(program)
     found: list[tuple[str, int]] = []
     for rank in ranks:
@@ -42,7 +43,7 @@ def misplaced(program: ProgramText, ranks: Sequence[int]) -> list[tuple[str, int
 
 
 def _seen(emitted: ModuleType, expected: _Expected) -> Iterator[tuple[str, Any]]:
-    """Rows and groups of this process's rank, from the program."""
+    """Yields the rows and process groups that the program gives to this process's rank."""
     mesh = emitted.build_mesh("cpu")
     yield "sequences", emitted.data_rank(mesh)
     if hasattr(emitted, "sequence_rows"):
@@ -55,7 +56,7 @@ def _seen(emitted: ModuleType, expected: _Expected) -> Iterator[tuple[str, Any]]
 
 
 class _Expected:
-    """Rows and groups of a rank, from its coordinates in the plan's mesh."""
+    """The rows and process groups that a rank should have, from its coordinates in the plan's mesh."""
 
     tokens = "tokens of sequences"
 
@@ -68,7 +69,7 @@ class _Expected:
         self.order = held_order(self.plan)
 
     def of(self, what: str, rank: int) -> Any:
-        """The correct value of an entry of `_seen`."""
+        """Returns the correct value of the entry `what` of `_seen` on `rank`."""
         plan, mesh = self.plan, self.plan.mesh
         if what == "sequences":
             return mesh.place_of(rank, plan.data_axes), mesh.size(*plan.data_axes)
@@ -80,7 +81,7 @@ class _Expected:
         return mesh.place_of(rank, axes), self._along(rank, axes)
 
     def _along(self, rank: int, axes: tuple[str, ...]) -> tuple[int, ...]:
-        """The ranks that differ from `rank` only in their coordinates over `axes`, in order."""
+        """Returns the ranks that differ from `rank` only in their coordinates over `axes`, in order."""
         along = [self.plan.mesh.axis(name) for name in axes]
         first = rank - sum(a.place_of(rank) * a.stride for a in along)
         steps = product(*(range(0, a.size * a.stride, a.stride) for a in along))

@@ -1,4 +1,4 @@
-"""Runs traces in separate processes, forked from one that has loaded torch, and caches them by content.
+"""Runs traces in separate processes, forked from a process that has loaded torch, and caches the results by content.
 
 DTensor caches meshes for the lifetime of a process, and with them the process groups of an earlier trace.
 """
@@ -35,8 +35,8 @@ def traces(
     show: Callable[[str], None] = lambda text: None,
     source: Mapping[str, Any] | str | None = None,
 ) -> list[Traced]:
-    """Returns one trace per pipeline stage in `stages`, as many at a time as there are cores; calls `show` with the
-    progress.
+    """Returns one trace per pipeline stage in `stages`. As many run at a time as there are cores; `show` is called with
+    the progress.
 
     The program runs the module of `source`, a config or a function; None: the bundled module. Traces of the same
     program by the same torch are read from planc's cache. Raises ModuleNotFoundError without torch.
@@ -69,8 +69,8 @@ def _trace(program: ProgramText, stage: int, source: Any = None, whole: bool = F
 def _with_all_run(
     pool: ProcessPoolExecutor, program: ProgramText, stage: int, future: Future[Traced], source: Any
 ) -> Traced:
-    """Returns the result of a trace; if microbatches or blocks that it skipped turned out to differ, traces again with
-    all."""
+    """Returns the result of a trace. If microbatches or blocks that the trace skipped turn out to differ, runs another
+    trace that skips none."""
     try:
         return future.result()
     except UnlikeError:
@@ -93,7 +93,8 @@ def _save(program: ProgramText, traced: Traced) -> None:
 
 
 def _path(program: ProgramText, stage: int) -> Path | None:
-    """Returns the cache file of a trace; None if its content is not fully known, for a model of the user's own."""
+    """Returns the cache file of a trace; None if the content of the program is not fully known, as for a user's own
+    model."""
     try:
         torch = version("torch")
     except PackageNotFoundError:
@@ -106,7 +107,7 @@ def _path(program: ProgramText, stage: int) -> Path | None:
 
 @cache
 def _sources() -> str:
-    """A hash of this backend's files."""
+    """Returns a hash of all files of this backend."""
     files = sorted(SOURCES.rglob("*.py"))
     return hashlib.sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()
 

@@ -44,7 +44,8 @@ class ActionRecord:
 
 
 class ActionPlace(NamedTuple):
-    """A kind of action on a virtual stage; `course` are the kinds of all actions of its microbatch there."""
+    """A kind of action on a virtual stage. `course` is the set of the kinds of all actions that the microbatch runs on
+    that stage: microbatches with different sets are not compared."""
 
     kind: str
     stage: int
@@ -52,10 +53,11 @@ class ActionPlace(NamedTuple):
 
 
 class ActionRepeats:
-    """The actions of one pipeline rank in a step: each runs, or repeats the counts of another microbatch."""
+    """The actions of one pipeline rank in a step: each action runs, or repeats the counts of another microbatch's
+    action."""
 
     def __init__(self, tracker: MemoryTracker, observer: Observer, *, whole: bool = False) -> None:
-        """`whole`: every microbatch runs."""
+        """With `whole`, every microbatch runs."""
         self._whole = whole
         self._tracker, self._observer = tracker, observer
         self._records: dict[ActionPlace, dict[int, ActionRecord]] = {}
@@ -96,8 +98,9 @@ class ActionRepeats:
         self._replace_loss(schedule)
 
     def _chosen_on(self, stage: int, actions: list[Any]) -> set[int]:
-        """Microbatches that run on a stage: the first, the last, and the first ones of each kind of action and course.
-        Some schedules run in reverse order of microbatches."""
+        """Returns the microbatches that run on a stage: the first, the last, and the first `COMPARED` others in the
+        schedule for each kind of action and set of kinds (`ActionPlace.course`). Some schedules run microbatches in
+        reverse order."""
         if self._whole:
             return set(range(self._last + 1))
         chosen, seen = {0, self._last}, Counter[tuple[str, frozenset[str]]]()
@@ -170,8 +173,8 @@ class ActionRepeats:
         stage.backward_weight_one_chunk = backward_weight_one_chunk
 
     def _ran(self, kind: str, stage: int, m: int, run: Callable[[], Any], passed: Callable[[Any], Any]) -> Any:
-        """Runs and records an action, and returns its result; `passed` selects the result's tensors that go to other
-        actions."""
+        """Runs and records an action, and returns its result. `passed` selects the tensors of the result that other
+        actions use."""
         tracker, calls = self._tracker, len(self._observer.log)
         live, own_bytes = tracker.live, tracker.own_bytes
         tracker.highest = live
@@ -185,7 +188,7 @@ class ActionRepeats:
         return result
 
     def _count(self, kind: str, stage: int, m: int) -> None:
-        """Repeats the counts of an identical action."""
+        """Counts a skipped action like the identical one that ran."""
         record = self._common(self._place(kind, stage, m))
         self._observer.repeat(record.calls)
         self._tracker.repeat(record.left_bytes, record.most_bytes)
@@ -210,8 +213,8 @@ class ActionRepeats:
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """A context without automatic garbage collection: else the number of Python objects would decide when tensors in
-    reference cycles are freed."""
+    """A context without automatic garbage collection. Otherwise the number of Python objects would decide when tensors
+    in reference cycles are freed."""
     gc.freeze()
     gc.disable()
     try:
@@ -226,7 +229,7 @@ def _is_schedule(kind: Any) -> bool:
 
 
 def _form(value: Any) -> tuple[torch.Size, torch.dtype] | None:
-    """Shape and dtype of a tensor's local part; None for anything else."""
+    """Returns the shape and dtype of a tensor's local part; None for anything but a tensor."""
     local = value._local_tensor if isinstance(value, DTensor) else value
     return (local.shape, local.dtype) if isinstance(local, Tensor) else None
 

@@ -1,4 +1,4 @@
-"""Audits one plan: traces each class of ranks, and compares the traces with the prediction."""
+"""Audits one plan: traces one rank of each pipeline stage, and compares the traces with the prediction."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from planc.lowering import load_backend, lower_plan
 
 
 def audit(plan: Plan, options: AuditOptions) -> Audit:
-    """Returns predicted and observed collectives and memory of `plan`, on one rank of each pipeline stage.
+    """Returns the predicted and observed collectives and memory of `plan`, on one rank of each pipeline stage.
 
-    Raises PlanError if the plan cannot be lowered, and for `options` that only a compiler's audit has.
+    Raises PlanError if the plan cannot be lowered, and for `options` that apply only to an audit of a compiler.
     """
     from planc.backends.cuda.audit.pool import traces  # processes, which only an audit needs
 
@@ -47,7 +47,8 @@ def audit(plan: Plan, options: AuditOptions) -> Audit:
 
 
 def _placed(traced: list[Traced]) -> Placed:
-    """The number of ranks checked, and what some of them get differently from their coordinates."""
+    """Returns the number of ranks whose rows and shards were checked, and for each thing that differs from the
+    coordinates, the ranks that get it."""
     wrong: dict[str, list[int]] = {}
     for what, rank in sorted(row for t in traced for row in t.misplaced):
         wrong.setdefault(what, []).append(rank)
@@ -55,7 +56,7 @@ def _placed(traced: list[Traced]) -> Placed:
 
 
 def _counted(traced: list[Traced], microbatches: int) -> tuple[str, ...]:
-    """Sentences about microbatches and blocks that were skipped; () for none."""
+    """Returns sentences about microbatches and blocks that were skipped; () if none were."""
     counted, blocks = sorted({m for t in traced for m in t.counted}), sum(t.counted_blocks for t in traced)
     alike = "calls, bytes left behind and the most held while they ran were equal on every stage"
     said = []
@@ -75,7 +76,7 @@ def _memory(sharded: Sharded, traced: list[Traced]) -> tuple[PeakMemory, ...]:
 
 
 def predicted_bytes(sharded: Sharded) -> tuple[float, ...]:
-    """Returns the bytes of tensors on each pipeline stage of `sharded`: those of `planc check --target cuda`, without
-    communicators and reserve."""
+    """Returns the predicted bytes of tensors on each pipeline stage of `sharded`: as in `planc check --target cuda`,
+    without communicators and reserve."""
     stages = cost_plan(sharded, backend=load_backend("cuda")).memory.stages
     return tuple(stage.per_device_gib.tensors * GIB for stage in stages)

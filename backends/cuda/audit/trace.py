@@ -119,9 +119,9 @@ def host_apart(emitted: ModuleType, tracker: MemoryTracker) -> Iterator[None]:
 
 
 def _has_equal_microbatches(sharded: Sharded) -> bool:
-    """True if the work of a microbatch cannot depend on the microbatch before it on its stage.
+    """True if, in a pipeline, the work of a microbatch on a stage does not depend on the microbatch before it.
 
-    It can if parameters are freed between microbatches, or if wgrads run later than dgrads.
+    The work depends on it if parameters are freed between microbatches, or if wgrads run later than dgrads.
     """
     roles, split = AxisRoles(sharded), sharded.plan.split
     stay = not roles.uses_fsdp or not sharded.plan.gathers_each_pass()
@@ -131,8 +131,8 @@ def _has_equal_microbatches(sharded: Sharded) -> bool:
 def _has_equal_blocks(sharded: Sharded) -> bool:
     """True if the work of a block depends on its modules alone.
 
-    It does not with experts, whose row counts vary, compiled blocks, a split backward, which walks a block's own graph,
-    offloads, whose copies overlap other blocks, or buckets and prefetch of parameters.
+    This is not so for experts (their row counts vary), compiled blocks, a split backward (it walks a block's own
+    graph), offloads (their copies overlap other blocks), and buckets or prefetch of parameters.
     """
     plan, experts = sharded.plan, AxisRoles(sharded).experts
     alone = plan.gather is None or (plan.gather.bucket == 1 and not plan.gather.prefetch)
@@ -152,7 +152,8 @@ class _Step:
         *,
         whole: bool = True,
     ):
-        """`whole`: the optimizer updates DTensors, although that communicates nothing."""
+        """With `whole`, the optimizer updates DTensors; otherwise plain tensors, the local shards, which is faster and
+        also communicates nothing."""
         plan = program.plan
         self._emitted, self._divided, self._modules, self._mesh = emitted, divided, modules, mesh
         self._optimizer = optimizer_of(modules, plan.model, Settings(optimizer=plan.optimizer.name))
@@ -168,7 +169,7 @@ class _Step:
         self._run = emitted.build_step(divided, mesh)
 
     def state(self) -> Iterator[Tensor]:
-        """Tensors that exist before the step starts."""
+        """Yields the tensors that exist before the step starts."""
         yield from self._parameters
         for kept in self._optimizer.state.values():
             yield from (value for value in kept.values() if isinstance(value, Tensor))
@@ -224,7 +225,7 @@ def _fake_group(sharded: Sharded, stage: int) -> AbstractContextManager[None]:
 
 
 def _on_meta(program: ProgramText) -> nn.Module:
-    """Returns the model's bundled module, on the meta device."""
+    """Returns the bundled module of the plan's model, on the meta device."""
     model = program.plan.model
     with torch.device("meta"):
         module: nn.Module = family(model.family).build(model)
@@ -266,9 +267,10 @@ def _static_stages(emitted: ModuleType, sharded: Sharded) -> Iterator[None]:
 
 @contextmanager
 def _without_votes() -> Iterator[None]:
-    """A context in which ranks do not agree on shape inference by communicating.
+    """A context in which ranks do not communicate to agree on shape inference.
 
-    Only torch 2.12 to 2.14 do: 2.11 takes the shapes that a stage is given, and 2.15 does so on a fake process group.
+    Only torch 2.12 to 2.14 communicate: 2.11 takes the shapes that a stage is given, and 2.15 does the same on a fake
+    process group.
     """
     if not hasattr(pipelining._PipelineSchedule, "_warmup_p2p"):
         yield
@@ -289,7 +291,8 @@ def _tokens(sharded: Sharded) -> Tensor:
 
 
 def _passed_on(sharded: Sharded) -> Tensor:
-    """A stage's output for the next stage: the local shard of a microbatch's hidden states."""
+    """Returns an empty tensor in the form of a stage's output for the next stage: the local shard of a microbatch's
+    hidden states."""
     plan = sharded.plan
     last = sharded.ops[plan.model.blocks[-1]][-1].op.output
     layout = sharded.declared(last)

@@ -1,4 +1,5 @@
-"""The result of a trace on one rank of each pipeline stage; loads no torch, so that cached ones are read fast."""
+"""The result of a trace on one rank of each pipeline stage. This module loads no torch, so that cached results are read
+fast."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ class Traced:
     counted_blocks: int = 0
     """Number of blocks of the stage that were skipped."""
     placed: int = 0
-    """Number of ranks whose rows and shards were checked with this stage."""
+    """Number of ranks of this stage whose rows of the batch and shards were checked."""
     misplaced: tuple[tuple[str, int], ...] = ()
     """(what, rank) for everything that a checked rank gets differently from its coordinates."""
 
@@ -43,7 +44,7 @@ class Traced:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Traced:
-        """Returns the trace of the output of `to_json`, `data`."""
+        """Returns the trace that `to_json` wrote as `data`."""
         return cls(
             stage=data["stage"],
             totals={(op, axis, dtype): Total(count, size) for op, axis, dtype, count, size in data["totals"]},
@@ -58,4 +59,4 @@ class Traced:
 
 
 class UnlikeError(Exception):
-    """Microbatches or blocks of a stage that must be equal differ."""
+    """Raised if microbatches or blocks of a stage that are counted as equal differ."""

@@ -14,7 +14,7 @@ from planc.ir.sharding import Sharded
 from planc.sharding.recompute import names_op
 
 MASKED = ("efficient", "unfused")
-"""Kernels that accept a mask, which a sliding window needs."""
+"""Kernels that accept a mask; a sliding window needs one."""
 
 SAVED: dict[str, tuple[str, ...]] = {
     "attention": (
@@ -47,7 +47,8 @@ def kernel(roles: AxisRoles) -> str:
 
 
 def wraps_kernel(plan: Plan) -> bool:
-    """True if `plan` pins the SDPA kernel of attention; a ring calls its own kernel."""
+    """True if the emitted program pins the SDPA kernel of attention; not for ring attention, which calls its own
+    kernel."""
     chosen = plan.attention
     return chosen is not None and chosen.method != "ring" and chosen.runs in KERNELS
 
@@ -75,7 +76,8 @@ inputs = tuple(x.repeat_interleave(inputs[0].shape[2] // x.shape[2], dim=2) for 
 
 
 def selected(sharded: Sharded) -> str:
-    """Emits the loop over the blocks to recompute: every block, or each Nth with `recompute ... every N layers`."""
+    """Emits the loop over the blocks that are recomputed: every block, or each Nth with `recompute ... every N
+    layers`."""
     every = sharded.plan.recompute.every
     if every == 1:
         return "for block in model.layers.values():"
@@ -83,7 +85,7 @@ def selected(sharded: Sharded) -> str:
 
 
 def again(sharded: Sharded) -> str:
-    """Emits `again = ...`: torch's checkpoint with the outputs that it saves."""
+    """Emits `again = ...`: torch's checkpoint, which saves the outputs that the plan excepts from the recompute."""
     fixed = ["checkpoint", "use_reentrant=False", "preserve_rng_state=False"]
     kinds = () if replays.is_selective(sharded) else saved_op_kinds(sharded)
     if not kinds:
@@ -147,9 +149,9 @@ class Outputs:
 
 
 def saved_op_kinds(sharded: Sharded) -> tuple[str, ...]:
-    """Returns the op kinds that `recompute blocks except ...` saves, if it saves all ops of these kinds.
+    """Returns the kinds of op whose outputs `recompute blocks except ...` saves, if it excepts all ops of these kinds.
 
-    Raises KeyError if it does not, or if torch's policies cannot select them.
+    Raises KeyError if it excepts some ops of a kind only, or ops that torch's policies cannot select.
     """
     saved = saved_ops(sharded)
     kinds = tuple(dict.fromkeys(op.kind for op in saved))
@@ -189,7 +191,8 @@ def compiling(roles: AxisRoles) -> str:
 
 
 def eager_modules(roles: AxisRoles) -> dict[str, str]:
-    """Returns the paths in a block of modules that stay eager when blocks are compiled, with torch's reason."""
+    """Returns the modules that stay eager when blocks are compiled: a map from the path in a block to the reason why
+    torch cannot compile the module."""
     found: dict[str, str] = {}
     for kind in roles.sharded.model.blocks:
         for o in roles.sharded.ops[kind]:
@@ -251,7 +254,8 @@ def recompute_inside(roles: AxisRoles) -> bool:
 
 
 def in_order(roles: AxisRoles, module: str) -> list[str]:
-    """Returns the calls of this file's functions in `parallelize`, in a working order."""
+    """Returns the calls of apply_kernel, apply_recompute and apply_compile in `parallelize`, in an order that works; ""
+    stands for a function that the plan does not need. `module` is the name of their argument."""
     plan = roles.plan
     replay = f"apply_recompute({module})" if plan.recompute.ops else ""
     compile_ = f"apply_compile({module}{', mesh' if plan.overlaps else ''})" if plan.compiled("blocks") else ""

@@ -1,7 +1,7 @@
-"""Emits context parallelism: each rank holds some tokens of every sequence that it shares.
+"""Emits context parallelism: each rank holds some tokens of every sequence of its batch shard.
 
-Only attention mixes tokens. The plan's layouts decide how: an all-gather of keys and values, a ring, or an all-to-all
-from sequence to heads before it and back after it.
+Only attention mixes tokens. The plan's layouts decide how: by an all-gather of keys and values, by a ring, or by an
+all-to-all from sequence to heads before attention and back after it.
 """
 
 from __future__ import annotations
@@ -158,7 +158,8 @@ for module in placed:
 
 
 def _apply(roles: AxisRoles, divided: list[OpSharding], *, ring: bool) -> str:
-    """Emits apply_cp: attention's forward, the all-to-alls around it, and the positions of rows."""
+    """Emits apply_cp: it replaces attention's forward, adds the all-to-alls around attention, and sets the positions of
+    rows. `divided` are the attentions that the context axes shard; `ring` is True for ring attention."""
     kernel = roles.plan.attention
     cause = because(kernel.cause) if kernel is not None else ""
     body: list[str] = []
@@ -185,7 +186,7 @@ def _apply(roles: AxisRoles, divided: list[OpSharding], *, ring: bool) -> str:
 
 
 def _positions(roles: AxisRoles) -> str:
-    """Emits code that sets the rows' rotary positions; a stage without blocks has none."""
+    """Emits code that sets the rows' rotary positions; a pipeline stage without blocks has no rotary modules."""
     return fill(POSITIONS, rotating="model.layers and " if roles.pipeline else "")
 
 

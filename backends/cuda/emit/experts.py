@@ -17,7 +17,8 @@ from planc.ir.sharding import ParamSharding
 
 
 def functions(roles: AxisRoles) -> str:
-    """Emits all of them, apply_ep last; "" if experts have no parallelism of their own."""
+    """Emits the functions of expert parallelism that the plan uses, apply_ep last; "" if experts have no parallelism of
+    their own."""
     experts = roles.experts
     sorts = not experts.capacity and bool(experts.exchange or experts.gathers)
     parts = [
@@ -33,7 +34,7 @@ def functions(roles: AxisRoles) -> str:
 
 
 def _mesh(roles: AxisRoles) -> str:
-    """Emits build_expert_mesh: the experts' axes, in the order in which torch composes them."""
+    """Emits build_expert_mesh: a mesh over the experts' axes, in the order in which torch composes them."""
     experts, mesh = roles.experts, roles.plan.mesh
     order = tuple(a for f in experts.factors for a in f.axes)
     return fill(
@@ -134,13 +135,14 @@ def _expert_parallel_class(roles: AxisRoles) -> str:
 
 
 def _returning(text: str) -> str:
-    """Turns the last assignment to `rows` into the return statement; appends `return rows` if there is none."""
+    """Returns the code `text` with its last assignment to `rows` turned into the return statement; appends `return
+    rows` to code without one."""
     before, _, after = f"\n{text}".rpartition("\nrows = ")
     return lines(before.lstrip("\n"), f"return {after}") if text else "return rows"
 
 
 def _exchange_sentence(experts: TorchExpertAxes) -> str:
-    """Describes the all-to-all of token rows, one sentence a step."""
+    """Emits the sentences of a docstring that describe the all-to-all of token rows, one sentence a step."""
     parts = [
         "each row takes a slot of its expert or is dropped" if experts.capacity else "",
         "an all-to-all sends rows to the ranks that hold their experts" if experts.exchange else "",
@@ -180,11 +182,11 @@ class ExpertParallel:
 '''
 
 Body = tuple[list[str], str, list[str]]
-"""The lines of dispatch, the number of rows of each local expert, and the lines of combine."""
+"""The lines of dispatch, the expression for the number of rows of each local expert, and the lines of combine."""
 
 
 def _dropless(experts: TorchExpertAxes) -> Body:
-    """Every row is sent, so the sizes of the all-to-all are known only at run time."""
+    """Emits dropless routing: every row is sent, so the sizes of the all-to-all are known only at run time."""
     if experts.gathers:
         counted = [EXCHANGE_COUNTS, EXCHANGE] if experts.exchange else ["arrived = counts[None]"]
         there = [*counted, GATHER_COUNTS, PAD, GATHER, ORDER, SORT]
@@ -367,7 +369,7 @@ def _weights(experts: TorchExpertAxes) -> str:
 
 
 def _placements(experts: TorchExpertAxes, p: ParamSharding) -> list[str]:
-    """Placements of a parameter over the mesh dimensions that shard experts in the forward."""
+    """Returns the placements of a parameter over the mesh dimensions that shard experts in the forward, as code."""
     found = []
     for axes in (experts.exchange, experts.tensor):
         dim = next((dim for dim, used in enumerate(p.compute) if set(used) & set(axes)), None)
@@ -377,10 +379,11 @@ def _placements(experts: TorchExpertAxes, p: ParamSharding) -> list[str]:
 
 
 def fsdp(roles: AxisRoles, *, policy: list[str], placed: bool, again: bool) -> str:
-    """Emits fully_shard of the experts, before their blocks; "" if they are in their blocks' groups.
+    """Emits fully_shard of the experts, before that of their blocks; "" if the experts are in their blocks' FSDP
+    groups.
 
-    `policy` are the arguments of the mixed-precision policy, `placed` is true if there is a placement function, and
-    `again` is the value of reshard_after_forward.
+    `policy` are the arguments of the mixed-precision policy; `placed` is True if the program has a function that places
+    parameters on other dims than 0; `again` is the value of reshard_after_forward.
     """
     experts = roles.experts
     if not experts.apart or not roles.uses_fsdp:
@@ -415,7 +418,8 @@ for experts in expert_modules(model):
 
 
 def _gradient_mean(roles: AxisRoles) -> str:
-    """Sets the gradient divisor, so that gradients are a mean over the data ranks on any expert mesh."""
+    """Emits the call that sets the gradient divisor, so that gradients are a mean over the data ranks whatever the size
+    of the expert mesh; "" if both have the same number of ranks."""
     experts, mesh = roles.experts, roles.plan.mesh
     ranks = mesh.size(*roles.shard, *roles.replicate)
     if ranks == mesh.size(*experts.shard, *experts.replicate):

@@ -15,7 +15,7 @@ def functions(roles: AxisRoles) -> str:
 
 
 def constants(roles: AxisRoles) -> str:
-    """Emits LORA_RANK and LORA_SCALE, with their sentence."""
+    """Emits LORA_RANK and LORA_SCALE, with the plan's sentence above them; "" without LoRA."""
     lora = roles.plan.lora
     if lora is None:
         return ""
@@ -95,7 +95,8 @@ def apply_freeze(model: nn.Module) -> None:
 
 
 def backward_prefetch(roles: AxisRoles) -> str:
-    """A line for the first group with a backward: fully_shard would prefetch the frozen group before it."""
+    """Emits lines for the first FSDP group that has a backward, because fully_shard would prefetch the frozen group
+    before it; "" if every group has a backward."""
     sections = roles.sharded.ops
     goes = {s: any(o.op.has_backward for o in ops) for s, ops in sections.items()}
     if all(goes.values()):

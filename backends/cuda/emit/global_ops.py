@@ -9,7 +9,8 @@ from planc.diag.quoting import python_string
 
 
 def mean_over_batch(roles: AxisRoles) -> str:
-    """Emits mean_over_batch: only the last stage has the loss, for its own data rank."""
+    """Emits mean_over_batch, which averages the loss over data ranks; in a pipeline only the last stage has a loss. ""
+    with one data rank and no pipeline."""
     if not (roles.data or roles.pipeline):
         return ""
     return fill(
@@ -38,13 +39,13 @@ def _sum_of_stages(roles: AxisRoles, why: str, value: str) -> str:
 
 
 def sums_left(roles: AxisRoles) -> bool:
-    """True if gradients stay partial sums over the tensor axes; with FSDP, fully_shard would reduce them."""
+    """True if gradients stay partial sums over the tensor axes after the backward; fully_shard would reduce them."""
     tensor = set(roles.tensor)
     return not roles.uses_fsdp and any(tensor & {*p.grad_partial} for p in roles.sharded.params if not p.param.frozen)
 
 
 def sum_gradients(roles: AxisRoles) -> str:
-    """Emits sum_gradients, if nothing else reduces the partial gradients of DTensor."""
+    """Emits sum_gradients; "" if DTensor or fully_shard leaves no partial gradients."""
     return SUM_GRADIENTS.strip() if sums_left(roles) else ""
 
 
@@ -59,7 +60,7 @@ def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
 
 
 def total_norm(roles: AxisRoles) -> str:
-    """Emits total_norm, if gradients are stored in another dtype than fp32."""
+    """Emits total_norm; "" if gradients are stored in fp32, for which torch's own function is used."""
     return "" if roles.state_dtype == "fp32" else TOTAL_NORM.strip()
 
 
@@ -103,7 +104,8 @@ def clip(roles: AxisRoles) -> str:
 
 
 def _norm(roles: AxisRoles, *, mixed: bool, divided: bool) -> str:
-    """Code for the norm of local gradients; those of tied copies count once."""
+    """Emits code for the norm of local gradients; the gradient of a tied weight counts once. `mixed` is True if
+    parameters are on several meshes, `divided` if they are sharded."""
     tied = bool(roles.modules_of_both_ends)
     total = "torch.nn.utils.get_total_norm" if roles.state_dtype == "fp32" else "total_norm"
     if mixed:

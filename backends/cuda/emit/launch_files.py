@@ -1,7 +1,7 @@
 """Emits the files that launch a plan's ranks: one process per device, on all nodes of its cluster.
 
-Their arguments are the command to launch: `bash train.sh -m planc.trainer.run.worker ...`, or a user's script around
-the emitted file. Variables are as in the manuals of torchrun and Slurm.
+The arguments of an emitted file are the command to launch: `bash train.sh -m planc.trainer.run.worker ...`, or a user's
+script around the emitted program. Variables are as in the manuals of torchrun and Slurm.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 def launch_file(plan: Plan, kind: str, full: bool = False) -> str:
     """Returns the text of a launch file for `plan`; `kind` is one of LAUNCHERS.
 
-    With `full`, for a plan that uses nearly all memory, torch's allocator uses expandable segments (ALLOCATOR). Raises
-    ValueError, with a message for the user, for a machine that the cluster system does not offer.
+    `full` is True for a plan that uses nearly all memory: torch's allocator then uses expandable segments (ALLOCATOR).
+    Raises ValueError, with a message for the user, for a machine that the cluster system does not offer.
     """
     if kind in CLUSTERS:
         return cluster_file(plan, kind, ALLOCATOR if full else "")

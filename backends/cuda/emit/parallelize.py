@@ -44,7 +44,8 @@ def tensor_parallel(roles: AxisRoles, styler: Styler) -> str:
 def _divided_over(
     factor: Factor, roles: AxisRoles, styler: Styler, top: tuple[Style, ...], block: tuple[Style, ...]
 ) -> str:
-    """The styles of the modules that one mesh dimension shards."""
+    """Emits the lines that apply tensor parallelism over one mesh dimension (`factor`). `top` are the styles of modules
+    outside the blocks, `block` those of modules inside."""
     mine = (tuple(s for s in styles if roles.tensor_part(s.axes) == factor.axes) for styles in (top, block))
     outside, inside = mine
     return lines(
@@ -61,7 +62,8 @@ def _mesh_of(factor: Factor, roles: AxisRoles) -> str:
 
 
 def joined_mesh(roles: AxisRoles) -> str:
-    """Emits joined_mesh, for modules sharded over several mesh dimensions where others use only some of these."""
+    """Emits joined_mesh, for modules sharded over several mesh dimensions where others use only some of these
+    dimensions; "" if there are none."""
     if not roles.joined:
         return ""
     (factor,) = roles.joined
@@ -252,7 +254,8 @@ OWN_STYLES = {
 
 
 def _styles(name: str, styles: tuple[Style, ...]) -> str:
-    """A dict literal of module paths and styles, with the plan's sentences above it and collectives as row comments."""
+    """Emits a dict `name` of module paths and styles, with the plan's sentences above it and collectives as row
+    comments."""
     rows: list[str] = []
     for style in styles:
         arguments = [f"{k}={v}" for k, v in style.arguments]
@@ -262,7 +265,8 @@ def _styles(name: str, styles: tuple[Style, ...]) -> str:
 
 
 def _clone(roles: AxisRoles, styler: Styler) -> str:
-    """Works around torch 2.13, whose AOTAutograd drops the gradient of an AsyncCollectiveTensor."""
+    """Emits a hook that clones the embedding's output, because AOTAutograd of torch 2.13 drops the gradient of an
+    AsyncCollectiveTensor; "" if the model has no embedding op."""
     module = next((o.op.module for o in styler.sharded.ops["first"] if o.op.kind == "embedding"), "")
     if not module:
         return ""
@@ -276,7 +280,7 @@ ASYNC_OUTPUT = """\
 
 
 def _if_present(roles: AxisRoles, module: str, line: str) -> str:
-    """Guards `line` in a pipeline, where only some stages have the module."""
+    """Emits `line`; in a pipeline, where only some stages have the module, under an `if`."""
     return f"if model.{module} is not None:\n    {line}" if roles.pipeline else line
 
 
@@ -333,7 +337,8 @@ MODULES_WRAPPED = "# Not `checkpoint_wrapper`: it would also recompute the modul
 
 
 def _checkpoint_wrapper(sharded: Sharded) -> str:
-    """Replaces the forward of a block, or of some of its modules if only these are recomputed."""
+    """Emits the lines that make a block's forward a checkpointed one, or the forwards of some modules if only these are
+    recomputed."""
     if sharded.plan.recompute.blocks:
         replayed = "partial(again, block.forward)"
         on_host = _inputs_on_host(sharded)
@@ -354,7 +359,7 @@ def _checkpoint_wrapper(sharded: Sharded) -> str:
 
 
 def recomputed_modules(sharded: Sharded) -> list[str]:
-    """Paths, within a block, of the modules whose ops the plan of `sharded` recomputes."""
+    """Returns the paths, within a block, of the modules whose ops the plan of `sharded` recomputes."""
     ops = [o.op for kind in sharded.model.blocks for o in sharded.ops[kind]]
     chosen = [op for op in ops if any(names_op(w, op) for w in sharded.plan.recompute.ops)]
     return list(dict.fromkeys(relative(op.module) for op in chosen))
@@ -434,7 +439,7 @@ def _policy(plan: Plan) -> str:
 
 
 def _dtypes(plan: Plan) -> list[str]:
-    """The param_dtype and reduce_dtype arguments of MixedPrecisionPolicy."""
+    """Returns the param_dtype and reduce_dtype arguments of MixedPrecisionPolicy, as code."""
     p = plan.precision
     return [f"param_dtype={TORCH_DTYPES[p.compute]}", f"reduce_dtype={TORCH_DTYPES[p.reduce]}"]
 
@@ -448,7 +453,8 @@ def _offload(plan: Plan) -> str:
 
 
 def _stored_dims(roles: AxisRoles) -> dict[str, int]:
-    """Parameters sharded on another dim than 0: name within its block or the model, to dim."""
+    """Returns the parameters that FSDP shards on another dim than 0: a map from the name, relative to the block or the
+    model, to that dim."""
     found = {relative(p.param.name): stored_dim(roles, p) for p in roles.sharded.params}
     return {name: dim for name, dim in found.items() if dim}
 
@@ -481,7 +487,7 @@ COMMENTS = {
 
 
 def _why_gathered(roles: AxisRoles) -> str:
-    """The comment on when parameters are all-gathered, which `reshard_after_forward` decides."""
+    """Emits the comment that says when parameters are all-gathered, which `reshard_after_forward` decides."""
     gather = roles.plan.gather
     said = COMMENTS[roles.plan.gather_per_in("")] if roles.shard else ""
     if said and gather is None and roles.plan.store("params") and roles.plan.splits_backward:

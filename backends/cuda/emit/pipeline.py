@@ -15,7 +15,7 @@ HELD = {
     "loop": ("Stages are assigned to ranks in a loop.", "list(range(rank, len(STAGES), MESH[<axis>]))"),
     "v": ("Stages are assigned to ranks in a V.", "[rank, len(STAGES) - 1 - rank]"),
 }
-"""For each layout, its description and a rank's virtual stages."""
+"""For each assignment of stages to ranks, a description and an expression for a rank's virtual stages."""
 
 
 def constants(roles: AxisRoles) -> str:
@@ -81,7 +81,7 @@ BETWEEN = "if 0 < index < len(STAGES) - 1:  # tied embeddings: the first and the
 
 
 def _without(condition: str, modules: list[str]) -> str:
-    """Code that removes `modules` from a stage under a `condition`."""
+    """Emits code that removes `modules` from a stage under a `condition`; "" without modules."""
     gone = lines(*(f"stage.{m} = None" for m in modules))
     return fill("<condition>\n    <gone>", condition=condition, gone=gone) if modules else ""
 
@@ -116,14 +116,14 @@ def schedule(roles: AxisRoles) -> str:
 
 
 def _new(kind: TorchSchedule) -> str:
-    """Source text of a new schedule of this kind."""
+    """Emits the expression for a new schedule of this kind."""
     held = "pipeline[0]" if kind.single else "pipeline"
     return f"{kind.name}({held}, n_microbatches=MICROBATCHES, loss_fn=loss_fn)"
 
 
 def _gathered_once(roles: AxisRoles, kind: TorchSchedule) -> str:
-    """Code that builds a schedule and keeps gathered parameters where torch would free and gather them again; "" if
-    torch keeps them too."""
+    """Emits code that builds a schedule and keeps gathered parameters that torch would free and gather again; "" if
+    torch itself keeps all of them."""
     most = max(len(virtual_stages(roles.plan, rank)) for rank in range(roles.plan.pipeline))
     if not roles.uses_fsdp or most <= GATHERED_STAGES:
         return ""
@@ -157,7 +157,8 @@ class Stage(PipelineStage):
 
 
 def forwards_only(roles: AxisRoles) -> str:
-    """Code that removes backward actions for evaluation: torch runs those of a V schedule, and fails."""
+    """Emits code that removes backward actions for evaluation, because torch would run those of a V schedule and fail;
+    "" for other schedules."""
     if not in_a_v(roles.plan):
         return ""
     return FORWARDS_ONLY.strip()

@@ -154,7 +154,7 @@ def _docstring(roles: AxisRoles) -> str:
 
 
 def _imports(body: str) -> str:
-    """The import block: only names that the body uses."""
+    """Emits the imports, of names that `body` uses only."""
     standard = lines(
         "import copy" if "copy.deepcopy(" in body else "",
         "import math" if "math." in body else "",
@@ -244,7 +244,7 @@ def _parallelize(roles: AxisRoles, sharded: Sharded) -> str:
 
 
 def _expert_mesh(roles: AxisRoles) -> str:
-    """The experts' mesh as a further argument; "" if they have none."""
+    """Emits the mesh argument of the functions for experts; "" if experts have no mesh dimensions of their own."""
     return (", expert_mesh" if roles.experts.own_mesh else ", mesh") if roles.experts.apart else ""
 
 

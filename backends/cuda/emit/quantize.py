@@ -33,7 +33,7 @@ def apply_float8(model: nn.Module) -> None:
 
 
 def _sentence(sharded: Sharded, q: Quantize) -> str:
-    """Code for the modules of one sentence, inside and outside the blocks."""
+    """Emits the code that converts the modules of one `quantize` sentence, inside and outside the blocks."""
     blocks = dict.fromkeys(relative(op.module) for kind in sharded.model.blocks for op in _ops(sharded, q, kind))
     outside = [op.module for kind in ("first", "last") for op in _ops(sharded, q, kind)]
     return lines(
@@ -63,7 +63,7 @@ if model.<path> is not None:
 
 
 def _chosen(q: Quantize) -> str:
-    """The loop over the blocks of a sentence."""
+    """Emits the head of the loop over the blocks that a `quantize` sentence converts."""
     if not q.kept_layers:
         return "for block in model.layers.values():"
     kept = [f'"{n}"' for begin, end in q.kept_layers for n in range(begin, end)]
@@ -74,14 +74,15 @@ def _chosen(q: Quantize) -> str:
 
 
 def _ops(sharded: Sharded, q: Quantize, section: str) -> Iterator[Op]:
-    """The matmuls of a section that a sentence quantizes."""
+    """Yields the matmuls of a section that a `quantize` sentence converts."""
     for o in sharded.ops.get(section, ()):
         if quantized(sharded.plan, o.op) is q:
             yield o.op
 
 
 def refused(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """Yields the quantize sentences that torchao cannot run: it has float8 by tensor or by row, with bf16 compute."""
+    """Refuses `quantize` sentences that torchao cannot run: it has float8 with a scale per tensor or per row, with bf16
+    compute."""
     for q in sharded.plan.quantize:
         if q.dtype != "float8" or q.tile or q.recipe not in RECIPES:
             yield q.cause, "torchao trains linear layers in float8 by tensor or by row", "`float8(rowwise)`"

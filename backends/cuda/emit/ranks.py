@@ -1,4 +1,5 @@
-"""Emits rank coordinates in the plan's mesh as source text; the emitted file computes them without torch's mesh."""
+"""Emits expressions for rank coordinates in the plan's mesh: the emitted file computes coordinates without torch's
+mesh."""
 
 from __future__ import annotations
 
@@ -8,13 +9,13 @@ from planc.ir.mesh import Mesh
 
 
 def laid(mesh: Mesh, axes: Sequence[str]) -> str:
-    """Returns the comment with the order of ranks over `axes` of `mesh`, outermost first."""
+    """Returns a comment that says in which order ranks are numbered over `axes` of `mesh`, outermost first."""
     return f"# Ranks are ordered as {' > '.join(f'{a} {mesh.size(a)}' for a in axes)}."
 
 
 def arranged(mesh: Mesh, axes: Sequence[str], order: Sequence[str]) -> str:
-    """Returns all ranks of `mesh` as a tensor with a dim for each of `axes` (those with more than one rank), in this
-    `order`."""
+    """Returns an expression for the tensor of all ranks of `mesh`. The tensor has a dim for each of `axes` (the axes
+    with more than one rank), in this `order`."""
     ranks = f"torch.arange({mesh.devices})"
     if list(order) == list(axes):
         return ranks
@@ -23,7 +24,7 @@ def arranged(mesh: Mesh, axes: Sequence[str], order: Sequence[str]) -> str:
 
 
 def place(mesh: Mesh, axes: Sequence[str]) -> str:
-    """Returns the coordinate of `rank` over one or more `axes` of `mesh`, as in `Mesh.place_of`."""
+    """Returns an expression for the coordinate of `rank` over one or more `axes` of `mesh`, as in `Mesh.place_of`."""
     terms, follow = [], mesh.size(*axes)
     for name in axes:
         axis = mesh.axis(name)

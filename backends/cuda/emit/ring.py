@@ -14,7 +14,7 @@ from planc.sharding.recompute import names_op
 
 
 def ring_functions(roles: AxisRoles, divided: Sequence[OpSharding]) -> str:
-    """Emits ring attention for `divided`, the context-parallel attention of each kind of block."""
+    """Emits ring attention. `divided` are the attentions that the context axes shard, one for each kind of block."""
     kept, window = keeps_rings(roles), ring_window(roles)
     which = "window" if window else "source == rank"
     meet, meet_back = (MEET_IN_WINDOW, MEET_IN_WINDOW) if window else (MEET, MEET_IN_BACKWARD)
@@ -31,8 +31,8 @@ def ring_functions(roles: AxisRoles, divided: Sequence[OpSharding]) -> str:
 
 
 def _parts(roles: AxisRoles, divided: Sequence[OpSharding], window: int) -> str:
-    """Emits attention of some rows over some keys, and its backward. Flash attention wants values as wide as keys, so
-    narrower ones are padded."""
+    """Emits attend_part, the attention of some query rows over some keys, and its backward. Flash attention wants
+    values as wide as keys, so narrower ones are padded."""
     flash = "torch.ops.aten._scaled_dot_product_flash_attention"
     padded = any(value_padding(roles.sharded.model, o.op) for o in divided)
     named = roles.plan.attention.kernel if roles.plan.attention else None
@@ -59,12 +59,13 @@ def _parts(roles: AxisRoles, divided: Sequence[OpSharding], window: int) -> str:
 
 
 def ring_window(roles: AxisRoles) -> int:
-    """Window of the ring's attention in tokens, including the row's own; 0 for full causal attention."""
+    """Returns the window of the ring's attention in tokens, including the query's own token; 0 for full causal
+    attention."""
     return max((o.op.window for o in roles.sharded.attentions if o.ring), default=0)
 
 
 def _seen(roles: AxisRoles, window: int) -> str:
-    """Emits `seen`, which rows attend to which keys."""
+    """Emits the function `seen`, which says which rows attend to which keys."""
     if not window:
         return fill(SEEN_WITHOUT_WINDOW, seen=(SEEN_BALANCED if balanced(roles) else SEEN).strip()).strip()
     return fill(
@@ -77,7 +78,7 @@ def _seen(roles: AxisRoles, window: int) -> str:
 
 
 def keeps_rings(roles: AxisRoles) -> bool:
-    """True if blocks are recomputed but for ring attention.
+    """True if the plan recomputes blocks but saves the outputs of ring attention.
 
     torch's selective checkpointing decides per op; a ring is many ops, whose outputs are partial.
     """
@@ -381,5 +382,5 @@ def attend_ring(mesh: DeviceMesh, q: torch.Tensor, k: torch.Tensor, v: torch.Ten
 
 
 def _gradient_dtype(roles: AxisRoles) -> str:
-    """The dtype in which key and value gradients are sent: that of other reductions."""
+    """Returns the dtype in which key and value gradients are sent round the ring: the plan's reduce dtype."""
     return {"fp32": "torch.float32", "bf16": "torch.bfloat16"}[roles.plan.precision.reduce]

@@ -26,7 +26,7 @@ def loss(styler: Styler) -> str:
 
 
 def _vocab_axes(styler: Styler) -> tuple[tuple[str, ...], str]:
-    """The axes that shard the vocab in the loss, and the name of their mesh dimension."""
+    """Returns the axes that shard the vocab in the loss, and the name of their mesh dimension."""
     loss = next(b for b in styler.section("last") if b.o.op.kind == "loss")
     return loss.axes, next(f.name for f in styler.roles.factors if set(loss.axes) <= set(f.axes))
 
@@ -54,7 +54,8 @@ def step(roles: AxisRoles, styler: Styler) -> str:
 
 
 def _own_tokens(roles: AxisRoles) -> dict[str, str]:
-    """Code that selects the local tokens of context-parallel sequences."""
+    """Returns code by template field (`rows`, `own`) that selects this rank's tokens of context-parallel sequences; ""
+    without context parallelism."""
     if not roles.context:
         return {"rows": "", "own": ""}
     return {"rows": "rows = sequence_rows(mesh)", "own": "tokens, targets = tokens[:, rows], targets[:, rows]"}
@@ -158,7 +159,7 @@ for module in <modules>:
 
 
 def _microbatches(styler: Styler, policy: str, *, backward: bool) -> str:
-    """Code that runs the microbatches in order and sums their losses."""
+    """Emits the code that runs the microbatches in order and sums their losses."""
     return fill(
         """
         inputs = tokens.split(MICROBATCH_SEQUENCES)
@@ -174,7 +175,8 @@ def _microbatches(styler: Styler, policy: str, *, backward: bool) -> str:
 
 
 def _forward(styler: Styler, *, backward: bool) -> str:
-    """Code of one microbatch; loss_parallel also covers the backward of the loss."""
+    """Emits the code of one microbatch. With a sharded vocab, the forward and the backward of the loss run inside
+    loss_parallel."""
     run = lines(
         "loss = loss_fn(model(inputs[index]), labels[index]) / len(inputs)",
         "loss.backward()" if backward else "",
@@ -188,7 +190,7 @@ def _forward(styler: Styler, *, backward: bool) -> str:
 
 
 def _policy(roles: AxisRoles) -> str:
-    """Code that sets gradient reduction and resharding over the microbatches of a step."""
+    """Emits the code that sets gradient reduction and resharding for each microbatch of a step."""
     if not roles.uses_fsdp:
         return ""
     scatters, gather = bool(roles.plan.store("grads")), roles.plan.gather
@@ -212,7 +214,8 @@ def _policy(roles: AxisRoles) -> str:
 
 
 def _scheduled(styler: Styler, method: str) -> str:
-    """Code that runs the schedule: only the first stage gets tokens, only the last one targets."""
+    """Emits the code that runs the schedule's `method`: only the first stage gets tokens, and only the last one
+    targets."""
     run = f"schedule.{method}(*inputs, target=labels, losses=losses, return_outputs=False)"
     return fill(
         """
@@ -226,7 +229,7 @@ def _scheduled(styler: Styler, method: str) -> str:
 
 
 def mean_loss(roles: AxisRoles, styler: Styler) -> str:
-    """Emits _mean_loss, which ends step and evaluate in a pipeline; "" without one."""
+    """Emits _mean_loss, which step and evaluate of a pipeline return; "" without a pipeline."""
     if not roles.pipeline:
         return ""
     losses = "[loss.full_tensor() for loss in losses]" if styler.loss_parallel else "losses"

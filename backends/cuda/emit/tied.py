@@ -1,5 +1,5 @@
-"""Emits the functions that keep the two copies of a tied embedding equal: a pipeline's last stage uses the first one's
-weight."""
+"""Emits the functions that keep the two copies of a tied embedding equal: in a pipeline, the first and the last stage
+each have a copy of the weight."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from planc.diag.quoting import python_string
 
 
 def functions(roles: AxisRoles) -> str:
-    """Emits head_copies, sum_shared_gradients, and the mesh of the two stages; "" if no stage has a copy."""
+    """Emits head_copies, sum_shared_gradients, and the mesh of the first and the last stage; "" if no stage has a
+    copy."""
     if not roles.modules_of_both_ends:
         return ""
     names = [python_string(f"{module}.weight") for module in roles.modules_of_both_ends]
@@ -25,12 +26,13 @@ def functions(roles: AxisRoles) -> str:
 
 
 def in_the_step(roles: AxisRoles) -> str:
-    """The call after the last microbatch's backward."""
+    """Emits the call of sum_shared_gradients after the last microbatch's backward; "" if no stage has a copy."""
     return "sum_shared_gradients(stages, mesh)" if roles.modules_of_both_ends else ""
 
 
 def left_out_of_the_norm(roles: AxisRoles, *, by_mesh: bool) -> str:
-    """Code for the parameters whose gradients another stage counts; `by_mesh`: the norm is computed per mesh."""
+    """Emits code that leaves the copies of tied weights out of the gradient norm, because the first stage counts them.
+    `by_mesh` is True if the program computes one norm per mesh."""
     if not roles.modules_of_both_ends:
         return ""
     copies = "copies = set(head_copies(stages, mesh))  # the first stage counts them"

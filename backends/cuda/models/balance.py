@@ -28,14 +28,14 @@ def whole(counts: Tensor) -> Tensor:
 
 @dataclass
 class Balance:
-    """The balancing loss of one router. `picked` counts its tokens, [X], once per token in a backward, and never in a
-    recompute."""
+    """The balancing loss of one router. `picked` [X] is the number of tokens routed to each expert. It counts each
+    token in the backward, so that a recompute does not count it again."""
 
     slope: float
     """The coefficient a, divided by the number of sequences that the loss averages over."""
     picked: Tensor
     total: Callable[[Tensor], Tensor] = whole
-    """Sums counts [B, X] over the ranks with other parts of the same sequences."""
+    """Sums counts [B, X] over the ranks that have other tokens of the same sequences."""
 
     def __call__(self, weights: Tensor, logits: Tensor, chosen: Tensor, batch: int, routing: Routing) -> Tensor:
         """Returns the `weights` [T, k] of the experts `chosen` [T, k] unchanged, with the loss's gradient on `logits`
@@ -52,7 +52,8 @@ class Balance:
 
 
 def counted(logits: Tensor, chosen: Tensor, batch: int) -> Tensor:
-    """Picks [B, X] of each expert in each of `batch` sequences, from `chosen` [T, k], in the dtype of `logits`."""
+    """Returns how many times each expert is chosen in each of `batch` sequences, [B, X], from `chosen` [T, k], in the
+    dtype of `logits`."""
     picks = chosen.reshape(batch, -1)
     counts: Tensor = logits.new_zeros(batch, logits.shape[-1])
     return counts.scatter_add_(1, picks, torch.ones_like(picks, dtype=logits.dtype))
@@ -67,7 +68,8 @@ def shares(logits: Tensor, routing: Routing) -> Tensor:
 
 
 class Watched(torch.autograd.Function):
-    """The identity on the weights. The backward adds the loss's gradient to the shares, and counts the tokens."""
+    """The identity on the router weights. Its backward adds the loss's gradient to that of the shares, and counts the
+    tokens."""
 
     @staticmethod
     def forward(

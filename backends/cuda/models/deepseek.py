@@ -63,14 +63,14 @@ class LatentAttention(nn.Module):
         return out
 
     def _queries(self, x: Tensor) -> Tensor:
-        """Queries [B, S, H * (N + P)] of the local heads."""
+        """Returns the queries [B, S, H * (N + P)] of the local heads."""
         q: Tensor = self.wq_b(self.q_norm(self.wq_a(x))) if hasattr(self, "wq_b") else self.wq(x)
         return q
 
 
 class HeadKeys(nn.Module):
-    """Concatenates each head's own part of its keys [B, S, H, N] and the shared part [B, S, P], after its rotation: [B,
-    S, H, N + P]."""
+    """Rotates the shared part [B, S, P] of the keys, and concatenates it to each head's own part [B, S, H, N]: returns
+    [B, S, H, N + P]."""
 
     def __init__(self, rope_dim: int, theta: float) -> None:
         super().__init__()
@@ -82,5 +82,5 @@ class HeadKeys(nn.Module):
 
 
 def _heads(x: Tensor, width: int) -> Tensor:
-    """[B, S, H * width] to [B, S, H, width]."""
+    """Reshapes [B, S, H * width] to [B, S, H, width]."""
     return x.view(x.shape[0], x.shape[1], -1, width)

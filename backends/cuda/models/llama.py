@@ -27,7 +27,7 @@ def build(model: Model) -> nn.Module:
 class Llama(nn.Module):
     """Maps tokens [B, S] to logits [B, S, V]; a stage without an embedding takes hidden states [B, S, D].
 
-    `block` builds a block of a kind; families with other blocks pass their own.
+    `block` builds a block of a given kind; None: a dense block. Families with other blocks pass their own function.
     """
 
     def __init__(self, model: Model, block: Callable[[Model, Section], nn.Module] | None = None) -> None:
@@ -53,7 +53,7 @@ class Llama(nn.Module):
 class TiedHead(nn.Module):
     """Maps hidden states [B, S, D] to logits [B, S, V] with the embedding's weight [V, D], its second input.
 
-    It has no weight of its own: a copy in two modules would be stored, gathered and updated twice.
+    The head has no weight of its own: a weight in two modules would be stored, gathered and updated twice.
     """
 
     def forward(self, hidden: Tensor, weight: Tensor) -> Tensor:
@@ -63,8 +63,8 @@ class TiedHead(nn.Module):
 class Block(nn.Module):
     """Maps hidden states [B, S, D] to the same shape; under sequence parallelism S is the local part.
 
-    `attention` and `feed_forward` are its two halves, each from normed hidden states to the residual update; the second
-    is registered under its op graph's `name`.
+    `attention` and `feed_forward` are the block's two halves, each from normed hidden states to the residual update.
+    `name` is the name of the second half in the op graph, under which it is registered.
     """
 
     def __init__(self, model: Model, attention: nn.Module, feed_forward: nn.Module, name: str = "feed_forward") -> None:
@@ -111,15 +111,15 @@ class Attention(nn.Module):
         return self.rotary(q), self.rotary(k)
 
     def _heads(self, x: Tensor) -> Tensor:
-        """[B, S, heads * E] to [B, S, heads, E], for the local number of heads."""
+        """Reshapes [B, S, heads * E] to [B, S, heads, E], for the local number of heads."""
         return x.view(x.shape[0], x.shape[1], -1, self.head_dim)
 
 
 class Core(nn.Module):
     """softmax(q k^T / sqrt(E)) v: q [B, S, H, E], k and v [B, T, K, E] to [B, S, H, E].
 
-    The rows of q are the last S of T tokens. A row attends to the tokens up to its own: all of them, or the last
-    `window`, its own included.
+    The rows of q are the last S of T tokens. A row attends to its own token and all tokens before it; with `window`,
+    only to the last `window` of these tokens.
     """
 
     def __init__(self, window: int = 0) -> None:
@@ -136,7 +136,7 @@ class Core(nn.Module):
         return mixed.transpose(1, 2)
 
     def _attention_mask(self, rows: int, tokens: int, device: torch.device) -> Tensor:
-        """The mask [S, T]: True where a row attends to a column."""
+        """Returns the mask [S, T]: True where a row (query) attends to a column (key)."""
         if not self.window and device.type == "cuda":
             return causal_lower_right(rows, tokens)  # the flash kernel knows it without a mask
         at = torch.arange(tokens, device=device)
@@ -148,8 +148,8 @@ class Rotary(nn.Module):
     """Rotates the pairs (i, i + E/2) of each head by position * theta^(-2i/E).
 
     The angles are computed on each call, S * E/2 numbers: a buffer would be lost in a meta-device build. `positions`
-    are those of the input rows; None: 0 to S - 1. `scaling` is a config's rope scaling for longer contexts, `linear` or
-    Llama 3's.
+    are the positions of the input rows; None: 0 to S - 1. `scaling` is a config's rope scaling for longer contexts, of
+    type `linear` or Llama 3's.
     """
 
     positions: Tensor | None = None
@@ -165,7 +165,7 @@ class Rotary(nn.Module):
         return turned.to(x.dtype)
 
     def _rotations(self, tokens: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Cosine and sine of each angle, [S, 1, E/2], fp32."""
+        """Returns the cosine and sine of each angle, [S, 1, E/2], fp32."""
         even = torch.arange(0, self.head_dim, 2, device=device, dtype=torch.float32)
         positions = torch.arange(tokens, device=device) if self.positions is None else self.positions
         frequencies = self._scaled(self.theta ** (-even / self.head_dim))

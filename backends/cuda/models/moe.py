@@ -22,7 +22,7 @@ from planc.ir.model import Model, Routing
 def picks(logits: Tensor, k: int, routing: Routing) -> tuple[Tensor, Tensor]:
     """Returns the weights and indices of each token's `k` experts, [..., k] each, from `logits` [..., X] in fp32.
 
-    Ties go to the lower index: topk could return any, and another stack another one.
+    Ties go to the lower index: topk could return any of them, and not the same one on every framework.
     """
     scores = logits.sigmoid() if routing.scores == "sigmoid" else logits.softmax(-1)
     preferred = _limited(scores, routing) if routing.groups > 1 else scores
@@ -42,7 +42,7 @@ def _scores_of(scores: Tensor, chosen: Tensor) -> Tensor:
 
 
 def _limited(scores: Tensor, routing: Routing) -> Tensor:
-    """Masks the scores outside a token's best groups with -inf.
+    """Masks with -inf the scores of experts outside a token's best groups.
 
     A group's score is that of its best expert; with sigmoid scores, the sum of its best two (DeepSeek-V3).
     """
@@ -60,7 +60,7 @@ class MoE(nn.Module):
     """
 
     balance: Balance | None = None
-    """The balancing loss on the router; None without one."""
+    """The balancing loss on the router; None if there is no such loss."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class MoE(nn.Module):
 
 
 class Experts(nn.Module):
-    """Every expert's gated MLP on its own rows.
+    """Every expert's gated MLP, applied to the rows of that expert.
 
     Takes rows [R, D] sorted by expert, the router weight of each row [R], and the number of rows of each expert, [X] or
     a list; returns weighted rows [R, D]. Each token has `top_k` rows, one for each of its experts.
@@ -114,7 +114,7 @@ class Experts(nn.Module):
         return out
 
     def _in_places(self, rows: Tensor, weights: Tensor, counts: Tensor) -> Tensor:
-        """Computes the layer with one slot per token and expert, [X, T, D], so that no shape depends on the routing."""
+        """Computes the same with one slot per token and expert, [X, T, D], so that no shape depends on the routing."""
         experts, places = len(counts), len(rows) // self.top_k
         ends, at = counts.cumsum(0), torch.arange(len(rows), device=rows.device)
         expert = (at[:, None] >= ends).sum(1)
@@ -143,7 +143,7 @@ def of_this_rank(parameter: Tensor) -> Tensor:
 
 
 class ExpertLinear(nn.Module):
-    """One matrix per expert, [X, out, in]; under expert or tensor parallelism the local experts or shards."""
+    """One matrix per expert, [X, out, in]; under expert or tensor parallelism, the local experts or their shards."""
 
     def __init__(self, experts: int, wide: int, made: int) -> None:
         super().__init__()
@@ -159,7 +159,7 @@ class ExpertLinear(nn.Module):
 
 
 class Unsorted(torch.autograd.Function):
-    """Scatters rows [R, D] back from this `order`.
+    """Scatters sorted rows [R, D] back: row i goes to index `order[i]`.
 
     The backward of a permutation is a permutation, so it saves no tensor that a recompute would have to produce.
     """

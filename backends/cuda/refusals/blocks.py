@@ -19,7 +19,8 @@ ON_GPU = ("cudnn", "efficient")
 
 
 def kernel(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """torch selects an SDPA kernel by name, and not every kernel supports every attention."""
+    """Refuses an SDPA kernel that torch does not have for this device or this attention: the program selects kernels by
+    name, and not every kernel supports every attention."""
     chosen = sharded.plan.attention
     if chosen is None or not chosen.runs:
         return
@@ -62,7 +63,8 @@ def kernel(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
 
 
 def saved_outputs(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """A recompute saves outputs that torch's policy can select: those of single aten ops, by kind."""
+    """Refuses a recompute that saves outputs which torch's policy cannot select: it selects single aten ops, by
+    kind."""
     plan = sharded.plan
     recompute = plan.recompute
     replayed = is_selective(sharded) or recompute.blocks
@@ -90,7 +92,7 @@ def _keeps_rings_alone(sharded: Sharded) -> bool:
 
 
 def _selective(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """A recompute that saves outputs of matmuls and attention by module."""
+    """Refuses what does not work with a recompute that saves outputs of matmuls and attention by module."""
     plan = sharded.plan
     cause, blocks = plan.recompute.cause, "`recompute blocks`"
     ops = [o.op for kind in sharded.model.blocks for o in sharded.ops[kind]]
@@ -114,7 +116,8 @@ def _selective(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
 
 
 def compiled(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """A block is compiled with its full backward."""
+    """Refuses `compile blocks` with a split backward, or with a recompute inside the block where torch cannot compile
+    it."""
     plan = sharded.plan
     if sentence := plan.compiled("blocks"):
         if plan.split is not None and plan.split.splits_backward:
@@ -128,7 +131,8 @@ def compiled(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
 
 
 def overlapped(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """inductor decomposes the matmuls of tensor parallelism; nothing else is overlapped with transfers."""
+    """Refuses `overlap` other than `async_matmul` over the tensor axis in blocks compiled by inductor, which decomposes
+    the matmuls."""
     compiler = [c.method for c in sharded.plan.compiles if c.what == "blocks"]
     for sentence in sharded.plan.overlaps:
         if sentence.method != "async_matmul":
@@ -145,7 +149,8 @@ def overlapped(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
 
 
 def offloaded(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """fully_shard stores parameters, gradients and optimizer state together; hooks see what a checkpoint saves."""
+    """Refuses offloads that torch does not have: fully_shard offloads parameters, gradients and optimizer state
+    together, and hooks see what a checkpoint saves."""
     for sentence in sharded.plan.offloads:
         if not set(sentence.what) & {"params", "optimizer"}:
             yield from _saved_inputs(sharded, sentence)
@@ -157,7 +162,8 @@ def offloaded(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
 
 
 def _saved_inputs(sharded: Sharded, sentence: Offload) -> Iterator[Refusal]:
-    """The inputs of recomputed blocks, all together: what a hook around a checkpoint sees."""
+    """Refuses to offload anything but the inputs of recomputed blocks, all of them together: a hook around a checkpoint
+    sees these only."""
     plan = sharded.plan
     recompute = plan.recompute
     whole = recompute.blocks and not recompute.kept and not is_selective(sharded) and recompute.every == 1

@@ -13,8 +13,8 @@ from planc.ir.sharding import Sharded
 
 
 def refused(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """Yields other sentences of the plan in `sharded` that do not work with frozen parameters, and matrices that cannot
-    have LoRA."""
+    """Refuses sentences of the plan in `sharded` that do not work together with frozen parameters (`freeze` and
+    `lora`), and matrices that LoRA cannot update."""
     plan = sharded.plan
     sentence = plan.lora or plan.freeze
     if sentence is None:
@@ -45,7 +45,7 @@ def refused(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
 
 
 def _updates(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """Matrices that LoRA cannot shard like the weight."""
+    """Refuses LoRA for matrices with a bias, or that tensor parallelism shards in a way that the LoRA layer cannot."""
     lora = sharded.plan.lora
     if lora is None:
         return

@@ -1,4 +1,5 @@
-"""Refuses the sentences of a plan that torch cannot run, or that planc does not lower to torch, each with its place."""
+"""Refuses the sentences of a plan that torch cannot run, or that planc does not lower to torch; each refusal has the
+place of the sentence (file, line and column)."""
 
 from __future__ import annotations
 
@@ -31,19 +32,20 @@ def refusals(sharded: Sharded) -> list[Diagnostic]:
 
 
 def _unsupported_sentences(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """Sentences that planc checks and costs, but does not lower yet."""
+    """Refuses `store` in another region (part of the model with a layout of its own) than the experts: planc checks and
+    costs it, but does not lower it yet."""
     for cause in dict.fromkeys(s.cause for s in sharded.plan.stores if s.region not in ("", EXPERTS)):
         yield cause, "not implemented yet", "check and cost take it into account; lower without it"
 
 
 def _further_tokens(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """The emitted loss is next-token prediction only, without MTP modules."""
+    """Refuses multi-token prediction: the emitted loss is next-token prediction only, without MTP modules."""
     if sharded.model.sizes.get("mtp_layers"):
         yield sharded.model.cause, "its program has no MTP modules", "leave `mtp_layers` out"
 
 
 def _tied_embedding(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """A tied embedding is one DTensor, so lookup and head must shard it in the same way."""
+    """Refuses a tied weight that lookup and head would shard in different ways: it is one DTensor."""
     tied = {p.param.name for p in sharded.tied}
     heads = [b for b in Styler(sharded, roles).section("last") if tied & set(b.o.op.params)] if roles.tensor else []
     for b in heads:
@@ -55,7 +57,8 @@ def _tied_embedding(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
 
 
 def _stores_apart(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """fully_shard shards all state over the same axes, over ranks that read different data."""
+    """Refuses params, grads and optimizer stored over different axes, or over axes that do not shard the tokens:
+    fully_shard shards all state over the same axes, whose ranks read different data."""
     plan = sharded.plan
     for noun in NOUNS:
         axes = plan.store(noun)
@@ -69,8 +72,8 @@ def _stores_apart(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
 
 
 def _store_dtypes(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """torch keeps gradients and moments in their parameter's dtype, and fully_shard wants one dtype for all
-    parameters."""
+    """Refuses state in several dtypes, or in others than fp32 and bf16. torch keeps gradients and moments in their
+    parameter's dtype, and fully_shard wants one dtype for all parameters."""
     plan = sharded.plan
     regions = ("", EXPERTS) if roles.experts.ops else ("",)
     stored = {noun: {plan.store_dtype(noun, region) for region in regions} for noun in NOUNS}
@@ -86,7 +89,8 @@ def _store_dtypes(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
 
 
 def _buckets(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """Several blocks form one fully_shard group only if all groups are identical."""
+    """Refuses buckets of several layers if these would make different fully_shard groups, and buckets or prefetch if no
+    axis stores state."""
     plan = sharded.plan
     gather, layers = plan.gather, plan.bucket_layers
     if gather is None:
@@ -102,7 +106,7 @@ def _buckets(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
 
 
 def _stored_dims(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """fully_shard pads dim 0 only."""
+    """Refuses a parameter that FSDP would shard unevenly on another dim than 0: fully_shard pads dim 0 only."""
     for p in sharded.params:
         dim = stored_dim(roles, p)
         if dim == 0:
@@ -116,7 +120,7 @@ def _stored_dims(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
 
 
 def _divided_inside(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """fully_shard cannot shard a dim that tensor parallelism shards with a stride."""
+    """Refuses FSDP over a dim that tensor parallelism shards with a stride: fully_shard cannot shard it."""
     for p in sharded.params:
         inside = used(roles, p)
         if roles.uses_fsdp and inside.inner and inside.dim == stored_dim(roles, p):
@@ -129,7 +133,8 @@ def _divided_inside(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
 
 
 def _tensor_axes(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """Tensor axes that shard the same ops are one mesh dimension, so each sentence names all of them or none."""
+    """Refuses a sentence that names only some of the tensor axes that shard the same ops: these axes are one mesh
+    dimension of torch."""
     sentences: list[Shard | Replicate] = [*sharded.plan.shards, *sharded.plan.replicates]
     parts, alone = [set(part) for part in roles.tensor_parts], _used_alone(sharded, roles)
     for part in roles.tensor_parts:
@@ -153,8 +158,9 @@ def _tensor_axes(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
 
 
 def _used_alone(sharded: Sharded, roles: AxisRoles) -> str:
-    """Axes that an op, or a redistribution of its inputs or output, uses without the others of its module's joined
-    mesh; "" for none."""
+    """Returns the tensor axes that some op uses without the other axes of its module's mesh, where a mesh joins several
+    axes; "" for none. An op uses an axis if the axis shards it, or if its inputs or output are redistributed over the
+    axis."""
     if not roles.joined:
         return ""
     styler = Styler(sharded, roles)
@@ -168,7 +174,7 @@ def _used_alone(sharded: Sharded, roles: AxisRoles) -> str:
 
 
 def _apart_from_parts(sharded: Sharded, roles: AxisRoles) -> str:
-    """The part of a plan that does not work with several tensor-parallel meshes; "" for none."""
+    """Returns the name of a feature of the plan that does not work with several tensor-parallel meshes; "" for none."""
     sections = (b for section in ("first", "last") for b in Styler(sharded, roles).section(section))
     tied = {p.param.name for p in sharded.tied}
     if len({b.axes for b in sections if tied & set(b.o.op.params)}) > 1:
@@ -178,7 +184,8 @@ def _apart_from_parts(sharded: Sharded, roles: AxisRoles) -> str:
 
 
 def _context(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """Context-parallel ranks are one mesh dimension, and only attention mixes tokens of different ranks."""
+    """Refuses context parallelism whose axes are not one mesh dimension, whose attention is not sharded over all of
+    them in a module of its own, or whose tokens do not divide into the balanced chunks."""
     plan, axes = sharded.plan, set(roles.context)
     if not axes:
         return
@@ -206,7 +213,8 @@ def _context(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
 
 
 def _heads_and_rows(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """Over the context axes, only keys and values are gathered, and only linear layers exchange sequence for heads."""
+    """Refuses redistributions over the context axes, except all-gathers of the keys and values of attention, and
+    all-to-alls at a linear layer, which exchange sequence for heads."""
     axes = set(roles.context)
     for kind, ops in sharded.ops.items():
         for o in ops:
@@ -224,7 +232,8 @@ def _heads_and_rows(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
 
 
 def _attention(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """The emitted ring attention is causal, over all tokens or with the same window in all blocks."""
+    """Refuses ring attention without an axis that shards the sequence, and what the emitted ring does not compute: it
+    is causal, over all tokens or with the same window in all blocks."""
     kernel = sharded.plan.attention
     if kernel is None or kernel.method not in PASSES_KEYS:
         return
@@ -254,7 +263,7 @@ NEVER: dict[str, set[str]] = {"rope": {"sequence"}, "attention": {"sequence"}}
 
 
 def _tensor_dims(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """Uses of the tensor axes that no ParallelStyle supports, torch's or our own."""
+    """Refuses uses of the tensor axes that no ParallelStyle supports, neither torch's nor an emitted one."""
     styler = Styler(sharded, roles)
     said: set[tuple[Cause | None, str]] = set()
     for section in sharded.ops:
@@ -295,7 +304,8 @@ def _unstyled(b: Boundary) -> Iterator[Refusal]:
 
 
 def _steps_fit_module(b: Boundary) -> bool:
-    """True if the module's style can issue the redistributions of `b`: of an input that heads share, or all-gathers."""
+    """True if the style of the op's module can issue the redistributions of `b`: these are all-gathers of the module's
+    inputs, and if heads share one input, of that input only."""
     moves = [i for i, move in enumerate(b.redistributions) if move]
     gathers = all(b.forward_kinds(i) == ("all_gather",) for i in moves)
     one = b.shared_input is None or set(moves) <= {b.shared_input}
@@ -307,7 +317,8 @@ def _cause(b: Boundary, dim: str) -> Cause | None:
 
 
 def _grouped_heads(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """Keys are sharded like their query heads, or replicated with the same number of local heads for each key."""
+    """Refuses grouped-query attention with replicated keys that the local query heads would use unevenly. Keys are
+    sharded like their query heads, or replicated with the same number of local heads for each key."""
     sizes = sharded.model.sizes
     for kind, ops in sharded.ops.items():
         for o in ops:
@@ -329,7 +340,8 @@ def _grouped_heads(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
 
 
 def _kinds(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """All blocks share one table of styles; a kind of block may use only some of its rows."""
+    """Refuses kinds of block that would need different styles for the same module: one dict of styles serves all
+    blocks."""
     styler = Styler(sharded, roles)
     kinds = sharded.model.blocks
     every = set(styler.blocks()) if roles.tensor else set()
@@ -353,7 +365,7 @@ def _pipeline(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
 
 
 def _recompute(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """torch stops a recompute as soon as the backward has what it needs."""
+    """Refuses `recompute whole_blocks`: torch stops a recompute as soon as the backward has what it needs."""
     plan = sharded.plan
     if plan.recompute.whole:
         yield plan.recompute.cause, "torch stops a recompute when the backward has what it needs", "`recompute blocks`"

@@ -48,7 +48,7 @@ ORDER = (
     all_reduce_scalars_per_dim,
     all_reduce_float8_scales,
 )
-"""A rule may rely on those before it."""
+"""The rules in their order: a rule may rely on those before it."""
 
 
 def realise(sharded: Sharded, rows: Rows) -> tuple[Collective, ...]:

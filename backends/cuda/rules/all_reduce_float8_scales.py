@@ -1,9 +1,9 @@
-"""DTensor all-reduces the maxima behind float8 scales, in fp64, where tensor parallelism shards what they are taken
-over.
+"""DTensor all-reduces the maxima that float8 scales are computed from, in fp64, if tensor parallelism shards the dim
+over which a maximum is taken.
 
 torchao's linear layers cast both inputs of their three matmuls (output, dgrad, wgrad) by the maximum of a row or a
 tensor. If tensor parallelism shards the dim of the maximum, each rank has only the maximum of its shard. A recompute
-runs a full forward of the layer: its `autograd.Function` saves at its end.
+runs a full forward of the layer, because the layer's `autograd.Function` saves its tensors at its end.
 
 Source: torchao 0.18, `float8_linear.py` (`matmul_with_hp_or_float8_args`) and `float8_utils.py` (`amax_to_scale`, which
 works in float64).
@@ -65,9 +65,9 @@ def _of_stage(roles: AxisRoles, stage: int) -> Iterator[Collective]:
 
 
 def _maxima(b: Boundary, sentence: Quantize) -> Maxima:
-    """The all-reduces of one linear layer and microbatch; none if its weight is not sharded.
+    """Returns the all-reduces for one linear layer and microbatch; [] if the layer's weight is not sharded.
 
-    With a sharded output dim, the partial sums are those of the dgrad; with a sharded input dim, of the output.
+    If the weight's output dim is sharded, the dgrad is a partial sum; if its input dim is, the output.
     """
     if b.weight.dim is None:
         return []
@@ -83,7 +83,7 @@ def _maxima(b: Boundary, sentence: Quantize) -> Maxima:
 
 
 def _rows(b: Boundary) -> int:
-    """Number of local tokens of a microbatch."""
+    """Returns the number of local tokens of a microbatch."""
     layout: Layout = {d: axes for d, axes in b.o.layout.items() if d in ("batch", "sequence")}
     return round(local_elements(b.sharded.plan, ("batch", "sequence"), layout))
 
@@ -97,7 +97,8 @@ def _again(b: Boundary) -> bool:
 
 
 def _layers(roles: AxisRoles, stage: int, section: str, sentence: Quantize, *, replayed: bool) -> int:
-    """Number of blocks of a section on a stage that use float8; with `replayed`, of those that are recomputed."""
+    """Returns the number of blocks of a section on a stage that use float8; with `replayed`, of those that are
+    recomputed."""
     plan = roles.plan
     if section not in plan.model.blocks:
         return 1

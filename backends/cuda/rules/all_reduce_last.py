@@ -1,6 +1,7 @@
-"""Hybrid sharding all-reduces once a step: the emitted step accumulates the reduce-scattered gradients.
+"""With hybrid sharding, gradients are all-reduced once a step: the emitted step accumulates them after the
+reduce-scatter.
 
-It also sets the phase: fully_shard reduces inside the last backward, not after it.
+The rule also sets the phase: fully_shard reduces inside the last backward, not after it.
 """
 
 from __future__ import annotations

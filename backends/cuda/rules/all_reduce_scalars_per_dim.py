@@ -39,7 +39,7 @@ def _split(roles: AxisRoles, row: Collective) -> Iterator[Collective]:
 
 
 def _dividing(roles: AxisRoles) -> set[str]:
-    """The axes that shard gradients, except those of experts with their own mesh."""
+    """Returns the axes that shard gradients, except those of experts with their own mesh."""
     rest = [p for p in roles.sharded.params if not apart(roles, p) and not p.param.frozen]
     return {a for p in rest for a in (*p.axes(), *(p.stored["grads"] or p.stored["optimizer"]))} | {*roles.pipeline}
 
@@ -49,7 +49,8 @@ def apart(roles: AxisRoles, p: ParamSharding) -> bool:
 
 
 def _of_experts(roles: AxisRoles, row: Collective) -> Iterator[Collective]:
-    """The norms of experts with their own mesh, over each of its dimensions that shards them."""
+    """Yields the all-reduces of the gradient norm of experts with their own mesh: one over each mesh dimension that
+    shards them."""
     experts = roles.experts
     held = sections_on(roles.plan, row.stage)
     norms = sum(copies_on(roles.plan, p.param, held) for p in experts.params) if experts.own_mesh else 0
@@ -59,7 +60,7 @@ def _of_experts(roles: AxisRoles, row: Collective) -> Iterator[Collective]:
 
 
 def _norms(roles: AxisRoles, factor: Factor, stage: int) -> list[int]:
-    """Number of the stage's parameters on each mesh with this dimension."""
+    """Returns the numbers of parameters on this stage, for each mesh that has the dimension `factor`."""
     held = sections_on(roles.plan, stage)
     counts: Counter[tuple[str, ...]] = Counter()
     for p in roles.sharded.params:
@@ -71,7 +72,7 @@ def _norms(roles: AxisRoles, factor: Factor, stage: int) -> list[int]:
 
 
 def _mesh_of_module(roles: AxisRoles, p: ParamSharding) -> set[str]:
-    """The tensor axes of the module with `p`: a replicated bias is on the mesh of the sharded weight."""
+    """Returns the tensor axes of the module with `p`: a replicated bias is on the same mesh as the sharded weight."""
     module = p.param.name.rpartition(".")[0]
     beside = [q for q in roles.sharded.params if q.param.name.rpartition(".")[0] == module]
     return set(roles.tensor) & {a for q in beside for a in (*q.axes(), *q.grad_partial)}
@@ -83,7 +84,7 @@ def _counted_by_first_stage(roles: AxisRoles, p: ParamSharding, held: Mapping[st
 
 
 def _losses_of_stages(roles: AxisRoles, rows: Rows) -> Iterator[Collective]:
-    """All-reduces of the loss over the pipeline: only the last stage has it."""
+    """Yields the all-reduces of the loss over the pipeline: only the last stage has the loss."""
     cause = roles.plan.split.cause if roles.plan.split else None
     for row in rows:
         if row.tensor == "grad_norm" and row.axes == roles.pipeline:

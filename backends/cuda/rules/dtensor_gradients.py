@@ -3,7 +3,7 @@
 A norm over a sharded sequence has a replicated weight and a gradient that is partial over the tensor axes. torch
 all-reduces the full gradient, in the compute dtype, each time before fully_shard reduces it over the data axes. While
 fully_shard only accumulates gradients, in the reduce dtype, the sum stays unreduced. Without fully_shard the emitted
-step reduces them itself, once.
+step all-reduces these gradients itself, once.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ def _split(roles: AxisRoles, row: Collective) -> Iterator[Collective]:
 
 
 def _times(roles: AxisRoles) -> int:
-    """Number of gradient reductions in a step: one per backward unless gradients accumulate unsharded."""
+    """Returns the number of gradient reductions in a step: one per backward, or one if gradients accumulate
+    unsharded."""
     return roles.plan.microbatches if _reduces_each_backward(roles) else 1
 
 
@@ -56,6 +57,7 @@ def _reduces_each_backward(roles: AxisRoles) -> bool:
 
 
 def _added_up(roles: AxisRoles) -> bool:
-    """True if fully_shard casts gradients to accumulate them; torch's schedules do so even for one microbatch."""
+    """True if fully_shard casts gradients to the reduce dtype in order to accumulate them. In a pipeline it does so
+    even for one microbatch."""
     several = roles.plan.microbatches > 1 or bool(roles.pipeline)
     return roles.uses_fsdp and not _reduces_each_backward(roles) and several

@@ -19,7 +19,7 @@ def apply(roles: AxisRoles, rows: Rows) -> Rows:
 
 
 def _with_counts(roles: AxisRoles, row: Collective, there: bool) -> Iterator[Collective]:
-    """A row with its counts. The backward reuses the forward's counts."""
+    """Yields `row`, and the collective of the row counts that precedes it. The backward reuses the forward's counts."""
     yield row
     if there and row.phase != "backward" and row.op in ("all_to_all", "all_gather"):
         counts = roles.plan.model.sizes["experts"] * (row.group_size if row.op == "all_gather" else 1)

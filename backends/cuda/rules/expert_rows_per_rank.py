@@ -1,6 +1,6 @@
-"""A rank sends the rows of its own tokens: top_k for each, or the slots of the expert capacity.
+"""A rank sends the rows of its own tokens: top_k rows for each token, or the slots of the expert capacity.
 
-The semantic figure is an even share of all rows. Slots are rounded up on every rank.
+The semantic prediction is an even share of all rows. Slots are rounded up on every rank.
 """
 
 from __future__ import annotations

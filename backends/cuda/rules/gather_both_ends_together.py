@@ -1,8 +1,9 @@
 """A tied embedding is sharded, gathered and reduced once, in one group with the last norm.
 
 fully_shard does not allow a parameter in two groups: the emitted program puts embedding and head into the model's own
-group, which is gathered when the forward starts and freed when the backward ends. In a pipeline both stages have a
-copy: the gradients of the two are summed in the state's dtype, and the norm counts the first.
+group, which is gathered when the forward starts and freed when the backward ends. In a pipeline, the first and the last
+stage each have a copy: the gradients of both copies are summed in the state's dtype, and the gradient norm counts the
+first stage's copy.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ def _realised(roles: AxisRoles, row: Collective) -> Iterator[Collective]:
 
 
 def _between_ends(roles: AxisRoles, row: Collective) -> Collective:
-    """The sum of tied gradients. Rows that do not divide evenly leave some ranks with less; this is the largest
-    shard."""
+    """Returns the sum of tied gradients between the first and the last stage. If rows do not divide evenly, some ranks
+    have less; the bytes are those of the largest shard."""
     p = roles.sharded.param[row.tensor]
     elements = param_elements(roles.plan, p)
     if roles.uses_fsdp:

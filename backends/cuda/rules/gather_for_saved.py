@@ -1,8 +1,8 @@
 """A recompute gathers again what it computes again, also for an op whose own output is saved.
 
-The semantic rows contain the redistributions of recomputed ops. An op that is not recomputed still needs its input for
-the backward: if that is recomputed, it is redistributed again too. A recompute that saves outputs by kind of op saves
-no collective: it repeats those of a full recompute, including the all-to-alls of tokens.
+The semantic collectives contain the redistributions of recomputed ops. An op that is not recomputed still needs its
+input for the backward: if the input is recomputed, it is redistributed again too. A recompute that saves outputs by
+kind of op saves no collective: it repeats all collectives of a full recompute, including the all-to-alls of tokens.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def apply(roles: AxisRoles, rows: Rows) -> Rows:
 
 
 def _gathered_again(roles: AxisRoles, section: str) -> set[str]:
-    """Tensors that are recomputed for an op that is not."""
+    """Returns the tensors that are recomputed and redistributed for ops that are not recomputed."""
     sharded = roles.sharded
     ops = sharded.ops[section]
     makers = {o.op.output: o.op for o in ops}
@@ -44,8 +44,8 @@ def _gathered_again(roles: AxisRoles, section: str) -> set[str]:
 
 
 def _redistributed_as_in_blocks(roles: AxisRoles, section: str) -> set[str]:
-    """Tensors that `recompute blocks` redistributes again, and the semantic recompute, which saves some ops, does
-    not."""
+    """Returns the tensors that `recompute blocks` redistributes again, and that the semantic recompute, which saves
+    some ops, does not."""
     ops = roles.sharded.model.ops[section]
     whole = close(roles.sharded.model, ops, {op.name for op in ops}).ops
     return _redistributed(roles, section, whole) - _redistributed(roles, section, replay(roles.plan, section).ops)
@@ -57,7 +57,7 @@ def _redistributed(roles: AxisRoles, section: str, names: Collection[str]) -> se
 
 
 def _again(roles: AxisRoles, row: Collective, tensors: set[str]) -> Iterator[Collective]:
-    """The recompute's row for a forward redistribution of one of the `tensors`."""
+    """Yields the collective of the recompute for `row`, a forward redistribution of one of the `tensors`."""
     settled = row.op in ("reduce_scatter", "all_reduce")
     if row.phase == "forward" and row.carries == "activation" and row.tensor in tensors and not settled:
         copies = sections_on(roles.plan, row.stage)[row.section]

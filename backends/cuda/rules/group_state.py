@@ -1,7 +1,7 @@
-"""fully_shard all-gathers and reduces a group of parameters at once: the embedding, each block or bucket, norm with
-head.
+"""fully_shard all-gathers and reduces a group of parameters at once. The groups are the embedding, each block or bucket
+of blocks, and the last norm with the head.
 
-Experts with their own mesh are a separate group of their block.
+Experts with their own mesh are a separate group in each block.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ NAME = "group_state"
 
 
 def apply(roles: AxisRoles, rows: Rows) -> Rows:
-    """Merges the rows of each group into the first; rows of one group have the same count."""
+    """Returns `rows` with the collectives of each FSDP group merged into the first of them; all of a group have the
+    same count."""
     groups: dict[tuple[object, ...], list[Collective]] = {}
     for place, row in enumerate(rows):
         groups.setdefault((*_key(row), of_experts(row, roles)) if of_state(row, roles) else (place,), []).append(row)
@@ -22,7 +23,7 @@ def apply(roles: AxisRoles, rows: Rows) -> Rows:
 
 
 def _bucketed(roles: AxisRoles, row: Collective) -> Collective:
-    """A row of a block's group, for a bucket of several blocks."""
+    """Returns the collective `row` of a block's group, for a bucket of several blocks."""
     layers = roles.plan.bucket_layers
     if layers == 1 or row.section not in roles.sharded.model.blocks or not of_state(row, roles):
         return row

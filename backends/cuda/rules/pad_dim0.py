@@ -20,7 +20,7 @@ def apply(roles: AxisRoles, rows: Rows) -> Rows:
 
 
 def _padded(roles: AxisRoles, row: Collective) -> Collective:
-    """A row with padded sizes. An all-reduce over replicas works on the output of the reduce-scatter."""
+    """Returns `row` with padded bytes. An all-reduce over replicas works on the output of the reduce-scatter."""
     elements = padded_elements(roles, row.tensor)
     if row.op == "all_reduce":
         elements //= roles.plan.mesh.size(*stored_over(roles, roles.sharded.param[row.tensor]))
@@ -29,8 +29,8 @@ def _padded(roles: AxisRoles, row: Collective) -> Collective:
 
 @cached_on(lambda roles, param: (roles.sharded.cache, param))
 def padded_elements(roles: AxisRoles, param: str) -> int:
-    """Returns the number of elements of the parameter `param` after tensor parallelism, with rows padded to the shard
-    axes."""
+    """Returns the number of elements of the parameter `param` on one tensor-parallel rank, with the dim that FSDP
+    shards padded to divide over the shard axes."""
     plan, p = roles.plan, roles.sharded.param[param]
     parts = plan.mesh.size(*stored_over(roles, p))
     rows = _rows(roles, p)
@@ -38,8 +38,8 @@ def padded_elements(roles: AxisRoles, param: str) -> int:
 
 
 def rows_on_rank(roles: AxisRoles, param: str, place: int) -> int:
-    """Returns the number of rows of the parameter `param` that FSDP stores on the rank at `place` of the shard axes:
-    the last ones have fewer, or none."""
+    """Returns the number of rows of the parameter `param` that FSDP stores on the rank with the index `place` over the
+    shard axes. The last ranks have fewer rows, or none."""
     p = roles.sharded.param[param]
     rows = _rows(roles, p)
     each = ceil(rows / roles.plan.mesh.size(*stored_over(roles, p)))
@@ -47,6 +47,6 @@ def rows_on_rank(roles: AxisRoles, param: str, place: int) -> int:
 
 
 def _rows(roles: AxisRoles, p: ParamSharding) -> int:
-    """Rows, after tensor parallelism, of the dim that FSDP shards."""
+    """Returns the length, on one tensor-parallel rank, of the dim that FSDP shards."""
     dim = stored_dim(roles, p)
     return ceil(roles.sharded.model.shape(p.param)[dim] / roles.plan.mesh.size(*p.compute[dim]))

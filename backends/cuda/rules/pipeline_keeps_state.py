@@ -1,8 +1,8 @@
 """In a pipeline, torch's schedules accumulate unsharded gradients to the end of the step, and reduce them once.
 
-They also keep parameters gathered after a backward. With `gather params per pass`, where each forward frees its
-parameters, a forward gathers unless a backward precedes it on the stage, and a backward gathers if a forward precedes
-it. Otherwise parameters are gathered once a step.
+They also keep parameters gathered after a backward. With `gather params per pass`, each forward frees the parameters of
+its stage. Then a forward or backward gathers them unless the previous action of that stage was a backward. Without this
+sentence, parameters are gathered once a step.
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ def gathers(repeats: Iterable[Repeat]) -> dict[int, tuple[int, int]]:
 
 
 def _gathers_once(actions: Iterable[Action], gathered: dict[int, bool]) -> dict[int, tuple[int, int]]:
-    """All-gathers of one iteration, by stage; `gathered` are the stages with gathered parameters, and is updated."""
+    """Returns (forward, backward) counts of the all-gathers of one iteration, by stage. `gathered` says for each stage
+    whether its parameters are gathered, and is updated."""
     counts: dict[int, tuple[int, int]] = {}
     for action in actions:
         forward, backward = counts.get(action.stage, (0, 0))
@@ -89,7 +90,7 @@ def _gathers_once(actions: Iterable[Action], gathered: dict[int, bool]) -> dict[
 
 
 def _copies(sharded: Sharded, row: Collective) -> dict[int, int]:
-    """Number of blocks of the row's section on each virtual stage of its rank."""
+    """Returns the number of blocks of the row's section on each virtual stage of the row's rank."""
     plan = sharded.plan
     held = virtual_stages(plan, row.stage)
     if row.section == "first":

@@ -1,8 +1,8 @@
-"""A block is recomputed in order until the backward has what it needs, so everything before that runs again too.
+"""A block is recomputed in order until the backward has what it needs, so everything before that point runs again too.
 
 The semantic recompute leaves out an op whose output is not needed. The shared expert runs before the routed experts,
-which are recomputed: its last projection runs again, with the reduction after it. Observed with deepseek_micro on fsdp
-2 > tp 2 and `recompute blocks` (torch 2.13): one more reduce-scatter for each MoE layer and microbatch.
+which are recomputed: so its last projection runs again, with the reduction after it. Observed with deepseek_micro on
+fsdp 2 > tp 2 and `recompute blocks` (torch 2.13): one more reduce-scatter for each MoE layer and microbatch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def apply(roles: AxisRoles, rows: Rows) -> Rows:
 
 
 def _reduced_again(roles: AxisRoles, kind: Section) -> Iterator[str]:
-    """Outputs, with a redistribution, of ops that are recomputed only because they precede the routed experts."""
+    """Yields the outputs of ops that are recomputed only because they precede the routed experts, if the output is
+    redistributed."""
     again = set(replay(roles.plan, kind).ops)
     after: set[str] = set()
     for o in roles.sharded.ops[kind]:

@@ -1,4 +1,5 @@
-"""Helpers of the rules, which transform rows and mark the ones they change."""
+"""Helpers of the rules. A rule transforms rows, the predicted collectives of a step, and marks those that it
+changes."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ def over(row: Collective, roles: AxisRoles, axes: tuple[str, ...]) -> dict[str, 
 
 
 def of_state(row: Collective, roles: AxisRoles) -> bool:
-    """True if fully_shard issues this `row`: a parameter or gradient over data axes only, or of experts with their own
-    mesh. Sums over pipeline stages belong to the section `step`."""
+    """True if fully_shard issues the collective `row`: it carries a parameter or gradient, over data axes only, or of
+    experts with their own mesh. Sums over pipeline stages, in the section `step`, are not of fully_shard."""
     if row.carries not in ("param", "grad") or row.section == "step":
         return False
     return of_experts(row, roles) or not set(row.axes) & set(roles.tensor)
@@ -38,7 +39,8 @@ def of_experts(row: Collective, roles: AxisRoles) -> bool:
 
 
 def routed_tensors(roles: AxisRoles) -> dict[str, str]:
-    """Returns the tensors of rows sorted by expert: `there` before the experts, `back` after them."""
+    """Returns the names of the tensors whose rows are sorted by expert, with `there` for those on their way to the
+    experts, and `back` for those on their way back."""
     ops = [o.op for section in roles.sharded.ops.values() for o in section]
     there = {op.output: "there" for op in ops if op.kind == "route"}
     return there | {op.inputs[0]: "back" for op in ops if op.kind == "combine"}

@@ -1,4 +1,4 @@
-"""Sets timeouts of collectives, and reports a failed one: the collective, its axis, and the ranks that are missing.
+"""Sets timeouts of collectives, and reports a failed collective: its name, its axis, and the ranks that are missing.
 
 torch reports that a peer closed its connection or did not respond, but neither the collective nor the peer. Its flight
 recorder has the collective; the remaining ranks check in at the store.
@@ -41,7 +41,7 @@ def timeout() -> timedelta:
 
 
 def limit(meshes: tuple[Any, ...]) -> None:
-    """Sets the timeout on all groups of `meshes`: torch creates groups with its default."""
+    """Sets the timeout on all groups of `meshes`, because torch creates groups with its own default."""
     for mesh in meshes:
         for name in mesh.mesh_dim_names:
             _set_pg_timeout(timeout(), mesh.get_group(name))
@@ -74,7 +74,7 @@ def joining() -> Iterator[None]:
 
 
 def _first_line(error: Exception) -> str:
-    """The first line of an error of torch, without its advice."""
+    """Returns the first line of a torch error, without the advice that torch adds."""
     return next(iter(str(error).strip().splitlines()), "no reason given").partition(" This is typically caused by")[0]
 
 
@@ -86,7 +86,7 @@ def _of_collective(error: Exception) -> bool:
 
 
 def _last(meshes: tuple[Any, ...]) -> str:
-    """The collective that this rank started last: `all_gather over fsdp (ranks 0, 2)`."""
+    """Returns the collective that this rank started last, for a message: `all_gather over fsdp (ranks 0, 2)`."""
     entries = json.loads(_c10d._dump_fr_trace_json()).get("entries", [])
     if not entries:
         return "a collective"
@@ -100,7 +100,8 @@ def _last(meshes: tuple[Any, ...]) -> str:
 
 
 def _missing() -> str:
-    """Names the ranks that did not check in at the store; rank 0, which hosts the store, if it is unreachable."""
+    """Returns a message with the ranks that did not check in at the store. If the store is unreachable, this is rank 0,
+    which hosts it."""
     world = range(dist.get_world_size())
     try:
         store = _get_default_store()

@@ -50,8 +50,8 @@ CONFIG_SIZES = {
 def named(model: Any, program: ProgramText) -> Any:
     """Returns `model` bound to the op graph's names, after checking that it is the model of the program's plan.
 
-    A module that has these names is returned unchanged; any other is traced. Raises PlanError (E1205) with every
-    difference, or E1207 to E1210 for code without an op graph. Needs no process group.
+    A module whose parameters have these names already is returned unchanged; any other is traced. Raises PlanError
+    (E1205) with every difference, or E1207 to E1210 for code without an op graph. Needs no process group.
     """
     plan = program.plan
     span = (plan.model.cause or plan.mesh.cause).span
@@ -93,7 +93,7 @@ def has_our_names(model: Any) -> bool:
 
 
 def _ranks_of_heads(program: ProgramText) -> int:
-    """Number of ranks that the heads of attention are sharded over."""
+    """Returns the number of ranks that the heads of attention are sharded over."""
     plan = program.plan
     axes = {axis for s in plan.shards if s.dim == "heads" for axis in s.axes}
     return prod(plan.mesh.every[axis].size for axis in axes)
@@ -107,7 +107,7 @@ def _keys_whole(program: ProgramText) -> bool:
 
 
 def _undivided(model: Any, program: ProgramText, roles: DecoderRoles) -> Iterator[str]:
-    """Yields parts that the plan shards and this module's code cannot run sharded."""
+    """Yields a message for each part that the plan shards and that the code of `model` cannot run sharded."""
     plan = program.plan
     if re.search(r"[.\"]moe\b", program.text) and (wrong := next(_not_experts(model, roles), "")):
         yield wrong
@@ -124,7 +124,7 @@ def _undivided(model: Any, program: ProgramText, roles: DecoderRoles) -> Iterato
 
 
 def _not_experts(model: Any, roles: DecoderRoles) -> Iterator[str]:
-    """Yields experts of `model` that do not compute what planc's do, with their source line."""
+    """Yields a message with the source line for experts of `model` that do not compute the same as planc's experts."""
     for number, block in enumerate(roles.blocks):
         if isinstance(e := block.second, ExpertLayers):
             path = f"{roles.layers}.{number}.{experts_path(e)}"
@@ -138,9 +138,10 @@ def _not_experts(model: Any, roles: DecoderRoles) -> Iterator[str]:
 
 
 def differences(model: Any, expected: Model, roles: DecoderRoles | None = None) -> Iterator[str]:
-    """Yields each difference between `model` and `expected`, with the expected and the found value.
+    """Yields a message for each difference between `model` and `expected`, with the expected and the found value.
 
-    `roles` are the model's traced parts, if its parameters have their own names.
+    `roles` are the traced roles of the model's parts, if its parameters have their own names; None if they have the op
+    graph's.
     """
     config = getattr(model, "config", None)
     yield from _config_differences(config, expected) if roles is None else _role_differences(config, roles, expected)
@@ -164,8 +165,8 @@ def differences(model: Any, expected: Model, roles: DecoderRoles | None = None) 
 
 
 def _shape_difference(name: str, found: Shape, ours: tuple[str, ...], wanted: Mapping[str, Shape]) -> Iterator[str]:
-    """One line for all layers with the same difference. A fused parameter needs as many elements as the plan's
-    parameters."""
+    """Yields a message if the parameter `name` has another shape than the plan's parameters `ours`, equal for all
+    layers with that difference. A parameter that fuses several of the plan's needs as many elements as all of these."""
     shapes = [wanted[n] for n in ours if n in wanted]
     if len(shapes) < len(ours):
         yield f"{_starred(name)}: {_shape(found)} found, none expected"
@@ -176,7 +177,7 @@ def _shape_difference(name: str, found: Shape, ours: tuple[str, ...], wanted: Ma
 
 
 def _same(found: Shape, wanted: Shape, name: str) -> bool:
-    """True for the plan's shape, or that shape stored transposed."""
+    """True if the shape `found` is the plan's (`wanted`), or the plan's stored transposed."""
     if found[: len(found) - len(wanted)] == (1,):  # a table for all sequences
         return found[1:] == wanted
     return found == wanted or found == wanted[::-1] or (".experts." in name and sorted(found) == sorted(wanted))
@@ -193,7 +194,7 @@ def _config_differences(config: Any, expected: Model) -> Iterator[str]:
 
 
 def _role_differences(config: Any, roles: DecoderRoles, expected: Model) -> Iterator[str]:
-    """Differences that no single parameter's shape shows, under the field names of the module's `config`."""
+    """Yields the differences that no single parameter's shape shows, under the field names of the module's `config`."""
     a, routed = heads_of(roles), [b.second for b in roles.blocks if isinstance(b.second, ExpertLayers)]
     found = {"heads": a.heads, "head_dim": a.value_dim or a.head_dim} if a is not None else {}
     found |= {"kv_heads": a.kv_heads} if a is not None and "kv_heads" in expected.sizes else {}
@@ -207,7 +208,8 @@ def _role_differences(config: Any, roles: DecoderRoles, expected: Model) -> Iter
 
 
 def _wanted(expected: Model) -> dict[str, Shape]:
-    """Every parameter of the plan's model, by layer, with its shape; without LoRA matrices, which the program adds."""
+    """Returns the shape of every parameter of the plan's model, one per layer; without LoRA matrices, which the program
+    adds."""
     shapes: dict[str, Shape] = {}
     for param in (p for p in expected.params if not p.name.endswith((LORA_A, LORA_B))):
         layers = [layer for layer, kind in enumerate(expected.kinds) if kind in param.sections]
@@ -217,7 +219,7 @@ def _wanted(expected: Model) -> dict[str, Shape]:
 
 
 def _layer(name: str) -> int:
-    """The layer index in a parameter's name; -1 outside the layers."""
+    """Returns the layer index in a parameter's name; -1 outside the layers."""
     found = re.match(r"layers\.(\d+)\.", name)
     return int(found[1]) if found else -1
 

@@ -1,4 +1,5 @@
-"""Fine-tunes an unsharded module in one process; independent of the emitted file, to check it."""
+"""Adds LoRA and freezes parameters in an unsharded module in one process, without the emitted file, so that the file
+can be checked against it."""
 
 from __future__ import annotations
 

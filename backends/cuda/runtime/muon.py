@@ -16,7 +16,8 @@ Groups = list[dict[str, Any]]
 
 
 class MuonAndAdamW(torch.optim.Optimizer):
-    """Both optimizers in one, with the parameter groups and state of both. `exp_avg` is also Muon's momentum.
+    """Both optimizers in one, with the parameter groups and state of both. `exp_avg` is the first moment of AdamW and
+    the momentum of Muon.
 
     A sharded matrix is all-gathered for its Newton-Schulz iteration, which every rank computes; each rank keeps its own
     shard of the update.
@@ -38,7 +39,8 @@ class MuonAndAdamW(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Updates every parameter that has a gradient. `closure` must be None: the loss is known before."""
+        """Updates every parameter that has a gradient. `closure` must be None, because the loss is computed before the
+        step."""
         assert closure is None, "the loss is known before"
         for group in self._matrices:
             for parameter in group["params"]:
@@ -61,8 +63,8 @@ class MuonAndAdamW(torch.optim.Optimizer):
 
 
 def orthogonal(matrices: Tensor) -> Tensor:
-    """Orthogonalises `matrices` [..., rows, columns]: returns about U V^T of each one's singular vectors, times its
-    scale, in fp32.
+    """Orthogonalises `matrices` [..., rows, columns]: returns about U V^T of the singular vectors of each matrix, times
+    the scale for its shape, in fp32.
 
     Newton-Schulz iteration of Jordan and others 2024; see `planc.ir.updates`.
     """

@@ -1,7 +1,7 @@
 """Names profiler ranges like the spans of the predicted trace: actions, recompute, collectives, optimizer.
 
-They wrap torch's own functions only while a profiler runs, so that other steps have no overhead. Collectives issued by
-autograd's C++ code or inside compiled blocks keep torch's names.
+The ranges wrap torch's own functions only while a profiler runs, so that other steps have no overhead. Collectives
+issued by autograd's C++ code or inside compiled blocks keep torch's names.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ def named_ranges(
     """A context in which a step of `program` runs inside named profiler ranges.
 
     Args:
-        program: the program whose step it is.
+        program: the program whose step runs.
         modules: the model, or this rank's pipeline stages.
-        meshes: those of the program's collectives; empty in a single process.
-        optimizer: the one whose update gets a range.
+        meshes: the device meshes that the program's collectives use; empty in a single process.
+        optimizer: the optimizer whose update gets a range.
     """
     ranges = _Ranges(program, meshes)
     with ExitStack() as stack:
@@ -116,7 +116,8 @@ class _Ranges:
             self._inside.pop()
 
     def _in_action(self, kind: Kind, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Wraps `function`: each call is an action of the next microbatch, or an evaluation without gradients."""
+        """Returns `function` wrapped so that each call is an action of the next microbatch, or without gradients, an
+        evaluation."""
 
         def call(*arguments: Any, **named: Any) -> Any:
             if kind == "forward" and not torch.is_grad_enabled():
@@ -135,7 +136,7 @@ class _Ranges:
         return self._plan.microbatches
 
     def _of_stage(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Wraps the method `name` of a pipeline stage."""
+        """Returns the method `name` of a pipeline stage, wrapped in a range of its action."""
 
         def call(stage: Any, microbatch: int, *arguments: Any, **named: Any) -> Any:
             kind: Kind = "forward" if name == "forward_one_chunk" else "backward"
@@ -149,7 +150,8 @@ class _Ranges:
         return call
 
     def _with_named_replay(self, begin: Callable[..., None]) -> Callable[..., None]:
-        """Wraps the constructor of torch's checkpoint frame, so that its recompute is a range."""
+        """Returns the constructor `begin` of torch's checkpoint frame, wrapped so that the frame's recompute is a
+        range."""
 
         def name() -> str:
             return part_name(self._inside[-1] if self._inside else "", "recompute", [self._plan.recompute.cause])
@@ -173,7 +175,7 @@ class _Ranges:
 
 
 class _Functional:
-    """A functional collective whose calls are ranges; other attributes are forwarded."""
+    """A functional collective whose calls run in ranges; other attributes are those of the wrapped function."""
 
     def __init__(self, ranges: _Ranges, name: str) -> None:
         self._ranges, self._op, self._function = ranges, OPS[name], getattr(torch.ops._c10d_functional, name)
@@ -182,7 +184,7 @@ class _Functional:
         return self._call(self._function, *arguments, **named)
 
     def default(self, *arguments: Any, **named: Any) -> Any:
-        """Calls its single overload."""
+        """Calls the collective's only overload."""
         return self._call(self._function.default, *arguments, **named)
 
     def _call(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:

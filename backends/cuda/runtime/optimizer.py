@@ -14,15 +14,17 @@ from planc.ir.session import Settings
 from planc.ir.updates import decay_of, is_orthogonalised
 
 Key = tuple[bool, float, Any]
-"""(True if Muon updates them, weight decay, mesh)"""
+"""Key of a parameter group: True if Muon updates its parameters, their weight decay, and their mesh (None: no
+DTensor)."""
 
 
 def optimizer_of(
     modules: list[nn.Module], model: Model, settings: Settings, *, fused: bool = False
 ) -> torch.optim.Optimizer:
-    """Returns the preset's optimizer. It has one parameter group per kind of update, weight decay and mesh.
+    """Returns the optimizer of `settings` for all trainable parameters. It has one parameter group per kind of update,
+    weight decay and mesh. `fused` selects torch's fused kernels in place of its multi-tensor (foreach) kernels.
 
-    The multi-tensor kernels need DTensors of one mesh, and a norm's weight may be on a smaller mesh than a matrix.
+    These kernels need DTensors of one mesh, and a norm's weight may be on a smaller mesh than a matrix.
     """
     groups: dict[Key, list[nn.Parameter]] = {}
     for module in modules:

@@ -1,4 +1,5 @@
-"""Times small operations with torch: matmuls, streams, attention, collectives. Every rank makes the same calls."""
+"""Measures the time of small operations in torch: matmuls, streams (elementwise adds), attention, collectives. Every
+rank makes the same calls."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     import torch
 
 WINDOWS = 5
-"""Number of timing windows of consecutive calls; see `own_s`."""
+"""Number of measurements of a probe, each of several consecutive calls; see `own_s`."""
 
 
 class TorchRanks:
@@ -40,7 +41,8 @@ class TorchRanks:
 
 
 class TorchProber:
-    """Runs the probes of one rank. Creates a process group of neighbours once for each size."""
+    """Runs the probes of one rank, each measurement about `window_s` seconds long. For each group size that divides the
+    number of ranks, creates the process group of this rank and its neighbours."""
 
     def __init__(self, window_s: float, ranks: TorchRanks) -> None:
         import torch.distributed as dist
@@ -65,7 +67,7 @@ class TorchProber:
         return own_s(windows, meter.share_beside(self.ranks, time.process_time() - cpu_s))
 
     def _window(self, call: Callable[[], object], count: int) -> float:
-        """Seconds of `count` calls on the slowest rank, after a barrier."""
+        """Returns the seconds of `count` calls on the slowest rank, after a barrier."""
         import torch
         import torch.distributed as dist
 
@@ -105,7 +107,8 @@ class TorchProber:
         return self._collective(probe)
 
     def _collective(self, probe: Probe) -> Callable[[], object]:
-        """A collective whose larger buffer, input or output, has the probe's bytes."""
+        """Returns a function that runs the collective of `probe`. The larger one of its input and output buffers has
+        the probe's bytes."""
         import torch.distributed as dist
 
         size, buffer = probe.sizes
@@ -121,7 +124,7 @@ class TorchProber:
         return calls[probe.op]
 
     def _zeros(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Zeros: repeated sums stay finite."""
+        """Returns a tensor of zeros, so that repeated sums stay finite."""
         import torch
 
         return torch.zeros(shape, dtype=dtype or torch.float32, device=self.device)

@@ -1,4 +1,5 @@
-"""Runs the whole model in one process on plain torch; independent of the emitted file, to check it."""
+"""Runs the whole model in one process on plain torch, without the emitted file, so that the file can be checked against
+it."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class SingleStep:
-    """Forward and backward of a global batch, a microbatch at a time; leaves gradients in .grad."""
+    """Forward and backward of a global batch, one microbatch at a time; leaves gradients in .grad."""
 
     def __init__(self, model: nn.Module, plan: Plan) -> None:
         self.model = model
@@ -49,7 +50,8 @@ class SingleStep:
         return total
 
     def _step_in_rounds(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """`step` with gradients stored in a low-precision dtype: each reduction rounds to it and accumulates in it."""
+        """Does the same as `step` with gradients stored in a low-precision dtype: each reduction rounds to this dtype,
+        and sums over reductions are in it."""
         total = torch.zeros((), device=tokens.device)
         microbatches = self._microbatches(tokens, targets)
         for at in range(self.rounds):
@@ -88,15 +90,16 @@ class SingleStep:
         return [(len(inputs) / len(tokens), inputs, labels) for inputs, labels in pairs]
 
     def _loss(self, tokens: Tensor, targets: Tensor, weights: dict[str, Tensor] | None = None) -> Tensor:
-        """Mean cross entropy in fp32, with `weights`; by default the model's, cast to the plan's compute dtype."""
+        """Returns the mean cross entropy in fp32, with `weights`; None: the model's, cast to the plan's compute
+        dtype."""
         weights = weights or {name: p.to(self.dtype) for name, p in self.model.named_parameters()}
         logits = functional_call(self.model, weights, (tokens,))
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
 
 def reductions(plan: Plan) -> int:
-    """Returns the number of gradient reductions in a step of `plan`: one per microbatch if all data ranks shard
-    gradients, else one."""
+    """Returns the number of gradient reductions in a step of `plan`: one per microbatch if gradients are sharded over
+    all data axes and there is no pipeline, else 1."""
     each = plan.split is None and set(plan.data_axes) <= set(plan.store("grads"))
     return plan.microbatches if each and plan.store("grads") else 1
 
@@ -118,7 +121,7 @@ def multiply_narrow(model: nn.Module, plan: Plan, sentence: Quantize) -> None:
 
 
 def limit_rows(model: nn.Module, plan: Plan) -> None:
-    """Limits the rows of each expert of `model`, per rank and microbatch, to the capacity of `plan`."""
+    """Limits the rows of each expert of `model` to the expert capacity of `plan`, per rank and microbatch."""
     ops = [op for section in plan.model.ops.values() for op in section]
     route = next(op.module.removeprefix("layers.*.") for op in ops if op.kind == "route")
     expert = next(op.module.removeprefix("layers.*.").rpartition(".")[0] for op in ops if "experts" in op.module)
@@ -132,8 +135,8 @@ def limit_rows(model: nn.Module, plan: Plan) -> None:
 
 
 def _in_shares(module: Any, forward: Callable[[Tensor], Tensor], shares: int, order: Tensor, x: Tensor) -> Tensor:
-    """Runs [B, S, D] in parts, the tokens of one rank at a time, in the rank's order. The balancing loss is that of
-    full sequences."""
+    """Runs hidden states [B, S, D] in `shares` parts: the tokens of one rank at a time, in that rank's order. The
+    balancing loss is that of full sequences."""
     held = x[:, order]
     if module.balance is not None:  # of `planc.backends.cuda.models.moe.MoE`
         with torch.no_grad():
@@ -148,7 +151,8 @@ def _same(counts: Tensor, _part: Tensor) -> Tensor:
 
 
 def _weighed(factor: float, module: nn.Module, inputs: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """The same rows, with router weight 0 for rows that are dropped."""
+    """Returns the inputs of the experts with router weight 0 for rows beyond an expert's capacity, which a program
+    drops."""
     rows, weights, counts = inputs
     places = ceil(len(rows) * factor / len(counts))
     kept = torch.cat([torch.arange(n, device=rows.device) < places for n in counts.tolist()])

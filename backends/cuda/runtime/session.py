@@ -65,7 +65,7 @@ class TorchSession:
         meshes: tuple[Any, ...] = (),
         pipeline: str = "",
     ) -> None:
-        """`meshes` are those of the program's collectives, `mesh` the first of them."""
+        """`meshes` are the device meshes that the program's collectives use, and `mesh` is the first of them."""
         self.rank = dist.get_rank() if mesh is not None else 0
         self.world = dist.get_world_size() if mesh is not None else 1
         self.versions = {name: metadata.version(name) for name in ("torch", "numpy")}
@@ -85,7 +85,7 @@ class TorchSession:
         self._routers = WatchedRouters(modules, program, settings, mesh, device)
 
     def _named(self) -> AbstractContextManager[None]:
-        """A context that names collectives which do not complete."""
+        """Returns a context in which an error names the collective that did not complete."""
         return nullcontext() if self.mesh is None else collectives_named(self._meshes)
 
     @collective
@@ -121,7 +121,7 @@ class TorchSession:
 
     def gradients(self) -> Iterator[tuple[str, NDArray[np.float32]]]:
         """Yields every unsharded gradient of the last step, after clipping, by full name; a collective. Frozen
-        parameters have none."""
+        parameters have no gradients."""
         with self._named():
             yield from gathered(self._modules, self._trained, self.mesh, self._pipeline, _gradient)
 
@@ -152,8 +152,8 @@ class TorchSession:
 
     @collective
     def not_finite(self) -> list[str]:
-        """Returns the ranks with non-finite parameters, else those with non-finite gradients, with the first name of
-        each."""
+        """Returns the ranks with non-finite parameters, each with the name of the first such parameter. If there are
+        none, returns the ranks with non-finite gradients in the same way."""
         here = state.not_finite(self._modules)
         if self.mesh is None:
             return [f"rank {self.rank}: {here}"] if here else []
@@ -164,7 +164,7 @@ class TorchSession:
 
     @collective
     def any(self, flag: bool) -> bool:
-        """Returns True on every rank if `flag` is true on any; a collective."""
+        """Returns True on every rank if `flag` is True on at least one rank; a collective."""
         if self.mesh is None:
             return flag
         said = torch.tensor(int(flag), device=self._device)
@@ -188,8 +188,8 @@ class TorchSession:
 
     @contextmanager
     def profile(self, folder: str) -> Iterator[None]:
-        """Runs torch's profiler; writes a Perfetto trace to `rank-RRRRR.json` in `folder`, with the prediction's
-        names."""
+        """A context in which torch's profiler runs. Writes a Perfetto trace to `rank-RRRRR.json` in `folder`, with the
+        names of the predicted trace."""
         kinds = [torch.profiler.ProfilerActivity.CPU]
         kinds += [torch.profiler.ProfilerActivity.CUDA] if self._device.type == "cuda" else []
         ranges = named_ranges(self._program, self._modules, self._meshes, self._optimizer)
@@ -203,7 +203,7 @@ class TorchSession:
             dist.destroy_process_group()
 
     def _local_rows(self, batch: Tokens) -> Tensor:
-        """This data rank's rows of a global batch, on the device, int64."""
+        """Returns this data rank's rows of a global batch, on the device, int64."""
         index, count = self._slice_of
         rows = batch.shape[0] // count
         mine = batch[index * rows : (index + 1) * rows].astype(np.int64)
@@ -246,5 +246,6 @@ def _named(settings: Settings) -> tuple[str, ...]:
 
 
 def fused(program: ProgramText, device: torch.device) -> bool:
-    """True if the optimizer of `program` is one fused kernel: on a `device` that stores the state."""
+    """True if the optimizer of `program` is one fused kernel on `device`: wherever the state is stored on that
+    device."""
     return device.type == "cpu" or not program.plan.state_on_host

@@ -17,7 +17,8 @@ Initial = Callable[[str, tuple[int, ...]], Array]
 
 
 def fill(modules: list[nn.Module], initial: Initial) -> None:
-    """Initialises every parameter of `modules` with `initial`, one at a time; only the local shard is kept."""
+    """Initialises every parameter of `modules`, one at a time, with the unsharded array that `initial` returns for its
+    name and shape; only the local shard is stored."""
     with torch.no_grad():
         for module in modules:
             for name, parameter in module.named_parameters():
@@ -30,8 +31,8 @@ def local_part(whole: Tensor, parameter: Tensor) -> Tensor:
     """Returns this rank's shard of `parameter`, cut from the unsharded tensor `whole`.
 
     Placements apply from the last mesh dimension to the first: FSDP shards what tensor parallelism leaves, and comes
-    first in the mesh. A placement with a split factor shards each of that many parts, not counting the parts that later
-    mesh dimensions have already cut.
+    first in the mesh. A placement with a split factor shards each of that many equal parts of the dim. Parts that later
+    mesh dimensions have already cut are divided out of the factor.
     """
     if not isinstance(parameter, DTensor):
         return whole
@@ -61,7 +62,8 @@ def cut(whole: Tensor, dim: int, parts: int, ranks: int, at: int) -> Tensor:
 def gathered(
     modules: list[nn.Module], names: list[str], mesh: Any, pipeline: str, of: Callable[[nn.Parameter], Tensor]
 ) -> Iterator[tuple[str, Array]]:
-    """Yields `of` every parameter, unsharded, in the order of `names`, on every rank.
+    """Yields the name of every parameter and the unsharded value of the tensor that `of` returns for it, in the order
+    of `names`, on every rank.
 
     `pipeline` is the mesh dimension over which the `modules` are pipelined; "" for none. A collective: every rank must
     exhaust the iterator.

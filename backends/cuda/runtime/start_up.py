@@ -1,6 +1,6 @@
-"""Starts a program on torch: environment, process groups, initial state. The training loop is the trainer's.
+"""Starts a program on torch: environment, process groups, initial state. The trainer has the training loop.
 
-Processes join through RANK, WORLD_SIZE and MASTER_*; NCCL with CUDA devices, else gloo.
+Processes join through RANK, WORLD_SIZE and MASTER_*. They communicate by NCCL with CUDA devices, else by gloo.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ Build = Callable[[Model], nn.Module]
 
 
 def prepare_environment(devices: int) -> None:
-    """Sets one OpenMP thread per process, unless the user sets another number: ranks share the cores. `devices` has no
-    effect, because each device has its own process."""
+    """Sets one OpenMP thread per process unless the user sets another number, because ranks share the cores. `devices`
+    has no effect, because each device has its own process."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     collective_timeout.prepare()
 
 
 def start(program: ProgramText, settings: Settings, initial: Initial, build: Build | None = None) -> TorchSession:
-    """Starts the plan's program over all its ranks, with parameters from `initial`.
+    """Starts the plan's program over all its ranks, with parameters from `initial`, and returns the session.
 
-    `build` builds the module of the plan's model; None: the bundled one of its family. Returns the session.
+    `build` builds the module of the plan's model; None: the bundled module of the model's family.
     """
     device = _device()
     _choose_algorithms(settings)
@@ -74,7 +74,8 @@ def start(program: ProgramText, settings: Settings, initial: Initial, build: Bui
 def start_single(
     program: ProgramText, settings: Settings, initial: Initial, build: Build | None = None
 ) -> TorchSession:
-    """Starts the unsharded model of `program` in this process, for parity. Arguments as for `start`."""
+    """Starts the unsharded model of `program` in this process, to compare it with the sharded program, and returns the
+    session. Arguments as for `start`."""
     device = _device()
     _choose_algorithms(settings)
     model = _on_meta(program.plan.model, build)
@@ -93,7 +94,7 @@ def start_single(
 
 
 def _on_meta(model: Model, build: Build | None) -> nn.Module:
-    """The model's module, on the meta device."""
+    """Returns the model's module, on the meta device."""
     make = build or family(model.family).build
     with torch.device("meta"):
         module: nn.Module = make(model)
@@ -115,7 +116,7 @@ def _device() -> torch.device:
 
 
 def _backend(program: ProgramText, device: torch.device) -> str:
-    """NCCL for tensors on a CUDA device, gloo for offloaded state on the host."""
+    """Returns the backend of the process group: NCCL for tensors on a CUDA device, gloo for tensors on the host."""
     if device.type != "cuda":
         return "gloo"
     return "cpu:gloo,cuda:nccl" if program.plan.state_on_host else "nccl"

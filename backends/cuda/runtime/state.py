@@ -22,7 +22,8 @@ from planc.ir.session import STATE, Piece, Read
 
 
 class DimRun(NamedTuple):
-    """Consecutive indices of one dim: their start in the unsharded tensor and in the local shard."""
+    """Consecutive indices of one dim: where they start in the unsharded tensor (`start`) and in the local shard
+    (`local`), and their number (`length`)."""
 
     start: int
     local: int
@@ -54,7 +55,7 @@ class DimRuns(NamedTuple):
 
 
 def boxes(parameter: Tensor) -> list[DimRuns]:
-    """Returns the boxes of the unsharded tensor `parameter` that this rank holds; none if its shard is empty."""
+    """Returns the boxes of the unsharded tensor `parameter` that this rank holds; [] if the rank's shard is empty."""
     return [
         DimRuns(runs) for runs in product(*(_contiguous_runs(held(parameter, dim)) for dim in range(parameter.ndim)))
     ]
@@ -87,9 +88,10 @@ def _contiguous_runs(indices: Tensor) -> list[DimRun]:
 
 
 def pieces(modules: list[nn.Module], optimizer: torch.optim.Optimizer, divided: bool) -> list[Piece]:
-    """Returns the pieces of parameters and moments that this rank saves; one of the ranks with the same box saves it.
+    """Returns the pieces of parameters and moments that this rank saves. Of all ranks that hold the same box, one saves
+    it.
 
-    The moments must exist (`with_moments`). A collective if `divided`.
+    The moments must exist (`with_moments`). If `divided`, a collective.
     """
     mine = {(name, box.offset): (p, box) for name, p in _named(modules) for box in boxes(p)}
     saved = _shared_out({key: box.size for key, (_, box) in mine.items()}) if divided else set(mine)
@@ -105,7 +107,8 @@ Key = tuple[str, tuple[int, ...]]
 
 
 def _shared_out(mine: dict[Key, tuple[int, ...]]) -> set[Key]:
-    """Returns the boxes that this rank saves; ranks with the same box take turns by its name."""
+    """Returns the boxes that this rank saves, of those that it holds (`mine`). A hash of the box's name and offset
+    chooses one of the ranks with the same box."""
     every: list[list[Key]] = [[] for _ in range(dist.get_world_size())]
     dist.all_gather_object(every, list(mine))
     holders: dict[Key, list[int]] = {}
@@ -121,8 +124,7 @@ def _round_robin(key: Key, count: int) -> int:
 
 
 def with_moments(optimizer: torch.optim.Optimizer, steps: int) -> None:
-    """Initialises the state of `optimizer` like its first step would, where it is missing, and sets AdamW's step count
-    to `steps`."""
+    """Initialises missing state of `optimizer` as its first step would, and sets AdamW's step count to `steps`."""
     by_muon = set(optimizer.orthogonalised) if isinstance(optimizer, MuonAndAdamW) else set()
     for group in optimizer.param_groups:
         for parameter in group["params"]:
@@ -149,8 +151,8 @@ def restore(modules: list[nn.Module], optimizer: torch.optim.Optimizer, read: Re
 
 
 def not_finite(modules: list[nn.Module]) -> str:
-    """Returns the first local parameter in `modules` with NaN or infinity, else the first such gradient; "" for
-    none."""
+    """Returns the name of the first local parameter in `modules` with NaN or infinity, else of the first such gradient;
+    "" if all are finite."""
     held = list(_named(modules))
     values = [("parameter", name, p.detach()) for name, p in held]
     values += [("gradient", name, p.grad.detach()) for name, p in held if p.grad is not None]
@@ -163,7 +165,8 @@ def _named(modules: list[nn.Module]) -> Iterator[tuple[str, nn.Parameter]]:
 
 
 def _has_state(kind: str, parameter: nn.Parameter, optimizer: torch.optim.Optimizer) -> bool:
-    """True if the parameter has this kind of state: Muon has no second moment, and frozen parameters have none."""
+    """True if the parameter has state of this kind: with Muon it has no second moment, and if it is frozen, no
+    moments."""
     return kind == "params" or kind in optimizer.state.get(parameter, {})
 
 
@@ -177,7 +180,7 @@ def _local(tensor: Tensor) -> Tensor:
 
 
 def _copier(tensor: Tensor, box: DimRuns) -> Any:
-    """Returns a function that copies the tensor's values when it is called."""
+    """Returns a function that copies the box's values of the tensor into an array when it is called."""
 
     @torch.no_grad()
     def copy_to(array: Array) -> None:

@@ -28,5 +28,5 @@ DIFFERENCE = Difference(
 
 
 def function(version: Version) -> str:
-    """Returns the function's name in torch of this `version`."""
+    """Returns the name of the all-gather with a gradient in torch of this `version`."""
     return "all_gather_single_autograd" if DIFFERENCE.is_in(version) else "all_gather_tensor_autograd"

@@ -1,9 +1,9 @@
 """Binds a user's module to the op graph's names, so that a program can shard it; the module's own code still runs.
 
-Its blocks, norms and linear layers are the same objects with the same weights. The rest of its forward runs unchanged,
-and calls the renamed parts through placeholders, so that a pipeline stage may lack some of them and a hidden state may
-be a shard of the sequence. A fused layer (queries, keys and values) is split into one layer each, and their outputs are
-concatenated again.
+The blocks, norms and linear layers are the same objects with the same weights. The rest of the module's forward runs
+unchanged, and calls the renamed parts through placeholders, so that a pipeline stage may lack some of the parts and a
+hidden state may be a shard of the sequence. A fused layer (queries, keys and values) is split into one layer each, and
+their outputs are concatenated again.
 """
 
 from __future__ import annotations
@@ -126,19 +126,20 @@ class BoundModel(nn.Module):
         return int(self.called_with[0].shape[1])
 
     def _take_positions(self, owner: nn.Module, name: str) -> None:
-        """Turns a parameter that code adds to the embedding into a position table; the code finds the table's
-        weight."""
+        """Turns the parameter `name` of `owner`, which code adds to the embedding, into a position table. The code
+        finds the table's weight under the old name."""
         self.pos_embeddings, shape = _table_of(owner, name)
         owner.__dict__[name] = stand_in(shape, value=_Table(self, shape))
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """Moves or casts the rotary tables too, which are in the model and not under the op graph's names."""
+        """Applies `fn`, a cast or a move to a device, also to tensors that the model has but the op graph does not,
+        such as rotary tables."""
         self.__dict__["model"]._apply(fn, recurse)
         return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
 
     def look(self, dtype: torch.dtype) -> None:
-        """Runs the model's forward without its parts, to find each block's arguments besides the hidden state of
-        `dtype`."""
+        """Runs the model's forward without its blocks and layers, to find the arguments that each block gets besides
+        the hidden state. Hidden states in this run have `dtype`."""
         ids, more = self.called_with
         self.looks, self.dtype, gathers = True, dtype, self.gathers
         self.behind = False
@@ -210,15 +211,15 @@ class _BlockSpot(_Spot):
         return result
 
     def shaped(self, hidden: Tensor) -> Any:
-        """Returns `hidden` in the form that a block returns it."""
+        """Returns `hidden` as a block would return it: alone, or first in a tuple."""
         return (hidden, *([None] * (self.returns - 1))) if self.returns else hidden
 
     returns, is_last = 0, False
 
 
 def _with_containers(given: Any, here: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Returns the arguments that a block was `given`, with the lists, dicts and sets of `here`, which its code may
-    fill."""
+    """Returns the arguments that a block was `given` when the arguments were found, except that lists, dicts and sets
+    are those of the running call (`here`), which the block's code may fill."""
     (args, kwargs), (own_args, own_kwargs) = given, here
     filled = (list, dict, set)
     args = tuple(own if isinstance(own, filled) else arg for arg, own in zip(args, own_args, strict=True))
@@ -226,8 +227,8 @@ def _with_containers(given: Any, here: Any) -> tuple[tuple[Any, ...], dict[str, 
 
 
 class _Embedding(_Spot):
-    """Placeholder for the embedding. One that scales or norms its rows is a plain nn.Embedding followed by that
-    code."""
+    """Placeholder for the embedding. An embedding that also scales or norms its rows is run as a plain nn.Embedding,
+    followed by its own code."""
 
     def __init__(self, bound: BoundModel, theirs: nn.Module) -> None:
         super().__init__(bound, theirs)
@@ -355,8 +356,8 @@ def _put(model: nn.Module, path: str, module: nn.Module) -> None:
 
 
 def head_of(model: nn.Module, roles: DecoderRoles) -> str:
-    """Returns the path of the module that computes the logits; "" if the code multiplies by a tied embedding weight.
-    Raises UnknownError if the head's module does more."""
+    """Returns the path of the module that computes the logits; "" if code multiplies by a tied embedding weight without
+    a module of its own. Raises UnknownError if the head's module does more."""
     table = model.get_parameter(roles.embedding)
     if not roles.tied:
         if not roles.head.alone:

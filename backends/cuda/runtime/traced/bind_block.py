@@ -1,4 +1,5 @@
-"""Renames the parts of a user's block to the op graph's names; the block's own code finds them under its own names."""
+"""Renames the parts of a user's block to the op graph's names; the block's own code finds the parts under their old
+names."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ from planc.backends.cuda.runtime.traced.stand_in import stand_in
 
 
 def plain_linear(module: nn.Module, linear: Linear) -> nn.Module:
-    """Returns `module` as an nn.Linear with weight [out, in]; shares the weight unless it is stored transposed."""
+    """Returns the layer `linear` of `module` as an nn.Linear with weight [out, in]; `module` itself if it is one. The
+    weight is shared, unless `module` stores it transposed."""
     if isinstance(module, nn.Linear):
         return module
     weight = getattr(module, linear.weight.rpartition(".")[2])
@@ -52,8 +54,9 @@ def plain_linear(module: nn.Module, linear: Linear) -> nn.Module:
 
 
 def bound_block(block: nn.Module, role: BlockLayers, tokens: Callable[[], int], roles: DecoderRoles) -> nn.Module:
-    """Returns a block of a model with these `roles`, whose children have the op graph's names. Its own code finds them
-    as plain attributes. A block that stays opaque is wrapped in a WholeBlock.
+    """Returns `block` with its children renamed to the op graph's names, according to its `role`; `roles` are those of
+    the whole model. The block's own code finds the children under their old names, as plain attributes. An opaque block
+    is wrapped in a WholeBlock instead.
 
     `tokens` returns the number of tokens of a full sequence.
     """
@@ -85,7 +88,8 @@ def bound_block(block: nn.Module, role: BlockLayers, tokens: Callable[[], int], 
 
 
 def _copy_sums(block: nn.Module, role: BlockLayers) -> None:
-    """Gives code that changes tensors in place copies of the outputs that are summed over tensor-parallel ranks."""
+    """Makes the layers whose outputs are summed over tensor-parallel ranks return copies, because the block's code
+    changes tensors in place."""
     outs = [(part_at(block, "attention"), role.heads.out)] if role.heads is not None else []
     if isinstance(role.second, FeedForwardLayers):
         outs.append((part_at(block, "feed_forward"), role.second.down))
@@ -117,7 +121,8 @@ class WholeBlock(nn.Module):
 
 
 class AndBeside:
-    """Calls a module that returns a tuple and returns the tuple; hooks around the module see only its hidden state."""
+    """Calls a module that returns a tuple, hidden state first, and returns the whole tuple; hooks around the module see
+    the hidden state only."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
@@ -185,7 +190,8 @@ def _divide_heads(block: nn.Module, holder: nn.Module, a: AttentionLayers) -> No
 
 
 def _put_scores(block: nn.Module, path: str, holder: nn.Module) -> None:
-    """Moves the parameter at `path`, one score per head, to `holder`; the code finds the scores of the local heads."""
+    """Moves the parameter at `path`, one attention score per head, to `holder`. The block's code finds the scores of
+    the local heads under the old name."""
     where, _, name = path.rpartition(".")
     owner = block.get_submodule(where)
     scores: Any = owner._parameters.pop(name)
@@ -194,7 +200,8 @@ def _put_scores(block: nn.Module, path: str, holder: nn.Module) -> None:
 
 
 def _rename_experts(block: nn.Module, e: ExpertLayers, tokens: Callable[[], int]) -> None:
-    """Renames the router, the experts and the shared expert, if planc's experts compute the same as the class's own."""
+    """Renames the router, the experts and the shared expert of a block. Does nothing if planc's experts would compute
+    something else than the experts of the user's class, or if no module inside the block holds router and experts."""
     path = experts_path(e)
     holder_path = common_path([path, e.router.path])
     theirs = block.get_submodule(path)
@@ -224,7 +231,7 @@ def _rename_experts(block: nn.Module, e: ExpertLayers, tokens: Callable[[], int]
 
 
 def _take_tokens(block: nn.Module, path: str) -> None:
-    """Lets the part that was at `path` also take flattened tokens [T, D]."""
+    """Makes the module that the block's code finds at `path` also accept flattened tokens [T, D]."""
     parent, _, name = path.rpartition(".")
     holder, name = block.get_submodule(parent), name_in_code(name)
     holder.__dict__[name] = OnTokens(holder.__dict__[name])
@@ -233,7 +240,8 @@ def _take_tokens(block: nn.Module, path: str) -> None:
 def _rename_dense(
     block: nn.Module, f: FeedForwardLayers, parent: nn.Module, own: str, tokens: Callable[[], int]
 ) -> None:
-    """Renames a feed-forward layer to `own` of `parent`."""
+    """Puts the module of a feed-forward layer under `parent`, named `own`, with its linear layers named w1, w2 and
+    w3."""
     holder, path = holder_of(block, places_of(f), own, f.before)
     if f.fused:
         _divide(block, holder, f.ups[0], ("w1", "w3"), f.rows, enters=True)
@@ -247,7 +255,8 @@ def _rename_dense(
 def _put_half(
     block: nn.Module, path: str, parent: nn.Module, name: str, holder: nn.Module, tokens: Callable[[], int]
 ) -> nn.Module:
-    """Puts the module with the layers of half a block under `parent`; returns the module whose code calls them."""
+    """Puts `holder`, the module with the layers of half a block, under `parent` as `name`. Returns the module whose
+    code calls these layers: the one at `path` if `holder` is an Entrance, else `holder`."""
     if isinstance(holder, Entrance):
         outer = block.get_submodule(path)
         parent._modules[name] = holder
@@ -273,7 +282,7 @@ def rename_params(module: nn.Module, norm: Norm) -> None:
 
 
 class _Own:
-    """Returns a module's current parameter of this name."""
+    """Returns, when called, the parameter that a module currently has under this name."""
 
     def __init__(self, module: nn.Module, name: str) -> None:
         self.module, self.name = module, name
@@ -283,7 +292,7 @@ class _Own:
 
 
 def _rename_norm(block: nn.Module, norm: Norm | None, name: str, places: list[str], tokens: Callable[[], int]) -> None:
-    """Renames the norm before half a block whose layers are at `places`."""
+    """Renames the norm before half a block to `name`. `places` are the paths of the layers in that half."""
     if norm is None:
         return
     called: Any = None
@@ -321,11 +330,11 @@ def common_path(paths: list[str]) -> str:
 
 
 def holder_of(block: nn.Module, places: list[str], name: str, norm: Norm | None) -> tuple[nn.Module, str]:
-    """Returns the innermost module of `block` that contains the layers at `places`, and its path; it will be named
-    `name`.
+    """Returns the innermost module of `block` that contains all layers at `places`, and the module's path. The caller
+    will name the module `name`.
 
-    If that is the block itself, or also contains the `norm` before the layers, returns a new Entrance for them. Raises
-    UnknownError if the block has another part called `name`.
+    If this module is the block itself, or also contains the `norm` before the layers, returns a new Entrance for the
+    layers in its place. Raises UnknownError if the block has another part called `name`.
     """
     path = common_path(places)
     if not path or (norm is not None and norm.path.startswith(f"{path}.")):
@@ -339,8 +348,8 @@ def holder_of(block: nn.Module, places: list[str], name: str, norm: Norm | None)
 def _move(
     block: nn.Module, path: str, parent: nn.Module, name: str, called: Any = None, own: nn.Module | None = None
 ) -> None:
-    """Puts the module at `path`, or its replacement `own`, under `parent` as `name`. At its old place, code finds it as
-    a plain attribute, wrapped by `called` if given."""
+    """Puts the module at `path`, or its replacement `own`, under `parent` as `name`. The block's code finds it as a
+    plain attribute under the old path, wrapped by `called` if given."""
     theirs, _, old = path.rpartition(".")
     before = block.get_submodule(theirs)
     child = before._modules[old] if own is None else own
@@ -390,8 +399,9 @@ def _divide(
     *,
     enters: bool = False,
 ) -> None:
-    """Puts a layer under `holder`, as one layer for each of `names` with those `rows` of the weight. `a` is the
-    attention it belongs to; `enters` is true for layers that read the input of half a block."""
+    """Puts `layer` under `holder`, split into one layer for each of `names`. Each of them takes its own `rows` of the
+    weight. `a` is the attention that the layer belongs to (None: to no attention); `enters` is True for a layer that
+    reads the input of half a block."""
     called = {name: KeyLayer(holder, name, a) for name in ("wk", "wv") if a is not None and a.keys_whole}
     made: Any
     if len(names) == 1:
@@ -427,7 +437,8 @@ def _parts_of(
 
 
 def _put_layer(block: nn.Module, layer: Linear, made: Any) -> None:
-    """Makes the block's code call `made` instead of `layer`, or instead of its weight if the module does more."""
+    """Makes the block's code call `made` instead of `layer`. If the layer's module does more than the matrix product,
+    the code calls `made` instead of multiplying by the weight."""
     if layer.alone:
         theirs, _, old = layer.path.rpartition(".")
         _leave(block.get_submodule(theirs), old, made)
@@ -450,7 +461,7 @@ class _Copied:
 
 
 class _Named:
-    """Calls the layer that is currently `name` in `holder`."""
+    """Calls the layer that `holder` currently has under this name."""
 
     def __init__(self, holder: nn.Module, name: str) -> None:
         self.holder, self.name = holder, name
@@ -460,8 +471,8 @@ class _Named:
 
 
 class _JoinedLayers:
-    """Concatenates the outputs of several layers in the order of the layer they were split from, for local heads
-    too."""
+    """Calls several layers that were split from one, and concatenates their outputs in the order of that layer's rows;
+    also where each has only the rows of local heads."""
 
     def __init__(self, layers: list[Any], rows: tuple[Any, ...], here: tuple[Any, ...]) -> None:
         """`here` are the rows of local heads, if their order differs from that of all heads."""
@@ -479,8 +490,8 @@ class _JoinedLayers:
 
 
 class _OneByPosition:
-    """Passes a module's hidden state by position and all else by name: torch's parallel styles convert positional
-    inputs."""
+    """Makes a module be called with its hidden state by position and all other arguments by name: torch's parallel
+    styles convert positional inputs."""
 
     def __init__(self, module: nn.Module) -> None:
         self.names = [n for n, p in inspect.signature(module.forward).parameters.items() if p.kind in NAMED]

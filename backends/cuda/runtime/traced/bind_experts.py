@@ -31,7 +31,7 @@ class _Called:
 
 
 class OnTokens:
-    """Passes tokens [T, D] to a part as one sequence [1, T, D], because programs shard the sequence dim."""
+    """Passes tokens [T, D] to a module as one sequence [1, T, D], because programs shard the sequence dim."""
 
     def __init__(self, part: Any) -> None:
         self.part = part
@@ -46,7 +46,7 @@ class OnTokens:
 
 
 class _Router(nn.Linear):
-    """The router's linear layer, in the dtype of its input."""
+    """The router's linear layer, computed in the dtype of its input."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight.to(x.dtype), None if self.bias is None else self.bias.to(x.dtype))
@@ -58,8 +58,8 @@ def experts_path(e: ExpertLayers) -> str:
 
 
 def router_of(module: nn.Module, linear: Linear) -> nn.Module:
-    """Returns the router's `linear` layer in `module`: itself, or a new layer if its code does more; that code still
-    runs."""
+    """Returns the router's `linear` layer in `module`. This is `module` itself, or if the code of `module` does more, a
+    new layer that this code calls."""
     if type(module) is nn.Linear:
         return module
     layer = _Router(linear.taken, linear.made, bias=bool(linear.bias), device="meta")
@@ -82,7 +82,8 @@ def own_experts(module: nn.Module, e: ExpertLayers, form: Form) -> OwnExperts:
 
 
 def put_experts(parent: nn.Module, name: str, number: int, experts: OwnExperts, holder: nn.Module) -> None:
-    """Puts planc's `experts` under `holder`; the class's code finds them as `name` of `parent`, in place of its own."""
+    """Puts planc's `experts`, of which there are `number`, under `holder`. The class's code finds them as `name` of
+    `parent`, in place of its own experts."""
     parent._modules.pop(name)
     parent.__dict__[name] = _Called(holder, number)
     holder._modules["experts"] = experts

@@ -1,8 +1,8 @@
 """Redistributes the input of half a block whose layers have no module of their own after the norm: they are children of
 the block itself, or of a module that also contains the norm.
 
-Their input is redistributed once for all of them at the entrance, as a program does for a module. If a rank holds only
-some tokens of each sequence, the code between norm and layers sees a `Late`.
+The input is redistributed once for all of these layers, as a program does for a module. If a rank holds only some
+tokens of each sequence, the code between norm and layers sees a `Late` (a tensor of the full sequence's shape).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Entrance(nn.Module):
 
 
 class Entered:
-    """A layer behind an entrance: layers with the same input share one redistribution."""
+    """A layer behind an Entrance: all layers with the same input share one redistribution of it."""
 
     def __init__(self, entrance: Entrance, layer: Any) -> None:
         self.entrance, self.layer = entrance, layer
@@ -44,7 +44,7 @@ class Entered:
 
 
 class ForWhole:
-    """A norm whose output has the shape of the full sequence, if this rank holds only some tokens."""
+    """A norm whose output gets the shape of the full sequence if this rank holds only some tokens (`Late`)."""
 
     def __init__(self, norm: Any, tokens: Callable[[], int]) -> None:
         self.norm, self.tokens = norm, tokens

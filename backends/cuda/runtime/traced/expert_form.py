@@ -1,4 +1,4 @@
-"""Finds how a user's class stores its experts and what each computes, by running it on random numbers."""
+"""Finds how a user's class stores its experts and what each expert computes, by running the class on random numbers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from planc.backends.cuda.runtime.traced.roles import ExpertLayers, Shape
 
 TRIED_TOKENS, TRIED_WIDTH, TRIED_EMBED = 12, 8, 24
 TRIED_WITHIN = 1e-4
-"""Tolerance of the trial's outputs, which are of order 1."""
+"""Tolerance of the outputs of that run, which are of order 1."""
 
 Gate = Callable[[Tensor, Tensor], Tensor]
 
@@ -33,10 +33,11 @@ class Form:
     alternate: bool
     """True if gates and ups are interleaved; else all gates come first."""
     gate: Gate
-    """Maps gates and ups, [R, F] each, to the input of down [R, F]; elementwise."""
+    """Maps the outputs of the gate and up matmuls, [R, F] each, to the input of the down matmul [R, F]; elementwise."""
 
     def stored(self, role: str, experts: int, embed: int, width: int) -> Shape:
-        """Returns the shape of the parameter of `role`, as `ExpertLayers.by_role` names it."""
+        """Returns the shape in which a class stores the parameter of `role` (a name of `ExpertLayers.by_role`); `width`
+        is the hidden width of one expert."""
         sizes = (embed, 2 * width) if role.startswith("up") else (width, embed)
         if role.endswith("_bias"):
             return (experts, sizes[1])
@@ -71,7 +72,7 @@ class OwnExperts(moe.Experts):
     """planc's experts with the weights and the gating of a user's class."""
 
     def __init__(self, weights: Mapping[str, Tensor], form: Form, top_k: int) -> None:
-        """`weights` are the class's parameters by role."""
+        """`weights` are the parameters of the user's class, by role (`ExpertLayers.by_role`)."""
         nn.Module.__init__(self)
         self.top_k, self.gate = top_k, form.gate
         up, down = ((w.transpose(1, 2) if form.transposed else w) for w in (weights["up"], weights["down"]))
@@ -88,8 +89,8 @@ class OwnExperts(moe.Experts):
 
 
 def called(experts: Any, x: Tensor, chosen: Tensor, weights: Tensor, number: int) -> Tensor:
-    """Returns the output [T, D] of planc's `experts`, `number` of them, for tokens `x` [T, D] routed to the experts
-    `chosen` [T, k] with these `weights` [T, k]."""
+    """Returns the output [T, D] of planc's `experts` for tokens `x` [T, D]. `number` is the number of experts. Each
+    token is routed to the experts in `chosen` [T, k] with these `weights` [T, k]."""
     order = chosen.flatten().argsort(stable=True)
     counts = order.new_zeros(number).index_add_(0, chosen.flatten(), torch.ones_like(order))
     rows = x[order // chosen.shape[-1]]
@@ -101,7 +102,8 @@ def called(experts: Any, x: Tensor, chosen: Tensor, weights: Tensor, number: int
 
 
 def form_of(module: nn.Module, e: ExpertLayers) -> Form | None:
-    """Returns the form in which `module` stores its experts, if planc's experts then compute the same; else None."""
+    """Returns the form in which `module` stores its experts, if planc's experts in that form compute the same; else
+    None."""
     shapes, roles = dict(e.params), e.by_role()
     if len(inspect.signature(module.forward).parameters) != 3 or not {"up", "down"} <= set(roles):
         return None
@@ -115,7 +117,7 @@ def form_of(module: nn.Module, e: ExpertLayers) -> Form | None:
 
 
 def _forms(module: nn.Module) -> Iterator[Form]:
-    """Yields the forms that `module` may have, from its activations and its methods of one tensor."""
+    """Yields the forms that `module` may have, from its activations and from its methods with one tensor argument."""
     own = [a for a in vars(module).values() if callable(a)] + list(module.children())
     for activation in (*own, F.silu, F.gelu):
         for transposed in (False, True):
@@ -134,16 +136,16 @@ def _product(activation: Any, gates: Tensor, ups: Tensor) -> Tensor:
 
 
 def _joined(method: Any, alternate: bool, gates: Tensor, ups: Tensor) -> Tensor:
-    """Applies a class's own `method` to gates and ups in one tensor, as the class has them."""
+    """Applies the class's own `method` to gates and ups in one tensor, in the order in which the class stores them."""
     both = torch.stack((gates, ups), dim=-1).flatten(-2) if alternate else torch.cat((gates, ups), dim=-1)
     made: Tensor = method(both)
     return made
 
 
 def _computes(module: nn.Module, e: ExpertLayers, form: Form) -> bool:
-    """True if `module` and planc's experts of this form agree on random numbers.
+    """True if `module` and planc's experts of this form compute the same on random numbers.
 
-    planc's run in two shards of their width: the code between the matmuls must be elementwise.
+    planc's experts run as two shards of their width, so the code between the matmuls must be elementwise.
     """
     random = torch.Generator().manual_seed(0)
     memo: dict[int, Any] = {}
@@ -169,7 +171,7 @@ def _computes(module: nn.Module, e: ExpertLayers, form: Form) -> bool:
 
 
 def _part(whole: OwnExperts, rank: int) -> OwnExperts:
-    """Half of the width of each expert; the first half has the output biases."""
+    """Returns experts with one half of the width of each expert. The half of rank 0 has the output biases."""
     part = copy.deepcopy(whole)
     half = slice(rank * TRIED_WIDTH // 2, (rank + 1) * TRIED_WIDTH // 2)
     for name, layer in part.named_children():

@@ -12,7 +12,7 @@ from planc.backends.cuda.runtime.traced.stored_rows import rows_of
 
 @dataclass(frozen=True)
 class _Core:
-    """The core of attention: its input and output tensors."""
+    """The core of attention: the numbers of its input and output tensors, and the call that is recorded for it."""
 
     q: int
     k: int
@@ -42,7 +42,7 @@ def _core(flow: Flow, run: ModuleRun) -> _Core:
 
 
 def attention_of(flow: Flow, run: ModuleRun) -> AttentionLayers:
-    """Returns the attention of the block `run`, from its data `flow`. Raises UnknownError."""
+    """Returns the attention of the block that `run` ran, found in the block's data flow `flow`. Raises UnknownError."""
     core = _core(flow, run)
     out, behind = flow.ahead(core.out, ("linear",))
     if out is None or out.linear is None:
@@ -114,8 +114,9 @@ def attention_of(flow: Flow, run: ModuleRun) -> AttentionLayers:
 def _latent(
     flow: Flow, core: _Core, layers: tuple[FlowNode, FlowNode, FlowNode], heads: int
 ) -> tuple[Latent, FlowNode]:
-    """Returns the latent of keys and values, and the first layer of the queries. `layers` produce queries, the latent
-    with the rotary key, and keys and values from the latent."""
+    """Returns the latent of keys and values, and the first layer of the queries. `layers` are three: the one that
+    produces queries, the one that produces the latent and the rotary key, and the one that produces keys and values
+    from the latent."""
     q, down, up = layers
     norm = norm_before(flow, up)
     source, _ = flow.back(up.inputs[0], ("linear",))
@@ -139,7 +140,8 @@ def _latent(
 
 
 def norm_before(flow: Flow, node: FlowNode) -> Norm | None:
-    """The norm that makes what a linear layer takes; None where it takes a sum of the stream."""
+    """Returns the norm whose output the linear layer (`node` of `flow`) takes; None if the layer takes anything
+    else."""
     value = node.inputs[0]
     while (maker := flow.maker.get(value)) is not None and len(maker.inputs) == 1 and maker.kind != "linear":
         if maker.kind == "norm":
@@ -152,7 +154,7 @@ SUMS = ("add", "__add__", "add_", "__iadd__")
 
 
 def norm_after(flow: Flow, node: FlowNode) -> Norm | None:
-    """Returns the norm between a linear layer (`node` of `flow`) and the residual add; None without one."""
+    """Returns the norm between a linear layer (`node` of `flow`) and the residual add; None if there is none."""
     following, _ = flow.ahead(
         node.outputs[0], ("norm", "linear", "core", "experts", "add", "__add__", "add_", "__iadd__")
     )

@@ -36,8 +36,8 @@ MIXES = (
 def second_half(
     flow: Flow, run: ModuleRun, attention: AttentionLayers | None, outside: tuple[str, ...] = ()
 ) -> FeedForwardLayers | ExpertLayers:
-    """Returns the half of the block `run`, from its data `flow`, that is not its `attention` and has no parameters in
-    `outside`. Raises UnknownError."""
+    """Returns the second half of the block that `run` ran, from the block's data `flow`: the half that is not the
+    `attention` and has no parameters in `outside`. Raises UnknownError."""
     mine = {*(params_of(attention) if attention is not None else ()), *outside}
     linears = [n for n in flow.nodes if n.linear and n.linear.weight not in mine]
     experts = next((n for n in flow.nodes if n.kind == "experts"), None)
@@ -83,7 +83,7 @@ def _parallel(flow: Flow, layer: FlowNode, attention: AttentionLayers | None) ->
 
 
 def _halves(flow: Flow, layer: FlowNode, down: FlowNode) -> tuple[tuple[int, ...], ...]:
-    """The rows of a fused layer's weight for the gate, and those for up."""
+    """Returns the rows of a fused layer's weight that compute the gate, and the rows that compute up."""
     assert layer.linear is not None
     values = numbers_of(flow, layer)
     found = {}
@@ -99,7 +99,7 @@ def _halves(flow: Flow, layer: FlowNode, down: FlowNode) -> tuple[tuple[int, ...
 
 
 def _gate_first(flow: Flow, ups: list[FlowNode], down: FlowNode) -> tuple[Linear, ...]:
-    """Returns the layer whose output goes through the activation, then the other."""
+    """Returns the gate layer, whose output goes through the activation, then the up layer."""
     products = [n for n in flow.back(down.inputs[0], ("linear",))[1] if n.kind in ("mul", "__mul__")]
     plain = {v for n in products for v in n.inputs}
     through = sorted(ups, key=lambda u: u.outputs[0] in plain)

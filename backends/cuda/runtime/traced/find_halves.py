@@ -25,7 +25,7 @@ from planc.backends.cuda.runtime.traced.roles import (
 
 SUMS = ("add", "__add__", "add_", "__iadd__", "__radd__")
 SCALES = ("mul", "__mul__", "__rmul__", "mul_", "dropout", "to", "type", "float", "type_as", "contiguous", "clone")
-"""Functions of one tensor between a half and the residual stream that do not mix tokens."""
+"""Functions of one tensor, between half a block and the residual stream, that do not mix tokens."""
 Half = AttentionLayers | FeedForwardLayers | ExpertLayers | Code
 
 
@@ -37,19 +37,20 @@ class FoundHalf:
     run: ModuleRun
     flow: Flow
     params: Mapping[str, Shape]
-    """Parameters of the block, by their names in it."""
+    """Parameters of the block, by their names relative to the block."""
 
 
 def found_block(record: ForwardRecord, run: ModuleRun, params: Mapping[str, Shape], batch: int) -> FoundHalf:
-    """Returns the block of `run`, with the data flow of its calls."""
+    """Returns the block that `run` ran, with the data flow of its calls. `params` are the shapes of the model's
+    parameters by name, and `batch` is the number of sequences."""
     prefix = f"{run.module}."
     own = {n.removeprefix(prefix): s for n, s in params.items() if n.startswith(prefix)}
     return FoundHalf(record, run, Flow(record, run, params, prefix, batch), own)
 
 
 def blocks_of(found: list[FoundHalf]) -> tuple[BlockLayers, ...]:
-    """Returns the blocks of a model. Halves of the same role must have equal widths; those that differ from the
-    majority become opaque code."""
+    """Returns the blocks of a model. Halves with the same role must have equal widths: a half that differs from the
+    majority becomes opaque code."""
     blocks = [_block_of(f) for f in found]
     for width in (_of_attention, _of_feed_forward, _of_experts):
         seen = Counter(w for b in blocks if (w := width(b)) is not None)
@@ -76,7 +77,7 @@ def _of_experts(block: BlockLayers) -> tuple[int, ...] | None:
 
 
 def _as_code(found: FoundHalf, block: BlockLayers, first: bool) -> BlockLayers:
-    """Returns the block with one of its halves as opaque code."""
+    """Returns the block with one of its halves as opaque code: its attention if `first`, else its second half."""
     why = "its widths differ from those of most blocks"
     half = block.attention if first else block.second
     assert half is not None
@@ -94,7 +95,7 @@ def _is_parallel(half: Half) -> bool:
 
 
 def _within(half: Half, path: str) -> bool:
-    """True if all layers of a half are in the module at `path`; its norms may be outside."""
+    """True if all layers of half a block are in the module at `path`; the norms of that half may be outside."""
     norms = {n for norm in (half.before, half.after) for n in (params_of(norm) if norm is not None else ())}
     return all(n.startswith(f"{path}.") for n in _inside(half) - norms)
 
@@ -143,7 +144,8 @@ def _in_halves(found: FoundHalf, why: str) -> BlockLayers:
 
 
 def _halves(found: FoundHalf) -> list[ModuleRun]:
-    """Modules that the block's own code calls and that map hidden states to hidden states, without norms."""
+    """Returns the runs of the modules that the block's own code calls and that map hidden states to hidden states,
+    except norms."""
     record, block = found.record, found.run
     size = prod(record.shapes[block.taken])
     runs = [
@@ -170,7 +172,7 @@ def _are_added(found: FoundHalf, halves: list[ModuleRun]) -> bool:
 
 
 def _joins(flow: Flow, value: int) -> bool:
-    """True if `value` is added to the stream, after at most a norm and scaling."""
+    """True if `value` is added to the residual stream, after at most a norm and scaling."""
     while users := flow.users.get(value, []):
         if all(u.kind in SUMS for u in users):
             return True
@@ -193,12 +195,12 @@ def _leaves(flow: Flow, value: int, stream: int) -> bool:
 
 
 def _own(found: FoundHalf, run: ModuleRun) -> str:
-    """The path of a run's module in its block."""
+    """Returns the path of a run's module, relative to the block."""
     return run.module.removeprefix(f"{found.run.module}.")
 
 
 def _half(found: FoundHalf, run: ModuleRun, why: str) -> Half:
-    """Returns the role of the half `run`."""
+    """Returns the role of the half that `run` ran; opaque code, for the reason `why`, if no role is found."""
     path, flow = _own(found, run), found.flow
     mine = {p for p in found.params if p.startswith(f"{path}.")}
     attention = None

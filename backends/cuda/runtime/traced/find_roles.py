@@ -16,8 +16,8 @@ from planc.backends.cuda.runtime.traced.roles import DecoderRoles, Shape, Unknow
 
 
 def roles_of(record: ForwardRecord, params: Mapping[str, Shape], batch: int) -> DecoderRoles:
-    """Returns the roles in a `record` of a decoder whose parameters have the shapes `params`; `batch` is the number of
-    sequences. Raises UnknownError."""
+    """Returns the roles of the parts of a decoder, from the `record` of its forward. `params` are the shapes of its
+    parameters by name, and `batch` is the number of sequences of that forward. Raises UnknownError."""
     layers = _layer_runs(record)
     holder = layers[0].module.rpartition(".")[0]
     whole = ModuleRun("", -1, record.result, 0, len(record.calls))
@@ -67,7 +67,7 @@ def roles_of(record: ForwardRecord, params: Mapping[str, Shape], batch: int) -> 
 
 
 def _without_blocks(record: ForwardRecord) -> str:
-    """Explains why no blocks were found."""
+    """Returns a message for the user that explains why no blocks were found."""
     ran = {run.module for run in record.runs}
     apart = [r for r in record.runs if r.module.count(".") > 1 and r.module.rpartition(".")[0] not in ran]
     if not apart:
@@ -90,12 +90,13 @@ def _is_lookup(call: RecordedCall, record: ForwardRecord, params: Mapping[str, S
 
 
 def _is_of_positions(shape: Shape, embed: int) -> bool:
-    """True for a table [L, D], or one for all sequences [1, L, D]."""
+    """True for the shape of a position table [L, D], or of one table for all sequences [1, L, D]."""
     return shape[-1:] == (embed,) and (len(shape) == 2 or (len(shape) == 3 and shape[0] == 1))
 
 
 def _layer_runs(record: ForwardRecord) -> list[ModuleRun]:
-    """The longest chain of numbered modules in which each takes the output of the one before."""
+    """Returns the runs of the blocks: of all lists of numbered modules in which each module takes the output of the
+    previous one, the list with the most calls."""
     groups: dict[str, list[ModuleRun]] = {}
     for run in record.runs:
         prefix, _, last = run.module.rpartition(".")

@@ -1,4 +1,4 @@
-"""Builds the data flow of a recorded model; norms and linear layers are single nodes for the calls inside them."""
+"""Builds the data flow of a recorded model. A norm or a linear layer is one node, for all calls inside it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ REDUCTIONS = ("rms_norm", "layer_norm", "mean", "var", "norm", "vector_norm", "s
 
 @dataclass(frozen=True)
 class FlowNode:
-    """A norm, a linear layer, experts, an attention core, or any other call."""
+    """A node of the data flow: a norm, a linear layer, experts, an attention core, or any other call (`kind` is then
+    the name of the function). Tensors are numbered as in the record."""
 
     kind: str
     call: RecordedCall
@@ -25,7 +26,8 @@ class FlowNode:
 
 
 class Flow:
-    """The nodes of a range of the record, and the data flow between them."""
+    """The nodes of the calls that `run` made, and the data flow between them. `params` are the shapes of all parameters
+    by name, `prefix` is cut off their names, and `batch` is the number of sequences."""
 
     def __init__(
         self, record: ForwardRecord, run: ModuleRun, params: Mapping[str, Shape], prefix: str, batch: int
@@ -93,7 +95,8 @@ class Flow:
         return bool(own) and linear.module == own and all(c.function in REARRANGING and not c.params for c in others)
 
     def back(self, value: int, stops: tuple[str, ...]) -> tuple[list[FlowNode], list[FlowNode]]:
-        """Returns the nearest nodes of the kinds `stops` that `value` is computed from, and the nodes between."""
+        """Returns the nearest nodes of the kinds `stops` that `value` is computed from, and the nodes between these and
+        `value`."""
         found: list[FlowNode] = []
         passed: list[FlowNode] = []
         open_values, seen = [value], set()
@@ -123,7 +126,8 @@ class Flow:
         return False
 
     def ahead(self, value: int, kinds: tuple[str, ...]) -> tuple[FlowNode | None, list[FlowNode]]:
-        """Returns the first node of these `kinds` that uses results of `value`, and the nodes between."""
+        """Returns the first node of these `kinds` that uses `value` or results of it (None if there is none), and the
+        nodes between `value` and that node."""
         reached: set[int] = {value}
         passed: list[FlowNode] = []
         start = self.nodes.index(self.maker[value]) if value in self.maker else -1
@@ -137,7 +141,7 @@ class Flow:
 
 
 def reached(flow: Flow, value: int) -> set[int]:
-    """Returns `value` and the values it is computed from along first inputs."""
+    """Returns `value` and all values that it is computed from, following the first input of each node."""
     seen = {value}
     while (maker := flow.maker.get(value)) is not None and maker.kind != "embedding":
         value = maker.inputs[0]

@@ -1,6 +1,7 @@
-"""Resolves name collisions between the user's submodules and planc's names for parts of a block.
+"""Resolves collisions between the names of the user's submodules and planc's names for parts of a block.
 
-A user's `w1` may be the op graph's `w3`: all collisions are renamed before the first part is put in its place.
+A user's `w1` may be the op graph's `w3`, so all colliding submodules are renamed before the first one gets its new
+name.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ THEIRS = "theirs_"
 
 
 def with_free_names(block: nn.Module, role: BlockLayers) -> BlockLayers:
-    """Returns `role` with the new paths, after renaming the parts of `block` that have a name of ours; the user's code
-    still finds them as plain attributes."""
+    """Returns `role` with the new paths, after renaming the submodules of `block` that have a name in `OURS`. The
+    user's code still finds these under their old names, as plain attributes."""
     owners = {"", *(path.rpartition(".")[0] for path in _places(role))}
     renamed: set[str] = set()
     for path in sorted(owners, key=len, reverse=True):
@@ -53,7 +54,7 @@ def name_in_code(name: str) -> str:
 
 
 def part_at(module: nn.Module, path: str) -> nn.Module:
-    """Returns the child of `module` at `path` under the op graph's names, not a plain attribute of that name. Raises
+    """Returns the child of `module` at `path`, by the op graph's names; plain attributes are not children. Raises
     KeyError."""
     for name in path.split("."):
         part = module._modules[name]
@@ -63,7 +64,7 @@ def part_at(module: nn.Module, path: str) -> nn.Module:
 
 
 def _places(part: Any) -> Iterator[str]:
-    """The paths of the layers and norms in a part."""
+    """Yields the paths of the layers and norms in `part`, the roles of a block or of something inside it."""
     if isinstance(part, Linear | Norm):
         yield part.path
     elif is_dataclass(part):
@@ -75,7 +76,7 @@ def _places(part: Any) -> Iterator[str]:
 
 
 def _renamed(part: Any, renamed: set[str]) -> Any:
-    """A part with the new names of these modules in its paths."""
+    """Returns `part` with the new names of the modules at the paths `renamed`."""
     if isinstance(part, str):
         words = part.split(".")
         paths = (".".join(words[: n + 1]) for n in range(len(words)))

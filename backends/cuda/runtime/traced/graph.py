@@ -64,7 +64,8 @@ def model_of_roles(name: str, roles: DecoderRoles) -> Model:
 
 
 def _in_order(parts: Mapping[str, Part]) -> list[str]:
-    """Dense and sliding-window kinds first, as in the catalog."""
+    """Returns the names of the kinds of block in the catalog's order: dense and sliding-window kinds before the plain
+    one."""
     return sorted(parts, key=lambda kind: kind == BLOCK)
 
 
@@ -90,7 +91,7 @@ def _kinds(blocks: tuple[BlockLayers, ...]) -> dict[str, BlockLayers]:
 
 
 def _kind_of_code(code: Code) -> str:
-    """Names a kind of block with an opaque half after its module."""
+    """Returns the name of a kind of block with an opaque half: `with_` and the name of that half's module."""
     words = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in code.path.rpartition(".")[2])
     return f"with_{words.lower().strip('_') or 'whole'}"
 
@@ -137,7 +138,7 @@ def _first(roles: DecoderRoles) -> Part:
 
 
 def _renamed(part: Part, output: Tensor) -> Part:
-    """Returns a part whose last op has another output."""
+    """Returns `part` with the tensor `output` as the output of its last op."""
     last = part.ops[-1]
     kept = tuple(t for t in part.tensors if t.name != last.output)
     return Part(params=part.params, tensors=(*kept, output), ops=(*part.ops[:-1], replace(last, output=output.name)))
@@ -178,7 +179,8 @@ def _block(block: BlockLayers) -> Part:
 def _half_of_code(
     half: Code, module: str, slot: str, norm: str, stream: str, target: str, source: str = "", shares: bool = False
 ) -> Part:
-    """An opaque half of a block, with its norms and the residual add."""
+    """Returns the ops of an opaque half of a block, from the tensor `stream` (or `source`) to `target`, with its norms
+    and the residual add. If `shares`, the half reads the normed input of the attention."""
     part, taken = Part(), source or stream
     if shares:
         taken = "attention.in"
@@ -194,7 +196,7 @@ def _half_of_code(
 
 
 def _code(half: Code, module: str, source: str, target: str) -> Part:
-    """The op of an opaque half; its parameters keep their own names."""
+    """Returns the op of an opaque half of a block; its parameters keep their own names."""
     params = tuple(_unnamed(f"layers.*.{module}.{name_in(half, n)}", shape) for n, shape in half.params)
     return code(
         f"{module}.code",
@@ -209,12 +211,12 @@ def _code(half: Code, module: str, source: str, target: str) -> Part:
 
 
 def _unnamed(name: str, shape: tuple[int, ...]) -> Param:
-    """A parameter whose dims have no names."""
+    """Returns a parameter whose dims have no names: each dim is called after its length."""
     return Param(name=name, shape_dims=tuple((f"{UNNAMED}{n}",) for n in shape), section="", decay=len(shape) > 1)
 
 
 def _attention(a: AttentionLayers, made: str) -> Part:
-    """Attention from `hidden` to the tensor `made`."""
+    """Returns the ops of attention, from the tensor `hidden` to the tensor `made`."""
     if a.latent is not None:
         if a.before is None or len(a.before.params) != 1 or a.out.bias or a.after is not None:
             raise UnknownError("its latent attention has a norm or a bias that planc has no ops for")
@@ -260,7 +262,8 @@ def _attention(a: AttentionLayers, made: str) -> Part:
 
 
 def _to_stream(name: str, module: str, after: Norm | None, layer: Linear, path: str, stream: str, target: str) -> Part:
-    """The residual add of half a block, after its post-norm if it has one."""
+    """Returns the residual add of half a block, after its post-norm if it has one: from the output of `layer` and the
+    tensor `stream` to the tensor `target`."""
     made, part = f"{name}.out", Part()
     if after is not None:
         if layer.bias:
@@ -311,7 +314,7 @@ def _experts(e: ExpertLayers, stream: str) -> Part:
 
 
 def _norm(name: str, module: str, norm: Norm, source: str, target: Tensor) -> Part:
-    """A norm over embed, with no parameter, a weight, or a weight and a bias."""
+    """Returns the op of a norm over embed, with no parameter, a weight, or a weight and a bias."""
     found: list[Param] = []
     for path, shape in norm.params:
         if len(shape) != 1:
@@ -324,7 +327,8 @@ def _norm(name: str, module: str, norm: Norm, source: str, target: Tensor) -> Pa
 
 
 def _head_norm(letter: str, norm: Norm, a: AttentionLayers, source: str, target: Tensor) -> Part:
-    """A norm of queries or keys: per head with a shared or a per-head weight, or over all heads together."""
+    """Returns the op of a norm of queries or keys (`letter` q or k): per head with a shared or a per-head weight, or
+    over all heads together."""
     heads = target.dims[2]
     number = a.heads if heads == "heads" else a.kv_heads
     shapes = {

@@ -64,7 +64,8 @@ Found = dict[Region, SavedByCode]
 
 @dataclass
 class _Whole:
-    """Code that stays opaque: multiply-adds by op, and the source lines of experts that were not run."""
+    """Measurements of opaque code, which planc does not shard: its multiply-adds by op (`products`), and the source
+    lines of experts that were not run (`experts`)."""
 
     products: dict[Region, tuple[Elements, ...]] = field(default_factory=dict)
     experts: dict[str, None] = field(default_factory=dict)
@@ -72,7 +73,8 @@ class _Whole:
 
 @dataclass(eq=False)
 class _Made:
-    """A live storage."""
+    """An allocated storage, with the op whose code allocated it (`region`) and the ops that save it for the backward
+    (`savers`)."""
 
     elements: int
     shape: tuple[int, ...]
@@ -80,7 +82,7 @@ class _Made:
     region: Region
     in_backward: bool
     name: str = ""
-    """Name of the op graph's tensor that it holds; "" for none."""
+    """Name of the op graph's tensor that the storage holds; "" for none."""
     is_buffer: bool = False
     savers: set[Region] = field(default_factory=set)
 
@@ -88,8 +90,8 @@ class _Made:
 def with_own_code(model: Model, module: nn.Module, roles: DecoderRoles) -> Model:
     """Returns `model` with the memory that the code of `module` saves for each op; `roles` names the module's parts.
 
-    Code may behave differently for sequences longer than a window. Lengths found in the module's config, buffers and
-    code are tried to find where the behaviour changes.
+    Code may behave differently for sequences longer than an attention window. Lengths found in the module's config,
+    buffers and code are tried to find where the behaviour changes.
     """
     speaks = [module.__dict__.get("config"), *module.modules()]
     numbers = [n for part in speaks if part is not None for n in vars(part).values()]
@@ -102,7 +104,8 @@ def with_own_code(model: Model, module: nn.Module, roles: DecoderRoles) -> Model
     whole = _Whole()
 
     def found_at(at: int) -> Found:
-        """The memory for sequences longer than the length before this index, up to the length at it."""
+        """Returns the memory by op for sequences longer than `lengths[at - 1]` tokens, up to `lengths[at]`; {} if the
+        code fails on them."""
         if at not in seen:
             try:
                 with _unlogged():
@@ -143,7 +146,8 @@ def with_own_code(model: Model, module: nn.Module, roles: DecoderRoles) -> Model
 
 @contextmanager
 def _unlogged() -> Iterator[None]:
-    """Silences torch's traceback of code that fails on fake tensors: its line is reported in `Unseen`."""
+    """A context in which torch does not log the traceback of code that fails on fake tensors: `Unseen` reports the
+    line."""
     log = logging.getLogger("torch._subclasses.fake_tensor")
     before = log.level
     log.setLevel(logging.CRITICAL)
@@ -154,8 +158,8 @@ def _unlogged() -> Iterator[None]:
 
 
 def _by_length(found: list[tuple[int, SavedByCode | None]]) -> tuple[SavedByCode, ...]:
-    """Merges the memory `found` per longest sequence (0: any), dropping repeats. Code that rejects longer sequences has
-    no entry for them."""
+    """Returns the memory in `found`, which holds pairs: a longest sequence (tokens; 0: any) and the memory up to it,
+    None if the code rejects these lengths. Equal neighbours are merged, and None is left out."""
     ends: list[SavedByCode] = []
     for end, code in found:
         if code is not None:
@@ -165,7 +169,8 @@ def _by_length(found: list[tuple[int, SavedByCode | None]]) -> tuple[SavedByCode
 
 
 def _changes(found_at: Callable[[int], Found], low: int, high: int) -> list[int]:
-    """Indices from `low` to before `high` after which the result of `found_at` changes; a binary search."""
+    """Returns the indices i, from `low` to before `high`, for which `found_at(i)` and `found_at(i + 1)` differ. This is
+    a binary search: between two equal results, no change is looked for."""
     if low == high or found_at(low) == found_at(high):
         return []
     if high - low == 1:
@@ -175,8 +180,8 @@ def _changes(found_at: Callable[[int], Found], low: int, high: int) -> list[int]
 
 
 def _found(model: Model, module: nn.Module, roles: DecoderRoles, tokens: int, whole: _Whole) -> Found:
-    """Measures memory at a sequence length of about `tokens`; adds the multiply-adds of opaque code to `whole`. Raises
-    UnknownError, and whatever the code raises."""
+    """Returns the memory that the code of each op saves, measured at a sequence length of about `tokens`. Adds the
+    multiply-adds of opaque code to `whole`. Raises UnknownError, and whatever the code raises."""
     lengths = {*model.sizes.values()}
     sequence = _prime(tokens, lengths, model.sizes.get("positions", LONGEST))
     run = _SavedRun(model, _prime(3, {*lengths, sequence, sequence + 1}), sequence)
@@ -191,8 +196,8 @@ def _found(model: Model, module: nn.Module, roles: DecoderRoles, tokens: int, wh
 
 
 def _prime(first: int, lengths: Iterable[int], most: int = LONGEST) -> int:
-    """The first prime from `first` up to `most` that divides none of `lengths`, nor does its successor; else the last
-    such prime below `first`."""
+    """Returns the first prime from `first` to `most` such that neither the prime nor the number after it divides any of
+    `lengths`. If there is none, returns the largest such prime below `first`, else `first`."""
     fits = (
         number
         for number in (*range(first, most + 1), *range(first - 1, 1, -1))
@@ -203,7 +208,8 @@ def _prime(first: int, lengths: Iterable[int], most: int = LONGEST) -> int:
 
 
 def _shorten(bound: BoundModel, model: Model, run: _SavedRun) -> None:
-    """Keeps the first block of each kind, in bf16, with experts that compute nothing."""
+    """Removes all blocks of `bound` but the first of each kind, casts its parameters to bf16, and makes experts compute
+    nothing."""
     seen: set[Section] = set()
     for name, kind in zip(list(bound.layers), model.kinds, strict=True):
         if kind in seen:
@@ -220,7 +226,7 @@ def _shorten(bound: BoundModel, model: Model, run: _SavedRun) -> None:
 
 
 class _Given(torch.autograd.Function):
-    """The identity, without a tensor for its backward."""
+    """The identity function; it saves no tensor for its backward."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -232,8 +238,8 @@ class _Given(torch.autograd.Function):
 
 
 def _nothing(run: _SavedRun, weights: list[nn.Parameter], *args: Any, **kwargs: Any) -> Any:
-    """Stands in for experts that are not run. Counts the multiply-adds of each row times the experts it is routed
-    to."""
+    """Stands in for experts that are not run: returns the first tensor argument. Adds to `run` the multiply-adds of
+    each row times the number of experts that the row is routed to."""
     tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, Tensor)]
     given, picks = tensors[0], next((t.shape[-1] for t in tensors if t.dtype == torch.int64), 1)
     rows = given.numel() // given.shape[-1]
@@ -242,7 +248,7 @@ def _nothing(run: _SavedRun, weights: list[nn.Parameter], *args: Any, **kwargs: 
 
 
 class _Watch(MemoryTracker):  # type: ignore[no-untyped-call]
-    """Records every storage allocated, with the op whose code allocates it."""
+    """Records every allocated storage, with the op whose code allocates it."""
 
     def __init__(self, run: _SavedRun) -> None:
         super().__init__()
@@ -300,7 +306,7 @@ class _SavedRun:
     # Events of the run.
 
     def watch(self, bound: BoundModel) -> None:
-        """Run `bound` forward and backward on fake tensors."""
+        """Runs `bound` forward and backward on fake tensors."""
         with FakeTensorMode(allow_non_fake_inputs=True), one_sequence_a_row(), ExitStack() as stack:
             bound.to_empty(device="cpu")
             parts = (*bound.buffers(), *bound.__dict__["model"].buffers())
@@ -325,7 +331,8 @@ class _SavedRun:
         self.begins.append((torch._C._autograd._get_sequence_nr(), region))
 
     def made(self, elements: int, shape: tuple[int, ...], dtype: torch.dtype) -> _Made:
-        """Records a storage. In the backward it belongs to the op whose backward runs."""
+        """Records an allocated storage and returns the record. A storage allocated in the backward belongs to the op
+        whose backward runs."""
         if self.in_backward:
             node = torch._C._current_autograd_node()
             if node is not None:
@@ -393,8 +400,8 @@ class _SavedRun:
         return tensor
 
     def settle(self) -> None:
-        """Sorts the storages that live after the forward by op. Storages allocated before the blocks are passed to each
-        of them, and stay whether saved or not."""
+        """Sorts the storages that are live after the forward by the op that allocated them. Storages allocated before
+        the blocks are passed to each block, and count even if no op saves them."""
         for made in self.watcher.storages.values():
             if (made.savers or made.region[0] == "first") and not made.name:
                 self.left.setdefault(made.region, []).append(made)
@@ -451,7 +458,8 @@ class _SavedRun:
         return made
 
     def _after(self, section: Section, op: Op) -> Region:
-        """The op whose code runs after the norm or layer `op`: the next one without a module of its own."""
+        """Returns the op whose code runs after the norm or linear layer `op`: the next op without a module of its
+        own."""
         ops = self.model.ops[section]
         if section == "first":
             return section, ops[-1].name
@@ -504,8 +512,8 @@ class _SavedRun:
     # Results.
 
     def labels(self, made: _Made, region: Region) -> Counted:
-        """Returns the dims and dtype of a storage, with the number of such tensors; {} for one without a sequence dim,
-        unless it is a buffer."""
+        """Returns the dims and dtype of the tensors that the storage `made` holds for the op `region`, with their
+        number; {} for a storage without a sequence dim, unless it is a buffer."""
         dtype = DTYPES.get(made.dtype, "fp32")
         wider = made.dtype.itemsize / BYTES[dtype]
         if made.is_buffer:
@@ -526,8 +534,8 @@ class _SavedRun:
         return found
 
     def _widths(self, shape: tuple[int, ...], rest: float, op: Op) -> list[tuple[tuple[str, ...], float]]:
-        """Returns the dims in the `rest` of a tensor's elements, with the number of such tensors; several entries for
-        concatenated tensors."""
+        """Returns the dims of a tensor beyond batch and sequence, where `rest` is their number of elements, with the
+        number of such tensors; several entries for concatenated tensors."""
         sizes = self.model.sizes
         found = [self.model.tensor[t].dims[2:] for t in (op.output, *op.inputs) if len(self.model.tensor[t].dims) > 2]
         if op.kind == "attention" and shape[-1] == rest:
@@ -559,7 +567,7 @@ class _SavedRun:
         return SavedByCode(saves=saves, inside=_elements(inside), moments=tuple(self._moments(region)))
 
     def _moments(self, region: Region) -> Iterator[Moment]:
-        """The moments of a region that are the peak at some sequence length."""
+        """Yields the moments in the backward of an op that are the peak at one of the lengths in `TRIED_TOKENS`."""
         found = dict[Moment, None]()
         moments = [Moment(made=_elements(a), freed=_elements(b)) for a, b in self.moments.get(region, ())]
         for tokens in TRIED_TOKENS if moments else ():

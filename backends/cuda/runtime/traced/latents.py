@@ -1,7 +1,7 @@
-"""Runs the latent layers of a user's latent attention on this rank's tokens.
+"""Runs the layers around the latent of a user's latent attention on this rank's tokens.
 
-The code reads the number of tokens from its input, and the up-projections gather the latent. In between, it sees
-tensors of the full sequence's shape that hold only local tokens (`Late`).
+The user's code reads the number of tokens from its input, and the up-projections gather the latent. In between, the
+code sees tensors of the full sequence's shape that hold only local tokens (`Late`).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ OF_SHAPES = ("is_floating_point", "is_complex", "dim", "ndimension", "size", "nu
 class Late(Tensor):
     """A tensor of the full sequence's shape, [B, S, width], of which this rank holds some tokens: `own`.
 
-    `parts` are tensors concatenated along the width, Late or full ones; then `own` is None. It supports splitting at
-    its parts, and adding dims of length 1. Everything else raises UnknownError.
+    A concatenation along the width has `parts` instead, and its `own` is None. A Late can be split at its parts and get
+    dims of length 1; every other function raises UnknownError.
     """
 
     own: Any = None
@@ -56,7 +56,8 @@ class Late(Tensor):
         raise UnknownError(f"{func} of a latent that is sharded over tokens")
 
     def part(self, name: str, places: Any) -> Tensor:
-        """Returns the part at `places` of the width, the result of the function `name`."""
+        """Returns the slice of the width whose indices are `places`; the function `name` returned them. Raises
+        UnknownError unless the slice is all of the width or one of the parts."""
         same = isinstance(places, Tensor) and places.dtype == torch.int64 and places.dim() > 1
         if same and _without_ones(places.shape[:-1]) == _without_ones(self.shape[:-1]):
             inside = places[(0,) * (places.dim() - 1)].tolist()
@@ -85,7 +86,8 @@ def own_of(hidden: Any) -> Any:
 
 
 def late_of_some(hidden: Tensor, tokens: int) -> Tensor:
-    """Returns a Late for `hidden` states of all `tokens`, if it holds only some of them; else `hidden` itself."""
+    """Returns a Late for `hidden` states of `tokens` tokens, if `hidden` holds only some of these; else `hidden`
+    itself."""
     if hidden.dim() != 3:
         return hidden
     batch, here, width = hidden.shape
@@ -98,7 +100,8 @@ def _without_ones(shape: Any) -> list[int]:
 
 
 class AsWhole:
-    """A pre-hook of an attention: gives its input the shape of the full sequence, if it holds local tokens only."""
+    """A pre-hook of an attention: if its input holds local tokens only, gives the input the shape of the full
+    sequence."""
 
     def __init__(self, tokens: Callable[[], int]) -> None:
         self.tokens = tokens
@@ -109,7 +112,7 @@ class AsWhole:
 
 
 class OnOwn:
-    """Applies a layer or norm to local tokens, in a Late or not."""
+    """Applies a layer or norm to the local tokens; a Late stays a Late."""
 
     def __init__(self, layer: Any) -> None:
         self.layer = layer
@@ -122,7 +125,7 @@ class OnOwn:
 
 
 class ToHeads:
-    """Applies an up-projection, which gathers the latent and computes the local heads."""
+    """Applies an up-projection, whose parallel style gathers the latent; it computes the local heads for all tokens."""
 
     def __init__(self, layer: Any) -> None:
         self.layer = layer
@@ -157,8 +160,8 @@ class Down:
 
 
 class SharedKey(nn.Module):
-    """Passes on the rotary key that all heads share, [B, S, P]: replicated by its parallel style, which sums its
-    gradients over the ranks' heads."""
+    """Passes on the rotary key that all heads share, [B, S, P]. The module's parallel style replicates the key, and
+    sums its gradients over the ranks' heads."""
 
     def forward(self, own: Tensor, shared: Tensor) -> Tensor:
         return shared

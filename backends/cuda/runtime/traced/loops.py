@@ -1,8 +1,8 @@
 """Turns the body of a loop over blocks, in the forward of a user's module, into the forward of block modules.
 
-The body is the user's own code, read from its source. Variables that it assigns and reads again are passed from block
-to block, the first such tensor as the hidden state. The parts that an iteration calls become children of its block; a
-proxy at their old place calls them there.
+The body is the user's own code, read from its source. Variables that the body assigns and that are read again later are
+passed from block to block; the first such tensor is the hidden state. The submodules that an iteration calls become
+children of that iteration's block, and a proxy takes their old place.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ ENDS_EARLY = (ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.Break, ast.Co
 
 
 class LoopIteration(nn.Module):
-    """One iteration of a loop in the forward of `owner`, called with the hidden state and the variables that it
-    reads."""
+    """One iteration of a loop in the forward of `owner`; called with the hidden state and the variables that the loop's
+    body reads."""
 
     def __init__(self, owner: nn.Module, body: Callable[..., Any]) -> None:
         super().__init__()
@@ -38,7 +38,8 @@ class LoopIteration(nn.Module):
 
 
 class PartProxy(nn.Module):
-    """Stands in for a part that moved to a block, and calls the block's current part of that name."""
+    """Stands in for a module that was moved into a block: calls the module that the block currently has under that
+    name."""
 
     def __init__(self, block: LoopIteration, name: str) -> None:
         super().__init__()
@@ -57,8 +58,8 @@ class PartProxy(nn.Module):
 
 
 def loops_of(shell: nn.Module, run: Callable[[nn.Module], Any]) -> Iterator[ModuleLoop]:
-    """Yields the loops of `shell`, a module without weights, whose bodies call its parts; `run` calls it with
-    tokens."""
+    """Yields the loops in the forwards of `shell`, a module without weights, whose iterations call different
+    submodules; `run` calls `shell` with tokens."""
     for path, owner in list(shell.named_modules()):
         own = not isinstance(owner, LoopIteration) and not type(owner).__module__.startswith("torch.")
         for place in range(len(_Forward(owner).loops)) if own else ():
@@ -68,7 +69,8 @@ def loops_of(shell: nn.Module, run: Callable[[nn.Module], Any]) -> Iterator[Modu
 
 
 def with_blocks(model: nn.Module, loop: ModuleLoop | None) -> nn.Module:
-    """Returns `model` with its `loop` running over blocks; unchanged if it has them already, or `loop` is None."""
+    """Returns `model` with the iterations of its `loop` turned into blocks; unchanged if that was done before, or if
+    `loop` is None."""
     if loop is None:
         return model
     owner = model.get_submodule(loop.path)
@@ -88,7 +90,8 @@ def with_blocks(model: nn.Module, loop: ModuleLoop | None) -> nn.Module:
 
 
 def _named(paths: list[str]) -> tuple[tuple[str, str], ...]:
-    """Names a block's parts equally in all blocks, from the non-numeric words of their paths."""
+    """Returns pairs of the path and the new name of each part of a block. The names come from the non-numeric words of
+    the paths, so they are equal in all blocks."""
     found: dict[str, str] = {}
     for path in paths:
         words = path.split(".")
@@ -184,7 +187,8 @@ class _Forward:
                     self._look(statement)
 
     def rewritten(self, place: int) -> tuple[Any, Any]:
-        """Returns the function with its loop over blocks, and the loop's body as a function. Raises UnknownError."""
+        """Returns the function with its loop number `place` calling blocks, and the body of that loop as a function.
+        Raises UnknownError."""
         loop, function, own = self.loops[place], self.function, self.tree.args.args[0].arg
         where = f"{inspect.getsourcefile(function)}:{loop.lineno}"
         if (
@@ -221,7 +225,7 @@ class _Forward:
         return space[self.tree.name], space[BODY]
 
     def _known_before(self, loop: ast.For) -> set[str]:
-        """Variables that are defined before a loop."""
+        """Returns the variables that are defined before `loop`."""
         args = self.tree.args
         every = [*args.posonlyargs, *args.args, *args.kwonlyargs, args.vararg, args.kwarg]
         names = {a.arg for a in every if a is not None}
@@ -264,7 +268,7 @@ FILLS = ("append", "extend", "insert", "add", "update", "setdefault", "pop", "re
 
 
 def _filled(statements: list[ast.stmt]) -> list[str]:
-    """Names of lists, dicts and sets that statements change."""
+    """Returns the names of lists, dicts and sets that statements change."""
     found: dict[str, None] = {}
     for node in (n for s in statements for n in ast.walk(s)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in FILLS:

@@ -16,7 +16,7 @@ from planc.backends.cuda.runtime.traced.roles import (
 )
 
 MIXER, CHANNELS = "mixer", "channels"
-"""Names of the opaque halves of a block; a block that is opaque as a whole is the first."""
+"""Names of the opaque halves of a block. A block that is opaque as a whole has the first name."""
 Names = dict[str, tuple[str, ...]]
 """A parameter's name in the model, to the op graph's parameters that it contains, concatenated."""
 
@@ -59,13 +59,13 @@ def _block(block: BlockLayers) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def _code(code: Code, module: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Parameters of opaque code keep their own names."""
+    """Yields the parameters of opaque code, which keep their own names."""
     for name, _ in code.params:
         yield name, (f"{module}.{name_in(code, name)}",)
 
 
 def name_in(code: Code, name: str) -> str:
-    """Returns the name of a parameter relative to its module of opaque `code`."""
+    """Returns the name of a parameter relative to the module of the opaque `code` that it belongs to."""
     return name.removeprefix(f"{code.path}.") if code.path else name
 
 

@@ -1,4 +1,4 @@
-"""Adapts the code of an attention to its local heads, where it refers to the number of all heads."""
+"""Makes the code of an attention work with the local heads, where the code refers to the number of all heads."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ class Share:
 
     @classmethod
     def of(cls, a: AttentionLayers, ranks: int, rank: int = 0) -> Share:
-        """Returns the share of `rank`; if keys are replicated, `kv_heads` are those of its own heads."""
+        """Returns the share of `rank`, one of `ranks`. If keys are replicated, `kv_heads` is the number of key heads
+        that the rank's query heads use."""
         heads = a.heads // ranks
         if not a.keys_whole:
             return cls(ranks, rank, heads, a.kv_heads // ranks)
@@ -65,8 +66,8 @@ def share_of(attention: nn.Module, a: AttentionLayers) -> Share:
 
 
 def localise(holder: nn.Module, a: AttentionLayers, share: Share) -> None:
-    """Replaces numbers of heads, and widths of all heads, by those of `share` among `holder`'s attributes and in its
-    own copy of the config."""
+    """Replaces numbers of heads by those of `share`, and widths of all heads by widths of the local heads: in the
+    attributes of `holder`, and in its own copy of the config."""
     here = _here(a, share)
     for name, value in list(vars(holder).items()):
         plain = isinstance(value, int) and not isinstance(value, bool)
@@ -85,7 +86,7 @@ def localise(holder: nn.Module, a: AttentionLayers, share: Share) -> None:
 
 
 def _here(a: AttentionLayers, share: Share) -> dict[int, int]:
-    """Maps numbers of all heads, and their widths, to those of a share."""
+    """Returns a map from each number of all heads, and each width of all heads, to that of a rank's share."""
     numbers = {a.kv_heads: share.kv_heads, a.heads: share.heads}
     every = {a.heads + 2 * a.kv_heads: share.heads + 2 * share.kv_heads, **numbers}
     widths = {whole * a.head_dim: own * a.head_dim for whole, own in every.items()}
@@ -94,8 +95,8 @@ def _here(a: AttentionLayers, share: Share) -> dict[int, int]:
 
 
 class OwnKeys(nn.Module):
-    """Passes keys and values through. If they are replicated, its parallel style selects those of the local heads, [B,
-    S, heads, width], and sums their gradients."""
+    """Passes keys and values through. If keys and values are replicated, the module's parallel style selects those of
+    the local heads, [B, S, heads, width], and sums their gradients."""
 
     def forward(self, q: Tensor, *given: Tensor) -> Any:
         return given
@@ -120,7 +121,7 @@ class KeyLayer:
 
 
 class Scores(nn.Module):
-    """One score per local head."""
+    """One attention score per local head."""
 
     def __init__(self, weight: nn.Parameter) -> None:
         super().__init__()
@@ -164,14 +165,14 @@ def _of_heads(whole: Tensor, given: ByHeads, share: Share) -> Tensor:
 
 
 def _apart(whole: Tensor, dim: int, heads: int) -> Tensor:
-    """Splits a merged dim of sequences and heads into two."""
+    """Splits the merged dim `dim` of sequences and heads into two dims."""
     return whole.reshape(*whole.shape[:dim], -1, heads, *whole.shape[dim + 1 :])
 
 
 def arguments_by_heads(args: tuple[Any, ...], kwargs: dict[str, Any], heads: int, batch: int) -> list[ByHeads]:
     """Returns the arguments of a block that may have one number for each of `heads`, given for `batch` sequences.
 
-    If heads and sequences are one dim, the argument counts only if all sequences have equal values.
+    An argument whose dim merges sequences and heads is returned only if all sequences have equal values.
     """
     found = []
     named: list[tuple[str | int, Any]] = [*enumerate(args), *kwargs.items()]

@@ -26,7 +26,7 @@ from planc.ir.saved_by_code import Unseen
 from planc.ir.saved_model import SavedModel, config_sha256
 
 SEQUENCES, TOKENS = 2, 24
-"""The batch of the traced run; its values are not used."""
+"""The batch size and sequence length (tokens) of the traced run; the values of the tokens are not used."""
 NOWHERE = Span("", 1, 1, 1, 1)
 
 
@@ -34,10 +34,10 @@ def model_of(source: Any, example: Any = None, name: str = "") -> SavedModel:
     """Returns the op graph of `source`: a module, a config's fields, or `package.module:function`, which builds a
     module.
 
-    `example` are the module's inputs, tokens first; None for a module called with tokens only. `name` is the model's
-    name, by default that of the class. Raises PlanError: E1207 for a part with no known role, E1208 for code that reads
-    tensor values, E1209 for classes that transformers does not have, E1210 for inputs that the module rejects, E1009
-    for a missing package.
+    `example` are the module's inputs, tokens first; None for a module called with tokens only. `name` is the name of
+    the returned model; "" for the name of its class. Raises PlanError: E1207 for a part with no known role, E1208 for
+    code that reads tensor values, E1209 for classes that transformers does not have, E1210 for inputs that the module
+    rejects, E1009 for a missing package.
     """
     module, digest = module_of(source)
     kind = type(module)
@@ -75,8 +75,9 @@ def module_of(source: Any) -> tuple[nn.Module, str]:
 
 
 def roles_of_module(module: nn.Module, example: Any = None) -> DecoderRoles:
-    """Returns the roles of `module`'s parts, from a run of a copy without weights; `example` are its inputs. Of several
-    readings it returns the one with the least opaque code. Raises UnknownError, PlanError."""
+    """Returns the roles of `module`'s parts, from a run of a copy without weights; `example` are its inputs. The blocks
+    are modules in a list, or the iterations of a loop: of these readings, the one with the least opaque code is
+    returned. Raises UnknownError, PlanError."""
     shell = without_weights(module).eval()
     given = example if isinstance(example, tuple | list) else () if example is None else (example,)
     tokens = next((t for t in given if isinstance(t, Tensor)), None)
@@ -110,8 +111,8 @@ def roles_of_module(module: nn.Module, example: Any = None) -> DecoderRoles:
 
 
 def causal_model(config: Mapping[str, Any]) -> nn.Module:
-    """Returns transformers' causal model for the fields of a `config`, on the meta device. Raises PlanError (E1209,
-    E1210)."""
+    """Returns the causal language model of transformers for the fields of a `config`, on the meta device. Raises
+    PlanError (E1209, E1210)."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 

@@ -30,9 +30,9 @@ class RecordedCall:
     inputs: tuple[int, ...]
     """The tensors that depend on the tokens, in the order of the arguments."""
     params: tuple[str, ...]
-    """Parameters among the other arguments, or among what these were computed from."""
+    """Parameters among the other arguments, and those that other arguments were computed from."""
     beside: tuple[Shape, ...]
-    """Shapes of the other arguments, without parameters: masks, positions, rotary angles."""
+    """Shapes of the arguments that depend on neither tokens nor parameters: masks, positions, rotary angles."""
     outputs: tuple[int, ...]
     module: str
     """Path of the innermost module that was running."""
@@ -54,7 +54,8 @@ class Numbered:
 
 @dataclass(frozen=True)
 class ModuleRun:
-    """One run of a module: its first tensor argument and result, and the range of calls inside it."""
+    """One run of a module: the numbers of its first tensor argument (`taken`) and of its first tensor result (`given`),
+    -1 if that does not depend on the tokens, and the range of calls inside it."""
 
     module: str
     taken: int
@@ -62,9 +63,9 @@ class ModuleRun:
     begin: int
     end: int
     returns: int = 0
-    """Length of the tuple that it returns, tensor first; 0 for a tensor."""
+    """Length of the tuple that the module returns; 0 if it returns no tuple."""
     caller: str = ""
-    """Path of the module whose code called it."""
+    """Path of the module whose code called this one."""
 
 
 @dataclass
@@ -79,7 +80,8 @@ class ForwardRecord:
 
 class _Recorder(TorchFunctionMode):
     def __init__(self, model: nn.Module, record: ForwardRecord, tokens: Tensor, *, skips: bool) -> None:
-        """`skips`: modules whose code reads values count as one call instead of failing."""
+        """With `skips`, a module whose code reads values of tensors is recorded as one call; otherwise such code
+        fails."""
         super().__init__()
         self.record, self.inside = record, [""]
         self.params = {id(p): n for n, p in model.named_parameters()}
@@ -129,7 +131,8 @@ class _Recorder(TorchFunctionMode):
         return value
 
     def stub(self, name: str, given: Any, whole: Tensor, line: str = "") -> Tensor:
-        """Records code that is not run as one call, with an output of the shape of `whole`."""
+        """Records code that is not run, as one call of `name`, and returns its output: a tensor of the shape of
+        `whole`."""
         with torch._C.DisableTorchFunction():
             result = torch.empty_like(whole)
         self.add(name, given, [result], line=line)
@@ -144,7 +147,8 @@ class _Recorder(TorchFunctionMode):
         again: Any = None,
         line: str = "",
     ) -> None:
-        """Records a call, unless it is independent of the tokens."""
+        """Records a call of the function `name` with the arguments `given` and the outputs `made`, unless no argument
+        depends on the tokens."""
         inputs: list[int] = []
         params: list[str] = []
         direct: list[str] = []
@@ -313,7 +317,7 @@ def _tensors(value: Any) -> list[Tensor]:
 
 
 def _line() -> str:
-    """The innermost line outside torch and this file."""
+    """Returns `FILE:LINE` of the innermost running code outside torch and this file; "" if there is none."""
     frame: Any = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename

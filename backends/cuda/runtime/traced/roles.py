@@ -20,13 +20,14 @@ REARRANGING = (
 
 
 class UnknownError(ValueError):
-    """A part of the model has no place in an op graph; the message is for the user, with the source line."""
+    """Raised for a part of the model that an op graph cannot represent; the message is for the user, with the source
+    line."""
 
 
 @dataclass(frozen=True)
 class ModuleLoop:
-    """A loop in the forward of the module at `path`, the `place`th of that forward. `parts` are, for each block, pairs
-    of a module's path and its name in the block."""
+    """A loop over blocks in the forward of the module at `path`: loop number `place` (from 0) of that forward. `parts`
+    has, for each block, pairs of a submodule's path and its name in the block."""
 
     path: str
     place: int
@@ -35,10 +36,11 @@ class ModuleLoop:
 
 @dataclass(frozen=True)
 class ByHeads:
-    """A block argument with one number per head, of each sequence or of all; `dim` is the head dim."""
+    """An argument of a block that has one number per head, for each sequence or for all sequences together; `dim` is
+    its head dim."""
 
     name: str | int
-    """Its name, or its index among the arguments after the hidden state."""
+    """Name of the argument, or its index among the arguments after the hidden state."""
     dim: int
     of_batch: bool
     """True if the dim merges sequences and heads, sequence-major."""
@@ -68,7 +70,7 @@ class Linear:
     transposed: bool = False
     """True for a weight stored as [in, out]."""
     alone: bool = True
-    """True if its module does nothing else."""
+    """True if the layer's module does nothing else."""
 
     @property
     def path(self) -> str:
@@ -77,7 +79,7 @@ class Linear:
 
     @property
     def place(self) -> str:
-        """Path of the module, or of the weight if the module does more."""
+        """Path of the layer's module, or of its weight if the module does more."""
         return self.path if self.alone else self.weight
 
 
@@ -127,9 +129,10 @@ class AttentionLayers:
     before: Norm | None = None
     after: Norm | None = None
     whole: tuple[str, ...] = ()
-    """Attributes of its code that equal a number of heads by coincidence, and do not change with the local heads."""
+    """Attributes of the attention's code that equal a number of heads by coincidence, and do not change with the local
+    heads."""
     by_heads: tuple[ByHeads, ...] = ()
-    """Arguments of its block with one number per head."""
+    """Arguments of the attention's block with one number per head."""
     keys_whole: bool = False
     """True if keys and values are replicated on ranks that have a shard of the query heads."""
     rows_here: tuple[tuple[int, ...], ...] = ()
@@ -138,7 +141,7 @@ class AttentionLayers:
 
 @dataclass(frozen=True)
 class FeedForwardLayers:
-    """A feed-forward layer; `ups` are gate and up, or one layer that is both if `fused`."""
+    """A feed-forward layer; `ups` are its gate and up layers, or if `fused`, one layer that computes both."""
 
     ups: tuple[Linear, ...]
     down: Linear
@@ -148,7 +151,7 @@ class FeedForwardLayers:
     rows: tuple[tuple[int, ...], ...] = ()
     """For a fused layer, the rows of its weight for gate and up."""
     parallel: bool = False
-    """True if it runs in parallel to its block's attention."""
+    """True if the layer runs in parallel to its block's attention."""
 
 
 @dataclass(frozen=True)
@@ -189,16 +192,17 @@ class Code:
     after: Norm | None = None
     parallel: bool = False
     returns: int = 0
-    """Length of the tuple that its module returns, hidden state first; 0 for a tensor."""
+    """Length of the tuple that the module returns, hidden state first; 0 for a tensor."""
     line: str = field(default="", compare=False)
-    """`FILE:LINE` of its source."""
+    """`FILE:LINE` of the module's source."""
     why: str = field(default="", compare=False)
-    """The reason why it has no role, for the user."""
+    """The reason why the module has no known role, for the user."""
 
 
 @dataclass(frozen=True)
 class BlockLayers:
-    """One kind of block; paths are relative to the block. An opaque block is the first half alone."""
+    """One kind of block, in two halves; paths are relative to the block. A block that is opaque as a whole has
+    `attention` only."""
 
     attention: AttentionLayers | Code | None
     second: FeedForwardLayers | ExpertLayers | Code | None
@@ -210,12 +214,12 @@ class BlockLayers:
 
     @property
     def heads(self) -> AttentionLayers | None:
-        """Its attention, if that has a known role."""
+        """The block's attention, if its role is known; None otherwise."""
         return self.attention if isinstance(self.attention, AttentionLayers) else None
 
     @property
     def code(self) -> tuple[Code, ...]:
-        """Its opaque halves."""
+        """The block's opaque halves."""
         return tuple(half for half in (self.attention, self.second) if isinstance(half, Code))
 
 
@@ -243,8 +247,8 @@ class DecoderRoles:
     """True if the code of a block changes tensors in place."""
     embedding_norm: Norm | None = None
     loop: ModuleLoop | None = None
-    """The loop whose iterations are the blocks, if these are not modules; paths are then relative to the module that
-    holds them."""
+    """The loop whose iterations are the blocks, if the blocks are not modules; None if they are. Paths of a block are
+    then relative to the module with the loop."""
     raw_table: bool = False
     """True if code indexes the embedding parameter directly, without a module."""
 

@@ -26,14 +26,15 @@ NO_STEPS = (
     *("cat", "clone", "write", "to", "type", "float", "bfloat16", "half", "type_as", "detach", "empty_like"),
     "new_empty",
 )
-"""Functions, besides layout changes, that concatenate split layers or cast."""
+"""Functions, besides layout changes, that are not compared: they concatenate split layers, copy or cast."""
 
 
 def other_steps(model: nn.Module, roles: DecoderRoles) -> str:
-    """Describes the ops that `model` runs more or less often once bound with these `roles`; "" if none.
+    """Returns a text that lists the ops that `model` runs more or less often once bound with these `roles`; "" if there
+    are none.
 
-    Its code runs twice on the meta device, unchanged and bound. Split layers count as several; experts are not run. The
-    number of elements of all parameters must not change either.
+    The model's code runs twice on the meta device: unchanged and bound. Split layers count as several; experts are not
+    run. The number of elements of all parameters must not change either.
     """
     tokens = torch.zeros(SEQUENCES, TOKENS, dtype=torch.long, device="meta")
     shell = with_blocks(without_weights(model).eval(), roles.loop)
@@ -52,7 +53,7 @@ def _numbers(model: nn.Module) -> int:
 
 
 def _products_more(block: BlockLayers) -> int:
-    """Number of additional matmuls of a block whose fused layers are split."""
+    """Returns the number of additional matmuls of a block because its fused layers are split."""
     a, second = block.heads, block.second.shared if isinstance(block.second, ExpertLayers) else block.second
     more = int(isinstance(second, FeedForwardLayers) and len(second.rows) > 0)
     if a is not None:  # of latents: keys and values, and the latent and the rotated key
@@ -61,7 +62,8 @@ def _products_more(block: BlockLayers) -> int:
 
 
 def _steps(made: ForwardRecord, roles: DecoderRoles) -> Counter[str]:
-    """Counts calls by function; for a model with experts, whose dispatch differs, only matmuls and attention cores."""
+    """Returns the number of calls by function. For a model with experts, whose dispatch differs, only matmuls and
+    attention cores are counted."""
     routed = any(isinstance(b.second, ExpertLayers) for b in roles.blocks)
     counted: Counter[str] = Counter()
     for call in made.calls:

@@ -1,4 +1,5 @@
-"""Tries a shard of the heads of a user's attention on the meta device, before any process group exists."""
+"""Tries, on the meta device, whether a user's attention works with a shard of its heads, before any process group
+exists."""
 
 from __future__ import annotations
 
@@ -40,10 +41,12 @@ MOST_UNSURE = 3
 def on_a_share(
     model: nn.Module, roles: DecoderRoles, ranks: int, *, keys_whole: bool = False, sequence: bool = False
 ) -> tuple[DecoderRoles, str]:
-    """Returns `roles` adjusted for heads sharded over `ranks`, and why the attention cannot be sharded; "" if it can.
+    """Returns `roles` adjusted for heads sharded over `ranks`, and the reason why the attention cannot be sharded; ""
+    if it can.
 
-    With `keys_whole`, keys and values are replicated; with `sequence`, tokens are sharded too. Attributes that equal
-    both a head count and a head dim are tried as either, and per-head arguments are sharded if necessary.
+    With `keys_whole`, keys and values are replicated; with `sequence`, tokens are sharded too. An attribute of the code
+    that equals both a number of heads and a head dim is tried as either. Arguments with one number per head are sharded
+    if nothing else works.
     """
     roles = _with(roles, keys_whole=keys_whole)
     sequence = sequence and any(map(_has_some_tokens, roles.blocks))
@@ -66,7 +69,8 @@ def on_a_share(
 
 
 def _has_some_tokens(block: BlockLayers) -> bool:
-    """True if code of a block sees only this rank's tokens; other code gets the full sequence."""
+    """True if, with a sharded sequence, code of this block sees only this rank's tokens. In other blocks the code gets
+    the full sequence."""
     halves = [h for h in (block.attention, block.second) if isinstance(h, AttentionLayers | FeedForwardLayers)]
     inside = [not common_path(places_of(h)) for h in halves]
     inside += [h.before is not None and h.before.path.startswith(f"{common_path(places_of(h))}.") for h in halves]
@@ -74,14 +78,14 @@ def _has_some_tokens(block: BlockLayers) -> bool:
 
 
 def _with(roles: DecoderRoles, **changes: Any) -> DecoderRoles:
-    """Returns `roles` with these fields of every block's attention changed."""
+    """Returns `roles` with the fields `changes` of every block's attention replaced."""
     changed = (replace(b, attention=replace(b.heads, **changes)) if b.heads is not None else b for b in roles.blocks)
     return replace(roles, blocks=tuple(changed))
 
 
 def arguments(model: nn.Module, roles: DecoderRoles) -> list[ByHeads]:
-    """Returns the arguments of the blocks of `model` that may have one number per head. Their values are known if they
-    depend on no weight."""
+    """Returns the arguments of the blocks of `model` that may have one number per head. The model runs without weights,
+    so an argument has values only if it depends on no weight."""
     number, a = next((n, b.heads) for n, b in enumerate(roles.blocks) if b.heads is not None)
     bound = BoundModel(without_weights(model).eval(), roles, TOKENS)
     tokens = torch.zeros(SEQUENCES, TOKENS, dtype=torch.long)
@@ -95,15 +99,16 @@ def arguments(model: nn.Module, roles: DecoderRoles) -> list[ByHeads]:
 
 
 def refusal(model: nn.Module, roles: DecoderRoles, ranks: int) -> str:
-    """Returns why the heads of `model`, with these `roles`, cannot be sharded over `ranks`; "" if they can."""
+    """Returns the reason why the heads of `model`, with these `roles`, cannot be sharded over `ranks`; "" if they
+    can."""
     return _tried(model, roles, ranks, False)[0]
 
 
 def _tried(
     model: nn.Module, roles: DecoderRoles, ranks: int, sequence: bool
 ) -> tuple[str, tuple[tuple[int, ...], ...]]:
-    """Returns why heads cannot be sharded over `ranks` ("" if they can), and the rows of a fused layer for the local
-    heads, if their order differs from that of all heads."""
+    """Returns the reason why heads cannot be sharded over `ranks` ("" if they can), and the rows of a fused layer for
+    the local heads, if their order differs from that of all heads. With `sequence`, tokens are sharded too."""
     bound = BoundModel(without_weights(model).eval(), roles, TOKENS)
     for block, role in zip(bound.layers.values(), roles.blocks, strict=True):
         if role.heads is not None:
@@ -192,7 +197,8 @@ def _narrow(attention: nn.Module, a: AttentionLayers, ranks: int) -> None:
 
 
 def _divide_sequence(block: nn.Module, ranks: int) -> None:
-    """Makes a `block` run on a shard of the sequence, and gathers it where a program does."""
+    """Makes `block` run on one of `ranks` shards of the sequence, and gather the sequence where an emitted program
+    does."""
     here = TOKENS // ranks
 
     def gathered(_: nn.Module, given: Any) -> Any:
@@ -222,7 +228,8 @@ def _divide_sequence(block: nn.Module, ranks: int) -> None:
 
 
 def _gather_norms(attention: nn.Module, a: AttentionLayers, share: int) -> None:
-    """Makes norms over all heads gather those of all ranks and return the local ones, as a program does."""
+    """Makes a norm over all heads gather the heads of all `share` ranks and return the local ones, as an emitted
+    program does."""
     for name, norm, heads in (("q_norm", a.q_norm, a.heads), ("k_norm", a.k_norm, a.kv_heads)):
         if norm is not None and norm.over_all(heads, a.head_dim):
             module = part_at(attention, name)
@@ -231,7 +238,8 @@ def _gather_norms(attention: nn.Module, a: AttentionLayers, share: int) -> None:
 
 
 def _wrong(made: ForwardRecord, roles: DecoderRoles, a: AttentionLayers, share: int) -> Iterator[str]:
-    """Yields the lines at which queries or scores do not have the shape of local heads over all tokens."""
+    """Yields the source lines at which queries or scores do not have the shape of the local heads, on one of `share`
+    ranks, over all tokens."""
     rows = SEQUENCES * a.heads // share * TOKENS
     apart = tuple(f"layers.{n}.{MIXER}" for n, b in enumerate(roles.blocks) if b.heads is None)
     apart += tuple(f"layers.{n}.{CHANNELS}" for n, b in enumerate(roles.blocks) if isinstance(b.second, Code))

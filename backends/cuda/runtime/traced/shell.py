@@ -26,7 +26,8 @@ def without_weights(module: nn.Module) -> nn.Module:
 
 
 def place(error: Exception) -> str:
-    """Returns the innermost line of the model's source in the traceback of `error`."""
+    """Returns `FILE:LINE` of the innermost line of the model's source in the traceback of `error`; "the model" if there
+    is none."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "/torch/" not in f.filename]
     own = [f for f in frames if not f.filename.startswith(OWN_FOLDER)]
     if not own:

@@ -1,4 +1,4 @@
-"""Stands in for a parameter in code that does more with it than one torch layer."""
+"""Stands in for a parameter in a user's code that does more with the parameter than one torch layer would."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CASTS = ("to", "type", "float", "bfloat16", "half", "type_as")
 
 class StandIn(Tensor):
     """A tensor with a parameter's shape and no values. A matmul with it calls `layer`, indexing it calls `rows`, and
-    any other use gets the tensor that `value` returns."""
+    any other use gets the tensor that `value` returns. One of the three is set."""
 
     layer: Any = None
     value: Any = None

@@ -17,9 +17,10 @@ SAME = ("to", "type_as", "float", "clone", "dropout", "detach", "type")
 
 
 def numbers_of(flow: Flow, layer: FlowNode) -> dict[int, torch.Tensor]:
-    """Returns the tensors that hold a layer's output unchanged: for each element, the weight row that produces it.
+    """Returns the tensors that hold the output of `layer` unchanged, by number. Each is a tensor of indices: for each
+    element, the row of the weight that computes it.
 
-    Only elements of the first token are row indices; others are larger than any row.
+    Only elements of the first token are row indices; the indices of others are larger than any row.
     """
     made = flow.shape(layer.outputs[0])
     values = {layer.outputs[0]: torch.arange(math.prod(made)).view(made)}
@@ -44,8 +45,8 @@ def _filled(value: Any, values: Mapping[int, torch.Tensor]) -> Any:
 
 
 def rows_of(flow: Flow, layer: FlowNode, target: int, count: int) -> tuple[int, ...]:
-    """Returns the rows of the weight of `layer`, `count` of them, that produce the value `target`, in the order of its
-    heads. Raises UnknownError."""
+    """Returns the rows of the weight of `layer` that compute the value `target`, in the order of its heads; `count` is
+    the number of these rows. Raises UnknownError."""
     assert layer.linear is not None
     values = numbers_of(flow, layer)
     before = made_from(flow, target)
@@ -57,7 +58,7 @@ def rows_of(flow: Flow, layer: FlowNode, target: int, count: int) -> tuple[int, 
 
 
 def made_from(flow: Flow, target: int) -> set[int]:
-    """Returns `target` and every value it is computed from in `flow`."""
+    """Returns `target` and every value that `target` is computed from in `flow`."""
     found, open_values = set(), [target]
     while open_values:
         here = open_values.pop()
@@ -68,5 +69,5 @@ def made_from(flow: Flow, target: int) -> set[int]:
 
 
 def of_first_token(numbers: torch.Tensor, rows: int) -> tuple[int, ...]:
-    """Returns the row indices below `rows` in `numbers`, each once, in order."""
+    """Returns the row indices in `numbers` that are less than `rows`, each once, in order."""
     return tuple(dict.fromkeys(n for n in numbers.flatten().tolist() if n < rows))
