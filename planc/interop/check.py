@@ -16,7 +16,8 @@ from planc.ir.target import AnyTarget
 
 @dataclass(frozen=True)
 class ForeignExamined:
-    """Findings of `examine` for the plan of foreign files, with places in these files, and the import's result."""
+    """Result of checking another system's files: `examined` has the diagnostics and costs of the imported plan, each
+    diagnostic at its place in the files; `imported` is the result of the import."""
 
     examined: Examined
     imported: Imported
@@ -25,10 +26,10 @@ class ForeignExamined:
 def examine_files(
     files: list[Path], options: Options, system: str = "", target: AnyTarget | None = None
 ) -> ForeignExamined:
-    """Imports `files`, then checks and costs their plan for `target`, as `examine` does.
+    """Imports `files`, then checks and costs the imported plan for `target` (None: the plan's own), as `examine` does.
 
-    `options` and `system` are those of `import_files`. A finding about a sentence is placed at the field that the
-    sentence comes from, or at the whole file if it comes from defaults only.
+    `options` and `system` are those of `import_files`. A diagnostic about a sentence of the plan is placed at the field
+    that the sentence comes from, or at the whole file if the sentence comes from defaults only.
     """
     imported = import_files(files, options, system)
     if imported.setup is None:

@@ -15,21 +15,23 @@ FieldValue: TypeAlias = Scalar | tuple["FieldValue", ...]
 
 @dataclass(frozen=True)
 class Given:
-    """A field that a file sets: its value (a list becomes a tuple), and the place of the value or flag."""
+    """A field that a file sets: its `value` (a list becomes a tuple), and its `span`, the place (file, line and
+    columns) of the value or of the flag."""
 
     value: FieldValue
     span: Span
     certain: bool = True
-    """False for a flag in a branch of a script, if only the shell knows whether it runs."""
+    """False for a flag in a branch of a script if only the shell knows whether the branch runs."""
 
 
 @dataclass(frozen=True)
 class Left:
-    """Words of a file that belong to no field, and their place.
+    """Words of a file that set no field, and their place. `words` is their number.
 
-    Kinds: `unread` words are of commands, variables and branches that do not contribute to the command; `loose` words
-    are in place of a flag that no command takes; the value of `open` words is only known to the shell; `unknown` words
-    are not flags of the launcher; `twice` marks a field that is given again later.
+    Kinds: `unread` words are parts of commands, variables and branches that do not contribute to the chosen command;
+    `loose` words stand where a flag or a field is expected, and belong to no command; the value of `open` words is
+    known only to the shell; `unknown` words are not flags of the launcher; `twice` marks a field that is set again
+    later.
     """
 
     text: str

@@ -1,4 +1,4 @@
-"""Normalises the meaning of a plan, independent of axis names and sentence order, to compare two plans."""
+"""Normalises the meaning of a plan, independent of axis names and sentence order, so that two plans can be compared."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ Ranks = tuple[tuple[int, int], ...]
 
 
 def effective(plan: Plan) -> dict[str, Any]:
-    """Returns the meaning of each verb's sentences in `plan`, by verb. Plans with equal values have the same layout,
-    state sharding, schedule and compute. Expectations are left out, and so is what the framework of `realise as`
-    decides."""
+    """Returns the meaning of each verb's sentences in `plan`, by verb.
+
+    Two plans whose values are equal have the same layout, state sharding, schedule and compute. The values contain
+    neither `expect` sentences nor the decisions of the framework in `realise as`.
+    """
     plan = plan.for_planc
     regions = ("", *plan.model.regions)
     dims = dict.fromkeys((*plan.model.sizes, "batch", "sequence"))
@@ -61,7 +63,8 @@ def differing(a: Plan, b: Plan) -> tuple[str, ...]:
 
 
 def _overlaps(plan: Plan) -> set[tuple[Ranks, str]]:
-    """The overlap of transfers; those of tensor parallelism are not overlapped by default."""
+    """Returns how transfers overlap compute: pairs of the ranks of an axis and the overlap method. A sentence that says
+    `none` for tensor parallelism is left out, because `none` is the default there."""
     shown = {*tensor_axes(plan)}
     said = (o for o in plan.overlaps if plan.mesh.size(o.axis) > 1 and not (o.axis in shown and o.method == "none"))
     return {(_ranks(plan, [o.axis]), o.method) for o in said}
@@ -79,8 +82,8 @@ def _ranks(plan: Plan, axes: Iterable[str]) -> Ranks:
 
 
 def _divided(plan: Plan, dim: str, region: str) -> Ranks:
-    """The ranks that shard `dim` in `region`. Experts have their own region, with slots instead of batch and
-    sequence."""
+    """Returns the ranks that shard `dim` in `region`. Experts are a region of their own; its tokens have the dim
+    `experts` instead of batch and sequence."""
     token_dims = ("batch", "sequence", "experts")
     if (region == EXPERTS and dim in token_dims[:2]) or (not region and dim in token_dims[2:]):
         return ()
@@ -88,7 +91,7 @@ def _divided(plan: Plan, dim: str, region: str) -> Ranks:
 
 
 def _stored(plan: Plan, noun: Noun, region: str) -> Ranks:
-    """The ranks that shard state, besides those that shard the experts themselves."""
+    """Returns the ranks that shard the state `noun`, without the ranks that shard the experts' own dims."""
     axes = plan.store(noun, region)
     if region == EXPERTS:
         dims = {d for p in plan.model.params if p.region == EXPERTS for d in p.dims}

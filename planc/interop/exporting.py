@@ -1,4 +1,5 @@
-"""Writes a plan as the file of another system, and reads the file back: one that does not mean the plan is refused."""
+"""Writes a plan as the file of another system, and reads the file back. If the file then means something else than the
+plan, the export is refused."""
 
 from __future__ import annotations
 
@@ -38,13 +39,13 @@ class Exported:
     diagnostics: tuple[Diagnostic, ...] = ()
     """Warnings about sentences that the file expresses only approximately."""
     beside: Mapping[str, str] = field(default_factory=dict)
-    """Arguments that the system takes from elsewhere than this file, by name."""
+    """Arguments that the system takes from another place than this file, by name."""
 
 
 def export_plan(plan: Plan, to: str) -> Exported:
-    """Returns the file of the system named `to` that means the same as `plan`, without expectations.
+    """Returns the file of the system named `to` that means the same as `plan`, apart from the `expect` sentences.
 
-    Raises PlanError with E1309 for each sentence that the system, or planc's writer for it, cannot express, and
+    Raises PlanError with E1309 for each sentence that the system, or planc's writer for the system, cannot express, and
     KeyError for a system that planc does not write.
     """
     system = systems()[to]
@@ -89,8 +90,8 @@ def export_plan(plan: Plan, to: str) -> Exported:
 
 
 def _differ_at_ends(plan: Plan, back: Plan) -> bool:
-    """True if both recompute the same blocks and differ at most in a block's last matmul: one stops when the backward
-    has what it needs, the other runs blocks to the end."""
+    """True if both plans recompute the same blocks and differ at most in the last matmul of a block: one plan stops the
+    recomputation when the backward has what it needs, the other plan recomputes blocks to their end."""
     one, other = (effective(p)["recompute"][1:] for p in (plan, back))
     return plan.recompute.blocks and back.recompute.blocks and one == other
 
@@ -98,8 +99,8 @@ def _differ_at_ends(plan: Plan, back: Plan) -> bool:
 def _reread(
     system: System, fields: Mapping[str, Any], beside: Mapping[str, str], setup: TrainingSetup
 ) -> TrainingSetup | tuple[Diagnostic, ...]:
-    """Returns the setup that the system's own reader finds in a file with these fields; its errors if it refuses the
-    file."""
+    """Returns the setup that the system's own reader finds in a file with these `fields`. If the reader refuses the
+    file, returns its errors."""
     place = Span(f"{setup.name}{system.ending}", 1, 1, 1, 1)
     given = {name: Given(value, place) for name, value in fields.items()}
     document = Document(place.file, system.formats[0], given, Source.of(place.file, ""))
@@ -130,7 +131,7 @@ def _approximation(plan: Plan, system: System, verb: str, why: str) -> Diagnosti
 
 
 def _cause(plan: Plan, verb: str) -> Cause:
-    """The first sentence of `verb` in the plan; the mesh sentence if there is none."""
+    """Returns the first sentence of `verb` in the plan, or the mesh sentence if there is no sentence of `verb`."""
     groups: dict[str, tuple[Any, ...]] = {
         "model": (plan.model,),
         "batch": (plan.batch,),

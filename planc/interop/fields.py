@@ -19,10 +19,11 @@ Treatment = Literal["read", "noted", "refused"]
 class Field:
     """A field of a system's configuration.
 
-    `name` is the spelling in the file; refused fields, and rules for the user's own modules, may have a `*` for any
-    part of a name. `default` is the system's value if the file does not set it. `read` fields decide a setting; `noted`
-    fields change neither layout, memory nor time as planc counts them; `refused` fields do, but planc has no sentence
-    for them, so any value but `default` is an error. `why` says what the field does, for the last two.
+    `name` is the spelling in the file. Names of refused fields, and of rules for the user's own modules, may have a `*`
+    for any part of a name. `default` is the system's value if the file does not set the field. A field that is `read`
+    decides a setting. A field that is `noted` changes neither layout, memory nor time as planc counts them. A field
+    that is `refused` does change them, but a plan has no sentence for it, so any value but `default` is an error. `why`
+    says what a noted or refused field does.
     """
 
     name: str
@@ -36,9 +37,9 @@ class Field:
 def field_tables(system: str) -> dict[str, tuple[Field, ...]]:
     """Returns the tables of fields in the TOML file of a `system`, by name, in order.
 
-    The `names` of a row, separated by blanks, share the rest: a `default`, and in `noted` or `refused` the reason why
-    the fields are not read. A flag with default false takes no value, one with a list several; without a default it is
-    None.
+    All `names` of a row, separated by blanks, have the row's `default`, and in the tables `noted` and `refused` the
+    row's reason why the fields are not read. A flag whose default is false takes no value; a field whose default is a
+    list takes several values. A row without a default has the default None.
     """
     tables = package_table("planc.interop.systems", f"{system}.toml")
     return {name: tuple(field for row in rows for field in _fields(**row)) for name, rows in tables.items()}
@@ -55,9 +56,9 @@ def _fields(
 
 @dataclass(frozen=True, kw_only=True)
 class FieldTable:
-    """The fields of a system, and how its settings are read from them.
+    """The fields of a system, and the functions that read its settings from the fields.
 
-    `fields` lists every known field of the system: an unknown field in a file is refused by name.
+    `fields` lists every known field of the system; any other field in a file is an error that names the field.
     """
 
     name: str
@@ -74,7 +75,7 @@ class FieldTable:
     the opposite meaning, "" for one that this system lacks."""
 
     def known(self, name: str) -> Field | None:
-        """Returns the field that a file spells `name`; None for an unknown one."""
+        """Returns the field that a file spells `name`; None if the system has no such field."""
         return self._spellings.of(name)
 
     @cached_property
@@ -88,7 +89,7 @@ class FieldTable:
 
 @dataclass(frozen=True)
 class Spellings:
-    """Finds the fields of a system by spelling, then by pattern: the first match counts."""
+    """Finds the fields of a system, first by exact spelling, then by pattern; the first pattern that matches counts."""
 
     by_name: Mapping[str, Field]
     patterns: Sequence[Field]
@@ -96,7 +97,7 @@ class Spellings:
     """All patterns in one, a group each."""
 
     def of(self, name: str) -> Field | None:
-        """Returns the field spelled `name`; None for an unknown one."""
+        """Returns the field spelled `name`; None if the system has no such field."""
         if name in self.by_name:
             return self.by_name[name]
         found = self.one_of.fullmatch(name) if self.patterns else None

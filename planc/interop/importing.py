@@ -1,5 +1,5 @@
-"""Imports files of another system as a plan: recognises the system, reads field by field, writes sentences with
-origins."""
+"""Imports files of another system as a plan: recognises the system, reads its fields one by one, and writes the
+sentences of the plan, each with the fields that it comes from."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MAX_BYTES = 1_000_000
 
 @dataclass(frozen=True)
 class Imported:
-    """Result of an import: the plan's text and its setup, unless there are errors."""
+    """Result of an import: the diagnostics and, unless there are errors, the plan's `text` and its `setup`."""
 
     diagnostics: tuple[Diagnostic, ...]
     sources: dict[str, Source]
@@ -55,11 +55,11 @@ class Imported:
 
 
 def import_files(files: Sequence[Path], options: Options, system: str = "") -> Imported:
-    """Imports `files`, which together are one configuration of one system: the one named `system`, or the one
-    recognised from the files.
+    """Imports `files`, which together are one configuration of one system: the system named `system`, or the one that
+    is recognised from the files if `system` is "".
 
-    Never raises for the content of the files: findings are in `Imported.diagnostics`, with places in the files.
-    `options` are the command line's answers.
+    Never raises for the content of the files: mistakes are in `Imported.diagnostics`, with places in the files.
+    `options` are what the command line gives for questions that the files leave open.
     """
     documents, findings, sources = _documents(files, options, system)
     if findings or not documents:
@@ -85,10 +85,11 @@ def import_files(files: Sequence[Path], options: Options, system: str = "") -> I
 
 
 def _with_model(documents: list[Document], options: Options) -> tuple[list[Document], Options]:
-    """Returns the documents, and the options with the model of a Hugging Face `config.json` among them.
+    """Returns the documents and the options. If a Hugging Face `config.json` is among the documents, the model of the
+    returned options is the one in that file.
 
-    Only fields that affect parallelism are kept of such a config; its sizes are read by the sentence `model from`, as
-    in any plan.
+    Only fields that affect parallelism are kept of such a config. The sentence `model from` reads its sizes, as in any
+    plan.
     """
     rest = [d if not _is_model(d) else replace(d, fields=_model_fields(d)) for d in documents]
     models = [d for d in documents if _is_model(d)]
@@ -162,7 +163,7 @@ def import_(
 def _documents(
     files: Sequence[Path], options: Options, system: str
 ) -> tuple[list[Document], list[Diagnostic], dict[str, Source]]:
-    """Returns the documents of `files`, findings about unreadable ones, and the texts of the others."""
+    """Returns the documents of `files`, diagnostics for files that cannot be read, and the texts of the other files."""
     documents: list[Document] = []
     findings: list[Diagnostic] = []
     scripts: list[Source] = []
@@ -198,7 +199,7 @@ def _documents(
 
 
 def _format(file: Path, system: str) -> Format:
-    """The format of a file: by its extension, or else the system's."""
+    """Returns the format of a file: by its extension, or else the first format of the system."""
     formats: list[Format] = [found] if (found := format_of(file.name)) else []
     if system:
         formats = [f for f in formats if f in systems()[system].formats] or list(systems()[system].formats[:1])
@@ -218,8 +219,8 @@ def _plan_name(file: Path) -> str:
 
 
 def imported(system: System, documents: Sequence[Document], options: Options, name: str) -> Imported:
-    """Returns a plan called `name` from `documents`, files of `system` that form one configuration, with these
-    `options`."""
+    """Returns a plan called `name` from `documents`, files of `system` that form one configuration, with the command
+    line's `options`."""
     sources = {document.file: document.source for document in documents}
     values = Values(system, documents, options)
     findings = [*_field_findings(system, values), *_left_findings(system, values)]
@@ -252,7 +253,8 @@ def imported(system: System, documents: Sequence[Document], options: Options, na
 
 
 def _opened(found: Imported, path: Path) -> Imported:
-    """Returns the plan at `path` if the language accepts it; else only the language's findings."""
+    """Returns `found` if the language accepts its plan, which is at `path`; otherwise only the diagnostics of the
+    language."""
     from planc.language.build import build_file
 
     wrong = [d for d in build_file(path, unsaved={path: found.text}).diagnostics if d.severity == "error"]
@@ -263,8 +265,8 @@ def _opened(found: Imported, path: Path) -> Imported:
 
 
 def in_files(found: Diagnostic, path: Path, imported: Imported) -> Iterator[Diagnostic]:
-    """Yields a finding about the plan at `path` with the place of the field that its sentence comes from, without edits
-    of the plan's text."""
+    """Yields the diagnostic `found` about the plan at `path`, placed at the field that its sentence comes from. Edits
+    of the plan's text are left out."""
     if found.span.file != str(path):
         yield found
         return
@@ -293,7 +295,8 @@ def _graph(values: Values) -> Model | None:
 
 
 def _field_findings(system: System, values: Values) -> Iterator[Diagnostic]:
-    """E1303 for fields that planc does not know, E1304 for those without a sentence, N1308 for those without effect."""
+    """Yields E1303 for fields that planc does not know, E1304 for fields that no sentence expresses, and N1308 for
+    fields without effect."""
     noted: dict[str, list[str]] = {}
     comments: dict[str, list[str]] = {}
     for document in values.documents:
@@ -333,8 +336,8 @@ def _unknown(system: System, spelling: str, given: Given) -> Diagnostic:
 
 
 def _wrong_count(value: object, default: object) -> str:
-    """Describes a wrong number of values of a flag that is only noted; by its default: False takes none, a tuple
-    several."""
+    """Describes a wrong number of values of a flag that is only noted, "" if the number is right. By its default, the
+    flag takes no value (False), several values (a tuple), or one."""
     if default is False and value is not True:
         return f"no value, and has {printable(str(value))[:60]}"
     several = isinstance(value, tuple) and not isinstance(default, tuple)
@@ -342,7 +345,7 @@ def _wrong_count(value: object, default: object) -> str:
 
 
 def _left_findings(system: System, values: Values) -> Iterator[Diagnostic]:
-    """Findings about words that no field is read from: each word of a script is in a document, or was read."""
+    """Yields diagnostics for the words of a script that set no field, so that no word is ignored silently."""
     for document in values.documents:
         if document.format in ("flags", "assignments") and not document.fields:
             yield Diagnostic("E1306", "no command of the script has settings", document.whole())
@@ -376,7 +379,7 @@ _LOOSE = "the line before does not go on: a blank behind its backslash, or a com
 
 
 def _unused(system: System, values: Values) -> Iterator[Diagnostic]:
-    """N1311 for fields that a setting may depend on, but that nothing in this configuration reads."""
+    """Yields N1311 for fields that some setting could depend on, but that no setting of this configuration reads."""
     for document in values.documents:
         names = [n for n, g in document.fields.items() if _is_unused(system.known(n), n, g, values)]
         if names:
@@ -395,7 +398,7 @@ def _without(spelling: str) -> str:
 
 
 def _is_default(value: object, default: object) -> bool:
-    """True if a file's value equals the default in any spelling: `false`, `0` and None are equal."""
+    """True if a file's value equals the default in any spelling: `false`, `0` and None count as equal."""
     if value == default or str(value).lower() == str(default).lower():
         return True
     none = (None, False, 0, "", "none", "null", "false", "0", ())
@@ -406,10 +409,10 @@ def _is_default(value: object, default: object) -> bool:
 
 
 class _Comments:
-    """Comments of sentences and of the plan's head.
+    """Writes the comments of the plan: one for each sentence, and the comment at the head.
 
-    A field may decide several settings; its value is shown at the setting that comes from the fewest fields. Other
-    sentences only name the field.
+    A field may decide several settings. The value of the field is shown at the setting that depends on the fewest
+    fields; comments of other sentences only name the field.
     """
 
     def __init__(self, system: System, setup: TrainingSetup, origins: Mapping[str, tuple[Origin, ...]]) -> None:
@@ -455,7 +458,8 @@ def _left_out(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _head(system: System, documents: Sequence[Document], chain: str, silent: Mapping[str, object]) -> tuple[str, ...]:
-    """Comment lines at the top of the plan: the files, the batch arithmetic, and defaults that need no sentence."""
+    """Returns the comment lines at the top of the plan: the files, the batch arithmetic, and defaults that need no
+    sentence."""
     files = ", ".join(Path(d.file).name for d in documents)
     starts = [" ".join(d.program) for d in documents if d.program]
     started = f": {printable(', '.join(starts))[:200]}" if starts else ""
@@ -467,8 +471,8 @@ def _head(system: System, documents: Sequence[Document], chain: str, silent: Map
 
 
 def batch_chain(system: System, setup: TrainingSetup, origins: Mapping[str, tuple[Origin, ...]]) -> str:
-    """Returns the batch arithmetic of `setup`, from the fields of `system` to microbatches per rank, given the
-    `origins` of each setting."""
+    """Returns the batch arithmetic of `setup` as text, from the fields of `system` to microbatches per rank. `origins`
+    has the fields that each setting was read from."""
     found = {o.name: o.value for s in ("sequences", "microbatch", "sequence_tokens") for o in origins.get(s, ())}
     words = {name: found[name] for name in system.batch_words if found.get(name) is not None}
     theirs = ", ".join(f"{name} = {_shown(value)}" for name, value in words.items())
@@ -483,7 +487,8 @@ def batch_chain(system: System, setup: TrainingSetup, origins: Mapping[str, tupl
 def _line_origins(
     text: str, setup: TrainingSetup, origins: Mapping[str, tuple[Origin, ...]]
 ) -> dict[int, tuple[Origin, ...]]:
-    """The origins of each line with a sentence; sentences are written one per line, in order."""
+    """Returns by line number the fields that the sentence on the line comes from. Sentences are one per line, in
+    order."""
     numbers = (n for n, line in enumerate(text.split("\n"), 1) if line and not line.startswith(("#", "plan ")))
     return {
         number: tuple(o for setting in sentence.settings for o in origins.get(setting, ()))

@@ -1,4 +1,4 @@
-"""Computes the number of ranks that a launcher's flags start: torchrun, srun, deepspeed."""
+"""Computes the number of ranks that the flags of a launcher start: torchrun, srun, deepspeed."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def is_unknown(launcher: str, name: str) -> bool:
 
 
 def world_size(launcher: Mapping[str, Given]) -> tuple[int, str, Span] | None:
-    """Returns the number of ranks that `launcher` starts, the flags that decide it, and their place; None if it is
-    open.
+    """Returns the number of ranks that `launcher` starts, the flags that set it, and the place (file and line) of the
+    flags. None if the flags do not say it.
 
-    A launcher without a number of nodes starts one node.
+    If no flag gives the number of nodes, one node is assumed.
     """
     ranks = _whole(launcher, RANKS)
     if ranks is None:

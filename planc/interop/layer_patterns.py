@@ -1,5 +1,5 @@
-"""Parses Megatron-LM's layer patterns: which layers have experts, `([0]*3+[1]*58)`; the layers of each stage,
-`Et*3|t*4mL`."""
+"""Parses Megatron-LM's layer patterns: `([0]*3+[1]*58)`, which layers have experts, and `Et*3|t*4mL`, the layers of
+each stage."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ MOST = 100_000
 
 
 def layers_of_pattern(text: str, layers: int) -> list[int] | None:
-    """Returns 1 for each of `layers` that has experts, else 0, from `text`: a number N for every Nth layer from the
-    first, or a sum of repeated lists. None if it is not a pattern of that many layers.
+    """Returns a list with 1 for each of the `layers` that has experts and 0 for each other. `text` is either a number N
+    (every Nth layer from the first has experts) or a sum of repeated lists. None if `text` is no pattern of that many
+    layers.
 
     >>> layers_of_pattern("([0]*1+[1]*2)", 3)
     [0, 1, 1]
@@ -55,8 +56,9 @@ def _repeated(tokens: list[str], at: int) -> tuple[list[int], int]:
 
 
 def stages_of_layout(text: str) -> tuple[int, ...] | None:
-    """Returns the layers of each virtual stage in order, from the layout `text` with the embedding first and the loss
-    last; None for other layouts. MTP modules (`m`), after all layers, count as one layer each.
+    """Returns the number of layers of each virtual stage in order. `text` is a layout with the embedding in the first
+    stage and the loss in the last; None for any other layout. MTP modules (`m`), which come after all layers, count as
+    one layer each.
 
     >>> stages_of_layout("Et*3|(tt|)*2t,mL")
     (3, 2, 2, 2)
@@ -75,7 +77,8 @@ def stages_of_layout(text: str) -> tuple[int, ...] | None:
 
 
 def even(layers: int, stages: int) -> tuple[int, ...]:
-    """Returns the layers of each of `stages`; the first ones have one more if they do not divide evenly.
+    """Returns the number of layers of each of `stages`. If `layers` do not divide evenly, the first stages have one
+    more.
 
     >>> even(7, 3)
     (3, 2, 2)
@@ -85,7 +88,8 @@ def even(layers: int, stages: int) -> tuple[int, ...]:
 
 
 def layout_of_stages(stages: tuple[int, ...], ahead: int = 0) -> str:
-    """Returns the layout with the layers of each virtual stage in `stages`, of which the last `ahead` are MTP modules.
+    """Returns Megatron-LM's layout in which each virtual stage has the number of layers in `stages`. The last `ahead`
+    of these layers are MTP modules.
 
     >>> layout_of_stages((3, 2, 0))
     'Et*3|t*2|L'

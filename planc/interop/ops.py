@@ -24,21 +24,22 @@ def linear_layers(model: Model, *, experts: bool = True) -> tuple[str, ...]:
 
 
 def of_kind_saved(model: Model, *kinds: str) -> tuple[str, ...]:
-    """Returns names that match the blocks' ops of these `kinds` whose outputs the backward needs: recomputing those
-    saves memory."""
+    """Returns names that match the ops of the blocks whose kind is in `kinds` and whose outputs the backward needs.
+    Recomputing these ops saves memory."""
     ops = block_ops(model)
     saved = {tensor for op in ops for tensor in op.saves}
     return tuple(covering([op.name for op in ops if op.kind in kinds and op.output in saved], ops))
 
 
 def run_again_by_list(model: Model) -> tuple[str, ...]:
-    """Returns the ops of `model` that torch's lists of saved ops leave out (`planc.frameworks.torchtitan`), among those
-    whose outputs the backward needs."""
+    """Returns the ops of `model` that are recomputed where torch's list of saved ops decides
+    (`planc.frameworks.torchtitan`): norms, rotary embeddings and adds whose outputs the backward needs, the activation,
+    and every other matmul of a block."""
     kept = (*of_kind_saved(model, "norm", "rope", "add"), *EVERY_OTHER)
     return existing(model, *dict.fromkeys(kept))
 
 
 def existing(model: Model, *names: str) -> tuple[str, ...]:
-    """Returns those of `names`, op names or prefixes of them, that `model` has."""
+    """Returns those of `names` (names or prefixes of names of ops) that match an op of `model`."""
     known = [op.name for op in block_ops(model)]
     return tuple(n for n in names if any(op == n or op.startswith(f"{n}.") for op in known))

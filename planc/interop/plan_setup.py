@@ -18,9 +18,9 @@ from planc.ir.plan import NOUNS, Plan, Precision, Quantize, Recompute
 def setup_of(plan: Plan) -> TrainingSetup:
     """Returns the degrees of parallelism, batch and precision of `plan`.
 
-    The setup is equivalent to the plan only if a plan written from it has the same meaning (`planc.interop.effective`):
-    sentences such as `override` have no setting. Raises CannotSayError for other uses of the axes, and for frozen
-    parameters.
+    Sentences such as `override` have no setting, so the setup means the same as the plan only if a plan written from
+    the setup has the same meaning (`planc.interop.effective`). Raises CannotSayError for axes that shard otherwise than
+    degrees of parallelism do, and for frozen parameters.
     """
     for verb, said in (("freeze", plan.freeze), ("lora", plan.lora)):
         if said is not None:
@@ -77,7 +77,8 @@ def setup_of(plan: Plan) -> TrainingSetup:
 
 
 def _roles(plan: Plan) -> dict[Role, tuple[str, ...]]:
-    """The mesh axes of each role, outermost first. Raises CannotSayError for an axis without exactly one role."""
+    """Returns the mesh axes of each role, outermost first. Raises CannotSayError for an axis without exactly one
+    role."""
     mesh = [a.name for a in plan.mesh.axes if a.size > 1]
     pipeline = [plan.split.axis] if plan.split else []
     sequence = plan.axes_of("sequence")

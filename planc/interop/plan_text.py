@@ -1,4 +1,4 @@
-"""Writes a TrainingSetup as the text of a plan, each sentence with the settings it comes from."""
+"""Writes a TrainingSetup as the text of a plan, and says which settings each sentence comes from."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from planc.ir.plan import NOUNS, Noun, Recompute, Route
 
 @dataclass(frozen=True)
 class PlanSentence:
-    """A sentence of a plan, and the settings (field names of the setup) that it comes from."""
+    """A sentence of a plan, and the settings (names of fields of TrainingSetup) that the sentence comes from."""
 
     text: str
     settings: tuple[str, ...]
 
 
 def axis_names(setup: TrainingSetup) -> dict[Role, str]:
-    """Returns the axis name of each role in `setup` with more than one rank.
+    """Returns the axis name of each role in `setup` that has more than one rank.
 
-    The axis that shards all state is called fsdp; one that shards less, or nothing, is called dp.
+    The data-parallel axis is called fsdp if it shards parameters, gradients and optimizer state, else dp.
     """
     data = "fsdp" if setup.zero == 3 else "dp"
     names: dict[Role, str] = {"pp": "pp", "replica": "replica", "shard": data, "cp": "cp", "tp": "tp"}
@@ -41,7 +41,7 @@ def sentences(setup: TrainingSetup) -> tuple[PlanSentence, ...]:
 def plan_text(setup: TrainingSetup, comments: Sequence[str] = (), head: Sequence[str] = ()) -> str:
     """Returns the text of the plan of `setup`, formatted as by `planc fmt`.
 
-    `comments` has a comment for each of `sentences`, or is empty. `head` are comment lines after the `plan` line.
+    `comments` is empty or has one comment for each of `sentences`. `head` are comment lines after the `plan` line.
     """
     from planc.syntax.fmt import format_text
 
@@ -88,7 +88,7 @@ def _data_parallel(setup: TrainingSetup, axes: dict[Role, str]) -> Iterator[Plan
 
 
 def _divided(setup: TrainingSetup) -> tuple[Noun, ...]:
-    """The state that is sharded over the `shard` ranks."""
+    """Returns the kinds of state that the `shard` ranks shard."""
     if setup.zero == 3 and setup.whole_grads:
         return ("params", "optimizer")
     return NOUNS[len(NOUNS) - setup.zero :]
@@ -156,7 +156,8 @@ def _pipeline(setup: TrainingSetup, axes: dict[Role, str]) -> Iterator[PlanSente
 
 
 def _stage_words(stages: tuple[int, ...]) -> Iterator[str]:
-    """`embed + 3`, `2 x 4 layers`, `3 + head`: adjacent stages of equal length are merged."""
+    """Yields the stages as words of a `split` sentence, such as `embed + 3`, `2 x 4 layers`, `3 + head`. Adjacent
+    stages of equal length are merged."""
     yield f"embed + {stages[0]}" if stages[0] else "embed"
     index = 1
     while index < len(stages) - 1:

@@ -20,9 +20,9 @@ replicate state; data-parallel ranks that shard state by `zero`; context paralle
 class DecoderShape:
     """The sizes of a decoder, and the features that determine its family.
 
-    Sizes are integers, 0 if the model lacks the feature: `kv_heads` 0 means `heads`, `head_dim` 0 means embed / heads,
-    `positions` are learned. `dense_layers` are the first layers, without experts; `mtp_layers` are MTP modules after
-    the layers.
+    Sizes are integers. A size of 0 means that the model lacks the feature, but `kv_heads` 0 means as many as `heads`,
+    `head_dim` 0 means embed / heads, and `positions` counts learned positions. `dense_layers` is the number of leading
+    layers without experts, `mtp_layers` the number of MTP modules after the layers.
     """
 
     layers: int
@@ -57,7 +57,8 @@ class DecoderShape:
 
 @dataclass(frozen=True, kw_only=True)
 class Quantized:
-    """Matmuls in low precision. `method` is what follows `as`, such as `float8(rowwise)`; `which` are op names."""
+    """Matmuls in low precision. `which` are names of ops; `method` is the text after `as` in a plan, such as
+    `float8(rowwise)`."""
 
     which: tuple[str, ...]
     method: str
@@ -69,8 +70,9 @@ class Quantized:
 class TrainingSetup:
     """A complete configuration: each field has a value, from a file or a default.
 
-    Degrees are numbers of ranks, 1 for none. `model` and `cluster` are what follows these verbs in a plan; `shape` is
-    the model in sizes, if the file gives them instead of a name. Batch sizes are sequences.
+    Degrees are numbers of ranks, 1 for no parallelism of that kind. `model` and `cluster` are the words after these
+    verbs in a plan. `shape` has the sizes of the model if the file gives sizes instead of a name. Batch sizes are in
+    sequences.
     """
 
     name: str
@@ -136,11 +138,11 @@ class TrainingSetup:
 
     @property
     def data_parallel(self) -> int:
-        """Number of data-parallel ranks."""
+        """Returns the number of data-parallel ranks, `replica` x `shard`."""
         return self.replica * self.shard
 
     def degree(self, role: Role) -> int:
-        """Returns the number of ranks of `role`'s axis."""
+        """Returns the number of ranks on the axis of `role`."""
         degrees: dict[Role, int] = {
             "pp": self.pp,
             "replica": self.replica,
@@ -152,8 +154,8 @@ class TrainingSetup:
 
 
 class CannotSayError(ValueError):
-    """A plan cannot be expressed in degrees of parallelism, or a system has no field for it; `verb` is that of the
-    sentence that cannot."""
+    """A plan cannot be expressed in degrees of parallelism, or a system has no field for a sentence. `verb` is the verb
+    of that sentence."""
 
     def __init__(self, message: str, verb: str) -> None:
         super().__init__(message)

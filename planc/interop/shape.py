@@ -1,4 +1,5 @@
-"""Converts the sizes of a model to a `model` sentence and back, by finding the catalog's family of that shape."""
+"""Converts the sizes of a model to a `model` sentence and back, by finding the model of the catalog with that
+architecture."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from planc.ir.model import Model
 
 @dataclass(frozen=True)
 class Family:
-    """A model of the catalog that stands for its architecture: its features, and the sizes that may follow its name."""
+    """A model of the catalog that represents its architecture: the features of the architecture, and the sizes that a
+    `model` sentence may change."""
 
     name: str
     sizes: tuple[str, ...]
@@ -57,7 +59,7 @@ FAMILIES = (
 
 def model_words(shape: DecoderShape) -> str:
     """Returns the words after `model` in a plan for `shape`: the published name if every size matches, else a name and
-    the sizes that differ.
+    the sizes that differ from those of the named model.
 
     Raises ValueError, with a message for the user, if the catalog has no such architecture.
 
@@ -88,14 +90,14 @@ _SIZES = (*_GROUPED, *_LATENT, "shared_ffn", "vocab", "positions", "mtp_layers")
 
 
 def _sizes(shape: DecoderShape) -> dict[str, int]:
-    """The non-zero sizes of a shape, with defaults filled in from its heads."""
+    """Returns the non-zero sizes of a shape. Sizes that follow from the number of heads are filled in."""
     filled = {"kv_heads": shape.kv_heads or shape.heads, "head_dim": shape.head_dim or shape.embed // shape.heads}
     found = {name: filled.get(name) or getattr(shape, name) for name in _SIZES}
     return {name: size for name, size in found.items() if size}
 
 
 def _unlike(shape: DecoderShape, wanted: dict[str, int], model: Model) -> str:
-    """Describes the first difference between `model` and the shape; "" for none."""
+    """Describes the first difference between `model` and the shape; "" if there is none."""
     implied = {"kv_heads": model.sizes["heads"], **model.sizes}
     for name in _SIZES:
         if wanted.get(name, 0) != implied.get(name, 0):
@@ -111,14 +113,14 @@ def _unlike(shape: DecoderShape, wanted: dict[str, int], model: Model) -> str:
 
 @cache
 def _relatives(family: Family) -> tuple[str, ...]:
-    """The catalog's names of the family's published models, shortest first."""
+    """Returns the names of the published models of the family in the catalog, shortest name first."""
     file = model_names()[family.name]
     names = [n for n, f in model_names().items() if f == file and not n.endswith(("_micro", "_tiny"))]
     return tuple(sorted(names, key=lambda n: (len(n), n)))
 
 
 def shape_of(model: Model) -> DecoderShape | None:
-    """Returns the shape of `model`; None for a family that is not in FAMILIES."""
+    """Returns the shape of `model`; None if its family is not in FAMILIES."""
     family = next((f for f in FAMILIES if build_model(f.name).family == model.family and f.tied == model.tied), None)
     if family is None:
         return None
@@ -137,7 +139,7 @@ def shape_of(model: Model) -> DecoderShape | None:
 
 
 def _dense_layers(model: Model) -> int:
-    """Number of leading layers without experts, in a model with experts; 0 without experts."""
+    """Returns the number of leading layers without experts in a model with experts; 0 for a model without experts."""
     if "experts" not in model.sizes:
         return 0
     routed = [any(op.region == "experts" for op in model.ops[kind]) for kind in model.kinds]

@@ -1,4 +1,4 @@
-"""Defines a system: how its files are read to a setup, and written from one."""
+"""Defines a system: how its files are read to a TrainingSetup, and written from one."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ Writer = Callable[[TrainingSetup], Any]
 
 
 class Omit:
-    """The type of `OMIT`: the field is not written."""
+    """The type of `OMIT`, which a writer returns if the file shall not set the field."""
 
 
 OMIT = Omit()
 
 
 def unless(default: object, value: object) -> object:
-    """`value`, or OMIT where it is the `default` that the system takes anyway."""
+    """Returns `value`, or OMIT if it equals the `default` that the system uses for a field that is not set."""
     return OMIT if value == default else value
 
 
 def when(condition: object, value: object = True) -> object:
-    """`value` under a `condition`, and OMIT otherwise."""
+    """Returns `value` if `condition` is true, and OMIT otherwise."""
     return value if condition else OMIT
 
 
 @dataclass(frozen=True, kw_only=True)
 class System(FieldTable):
-    """A system whose configuration is read, written or both.
+    """A system whose configuration planc reads, writes, or both.
 
-    `settings` maps each field of TrainingSetup that the system's files decide to its reader; others have the setup's
-    default.
+    `settings` has a reader for each field of TrainingSetup that the system's files decide. Other fields have the
+    default of TrainingSetup.
     """
 
     formats: tuple[Format, ...]

@@ -1,4 +1,5 @@
-"""Lists a system's fields as rows of a table: the treatment of each, and the sentences it contributes to."""
+"""Lists a system's fields as rows of a table: how planc treats each field, and the sentences that the field contributes
+to."""
 
 from __future__ import annotations
 
@@ -56,8 +57,8 @@ VERBS = {
 
 @dataclass(frozen=True)
 class FieldRow:
-    """A field: its name, default and treatment; the verbs of the sentences it contributes to, or why it is refused or
-    has no effect; True if an export sets it."""
+    """A field of a system: its name, default and treatment. `becomes` has the verbs of the sentences that a read field
+    contributes to, or says why a field is refused or has no effect. `written` is True if an export sets the field."""
 
     name: str
     default: FieldValue
@@ -67,8 +68,8 @@ class FieldRow:
 
 
 def rows(system: System) -> tuple[FieldRow, ...]:
-    """Returns the fields of `system`, in the order of its table. A noted field with a pattern stands for all that
-    match."""
+    """Returns the fields of `system`, in the order of its table. A noted field whose name has a `*` stands for all
+    fields that match."""
     settings = settings_of_fields(system)
 
     def row(field: Field) -> FieldRow:
@@ -81,8 +82,8 @@ def rows(system: System) -> tuple[FieldRow, ...]:
 
 
 def settings_of_fields(system: System) -> dict[str, tuple[str, ...]]:
-    """Returns the settings that each field of `system` decides: those whose functions name it, directly or
-    indirectly."""
+    """Returns for each field of `system` the settings that it decides. A field decides a setting if the function that
+    reads the setting names the field, directly or in a function that it calls."""
     found: dict[str, list[str]] = {}
     for setting, read in system.settings.items():
         words = set(_words(read, set()))
@@ -98,16 +99,17 @@ def settings_of_fields(system: System) -> dict[str, tuple[str, ...]]:
 
 
 def _composed(name: str, words: set[str]) -> bool:
-    """True if `name` is composed of three of `words`, like `f"parallelism.{kind}_degree"`; the first may be empty."""
+    """True if `name` is composed of up to three of `words`, like `f"parallelism.{kind}_degree"`. The first or the last
+    part may be missing."""
     ends = ["", *(w for w in words if len(w) > 2 and w[0] in "._" and name.endswith(w))]
     starts = ["", *(w for w in words if len(w) > 2 and w[-1] in "._" and name.startswith(w))]
     return any(name[len(a) : len(name) - len(b)] in words for a in starts for b in ends)
 
 
 def _words(function: Any, seen: set[int]) -> Iterator[str]:
-    """The string constants in a function's code and in that of planc's functions that it calls.
+    """Yields the string constants in the code of a function, and of planc's functions that it calls.
 
-    Other functions are left out: `re`, for example, caches every pattern that a process has used.
+    Functions of other packages are left out: `re`, for example, caches every pattern that a process has used.
     """
     if not isinstance(function, FunctionType) or id(function) in seen or not function.__module__.startswith("planc."):
         return

@@ -1,4 +1,4 @@
-"""Reads the effective values of a system's fields: those set by the files, and defaults for the others."""
+"""Reads the values of a system's fields as the system would see them: set by the files, or else the defaults."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ _FALSE = ("false", "0", "no", "off", "none", "null", "")
 
 @dataclass(frozen=True)
 class Origin:
-    """A field that a setting was read from: its name, value and place; a default or an option has no place."""
+    """A field that a setting was read from: its name, value and place. `span` is None for a default and for an
+    option."""
 
     name: str
     value: FieldValue
@@ -38,8 +39,9 @@ class Origin:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The command line's answers to what files leave open: the words of a `cluster` and of a `model` sentence, the
-    number of devices of that cluster, and missing fields (`seq_length`) by the system's own names."""
+    """The command line's answers to questions that the files leave open: the words of a `cluster` and of a `model`
+    sentence, the number of devices of that cluster, and missing fields such as `seq_length` by the system's own names
+    (`given`)."""
 
     cluster: str = ""
     devices: int = 0
@@ -52,12 +54,15 @@ class Options:
 
 
 class RefusedError(Exception):
-    """A setting cannot be read; the finding is already recorded."""
+    """A setting cannot be read. The diagnostic is already recorded."""
 
 
 class Values:
-    """Reads the values of a system's fields one by one. Each field that is read is recorded as an origin of the current
-    setting; a wrong value, or one without a sentence, becomes a finding at its place."""
+    """Reads the values of a system's fields one by one.
+
+    Each field that is read is recorded as an origin of the current setting. For a wrong value, or a value that no
+    sentence of a plan expresses, a diagnostic is recorded at the place of the value.
+    """
 
     def __init__(self, system: FieldTable, documents: Iterable[Document], options: Options) -> None:
         self.system, self.options = system, options
@@ -109,12 +114,14 @@ class Values:
             self._origins = before | self._origins
 
     def is_given(self, name: str) -> bool:
-        """True if a file or an option sets the field `name`; does not make it an origin."""
+        """True if a file or an option sets the field `name`. The field does not become an origin of the current
+        setting."""
         self.looked_at.add(self._own(name))
         return self._own(name) in self._given
 
     def _own(self, name: str) -> str:
-        """The system's own name of a field that a setting calls `name`; "" if it has no such field."""
+        """Returns the system's own name of the field that a setting calls `name`; "" if the system has no such
+        field."""
         return self.system.calls.get(name, name).removeprefix("not ")
 
     def has(self, name: str) -> bool:
@@ -139,7 +146,8 @@ class Values:
         return value
 
     def place(self, *names: str) -> Span:
-        """Returns the place of the first field in `names` that a file sets; that of the whole file if there is none."""
+        """Returns the place of the first field in `names` that a file sets; the place of the whole file if none is
+        set."""
         spans = (self._given[own].span for own in map(self._own, names) if own in self._given)
         return next(spans, self.documents[0].whole())
 
@@ -150,7 +158,8 @@ class Values:
         return self._number(name, int, minimum, "a whole number")
 
     def maybe_whole(self, name: str, *, minimum: int = 0) -> int | None:
-        """Returns the value of `name` as an integer of at least `minimum`; None if it is not set or none."""
+        """Returns the value of `name` as an integer of at least `minimum`; None if the field is not set, or is set to
+        none."""
         return None if self._is_none(self.raw(name)) else self.whole(name, minimum=minimum)
 
     def number(self, name: str, *, minimum: float = 0.0) -> float:
@@ -158,7 +167,8 @@ class Values:
         return self._number(name, float, minimum, "a number")
 
     def maybe_number(self, name: str, *, minimum: float = 0.0) -> float | None:
-        """Returns the value of `name` as a number of at least `minimum`; None if it is not set or none."""
+        """Returns the value of `name` as a number of at least `minimum`; None if the field is not set, or is set to
+        none."""
         return None if self._is_none(self.raw(name)) else self.number(name, minimum=minimum)
 
     def flag(self, name: str) -> bool:
@@ -177,7 +187,7 @@ class Values:
         raise self.wrong(name, "true or false")
 
     def text(self, name: str, *legal: str) -> str:
-        """Returns the value of `name` as text, one of `legal` if given; "" if it is not set."""
+        """Returns the value of `name` as text; "" if the field is not set. With `legal`, any other text is an error."""
         value = self.raw(name)
         text = "" if value is None else str(value)
         if legal and text not in legal:
@@ -185,15 +195,16 @@ class Values:
         return text
 
     def words(self, name: str) -> tuple[str, ...]:
-        """Returns the value of `name` as a list of words; a single word is a list of one."""
+        """Returns the value of `name` as a tuple of words. A single text is split at commas; () if the field is not
+        set."""
         value = self.raw(name)
         if self._is_none(value):
             return ()
         return tuple(str(v) for v in value) if isinstance(value, tuple) else tuple(str(value).split(","))
 
     def devices(self) -> int:
-        """Returns the number of devices of the command line's cluster, after checking that the file's launcher starts
-        as many; records a finding without a cluster."""
+        """Returns the number of devices of the command line's cluster. Records a diagnostic if there is no cluster, or
+        if the launcher in the files starts another number of ranks."""
         if not self.options.devices:
             raise self.missing("--cluster", "the machines")
         self._origins["--cluster"] = Origin("--cluster", self.options.cluster, None, True)
@@ -216,7 +227,8 @@ class Values:
             self.options = replace(self.options, cluster=f"1 x {node[1]}({count})", devices=count)
 
     def model(self) -> Model:
-        """Returns the model of the `model` setting, as the language reads it, for the names of its ops."""
+        """Returns the model of the `model` setting, as the language reads it. Readers need it for the names of its
+        ops."""
         from planc.interop.words import read_model
 
         if self._model is None:
@@ -229,7 +241,7 @@ class Values:
         return self._model
 
     def needed(self, name: str) -> int:
-        """Returns the value of `name` as an integer that a file or an option must give."""
+        """Returns the value of `name` as an integer. Records E1306 if neither a file nor an option gives it."""
         if self._is_none(self.raw(name)):
             raise self.missing(f"--set {name}=N", f"`{name}`")
         return self.whole(name)
@@ -246,15 +258,15 @@ class Values:
         return self.report("E1305", f"`{name}` is {value}, which is not {legal}{shell}", name, help=help)
 
     def refused(self, why: str, *names: str, instead: str = "") -> RefusedError:
-        """Records E1304: a plan has no sentence for the combination of `names`, because of `why`. `instead` is an
-        option with a value that a plan can express."""
+        """Records E1304: a plan has no sentence for the combination of the fields `names`; `why` is the reason.
+        `instead` is an option with a value that a plan can express, "" for none."""
         spelled = [self._spelled.get(n, n) for n in map(self._own, names)]
         given = [name for name in spelled if name in self._given or self._own(name) in self._given]
         help = instead or f"--ignore {given[0]} leaves it out: its default counts then" if instead or given else ""
         return self.report("E1304", f"{', '.join(f'`{n}`' for n in spelled)}: {why}", *names, help=help)
 
     def approximate(self, why: str, *names: str) -> None:
-        """Records W1310: the plan expresses `names` only approximately; `why` says the difference."""
+        """Records W1310: the plan expresses the fields `names` only approximately; `why` says how they differ."""
         shown = ", ".join(f"`{self._spelled.get(n, n)}`" for n in names)
         self.report("W1310", f"{shown}: {why}", *names)
 
@@ -263,15 +275,15 @@ class Values:
         return self.report("E1307", why, *names)
 
     def missing(self, option: str, what: str) -> RefusedError:
-        """Records E1306: the files do not contain `what`; the command line's `option` gives it."""
+        """Records E1306: the files do not say `what`. `option` is the option of the command line that gives it."""
         message = f"{self.system.title}'s file does not say {what}"
         beside = dict.fromkeys(name for document in self.documents for name in document.unfound)
         more = f", or name {', '.join(map(printable, beside))} too, which the script reads" if beside else ""
         return self.report("E1306", message, help=f"give it with {option}{more}")
 
     def report(self, code: str, message: str, *names: str, help: str = "") -> RefusedError:
-        """Records a finding with `code` and `message` at the first given field of `names`; returns the exception to
-        raise."""
+        """Records a diagnostic with `code` and `message` at the first of the fields `names` that is set. Returns the
+        exception, for the caller to raise."""
         found = Diagnostic(code, message, self.place(*names), help=help)
         if found not in self.diagnostics:
             self.diagnostics.append(found)
@@ -299,7 +311,8 @@ class Values:
 
 
 def _whole(value: str | int | float) -> int:
-    """Converts a value to an integer, also one written as `1e3` or `8.0`. Raises ValueError for any other."""
+    """Converts a value to an integer, also if it is written as `1e3` or `8.0`. Raises ValueError for any other
+    value."""
     if isinstance(value, str) and len(value) > 40:
         raise ValueError
     number = float(value)

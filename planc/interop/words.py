@@ -13,14 +13,14 @@ _MODEL, _CLUSTER = "llama_tiny", "1 x h100_node"
 
 
 def read_model(words: str, folder: Path) -> Model | tuple[Diagnostic, ...]:
-    """Returns the model of the sentence `model WORDS` (`words`) in a plan in `folder`; the findings if it has
+    """Returns the model of the sentence `model WORDS` (`words`) in a plan in `folder`; the diagnostics if it has
     errors."""
     plan = _plan_with(words, _CLUSTER, folder)
     return plan.model if isinstance(plan, Plan) else plan
 
 
 def read_cluster(words: str, folder: Path) -> Cluster | tuple[Diagnostic, ...]:
-    """Returns the cluster of the sentence `cluster WORDS` (`words`) in a plan in `folder`; the findings if it has
+    """Returns the cluster of the sentence `cluster WORDS` (`words`) in a plan in `folder`; the diagnostics if it has
     errors."""
     plan = _plan_with(_MODEL, words, folder)
     return plan.cluster if isinstance(plan, Plan) else plan

@@ -1,1 +1,2 @@
-"""Compiles sentences to a Plan: the verbs, and what they share: drafts, imports, units, the library, precedence."""
+"""Compiles sentences to a Plan: the readers of the verbs, and what the readers share: the draft of the plan, imports,
+units, the library of bundled files, precedence."""

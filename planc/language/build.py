@@ -58,16 +58,16 @@ MENDED = Precision(compute="bf16", reduce="fp32")
 
 @dataclass(frozen=True)
 class Built:
-    """The result of reading a file: the text of every file, and a plan unless there are errors."""
+    """The result of reading a plan file: the texts of all files read, and the plan unless there are errors."""
 
     plan: Plan | None
     diagnostics: tuple[Diagnostic, ...]
     sources: dict[str, Source]
     sentences: tuple[Sentence, ...] = ()
     lookups: tuple[NameLookup, ...] = ()
-    """Every name that was looked up."""
+    """Every name in the text that was looked up, with the names that are legal there."""
     files: tuple[str, ...] = ()
-    """Other files that the plan reads, by path from its folder."""
+    """Paths of the other files that the plan reads, relative to the plan's folder."""
     mended: Plan | None = None
     """If there are errors: the plan with all their fixes applied as far as possible, for finding further mistakes."""
     left_out: frozenset[str] = frozenset()
@@ -88,9 +88,10 @@ def build_file(
     target: str = "",
     unsaved: Mapping[Path, str] | None = None,
 ) -> Built:
-    """Read a plan and its imports. Mistakes in the files are diagnostics, never exceptions.
+    """Read the plan at `path` and its imports. Mistakes in the files become diagnostics, never exceptions.
 
-    `unsaved` holds texts that replace those on disk, by resolved path.
+    `given` are the numbers of `--set`, by name. `target` selects the sentences after `on TARGET:`, "" none of them.
+    `unsaved` holds texts that replace the files on disk, by resolved path.
     """
     files = Files(root=path.parent, unsaved=unsaved or {})
     read = files.read(path, path.name)
@@ -100,12 +101,12 @@ def build_file(
 
 
 def build_alone(text: str, name: str, files: Mapping[str, str]) -> Built:
-    """Return the plan of a text without a file. Nothing is read from disk.
+    """Return the plan of a text that is not on disk. Nothing is read from disk.
 
     Args:
         text: the plan's text.
         name: the file name for diagnostics.
-        files: the only files that its sentences can name, by path from the plan's folder.
+        files: the only files that the plan's sentences can name, by path from the plan's folder.
     """
     texts = {Path(os.path.realpath(NOWHERE / path)): content for path, content in files.items() if "\0" not in path}
     known = Files(root=NOWHERE, unsaved={**texts, NOWHERE: text}, alone=True)
@@ -116,7 +117,8 @@ def build_alone(text: str, name: str, files: Mapping[str, str]) -> Built:
 
 
 def build_plan(file: Tree, files: Files, given: dict[str, int], target: str = "") -> Built:
-    """Return the plan of a parsed file. `target` selects the sentences after `on TARGET:`."""
+    """Return the plan of a parsed `file`. `files` collects the files read, `given` are the numbers of `--set` by name,
+    and `target` selects the sentences after `on TARGET:`."""
     draft = Draft(files.root, given, files.unsaved, files.alone, list(file.diagnostics))
     header = file.header
     if header is not None and header.verb != "plan":
@@ -156,14 +158,15 @@ def build_plan(file: Tree, files: Files, given: dict[str, int], target: str = ""
 
 
 def _unread_verbs(file: Tree, draft: Draft) -> set[str]:
-    """Verbs of sentences that could not be parsed; for an unknown verb, every verb that may occur more than once."""
+    """Return the verbs of the sentences that could not be parsed. If one of them has an unknown verb, return also every
+    verb that may occur more than once."""
     firsts = {text.split(maxsplit=1)[0] for text in file.unread}
     draft.unread |= {word for text in file.unread for word in re.findall(r"\w+", text)}
     return firsts if firsts <= {*VERBS, *OLD_VERBS} else firsts | set(VERBS) - set(ONCE)
 
 
 def _once_each(found: list[Diagnostic]) -> list[Diagnostic]:
-    """Remove the finding about a malformed name (`llama3-8b`) if its fixed form is unknown too."""
+    """Remove the diagnostic about a malformed name (`llama3-8b`) if another one says that the name is unknown."""
     unknown = {d.span for d in found if d.code == "E0108"}
     return [d for d in found if d.code != "E0102" or d.span not in unknown]
 
@@ -180,7 +183,7 @@ def _applies_to_target(sentence: Sentence, target: str, draft: Draft) -> bool:
 
 
 def _read(sentences: list[Sentence], draft: Draft) -> set[str]:
-    """Fill in the draft and return the verbs of sentences that were dropped."""
+    """Read the sentences into the draft. Return the verbs of sentences that were dropped because of mistakes."""
     known = readers()
     first: dict[str, Sentence] = {}
     left_out: set[str] = set()
@@ -203,12 +206,13 @@ def _read(sentences: list[Sentence], draft: Draft) -> set[str]:
 
 
 def _verb(sentence: Sentence) -> str:
-    """The verb; `model from` counts as `model`."""
+    """Return the verb of a sentence; `model from` counts as `model`."""
     return sentence.verb.removesuffix("_from")
 
 
 def _decides(sentence: Sentence) -> str:
-    """The decision that a sentence makes, once per plan: its verb, or one of the two of `attention.core`."""
+    """Return the decision that a sentence makes, which a plan may make only once: its verb or, for `attention.core`,
+    one of two decisions (the kernel, or the context-parallel method)."""
     return attention.role(sentence) if sentence.verb == "attention" else _verb(sentence)
 
 
@@ -233,7 +237,8 @@ def _unknown_settings(draft: Draft, header: Sentence | None) -> None:
 
 
 def _missing(sentences: list[Sentence], header: Sentence, file: Tree, draft: Draft) -> None:
-    """Report a missing verb, unless a faulty sentence may have been meant to be it."""
+    """Report each mandatory verb that no sentence has, unless a sentence that could not be parsed may have been
+    meant."""
     written = {_verb(s) for s in sentences} | {text.split(maxsplit=1)[0] for text in file.unread}
     if any(text.split(maxsplit=1)[0] not in VERBS for text in file.unread):
         return
@@ -249,8 +254,8 @@ def _missing(sentences: list[Sentence], header: Sentence, file: Tree, draft: Dra
 
 
 def _added(example: str, header: Sentence, draft: Draft) -> Edit:
-    """The edit that adds the sentence `example` after the header; `compute` goes below the mesh if it is in the same
-    file."""
+    """Return the edit that adds the sentence `example` after the header of the plan. A `compute` sentence goes below
+    the mesh if the mesh is in the same file."""
     verb, _, rest = example.partition(" ")
     above = draft.mesh.cause if verb == "compute" and draft.mesh else None
     line = 1 + (above.span.end_line if above and above.span.file == header.span.file else header.span.end_line)
@@ -258,14 +263,14 @@ def _added(example: str, header: Sentence, draft: Draft) -> Edit:
 
 
 def _in_fp32(draft: Draft) -> str:
-    """Help about the alternative to bf16, with its cost in memory and speed."""
+    """Return help text about fp32, the alternative to bf16, with its cost in memory and speed."""
     peaks = draft.cluster.chip.flops_per_s if draft.cluster else {}
     slower = f", at {100 * peaks['fp32'] / peaks['bf16']:.0f} % of the rate" if peaks.keys() >= {"fp32", "bf16"} else ""
     return f"; `compute fp32` has activations of twice the bytes, and runs matmuls in fp32{slower}"
 
 
 def _plan(draft: Draft, header: Sentence, files: Files) -> Plan | None:
-    """The plan; None if a mandatory sentence was dropped."""
+    """Return the plan; None if a mandatory sentence was dropped because of a mistake."""
     if not (draft.model and draft.batch and draft.cluster and draft.mesh):
         assert has_errors(draft.diagnostics)
         return None

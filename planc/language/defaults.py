@@ -1,4 +1,4 @@
-"""Defaults of a plan: the sentences that it omits, as they would be written."""
+"""Defaults of a plan: the sentences that a plan omits, written out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DECISIVE = ("recompute", "microbatch")
 
 
 def defaults(plan: Plan) -> Iterator[str]:
-    """Yield the sentences that `plan` omits, in the order of a plan. Adding them changes no figure.
+    """Yield the sentences that `plan` omits, in the usual order of a plan. Adding them changes no predicted figure.
 
     >>> list(defaults(plan))  # it says what runs again, its optimizer, and how all but gradients are stored
     ['store grads as fp32', 'realise as planc']
@@ -32,7 +32,8 @@ def defaults(plan: Plan) -> Iterator[str]:
 
 
 def completed(text: str, plan: Plan) -> str:
-    """Return the sentence `text` of `plan` with the clause that it omits: `microbatch 1`, the dtype of reductions."""
+    """Return `text`, a sentence of `plan`, with the clause that it omits: `microbatch 1` for a batch, the dtype of
+    reductions for `compute`."""
     verb, _, rest = text.partition(" ")
     if verb == "batch" and "microbatch" not in rest:
         return f"{text} microbatch {plan.batch.microbatch_sequences}"
@@ -42,7 +43,7 @@ def completed(text: str, plan: Plan) -> str:
 
 
 def decisive(plan: Plan) -> tuple[str, ...]:
-    """Return those defaults of `plan` that change seconds or GiB considerably, in short form."""
+    """Return, in short form, those defaults of `plan` that affect the predicted seconds or GiB considerably."""
     left = [s for s in defaults(plan) if s.split()[0] in DECISIVE]
     batch = plan.batch.cause.sentence
     return (*left, *([] if completed(batch, plan) == batch else ["microbatch 1"]))

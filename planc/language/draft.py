@@ -1,4 +1,4 @@
-"""The draft of a plan: what has been read so far, and all mistakes."""
+"""The draft of a plan: the sentences read so far, and all mistakes in them."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ def file_content(path: Path, most_bytes: int, texts: Mapping[Path, str], *, alon
 
 @dataclass(frozen=True)
 class NameLookup:
-    """A name in the text that was looked up: the legal names (the first thousand), and their kind (`an axis of the
-    mesh`)."""
+    """A name in the text that was looked up: the word, the legal names (the first thousand of them), and the kind of
+    name that is legal (`what`, such as `an axis of the mesh`)."""
 
     word: Word
     legal: tuple[str, ...]
@@ -91,16 +91,16 @@ class NameLookup:
 
 @dataclass
 class Draft:
-    """The sentences read so far, as plan nodes, and the findings. The verbs' readers fill it in."""
+    """The sentences read so far, as nodes of the plan, and the diagnostics. The readers of the verbs fill it in."""
 
     root: Path = field(default_factory=Path)
     """The folder of the plan; nothing outside it is read."""
     given: dict[str, int] = field(default_factory=dict)
     """Values of `--set`."""
     unsaved: Mapping[Path, str] = field(default_factory=dict)
-    """Texts that replace those on disk, by resolved path."""
+    """Texts that replace the files on disk, by resolved path."""
     alone: bool = False
-    """True if only those texts exist: nothing is read from disk."""
+    """True if only the files in `unsaved` exist: nothing is read from disk."""
     diagnostics: list[Diagnostic] = field(default_factory=list)
     read: dict[str, tuple[Source, bytes]] = field(default_factory=dict)
     """Files read in addition to the plan and its imports, by path from the plan's folder."""
@@ -165,15 +165,15 @@ class Draft:
         related: tuple[Related, ...] = (),
         fix: Fix | None = None,
     ) -> None:
-        """Add a finding at `span`. Arguments are those of `planc.diag.Diagnostic`; an error increments `losses`."""
+        """Add a diagnostic at `span`, with the arguments of `planc.diag.Diagnostic`. An error increments `losses`."""
         self.losses += code[0] == "E"
         self.diagnostics.append(Diagnostic(code, message, span, label, help, related, fix))
 
     def unknown(self, word: Word, legal: Iterable[str], what: str) -> str | None:
         """Report E0108: `word` is not `what` ("an axis of the mesh").
 
-        Returns the nearest name in `legal` by spelling, to continue with; None if there is none, or if a sentence that
-        could not be parsed may declare the word, in which case nothing is reported.
+        Returns the name in `legal` that is nearest by spelling, for the reader to go on with; None if no name is near.
+        Nothing is reported, and None returned, if a sentence that could not be parsed may declare the word.
         """
         legal = legal if isinstance(legal, tuple) else tuple(legal)
         self._looked_up(word, legal, what)
@@ -197,7 +197,8 @@ class Draft:
         self.lookups.append(NameLookup(word, names[:MOST_LEGAL], what))
 
     def one_of(self, word: Word, legal: Collection[str], what: str) -> str | None:
-        """Return the text of `word` if it is one of `legal`; otherwise report it and return the result of `unknown`."""
+        """Return the text of `word` if it is one of `legal`. Otherwise report the word, and return the nearest legal
+        name or None, as `unknown` does."""
         if word.text in legal:
             self._looked_up(word, legal, what)
             return word.text
@@ -206,7 +207,7 @@ class Draft:
         return guess
 
     def axes(self, words: list[Word]) -> tuple[str, ...] | None:
-        """Return the mesh axes that `words` name; None (reported) if one is unknown or named twice."""
+        """Return the mesh axes that `words` name; None (reported) if an axis is unknown or is named twice."""
         if self.mesh is None or any(w.text in self.refused for w in words):
             return None
         names = [self.one_of(w, self.mesh.every, "an axis of the mesh") for w in words]
@@ -219,7 +220,8 @@ class Draft:
         return tuple(n for n in names if n is not None)
 
     def regions(self, sentence: Sentence) -> list[str] | None:
-        """Return the regions of the model that `sentence` is scoped to; [""] for all. None (reported) if one is
+        """Return the regions to which `sentence` is restricted by `in` or `for`: parts of the model with a layout of
+        their own, such as the experts. [""] if the sentence is not restricted; None (reported) if a region is
         unknown."""
         scope = sentence.node.node("in", "for")
         if scope is None:
@@ -231,13 +233,13 @@ class Draft:
         return None if None in found else [r for r in found if r is not None]
 
     def cause(self, sentence: Sentence) -> Cause:
-        """Return the location and text of `sentence`, and of the `use` sentence if a layout wrote it."""
+        """Return the place and text of `sentence`, and of the `use` sentence if the sentence comes from a layout."""
         via = sentence.via
         return Cause(span=via.span if via else sentence.span, sentence=sentence.text, via=via.text if via else "")
 
     def inside(self, name: str, span: Span) -> Path | None:
-        """Return the path of the file `name`, which must be in the plan's folder or below; None (reported at `span`)
-        otherwise."""
+        """Return the path of the file `name`. The file must be in the plan's folder or below; otherwise a diagnostic is
+        reported at `span`, and None returned."""
         root = self.root.resolve()
         try:
             path = (root / name).resolve()
@@ -257,7 +259,8 @@ class Draft:
     # Numbers.
 
     def free(self, part: Node | Word | None, what: str) -> bool:
-        """True if `part` is `?`, which `planc search` fills in; reported as E0115, with `what` as the subject."""
+        """True if `part` is `?`, a value that `planc search` fills in. This is reported as E0115, with `what` as the
+        subject of the message."""
         if not isinstance(part, Word) or part.kind != "FREE":
             return False
         self.report("E0115", part.span, f"{what} is left open", help="`planc search FILE` finds a value; or write one")
@@ -265,9 +268,9 @@ class Draft:
 
     def integer(self, part: Node | Word, *, minimum: int = 1) -> int | None:
         """Return the value of `part`: a number, a `let` name, or a sum, difference, product or quotient of these,
-        without unit.
+        without a unit.
 
-        None (reported) unless it is an integer from `minimum` to MAX_NUMBER.
+        None (reported) unless the value is an integer from `minimum` to MAX_NUMBER.
         """
         value = self._value(part)
         if value is None:
@@ -284,9 +287,10 @@ class Draft:
         return int(value)
 
     def quantity(self, node: Node | Word, kind: str) -> float | None:
-        """Return the value of `node`, a number with a unit of `kind` (a key of `units.UNITS`), in SI units or bytes.
+        """Return the value of `node`, a number with a unit of the quantity `kind` (a key of `units.UNITS`), in SI units
+        or bytes.
 
-        None (reported) if there is no unit, or one of another quantity.
+        None (reported) if the number has no unit, or a unit of another quantity.
         """
         parts = node.parts if isinstance(node, Node) and node.kind == "quantity" else (node,)
         value = self._value(parts[0])

@@ -21,8 +21,8 @@ PARTS = ("model", "blocks", "norms")
 def fine_tuned(model: Model, freeze: Freeze | None, lora: Lora | None) -> Model:
     """Return `model` with the updates of `lora`, and without gradients of what `freeze` and `lora` freeze.
 
-    `lora` freezes all of the model's own parameters except those in `freeze ... except`. Without either sentence the
-    model is returned unchanged.
+    `lora` freezes all of the model's own parameters except those after `except` in the `freeze` sentence. Without
+    either sentence the model is returned unchanged.
     """
     if freeze is None and lora is None:
         return model
@@ -33,7 +33,8 @@ def fine_tuned(model: Model, freeze: Freeze | None, lora: Lora | None) -> Model:
 
 
 def _frozen(model: Model, freeze: Freeze | None, lora: Lora | None) -> set[str]:
-    """Names of the model's own parameters that are not trained; a tied one is frozen if either use is named."""
+    """Return the names of the model's own parameters that are not trained. A tied parameter is frozen if either of its
+    uses is named."""
     parts, kept = (freeze.parts, freeze.kept) if freeze else ((), ())
     return _named(model, parts if lora is None else ("model",)) - _named(model, kept)
 
@@ -53,7 +54,7 @@ def _named(model: Model, parts: Iterable[str]) -> set[str]:
 
 
 def _with_updates(model: Model, lora: Lora) -> Model:
-    """The model with A and B at each matmul of `lora`, and the tensor between them."""
+    """Return the model with the matrices A and B at each matmul of `lora`, and the tensor between A and B."""
     params: dict[str, Param] = {}
     tensors: dict[str, Tensor] = {}
 
@@ -81,10 +82,10 @@ def _with_updates(model: Model, lora: Lora) -> Model:
 
 
 def _with_gradients(model: Model) -> Model:
-    """The model with each op's gradients and saved tensors after freezing.
+    """Return the model with the gradients and the saved tensors that each op has after freezing.
 
-    Layers before the first gradient do less work than later ones: a kind of block that occurs on both sides is split in
-    two.
+    Layers before the first gradient do less work than later layers. A kind of block that occurs on both sides of it is
+    split in two kinds.
     """
     first, reached = _walked(model, model.ops["first"], {})
     ops: dict[Section, tuple[Op, ...]] = {"first": first}
@@ -110,7 +111,8 @@ def _with_gradients(model: Model) -> Model:
 
 
 def _walked(model: Model, ops: tuple[Op, ...], given: Iterable[str]) -> tuple[tuple[Op, ...], set[str]]:
-    """The ops of a section, and the tensors that have a gradient after it; `given` are those before it."""
+    """Return the ops of one section of the model (`ops`) with their frozen inputs, and the tensors that have a gradient
+    after these ops. `given` are the tensors that have a gradient before them."""
     alive, found = set(given), []
     for op in ops:
         fixed = [t for t in op.inputs if t not in alive] + [p for p in op.params if model.param[p].frozen]
@@ -121,7 +123,8 @@ def _walked(model: Model, ops: tuple[Op, ...], given: Iterable[str]) -> tuple[tu
 
 
 def _saved(model: Model, op: Op) -> tuple[str, ...]:
-    """Tensors that the op saves if it has a backward: a matmul saves its input only for a trained matrix."""
+    """Return the tensors that `op` saves if it has a backward. A matmul saves its input only to compute the gradient of
+    a trained matrix."""
     trained = [p for p in op.params if not model.param[p].frozen]
     if op.kind == "matmul" and all(len(model.param[p].shape_dims) < 2 for p in trained):
         return ()

@@ -1,4 +1,5 @@
-"""Applies a framework's policy to a plan; `Plan.for_planc` reverts it."""
+"""Applies a framework's policy to a plan: the decisions that the framework makes if no sentence does. `Plan.for_planc`
+undoes this."""
 
 from __future__ import annotations
 
@@ -12,16 +13,16 @@ from planc.ir.policy import Policy
 
 
 def settled(plan: Plan) -> Plan:
-    """Return `plan` ready for propagation: without axes of size 1, then `filled` for its current sizes, which may
-    differ from those in the file."""
+    """Return `plan` ready for propagation: without axes of size 1, and with its framework's decisions filled in
+    (`filled`). They depend on the plan's current sizes, which may differ from the sizes in the file."""
     return filled(without_axes_of_one(plan))
 
 
 def filled(plan: Plan) -> Plan:
-    """Return `plan` with its framework's decisions where no sentence decides: attention kernel, TP overlap, end of
+    """Return `plan` with its framework's decisions where no sentence decides: attention kernel, TP overlap, the end of
     recomputed blocks, padding of the vocabulary.
 
-    Nodes that are filled in have the cause of the `realise` sentence.
+    Nodes that are filled in have the `realise` sentence as their cause.
     """
     realise = plan.realise
     if realise is None or realise.framework == OWN:
@@ -52,7 +53,8 @@ def _kernel(plan: Plan, rules: Policy, realise: RealisedAs) -> Kernel | None:
 
 
 def _overlaps(plan: Plan, rules: Policy, realise: RealisedAs) -> tuple[Overlap, ...]:
-    """The plan's overlaps, and the framework's default for each tensor-parallel axis of a dense model without one."""
+    """Return the plan's overlaps, and for a dense model the framework's default overlap of each tensor-parallel axis
+    that no sentence mentions."""
     method = rules.tp_overlap_torus if plan.cluster.has_tpus else rules.tp_overlap
     if not method or plan.model.top_k:
         return plan.overlaps
@@ -62,7 +64,7 @@ def _overlaps(plan: Plan, rules: Policy, realise: RealisedAs) -> tuple[Overlap, 
 
 
 def tensor_axes(plan: Plan) -> tuple[str, ...]:
-    """Return the tensor-parallel axes of `plan`: those that shard attention heads or the feed-forward width."""
+    """Return the tensor-parallel axes of `plan`: axes that shard attention heads or the feed-forward width."""
     divided = {a for s in plan.shards if s.dim in ("heads", "ffn") and not s.region for a in s.axes}
     return plan.mesh.in_order(divided)
 

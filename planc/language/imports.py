@@ -24,7 +24,8 @@ MOST_FILES = 100
 
 @dataclass
 class Files:
-    """Every file read for one plan: texts for quoting, digests for freshness, layouts by name."""
+    """Every file that is read for one plan: its text (to quote lines), its SHA-256 (to detect changes), and layouts by
+    name."""
 
     root: Path
     sources: dict[str, Source] = field(default_factory=dict)
@@ -76,14 +77,15 @@ class Files:
         return parsed
 
     def add(self, read: Mapping[str, tuple[Source, bytes]]) -> None:
-        """Add files that a sentence has read itself. `read` maps name to (source, content)."""
+        """Add files that a sentence's reader has read itself. `read` maps the name of each file to (source,
+        content)."""
         for name, (source, data) in read.items():
             self.sources[name] = source
             self.sha256[name] = hashlib.sha256(data).hexdigest()
 
 
 def read_imports(sentences: tuple[Sentence, ...], files: Files, draft: Draft) -> list[Sentence]:
-    """Return `sentences` without the `import` sentences, whose files are added to `draft` and to the layouts in
+    """Return `sentences` without the `import` sentences. Imported hardware is added to `draft`, imported layouts to
     `files`."""
     rest: list[Sentence] = []
     for sentence in sentences:
@@ -132,8 +134,8 @@ def _import(sentence: Sentence, files: Files, draft: Draft) -> None:
 
 
 def declared_here(sentences: list[Sentence], draft: Draft) -> list[Sentence]:
-    """Return the `sentences` of a plan without hardware declarations, which are added to `draft` like a hardware
-    file's."""
+    """Return the `sentences` of a plan without the hardware declarations among them, which are added to `draft` as if a
+    hardware file had them."""
     machine = [s for s in sentences if s.verb in MACHINE]
     _declared_once(machine, draft)
     draft.hardware += machine
@@ -145,7 +147,8 @@ NAMELESS = ("points", "wire", "measured")
 
 
 def _declared_once(sentences: list[Sentence], draft: Draft) -> None:
-    """Report E0107 for a chip, link, node or torus whose name is already declared, since it is ambiguous."""
+    """Report E0107 for a chip, link, node or torus whose name is already declared: a second declaration would be
+    ambiguous."""
     known = {(s.verb, _name(s)): s for s in draft.hardware if s.verb not in NAMELESS}
     for sentence in (s for s in sentences if s.verb not in NAMELESS):
         first = known.setdefault((sentence.verb, _name(sentence)), sentence)
@@ -160,7 +163,7 @@ def _declared_once(sentences: list[Sentence], draft: Draft) -> None:
 
 
 def _name(sentence: Sentence) -> str:
-    """The name in a declaration; "" for a price, of which there is only one."""
+    """Return the name in a declaration; "" for a price, which has no name."""
     if sentence.verb == "price":
         return ""
     call = sentence.node.node("call") if sentence.verb != "fabric" else None

@@ -1,4 +1,4 @@
-"""The bundled library: hardware files and layouts, looked up by the names they declare."""
+"""The bundled library: hardware files, found by the machines that they declare, and layouts, found by name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DECLARES = re.compile(r"^(?:node|torus)\s+(\w+)", re.MULTILINE)
 
 @cache
 def machines() -> dict[str, str]:
-    """Return every node and torus of the bundled hardware files, with the file that declares it."""
+    """Return the name of every node and torus that a bundled hardware file declares, with the name of that file."""
     found = {}
     for item in sorted(_folder("hardware"), key=lambda f: f.name):
         for name in _DECLARES.findall(item.read_text()):
@@ -25,7 +25,8 @@ def machines() -> dict[str, str]:
 
 @cache
 def nodes_of(chip: str) -> dict[str, int]:
-    """Return the number of chips of each bundled node with the bundled `chip`, by name; {} for an unknown chip."""
+    """Return the number of chips per node of each bundled node that has the bundled `chip`, by name; {} for an unknown
+    chip."""
     declared = {m[1]: (int(m[2]), m[3]) for f in _folder("hardware") for m in _NODE.finditer(f.read_text())}
     return {name: chips for name, (chips, of) in declared.items() if of == chip}
 
@@ -38,19 +39,19 @@ def layouts() -> tuple[str, ...]:
 
 @cache
 def hardware_file(name: str) -> Tree:
-    """Return the parsed hardware file `name` (with its suffix) of the bundled ones."""
+    """Return the bundled hardware file `name` (with its suffix), parsed."""
     return _parsed("hardware", name)
 
 
 def machine_text(name: str) -> str:
-    """Return the text of the bundled hardware file that declares the node or torus `name`. Raises KeyError if none
-    does."""
+    """Return the text of the bundled hardware file that declares the node or torus `name`. Raises KeyError for an
+    unknown machine."""
     return files("planc.plans").joinpath("hardware").joinpath(machines()[name]).read_text()
 
 
 @cache
 def layout_file(name: str) -> Tree:
-    """Return the parsed layout `name` (without a suffix) of the bundled ones."""
+    """Return the bundled layout `name` (without a suffix), parsed."""
     return _parsed("layouts", f"{name}.plan")
 
 

@@ -1,4 +1,4 @@
-"""Rewrites old spellings in a file, for `planc fmt`."""
+"""Rewrites old spellings in a file to the current ones, for `planc fmt`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ MOST_PASSES = 3
 
 
 def modernize(path: Path, text: str) -> str:
-    """Return the text in the current spelling. `path` is its location: some spellings depend on the plan's model and on
-    imported layouts. Sentences with mistakes are unchanged."""
+    """Return `text` in the current spelling. `path` is the file of the text: some spellings depend on the plan's model
+    and on imported layouts. Sentences with mistakes are not changed."""
     if not may_hold_old_spellings(text):
         return text
     from planc.diag.edits import apply_edits

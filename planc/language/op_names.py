@@ -1,7 +1,8 @@
-"""Names of ops in sentences: a dotted name, or a prefix of one: `ffn` is every op under `ffn.`.
+"""Reads names of ops in sentences: a dotted name, or a prefix of names. `ffn` stands for every op whose name starts
+with `ffn.`.
 
-Before version 0.2 a word could also be an op's kind, its last component or its region, and `attention.proj` the
-projections into and out of attention. Such words are old spellings of these names.
+Before version 0.2 a word could also be the kind of an op, the last component of its name, or its region, and
+`attention.proj` stood for the projections into and out of attention. Such words are reported as old spellings.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ WHY = "ops are named by their dotted names, or the beginning of one"
 def read_op_names(
     words: list[Word], ops: Sequence[Op], what: str, draft: Draft, keywords: tuple[str, ...] = ()
 ) -> tuple[str, ...] | None:
-    """Return the shortest names that cover the ops of these words; None (reported) if a word matches none of `ops`.
+    """Return the fewest names, or prefixes of names, that match the ops of `words`; None (reported) if a word matches
+    none of `ops`.
 
-    `keywords` are also allowed as words, and suggested for a misspelled one.
+    `keywords` are further legal words, which are also suggested for a misspelled word. `what` describes the legal words
+    in the message.
     """
     names = dict.fromkeys(op.name for op in ops)
     legal = list(dict.fromkeys([*keywords, *names, *beginnings(names)]))
@@ -52,7 +55,8 @@ def covering(chosen: Iterable[str], ops: Sequence[Op]) -> list[str]:
 
 
 def beginnings(names: Iterable[str]) -> list[str]:
-    """Return every proper prefix of these dotted `names`, shortest first in each: `a` and `a.b` of `a.b.c`."""
+    """Return every proper prefix of these dotted `names`, the shortest first for each name: `a` and `a.b` of
+    `a.b.c`."""
     return [".".join(n.split(".")[: i + 1]) for n in names for i in range(n.count("."))]
 
 
@@ -65,7 +69,7 @@ def _ops_named_before(word: str, ops: Sequence[Op]) -> set[str]:
 
 
 def _named_before(word: str, op: Op) -> bool:
-    """True if a word meant this op before version 0.2."""
+    """True if `word` was a name of this op before version 0.2."""
     if word == "attention.proj":
         return op.kind == "matmul" and op.region in ("projection", "attention")
     return names_op(word, op) or word in (op.kind, op.name.rsplit(".", 1)[-1], op.region)

@@ -1,4 +1,4 @@
-"""Reads options of a method: `ring(balance = headtail)`, `float8(rowwise)`."""
+"""Reads the options of a method, such as `ring(balance = headtail)` or `float8(rowwise)`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ Value = int | float | str
 
 @dataclass(frozen=True)
 class Option:
-    """An option's legal words; without any it is a number, an integer unless `fraction`."""
+    """The legal values of an option: one of `words`. Without words the value is a number: a decimal fraction if
+    `fraction`, else an integer of at least `minimum`."""
 
     words: tuple[str, ...] = ()
     fraction: bool = False
@@ -19,17 +20,18 @@ class Option:
 
 
 def method_name(method: Node, legal: tuple[str, ...], what: str, draft: Draft) -> str | None:
-    """Return the word of `method`, such as `ring` in `as ring(...)`; None (reported) if it is not in `legal`.
+    """Return the name of `method`, such as `ring` in `as ring(...)`; None (reported) if it is not in `legal`.
 
-    `what` describes the expected kind in the message: "a way to overlap".
+    `what` describes the legal names in the message, such as "a way to overlap".
     """
     return draft.one_of(method.words()[0], legal, what)
 
 
 def read_options(method: Node, legal: dict[str, Option], draft: Draft) -> dict[str, Value] | None:
-    """Return the options of `method` by name. A word without a name belongs to the option that has it as a value.
+    """Return the values of the options of `method`, by name. A value without a name belongs to the option that has this
+    word among its legal values.
 
-    `legal` are all options by name. None (reported) if one is unknown, given twice or of the wrong type.
+    `legal` are all options by name. None (reported) if an option is unknown, is given twice or has a wrong value.
     """
     args = method.node("args")
     found: dict[str, Value] = {}
@@ -56,7 +58,8 @@ def _name(arg: Node | Word, legal: dict[str, Option], draft: Draft) -> str | Non
 
 
 def _option_of_value(arg: Node | Word, legal: dict[str, Option], method: Node, draft: Draft) -> str | None:
-    """The option that has this unnamed word as a value."""
+    """Return the name of the option that has the unnamed word `arg` among its values; None (reported) if there is
+    none."""
     word = _single_word(arg)
     words = {w: name for name, option in legal.items() for w in option.words}
     if word is None:
@@ -78,6 +81,6 @@ def _value(part: Node | Word, option: Option, name: str, draft: Draft) -> Value 
 
 
 def _single_word(part: Node | Word) -> Word | None:
-    """The only word of a value, if it is a name."""
+    """Return the word of a value that consists of a single name; else None."""
     words = [part] if isinstance(part, Word) else list(part.all_words())
     return words[0] if len(words) == 1 and words[0].kind in ("NAME", "METHOD") else None

@@ -29,7 +29,7 @@ SAME_AS = {"up": "out", "local": "out"}
 
 @dataclass(frozen=True)
 class ReadGraph:
-    """A machine that a hardware file writes as a graph."""
+    """A machine that a hardware file describes as a graph of links. `chips` is the number of all its chips."""
 
     chip: Chip
     link: Link
@@ -41,8 +41,8 @@ class ReadGraph:
 
 
 def read_graph(sentence: Sentence, declared: Declared, draft: Draft) -> ReadGraph | None:
-    """Return the machine of `sentence`, a `graph`, with the other sentences `declared` in its file; None if one is
-    wrong."""
+    """Return the machine that `sentence`, a `graph`, declares together with the other sentences of its file
+    (`declared`). None if one of these sentences has a mistake."""
     before = len(draft.diagnostics)
     reader = _GraphReader(declared, draft)
     if len(declared.names("graph")) > 1:
@@ -92,12 +92,12 @@ class _GraphReader:
         self.declared, self.draft = declared, draft
         self.links: dict[str, Link] = {}
         self.spans: dict[str, Span] = {}
-        """Where each part or vertex is declared, by name."""
+        """The place where each regular part (rack, fat tree, ...) or vertex is declared, by name."""
         self.parts: set[str] = set()
         self.count = 0
 
     def graph(self) -> OwnGraph:
-        """Return the parts, points and wires; mistakes are reported."""
+        """Return the graph: its parts, points and wires. Mistakes are reported."""
         for s in self.declared.sentences:
             if s.verb == "link" and (link := read_link(s, self.draft)) is not None:
                 self.links[link.name] = link
@@ -173,7 +173,8 @@ class _GraphReader:
     def _filled(
         self, name: str, kind: str, numbers: dict[str, int], links: dict[str, str], shape: tuple[int, ...]
     ) -> GraphPart:
-        """The part with its defaults filled in."""
+        """Return the regular part `name` of the graph, with defaults for the numbers and links that the sentence
+        omits."""
         every = {n: numbers.get(n, value or 0) for n, value in NUMBERS[kind].items()}
         if "leaf" in every:
             every["leaf"] = every["leaf"] or every["nodes"]
@@ -256,7 +257,7 @@ class _GraphReader:
 
 
 def _wire_of(reader: _GraphReader, names: set[str]) -> Span | None:
-    """The last wire between two points."""
+    """Return the place of the last `wire` sentence that joins the two points in `names`; None if there is none."""
     found = [
         s.span for s in reader.declared.sentences if s.verb == "wire"
         and names <= {w.text for i in (0, 1) for w in s.names(i)}

@@ -1,5 +1,5 @@
-"""Precedence of sentences: an explicit one overrides the same dim from `use`, with a note; otherwise two layouts of one
-dim are an error."""
+"""Decides which sentences apply. A sentence of the plan itself takes precedence over a sentence of a layout (`use`)
+about the same dim, with a note. Two layouts that shard the same dim are an error."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Subject = tuple[str, str, str]
 
 
 def settle(sentences: list[Sentence], draft: Draft) -> list[Sentence]:
-    """Return the sentences in `sentences` that apply: the plan's own take precedence over those of layouts.
+    """Return those of `sentences` that apply: the plan's own sentences take precedence over the sentences of layouts.
 
-    Reports N0110 for a sentence that is overridden, and E0110 for two that contradict each other.
+    Reports N0110 for a sentence that is overridden, and E0110 for two sentences that contradict each other.
     """
     explicit = {subject: s for s in sentences if s.via is None for subject in subjects(s)}
     kept: list[Sentence] = []
@@ -35,8 +35,8 @@ def settle(sentences: list[Sentence], draft: Draft) -> list[Sentence]:
 
 
 def subjects(sentence: Sentence) -> Iterator[Subject]:
-    """Yield (verb, dim or noun, region) of everything that `sentence`, a `shard` or `store`, decides; nothing for other
-    verbs."""
+    """Yield (verb, dim or noun, region) for everything that `sentence`, a `shard` or `store`, decides; nothing for a
+    sentence of another verb."""
     if sentence.verb not in ("shard", "store"):
         return
     scope = sentence.node.node("in", "for")
@@ -79,7 +79,7 @@ def _note_overridden(beaten: Sentence, winner: Sentence, subject: Subject, draft
 
 
 def without_subjects(sentence: Sentence, names: set[str]) -> Sentence | None:
-    """Return `sentence`, a `shard`, `replicate` or `store`, without the subjects in `names`; None if nothing
+    """Return `sentence`, a `shard`, `replicate` or `store`, without the dims or nouns in `names`; None if none
     remains."""
     if not names:
         return sentence

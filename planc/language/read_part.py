@@ -1,4 +1,4 @@
-"""Reads a layout or hardware file on its own, without a plan."""
+"""Reads a layout or hardware file on its own, to check it without a plan."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ IN_LAYOUTS = ("shard", "replicate", "store", "gather", "split", "recompute")
 
 
 def read_part(file: Tree) -> Draft:
-    """Return a draft with the findings in `file`, a layout or hardware file with its header, including those of
-    parsing."""
+    """Return a draft with the diagnostics about `file`, a layout or hardware file with its header. Those of the parser
+    are included."""
     assert file.header is not None
     draft = Draft(diagnostics=list(file.diagnostics))
     if file.header.verb == "hardware":
@@ -49,7 +49,7 @@ def _hardware(declared: Declared, draft: Draft) -> None:
 
 
 def _tables(declared: Declared, draft: Draft) -> None:
-    """Read chips, links and levels with their tables of measured rates."""
+    """Read the chips, links and network levels, each with its tables of measured rates by size."""
     for sentence in declared.sentences:
         if sentence.verb == "chip" and (chip := read_chip(sentence, draft)) is not None:
             with_chip_tables(chip, declared, draft)
@@ -62,7 +62,8 @@ def _tables(declared: Declared, draft: Draft) -> None:
 
 
 def _layout(file: Tree, header: Sentence, draft: Draft) -> None:
-    """Read a layout with a mesh of its own axes; the size of an axis does not affect the findings."""
+    """Check a layout on its own. Its axes become the axes of a mesh, each of size 2: the diagnostics do not depend on
+    sizes."""
     axes = dict.fromkeys((w.text for w in header.names(0)), 2)
     draft.mesh = Mesh.of(axes, Cause(span=header.span, sentence=header.text))
     words = header.node.words("NAME", "METHOD")

@@ -1,4 +1,4 @@
-"""Units of the language, by quantity. Sizes with `i` are binary, all others decimal."""
+"""The units of the language, by quantity. A prefix with `i` (GiB) is binary; all others are decimal."""
 
 from __future__ import annotations
 

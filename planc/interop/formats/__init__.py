@@ -23,7 +23,7 @@ ENDINGS: dict[str, Format] = {
 
 
 def format_of(name: str) -> Format | None:
-    """Returns the format for the extension of the file name `name`; None for other extensions."""
+    """Returns the file format of the file `name`, by its extension; None for an extension of no known format."""
     ending = "." + name.rpartition(".")[2].lower() if "." in name else ""
     return ENDINGS.get(ending)
 
@@ -31,7 +31,8 @@ def format_of(name: str) -> Format | None:
 def read_document(name: str, text: str, format: Format) -> Document:
     """Returns the fields of the file `name` with content `text`, parsed as `format`.
 
-    Raises UnreadableError, with a place, for text that is not of this format, or that is nested or repeated too often.
+    Raises UnreadableError, with a place (file, line, column), for text that is not of this format, that is nested too
+    deep, or whose aliases repeat too much.
     """
     source = Source.of(name, text)
     if format in ("flags", "assignments"):

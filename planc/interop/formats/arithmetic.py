@@ -21,8 +21,8 @@ _LEVELS: tuple[dict[str, Callable[[int, int], int]], ...] = (
 
 
 def evaluate(text: str, value_of: Callable[[str], str | None] = lambda name: None) -> int | None:
-    """Returns the value of `text`: integers, names by `value_of`, `+ - * / %`, comparisons and brackets; None if it is
-    not such an expression, or too large.
+    """Returns the value of `text`: integers, names (whose values `value_of` returns), `+ - * / %`, comparisons and
+    brackets. None if `text` is no such expression, or if a number is too large.
 
     >>> evaluate("8 * (4 + 2)"), evaluate("1 / 0"), evaluate("N / 2", {"N": "8"}.get)
     (48, None, 4)
@@ -45,7 +45,7 @@ def evaluate(text: str, value_of: Callable[[str], str | None] = lambda name: Non
 
 
 def _divided(a: int, b: int) -> int:
-    """`a / b`, truncated."""
+    """Returns `a / b`, truncated towards 0."""
     return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
 
 

@@ -25,9 +25,9 @@ _NUMBERS |= {"-lt": operator.lt, "-ge": operator.ge, "-le": operator.le}
 
 
 def holds(words: Sequence[Operand], patterns: bool = False, level: int = 0) -> bool | None:
-    """Returns the value of the `words` of a test; None if only the shell knows it.
+    """Returns whether the test that consists of `words` is true; None if only the shell knows.
 
-    `patterns` is true for `[[ ]]`, where the right side of `==` may be a pattern; `level` is the nesting depth.
+    `patterns` is True for `[[ ]]`, where the right side of `==` may be a pattern. `level` is the depth of nesting.
     """
     if level > MOST_LEVELS:
         return None
@@ -45,7 +45,7 @@ def holds(words: Sequence[Operand], patterns: bool = False, level: int = 0) -> b
 
 
 def _split(words: Sequence[Operand], joint: str) -> list[Sequence[Operand]]:
-    """Splits words at `joint`, outside brackets."""
+    """Splits `words` at each `joint` that is outside brackets."""
     parts: list[Sequence[Operand]] = []
     depth = start = 0
     for index, word in enumerate(words):

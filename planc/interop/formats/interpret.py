@@ -1,7 +1,7 @@
 """Interprets shell scripts symbolically, to find the words of their commands: variables, branches, loops, functions.
 
-Nothing is run. What needs a shell (`$(...)`, an environment variable) stays as written. Where only the shell knows the
-branch, all branches are followed, and what they do not share is not certain.
+Nothing is run. Text that only a shell can expand (`$(...)`, an environment variable) stays as written. Where only the
+shell knows which branch runs, all branches are interpreted, and a value that not all of them give is not certain.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ MOST_COMMANDS = 50_000
 
 @dataclass(frozen=True)
 class ShellCommand:
-    """A command with its words, the variables they use, and the words of the script it is written as."""
+    """A command: its `words`, the variables that the words use (`used`), and the words of the script from which the
+    command was expanded (`written`)."""
 
     words: tuple[ShellWord, ...]
     used: tuple[VariableValue, ...]
@@ -61,18 +62,18 @@ class ShellCommand:
 
 
 class Script:
-    """An interpreted script: its `commands` in order, and the use of its words.
+    """An interpreted script: its `commands` in order, and how its words are used.
 
-    `written` are all words. `read` are those, by identity, that decide the control flow, and `used` the variables that
-    do. `taken` are the names of `given` that it reads, `sourced` the given files that it sources, and `unfound` those
-    that it sources and that were not given.
+    `written` are all words of the script. `read` are the words that decide the control flow, and `used` the variables
+    that do. `taken` are the names in `given` that the script reads, `sourced` the given files that it sources, and
+    `unfound` the files that it sources but that were not given.
     """
 
     def __init__(
         self, source: Source, given: Mapping[str, str], beside: Mapping[str, Source], first: Sequence[Source] = ()
     ) -> None:
-        """Interprets the script `source`, after those in `first`. `given` are values of variables and arguments (`1`)
-        from the command line; `beside` are files that it may `source`, by name."""
+        """Interprets the script `source`, after the scripts in `first`. `given` has the values of variables and of
+        arguments (`1`) from the command line. `beside` has the files that the script may `source`, by name."""
         self.commands: list[ShellCommand] = []
         self.written: list[Written] = []
         self.directives: list[Written] = []
@@ -109,7 +110,7 @@ class Script:
     # Ways through the script.
 
     def _run(self, steps: Steps) -> bool | None:
-        """Interprets `steps`; returns whether the last command succeeds, None if unknown."""
+        """Interprets `steps`. Returns True if the last command succeeds, False if it fails, None if that is unknown."""
         status: bool | None = True
         ordinary = False
         for step in steps:
@@ -127,7 +128,7 @@ class Script:
         return status
 
     def _step(self, step: PipelineStep) -> bool | None:
-        """Interprets a pipeline; returns whether it succeeds."""
+        """Interprets a pipeline. Returns True if it succeeds, False if it fails, None if that is unknown."""
         status: bool | None = True
         for node in step.pipeline:
             status = self._node(node)
@@ -180,14 +181,15 @@ class Script:
         return self._branches(open_branches, decided)
 
     def _condition(self, steps: Steps) -> bool | None:
-        """Returns the value of a condition; an ordinary command in it may fail."""
+        """Returns the value of a condition: None if its last command is an ordinary command, which may fail."""
         for node in (node for step in steps for node in step.pipeline if isinstance(node, Simple)):
             self.read |= {*node.words}
         value = self._run(steps)
         return None if steps and _name(steps[-1]) in _SUCCEED else value
 
     def _branches(self, bodies: Sequence[Steps], all_of_them: bool) -> bool | None:
-        """Interprets the one of `bodies` that certainly runs, or each of them separately."""
+        """Interprets `bodies`, of which one runs for certain if `all_of_them`. A single certain body is interpreted in
+        place; of several, each is interpreted separately, and then their results are merged."""
         if len(bodies) == 1 and all_of_them:
             return self._run(bodies[0])
         if bodies:
@@ -259,8 +261,8 @@ class Script:
         return self._command(ShellCommand(tuple(expanded), tuple(used), words), node)
 
     def _command(self, command: ShellCommand, node: Simple) -> bool | None:
-        """Interprets a command that is itself a script (a function, a file, `eval`, text for another shell); records
-        any other."""
+        """Interprets a command that runs another script: a function, a sourced file, `eval`, text for another shell.
+        Records any other command."""
         words, name = command.words, command.words[0].text
         if name in ("true", ":", "false"):
             self.read |= {*command.written}
@@ -308,8 +310,8 @@ class Script:
             self._run(self._scanned(Scan(self._places[file.file], file.text)).steps)
 
     def _inside(self, text: str, outer: ShellCommand, place: Span, *, hides: bool) -> None:
-        """Interprets the script `text` inside a command, whose other words precede each of its commands. With `hides`,
-        another shell runs it and sees only exported variables."""
+        """Interprets the script `text` inside the command `outer`. The words of `outer` are put before each command of
+        `text`. With `hides`, another shell runs `text` and sees only exported variables."""
         first = len(self.commands)
         scan = Scan(self._places[place.file], text, place=place)
         own = self._variables
@@ -359,7 +361,7 @@ class Script:
         self._variables.set(found[1], value, word.span)
 
     def _declare(self, words: Sequence[Written]) -> bool:
-        """`export NAME=VALUE NAME`, `local`, `declare`."""
+        """Interprets `export NAME=VALUE NAME`, `local` and `declare`."""
         for word in words[1:]:
             if _assigns(word):
                 self._assign(word)
@@ -369,7 +371,7 @@ class Script:
         return True
 
     def _left_to_the_shell(self, name: str, words: Sequence[Written]) -> bool | None:
-        """Applies `read NAME`, `unset NAME`, `shift`, `set -- WORDS` to the variables."""
+        """Applies `read NAME`, `unset NAME`, `shift` and `set -- WORDS` to the variables."""
         self.read |= {*words}
         if name in ("shift", "set"):
             if self._arguments is not None and name == "shift" and self._certain:
@@ -386,7 +388,7 @@ class Script:
         return None if name != "unset" else True
 
     def _arithmetic(self, word: Written) -> bool | None:
-        """Returns the value of `(( ... ))`. Variables it sets become unknown."""
+        """Returns the truth of `(( ... ))`, None if unknown. Variables that the expression sets become unknown."""
         text = word.text
         if found := _SET_IN_ARITHMETIC.findall(text):
             for name in {name for names in found for name in names if name}:
@@ -406,7 +408,7 @@ class Script:
     # What is put in for variables.
 
     def _value(self, name: str) -> VariableValue | None:
-        """Returns the value of a variable or argument; None if the script does not set it."""
+        """Returns the value of a variable or argument; None if the script does not set `name`."""
         if not name.isdecimal():
             value = self._variables.get(name)
         elif self._arguments is not None:
@@ -447,7 +449,8 @@ class Script:
         return result, used
 
     def _split(self, word: Written) -> tuple[list[ShellWord], list[VariableValue]]:
-        """Splits a variable's value into words, each with its place: scripts use `ARGS="--a 1 --b 2"` unquoted."""
+        """Splits the value of a variable into words, each with its place, because scripts use `ARGS="--a 1 --b 2"`
+        unquoted."""
         result: list[ShellWord] = []
         used: list[VariableValue] = []
         parts: list[ShellWord] = []
@@ -476,7 +479,7 @@ class Script:
         return [one for one in result if one.text], used
 
     def _text(self, word: Written, used: list[VariableValue]) -> tuple[str, bool]:
-        """Returns the quoted expansion of a word, and whether it is fully known."""
+        """Returns the expansion of a word in quotes, and True if all of the expansion is known."""
         texts, known = [], True
         for piece in word.pieces:
             found = self._put(piece, word.span, used) if piece.expanded else None
@@ -561,8 +564,8 @@ class Script:
 
 @dataclass(frozen=True)
 class _Put:
-    """The expansion of a variable: its words, and its text in quotes; `apart` if the words stay separate in quotes
-    too."""
+    """The expansion of a variable: its words, and its text in quotes. `apart` is True if the words stay separate even
+    in quotes."""
 
     words: list[ShellWord]
     text: str
@@ -575,7 +578,7 @@ def _one(text: str, place: Span) -> _Put:
 
 
 def _together(parts: Sequence[ShellWord], place: Span) -> list[ShellWord]:
-    """Concatenates `parts` to one word; none if all are empty."""
+    """Concatenates `parts` to one word; returns no word if all parts are empty and unquoted."""
     if len(parts) == 1 and not parts[0].quoted:
         return list(parts) if parts[0].text else []
     text, quoted = "".join(part.text for part in parts), any(part.quoted for part in parts)
@@ -584,7 +587,8 @@ def _together(parts: Sequence[ShellWord], place: Span) -> list[ShellWord]:
 
 
 def _parts(word: ShellWord) -> list[ShellWord]:
-    """Splits an array element into words: `"--split 99,1,0"` is two, because scripts use arrays without quotes."""
+    """Splits an array element into words: `"--split 99,1,0"` is two words, because scripts use arrays without
+    quotes."""
     if not (word.quoted and word.text.startswith("--") and " " in word.text):
         return [word]
     span, found = word.span, []
@@ -598,7 +602,7 @@ def _parts(word: ShellWord) -> list[ShellWord]:
 
 
 def _behind(word: Written, length: int) -> Written:
-    """The word without its first `length` characters."""
+    """Returns the word without its first `length` characters."""
     first, *others = word.pieces
     shift = length if first.at >= 0 else 0
     rest = WordPiece(first.text[length:], first.at + shift, first.quoted)
@@ -606,7 +610,7 @@ def _behind(word: Written, length: int) -> Written:
 
 
 def _base(path: str) -> str:
-    """The last part of a path."""
+    """Returns the last component of a path."""
     return path.rpartition("/")[2]
 
 
@@ -624,14 +628,15 @@ def _only_assigns(step: PipelineStep) -> bool:
 
 
 def _name(step: PipelineStep) -> str:
-    """The first word of the last command of a pipeline; `[[` for a test, "" for a compound command."""
+    """Returns the first word of the last command of a pipeline; `[[` for a test, "" for a compound command."""
     last = step.pipeline[-1]
     return last.words[0].plain if isinstance(last, Simple) and last.words else "[[" if isinstance(last, Test) else ""
 
 
 def _inner_script(words: Sequence[ShellWord]) -> tuple[int, int, str] | None:
-    """Finds a script for another shell in a command: its first and last word and its text, as in `bash -c TEXT`, `eval
-    WORDS`, `--command=TEXT`."""
+    """Finds a script for another shell in a command, as in `bash -c TEXT`, `eval WORDS`, `--command=TEXT`. Returns the
+    index of the first of the command's words that start the script, the index behind the last one, and the script's
+    text; None if the command has no such script."""
     texts = [word.text for word in words]
     if texts[0] == "eval":
         return 0, len(texts), " ".join(texts[1:])

@@ -1,6 +1,6 @@
 """Parses a shell script to commands, branches and loops, by the shell's lexical rules. Nothing is run.
 
-`Scan.words` has every word in order; users of the commands decide how each word is used.
+`Scan.words` has every word of the script in order; the interpreter decides how each word is used.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Places:
         self._starts = list(accumulate((len(line) + 1 for line in source.lines), initial=0))
 
     def span(self, start: int, end: int) -> Span:
-        """Returns the span of the text from `start` to `end`, or to the end of its first line."""
+        """Returns the span of the text from offset `start` to offset `end`, cut off at the end of its first line."""
         line = bisect_right(self._starts, start)
         column = start - self._starts[line - 1] + 1
         last = max(min(end, self._starts[line] - 1), start) if line < len(self._starts) else end
@@ -60,8 +60,8 @@ class Scan:
     """The commands of a script (`steps`), all its words (`words`) and the batch system's directives (`directives`)."""
 
     def __init__(self, places: Places, text: str, at: int = 0, place: Span | None = None) -> None:
-        """Parses `text`, which is at offset `at` of the source of `places`; or text that was assembled from words, all
-        at one `place`."""
+        """Parses `text`, which starts at offset `at` of the source of `places`. For text that was assembled from words,
+        `place` is the place of all of it."""
         self.places = places
         self._text, self._shift, self._place = text, at, place
         self._at = self._depth = 0
@@ -80,8 +80,8 @@ class Scan:
     # Commands.
 
     def _steps(self, ends: tuple[str, ...]) -> Steps:
-        """Parses commands up to one of the words `ends`, which is not consumed; to the end of the text without
-        `ends`."""
+        """Parses commands up to one of the words `ends`, which is not consumed. Without `ends`, parses to the end of
+        the text."""
         found: list[PipelineStep] = []
         joined = ""
         while True:
@@ -262,7 +262,7 @@ class Scan:
         return True
 
     def _document(self, mark: Written, indented: bool) -> Written:
-        """The here-document from the next line up to the line `mark`."""
+        """Parses the here-document that begins on the next line and ends at the line `mark`."""
         end = self._text.find("\n", self._at)
         end = len(self._text) if end < 0 else end
         start = at = after = min(self._documents.get(end, end + 1), len(self._text))
@@ -282,7 +282,7 @@ class Scan:
     # Words.
 
     def _take(self, word: str) -> bool:
-        """Consumes the next word if it is `word`; returns whether it was."""
+        """Consumes the next word if it is `word`. Returns True if it was."""
         self._skip(lines=False)
         if self._upcoming() != word:
             return False
@@ -294,7 +294,7 @@ class Scan:
             self.reserved.append(word)
 
     def _upcoming(self) -> str:
-        """The next word if it is unquoted; else ""."""
+        """Returns the next word if it is unquoted, else ""."""
         found = _WORD.match(self._text, self._at)
         return found[0] if found else ""
 
@@ -390,7 +390,7 @@ class Scan:
         return [self._piece(text, self._at - len(text), quoted=True)]
 
     def _expanded(self, quoted: bool) -> WordPiece:
-        """Parses `$NAME`, `${...}`, `$(...)`, `<(...)` or backticks; a lone `$` is text."""
+        """Parses `$NAME`, `${...}`, `$(...)`, `<(...)` or backticks; a `$` alone is text."""
         start = self._at
         if self._text.startswith(("$(", "<(", ">(", "${"), start):
             self._at = self._closing(start + 1)
@@ -405,7 +405,7 @@ class Scan:
         return self._piece(self._text[start : self._at], start, quoted, expanded=True)
 
     def _closing(self, start: int) -> int:
-        """The offset after the bracket that closes the one at `start`; brackets in quotes do not count."""
+        """Returns the offset after the bracket that closes the bracket at `start`. Brackets in quotes do not count."""
         opening = self._text[start]
         closing = {"(": ")", "{": "}"}[opening]
         marks = _BRACKETS[opening]

@@ -51,7 +51,7 @@ def _plain(value: Any) -> FieldValue:
 
 
 def _places(source: Source) -> dict[str, Span]:
-    """The place of each value whose key has a line of its own."""
+    """Returns the place of each value whose key has a line of its own, by dotted path."""
     found: dict[str, Span] = {}
     table = ""
     for number, line in enumerate(source.lines, 1):

@@ -14,10 +14,11 @@ MAX_EXPANDED = 100_000
 
 
 class VariableValue:
-    """Value of a variable: the previous value (`prev`, for `+=`), and an addition.
+    """The value of a shell variable: the previous value (`prev`, for `+=`), and the words that are added.
 
-    `own` are the added words, `text` the value in quotes. Not `certain` if only the shell knows whether the variable
-    has this value. `written` are the script's words for it, `used` the values it uses.
+    `own` are the added words, `text` is the value in quotes. `certain` is False if only the shell knows whether the
+    variable has this value. `written` are the script's words that assign the value, `used` the values that those words
+    use.
     """
 
     def __init__(
@@ -41,7 +42,8 @@ class VariableValue:
         self.size: int = sum(len(w.text) + 1 for w in own) + len(text) + (prev.size if prev else 0)
 
     def chain(self, end: VariableValue | None = None) -> list[VariableValue]:
-        """Returns the values that it was built from by `+=`, first one first, after `end`."""
+        """Returns the values that `+=` built this value from, the oldest first; only those after `end` if it is
+        given."""
         found: list[VariableValue] = []
         one: VariableValue | None = self
         while one is not None and one is not end:
@@ -50,20 +52,20 @@ class VariableValue:
         return found[::-1]
 
     def grew_from(self, other: VariableValue | None) -> bool:
-        """True if it is `other` with additions."""
+        """True if this value is `other`, or `other` with additions."""
         one: VariableValue | None = self
         while one is not None and one is not other:
             one = one.prev
         return one is not None
 
     def words(self) -> list[ShellWord]:
-        """Returns all its words."""
+        """Returns all words of the value, the earlier ones included."""
         if self._words is None:
             self._words = [word for one in self.chain() for word in one.own]
         return self._words
 
     def text(self) -> str:
-        """Returns its text in quotes; words of an array are joined by blanks."""
+        """Returns the value in quotes; words of an array are joined by blanks."""
         return " ".join(w.text for w in self.words()) if self.array else "".join(o.own_text for o in self.chain())
 
 
@@ -72,7 +74,7 @@ UNSET = VariableValue((), known=True)
 
 
 class Variables:
-    """The variables of a script, with the changes since each open fork."""
+    """The variables of a script. Between `fork` and `back`, changes are recorded so that they can be undone."""
 
     def __init__(self, given: dict[str, VariableValue]) -> None:
         self._values = dict(given)
@@ -84,7 +86,8 @@ class Variables:
         return self._values.get(name)
 
     def set(self, name: str, value: VariableValue | None, place: Span) -> None:
-        """Sets `name` to `value`, or unsets it. Raises UnreadableError at `place` for a value that is too long."""
+        """Sets the variable `name` to `value`; None unsets it. Raises UnreadableError at `place` for a value that is
+        too long."""
         if value is not None and value.size > 4 * MAX_EXPANDED:
             raise UnreadableError("a variable grows beyond reason", place)
         if self._changed:
@@ -95,7 +98,7 @@ class Variables:
             self._values[name] = value
 
     def fork(self) -> None:
-        """Starts recording changes, until `back`."""
+        """Starts to record changes, until `back`."""
         self._changed.append({})
 
     def back(self) -> dict[str, VariableValue | None]:
@@ -110,7 +113,10 @@ class Variables:
         return made
 
     def merge(self, worlds: Sequence[dict[str, VariableValue | None]], place: Span, *, all_of_them: bool) -> None:
-        """Merges the branches `worlds` after a fork: one of them ran, or none unless these are `all_of_them`."""
+        """Sets each variable that one of the branches `worlds` changed to a value that merges the branches.
+
+        If `all_of_them`, one of the branches ran; otherwise it is possible that none of them ran.
+        """
         for name in dict.fromkeys(name for world in worlds for name in world):
             before = self._values.get(name)
             values = [world.get(name, before) for world in worlds] + ([] if all_of_them else [before])
@@ -118,7 +124,7 @@ class Variables:
 
 
 def either(values: Sequence[VariableValue | None], before: VariableValue | None) -> VariableValue:
-    """Returns a value that is one of `values`; a part that all have in common with `before` stays certain."""
+    """Returns a value that stands for any one of `values`. Words that all of them share with `before` stay certain."""
     found = list(dict.fromkeys(value or UNSET for value in values))
     alike = all(v.certain and v.known for v in found) and len({v.size for v in found}) == 1
     if len(found) == 1 or (alike and len({(v.text(), v.array) for v in found}) == 1):
@@ -136,7 +142,7 @@ def either(values: Sequence[VariableValue | None], before: VariableValue | None)
 
 
 def _flags_beside(words: Sequence[ShellWord], more: Sequence[ShellWord]) -> list[ShellWord]:
-    """The flags of `more` that are not among `words`, with their values."""
+    """Returns the flags of `more` that are not among `words`, each with its values."""
     there, kept, found = {word.text for word in words}, False, []
     for word in more:
         kept = word.text not in there if word.text.startswith("-") else kept

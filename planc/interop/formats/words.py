@@ -1,4 +1,4 @@
-"""Words of a shell script: as written, and as a command gets them."""
+"""Data types for a shell script: words as written, words as a command gets them, and compound commands."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from planc.diag.span import Span
 
 @dataclass(frozen=True, slots=True)
 class WordPiece:
-    """A piece of a written word: its unquoted text, its offset in the source (-1 for an assembled word), and its
-    quoting."""
+    """A piece of a written word: its text without quotes, its offset in the source (`at`; -1 for an assembled word),
+    and True if it is quoted."""
 
     text: str
     at: int
@@ -30,12 +30,12 @@ class Written:
 
     @property
     def text(self) -> str:
-        """Returns the word without its quotes, unexpanded."""
+        """Returns the word without quotes, with variables unexpanded."""
         return "".join(piece.text for piece in self.pieces)
 
     @property
     def plain(self) -> str:
-        """Returns the word if none of it is quoted, as for reserved words; else ""."""
+        """Returns the word if none of it is quoted or expanded, which a reserved word requires; else ""."""
         return "" if any(piece.quoted or piece.expanded for piece in self.pieces) else self.text
 
 
@@ -47,7 +47,7 @@ class ShellWord:
     span: Span
     quoted: bool = False
     certain: bool = True
-    """False if only the shell knows whether, or with which value, the word is given."""
+    """False if only the shell knows whether the word is given, or with which value."""
 
 
 # What a script is made of.
@@ -71,7 +71,7 @@ class Test:
 
 @dataclass(frozen=True, slots=True)
 class If:
-    """Branches with their conditions; the last one may have none."""
+    """`if`: branches with their conditions, and the commands after `else` (None without an `else`)."""
 
     branches: tuple[tuple[Steps, Steps], ...]
     otherwise: Steps | None
@@ -79,7 +79,7 @@ class If:
 
 @dataclass(frozen=True, slots=True)
 class ShellLoop:
-    """`for NAME in ITEMS`; `while` and `until` have neither."""
+    """A loop: `for NAME in ITEMS`, or `while` or `until`, which have neither name nor items."""
 
     name: str
     items: tuple[Written, ...]
@@ -99,7 +99,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class ShellGroup:
-    """`{ ... }`, or `( ... )`, whose variables are local."""
+    """`{ ... }`, or `( ... )`, whose variables are local: then `own` is True."""
 
     body: Steps
     own: bool
@@ -118,7 +118,7 @@ Node: TypeAlias = Simple | Test | If | ShellLoop | Case | ShellGroup | Function
 
 @dataclass(frozen=True, slots=True)
 class PipelineStep:
-    """A pipeline, and how the previous one leads to it: `&&`, `||`, or "" for always."""
+    """A pipeline, and the operator that joins it to the previous pipeline: `&&`, `||`, or "" if it runs in any case."""
 
     joined: str
     negated: bool

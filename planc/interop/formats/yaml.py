@@ -1,7 +1,7 @@
 """Parses YAML and JSON with PyYAML's composer: nodes with places; no object is ever constructed from a tag.
 
-JSON goes through the same composer after the standard library has accepted it: JSON is a subset of YAML but for a few
-escapes, and the standard library alone has no places.
+JSON is first checked by the standard library, which gives no places, and then read by the YAML composer: apart from a
+few escapes, JSON is a subset of YAML.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def read_yaml(source: Source, format: Format = "yaml") -> Document:
 
 
 def _bounded(source: Source, loader: Any) -> None:
-    """Raises UnreadableError for nesting too deep for the composer: libyaml would end the process."""
+    """Raises UnreadableError for text that is nested too deep for the composer: libyaml would end the process."""
     depth = 0
     for event in yaml.parse(source.text, Loader=loader):
         if isinstance(event, yaml.CollectionStartEvent):
@@ -70,7 +70,7 @@ def _bounded(source: Source, loader: Any) -> None:
 
 
 class _Reader:
-    """Walks the nodes; every visit counts, so that a node repeated by aliases counts each time."""
+    """Walks the nodes and counts every visit, so that a node that aliases repeat counts each time."""
 
     def __init__(self, source: Source) -> None:
         self._source, self._visits = source, 0
@@ -112,7 +112,7 @@ class _Reader:
 
 
 def _scalar(node: yaml.ScalarNode) -> Scalar:
-    """The value of a plain or quoted scalar by YAML 1.2's core rules, in which `1e-4` is a number."""
+    """Returns the value of a plain or quoted scalar by YAML 1.2's core rules, in which `1e-4` is a number."""
     text = str(node.value)
     if node.style not in (None, "") or node.tag.startswith("!"):
         return text
@@ -131,7 +131,8 @@ def _number(text: str, otherwise: Scalar) -> Scalar:
 
 
 def _span(source: Source, start: yaml.Mark, end: yaml.Mark) -> Span:
-    """Converts marks, which count from 0; a span ends on its first line, so that a block is marked by its start."""
+    """Converts YAML marks, which count from 0, to a span. The span ends on its first line: a block is marked by its
+    start."""
     line, column = start.line + 1, start.column + 1
     last = end.column + 1 if end.line == start.line else len(source.line(line)) + 1
     return Span(source.file, line, column, line, max(last, column))

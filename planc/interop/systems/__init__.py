@@ -1,4 +1,4 @@
-"""The systems whose configuration planc reads or writes: one file each, with one `SYSTEM`."""
+"""The systems whose configuration planc reads or writes. Each system is one file, with its `SYSTEM`."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ KINDS = ("NO", "MULTI_GPU", "MULTI_XPU", "MULTI_NPU", "MULTI_MLU", "MULTI_HPU", 
 
 
 def kind(v: Values) -> str:
-    """Returns the kind of distribution: none, plain data parallelism, FSDP or DeepSpeed."""
+    """Returns how training is distributed: NO, MULTI_GPU (plain data parallelism), FSDP or DEEPSPEED."""
     name = v.text("distributed_type").upper()
     name = "NO" if name in ("FALSE", "") else name  # YAML reads an unquoted NO as false
     if name not in KINDS:
@@ -39,7 +39,7 @@ def kind(v: Values) -> str:
 
 
 def devices(v: Values) -> int:
-    """Returns the number of devices of the cluster, which must equal `num_processes`."""
+    """Returns the number of devices of the cluster, which must equal `num_processes` if that is set."""
     count = v.maybe_whole("num_processes", minimum=-1)
     if count in (None, -1) and kind(v) == "NO":
         count = 1
@@ -68,7 +68,7 @@ def strategy(v: Values) -> str:
 
 
 def _is_meshed(v: Values) -> bool:
-    """True if a ParallelismConfig names the axes."""
+    """True if the file gives the degrees of a ParallelismConfig."""
     return any(v.is_given(name) for name in (REPLICATE, SHARD, TENSOR, CONTEXT))
 
 
@@ -113,8 +113,8 @@ def _deep(v: Values) -> bool:
 
 
 def _has_settings(v: Values) -> bool:
-    """True if DeepSpeed's settings are known: inline, or from the JSON that the YAML names. Raises RefusedError if that
-    JSON was not given."""
+    """Returns True: DeepSpeed's settings are known, either inline or from the JSON file that the YAML names. Raises
+    RefusedError if that JSON file was not given."""
     named = v.text("deepspeed_config.deepspeed_config_file") not in ("", "none", "None")
     beside = any(deepspeed.recognises(document) for document in v.documents)
     if named and not beside:
@@ -141,7 +141,7 @@ def zero(v: Values) -> int:
 
 
 def gather(v: Values) -> Period | None:
-    """Returns how long FSDP keeps gathered parameters; SHARD_GRAD_OP keeps them from the forward to the backward."""
+    """Returns how long FSDP keeps gathered parameters. SHARD_GRAD_OP keeps them from the forward to the backward."""
     if kind(v) != "FSDP" or zero(v) == 0:
         return None
     _wrapped(v)
@@ -164,8 +164,8 @@ def _wrapped(v: Values) -> None:
 
 
 def precision(v: Values) -> Precision:
-    """Returns bf16 compute; FSDP reduces gradients in bf16 too, plain data parallelism in the dtype of its fp32
-    parameters."""
+    """Returns bf16 or fp32 compute. FSDP reduces gradients in bf16 too; plain data parallelism reduces them in fp32,
+    the dtype of its parameters."""
     if _deep(v):
         return deepspeed.precision(v)
     mixed = v.text("mixed_precision", "", "no", "False", "bf16", "fp16", "fp8").lower()
@@ -200,15 +200,15 @@ def stored(v: Values) -> tuple[tuple[Noun, str], ...]:
 
 
 def tensor_parallel_parts(v: Values) -> bool:
-    """True without tensor parallelism: the model's own plan shards the head and gathers its logits, and replicates the
-    embedding."""
+    """Returns False with tensor parallelism, because then the model's own TP plan replicates the embedding and gathers
+    the logits of the sharded head; True without."""
     if _deep(v):
         return deepspeed.tensor_parallel_parts(v)
     return degrees(v)[3] == 1
 
 
 def compiled(v: Values) -> tuple[str, ...]:
-    """Returns the parts that `torch.compile` compiles, by Accelerate or by the Trainer."""
+    """Returns the regions of the model that `torch.compile` compiles, as set by Accelerate or by the Trainer."""
     backend = v.text("dynamo_config.dynamo_backend").lower()
     return ("blocks", "loss") if backend not in ("", "no", "false", "none") else trainer.compiled(v)
 
@@ -319,7 +319,7 @@ CANNOT = {
 
 
 def _text(fields: Mapping[str, Any], s: TrainingSetup) -> str:
-    """YAML, sorted as by `accelerate config`."""
+    """Returns the YAML file, sorted as by `accelerate config`."""
     return "".join(_lines(nested(fields), ""))
 
 

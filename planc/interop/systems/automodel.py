@@ -74,7 +74,8 @@ def _degree(v: Values, name: str) -> int:
 
 
 def _ranks(v: Values) -> int:
-    """Data-parallel ranks: the devices divided by the degrees of pipeline, context and tensor parallelism."""
+    """Returns the number of data-parallel ranks: the devices divided by the degrees of pipeline, context and tensor
+    parallelism."""
     inner, devices = _degree(v, "pp") * _degree(v, "cp") * _degree(v, "tp"), v.devices()
     given = v.maybe_whole("distributed.dp_size", minimum=1)
     if devices % inner or (given is not None and given * inner != devices):
@@ -134,7 +135,8 @@ def _is_whole(v: Values) -> bool:
 
 
 def _gather(v: Values) -> Period | None:
-    """FSDP frees a layer's parameters after its forward by default, except in pipelines and in models with experts."""
+    """Returns how long FSDP keeps gathered parameters. By default it frees those of a layer after the forward of the
+    layer, except in pipelines and in models with experts."""
     if _strategy(v) != "fsdp2":
         return None
     name = "distributed.moe.reshard_after_forward" if _degree(v, "ep") > 1 else "distributed.reshard_after_forward"
@@ -164,7 +166,8 @@ def _schedule(v: Values) -> str:
 
 
 def _chunks(v: Values) -> int:
-    """Virtual stages per rank (pipelining/functional.py: layers per stage, rounded to a multiple of the ranks)."""
+    """Returns the number of virtual stages per rank (pipelining/functional.py: the layers per stage are given, and the
+    number of stages is rounded to a multiple of the ranks)."""
     pp = _degree(v, "pp")
     if pp == 1:
         return 1
@@ -190,7 +193,7 @@ def _precision(v: Values) -> Precision:
 
 
 def _stored(v: Values) -> tuple[tuple[Noun, str], ...]:
-    """State has the dtype in which the model is loaded; optimizer state has that of its parameters."""
+    """Returns the dtypes of state: all state has the dtype in which the model is loaded."""
     dtype = DTYPES.get(v.text("model.torch_dtype"))
     if dtype is None:
         raise v.wrong("model.torch_dtype", "bf16 or float32")
@@ -332,7 +335,7 @@ WRITES: dict[str, Writer] = {
 
 
 def _text(fields: Mapping[str, Any], s: TrainingSetup) -> str:
-    """The sections of a recipe that a plan decides; the user adds data, optimizer and checkpoints."""
+    """Returns the sections of a recipe that a plan decides. The user adds data, optimizer and checkpoints."""
     head = f"# {python_comment(s.name)}: written by planc for AutoModel {VERSION}; data and checkpoints are yours\n"
     return head + "".join(_lines(nested(fields), ""))
 

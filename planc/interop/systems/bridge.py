@@ -1,7 +1,8 @@
 """Megatron-Bridge: the `run_config.yaml` in its checkpoints, and overrides of a recipe, `model.x=y`.
 
-Its sections are Megatron-Core's dataclasses, so Megatron-LM's settings read them under other names; names and defaults
-are those of these dataclasses at the commit below. A recipe itself is Python, which planc does not run.
+The sections of its files are dataclasses of Megatron-Core, so the readers of Megatron-LM's flags read them under other
+names. Names and defaults are those of these dataclasses at the commit below. A recipe is Python, which planc does not
+run.
 """
 
 from __future__ import annotations
@@ -143,7 +144,8 @@ COPIED = {
 
 
 def _prepared(document: Document) -> Document:
-    """Returns the fields with dtypes and enumerations by name, after Bridge's copies."""
+    """Returns the document with the values that Bridge writes as objects (dtypes, enumerations) replaced by names, and
+    with the fields that Bridge itself copies."""
     fields: dict[str, Given] = {}
     for name, given in document.fields.items():
         owner, _, last = name.rpartition(".")
@@ -166,7 +168,7 @@ def _prepared(document: Document) -> Document:
 
 
 def _precision(fields: Mapping[str, Given]) -> dict[str, Given]:
-    """The fields that the recipe in `mixed_precision` sets."""
+    """Returns the fields that the recipe named in `mixed_precision` sets."""
     named = fields.get("mixed_precision")
     found = PRECISIONS.get(str(named.value).replace("-", "_")) if named else None
     if found is None or named is None:
@@ -189,8 +191,8 @@ def _precise(v: Values) -> Any:
 
 
 def _overlaps(v: Values) -> tuple[tuple[Role | Literal["ep"], str], ...]:
-    """Megatron-LM's overlaps. Says explicitly if tensor-parallel transfers are not overlapped, because Bridge's recipes
-    overlap them."""
+    """Returns Megatron-LM's overlaps. Transfers of tensor parallelism that are not overlapped are listed too, because
+    Bridge's recipes overlap them by default."""
     found = megatron.overlaps(v)
     said = any(role == "tp" for role, _ in found) or v.whole("tensor_model_parallel_size") == 1
     return found if said else (*found, ("tp", "none"))
@@ -205,7 +207,7 @@ SETTINGS = {
 
 
 def _writer(flag: str, write: Callable[[TrainingSetup], Any]) -> Callable[[TrainingSetup], Any]:
-    """The writer of a flag, for Bridge's corresponding field."""
+    """Returns a writer of Bridge's field that corresponds to Megatron-LM's `flag`, whose writer is `write`."""
     own, default = CALLS[flag], _default(CALLS[flag].removeprefix("not ")) if CALLS[flag] in OTHER else None
 
     def written(setup: TrainingSetup) -> Any:
@@ -218,7 +220,8 @@ def _writer(flag: str, write: Callable[[TrainingSetup], Any]) -> Callable[[Train
 
 
 def _text(fields: Mapping[str, Any], s: TrainingSetup) -> str:
-    """The command line that starts a recipe with these overrides; the recipe's name comes from the environment."""
+    """Returns the command line that starts a recipe with these overrides. The name of the recipe comes from the
+    environment."""
     lines = [
         f"# {python_comment(s.name)}: written by planc for Megatron-Bridge {VERSION}",
         'scripts/training/train.sh --recipe "${RECIPE:?}" \\',

@@ -31,7 +31,8 @@ MICRO, TOTAL, ACCUMULATION = "train_micro_batch_size_per_gpu", "train_batch_size
 
 
 def tensor_parallel(v: Values) -> int:
-    """Returns AutoTP's degree, at least 1; 0 in the file means none."""
+    """Returns the degree of AutoTP (a number of ranks). A degree of 0 in the file means no tensor parallelism: 1 is
+    returned."""
     return v.whole("tensor_parallel.autotp_size", minimum=0) or 1
 
 
@@ -41,7 +42,7 @@ def ulysses(v: Values) -> int:
 
 
 def stages(v: Values) -> int:
-    """Returns the number of pipeline stages, which the script sets in PipelineModule(num_stages)."""
+    """Returns the number of pipeline stages, which the training script sets in PipelineModule(num_stages)."""
     if any(v.is_given(name) for name in PIPELINE) and not v.is_given("num_stages"):
         raise v.missing("--set num_stages=N", "the number of pipeline stages, which PipelineModule has")
     return v.whole("num_stages")
@@ -58,7 +59,7 @@ def data_parallel(v: Values) -> int:
 
 
 def shard(v: Values) -> int:
-    """Returns the number of ranks that shard state: all data-parallel ones, or those of a MiCS group."""
+    """Returns the number of ranks that shard state: all data-parallel ranks, or the ranks of a MiCS group."""
     ranks, group = data_parallel(v), v.whole(f"{ZERO}.mics_shard_size", minimum=-1)
     if group <= 0:
         return ranks
@@ -84,10 +85,10 @@ def experts(v: Values) -> int:
 
 
 def batch(v: Values) -> tuple[int, int, int]:
-    """Returns sequences per step, sequences per microbatch, and microbatches, by DeepSpeed's rule: two of the three
-    determine the third.
+    """Returns sequences per step, sequences per microbatch, and microbatches per step. Two of the three determine the
+    third (DeepSpeed's rule).
 
-    An "auto" value comes from the Trainer's arguments.
+    If a value is "auto", it comes from the Trainer's arguments.
     """
     ranks = data_parallel(v)
     total, micro, steps = (_number(v, name) for name in (TOTAL, MICRO, ACCUMULATION))
@@ -132,7 +133,7 @@ def stage(v: Values) -> int:
 
 
 def precision_of(v: Values) -> str:
-    """Returns the compute dtype, bf16 or fp32; "auto" comes from the Trainer or Accelerate."""
+    """Returns the compute dtype, bf16 or fp32. If the file says "auto", the Trainer or Accelerate decides."""
     if _enabled(v, "fp16"):
         raise v.refused(
             "planc computes in bf16 or fp32; bf16 has the same sizes: --set fp16.enabled=false --set bf16.enabled=true",
@@ -155,7 +156,8 @@ def _enabled(v: Values, dtype: str) -> bool:
 
 
 def precision(v: Values) -> Precision:
-    """Returns the precision; gradients are reduced in the model's dtype unless `communication_data_type` is set."""
+    """Returns the precision. Gradients are reduced in the dtype of the model unless `communication_data_type` is
+    set."""
     compute, reduce = precision_of(v), v.text("communication_data_type", "", "fp32", "bf16", "bfp16", "fp16", AUTO)
     if reduce == "fp16":
         raise v.refused("planc reduces in bf16 or fp32", "communication_data_type")
@@ -165,8 +167,8 @@ def precision(v: Values) -> Precision:
 
 
 def stored(v: Values) -> tuple[tuple[Noun, str], ...]:
-    """Returns the dtypes of state: gradients accumulate in the model's dtype; master weights and moments are fp32
-    unless set to bf16."""
+    """Returns the dtypes of state. Gradients accumulate in the dtype of the model; master weights and moments are fp32
+    unless the file sets them to bf16."""
     whole = v.text("data_types.grad_accum_dtype", "", "fp32", "bf16", "fp16")
     if precision_of(v) == "fp32":
         return ()
@@ -182,8 +184,8 @@ def stored(v: Values) -> tuple[tuple[Noun, str], ...]:
 
 
 def overlaps(v: Values) -> tuple[tuple[Role, str], ...]:
-    """Returns the overlaps: gradients are reduced during the backward only with ZeRO and `overlap_comm`, the default at
-    stage 3."""
+    """Returns the overlaps. Gradients are reduced during the backward only with ZeRO and `overlap_comm`, which is on by
+    default at stage 3."""
     given = v.raw(f"{ZERO}.overlap_comm")
     level = stage(v)
     overlapped = level == 3 if given in (None, AUTO) else v.flag(f"{ZERO}.overlap_comm")
@@ -212,7 +214,7 @@ def _device(v: Values, name: str, old: str) -> bool:
 
 
 def optimizer(v: Values) -> str:
-    """Returns the name of DeepSpeed's optimizer, or of the Trainer's."""
+    """Returns the name of DeepSpeed's optimizer, or of the Trainer's if DeepSpeed has none."""
     name = v.text("optimizer.type")
     if not name:
         return trainer.optimizer(v)
@@ -223,14 +225,15 @@ def optimizer(v: Values) -> str:
 
 
 def tensor_parallel_parts(v: Values) -> bool:
-    """True if the vocab is sharded: AutoTP replicates it unless it is told to shard the head."""
+    """True if the vocab is sharded, or without tensor parallelism. AutoTP replicates the vocab unless it is set to
+    shard the head."""
     if tensor_parallel(v) == 1:
         return True
     return v.flag("tensor_parallel.vocab_parallel_lm_head")
 
 
 def pipeline_schedule(v: Values) -> str:
-    """Returns 1F1B; DeepSpeed balances stages by parameters, a plan divides layers evenly."""
+    """Returns 1F1B. DeepSpeed balances stages by their parameters, while a plan divides the layers evenly."""
     if stages(v) > 1 and v.text("pipeline.partition") not in ("uniform",):
         v.approximate(
             "DeepSpeed balances stages by their parameters; the plan has as many layers in each", "pipeline.partition"
@@ -269,7 +272,7 @@ SETTINGS = {
 
 
 def model_words(v: Values) -> str:
-    """Returns the model of the command line, or of the `config.json` among the files."""
+    """Returns the words of the `model` sentence, from the command line or from the `config.json` among the files."""
     if not v.options.model:
         raise v.missing("--model, or its config.json beside this file", "the model")
     return v.options.model
@@ -327,7 +330,7 @@ def _text(fields: Mapping[str, Any], s: TrainingSetup) -> str:
 
 
 def nested(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Converts `fields` by dotted path to nested mappings.
+    """Returns `fields`, whose names are dotted paths, as nested mappings.
 
     >>> nested({"a.b": 1, "a.c": 2, "d": 3})
     {'a': {'b': 1, 'c': 2}, 'd': 3}
@@ -347,7 +350,7 @@ OWN = field_tables("deepspeed")["fields"]
 
 
 def merged(*tables: tuple[Field, ...]) -> tuple[Field, ...]:
-    """Merges `tables` of fields; for a name in several, the first one counts."""
+    """Returns `tables` of fields as one table; a field that is in several is taken from the first of them."""
     found: dict[str, Field] = {}
     for field in (field for table in tables for field in table):
         if not any(name in found for name in (field.name, *field.aliases)):

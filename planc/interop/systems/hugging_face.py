@@ -26,7 +26,8 @@ def _size(v: Values, name: str) -> int:
 
 
 def _plan_given(v: Values, name: str) -> dict[str, str]:
-    """The rules that a file sets in the fields `name`, `tp_plan.*` or `fsdp_plan.*`."""
+    """Returns the rules that a file sets in the fields `name`, which is `tp_plan.*` or `fsdp_plan.*`: the style of each
+    module."""
     found, start = {}, name.removesuffix("*")
     for document in v.documents:
         for field in document.fields:
@@ -36,8 +37,8 @@ def _plan_given(v: Values, name: str) -> dict[str, str]:
 
 
 def tensor_parallel(v: Values) -> int:
-    """Returns the degree of tensor parallelism: as given, or with a TP plan the devices divided by the other
-    degrees."""
+    """Returns the degree of tensor parallelism: `tp_size` or, if the file has only a TP plan, the devices divided by
+    the other degrees."""
     size = v.maybe_whole("tp_size", minimum=1)
     if size is not None:
         return size
@@ -51,7 +52,7 @@ def tensor_parallel(v: Values) -> int:
 
 
 def pipeline(v: Values) -> int:
-    """Returns 1: the native pipeline has no schedule of microbatches."""
+    """Returns 1, the only legal degree: the native pipeline has no schedule of microbatches."""
     if _size(v, "pp_size") > 1:
         raise v.refused("the native pipeline has no schedule of microbatches", "pp_size")
     return 1
@@ -88,8 +89,8 @@ def experts(v: Values) -> int:
 
 
 def expert_tensor_parallel(v: Values) -> int:
-    """Returns the number of ranks that shard an expert's hidden dim: the tensor-parallel ones, without expert
-    parallelism."""
+    """Returns the number of ranks that shard the hidden dim of an expert. These are the tensor-parallel ranks if there
+    is no expert parallelism, else 1."""
     tp = tensor_parallel(v)
     if tp == 1 or experts(v) > 1 or not v.model().top_k:
         return 1
@@ -104,7 +105,7 @@ def expert_tensor_parallel(v: Values) -> int:
 
 
 def _rules(v: Values) -> dict[str, str]:
-    """Rules of the model's own plan, with the file's overrides."""
+    """Returns the rules of the model's own TP plan, with the file's overrides."""
     kind = v.text("model_type")
     if v.raw("tp_plan") == () and v.is_given("tp_plan"):  # an empty plan divides nothing
         own: dict[str, str] = {}
@@ -128,8 +129,8 @@ _STYLES = (
 
 
 def heads_divided(v: Values) -> bool:
-    """True if the plan shards attention by heads. Raises RefusedError if it shards only part of it, or feed-forward
-    layers in another dim than the hidden one."""
+    """Returns True if the TP plan shards attention by heads. Raises RefusedError if it shards only a part of attention,
+    or if it shards feed-forward layers in another dim than the hidden dim."""
     if tensor_parallel(v) == 1:
         return True
     rules = _rules(v)
@@ -150,13 +151,15 @@ def heads_divided(v: Values) -> bool:
 
 
 def _part(rules: dict[str, str], module: str, wanted: dict[str, str]) -> bool | None:
-    """True if all of `wanted` are sharded so, False if none is, None otherwise."""
+    """True if the rules shard all of `wanted` (names of matrices in `module`, each with its style) in that style, False
+    if they shard none so, None otherwise."""
     found = [any(f"{module}{n}" in name and s == style for name, s in rules.items()) for n, style in wanted.items()]
     return all(found) if all(found) or not any(found) else None
 
 
 def vocab_divided(v: Values) -> bool:
-    """True if the head is sharded; its logits are then gathered, and the embedding is replicated."""
+    """True if the head is sharded, or without tensor parallelism. The logits of a sharded head are gathered, and the
+    embedding is replicated."""
     if tensor_parallel(v) == 1:
         return True
     head = _rules(v).get("lm_head", "")
@@ -172,8 +175,8 @@ def vocab_divided(v: Values) -> bool:
 
 
 def gather(v: Values) -> Period | None:
-    """Returns how long FSDP keeps gathered parameters: a layer's are freed after its forward, unless the FSDP plan
-    keeps them."""
+    """Returns how long FSDP keeps gathered parameters. Those of a layer are freed after its forward, unless the FSDP
+    plan says that they are kept."""
     if shard(v) == 1:
         return None
     styles = {s for name, s in _plan_given(v, "fsdp_plan.*").items() if "layers" in name}
@@ -200,7 +203,7 @@ def precision(v: Values) -> Precision:
 
 
 def stored(v: Values) -> tuple[tuple[Noun, str], ...]:
-    """Returns the dtype of state, that of the weights."""
+    """Returns the dtype of state, which is the dtype of the weights."""
     nouns: tuple[Noun, ...] = ("params", "grads", "optimizer")
     return tuple((noun, "bf16") for noun in nouns) if _is_narrow(v) else ()
 

@@ -109,7 +109,8 @@ def _slices(v: Values) -> tuple[str, int]:
 
 
 def _degrees(v: Values) -> dict[str, int]:
-    """Ranks of each axis, with -1 filled in: by default data across slices and fsdp inside them."""
+    """Returns the number of ranks of each axis. A degree of -1 takes the remaining ranks: by default the data axis does
+    across slices, and the fsdp axis inside a slice."""
     devices = _slices(v)[1]
     for name in (f"{where}_{axis}_parallelism" for axis in OTHER_AXES for where in ("ici", "dcn")):
         if v.is_given(name) and v.whole(name) > 1:
@@ -127,7 +128,8 @@ def _degrees(v: Values) -> dict[str, int]:
 
 
 def _slice_count(v: Values, fixed: int) -> int:
-    """Slices of the cluster: for a torus the number before the `x`; else the product of the DCN degrees."""
+    """Returns the number of slices of the cluster: for a torus the number before the `x`, else the product of the DCN
+    degrees."""
     words = _slices(v)[0]
     count, cross, _ = words.partition(" x ")
     return int(count) if cross and count.strip().isdigit() and "tpu" in words else fixed
@@ -152,7 +154,8 @@ def _tensor(v: Values) -> int:
 
 
 def _shard(v: Values) -> int:
-    """Ranks that shard all state: fsdp's, and expert's, which shards other weights too."""
+    """Returns the number of ranks that shard all state: those of the fsdp axis and of the expert axis, because MaxText
+    shards other weights over the expert axis too."""
     degrees = _degrees(v)
     if degrees["expert"] > 1 and degrees["fsdp"] > 1 and degrees["context"] * _tensor(v) > 1:
         raise v.refused("fsdp and expert with other axes between them have no sentence", "ici_expert_parallelism")
@@ -163,7 +166,7 @@ def _shard(v: Values) -> int:
 
 
 def _pass(v: Values) -> int:
-    """Sequences per forward over all devices: `per_device_batch_size` may be a fraction."""
+    """Returns the number of sequences per forward over all devices. `per_device_batch_size` may be a fraction."""
     devices, each = _slices(v)[1], v.number("per_device_batch_size")
     sequences = each * devices
     ranks = _degrees(v)["data"] * _shard(v)
@@ -238,7 +241,7 @@ def _chunks(v: Values) -> int:
 
 
 def _policy(v: Values) -> tuple[Recompute, tuple[str, ...]]:
-    """Recompute and offloaded activations of `remat_policy`."""
+    """Returns the ops that `remat_policy` recomputes, and the activations that it offloads to the host."""
     name, model = v.text("remat_policy"), v.model()
     if name == "custom":
         return _custom(v)
@@ -269,7 +272,7 @@ def _custom(v: Values) -> tuple[Recompute, tuple[str, ...]]:
 
 
 def _outputs(v: Values, ops: tuple[str, ...] | list[str]) -> tuple[str, ...]:
-    """Names of the output tensors of `ops`."""
+    """Returns the names of the tensors that `ops` write."""
     made = {op.name: op.output for op in block_ops(v.model())}
     return tuple(dict.fromkeys(made[op] for op in ops if op in made))
 
@@ -386,7 +389,8 @@ def _per_device(s: TrainingSetup) -> float:
 
 
 def _slices_of(s: TrainingSetup) -> int:
-    """Slices of a torus, which the replica axis spans; 1 for a single slice, and for GPU nodes."""
+    """Returns the number of slices of a torus, over which the replica axis spreads; 1 for a single slice, and for GPU
+    nodes."""
     count, cross, machine = s.cluster.partition(" x ")
     slices = int(count) if cross and count.isdigit() and machine.startswith("tpu") else 1
     if s.replica % slices:
@@ -399,7 +403,8 @@ def _repeated(s: TrainingSetup) -> object:
 
 
 def _written_policy(s: TrainingSetup) -> object:
-    """The remat policy that saves and offloads what the plan does; `custom` if tensors are placed individually."""
+    """Returns the value of `remat_policy` that saves and offloads the same activations as the plan; `custom` if each
+    tensor needs a setting of its own."""
     if s.recompute.blocks and s.recompute.every == 1:
         host = set(s.offloaded) - {"params", "optimizer"}
         made = {op.name: op.output for op in block_ops(s.graph)} if s.graph else {}
@@ -418,7 +423,8 @@ def _written_policy(s: TrainingSetup) -> object:
 
 
 def _place(name: str, s: TrainingSetup) -> object:
-    """`device` or `offload` for a tensor that `remat_policy=custom` saves."""
+    """Returns `device` or `offload` for the tensor `name`, a field of `remat_policy=custom`, if that policy saves the
+    tensor; else OMIT."""
     ops = CUSTOM[name]
     if _written_policy(s) != "custom" or name in ("qkv_proj", "mlpwi") or not set(ops) <= set(s.recompute.kept):
         return OMIT
@@ -476,7 +482,7 @@ WRITES: dict[str, Writer] = {
 
 
 def _text(fields: Mapping[str, Any], s: TrainingSetup) -> str:
-    """A script that starts MaxText's pre-training with these words."""
+    """Returns a script that starts MaxText's pre-training with these words."""
     words = [f"  {name}={shell_word(_word(value))}" for name, value in fields.items()]
     return "\n".join(
         [

@@ -32,7 +32,8 @@ VERSION = "d98e8a6"
 
 
 def _data_parallel(v: Values) -> int:
-    """Data-parallel ranks: the devices divided by the degrees of pipeline, context and tensor parallelism."""
+    """Returns the number of data-parallel ranks: the devices divided by the degrees of pipeline, context and tensor
+    parallelism."""
     devices = _devices(v)
     inner = v.whole("tensor_model_parallel_size") * v.whole("pipeline_model_parallel_size")
     inner *= v.whole("context_parallel_size")
@@ -55,7 +56,7 @@ def _microbatch(v: Values) -> int:
 
 
 def _sequences(v: Values) -> int:
-    """Sequences per step: the global batch, by default one microbatch per data-parallel rank."""
+    """Returns the sequences per step: the global batch, or by default one microbatch per data-parallel rank."""
     ranks, micro = _data_parallel(v), _microbatch(v)
     batch = v.maybe_whole("global_batch_size", minimum=1)
     if batch is None:
@@ -67,7 +68,7 @@ def _sequences(v: Values) -> int:
 
 
 def _replicas(v: Values) -> int:
-    """Number of groups of data-parallel ranks that each store a full copy of the optimizer state."""
+    """Returns the number of groups of data-parallel ranks; each group stores a full copy of the optimizer state."""
     groups = v.whole("num_distributed_optimizer_instances")
     ranks = _data_parallel(v)
     if ranks % groups:
@@ -90,7 +91,7 @@ def _zero(v: Values) -> int:
 
 
 def _shape(v: Values) -> DecoderShape:
-    """The decoder's sizes, with Megatron's rules for those not given."""
+    """Returns the sizes of the decoder. Sizes that the flags do not give follow Megatron's rules."""
     embed, heads = v.needed("hidden_size"), v.needed("num_attention_heads")
     gated = v.flag("swiglu") or v.flag("quick_geglu")
     ffn = v.maybe_whole("ffn_hidden_size", minimum=1)
@@ -128,7 +129,7 @@ def _shape(v: Values) -> DecoderShape:
 
 
 def _ahead(v: Values) -> int:
-    """Number of MTP modules."""
+    """Returns the number of MTP modules."""
     return v.maybe_whole("mtp_num_layers") or 0
 
 
@@ -139,7 +140,7 @@ def _kv_heads(v: Values, heads: int) -> int:
 
 
 def _rotary(v: Values) -> bool:
-    """True for rotary positions, False for learned ones."""
+    """True if positions are rotary, False if they are learned."""
     kind = v.text("position_embedding_type", "learned_absolute", "rope", "yarn", "none", "mrope", "relative")
     if v.flag("use_rotary_position_embeddings"):
         return True
@@ -161,7 +162,7 @@ def dense_layers(v: Values) -> int:
 
 
 def _padded_vocab(v: Values) -> int:
-    """The vocabulary, padded to a multiple of `make_vocab_size_divisible_by` x tp."""
+    """Returns the size of the vocabulary, padded to a multiple of `make_vocab_size_divisible_by` x tp."""
     given = v.maybe_whole("padded_vocab_size", minimum=1)
     if given is not None:
         return given
@@ -204,7 +205,7 @@ def _chunks(v: Values) -> int:
 
 
 def _layout(v: Values) -> tuple[int, ...]:
-    """Layers of each virtual stage by `pipeline_model_parallel_layout`; () without it."""
+    """Returns the number of layers of each virtual stage by `pipeline_model_parallel_layout`; () if that is not set."""
     text = v.text("pipeline_model_parallel_layout")
     if text.lower() in ("", "none"):
         return ()
@@ -220,8 +221,8 @@ def _layout(v: Values) -> tuple[int, ...]:
 
 
 def _stages(v: Values) -> tuple[int, ...]:
-    """Layers of each virtual stage; () for an even split. MTP modules are on the last one unless a layout places them
-    (megatron/core/transformer/multi_token_prediction.py)."""
+    """Returns the number of layers of each virtual stage; () for an even split. MTP modules are on the last stage
+    unless a layout places them (megatron/core/transformer/multi_token_prediction.py)."""
     pp, layers, ahead = v.whole("pipeline_model_parallel_size"), v.maybe_whole("num_layers", minimum=1) or 0, _ahead(v)
     if pp == 1:
         return ()
@@ -235,7 +236,8 @@ def _stages(v: Values) -> tuple[int, ...]:
 
 
 def _stages_of_layers(v: Values, pp: int, layers: int) -> tuple[int, ...]:
-    """The same without MTP modules and without a layout."""
+    """Returns the number of layers of each virtual stage without MTP modules and without a layout; () for an even
+    split."""
     count = pp * _chunks(v)
     first = v.maybe_whole("decoder_first_pipeline_num_layers")
     last = v.maybe_whole("decoder_last_pipeline_num_layers")
@@ -296,7 +298,8 @@ def _expert_degrees(v: Values) -> tuple[int, int]:
 
 
 def _dispatched(v: Values) -> None:
-    """Refuses the all-gather dispatcher, Megatron's default: planc costs the all-to-all."""
+    """Raises RefusedError for the all-gather dispatcher, Megatron's default, because planc costs the all-to-all
+    dispatcher."""
     if v.maybe_whole("num_experts", minimum=1) and v.text("moe_token_dispatcher_type") == "allgather":
         raise v.refused(
             "gathering every token for the experts, Megatron-LM's default, has no sentence",
@@ -401,7 +404,7 @@ def _quantized(v: Values) -> tuple[Quantized, ...]:
 
 
 def _layers_in_bf16(v: Values) -> str:
-    """`except layers ...` for the first and last layers that stay in bf16."""
+    """Returns the clause `except layers ...` for the first and last layers that stay in bf16; "" if there are none."""
     if not v.flag("first_last_layers_bf16"):
         return ""
     layers = v.needed("num_layers")
@@ -412,8 +415,8 @@ def _layers_in_bf16(v: Values) -> str:
 
 
 def framework_of(v: Values, name: str) -> str:
-    """Returns the framework `name`, whose rules pad the vocab to a multiple of 128 x tp; planc if the file pads
-    differently."""
+    """Returns the framework `name` if the file pads the vocab by the rules of that framework, to a multiple of 128 x
+    tp; else planc."""
     padded = v.maybe_whole("padded_vocab_size", minimum=1) or 0
     multiple = VOCAB * v.whole("tensor_model_parallel_size")
     usual = v.whole("make_vocab_size_divisible_by") == VOCAB and not v.flag("no_pad_vocab_size")
@@ -421,7 +424,8 @@ def framework_of(v: Values, name: str) -> str:
 
 
 def overlaps(v: Values) -> tuple[tuple[Role | Literal["ep"], str], ...]:
-    """Returns the overlaps: Megatron overlaps gradient reduction and parameter all-gather only if told to."""
+    """Returns the overlaps. Megatron overlaps the gradient reduction and the parameter all-gather only if flags say
+    so."""
     found: list[tuple[Role | Literal["ep"], str]] = []
     reduced, gathered = v.flag("overlap_grad_reduce"), v.flag("overlap_param_gather")
     if not reduced and not v.flag("use_torch_fsdp2"):
@@ -512,7 +516,7 @@ def _written_granularity(s: TrainingSetup) -> object:
 
 
 def _written_modules(s: TrainingSetup) -> object:
-    """Megatron's modules whose ops are all recomputed."""
+    """Returns Megatron's names of the modules of which the plan recomputes every op."""
     if s.recompute.blocks or not s.recompute.ops or s.graph is None:
         return OMIT
     modules = {m: existing(s.graph, *named) for m, named in MODULES.items()}
@@ -535,8 +539,8 @@ FLOAT8: dict[str, str] = {
 
 
 def _laid_out(s: TrainingSetup) -> tuple[int, ...]:
-    """Layers of each virtual stage that need an explicit layout: Megatron's own split puts MTP modules on the last
-    stage."""
+    """Returns the number of layers of each virtual stage if an explicit layout must say it. The split of a plan with
+    MTP modules needs one, because Megatron's own split puts all MTP modules on the last stage."""
     if s.stages or s.pp == 1 or s.shape is None or not s.shape.mtp_layers:
         return s.stages
     return even(s.shape.layers + s.shape.mtp_layers, s.pp * s.chunks)
@@ -625,7 +629,8 @@ WRITES = {
 
 
 def _narrow(s: TrainingSetup) -> str:
-    """The common quantization of all linear layers; "" for none."""
+    """Returns the one quantization method of all linear layers; "" if the plan quantizes none. Raises CannotSayError
+    for other quantizations."""
     if not s.quantized:
         return ""
     one = s.quantized[0]
@@ -655,7 +660,8 @@ def _outermost_data(s: TrainingSetup) -> bool:
 
 
 def _text(fields: Mapping[str, Any], s: TrainingSetup) -> str:
-    """A script that starts `pretrain_gpt.py` with these flags; the environment supplies what a plan does not know."""
+    """Returns a script that starts `pretrain_gpt.py` with these flags. Values that a plan does not know come from the
+    environment."""
     node = min(s.devices, 8)
     lines = [
         "#!/bin/bash",
@@ -693,7 +699,8 @@ _FLAG = re.compile(r"MODEL_ARGS\.--([\w-]+)")
 
 
 def listed(value: FieldValue) -> FieldValue:
-    """Returns the words of a `value` such as `[a b]`, a flag's several values in these files."""
+    """Returns the words in the brackets of `value`, such as `[a b]`: these files write several values of a flag so. Any
+    other value is returned unchanged."""
     if isinstance(value, tuple) and len(value) == 1:
         value = f"[{value[0]}]"
     inside = isinstance(value, str) and re.fullmatch(r"\[([^\[\]*+]+)\]", value)

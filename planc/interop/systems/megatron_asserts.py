@@ -1,4 +1,4 @@
-"""Checks the assertions of Megatron-LM and Megatron-Core before training: settings that contradict each other.
+"""Checks what Megatron-LM and Megatron-Core assert before training, to find settings that contradict each other.
 
 The conditions are those of validate_args in megatron/training/arguments.py, of TransformerConfig.__post_init__ in
 megatron/core/transformer/transformer_config.py, of megatron/core/parallel_state.py and of the MoE layer.
@@ -15,7 +15,7 @@ Claim = tuple[bool, str, tuple[str, ...]]
 
 
 def check_asserts(v: Values) -> None:
-    """Records E1307 for each violated claim, except those about ignored fields."""
+    """Records E1307 for each violated assertion, except assertions about fields that the user ignores."""
     looked_at = set(v.looked_at)
     for claims in (_of_pipeline, _of_recomputation, _of_data_parallel, _of_tensor_parallel, _of_experts):
         try:

@@ -1,4 +1,5 @@
-"""torchtitan: its TOML up to v0.2.2, its JSON dump of a configuration since, and a function for `--module`.
+"""torchtitan: reads its TOML up to v0.2.2 and the JSON dump of its configuration since; writes a Python module with a
+function for `--module`.
 
 Names and defaults are those of torchtitan/config/job_config.py at v0.2.2 and of torchtitan/config/configs.py at the
 commit below; the mesh order is that of torchtitan/distributed/parallel_dims.py.
@@ -53,7 +54,7 @@ LOOPED = tuple(name for name, kind in TORCH_SCHEDULES.items() if not kind.single
 
 
 def _older(v: Values) -> bool:
-    """True for TOML of v0.2.2 or earlier, where the batch is in sequences."""
+    """True for the TOML of v0.2.2 or earlier, which gives the batch in sequences."""
     return v.documents[0].format == "toml"
 
 
@@ -75,7 +76,7 @@ def _degree(v: Values, name: str) -> int:
 
 
 def _shard(v: Values) -> int:
-    """FSDP ranks: the devices divided by the other degrees, unless given."""
+    """Returns the number of FSDP ranks: as given, or the devices divided by the other degrees."""
     devices = v.devices()
     others = prod(_degree(v, n) for n in ("data_parallel_replicate", "context_parallel", "tensor_parallel"))
     others *= _degree(v, "pipeline_parallel")
@@ -95,7 +96,8 @@ def _tokens(v: Values) -> int:
 
 
 def _local(v: Values) -> int:
-    """Sequences of one data-parallel rank per pipeline step, or per microbatch without a pipeline."""
+    """Returns the sequences that one data-parallel rank gets per step of the pipeline, or per microbatch without a
+    pipeline."""
     if _older(v):
         return v.whole("training.local_batch_size")
     tokens, length = v.whole("training.num_tokens_per_microbatch_per_dp_rank"), _tokens(v)
@@ -129,7 +131,8 @@ def _sequences(v: Values) -> int:
 
 
 def _gather(v: Values) -> Period | None:
-    """FSDP frees gathered parameters after the forward by default, except in pipelines."""
+    """Returns how long FSDP keeps gathered parameters. By default it frees them after the forward, except in
+    pipelines."""
     kind = v.text("parallelism.fsdp_reshard_after_forward", "default", "always", "never")
     if _degree(v, "pipeline_parallel") > 1:
         return "pass" if kind == "always" else "step"
@@ -137,7 +140,7 @@ def _gather(v: Values) -> Period | None:
 
 
 def _zero(v: Values) -> int:
-    """FSDP if `data_parallel_shard` or context parallelism is used; else plain replicas."""
+    """Returns 3 (FSDP) if `data_parallel_shard` or context parallelism is used, else 0 (plain replicas)."""
     return 3 if _shard(v) * _degree(v, "context_parallel") > 1 else 0
 
 
@@ -167,8 +170,8 @@ def _balance(v: Values) -> str:
 
 
 def _experts(v: Values) -> tuple[int, int]:
-    """Degrees of expert parallelism and expert tensor parallelism; without the first, the latter is tensor
-    parallelism."""
+    """Returns the degrees of expert parallelism and of expert tensor parallelism. Without expert parallelism, the
+    degree of expert tensor parallelism is that of tensor parallelism."""
     if not v.model().top_k:
         return 1, 1
     tp, ep = _degree(v, "tensor_parallel"), v.whole("parallelism.expert_parallel_degree")
@@ -193,7 +196,8 @@ def _schedule(v: Values) -> str:
 
 
 def _virtual_stages(v: Values) -> int:
-    """Stages of the whole pipeline by torchtitan's rule; embedding and head count as the given numbers of layers."""
+    """Returns the number of stages of the whole pipeline by torchtitan's rule. The embedding and the head each count as
+    the number of layers that the file gives for them."""
     pp = _degree(v, "pipeline_parallel")
     each = v.maybe_whole("parallelism.pipeline_parallel_layers_per_stage", minimum=1)
     if each is None:
@@ -217,7 +221,8 @@ def _chunks(v: Values) -> int:
 
 
 def _stages(v: Values) -> tuple[int, ...]:
-    """Layers of each stage (torchtitan/distributed/pipeline_parallel.py, generate_llm_fqn_per_model_part)."""
+    """Returns the number of layers of each stage (torchtitan/distributed/pipeline_parallel.py,
+    generate_llm_fqn_per_model_part)."""
     if _degree(v, "pipeline_parallel") == 1:
         return ()
     if v.raw("parallelism.module_fqns_per_model_part") not in (None, ()):
@@ -267,7 +272,7 @@ def _recompute(v: Values) -> Recompute:
 
 
 def _recompute_of_class(v: Values) -> Recompute:
-    """Recompute by the policy's class in a dump; none without one."""
+    """Returns the recompute by the class of the policy in a JSON dump; no recompute if the dump has no class."""
     kind = v.text("activation_checkpoint")
     if not kind or kind == "None":
         return Recompute()
@@ -279,7 +284,7 @@ def _recompute_of_class(v: Values) -> Recompute:
 
 
 def _selected(v: Values, name: str) -> Recompute:
-    """The ops outside a list of saved ops: norms, adds, and every other matmul of a block, in order."""
+    """Returns the ops that torchtitan's selective policy recomputes: norms, adds, and every other matmul of a block."""
     v.approximate("every other matmul of a block is recomputed, counted from the first", name)
     return Recompute(ops=run_again_by_list(v.model()))
 
@@ -367,7 +372,7 @@ def _optimizer(v: Values) -> str:
 
 
 def _older_names(name: str) -> tuple[str, ...]:
-    """The spelling of a field of `parallelism` before v0.1, when it was experimental."""
+    """Returns the spelling before v0.1 of a field of `parallelism`, when these fields were experimental."""
     return (f"experimental.{name}",)
 
 
@@ -395,8 +400,8 @@ def _written_gather(s: TrainingSetup) -> object:
 
 
 def _written_layers(s: TrainingSetup) -> object:
-    """Layers per stage, if the number of stages is not torchtitan's default: one per rank, or two for looped
-    schedules."""
+    """Returns the layers per stage if the number of stages is not torchtitan's default (one per rank, or two per rank
+    for looped schedules), else OMIT."""
     usual = 2 if s.schedule in LOOPED else 1
     if s.pp == 1 or s.graph is None or s.chunks == usual:
         return OMIT
@@ -405,7 +410,7 @@ def _written_layers(s: TrainingSetup) -> object:
 
 
 def _written_ends(s: TrainingSetup) -> tuple[int, int]:
-    """Layers that the first and the last stage have less, so that the others have the plan's lengths."""
+    """Returns how many layers fewer the first and the last stage have than the longest stage between them."""
     if s.graph is None or not s.stages or len(s.stages) < 3:
         return 0, 0
     inner = max(s.stages[1:-1])
@@ -458,7 +463,7 @@ CLASSES_OF_SECTIONS = {"training": "TrainingConfig", "parallelism": "Parallelism
 
 
 def _text(fields: Mapping[str, Any], s: TrainingSetup) -> str:
-    """A module with one function, for `MODULE=... CONFIG=... ./run_train.sh`."""
+    """Returns a Python module with one function, for `MODULE=... CONFIG=... ./run_train.sh`."""
     module = f"torchtitan.models.{fields['model_spec.name']}"
     policy = fields.get("activation_checkpoint")
     lines = [

@@ -1,4 +1,4 @@
-"""Arguments of Hugging Face's Trainer, in a JSON or YAML file that accompanies a DeepSpeed or Accelerate file, or a
+"""Arguments of Hugging Face's Trainer, in a JSON or YAML file beside a DeepSpeed file, an Accelerate file or a
 DistributedConfig. Names and defaults are those of `TrainingArguments` of transformers 5.23.0."""
 
 from __future__ import annotations
@@ -26,12 +26,14 @@ def recognises(document: Document) -> bool:
 
 
 def is_beside(v: Values) -> bool:
-    """True if a file of Trainer arguments is among the files: unset arguments then have the Trainer's defaults."""
+    """True if a file of Trainer arguments is among the files. Arguments that it does not set then have the Trainer's
+    defaults."""
     return any(recognises(document) for document in v.documents)
 
 
 def require(v: Values, name: str) -> None:
-    """Asks for the argument `name`, unless a file or an option gives it, or a file of Trainer arguments is there.
+    """Requires the argument `name`: a file or an option must set it, or a file of Trainer arguments must be among the
+    files.
 
     Raises RefusedError if it is missing.
     """
@@ -40,7 +42,7 @@ def require(v: Values, name: str) -> None:
 
 
 def microbatch(v: Values) -> int:
-    """Returns the sequences per device and forward."""
+    """Returns the sequences per device and forward pass."""
     require(v, BATCH)
     return v.whole(BATCH)
 
@@ -52,12 +54,12 @@ def accumulation(v: Values) -> int:
 
 
 def sequence_tokens(v: Values) -> int:
-    """Returns the tokens per sequence, which only the training script knows."""
+    """Returns the tokens per sequence, which must be given with `--set` because only the training script knows them."""
     return v.needed("sequence_length")
 
 
 def optimizer(v: Values) -> str:
-    """Returns AdamW or Muon, by the name in `optim`."""
+    """Returns adamw or muon, by the name in `optim`."""
     name = v.text("optim")
     if name not in OPTIMIZERS:
         raise v.refused("planc's optimizers are AdamW and Muon with all of their state", "optim")
@@ -65,7 +67,7 @@ def optimizer(v: Values) -> str:
 
 
 def recompute(v: Values) -> Recompute:
-    """Returns the recompute of every decoder layer, or of none; torch's reentrant checkpoint recomputes to the layer's
+    """Returns the recompute: every decoder layer, or none. Torch's reentrant checkpoint recomputes a layer to its
     end."""
     if not v.flag("activation_checkpointing"):
         return Recompute()
@@ -73,12 +75,13 @@ def recompute(v: Values) -> Recompute:
 
 
 def recompute_beside(s: TrainingSetup) -> dict[str, bool]:
-    """Returns the Trainer's arguments for the recompute of the setup `s`."""
+    """Returns the Trainer's arguments that express the recompute of the setup `s`."""
     found = {"activation_checkpointing": True} if s.recompute.blocks else {}
     return found | ({REENTRANT: True} if "whole_blocks" in s.recompute.ops else {})
 
 
 def compiled(v: Values) -> tuple[str, ...]:
-    """Returns the parts that `torch.compile` of the model compiles; its forward computes the loss."""
+    """Returns the regions of the model that `torch.compile` of the model compiles: blocks and the loss, which its
+    forward computes; () if it is off."""
     named = v.text("torch_compile_backend") or v.text("torch_compile_mode")  # either turns it on
     return ("blocks", "loss") if named or v.flag("torch_compile") else ()

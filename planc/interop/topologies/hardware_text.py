@@ -1,4 +1,4 @@
-"""Writes the nodes and links of a topology text as a hardware file."""
+"""Writes the nodes and links of another tool's topology text as a hardware file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_POINTS = 100_000
 
 @dataclass(frozen=True, kw_only=True)
 class LinkText:
-    """One link type of the hardware file: its name and its bandwidth one way."""
+    """One type of link in the hardware file: its name, and its bandwidth in one direction (`bytes_per_s`)."""
 
     name: str
     bytes_per_s: float
@@ -27,14 +27,15 @@ class LinkText:
     efficiency: float = 1.0
 
     def sentence(self) -> str:
-        """Returns the sentence that declares it."""
+        """Returns the sentence that declares this type of link."""
         more = f", efficiency = {self.efficiency * 100:g} %" if self.efficiency != 1 else ""
         facts = f"bandwidth = {self.bytes_per_s / 1e9:g} GB/s, latency = {self.latency_s * 1e6:g} us{more}"
         return f"link      {self.name}({facts})"
 
 
 class HardwareText:
-    """A machine being read: points by name, the wires between them, and the source text."""
+    """A machine that is being read from the text `source`: its points (vertices of the graph of links) by name, and the
+    wires between them."""
 
     def __init__(self, source: Source, machine: Cluster, title: str) -> None:
         self.source, self.machine, self.title = source, machine, title
@@ -44,8 +45,8 @@ class HardwareText:
         self.wires: dict[tuple[str, str], tuple[str, int]] = {}
 
     def point(self, name: str, kind: str, unit: str, line: int) -> str:
-        """Adds a point called `name` of this `kind` in the node `unit`; returns its name in the language. Raises
-        PlanError at `line` for a duplicate."""
+        """Adds a point (a vertex of the graph of links) called `name` of this `kind` in the node `unit`. Returns the
+        name that the point has in the hardware file. Raises PlanError at `line` if the name is there already."""
         plain = plain_word(name)
         if plain in self.points:
             raise wrong(self.source, "E1425", line, f"`{name}` is there twice: it would be counted as two", name)
@@ -56,7 +57,8 @@ class HardwareText:
         return plain
 
     def link(self, name: str, bytes_per_s: float, latency_s: float, efficiency: float = 1.0) -> str:
-        """Returns the name of a link type called `name`; another bandwidth under the same name gets a new name."""
+        """Returns the name of a type of link with this bandwidth and latency: `name`, or `name` with a number if that
+        name already belongs to another bandwidth or latency."""
         wanted = LinkText(name=name, bytes_per_s=bytes_per_s, latency_s=latency_s, efficiency=efficiency)
         for number in range(1, 1000):
             chosen = name if number == 1 else f"{name}_{number}"
@@ -69,12 +71,13 @@ class HardwareText:
         return wanted.name
 
     def wire(self, one: str, other: str, link: str, count: int = 1) -> None:
-        """Adds `count` links between the points `one` and `other`; the first entry of a pair counts."""
+        """Adds `count` links of the type `link` between the points `one` and `other`. If the pair has links already,
+        nothing is added."""
         if (other, one) not in self.wires:
             self.wires.setdefault((one, other), (link, count))
 
     def text(self, name: str, chip: str) -> str:
-        """Returns the hardware file called `name`; `chip` is the sentence of its chip."""
+        """Returns the text of the hardware file called `name`. `chip` is the sentence that declares its chip."""
         lines = [f"hardware {name}", f"# {python_comment(self.title)}", chip]
         lines += [link.sentence() for link in self.links.values()]
         lines.append(f"graph     {name} of {self.machine.chip.name}")
@@ -94,7 +97,7 @@ class HardwareText:
 
 
 def plain_word(name: str) -> str:
-    """Returns `name` as a name of the language: letters, digits and underscores.
+    """Returns `name` as a legal name in a plan: letters, digits and underscores.
 
     >>> plain_word("node-01.rack2"), plain_word("0000:15:00.0")
     ('node_01_rack2', 'x0000_15_00_0')
@@ -104,16 +107,16 @@ def plain_word(name: str) -> str:
 
 
 def line_span(source: Source, line: int, word: str = "") -> Span:
-    """Returns the place of `word` on a `line` of `source`; the start of the line if it is not there."""
+    """Returns the place of `word` on a `line` of `source`; the start of the line if `word` is not on it."""
     column = max(0, source.line(line).find(word)) if word else 0
     return Span(source.file, line, column + 1, line, column + 1 + max(1, len(word)))
 
 
 def wrong(source: Source, code: str, line: int, message: str, word: str = "", help: str = "") -> PlanError:
-    """Returns the error that refuses `source`: a diagnostic with `code` and `message` at `word` on a `line`."""
+    """Returns the error to raise for `source`: a diagnostic with `code` and `message` at `word` on a `line`."""
     return PlanError([Diagnostic(code, message, line_span(source, line, word), help=help)])
 
 
 def lines_of(source: Source) -> Iterable[tuple[int, str]]:
-    """Returns the non-empty lines of `source`, with their numbers."""
+    """Returns the non-empty lines of `source`, each with its number."""
     return ((n, line) for n, line in enumerate(source.lines, 1) if line.strip())

@@ -1,8 +1,9 @@
 """Reads the InfiniBand network printed by `ibnetdiscover`: its switches, the hosts' adapters, and the rate of every
 link.
 
-Connected ports are listed below their switch (`Switch`) or adapter (`Ca`), each link at both ends (ibnetdiscover's
-manual page, infiniband-diags). The network does not know a host's GPUs; they are those of a bundled machine.
+Connected ports are listed below their switch (`Switch`) or adapter (`Ca`), so each link is listed at both of its ends
+(ibnetdiscover's manual page, infiniband-diags). The text does not say which GPUs a host has; they are taken from a
+bundled machine.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ BITS = 8
 
 @dataclass(frozen=True)
 class Port:
-    """One end of a link: its number, the node and port at the other end, and bytes per second one way."""
+    """One end of a link: its port number, the node (`peer`) and the port at the other end, and the bandwidth in one
+    direction."""
 
     number: int
     peer: str
@@ -44,7 +46,7 @@ class Port:
 
 @dataclass(frozen=True)
 class Adapter:
-    """A switch or an adapter of the network, with its connected ports."""
+    """A switch or a host's adapter, with its connected ports by number."""
 
     kind: str
     guid: str
@@ -54,12 +56,12 @@ class Adapter:
 
 
 def looks_so(text: str) -> bool:
-    """True if `text` has the switches or adapters of an InfiniBand network."""
+    """True if `text` is the output of `ibnetdiscover`: it has a line of a switch or of an adapter."""
     return re.search(r'^(?:Switch|Ca)\s+\d+\s+"', text, re.M) is not None
 
 
 def read(source: Source, machine: Cluster) -> HardwareText:
-    """Returns the network in `source`, with hosts that are nodes like those of `machine`."""
+    """Returns the network in `source`. Its hosts are nodes like those of `machine`."""
     adapters: dict[str, Adapter] = {}
     for adapter in _adapters(source):
         if adapter.guid in adapters:
@@ -118,7 +120,7 @@ def _port(source: Source, n: int, line: str) -> Port:
 
 
 def _both_ends(source: Source, adapters: dict[str, Adapter]) -> None:
-    """Raises PlanError unless each link is listed at both ends: a truncated text is refused."""
+    """Raises PlanError unless each link is listed at both of its ends, which shows that the text is complete."""
     for adapter in adapters.values():
         for port in adapter.ports.values():
             peer = adapters.get(port.peer)
@@ -131,10 +133,10 @@ def _both_ends(source: Source, adapters: dict[str, Adapter]) -> None:
 
 
 def _hosts(found: HardwareText, cards: list[Adapter]) -> dict[str, str]:
-    """Adds the points of each host, named by the first word of its adapters' descriptions; returns each adapter's
-    point.
+    """Adds the points of each host, and returns the point of each adapter. A host is named by the first word of its
+    adapters' descriptions.
 
-    A host's GPUs are connected as in the bundled machine, and to its adapters in turn.
+    The GPUs of a host are connected to each other as in the bundled machine, and in turn to the host's adapters.
     """
     machine, names = found.machine, dict[str, str]()
     of_host: dict[str, list[Adapter]] = {}

@@ -16,12 +16,13 @@ CUBE = 4
 
 
 def looks_so(text: str) -> bool:
-    """True if `text` is such a list."""
+    """True if `text` is a list printed by `jax.devices()` on TPUs."""
     return "TpuDevice(" in text
 
 
 def shape(source: Source) -> tuple[int, ...]:
-    """Returns the dimensions of the slice that the devices in `source` fill; each chip occurs once per core."""
+    """Returns the shape of the slice that the devices in `source` fill, in chips per torus dim. A chip with two cores
+    is listed twice."""
     at: dict[tuple[tuple[int, ...], str, str], int] = {}
     rest = DEVICE.sub("", source.text)
     if "TpuDevice(" in rest:
@@ -52,7 +53,7 @@ def shape(source: Source) -> tuple[int, ...]:
 
 
 def read(source: Source, machine: Cluster) -> HardwareText:
-    """Returns the slice in `source` as a torus of the chips of `machine`."""
+    """Returns the slice in `source` as a torus of chips like those of `machine`."""
     lengths, link = shape(source), machine.link
     found = HardwareText(source, machine, f"read from jax.devices(): {'x'.join(map(str, lengths))}")
     name = found.link("ici", link.bandwidth_bytes_per_s, link.latency_s, link.efficiency)

@@ -22,12 +22,12 @@ MOST_BYTES_PER_S = 1e14
 
 
 def looks_so(text: str) -> bool:
-    """True if `text` has NCCL's `graphs` element."""
+    """True if `text` is a dump of NCCL's graphs: it has the element `graphs`."""
     return re.search(r"<graphs\b", text[:2000]) is not None
 
 
 def read(source: Source, machine: Cluster) -> HardwareText:
-    """Returns the host of the first ring in `source`; missing figures are those of `machine`."""
+    """Returns the host of the first ring in `source`. Figures that the text lacks are those of `machine`."""
     root = tree_of(source)
     ring = next((graph for graph in root.findall("graph") if graph.get("pattern") == RING), None)
     if ring is None:
@@ -50,7 +50,7 @@ def read(source: Source, machine: Cluster) -> HardwareText:
 
 
 def _gpus(source: Source, channels: list[Any], line: int) -> list[int]:
-    """The GPUs of every channel, in order; each channel must have all of them, once."""
+    """Returns the GPUs of the channels, in order. Raises PlanError unless each channel has all of them, once."""
     first: list[str] = []
     for channel in channels:
         names = [gpu.get("dev", "") for gpu in channel.findall("gpu")]
@@ -67,7 +67,7 @@ def _gpus(source: Source, channels: list[Any], line: int) -> list[int]:
 
 
 def _bytes_per_s(source: Source, ring: Any, name: str, line: int) -> float:
-    """Bandwidth in the attribute `name` of a channel of `ring`."""
+    """Returns the bandwidth in the attribute `name` of `ring`, for one channel."""
     text = ring.get(name, "")
     found = float(text) * 1e9 if re.fullmatch(r"\d{1,6}(?:\.\d{1,6})?", text) else 0.0
     if not 0 < found < MOST_BYTES_PER_S:
@@ -76,7 +76,7 @@ def _bytes_per_s(source: Source, ring: Any, name: str, line: int) -> float:
 
 
 def _cards(found: HardwareText, ring: Any, channels: list[Any], line: int) -> None:
-    """Adds the NICs at both ends of each channel, connected to the adjacent GPU."""
+    """Adds the NICs at both ends of each channel. Each NIC is connected to the GPU next to it."""
     entered: Counter[tuple[str, str]] = Counter()
     left: Counter[tuple[str, str]] = Counter()
     for channel in channels:

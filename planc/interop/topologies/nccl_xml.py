@@ -1,7 +1,8 @@
 """Reads NCCL's topology (`NCCL_TOPO_DUMP_FILE`): sockets, PCIe switches, GPUs, NVLinks and NICs of one host.
 
-Elements and attributes: NCCL, src/graph/xml.cc. A PCIe link has GT/s x width / 8 bytes/s; an NVLink 25 GB/s each way,
-50 from sm 100 on; a NIC its speed in Mbit/s.
+Elements and attributes: NCCL, src/graph/xml.cc. The bandwidth of a PCIe link is GT/s x width / 8 bytes/s. The bandwidth
+of an NVLink is 25 GB/s in each direction, or 50 GB/s from compute capability 10.0 (sm 100) on. A NIC gives its speed in
+Mbit/s.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ NVSWITCH = "0x068000"
 
 
 def looks_so(text: str) -> bool:
-    """True if `text` has NCCL's `system` element."""
+    """True if `text` is a dump of NCCL's topology: it has the element `system`."""
     return re.search(r"<system\b", text[:2000]) is not None
 
 
 def read(source: Source, machine: Cluster) -> HardwareText:
-    """Returns the host of the `system` element in `source`; missing figures are those of `machine`."""
+    """Returns the host of the element `system` in `source`. Figures that the text lacks are those of `machine`."""
     root = tree_of(source)
     found = HardwareText(source, machine, "read from a topology of NCCL")
     gpus: dict[str, str] = {}
@@ -53,9 +54,10 @@ def read(source: Source, machine: Cluster) -> HardwareText:
 
 
 def tree_of(source: Source) -> Any:
-    """Returns the elements of `source`; entity declarations are refused, because a short text may expand to gigabytes.
+    """Returns the root element of the XML in `source`. Entity declarations are refused, because a short text may expand
+    to gigabytes.
 
-    Raises PlanError for invalid XML, or for nesting too deep.
+    Raises PlanError for invalid XML, or for elements that are nested too deep.
     """
     if "<!" in re.sub(r"<!--.*?-->", "", source.text, flags=re.DOTALL):
         raise wrong(source, "E1424", 1, "the text declares entities or a document type, which NCCL writes none of")
@@ -135,7 +137,7 @@ def _nvlinks(found: HardwareText, root: Any, gpus: dict[str, str]) -> None:
 
 
 def _pcie_bytes_per_s(speed: str, width: str) -> float:
-    """Bytes per second of a PCIe link, one way; generation 4 with 16 lanes by default.
+    """Returns the bytes per second of a PCIe link in one direction. Defaults are generation 4 and 16 lanes.
 
     >>> _pcie_bytes_per_s("32.0 GT/s PCIe", "16") / 1e9
     64.0
@@ -145,7 +147,7 @@ def _pcie_bytes_per_s(speed: str, width: str) -> float:
 
 
 def whole(text: str) -> int:
-    """Returns `text` as a non-negative integer; 0 for anything else.
+    """Returns `text` as a non-negative integer; 0 if it is none.
 
     >>> whole("16"), whole("-1")
     (16, 0)
@@ -154,7 +156,7 @@ def whole(text: str) -> int:
 
 
 def line_of(source: Source, word: str) -> int:
-    """Returns the first line of `source` with `word` as an attribute value; line 1 if there is none."""
+    """Returns the number of the first line of `source` with `word` as the value of an attribute; 1 if there is none."""
     return _first_lines(source.text).get(word, 1)
 
 

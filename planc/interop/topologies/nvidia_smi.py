@@ -21,12 +21,12 @@ SOCKETS_BYTES_PER_S = 40e9
 
 
 def looks_so(text: str) -> bool:
-    """True if `text` has the header of such a matrix."""
+    """True if `text` has the header of the matrix that `nvidia-smi topo -m` prints."""
     return re.search(r"^\s*GPU0\s+(?:GPU1|NIC0|mlx|CPU)", text, re.MULTILINE) is not None
 
 
 def read(source: Source, machine: Cluster) -> HardwareText:
-    """Returns the host of the matrix in `source`; missing figures are those of `machine`."""
+    """Returns the host of the matrix in `source`. Figures that the text lacks are those of `machine`."""
     rows = _rows(source)
     found = HardwareText(source, machine, "read from nvidia-smi topo -m")
     gpus = [name for name in rows if name.startswith("GPU")]
@@ -40,7 +40,7 @@ def read(source: Source, machine: Cluster) -> HardwareText:
 
 
 def _rows(source: Source) -> dict[str, tuple[int, dict[str, str]]]:
-    """For each device its line, and its connection type to each other device."""
+    """Returns for each device the number of its line, and its type of connection to each other device."""
     heads: list[str] = []
     found: dict[str, tuple[int, dict[str, str]]] = {}
     for n, line in lines_of(source):
@@ -112,7 +112,8 @@ def _pcie(found: HardwareText, rows: dict[str, tuple[int, dict[str, str]]]) -> N
 
 
 def _classes(rows: dict[str, tuple[int, dict[str, str]]], words: tuple[str, ...]) -> list[list[str]]:
-    """Groups devices that are connected by one of these types; GPUs connected by NVLink are grouped by their NICs."""
+    """Groups devices that are connected by one of the types in `words`. GPUs that are connected by NVLink are grouped
+    by the NICs that they share."""
     left, found = dict.fromkeys(rows), []
     while left:
         todo, group = [next(iter(left))], []

@@ -23,10 +23,11 @@ MACHINES = tuple(sorted(library.machines()))
 
 
 def read_topology(path: Path, machine: str, name: str = "") -> tuple[str, Source]:
-    """Returns the hardware file, called `name`, of the text at `path`, and that text.
+    """Returns two texts: the hardware file, called `name`, that describes the topology in the file at `path`, and the
+    source text of that file.
 
-    Missing figures are those of the bundled `machine`. Raises PlanError for a text that is not a topology, is
-    truncated, or lists a device twice.
+    Figures that the topology lacks are those of the bundled `machine`. Raises PlanError for a text that is not a
+    topology, is truncated, or lists a device twice.
     """
     try:
         source = Source.of(str(path), read_text(path, MAX_TEXT_BYTES))
@@ -43,7 +44,7 @@ def read_topology(path: Path, machine: str, name: str = "") -> tuple[str, Source
 
 
 def chip_sentence(machine: str, chip: str) -> str:
-    """Returns the sentence of `chip` in the hardware file of the bundled `machine`.
+    """Returns the sentence that declares `chip` in the hardware file of the bundled `machine`.
 
     >>> chip_sentence("h100_node", "h100")[:15]
     'chip      h100('
@@ -58,7 +59,8 @@ def chip_sentence(machine: str, chip: str) -> str:
 
 
 def bundled(machine: str) -> Cluster:
-    """Returns one node of the bundled `machine`, or a small slice of a torus. Raises KeyError for an unknown machine.
+    """Returns a cluster of one node of the bundled `machine`, or of a small slice if it is a torus. Raises KeyError for
+    an unknown machine.
 
     >>> bundled("h100_node").devices
     8

@@ -1,7 +1,7 @@
 """Reads Slurm's topology.conf and topology.yaml: nodes on switches, switches on switches, or nodes in blocks.
 
-https://slurm.schedmd.com/topology.conf.html and topology.yaml.html. Nodes and link bandwidths are those of a bundled
-machine; every switch has as much uplink bandwidth as all its nodes.
+https://slurm.schedmd.com/topology.conf.html and topology.yaml.html. The nodes and the bandwidths of links are those of
+a bundled machine. Every switch has as much bandwidth upwards as all nodes below it together.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MOST_LEVELS = 32
 
 @dataclass(frozen=True)
 class Switch:
-    """A switch of the text, with the names of its children."""
+    """A switch or block in the text, with the names of the nodes and switches directly below it."""
 
     name: str
     line: int
@@ -33,12 +33,12 @@ class Switch:
 
 
 def looks_so(text: str) -> bool:
-    """True if `text` has Slurm's switches or blocks."""
+    """True if `text` is a topology of Slurm: it names switches or blocks."""
     return re.search(r"^\s*(?:-\s*)?(?:SwitchName\s*=|BlockName\s*=|topology\s*:)", text, re.M | re.I) is not None
 
 
 def read(source: Source, machine: Cluster) -> HardwareText:
-    """Returns the cluster that `source` describes, with nodes like those of `machine`."""
+    """Returns the cluster that `source` describes. Its nodes are like those of `machine`."""
     switches = [*(_of_yaml(source) if re.search(r"^\s*-\s*topology\s*:", source.text, re.M) else _of_conf(source))]
     by_name: dict[str, Switch] = {}
     for switch in switches:
@@ -94,14 +94,15 @@ def _of_yaml(source: Source) -> Iterator[Switch]:
 
 
 def _mapping(value: object) -> dict[str, Any]:
-    """A mapping from the YAML reader's alternating names and values; {} for anything else."""
+    """Returns a mapping from names and values that alternate, as the YAML reader returns them; {} for anything else."""
     if not isinstance(value, tuple) or len(value) % 2:
         return {}
     return {str(name): one for name, one in zip(value[::2], value[1::2], strict=True)}
 
 
 def hosts(source: Source, line: int, text: str) -> Iterator[str]:
-    """Yields the names in a host list `text` on a `line` of `source`, such as `tux[0-3,12],login1`."""
+    """Yields the names in a list of hosts, such as `tux[0-3,12],login1`. `text` is the list, on a `line` of
+    `source`."""
     for part in re.findall(r"(?:[^,\[]|\[[^\]]*\]?)+", text):
         matched = re.fullmatch(r"([^\[\]]*)(?:\[([\d,\-]+)\]([^\[\]]*))?", part)
         if matched is None:
@@ -123,7 +124,8 @@ def hosts(source: Source, line: int, text: str) -> Iterator[str]:
 
 
 def _parents(source: Source, by_name: dict[str, Switch]) -> dict[str, str]:
-    """The parent of each switch; a node must be below exactly one switch."""
+    """Returns the switch directly above each switch, by name. Raises PlanError unless every node is below exactly one
+    switch."""
     parents: dict[str, str] = {}
     node_of: dict[str, str] = {}
     for switch in by_name.values():

@@ -1,6 +1,7 @@
-"""The verbs, one file each: a sentence's contribution to the plan. Found by scanning this folder.
+"""The readers of the verbs, one file each: what a sentence adds to the plan. The files are found by scanning this
+folder.
 
-A verb's module has `VERBS`, `ORDER` (lower ones are read first) and `read(sentence, draft)`.
+A verb's module has `VERBS`, `ORDER` (modules with a lower number are read first) and `read(sentence, draft)`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ Read = Callable[[Sentence, Draft], None]
 
 @cache
 def readers() -> dict[str, tuple[int, Read]]:
-    """Return each verb's position in the reading order (lowest first) and its reader."""
+    """Return for each verb its index in the order of reading (the lowest is read first) and the function that reads
+    it."""
     found: dict[str, tuple[int, Read]] = {}
     for module in _modules():
         for verb in getattr(module, "VERBS", ()):

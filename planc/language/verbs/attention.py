@@ -45,14 +45,15 @@ def read(sentence: Sentence, draft: Draft) -> None:
 
 
 def role(sentence: Sentence) -> str:
-    """Return the decision of an `attention.core` sentence: a plan has one about the keys of other ranks, and one that
-    names a kernel."""
+    """Return the decision that `sentence`, an `attention.core`, makes. A plan may have one sentence of each role: the
+    method by which attention gets the keys of other ranks (context parallelism), and the kernel."""
     method = sentence.node.node("method")
     words = method.words() if method else []
     return "how attention meets keys" if words and words[0].text in PASSES_KEYS else "attention"
 
 
 def _together(one: Kernel, other: Kernel) -> Kernel:
-    """The two sentences of a plan combined: the method for keys of other ranks, with the kernel."""
+    """Return the two `attention.core` sentences of a plan as one: the method for the keys of other ranks, with the
+    kernel."""
     meets, kernel = (one, other) if one.method in PASSES_KEYS else (other, one)
     return replace(meets, block=kernel.block, kernel=NamedKernel(method=kernel.method, cause=kernel.cause))

@@ -21,6 +21,7 @@ def read(sentence: Sentence, draft: Draft) -> None:
 
 
 def _layers(sentence: Sentence, word: str, draft: Draft) -> int | None:
-    """The number of layers after `word`, 0 if the sentence omits it; None (reported) if it is not a number."""
+    """Return the number of layers after `word` (`bucket` or `prefetch`); 0 if the sentence omits it, None (reported) if
+    it is no number."""
     said = sentence.node.node(word)
     return draft.integer(said.parts[0]) if said else 0

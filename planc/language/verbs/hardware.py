@@ -1,7 +1,7 @@
 """The hardware sentences (`chip`, `link`, `node`, `network`, `torus`), read into the parts of a cluster.
 
-A hardware file is a flat list of declarations; a node or torus names its chip and link, and the network of its file
-connects the nodes or slices.
+A hardware file is a flat list of declarations. A node or torus names its chip and its link. The network of the same
+file connects the nodes or slices.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Declared:
     sentences: tuple[Sentence, ...]
 
     def find(self, verb: str, name: str) -> Sentence | None:
-        """Return the sentence with `verb` that declares `name`; None if there is none."""
+        """Return the sentence with `verb` that declares `name`; None if no sentence does."""
         return next((s for s in self.sentences if s.verb == verb and declared_name(s) == name), None)
 
     def names(self, *verbs: str) -> list[str]:
@@ -90,8 +90,8 @@ class Declared:
         return [declared_name(s) for s in self.sentences if s.verb in verbs]
 
     def used_by(self, machine: Sentence) -> list[Sentence]:
-        """Return the declarations that a node or torus (`machine`) needs: its chip, its link, the network, their
-        tables."""
+        """Return the declarations that `machine`, a node or torus, needs: its chip, its link, the network, and their
+        tables of measured rates."""
         chip, link = (word.text for word in machine.node.words("NAME")[-2:])
         network = next((s for s in self.sentences if s.verb == "network"), None)
         parts = [self.find("chip", chip), self.find("link", link), machine, network]
@@ -102,15 +102,16 @@ class Declared:
 
 
 def declared_name(sentence: Sentence) -> str:
-    """Return the name that `sentence`, a hardware declaration, declares."""
+    """Return the name that `sentence` declares; `sentence` is a hardware declaration."""
     call = sentence.node.node("call") if sentence.verb != "fabric" else None
     return (call or sentence.node).words()[0].text
 
 
 def arguments(args: Node | None, fields: dict[str, tuple[str, float | None]], draft: Draft) -> dict[str, float]:
-    """Return the numbers in the brackets of a declaration by name, each in the unit of its field.
+    """Return the numbers in the brackets of a declaration by name, each in SI units or bytes.
 
-    `fields` maps name to (quantity, default); an omitted field without a default is left out.
+    `fields` maps the name of each field to (quantity, default). A field that is omitted has its default; without a
+    default it is left out.
     """
     values: dict[str, float] = {}
     for arg in args.nodes("named") if args else ():
@@ -153,9 +154,10 @@ def range_of(name: str, kind: str) -> Within:
 
 
 def is_physical(name: str, kind: str, number: float, value: Node | Word, draft: Draft) -> bool:
-    """True if a hardware number is possible: not 0 if it is a divisor, no share above 1, and counts are integers.
+    """True if `number` is possible for the hardware field `name`: not 0 if planc divides by it, at most 1 for a share,
+    an integer for a count.
 
-    An impossible `number` (SI units) is reported at `value`.
+    `number` is in SI units. An impossible number is reported at `value`, the part of the text that it comes from.
     """
     legal = range_of(name, kind)
     part = name in WHOLE and number != int(number)
@@ -241,7 +243,8 @@ def read_link(sentence: Sentence, draft: Draft) -> Link | None:
 
 
 def read_levels(sentence: Sentence | None, draft: Draft) -> tuple[Level, ...]:
-    """Return the levels of `sentence`, a `network` (None: no network), innermost first."""
+    """Return the network levels (tiers: rail, spine) that `sentence`, a `network`, declares, innermost first; () for
+    None."""
     return tuple(
         level
         for node in (sentence.node.nodes("level") if sentence else ())
@@ -269,7 +272,7 @@ def _level(node: Node, draft: Draft) -> Level | None:
 
 
 class _Transfers(TypedDict):
-    """The transfer fields that a link and a network level have in common."""
+    """The fields about transfers that a link and a network level have in common."""
 
     latency_s: float
     efficiency: float
@@ -280,7 +283,7 @@ class _Transfers(TypedDict):
 
 
 def _transfers(values: dict[str, float]) -> _Transfers:
-    """The transfer fields from the arguments of a sentence."""
+    """Return the fields about transfers, from the arguments of a sentence."""
     return _Transfers(
         latency_s=values["latency"],
         efficiency=values["efficiency"],
@@ -292,27 +295,29 @@ def _transfers(values: dict[str, float]) -> _Transfers:
 
 
 def _by_op(values: dict[str, float]) -> dict[str, float]:
-    """The efficiencies of those collectives that have one."""
+    """Return the efficiency of each collective for which the sentence gives one."""
     return {op: values[f"{op}_efficiency"] for op in OPS if f"{op}_efficiency" in values}
 
 
 def torus_facts(sentence: Sentence, draft: Draft) -> dict[str, float]:
-    """Return the numbers of a torus: `host`, the chips per host; `whole_cubes`, see `wraps`."""
+    """Return the numbers that `sentence`, a `torus`, gives: `host`, the chips per host, and `whole_cubes` (see
+    `wraps`)."""
     return arguments(sentence.node.node("args"), dict(TORUS), draft)
 
 
 def wraps(shape: tuple[int, ...], multiples: list[int], *, whole_cubes: bool) -> tuple[bool, ...]:
-    """Return for each torus dim whether it wraps around.
+    """Return for each dim of a torus True if it wraps around.
 
-    It does if its length is a multiple of the given one. If optical switches join whole cubes (`whole_cubes`), either
-    all dims wrap or none.
+    A dim wraps if its length is a multiple of its number in `multiples`. If optical switches join whole cubes
+    (`whole_cubes`), either all dims wrap or none does.
     """
     each = tuple(n % m == 0 for n, m in zip(shape, multiples, strict=True))
     return tuple(all(each) for _ in each) if whole_cubes else each
 
 
 def wrap_multiples(sentence: Sentence, draft: Draft) -> list[int]:
-    """Return the numbers of `wrap = [4, 4, 4]`: a torus dim wraps if its length is a multiple of its number."""
+    """Return the numbers of `wrap = [4, 4, 4]`, one per torus dim: a dim wraps if its length is a multiple of its
+    number."""
     args = sentence.node.node("args")
     for arg in args.nodes("named") if args else ():
         word, value = arg.parts

@@ -1,4 +1,4 @@
-"""`let NAME = NUMBER`: an integer that sentences use and `--set` changes."""
+"""`let NAME = NUMBER`: an integer that other sentences use and that `--set` replaces."""
 
 from __future__ import annotations
 

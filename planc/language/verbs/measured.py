@@ -1,6 +1,6 @@
-"""`measured OP [over MEMBERS] of NAME [in DTYPE] (SIZE at RATE, ...)`: an op table, measured rates by size.
+"""`measured OP [over MEMBERS] of NAME [in DTYPE] (SIZE at RATE, ...)`: a table of measured rates of an op, by size.
 
-Rates of matmul, attention, attention_backward and stream belong to a chip, those of collectives to a link or to a
+Rates of matmul, attention, attention_backward and stream belong to a chip, rates of collectives to a link or to a
 network level.
 """
 
@@ -24,7 +24,7 @@ ABOVE = 1e-9
 
 
 def with_chip_tables(chip: Chip, declared: Declared, draft: Draft) -> Chip:
-    """Return `chip` with its op tables in the file `declared`. Mistakes are reported."""
+    """Return `chip` with its tables of measured rates in the file `declared`. Mistakes are reported."""
     return replace(chip, tables=_tables(chip.name, declared, chip, draft))
 
 
@@ -32,13 +32,16 @@ L = TypeVar("L", Link, Level)
 
 
 def with_link_tables(link: L, declared: Declared, draft: Draft) -> L:
-    """Return a link or level (`link`) with its op tables in the file `declared`. Mistakes are reported."""
+    """Return `link`, a link or network level, with its tables of measured rates in the file `declared`. Mistakes are
+    reported."""
     return replace(link, tables=_tables(link.name, declared, link, draft))
 
 
 def check_owners(declared: Declared, draft: Draft, *, routed: bool = False) -> None:
-    """Report tables of an owner that the file `declared` does not have. A graph of links (`routed`) has no tables of
-    collectives, since they are routed over its links."""
+    """Report tables of measured rates whose chip, link or level the file `declared` does not have.
+
+    A graph of links (`routed`) has no tables of collectives, because collectives are routed over its links.
+    """
     networks = [s for s in declared.sentences if s.verb == "network"]
     levels = [level.words()[0].text for network in networks for level in network.node.nodes("level")]
     chips, links = declared.names("chip"), [] if routed else [*declared.names("link"), *levels]
@@ -54,7 +57,7 @@ def check_owners(declared: Declared, draft: Draft, *, routed: bool = False) -> N
 
 
 def _tables(name: str, declared: Declared, owner: Chip | Link | Level, draft: Draft) -> tuple[OpTable, ...]:
-    """The tables of the chip, link or level `name`."""
+    """Return the tables of measured rates of `owner`, the chip, link or level called `name`."""
     found: dict[tuple[str, str, int], tuple[OpTable, Sentence]] = {}
     for sentence in declared.sentences:
         if sentence.verb == "measured" and sentence.node.words("NAME")[1].text == name:
@@ -73,7 +76,7 @@ def _tables(name: str, declared: Declared, owner: Chip | Link | Level, draft: Dr
 
 
 def _table(sentence: Sentence, owner: Chip | Link | Level, draft: Draft) -> OpTable | None:
-    """The table of one sentence; None (reported) if it is wrong."""
+    """Return the table of measured rates in one sentence; None (reported) if the sentence has a mistake."""
     op: TableOp = next(op for op in SIZES if op == sentence.node.words("NAME")[0].text)
     dtype, members = _dtype(sentence, op, owner, draft), _members(sentence, op, draft)
     if dtype is None or members is None:
@@ -103,7 +106,8 @@ def _table(sentence: Sentence, owner: Chip | Link | Level, draft: Draft) -> OpTa
 def _grid(
     sentence: Sentence, op: TableOp, dtype: str, members: int, points: dict[tuple[int, ...], float], draft: Draft
 ) -> OpTable | None:
-    """The table of these points, which must form a full grid of their lengths."""
+    """Return the table of measured rates at these points. None (reported) unless the points form a full grid: every
+    length along a dimension occurs with every length along the others."""
     lengths = [sorted({*along}) for along in zip(*points, strict=True)]
     if prod(map(len, lengths)) != len(points):
         missing = next(size for size in product(*lengths) if size not in points)
@@ -115,7 +119,8 @@ def _grid(
 
 
 def _dtype(sentence: Sentence, op: TableOp, owner: Chip | Link | Level, draft: Draft) -> str | None:
-    """The dtype of a table; "" for an op whose rate does not depend on it."""
+    """Return the dtype of a table; "" for an op whose rate does not depend on the dtype, None (reported) for a
+    mistake."""
     words = sentence.node.words("NAME")[2:]
     if op not in BY_DTYPE:
         if words:
@@ -132,7 +137,8 @@ def _dtype(sentence: Sentence, op: TableOp, owner: Chip | Link | Level, draft: D
 
 
 def _members(sentence: Sentence, op: TableOp, draft: Draft) -> int | None:
-    """The number of devices in a collective's group; 0 for other ops."""
+    """Return the number of devices in the group of a measured collective; 0 for other ops, None (reported) for a
+    mistake."""
     among = sentence.node.node("among")
     if (among is not None) != (op in COLLECTIVES):
         what = f"{op} is measured over a group" if among is None else f"{op} is of one device"
@@ -142,7 +148,8 @@ def _members(sentence: Sentence, op: TableOp, draft: Draft) -> int | None:
 
 
 def _size(point: Node, op: TableOp, draft: Draft) -> tuple[int, ...] | None:
-    """The sizes of one point."""
+    """Return the size at one point of a table: the lengths of a matmul or of attention, or bytes. None (reported) for a
+    mistake."""
     names, first = SIZES[op], point.parts[0]
     if isinstance(first, Word) and first.kind == "SHAPE":
         lengths = tuple(int(n) if len(n) < 16 else 0 for n in first.text.split("x"))
@@ -161,7 +168,7 @@ def _words(names: tuple[str, ...]) -> str:
 
 
 def _scale(op: TableOp, dtype: str, owner: Chip | Link | Level) -> float:
-    """The declared rate that a table's shares refer to."""
+    """Return the declared rate (FLOP/s or bytes/s) of which a table's shares are fractions."""
     if isinstance(owner, Chip):
         whole = owner.flops_per_s[dtype] if op in BY_DTYPE else owner.memory_bandwidth_bytes_per_s
         return whole / owner.devices

@@ -55,7 +55,7 @@ def read(sentence: Sentence, draft: Draft) -> None:
 
 
 def _has_saved(word: Word, draft: Draft) -> bool:
-    """True if an op graph is saved next to this config."""
+    """True if an op graph for this config is stored beside the plan."""
     try:
         return bool(draft.content(draft.root / saved_path(word.text.strip('"')), MAX_SAVED_BYTES))
     except OSError:
@@ -63,7 +63,7 @@ def _has_saved(word: Word, draft: Draft) -> bool:
 
 
 def _read_saved(origin: Word | None, word: Word, sentence: Sentence, draft: Draft) -> None:
-    """Read the saved op graph of a model's code, if it belongs to this config."""
+    """Add the stored op graph of a model's code to the draft, if it belongs to this config."""
     source = word.text.strip('"')
     if origin is not None and origin.text not in ORIGINS:
         draft.unknown(origin, ORIGINS, "what a model is read from")
@@ -91,7 +91,8 @@ def _read_saved(origin: Word | None, word: Word, sentence: Sentence, draft: Draf
 
 
 def _suggested_type(config: dict[str, Any]) -> str:
-    """Help for an unknown `model_type`. Some configs contain that of their language model."""
+    """Return help about an unknown `model_type`. The configs of some multimodal models contain the config of their
+    language model, which may be known."""
     nested = config.get("text_config")
     kind = nested.get("model_type") if isinstance(nested, dict) else None
     if isinstance(kind, str) and kind in config_types():
@@ -100,7 +101,8 @@ def _suggested_type(config: dict[str, Any]) -> str:
 
 
 def _config(word: Word, draft: Draft) -> dict[str, Any] | None:
-    """The JSON object in the file, from the plan's folder or below; None (reported) if there is none."""
+    """Return the JSON object in the file that `word` names, in the plan's folder or below. None (reported) if it cannot
+    be read."""
     name = word.text.strip('"')
     path = draft.inside(name, word.span)
     if path is None:

@@ -22,6 +22,6 @@ def read(sentence: Sentence, draft: Draft) -> None:
 
 
 def movable(model: Model) -> dict[str, None]:
-    """Return the names of everything that can be offloaded: state, and tensors of the blocks of `model`."""
+    """Return the names of everything that `offload` can move: kinds of state, and tensors of the blocks of `model`."""
     ops = [op for kind in model.blocks for op in model.ops[kind]]
     return dict.fromkeys((*STATE, *(t for op in ops for t in op.saves), *(op.output for op in ops)))

@@ -1,4 +1,5 @@
-"""`optimizer adamw | muon`: the optimizer, and so the state per parameter. Its hyper-parameters are the preset's."""
+"""`optimizer adamw | muon`: the optimizer, which determines the state per parameter. Its hyper-parameters are in the
+preset."""
 
 from __future__ import annotations
 

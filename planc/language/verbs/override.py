@@ -1,4 +1,5 @@
-"""`override GLOB = replicated | DIM over AXES [and ...]`: the layout of parameters by name, instead of the rules'."""
+"""`override GLOB = replicated | DIM over AXES [and ...]`: the layout of the parameters whose names match, instead of
+the layout by `shard` sentences."""
 
 from __future__ import annotations
 
@@ -53,8 +54,9 @@ def _matches_something(glob: Word, draft: Draft) -> bool:
 
 
 def _outside_view(sentence: Sentence, glob: Word, layout: dict[str, tuple[str, ...]], draft: Draft) -> bool:
-    """True (reported) if a parameter is sharded over an axis that a view has in another region, or covers in this
-    one."""
+    """True (reported) if the override shards a parameter over an axis that does not exist in the parameter's region. A
+    view (another factorization of some mesh axes, for the experts) has axes of its own, which replace the axes it
+    factorizes."""
     assert draft.model is not None
     for name in _matching(glob.text, draft.model) if draft.mesh is not None and draft.mesh.views else ():
         assert draft.mesh is not None

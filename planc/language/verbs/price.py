@@ -1,6 +1,7 @@
-"""`price AMOUNT per device hour` (or `chip`, `node`): what an hour of the machine costs, in a plan or a hardware file.
+"""`price AMOUNT per device hour` (or `chip`, `node`): the price of an hour of the machine, in a plan or a hardware
+file.
 
-The plan's own sentence wins over the hardware file's.
+The price in the plan takes precedence over the price in the hardware file.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def read(sentence: Sentence, draft: Draft) -> None:
 
 
 def price(sentence: Sentence, draft: Draft) -> Price | None:
-    """Return the price in `sentence`; None (reported in `draft`) if it has a mistake."""
+    """Return the price in `sentence`; None (reported in `draft`) if the sentence has a mistake."""
     quantity = sentence.node.node("quantity")
     assert isinstance(quantity, Node)
     amount = draft.quantity(quantity, "money")
@@ -37,12 +38,13 @@ def price(sentence: Sentence, draft: Draft) -> Price | None:
 
 
 def currency(quantity: Node) -> str:
-    """Return the currency of a `quantity` of money: `USD` of `2 MUSD`; "" without one."""
+    """Return the currency of `quantity`, an amount of money: `USD` for `2 MUSD`; "" if it has none."""
     unit = next((w.text for w in quantity.words("UNIT")), "")
     return unit[-3:] if unit[-3:] in CURRENCIES else ""
 
 
 def of_hardware(declared: Iterable[Sentence], draft: Draft) -> Price | None:
-    """Return the price in the sentences `declared` in a hardware file, if any; mistakes are reported in `draft`."""
+    """Return the price among the sentences `declared` in a hardware file; None if there is none, or if it has a
+    mistake, which is reported in `draft`."""
     found = next((s for s in declared if s.verb == "price"), None)
     return None if found is None else price(found, draft)

@@ -1,4 +1,5 @@
-"""`recompute none | selective | blocks | whole_blocks | OP, ... [except OP, ...] [every N layers]`: recomputed ops."""
+"""`recompute none | selective | blocks | whole_blocks | OP, ... [except OP, ...] [every N layers]`: the ops that the
+backward recomputes."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ def _ops(words: list[Word], draft: Draft) -> tuple[str, ...] | None:
 
 
 def _selected(draft: Draft) -> tuple[str, ...] | None:
-    """The ops that the plan's framework recomputes under `selective`."""
+    """Return the ops that the plan's framework recomputes for `selective`."""
     if draft.model is None:
         return None
     rules = policy_of(draft.realise.framework if draft.realise else OWN)
@@ -59,7 +60,7 @@ def _saved_ops(sentence: Sentence, draft: Draft) -> tuple[str, ...] | None:
 
 
 def _layer_period(sentence: Sentence, draft: Draft) -> int | None:
-    """The number after `every`: the only part that is not a list of names."""
+    """Return the number after `every`, 1 if the sentence has none. It is the only part that is not a list of names."""
     numbers = [p for p in sentence.node.parts if isinstance(p, Word) or p.kind not in ("names", "except_ops")]
     return draft.integer(numbers[0]) if numbers else 1
 

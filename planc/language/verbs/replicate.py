@@ -1,4 +1,5 @@
-"""`replicate DIM, ... over AXIS, ... [in REGION]`: replicates over an axis what another sentence shards."""
+"""`replicate DIM, ... over AXIS, ... [in REGION]`: replicates a dim over an axis over which another sentence shards
+it."""
 
 from __future__ import annotations
 

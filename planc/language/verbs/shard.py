@@ -1,4 +1,4 @@
-"""`shard DIM, ... over AXIS, ... [in REGION]`: shards every tensor dim of that name."""
+"""`shard DIM, ... over AXIS, ... [in REGION]`: shards every tensor that has a dim of that name."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def read(sentence: Sentence, draft: Draft) -> None:
 
 
 def has_dim(dim: str, draft: Draft) -> bool:
-    """True if tensors of the plan's model have `dim`; every model has a batch and a sequence."""
+    """True if tensors of the plan's model have the dim `dim`. Tensors of every model have a batch and a sequence."""
     return dim in ("batch", "sequence") or (draft.model is not None and dim in draft.model.sizes)
 
 
 def no_such_dim(word: Word, draft: Draft) -> None:
-    """Report that the model has no dim called `word` (E0108), unless the model itself could not be read."""
+    """Report E0108: the model has no dim called `word`. Nothing is reported if the model itself could not be read."""
     if draft.model is not None:
         draft.unknown(word, ["batch", "sequence", *draft.model.sizes], f"a dim of {draft.model.name}")
 

@@ -1,4 +1,5 @@
-"""`store NOUN, ... [as DTYPE] [over AXIS, ... [on DIM]] [for REGION]`: dtype and shards of state."""
+"""`store NOUN, ... [as DTYPE] [over AXIS, ... [on DIM]] [for REGION]`: the dtype of state, and the axes that shard
+it."""
 
 from __future__ import annotations
 

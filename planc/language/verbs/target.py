@@ -1,6 +1,6 @@
-"""`target cuda | xla | none`: the backend whose program is costed; by default that of the cluster's chips.
+"""`target cuda | xla | none`: the backend whose program is costed. The default is the backend of the cluster's chips.
 
-It changes nothing in the plan: no layout, mesh or batch depends on it.
+The sentence changes nothing in the plan: no layout, mesh or batch depends on the target.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`train for TOKENS tokens`: the tokens of the whole run, such as `15 T`."""
+"""`train for TOKENS tokens`: the number of tokens of the whole run, such as `15 T`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOST_TOKENS = 10**15
 
 
 def read(sentence: Sentence, draft: Draft) -> None:
-    """Read the number of tokens of `sentence` into `draft`."""
+    """Add the number of tokens of `sentence` to `draft`."""
     quantity = sentence.node.node("quantity")
     assert isinstance(quantity, Node)
     tokens = draft.quantity(quantity, "tokens")

@@ -1,6 +1,6 @@
-"""`use LAYOUT over AXES [as METHOD]`: the sentences of a layout, with its axes replaced by the plan's.
+"""`use LAYOUT over AXES [as METHOD]`: the sentences of a layout, with the layout's axes replaced by the plan's.
 
-Sentences are expanded before any is read: a shorthand cannot mean more than the sentences it stands for.
+All `use` sentences are expanded before any sentence is read, so a `use` means exactly the sentences that it expands to.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ SCOPED = {"shard": "in", "replicate": "in", "store": "for"}
 
 
 def expand(sentences: list[Sentence], own: dict[str, Tree], draft: Draft, depth: int = 0) -> list[Sentence]:
-    """Return `sentences` with every `use` expanded; `own` are the imported layouts by name."""
+    """Return `sentences` with every `use` replaced by the sentences of its layout. `own` are the imported layouts by
+    name, `depth` the number of layouts around `sentences`."""
     expanded: list[Sentence] = []
     for sentence in sentences:
         if sentence.verb == "use":
@@ -54,7 +55,7 @@ def _layout(use: Sentence, own: dict[str, Tree], draft: Draft, depth: int) -> li
 
 
 def _too_many(layout: Tree, use: Sentence, draft: Draft) -> bool:
-    """True (reported once) if layouts expand to more sentences than the limit; expansion then stops."""
+    """True if layouts expand to more sentences than the limit, so that expansion must stop. This is reported once."""
     before, written = draft.written, len(layout.sentences) * max(1, len(use.names(0)))
     draft.written += written
     if before <= MOST_SENTENCES < draft.written:
@@ -69,7 +70,7 @@ def _too_many(layout: Tree, use: Sentence, draft: Draft) -> bool:
 
 
 def _with_scope(sentence: Sentence, use: Sentence) -> Sentence:
-    """Add the scope of `use ... for experts` to a sentence, if it can have one and has none."""
+    """Return `sentence` with the scope of `use ... for experts`, if its verb allows a scope and it has none yet."""
     scope = use.node.node("for")
     if scope is None or sentence.verb not in SCOPED or sentence.node.node("in", "for"):
         return sentence
@@ -80,7 +81,8 @@ def _with_scope(sentence: Sentence, use: Sentence) -> Sentence:
 
 
 def _replacements(layout: Tree, use: Sentence, draft: Draft) -> dict[str, list[Word]] | None:
-    """The plan's axes by the layout's axis names. A layout with one axis may be used over several."""
+    """Return for each axis name of the layout the plan's axes that replace it. A layout with one axis may be used over
+    several axes. None (reported) if the numbers of axes do not match."""
     assert layout.header is not None
     formal = [w.text for w in layout.header.names(0)]
     actual = use.names(0)
@@ -97,7 +99,8 @@ def _replacements(layout: Tree, use: Sentence, draft: Draft) -> dict[str, list[W
 
 
 def _method(layout: Tree, use: Sentence, draft: Draft) -> dict[str, list[Word]]:
-    """The method that `use ... as` gives to `layout pp over pp as schedule = 1f1b`, or the layout's default."""
+    """Return the method that `use ... as METHOD` gives to a layout with a header such as `layout pp over pp as schedule
+    = 1f1b`, by the name `schedule`; without `as`, the default in that header."""
     assert layout.header is not None
     words = layout.header.node.words("NAME", "METHOD")
     given = use.node.node("method")

@@ -1,4 +1,5 @@
-"""`view AXIS SIZE > ... of AXES for REGIONS`: a second mesh over the same ranks, for the experts."""
+"""`view AXIS SIZE > ... of AXES for REGIONS`: another factorization of the mesh axes AXES over the same ranks, for
+regions of the model such as the experts."""
 
 from __future__ import annotations
 

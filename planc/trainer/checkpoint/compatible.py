@@ -16,7 +16,8 @@ DATA = "data"
 
 
 def course(preset: Preset) -> dict[str, Any]:
-    """Return the settings of `preset` other than model and data that affect the losses; the layout does not."""
+    """Return the settings of `preset` other than model and data that affect the losses: batch size, learning rate,
+    optimizer. Sharding does not affect losses."""
     batch, train = preset.plan.batch, preset.train
     names = ["seed", "lr", "warmup_steps", "schedule", "betas", "eps", "weight_decay", "clip_norm"]
     names += [] if train.schedule == "constant" else ["min_lr", "steps"]
@@ -31,9 +32,10 @@ def course(preset: Preset) -> dict[str, Any]:
 
 
 def misfits(preset: Preset, manifest: Manifest, data_sha256: str, span: Span) -> list[Diagnostic]:
-    """Return why `preset` cannot resume from the checkpoint with this `manifest`, reported at `span`; [] if it can.
+    """Return why `preset` cannot resume from the checkpoint with this `manifest`, as diagnostics at `span`; [] if it
+    can.
 
-    `data_sha256` is that of the preset's data source.
+    `data_sha256` is the checksum of the preset's data.
     """
     allowed = set(preset.checkpoint.allow)
     return [
@@ -64,7 +66,8 @@ def _model(preset: Preset, manifest: Manifest, span: Span) -> Iterator[Diagnosti
 
 
 def _differences(wanted: Mapping[str, tuple[int, ...]], there: Mapping[str, Stored]) -> Iterator[str]:
-    """Yield the differences between tensors; different shapes first, as they are the most informative."""
+    """Yield the differences between the tensors of the model (`wanted`) and of the checkpoint (`there`). Different
+    shapes come first, as they are the most informative."""
     for name, shape in wanted.items():
         if name in there and there[name].shape != shape:
             yield f"{name} is {_shape(there[name].shape)} there and {_shape(shape)} here"
@@ -99,7 +102,7 @@ def _changed_settings(
 
 
 def _same(one: Any, other: Any) -> bool:
-    """True for equal settings, including the order of parameter groups."""
+    """True if two settings are equal, including the order of parameter groups."""
     return bool(one == other) and (not isinstance(one, dict) or list(one) == list(other))
 
 

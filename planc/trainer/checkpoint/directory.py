@@ -34,7 +34,7 @@ _NAME = re.compile(r"step-([0-9]{8,15})(?:\.([0-9]{1,15}))?")
 
 
 class StoredCheckpoint(NamedTuple):
-    """A checkpoint by its name; `again` counts earlier ones of the same step."""
+    """A checkpoint, by the name of its folder. `again` is the number of earlier checkpoints of the same step."""
 
     step: int
     again: int
@@ -49,14 +49,14 @@ def stored_checkpoints(folder: Path) -> list[StoredCheckpoint]:
 
 
 def named_checkpoint(path: Path) -> StoredCheckpoint:
-    """Return the checkpoint at `path`, whose last part is a checkpoint's name, as `step-00000100`."""
+    """Return the checkpoint in the folder `path`, whose name must be that of a checkpoint, as `step-00000100`."""
     match = _NAME.fullmatch(path.name)
     assert match, f"{path.name} is no checkpoint's name"
     return StoredCheckpoint(int(match[1]), int(match[2] or 0), path)
 
 
 def is_whole(path: Path) -> bool:
-    """True if a run can resume from the checkpoint at `path`."""
+    """True if the checkpoint at `path` is complete and undamaged, so that a run can resume from it."""
     try:
         verify(path)
     except PlanError:
@@ -72,7 +72,8 @@ def free_name(folder: Path, step: int) -> Path:
 
 
 def prune(folder: Path, keep: int) -> None:
-    """Remove all but the `keep` newest; 0 keeps all. A folder is renamed before its files are deleted."""
+    """Remove all checkpoints in `folder` but the `keep` newest; with 0, none is removed. A checkpoint's folder is
+    renamed before its files are deleted."""
     for old in stored_checkpoints(folder)[:-keep] if keep else []:
         remove(old.path)
 
@@ -94,8 +95,8 @@ def put_aside(folder: Path, after: int) -> None:
 
 
 def tidy(folder: Path, up_to: int | None = None) -> None:
-    """Remove incomplete checkpoints in `folder`: of steps up to `up_to`, or all for None. The caller must hold the
-    lock."""
+    """Remove incomplete checkpoints in `folder`: those of steps up to `up_to`, or all if `up_to` is None. The caller
+    must hold the lock."""
     for path in folder.iterdir():
         began = re.match(rf"{re.escape(WRITING)}([0-9]+)", path.name)
         if path.name.startswith(LEAVING) or (began and (up_to is None or int(began[1]) <= up_to)):
@@ -103,7 +104,7 @@ def tidy(folder: Path, up_to: int | None = None) -> None:
 
 
 def _delete(path: Path) -> None:
-    """Delete a folder, or a symbolic link without its destination."""
+    """Delete a folder. Of a symbolic link, delete the link and not its destination."""
     if path.is_symlink():
         path.unlink(missing_ok=True)
     else:
@@ -118,7 +119,7 @@ class Lock:
         self._file: int | None = None
 
     def taken(self, wait_s: float = WAIT_S) -> bool:
-        """Take the lock, waiting up to `wait_s` seconds for its holder; True if it was taken."""
+        """Take the lock, and wait up to `wait_s` seconds until its holder releases it. True if the lock was taken."""
         import fcntl
 
         file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
@@ -136,16 +137,16 @@ class Lock:
             return True
 
     def release(self) -> None:
-        """Release the lock; no effect if it is not held."""
+        """Release the lock, if this process holds it."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Read the manifest of the checkpoint at `path`.
+    """Return the manifest of the checkpoint at `path`.
 
-    Raises PlanError: E1019 if it is missing, E1021 if it is damaged, E1022 if a later version wrote it.
+    Raises PlanError: E1019 if the manifest is missing, E1021 if it is damaged, E1022 if a later version wrote it.
     """
     try:
         text = read_text(path / manifests.NAME, manifests.MAX_BYTES)
@@ -162,10 +163,10 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def verify(path: Path, share: tuple[int, int] = (0, 1)) -> Manifest:
-    """Verify every file of the checkpoint at `path` and return its manifest. Raises PlanError.
+    """Verify the checkpoint at `path` and return its manifest. Raises PlanError if a file is missing or damaged.
 
-    `share` is (index, count): every count-th file from the index on is checked by its checksum; all files are checked
-    for existence and size.
+    All files are checked for existence and size. The checksums are checked of every `count`-th file from the `index`-th
+    on, where `share` is (index, count): ranks share the work so.
     """
     manifest = read_manifest(path)
     named = _NAME.fullmatch(path.name)
@@ -195,7 +196,8 @@ def verify(path: Path, share: tuple[int, int] = (0, 1)) -> Manifest:
 
 
 def read_history(path: Path, step: int) -> dict[str, Any]:
-    """Read the history of `step` steps in the checkpoint at `path`. Raises PlanError."""
+    """Return the fields of the history of `step` steps in the checkpoint at `path`. Raises PlanError if it cannot be
+    read."""
     try:
         return histories.read(read_text(path / manifests.HISTORY, manifests.MAX_BYTES), step)
     except (OSError, ValueError) as error:
@@ -203,7 +205,7 @@ def read_history(path: Path, step: int) -> dict[str, Any]:
 
 
 def _unfit_header(file: Path, boxes: dict[str, tuple[int, ...]]) -> str:
-    """Return how a tensor file differs from its float32 boxes in the manifest; empty if it matches."""
+    """Return how a tensor file differs from the float32 boxes that the manifest lists for it; "" if it does not."""
     if not boxes:
         return ""
     try:
@@ -216,7 +218,7 @@ def _unfit_header(file: Path, boxes: dict[str, tuple[int, ...]]) -> str:
 
 
 def _refused_by_safetensors(file: Path) -> str:
-    """Return why the safetensors package, which reads the values later, rejects the file; empty if it does not."""
+    """Return why the safetensors package, which reads the values later, rejects the file; "" if it accepts the file."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -227,9 +229,11 @@ def _refused_by_safetensors(file: Path) -> str:
 
 
 def newest_whole(folder: Path) -> tuple[StoredCheckpoint, Manifest, list[Diagnostic]]:
-    """Return the newest complete checkpoint in `folder`, and a note for each newer one that is incomplete.
+    """Return the newest complete checkpoint in `folder`, its manifest, and a note for each newer checkpoint that is
+    incomplete or damaged.
 
-    Raises PlanError: the newest one's error if none is complete, and immediately that of a later version.
+    Raises PlanError: if none is complete, the error of the newest checkpoint. If a later version wrote a checkpoint,
+    its error is raised at once.
     """
     notes: list[Diagnostic] = []
     first: PlanError | None = None

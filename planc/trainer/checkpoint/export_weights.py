@@ -14,10 +14,12 @@ if TYPE_CHECKING:
 
 
 def export(preset: Path | str, folder: Path | str, *, checkpoint: Path | str | None = None, step: int = -1) -> Path:
-    """Write the parameters of the preset's newest checkpoint, or of `step`, to `folder`; return the checkpoint's path.
+    """Write the parameters in a checkpoint of `preset` to `folder`, in Hugging Face's format. Return the checkpoint's
+    path.
 
-    Low-rank updates are merged into their weights. Raises PlanError if the checkpoint is damaged or of another model. A
-    folder that is not empty is unchanged.
+    `checkpoint` is the folder of the checkpoints, by default the preset's. `step` chooses a checkpoint, by default the
+    newest. Low-rank updates are merged into their weights. Raises PlanError if the checkpoint is damaged or of another
+    model. If `folder` is not empty, it is left unchanged.
     """
     from planc.ir.model import LORA_A, LORA_B
     from planc.trainer.checkpoint.directory import read_manifest

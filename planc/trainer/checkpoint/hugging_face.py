@@ -1,7 +1,7 @@
 """Weights in Hugging Face's format: one or more safetensors files, and an index of their tensors.
 
-Nothing in the files is executed: a file's header is JSON, the rest are numbers. Pickle files are refused. Names are
-those of the transformers package (5.23); a parameter has the same shape in both.
+Nothing in the files is executed: the header of a file is JSON, and the rest are numbers. Pickle files are refused.
+Names are those of the transformers package (5.23). A parameter has the same shape there as in planc.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class TensorPlace(NamedTuple):
 
 
 def their_name(name: str) -> str:
-    """Return the name in transformers' files of the parameter `name`: `layers.3.attention.wq.weight` ->
+    """Return the name that transformers gives to planc's parameter `name`: `layers.3.attention.wq.weight` ->
     `model.layers.3.self_attn.q_proj.weight`."""
     if name.startswith("layers."):
         layers, index, rest = name.split(".", 2)
@@ -66,17 +66,19 @@ def own_names(model: Model) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 def _hugging_face_path(path: str, table: Mapping[str, str]) -> str:
-    """Match the longest path first: `attention.wq` before `attention`."""
+    """Replace the start of `path` by its name in Hugging Face's files. The longest start in `table` counts:
+    `attention.wq` before `attention`."""
     ours = {own: theirs for theirs, own in table.items()}
     found = next((o for o in sorted(ours, key=len, reverse=True) if path.startswith(f"{o}.")), "")
     return f"{ours[found]}{path[len(found) :]}" if found else path
 
 
 def imported(model: Model, folder: Path, span: Span, seed: int = 0) -> Initial:
-    """Return a function for the initial values of `model` from `folder`, which has safetensors files as transformers
-    writes them. Low-rank updates are not in such files: they are initialized as in a run with this `seed`.
+    """Return a function that gives the initial values of the parameters of `model`, from the safetensors files in
+    `folder`, as transformers writes them. Such files have no low-rank updates: these are initialized as in a run with
+    this `seed`.
 
-    Raises PlanError at `span` (E1030, E1031) before a value is read.
+    Raises PlanError at `span` (E1030, E1031) before any value is read, if the files do not match the model.
     """
     places = _tensor_places(folder, span)
     _compare(model, places, folder, span)
@@ -93,14 +95,15 @@ def imported(model: Model, folder: Path, span: Span, seed: int = 0) -> Initial:
 
 
 def exported(model: Model, values: Iterable[tuple[str, Weights]], folder: Path, most_bytes: int = MOST_BYTES) -> None:
-    """Write parameters as safetensors files into `folder`, with the index and a config that transformers reads.
+    """Write the parameters of `model` to `folder` as safetensors files, with the index and a config that transformers
+    reads.
 
     Args:
         model: the model of the parameters. Raises PlanError if its family has no table of names.
-        values: (full parameter name, whole array) for every parameter but those of low-rank updates, in any order;
-            written as float32.
-        folder: absent or empty; on failure it is unchanged.
-        most_bytes: limit on the size of a file, unless a single tensor is larger.
+        values: (parameter name in full, whole array) for every parameter except low-rank updates, in any order; the
+            arrays are written as float32.
+        folder: a folder that is absent or empty; on failure it is left unchanged.
+        most_bytes: limit on the size of a file; only a single tensor may exceed it.
     """
     if model.family not in FAMILIES:
         raise PlanError([_no_table(model, Span(str(folder), 1, 1, 1, 1))])
@@ -131,7 +134,8 @@ def _write(model: Model, values: Iterable[tuple[str, Weights]], folder: Path, mo
 
 
 def _shared_out(sizes: Mapping[str, int], most_bytes: int) -> dict[str, str]:
-    """Assign each tensor to a file, in order; a new file starts before one exceeds `most_bytes`."""
+    """Return the name of the file for each tensor. Files are filled in order; a new file starts before one exceeds
+    `most_bytes`."""
     groups: list[list[str]] = [[]]
     filled = 0
     for name, size in sizes.items():
@@ -166,7 +170,8 @@ def _config(model: Model) -> dict[str, Any]:
 
 
 def _window_fields(model: Model) -> dict[str, Any]:
-    """Return the sliding-window fields: without them some families default to a window of 4096 tokens."""
+    """Return the config's fields about sliding-window attention. Without these fields, some families default to a
+    window of 4096 tokens."""
     of = {kind: next(op.window for op in model.ops[kind] if op.kind == "attention") for kind in model.blocks}
     window = max(of.values())
     if model.family == "mistral":
@@ -178,7 +183,8 @@ def _window_fields(model: Model) -> dict[str, Any]:
 
 
 def _tensor_places(folder: Path, span: Span) -> dict[str, TensorPlace]:
-    """Locate every tensor of the folder. Raises PlanError (E1030)."""
+    """Return the file and offset of every tensor in `folder`, by name. Raises PlanError (E1030) if a file cannot be
+    read."""
     try:
         if (folder / INDEX).is_file():
             files = _indexed(folder / INDEX)
@@ -200,7 +206,8 @@ def _tensor_places(folder: Path, span: Span) -> dict[str, TensorPlace]:
 
 
 def _indexed(index: Path) -> list[str]:
-    """Return the files in an index, which must lie in its folder. Raises OSError and ValueError."""
+    """Return the names of the files that an index lists, which must be in the folder of the index. Raises OSError and
+    ValueError."""
     values = read_json(index, MAX_INDEX_BYTES, follows_links=True)  # a cache of models is made of links
     files = values.get("weight_map") if isinstance(values, dict) else None
     if not isinstance(files, dict) or not all(isinstance(f, str) for f in files.values()):
@@ -211,7 +218,7 @@ def _indexed(index: Path) -> list[str]:
 
 
 def _read(place: TensorPlace) -> Weights:
-    """Read the tensor as float32."""
+    """Return the tensor at `place` as float32."""
     raw: Any = np.memmap(place.file, NUMBERS[place.dtype], "r", offset=place.start, shape=place.shape)
     values: Weights = (raw.astype(np.uint32) << 16).view(np.float32) if place.dtype == "BF16" else np.array(raw, "<f4")
     return values
@@ -236,7 +243,8 @@ def _compare(model: Model, places: Mapping[str, TensorPlace], folder: Path, span
 
 
 def _derived(model: Model, name: str) -> bool:
-    """True for tables in old files that follow from the config, and for the head's copy of a tied embedding."""
+    """True for tensors of a file that are not parameters: tables in old files that follow from the config, and the
+    head's copy of a tied embedding."""
     return name.endswith("rotary_emb.inv_freq") or (model.tied and name == their_name("output.weight"))
 
 

@@ -1,4 +1,5 @@
-"""The checkpoint manager of a worker: resumes from a checkpoint, saves after steps, and saves and exits on SIGTERM."""
+"""The checkpoint manager of a worker process: resumes from a checkpoint, saves after steps, and saves and exits on
+SIGTERM."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Keeper:
-    """Saves a session's state as the preset says; one per process."""
+    """Saves the state of a training session as often as the preset says. Each process has one."""
 
     def __init__(
         self, preset: Preset, target: Target, session: Session, data_sha256: str, tell: Callable[[Event], None]
@@ -48,7 +49,7 @@ class Keeper:
         signal.signal(signal.SIGTERM, self._request_save)
 
     def resume(self, path: Path) -> History:
-        """Load the complete checkpoint at `path` into the session. Returns the history up to its step."""
+        """Load the complete checkpoint at `path` into the session. Return the history of the run up to that step."""
         from planc.trainer.checkpoint.tensor_files import Reader
 
         manifest = folders.read_manifest(path)
@@ -61,10 +62,11 @@ class Keeper:
         return history
 
     def check_start(self, chosen: Path | None, *, newest: bool) -> None:
-        """Raise PlanError if another run has saved here since this one selected its checkpoint.
+        """Raise PlanError if another run has saved in this folder since this run selected its checkpoint. That run may
+        have saved its last step while this one waited for the lock.
 
-        `chosen` is the checkpoint to resume from; `newest` is True if the newest one was requested. Another run may
-        save its last step while this one waits for the lock.
+        `chosen` is the checkpoint to resume from, None to start from scratch. `newest` is True if the user requested
+        the newest checkpoint.
         """
         if self._session.rank != 0 or (chosen is not None and not newest):
             return
@@ -78,9 +80,9 @@ class Keeper:
             raise PlanError([Diagnostic("E1017", message, self._span, help="start again: --resume goes on from it")])
 
     def after_step(self, step: int, history: History) -> None:
-        """Save if `step` (from 1) is due, or if any process received a request to end.
+        """Save if a checkpoint of `step` (counted from 1) is due, or if any process received SIGTERM.
 
-        In the second case raises PreemptedError after everything is saved.
+        After SIGTERM, raise PreemptedError when everything is saved.
         """
         self._report_saves()
         preempted = self._session.any(self._save_requested)
@@ -143,7 +145,8 @@ class Keeper:
 def manifest_of(
     preset: Preset, target: Target, session: Session, data_sha256: str, step: int, shown: tuple[int, int] = (0, 0)
 ) -> Manifest:
-    """Return the manifest without its files. `shown` is a step and the number of sequences consumed by its end."""
+    """Return the manifest of a checkpoint of `step`, without its list of files. `shown` is an earlier step, and the
+    number of sequences consumed by the end of it."""
     plan = preset.plan
     sequences = shown[1] + (step - shown[0]) * plan.batch.sequences
     return Manifest(
@@ -164,10 +167,10 @@ def manifest_of(
 
 
 def read_history(path: Path) -> History:
-    """Read the history of losses in the checkpoint at `path`. Raises PlanError."""
+    """Return the history of losses in the checkpoint at `path`. Raises PlanError if it cannot be read."""
     return History(**folders.read_history(path, folders.read_manifest(path).step))
 
 
 def in_use(folder: Path, span: Span) -> Diagnostic:
-    """Return E1017 at `span`: another run is saving in `folder`."""
+    """Return the diagnostic E1017 at `span`: another run is saving in `folder`."""
     return Diagnostic("E1017", f"another run is saving in {folder}", span, help="end it, or give --checkpoint DIR")

@@ -66,10 +66,10 @@ class Stored(Frozen):
         return self
 
     def is_whole(self) -> bool:
-        """Return True if every element is in exactly one box.
+        """Return True if every element of the tensor is in exactly one box.
 
-        The boxes' indicator functions add up to the tensor's own exactly if their corners do, each corner counted with
-        the sign of its parity: inner corners cancel.
+        Each box is counted by its corners, with the sign of the corner's parity. The boxes cover the tensor exactly
+        once if the signed corners of all boxes add up to those of the tensor, because inner corners cancel.
         """
         corners: Counter[tuple[int, ...]] = Counter()
         for box in self.boxes:
@@ -79,7 +79,8 @@ class Stored(Frozen):
 
 
 def _add_corners(corners: Counter[tuple[int, ...]], offset: tuple[int, ...], size: tuple[int, ...], count: int) -> None:
-    """Count a box's corners, negatively if an odd number of sides away from the first one; an empty box has none."""
+    """Add `count` for each corner of a box, with the opposite sign if the corner is an odd number of sides away from
+    `offset`. A box without elements has no corners."""
     if 0 in size:
         return
     for ends in product((0, 1), repeat=len(size)):
@@ -144,7 +145,7 @@ class Manifest(Frozen):
 
 
 class DamagedManifestError(ValueError):
-    """The manifest is damaged."""
+    """The manifest's text is damaged."""
 
 
 class LaterError(ValueError):

@@ -17,16 +17,18 @@ NEWEST = -1
 
 @dataclass(frozen=True)
 class Start:
-    """The start of a run: a verified checkpoint, or None to start from scratch; with notes for the user."""
+    """The start of a run: the verified checkpoint to resume from (None: from scratch), and notes for the user."""
 
     path: Path | None
     notes: tuple[Diagnostic, ...] = ()
 
 
 def start_of(preset: Preset, resume: int | None, data_sha256: str) -> Start:
-    """Find the start of a run. `resume` is None to start from scratch, NEWEST, or a step.
+    """Return the checkpoint from which a run starts. `resume` is None to start from scratch, NEWEST, or a step.
+    `data_sha256` is the checksum of the run's data.
 
-    Raises PlanError for anything that would lose saved state or resume from a wrong one. Changes nothing.
+    Raises PlanError for a start that would lose saved state or resume from a checkpoint that does not match. Changes
+    nothing on disk.
     """
     span = Span(str(preset.path), 1, 1, 1, 1)
     folder = preset.checkpoints
@@ -49,7 +51,7 @@ def start_of(preset: Preset, resume: int | None, data_sha256: str) -> Start:
 
 
 def _chosen(preset: Preset, folder: Path, resume: int, span: Span) -> tuple[Path, Manifest, list[Diagnostic]]:
-    """Return a complete checkpoint, and notes for the user."""
+    """Return the complete checkpoint that `resume` selects, its manifest, and notes for the user."""
     if resume == NEWEST and preset.checkpoint.on_damage == "previous":
         newest, manifest, notes = folders.newest_whole(folder)
         return newest.path, manifest, notes

@@ -44,7 +44,8 @@ def read_header(file: Path) -> dict[str, Entry]:
 
 
 def _entry(file: str, name: str, entry: Any, values_bytes: int) -> tuple[str, tuple[int, ...], int]:
-    """Return dtype, shape and byte offset within the values. Raises ValueError."""
+    """Return the dtype, the shape and the byte offset of a tensor within the values of its file. Raises ValueError if
+    the header is invalid."""
     if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= set(entry):
         raise ValueError(f"the header of {file} does not describe {name}")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
@@ -59,7 +60,7 @@ def _entry(file: str, name: str, entry: Any, values_bytes: int) -> tuple[str, tu
 
 
 def _are_counts(values: Any) -> bool:
-    """True for a list of at most eight non-negative integers."""
+    """True if `values` is a list of at most eight non-negative integers."""
     if not isinstance(values, list) or len(values) > 8:
         return False
     return all(type(n) is int and 0 <= n <= MAX_DIM for n in values)

@@ -1,4 +1,4 @@
-"""Write this rank's boxes of a checkpoint's tensors as safetensors files, and read any box."""
+"""Writes this rank's boxes (rectangular parts) of a checkpoint's tensors as safetensors files, and reads any box."""
 
 from __future__ import annotations
 
@@ -28,14 +28,16 @@ OFFSETS = "DCP_SHARDING_INFO"
 def write(
     folder: Path, rank: int, pieces: Sequence[Piece], arrays: Sequence[Weights]
 ) -> tuple[dict[str, File], dict[str, Stored]]:
-    """Write the values of `pieces` as safetensors files, syncing each file before the next. Raises OSError.
+    """Write the values of `pieces` as safetensors files. Each file is synced to disk before the next is written. Raises
+    OSError.
 
     Args:
-        folder: folder of the checkpoint; file names contain the `rank`.
-        pieces: boxes of tensors that this process holds.
-        arrays: the values of each piece, of its size.
+        folder: folder of the checkpoint.
+        rank: this process; its number is in the file names.
+        pieces: the boxes of tensors that this process holds.
+        arrays: the values of each piece, in the piece's size.
 
-    Returns the files with sizes and checksums by name, and the locations of each tensor's boxes by tensor name.
+    Returns the size and checksum of each file by its name, and the places of each tensor's boxes by the tensor's name.
     """
     files: dict[str, File] = {}
     tensors: dict[str, Stored] = {}
@@ -68,7 +70,8 @@ def _encoded(pieces: Sequence[Piece], arrays: Sequence[Weights]) -> bytes:
 
 
 def _grouped(pieces: Sequence[Piece]) -> Iterator[list[int]]:
-    """Group pieces (by index) into files: no tensor name twice in a file, and about MOST_BYTES at most."""
+    """Yield the pieces of each file, as indices. No tensor name occurs twice in a file, and a file has at most about
+    MOST_BYTES."""
     left = list(range(len(pieces)))
     while left:
         taken: list[int] = []
@@ -92,7 +95,7 @@ class Reader:
         self._open: dict[str, Any] = {}
 
     def __call__(self, name: str, index: tuple[slice, ...]) -> Weights:
-        """Return the values of a box; only stored boxes that overlap it are read."""
+        """Return the values of the box `index` of the tensor `name`. Only stored boxes that overlap it are read."""
         stored = self._tensors[name]
         bounds = [s.indices(n)[:2] for s, n in zip(index, stored.shape, strict=True)]
         found = np.empty([stop - start for start, stop in bounds], np.float32)

@@ -1,8 +1,8 @@
-"""Save asynchronously: copy the state to host memory, then write files from a thread of each process.
+"""Saves asynchronously: the state is copied to host memory, and a thread of each process then writes the files.
 
-Training waits only for the copy. A rank's thread writes its files and finally `rank-RRRRR.json`, which lists them. Rank
-0's thread waits for the lists of all ranks, writes the manifest, and renames the folder. If a rank is killed, a hidden
-folder remains, which the next run removes.
+Training waits only for the copy. The thread of a rank writes its files and finally `rank-RRRRR.json`, which lists them.
+The thread of rank 0 waits for the lists of all ranks, writes the manifest, and renames the folder. If a rank is killed,
+a hidden folder remains, which the next run removes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ FAILED = "failed-"
 
 @dataclass(frozen=True)
 class Where:
-    """Folder and options of a run's saves. `run` is the same for all ranks of one attempt, and for no other attempt."""
+    """The folder and the options of a run's checkpoints. `run` identifies one attempt of the run: it is the same on all
+    ranks, and differs between attempts. `keep` is the number of checkpoints to keep."""
 
     folder: Path
     run: str
@@ -48,7 +49,8 @@ class Where:
 
 @dataclass(frozen=True)
 class Saved:
-    """A complete checkpoint on disk. Training was blocked for `stall_s`; the rest took `write_s`."""
+    """A checkpoint that is complete on disk. Training was blocked for `stall_s` seconds; writing took `write_s` seconds
+    more."""
 
     step: int
     path: Path
@@ -58,16 +60,16 @@ class Saved:
 
 @dataclass(frozen=True)
 class Failed:
-    """A checkpoint that could not be written; earlier ones are unchanged."""
+    """A checkpoint that could not be written, and why. Earlier checkpoints are unchanged."""
 
     step: int
     why: str
 
 
 class Saver:
-    """Saves a session. One checkpoint is written at a time; the next save waits for it.
+    """Saves the state of a session. One checkpoint is written at a time, so the next save waits for the previous one.
 
-    A failed save (a full disk) is reported, and training continues: the next save may succeed.
+    A failed save (such as on a full disk) is reported and training continues, because the next save may succeed.
     """
 
     def __init__(self, session: Session, where: Where) -> None:
@@ -79,10 +81,11 @@ class Saver:
         """The last save, if it failed."""
 
     def save(self, manifest: Manifest, history: dict[str, Any]) -> None:
-        """Save the current state under the step of `manifest`. Every process must call it at the same step.
+        """Save the current state as the checkpoint of the step in `manifest`. Every process must call this at the same
+        step.
 
-        `history` becomes a JSON file beside the tensors. Training waits for the copy to host memory, and for the disk
-        only when saving is synchronous or the last save is still being written.
+        `history` becomes a JSON file beside the tensors. Training waits for the copy to host memory. It waits for the
+        disk only if saving is synchronous, or if the previous checkpoint is still being written.
         """
         start = time.perf_counter()
         self.finish()
@@ -100,7 +103,7 @@ class Saver:
             self.finish()
 
     def finish(self) -> None:
-        """Wait for the checkpoint that is being written."""
+        """Wait until the checkpoint that is being written is complete or has failed."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -126,7 +129,7 @@ class Saver:
             self._give_up(folder, error)
 
     def _write_part(self, folder: Path, pieces: list[Piece]) -> None:
-        """Write this rank's files, and the list of them."""
+        """Write this rank's tensor files, and then the list of these files."""
         need, free = sum(b.nbytes for b in self._buffers), shutil.disk_usage(folder).free
         if need > free:
             raise OSError(f"{need:,} bytes to write, and {free:,} are free in {folder.parent}")
@@ -163,7 +166,8 @@ class Saver:
         return final
 
     def _wait_for_ranks(self, folder: Path) -> list[Path]:
-        """Wait for every rank's list of files. Raises OSError if a rank fails or times out."""
+        """Wait until every rank has written its list of files; return the paths of the lists. Raises OSError if a rank
+        fails or times out."""
         wanted = [folder / f"rank-{rank:05}.json" for rank in range(self._session.world)]
         limit = time.monotonic() + self.where.timeout_s
         while missing := [path.stem for path in wanted if not path.exists()]:
@@ -200,7 +204,8 @@ def _sync(folder: Path) -> None:
 
 
 def run_name(environ: Callable[[str], str | None] = os.environ.get) -> str:
-    """Return the name of this attempt, the same on all ranks, from planc's launcher, torchrun or Slurm.
+    """Return a name for this attempt of the run, which is the same on all ranks. It comes from the environment
+    variables of planc's launcher, torchrun or Slurm.
 
     `environ` reads an environment variable (None: unset).
     """
