@@ -123,8 +123,7 @@ def products_inside(op: Op, dims: tuple[str, ...]) -> int:
 
 
 def _let_go(sharded: Sharded, before: tuple[OpSharding, ...], o: OpSharding) -> float:
-    """Returns the bytes of saved tensors that the backward of `o` frees: those that no earlier op (`before`) saved
-    too."""
+    """Returns the bytes of saved tensors that the backward of `o` frees: no earlier op (`before`) saved them too."""
     saved_before = {name for other in before for name in saves_of(sharded.plan, other.op)}
     names = [name for name in saves_of(sharded.plan, o.op) if name not in saved_before]
     if is_seen(sharded.plan, o.op):

@@ -79,7 +79,7 @@ class TorchExpertAxes(ExpertAxes):
         return self.stored("optimizer")
 
     def stored(self, noun: Noun) -> tuple[str, ...]:
-        """Returns the axes over which the experts' `noun` (params, grads or optimizer) is sharded; () without
+        """Returns the axes that the experts' `noun` (params, grads or optimizer) is sharded over; () without
         experts."""
         return self.params[0].stored[noun] if self.params else ()
 
@@ -103,8 +103,7 @@ class TorchExpertAxes(ExpertAxes):
 
     @cached_property
     def factors(self) -> tuple[Dimension, ...]:
-        """The dimensions of the experts' mesh, in the order in which torch composes them; () if the experts have no
-        mesh."""
+        """The dimensions of the experts' mesh, in the order in which torch composes them; () if there is none."""
         if not self.apart:
             return ()
         used = {*self.replicate, *self.shard, *self.exchange, *self.tensor}

@@ -42,8 +42,7 @@ def stored_over(roles: AxisRoles, p: ParamSharding) -> tuple[str, ...]:
 
 
 def _experts_dim(roles: AxisRoles, p: ParamSharding) -> int:
-    """Returns 0 if there is at least one expert for each rank, else the first dim inside an expert that divides
-    evenly."""
+    """Returns 0 if there are at least as many experts as ranks, else the first other dim that divides evenly."""
     mesh, parts = roles.plan.mesh, roles.plan.mesh.size(*roles.experts.shard)
     local = [n // mesh.size(*axes) for n, axes in zip(roles.sharded.model.shape(p.param), p.compute, strict=True)]
     if local[0] >= parts:

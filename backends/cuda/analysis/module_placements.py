@@ -122,8 +122,7 @@ class Boundary:
 
     @property
     def rows(self) -> tuple[str, ...]:
-        """Sharded dims of the op that its weight does not have: each rank computes its rows with a replicated
-        weight."""
+        """Sharded dims of the op that its weight does not have: every rank has the whole weight, and some rows."""
         inside = {d for group in self._storage_dims for d in group}
         return tuple(d for d in self.o.layout if d not in inside and self.divides(d)) if self.o.op.params else ()
 
@@ -180,8 +179,7 @@ class Boundary:
         return mixed or index == self.shared_input
 
     def backward_kinds(self, index: int = 0) -> tuple[str, ...]:
-        """Returns the collectives, in order, that redistribute the gradient of the input at `index` to that input's
-        layout."""
+        """Returns the collectives, in order, that bring the gradient of the input at `index` to the input's layout."""
         name = self.o.op.inputs[index]
         partial = self.roles.tensor if self.summed_back(index) else ()
         steps = steps_between(self.o.needs(name, self._dims(name)), partial, self.sharded.declared(name))

@@ -19,8 +19,7 @@ from planc.sharding.redistribute import restrict
 
 
 def code_of(plan: Plan, op: Op) -> SavedByCode | None:
-    """Returns the recorded memory of `op` for the sequence length of `plan`; None if the code of `op` was not traced at
-    that length."""
+    """Returns the memory of `op` that was recorded for the sequence length of `plan`; None if none was."""
     tokens = plan.batch.sequence_tokens
     return next((code for code in op.own_code if tokens <= code.up_to or not code.up_to), None)
 

@@ -101,8 +101,7 @@ class LiveBytes:
     activations: float = 0.0
     buffers: float = 0.0
     copies: float = 0.0
-    """Gathered parameters that are not resident for the whole step (bytes); negative if resident ones have been
-    freed."""
+    """Gathered parameters that are not resident for the step (bytes); negative if resident ones have been freed."""
     passed_on: float = 0.0
     """Hidden states that stages receive and send, and their gradients (bytes)."""
 
@@ -242,8 +241,7 @@ class PipelineRank:
         return self._group("first") * self.computed * self._has_resident_copies - self._resident_copies()
 
     def _while_reduced(self, section: Section) -> float:
-        """Returns the bytes of the input and output buffers of a gradient reduction: that of the FSDP group of
-        `section`.
+        """Returns the bytes of the input and output buffers of the gradient reduction of a `section`'s FSDP group.
 
         The output takes no further bytes if the reduce dtype is that of the state (the output is the stored gradient),
         or if gradients are only all-reduced over replicas. If replicas all-reduce after a reduce-scatter, fully_shard
@@ -426,8 +424,7 @@ class PipelineRank:
         return 0.0 if self.on_host else sum(n * self._share(p) * self.stored for p, n in self.held)
 
     def _trained_bytes(self) -> float:
-        """Returns the bytes of the local gradient shards of all trainable parameters; 0 if they are stored on the
-        host."""
+        """Returns the bytes of the local gradient shards of all trainable parameters; 0 if they are on the host."""
         return 0.0 if self.on_host else sum(n * self._share(p) * self.stored for p, n in self.trained)
 
     def _optimizer(self) -> float:
@@ -451,8 +448,7 @@ class PipelineRank:
 
     @cached_property
     def _copies_come_and_go(self) -> bool:
-        """True if a forward frees gathered parameters and a backward does not: pipeline schedules do not reshard after
-        a backward."""
+        """True if a forward frees gathered parameters and a backward does not, as in torch's pipeline schedules."""
         return self.roles.uses_fsdp and bool(self.roles.pipeline) and not self._has_resident_copies
 
     def _put_in_order(self, section: Section) -> float:
@@ -519,8 +515,8 @@ class PipelineRank:
         return self._group(section) * self.computed
 
     def _grads(self, *, begun: bool = True) -> float:
-        """Returns the bytes of gradients in the backward of a microbatch. `begun` is True if this backward has already
-        run the head."""
+        """Returns the bytes of gradients in a microbatch's backward; `begun` is True once that backward has run the
+        head."""
         earlier = self.plan.microbatches > 1
         if self._accumulates_whole:
             whole = sum(n * self._accumulated_elements(p) for p, n in self.trained) * self.reduced
@@ -547,8 +543,7 @@ class PipelineRank:
 
     def _grads_before(self, b: Begins) -> float:
         """Returns the bytes of gradients before the backward `b`. A virtual stage with more backwards to come holds
-        unsharded gradients, if these accumulate over microbatches. A stage with no backward left holds its reduced
-        shard."""
+        unsharded gradients, if these accumulate over microbatches. A finished stage holds its reduced shard."""
         shares = sum(self._shares_of[stage] for stage in (*b.begun, *b.ended)) * FP32
         if not self._accumulates_whole:
             return shares
@@ -558,21 +553,18 @@ class PipelineRank:
         return reduced + whole + self._unconverted(b.begun & b.apart)
 
     def _copies_let_go(self, b: Begins) -> float:
-        """Returns the bytes of resident gathered parameters that their virtual stage's last backward has freed before
-        `b`."""
+        """Returns the bytes of resident gathered parameters of virtual stages whose last backward has freed them."""
         if not self._has_resident_copies:
             return 0.0
         return sum(self._unsharded_of[stage] for stage in b.ended) * self.computed
 
     def _sum_of(self, stage: int, elements: Callable[[ParamSharding], float]) -> float:
-        """Returns the sum of `elements` over the parameters of a virtual `stage`, each times its number of copies
-        there."""
+        """Returns the sum of `elements` over the parameters of a virtual `stage`, times the copies of each."""
         sections = sections_of(self.plan, stage)
         return sum(copies_on(self.plan, p.param, sections) * elements(p) for p, _ in self.held)
 
     def _grads_of_head(self) -> float:
-        """Returns the bytes of the gradients of the modules after the blocks, once the first backward of a step has run
-        them."""
+        """Returns the bytes of gradients of the modules after the blocks, once a step's first backward has run them."""
         head = [(p, n) for p, n in self.trained if "last" in p.param.sections]
         if self._accumulates_whole:
             return sum(n * self._unsharded_elements(p) for p, n in head) * self.reduced
@@ -612,8 +604,7 @@ class PipelineRank:
         return self._gathered("first") + made * self.computed + self._head_gradient() + reduced * self.reduced
 
     def _blocks_reducing(self) -> list[float]:
-        """Returns the number of elements in the gradient reduction of one FSDP group, for each kind of block on this
-        rank."""
+        """Returns the elements that one FSDP group of blocks reduces together, for each kind of block on this rank."""
         return [self._group(kind, trained=True) for kind in self.sharded.model.blocks if kind in self.sections]
 
     def _head_gradient(self) -> float:
@@ -664,9 +655,8 @@ class PipelineRank:
         return back + ends + self._head_gradient() + self._groups_and_gradients(groups)
 
     def _brought_back(self, kind: Section) -> float:
-        """Returns the bytes that the recompute of a block adds, less the saved activations of the later blocks that are
-        not recomputed and have been freed by then. 0 if that is negative: before the backward of those blocks, more is
-        live."""
+        """Returns the bytes that the recompute of a block adds, less the saved activations of later blocks that are not
+        recomputed and have been freed by then. At least 0: otherwise more is live before these blocks' backward."""
         kept = self.saved.of_block_without_recompute(kind)
         back, every = kept - self.saved.of_replayed_block(kind), self.plan.recompute.every
         ends = [end - 1 for begin, end in (self.plan.stages[s] for s in self.flying) if end > begin]
@@ -674,8 +664,7 @@ class PipelineRank:
         return max(0.0, back - after * kept)
 
     def _groups_and_gradients(self, group: float) -> float:
-        """Returns the bytes of gathered block groups, `group` each, and of gradients in transit, in the backward of a
-        block.
+        """Returns the bytes of gathered block groups (`group` each) and of gradients in transit, in a block's backward.
 
         The reduction buffer of a group is freed after the backward of the next group. So the head's buffer is live in
         the last block's backward. A block's buffer is live in the backward of the block before it, when the later block
@@ -703,8 +692,7 @@ class PipelineRank:
         return max((most_bytes(self.sharded, kind, self.plan.splits_backward) for kind in blocks), default=0.0)
 
     def _reducing(self) -> float:
-        """Returns the bytes of the gradient reduction of this rank's largest FSDP group; 0 if unsharded gradients
-        accumulate."""
+        """Returns the bytes of this rank's largest gradient reduction; 0 if unsharded gradients accumulate."""
         if self._accumulates_whole or not self.roles.uses_fsdp:
             return 0.0
         return max(self._group(section, trained=True) for section in self.sections if section != "step") * self.reduced
@@ -742,8 +730,7 @@ class PipelineRank:
 
     def _passed_before(self, b: Begins) -> float:
         """Returns the bytes that virtual stages receive and send, before the backward `b`: receive buffers, hidden
-        states sent to a stage of the same rank, and the input gradients of dgrads, which live to the end of the
-        step."""
+        states sent to a stage of the same rank, and input gradients of dgrads, which live to the step's end."""
         stages = virtual_stages(self.plan, self.rank)
         inside = [stage for stage in stages if stage + 1 in stages]
         buffers = (_neighbours(self.plan, self.rank) - 2 * len(inside)) * self.plan.microbatches

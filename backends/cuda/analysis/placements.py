@@ -17,16 +17,14 @@ Groups = tuple[tuple[str, ...], ...]
 """The named dims that each dim of a torch tensor consists of."""
 
 STRIDED = "_StridedShard"
-"""torch's name for a strided shard, inside a dim. The name is not public; the emitted file requires one version of
-torch."""
+"""torch's name for a strided shard, which is not public; the emitted file requires one version of torch."""
 
 
 @dataclass(frozen=True)
 class Placement:
     """A DTensor placement over the tensor axes: a shard of the dim `dim`; replicated if `dim` is None.
 
-    If `parts` is more than 1, the shard is strided: the dim consists of that many equal parts, and each part is
-    sharded.
+    If `parts` is more than 1, the shard is strided: each of that many equal parts of the dim is sharded.
     """
 
     dim: int | None = None

@@ -98,8 +98,7 @@ def saved_in(sharded: Sharded, section: Section) -> SavedOutputs:
 
 
 def _sends(move: Move | None) -> TypeGuard[Move]:
-    """True if the redistribution `move` communicates. False for a slice, which is recomputed; a slice is always the
-    last step."""
+    """True if the redistribution `move` communicates; a slice, which is always the last step, does not."""
     return move is not None and move.steps[0].kind != "slice"
 
 
@@ -117,8 +116,7 @@ def _last_product(sharded: Sharded, section: Section) -> str:
 
 @cached_on(lambda sharded, section: (sharded.cache, section))
 def replay(sharded: Sharded, section: Section) -> Replay:
-    """Returns the saved tensors and recomputed ops of one kind of block (`section`), as torch's checkpoint executes
-    them."""
+    """Returns the tensors that torch's checkpoint saves and the ops that it recomputes in a block (`section`)."""
     if sharded.plan.recompute.blocks and not is_selective(sharded):
         return plain_replay(sharded.plan, section)
     if not is_selective(sharded):

@@ -42,8 +42,8 @@ class AxisRoles:
 
     @cached_property
     def shard(self) -> tuple[str, ...]:
-        """The axes that FSDP shards optimizer state over. Gradients and parameters are sharded over the same axes or
-        over none."""
+        """The axes that FSDP shards optimizer state over; gradients and parameters are sharded over them or not at
+        all."""
         return self.plan.store("optimizer")
 
     @cached_property
@@ -126,8 +126,7 @@ class AxisRoles:
 
     @cached_property
     def uses_fsdp(self) -> bool:
-        """True if fully_shard is used: to shard state, average gradients over data ranks, or cast for mixed
-        precision."""
+        """True if fully_shard is used: to shard state, to average gradients over data ranks, or to cast dtypes."""
         state = self.shard or self.replicate or self.experts.shard or self.experts.replicate
         return bool(state or self.plan.precision.compute != "fp32" or self.state_dtype != "fp32")
 

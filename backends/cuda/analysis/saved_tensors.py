@@ -65,8 +65,7 @@ class SavedTensors:
 
     @cached_on(lambda self, kind: (self.sharded.cache, (kind, "replayed")))
     def of_replayed_block(self, section: Section) -> float:
-        """Returns the bytes that a microbatch saves in a block of kind `section` that is recomputed as the plan
-        says."""
+        """Returns the bytes that a microbatch saves in a block of kind `section` that the plan recomputes."""
         again = replay(self.sharded, section)
         here = tuple(name for name in again.saved if name not in self.away)
         named = {op.name for op in self.sharded.model.ops[section] if named_again(self.sharded, op)}
@@ -88,8 +87,7 @@ class SavedTensors:
         return [o for o in self.sharded.ops[section] if is_seen(self.plan, o.op)]
 
     def _inside_ops(self, section: Section, again: frozenset[str]) -> float:
-        """Returns the bytes of intermediate tensors that the ops of a section save, except the recomputed ops
-        `again`."""
+        """Returns the bytes of intermediate tensors that a section's ops save, without those of the ops in `again`."""
         kept = [o for o in self.sharded.ops[section] if o.op.name not in again]
         return sum(
             inside_bytes(self.sharded, o)
@@ -124,8 +122,7 @@ class SavedTensors:
         return 0.0
 
     def of_loss_and_logits(self) -> float:
-        """Returns the bytes that the loss saves, plus those of the logits in a pipeline, whose schedule holds a stage's
-        output."""
+        """Returns the bytes that the loss saves, and in a pipeline those of the logits, which its schedule holds."""
         return self.of_loss() + (self._logits() if self.roles.pipeline else 0.0)
 
     def of_loss(self) -> float:

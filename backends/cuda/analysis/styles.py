@@ -75,8 +75,8 @@ class Styler:
         return any(b.o.op.kind == "loss" and b.divides("vocab") for b in self.section("last"))
 
     def section(self, section: Section) -> tuple[Boundary, ...]:
-        """Returns the placements at every op of `section`: of the modules before or after the blocks, or of one kind of
-        block."""
+        """Returns the placements at every op of `section` (a kind of block, or the modules before or after the
+        blocks)."""
         return self._boundaries[section]
 
     @cached_property
@@ -91,8 +91,7 @@ class Styler:
         """Returns how often torch issues the collective `kind` to redistribute `tensor` for its consumers, or in the
         `backward` to redistribute its gradient; at least 1.
 
-        One redistribution serves all consumers of one layout, but each module that prepares its own input issues its
-        own.
+        Consumers of the same layout share one redistribution only if one module issues it for all of them.
         """
         movers: set[tuple[str, str]] = set()
         for b in self.section(section):

@@ -20,7 +20,7 @@ from planc.backends.cuda.audit.memory import MemoryTracker
 from planc.backends.cuda.models.llama import Core
 
 LOWER_RIGHT = object()
-"""Stands in for `causal_lower_right`: queries are the last rows of the keys."""
+"""Stands in for `causal_lower_right`, torch's mask for queries that are the last rows of the keys."""
 
 
 @contextmanager
@@ -45,7 +45,7 @@ def one_kernel_attention(tracker: MemoryTracker) -> Iterator[None]:
 
 
 class _Attention(torch.autograd.Function):
-    """Allocates tensors of the shapes of attention and its gradients: q [B, H, S, E], k [B, H, T, E], v [B, H, T,
+    """Allocates tensors in the shapes of attention and its gradients: q [B, H, S, E], k [B, H, T, E], v [B, H, T,
     V]."""
 
     @staticmethod

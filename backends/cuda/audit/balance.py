@@ -49,8 +49,7 @@ def _even_rows(rows: int, experts: int) -> list[int]:
 
 
 def _exchanged(even: list[int], shape: tuple[int, ...]) -> list[list[list[int]]]:
-    """Returns the row counts [arrived, sent] of an all-to-all, each [ranks, local experts]: every rank sends the same
-    numbers."""
+    """Returns row counts [arrived, sent], each [ranks, local experts]: in an all-to-all, every rank sends the same."""
     _, ranks, held = shape
     sent = [even[rank * held : (rank + 1) * held] for rank in range(ranks)]
     return [[sent[0]] * ranks, sent]

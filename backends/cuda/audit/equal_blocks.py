@@ -102,7 +102,7 @@ class EqualBlocks:
         """Number of blocks that were skipped."""
 
     def replace(self, modules: list[nn.Module]) -> None:
-        """Replaces the forward of the blocks in these stages (`modules`)."""
+        """Replaces the forward of the blocks in these stages (`modules`) by one that runs or skips the block."""
         kinds: dict[Hashable, list[nn.Module]] = {}
         for kind, block in _blocks(modules):
             kinds.setdefault(kind, []).append(block)

@@ -42,7 +42,7 @@ DTYPES = {
 }
 
 ELSEWHERE = "elsewhere"
-"""A group that is no dimension of a mesh."""
+"""Name for a process group that is no dimension of a mesh."""
 
 
 def ranks_of(group: Any) -> tuple[int, ...]:

@@ -1,5 +1,4 @@
-"""Checks which rows of the batch and which shards each rank gets: in the program, against the rank's coordinates in the
-plan's mesh."""
+"""Checks that a program gives each rank the rows and shards of the rank's coordinates in the plan's mesh."""
 
 from __future__ import annotations
 

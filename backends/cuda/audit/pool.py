@@ -93,8 +93,7 @@ def _save(program: ProgramText, traced: Traced) -> None:
 
 
 def _path(program: ProgramText, stage: int) -> Path | None:
-    """Returns the cache file of a trace; None if the content of the program is not fully known, as for a user's own
-    model."""
+    """Returns the cache file of a trace; None if not all code of the program is known, as with a user's own model."""
     try:
         torch = version("torch")
     except PackageNotFoundError:

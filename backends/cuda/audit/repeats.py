@@ -53,8 +53,7 @@ class ActionPlace(NamedTuple):
 
 
 class ActionRepeats:
-    """The actions of one pipeline rank in a step: each action runs, or repeats the counts of another microbatch's
-    action."""
+    """The actions of a pipeline rank in a step: each runs, or repeats the counts of another microbatch's action."""
 
     def __init__(self, tracker: MemoryTracker, observer: Observer, *, whole: bool = False) -> None:
         """With `whole`, every microbatch runs."""
@@ -173,8 +172,7 @@ class ActionRepeats:
         stage.backward_weight_one_chunk = backward_weight_one_chunk
 
     def _ran(self, kind: str, stage: int, m: int, run: Callable[[], Any], passed: Callable[[Any], Any]) -> Any:
-        """Runs and records an action, and returns its result. `passed` selects the tensors of the result that other
-        actions use."""
+        """Runs an action, records it and returns its result; `passed` selects the tensors that other actions use."""
         tracker, calls = self._tracker, len(self._observer.log)
         live, own_bytes = tracker.live, tracker.own_bytes
         tracker.highest = live

@@ -47,12 +47,12 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def trace(program: ProgramText, stage: int, *, whole: bool = False, source: Source = None) -> Traced:
-    """Traces a step of the first rank of a pipeline stage: its collectives, its peak memory, and misplaced shards of
-    sample ranks.
+    """Returns the trace of a step on the first rank of pipeline stage `stage`: collectives, peak memory, and the shards
+    of sampled ranks that do not fit their coordinates.
 
-    The program runs the plan's model, or the module of `source` if its op graph was traced from code. Optimizer state
-    exists before the traced step. No process group may be initialised. Repeated microbatches and blocks are counted
-    without running, unless `whole`.
+    The program runs the plan's model, or the module of `source` if the plan's op graph was traced from code. Optimizer
+    state exists before the traced step. No process group may be initialised. Repeated microbatches and blocks are
+    counted without running, unless `whole`.
 
     Raises UnlikeError if microbatches or blocks counted as equal differ.
     """
@@ -206,8 +206,7 @@ def _updated_as_shares(optimizer: torch.optim.Optimizer) -> dict[nn.Parameter, n
 
 
 def _share_of_gradient(parameter: Any) -> Tensor | None:
-    """Returns the local shard of a parameter's gradient. Raises UnlikeError if its placements differ from the
-    parameter's."""
+    """Returns the local shard of a parameter's gradient. Raises UnlikeError if both have different placements."""
     grad = parameter.grad
     if grad is None:
         return None
@@ -233,8 +232,7 @@ def _on_meta(program: ProgramText) -> nn.Module:
 
 
 def _own(program: ProgramText, source: Mapping[str, Any] | str) -> Any:
-    """Returns the module of a config or of `package.module:function`, bound to the op graph's names, on the meta
-    device."""
+    """Returns the module of a config or of `package.module:function` on the meta device, with the op graph's names."""
     return named(module_of(source)[0], program)
 
 

@@ -1,5 +1,4 @@
-"""The result of a trace on one rank of each pipeline stage. This module loads no torch, so that cached results are read
-fast."""
+"""The result of a trace on one rank of each pipeline stage. Loads no torch, so that cached results are read fast."""
 
 from __future__ import annotations
 

@@ -47,8 +47,7 @@ def kernel(roles: AxisRoles) -> str:
 
 
 def wraps_kernel(plan: Plan) -> bool:
-    """True if the emitted program pins the SDPA kernel of attention; not for ring attention, which calls its own
-    kernel."""
+    """True if the program pins the SDPA kernel of attention; not for ring attention, which calls a kernel itself."""
     chosen = plan.attention
     return chosen is not None and chosen.method != "ring" and chosen.runs in KERNELS
 
@@ -76,8 +75,7 @@ inputs = tuple(x.repeat_interleave(inputs[0].shape[2] // x.shape[2], dim=2) for 
 
 
 def selected(sharded: Sharded) -> str:
-    """Emits the loop over the blocks that are recomputed: every block, or each Nth with `recompute ... every N
-    layers`."""
+    """Emits the loop over the blocks that are recomputed: every block, or each Nth with `every N layers`."""
     every = sharded.plan.recompute.every
     if every == 1:
         return "for block in model.layers.values():"

@@ -17,8 +17,7 @@ from planc.ir.sharding import ParamSharding
 
 
 def functions(roles: AxisRoles) -> str:
-    """Emits the functions of expert parallelism that the plan uses, apply_ep last; "" if experts have no parallelism of
-    their own."""
+    """Emits the functions of expert parallelism that the plan uses, apply_ep last; "" if it uses none."""
     experts = roles.experts
     sorts = not experts.capacity and bool(experts.exchange or experts.gathers)
     parts = [
@@ -379,8 +378,7 @@ def _placements(experts: TorchExpertAxes, p: ParamSharding) -> list[str]:
 
 
 def fsdp(roles: AxisRoles, *, policy: list[str], placed: bool, again: bool) -> str:
-    """Emits fully_shard of the experts, before that of their blocks; "" if the experts are in their blocks' FSDP
-    groups.
+    """Emits fully_shard of the experts, before that of their blocks; "" if they are in the FSDP groups of their blocks.
 
     `policy` are the arguments of the mixed-precision policy; `placed` is True if the program has a function that places
     parameters on other dims than 0; `again` is the value of reshard_after_forward.

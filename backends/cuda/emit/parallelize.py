@@ -254,8 +254,7 @@ OWN_STYLES = {
 
 
 def _styles(name: str, styles: tuple[Style, ...]) -> str:
-    """Emits a dict `name` of module paths and styles, with the plan's sentences above it and collectives as row
-    comments."""
+    """Emits a dict `name` from module paths to styles, below the sentences for them; comments name collectives."""
     rows: list[str] = []
     for style in styles:
         arguments = [f"{k}={v}" for k, v in style.arguments]
@@ -337,7 +336,7 @@ MODULES_WRAPPED = "# Not `checkpoint_wrapper`: it would also recompute the modul
 
 
 def _checkpoint_wrapper(sharded: Sharded) -> str:
-    """Emits the lines that make a block's forward a checkpointed one, or the forwards of some modules if only these are
+    """Emits the lines that checkpoint the forward of a block, or of some of its modules if only these are
     recomputed."""
     if sharded.plan.recompute.blocks:
         replayed = "partial(again, block.forward)"

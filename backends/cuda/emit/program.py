@@ -154,7 +154,7 @@ def _docstring(roles: AxisRoles) -> str:
 
 
 def _imports(body: str) -> str:
-    """Emits the imports, of names that `body` uses only."""
+    """Emits the imports of the names that `body` uses."""
     standard = lines(
         "import copy" if "copy.deepcopy(" in body else "",
         "import math" if "math." in body else "",

@@ -81,8 +81,7 @@ def _ops(sharded: Sharded, q: Quantize, section: str) -> Iterator[Op]:
 
 
 def refused(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """Refuses `quantize` sentences that torchao cannot run: it has float8 with a scale per tensor or per row, with bf16
-    compute."""
+    """Refuses `quantize` that torchao cannot run: it has float8 with a scale per tensor or row, for bf16 compute."""
     for q in sharded.plan.quantize:
         if q.dtype != "float8" or q.tile or q.recipe not in RECIPES:
             yield q.cause, "torchao trains linear layers in float8 by tensor or by row", "`float8(rowwise)`"

@@ -1,5 +1,4 @@
-"""Emits expressions for rank coordinates in the plan's mesh: the emitted file computes coordinates without torch's
-mesh."""
+"""Emits expressions for a rank's coordinates in the plan's mesh, which do not need torch's mesh."""
 
 from __future__ import annotations
 

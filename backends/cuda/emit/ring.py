@@ -1,5 +1,4 @@
-"""Emits ring attention: keys and values go round the ring of ranks, and each rank attends to every chunk it
-receives."""
+"""Emits ring attention: keys and values go round the ring of ranks, and each rank attends to all that it receives."""
 
 from __future__ import annotations
 
@@ -59,8 +58,7 @@ def _parts(roles: AxisRoles, divided: Sequence[OpSharding], window: int) -> str:
 
 
 def ring_window(roles: AxisRoles) -> int:
-    """Returns the window of the ring's attention in tokens, including the query's own token; 0 for full causal
-    attention."""
+    """Returns the window of the ring's attention (tokens, with the query's own); 0 for full causal attention."""
     return max((o.op.window for o in roles.sharded.attentions if o.ring), default=0)
 
 

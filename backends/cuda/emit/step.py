@@ -214,8 +214,7 @@ def _policy(roles: AxisRoles) -> str:
 
 
 def _scheduled(styler: Styler, method: str) -> str:
-    """Emits the code that runs the schedule's `method`: only the first stage gets tokens, and only the last one
-    targets."""
+    """Emits the code that runs the schedule's `method`: the first stage gets the tokens, the last one the targets."""
     run = f"schedule.{method}(*inputs, target=labels, losses=losses, return_outputs=False)"
     return fill(
         """

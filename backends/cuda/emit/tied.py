@@ -10,8 +10,7 @@ from planc.diag.quoting import python_string
 
 
 def functions(roles: AxisRoles) -> str:
-    """Emits head_copies, sum_shared_gradients, and the mesh of the first and the last stage; "" if no stage has a
-    copy."""
+    """Emits head_copies, sum_shared_gradients and, if needed, the mesh of the two stages; "" without copies."""
     if not roles.modules_of_both_ends:
         return ""
     names = [python_string(f"{module}.weight") for module in roles.modules_of_both_ends]

@@ -68,7 +68,7 @@ def shares(logits: Tensor, routing: Routing) -> Tensor:
 
 
 class Watched(torch.autograd.Function):
-    """The identity on the router weights. Its backward adds the loss's gradient to that of the shares, and counts the
+    """The identity on the router weights; its backward adds the gradient of the loss to the shares, and counts
     tokens."""
 
     @staticmethod

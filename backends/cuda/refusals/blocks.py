@@ -63,8 +63,7 @@ def kernel(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
 
 
 def saved_outputs(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """Refuses a recompute that saves outputs which torch's policy cannot select: it selects single aten ops, by
-    kind."""
+    """Refuses a recompute that saves outputs which torch's policy cannot select: it selects aten ops, by kind."""
     plan = sharded.plan
     recompute = plan.recompute
     replayed = is_selective(sharded) or recompute.blocks
@@ -116,8 +115,7 @@ def _selective(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
 
 
 def compiled(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """Refuses `compile blocks` with a split backward, or with a recompute inside the block where torch cannot compile
-    it."""
+    """Refuses `compile blocks` with a split backward, or with a recompute that torch cannot compile inside a block."""
     plan = sharded.plan
     if sentence := plan.compiled("blocks"):
         if plan.split is not None and plan.split.splits_backward:
@@ -131,8 +129,7 @@ def compiled(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
 
 
 def overlapped(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """Refuses `overlap` other than `async_matmul` over the tensor axis in blocks compiled by inductor, which decomposes
-    the matmuls."""
+    """Refuses `overlap`, unless it is `async_matmul` over the tensor axis and inductor compiles the blocks."""
     compiler = [c.method for c in sharded.plan.compiles if c.what == "blocks"]
     for sentence in sharded.plan.overlaps:
         if sentence.method != "async_matmul":

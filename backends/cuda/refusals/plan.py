@@ -24,7 +24,7 @@ from planc.ir.sharding import Sharded
 
 
 def refusals(sharded: Sharded) -> list[Diagnostic]:
-    """Returns a diagnostic for every sentence of the plan in `sharded` that the cuda target refuses, in no particular
+    """Returns a diagnostic for every sentence of the plan in `sharded` that the cuda target refuses; in no fixed
     order."""
     roles = AxisRoles(sharded)
     found = (refusal for rule in RULES for refusal in rule(sharded, roles))
@@ -159,8 +159,7 @@ def _tensor_axes(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
 
 def _used_alone(sharded: Sharded, roles: AxisRoles) -> str:
     """Returns the tensor axes that some op uses without the other axes of its module's mesh, where a mesh joins several
-    axes; "" for none. An op uses an axis if the axis shards it, or if its inputs or output are redistributed over the
-    axis."""
+    axes; "" for none. An op uses an axis that shards it, or over which its inputs or output are redistributed."""
     if not roles.joined:
         return ""
     styler = Styler(sharded, roles)
@@ -257,9 +256,9 @@ LOCAL_DIMS: dict[str, set[str]] = {
     "route": set(),
     "combine": set(),
 }
-"""Dims that tensor axes may shard, for kinds of op that cannot work on a shard of any dim."""
+"""For kinds of op that cannot work on a shard of every dim, the dims that tensor axes may shard."""
 NEVER: dict[str, set[str]] = {"rope": {"sequence"}, "attention": {"sequence"}}
-"""Dims whose shards the op would need an offset for."""
+"""Dims that tensor axes must not shard, by kind of op: the op would need the offset of its shard."""
 
 
 def _tensor_dims(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
@@ -340,8 +339,7 @@ def _grouped_heads(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
 
 
 def _kinds(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """Refuses kinds of block that would need different styles for the same module: one dict of styles serves all
-    blocks."""
+    """Refuses kinds of block that need different styles for the same module: all blocks share one dict of styles."""
     styler = Styler(sharded, roles)
     kinds = sharded.model.blocks
     every = set(styler.blocks()) if roles.tensor else set()

@@ -1,4 +1,5 @@
-"""Realisation rules: turn the semantic collectives of a plan into those that torch issues.
+"""Realisation rules: turn the semantic collectives of a plan, which its layouts require in any program, into those that
+torch issues.
 
 One rule a file, applied in this order. A rule depends on layouts and roles, never on a model's or a plan's name.
 """
@@ -52,7 +53,7 @@ ORDER = (
 
 
 def realise(sharded: Sharded, rows: Rows) -> tuple[Collective, ...]:
-    """Returns the collectives that torch issues for `sharded`, per device and optimizer step, from the semantic ones in
+    """Returns the collectives that torch issues for `sharded`, per device and optimizer step, from the semantic
     `rows`."""
     roles = AxisRoles(sharded)
     for rule in ORDER:

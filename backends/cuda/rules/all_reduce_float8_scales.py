@@ -97,8 +97,7 @@ def _again(b: Boundary) -> bool:
 
 
 def _layers(roles: AxisRoles, stage: int, section: str, sentence: Quantize, *, replayed: bool) -> int:
-    """Returns the number of blocks of a section on a stage that use float8; with `replayed`, of those that are
-    recomputed."""
+    """Returns the number of a section's blocks on a stage that use float8; with `replayed`, of recomputed ones."""
     plan = roles.plan
     if section not in plan.model.blocks:
         return 1

@@ -49,8 +49,7 @@ def apart(roles: AxisRoles, p: ParamSharding) -> bool:
 
 
 def _of_experts(roles: AxisRoles, row: Collective) -> Iterator[Collective]:
-    """Yields the all-reduces of the gradient norm of experts with their own mesh: one over each mesh dimension that
-    shards them."""
+    """Yields the all-reduces of the norms of experts with their own mesh: one over each dimension that shards them."""
     experts = roles.experts
     held = sections_on(roles.plan, row.stage)
     norms = sum(copies_on(roles.plan, p.param, held) for p in experts.params) if experts.own_mesh else 0

@@ -47,8 +47,7 @@ def _split(roles: AxisRoles, row: Collective) -> Iterator[Collective]:
 
 
 def _times(roles: AxisRoles) -> int:
-    """Returns the number of gradient reductions in a step: one per backward, or one if gradients accumulate
-    unsharded."""
+    """Returns the number of gradient reductions in a step: one per backward if each reduces gradients, else one."""
     return roles.plan.microbatches if _reduces_each_backward(roles) else 1
 
 

@@ -14,8 +14,7 @@ NAME = "group_state"
 
 
 def apply(roles: AxisRoles, rows: Rows) -> Rows:
-    """Returns `rows` with the collectives of each FSDP group merged into the first of them; all of a group have the
-    same count."""
+    """Returns `rows` with those of each FSDP group merged into the first; rows of a group have the same count."""
     groups: dict[tuple[object, ...], list[Collective]] = {}
     for place, row in enumerate(rows):
         groups.setdefault((*_key(row), of_experts(row, roles)) if of_state(row, roles) else (place,), []).append(row)

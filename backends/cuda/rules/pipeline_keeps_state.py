@@ -47,8 +47,7 @@ def _counted(roles: AxisRoles, row: Collective) -> Collective:
 
 @cached_on(lambda plan, rank: (plan.cache, rank))
 def gathers_of_rank(plan: Plan, rank: int) -> dict[int, tuple[int, int]]:
-    """Returns (forward, backward) counts of parameter all-gathers in a step of `plan`, by virtual stage of pipeline
-    `rank`."""
+    """Returns (forward, backward) counts of a step's parameter all-gathers, by virtual stage of pipeline `rank`."""
     return gathers(repeats_of_rank(plan.split, plan.pipeline, plan.microbatches, rank))
 
 

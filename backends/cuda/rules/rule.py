@@ -1,5 +1,4 @@
-"""Helpers of the rules. A rule transforms rows, the predicted collectives of a step, and marks those that it
-changes."""
+"""Helpers of the rules, which transform rows (the predicted collectives of a step) and mark those that they change."""
 
 from __future__ import annotations
 

@@ -140,8 +140,7 @@ def _not_experts(model: Any, roles: DecoderRoles) -> Iterator[str]:
 def differences(model: Any, expected: Model, roles: DecoderRoles | None = None) -> Iterator[str]:
     """Yields a message for each difference between `model` and `expected`, with the expected and the found value.
 
-    `roles` are the traced roles of the model's parts, if its parameters have their own names; None if they have the op
-    graph's.
+    `roles` are the traced roles of the model's parts; None if its parameters have the op graph's names.
     """
     config = getattr(model, "config", None)
     yield from _config_differences(config, expected) if roles is None else _role_differences(config, roles, expected)
@@ -208,8 +207,7 @@ def _role_differences(config: Any, roles: DecoderRoles, expected: Model) -> Iter
 
 
 def _wanted(expected: Model) -> dict[str, Shape]:
-    """Returns the shape of every parameter of the plan's model, one per layer; without LoRA matrices, which the program
-    adds."""
+    """Returns the shape of every parameter of the plan's model, one per layer, but not of the LoRA matrices."""
     shapes: dict[str, Shape] = {}
     for param in (p for p in expected.params if not p.name.endswith((LORA_A, LORA_B))):
         layers = [layer for layer, kind in enumerate(expected.kinds) if kind in param.sections]

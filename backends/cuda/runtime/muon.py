@@ -39,8 +39,7 @@ class MuonAndAdamW(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Updates every parameter that has a gradient. `closure` must be None, because the loss is computed before the
-        step."""
+        """Updates every parameter that has a gradient. `closure` must be None: the loss is known before the step."""
         assert closure is None, "the loss is known before"
         for group in self._matrices:
             for parameter in group["params"]:

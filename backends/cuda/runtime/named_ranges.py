@@ -116,8 +116,8 @@ class _Ranges:
             self._inside.pop()
 
     def _in_action(self, kind: Kind, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns `function` wrapped so that each call is an action of the next microbatch, or without gradients, an
-        evaluation."""
+        """Returns `function` wrapped: each call is an action of the next microbatch, or an evaluation without
+        gradients."""
 
         def call(*arguments: Any, **named: Any) -> Any:
             if kind == "forward" and not torch.is_grad_enabled():
@@ -150,8 +150,7 @@ class _Ranges:
         return call
 
     def _with_named_replay(self, begin: Callable[..., None]) -> Callable[..., None]:
-        """Returns the constructor `begin` of torch's checkpoint frame, wrapped so that the frame's recompute is a
-        range."""
+        """Returns the constructor `begin` of torch's checkpoint frame, wrapped so that the recompute is a range."""
 
         def name() -> str:
             return part_name(self._inside[-1] if self._inside else "", "recompute", [self._plan.recompute.cause])

@@ -14,8 +14,7 @@ from planc.ir.session import Settings
 from planc.ir.updates import decay_of, is_orthogonalised
 
 Key = tuple[bool, float, Any]
-"""Key of a parameter group: True if Muon updates its parameters, their weight decay, and their mesh (None: no
-DTensor)."""
+"""Key of a parameter group: True if Muon updates it, the weight decay, and the mesh (None: no DTensors)."""
 
 
 def optimizer_of(

@@ -1,5 +1,4 @@
-"""Runs the whole model in one process on plain torch, without the emitted file, so that the file can be checked against
-it."""
+"""Runs the whole model in one process on plain torch, without the emitted file, to check the file against it."""
 
 from __future__ import annotations
 
@@ -90,8 +89,7 @@ class SingleStep:
         return [(len(inputs) / len(tokens), inputs, labels) for inputs, labels in pairs]
 
     def _loss(self, tokens: Tensor, targets: Tensor, weights: dict[str, Tensor] | None = None) -> Tensor:
-        """Returns the mean cross entropy in fp32, with `weights`; None: the model's, cast to the plan's compute
-        dtype."""
+        """Returns the mean cross entropy in fp32, with `weights`; None: the model's, in the plan's compute dtype."""
         weights = weights or {name: p.to(self.dtype) for name, p in self.model.named_parameters()}
         logits = functional_call(self.model, weights, (tokens,))
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
@@ -151,8 +149,7 @@ def _same(counts: Tensor, _part: Tensor) -> Tensor:
 
 
 def _weighed(factor: float, module: nn.Module, inputs: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the inputs of the experts with router weight 0 for rows beyond an expert's capacity, which a program
-    drops."""
+    """Returns the experts' inputs with router weight 0 for rows beyond the expert capacity, which a program drops."""
     rows, weights, counts = inputs
     places = ceil(len(rows) * factor / len(counts))
     kept = torch.cat([torch.arange(n, device=rows.device) < places for n in counts.tolist()])

@@ -137,7 +137,7 @@ class TorchSession:
 
     @collective
     def pieces(self) -> list[Piece]:
-        """Returns this rank's shards of the state; the first call is a collective."""
+        """Returns this rank's shards of parameters and moments, for a checkpoint; the first call is a collective."""
         if self._pieces is None:
             state.with_moments(self._optimizer, self.optimizer_steps)
             self._pieces = state.pieces(self._modules, self._optimizer, divided=self.mesh is not None)
@@ -246,6 +246,5 @@ def _named(settings: Settings) -> tuple[str, ...]:
 
 
 def fused(program: ProgramText, device: torch.device) -> bool:
-    """True if the optimizer of `program` is one fused kernel on `device`: wherever the state is stored on that
-    device."""
+    """True if the optimizer of `program` is one fused kernel; False if `device` is a GPU and the state on the host."""
     return device.type == "cpu" or not program.plan.state_on_host

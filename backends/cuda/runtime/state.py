@@ -88,8 +88,7 @@ def _contiguous_runs(indices: Tensor) -> list[DimRun]:
 
 
 def pieces(modules: list[nn.Module], optimizer: torch.optim.Optimizer, divided: bool) -> list[Piece]:
-    """Returns the pieces of parameters and moments that this rank saves. Of all ranks that hold the same box, one saves
-    it.
+    """Returns the pieces of parameters and moments that this rank saves; one of all ranks with the same box saves it.
 
     The moments must exist (`with_moments`). If `divided`, a collective.
     """
@@ -165,8 +164,7 @@ def _named(modules: list[nn.Module]) -> Iterator[tuple[str, nn.Parameter]]:
 
 
 def _has_state(kind: str, parameter: nn.Parameter, optimizer: torch.optim.Optimizer) -> bool:
-    """True if the parameter has state of this kind: with Muon it has no second moment, and if it is frozen, no
-    moments."""
+    """True if the parameter has state of this kind: Muon has no second moment, and frozen parameters no moments."""
     return kind == "params" or kind in optimizer.state.get(parameter, {})
 
 

@@ -1,5 +1,4 @@
-"""Renames the parts of a user's block to the op graph's names; the block's own code finds the parts under their old
-names."""
+"""Renames the parts of a user's block to the op graph's names; the block's code finds them under their old names."""
 
 from __future__ import annotations
 
@@ -240,8 +239,7 @@ def _take_tokens(block: nn.Module, path: str) -> None:
 def _rename_dense(
     block: nn.Module, f: FeedForwardLayers, parent: nn.Module, own: str, tokens: Callable[[], int]
 ) -> None:
-    """Puts the module of a feed-forward layer under `parent`, named `own`, with its linear layers named w1, w2 and
-    w3."""
+    """Puts a feed-forward layer's module under `parent`, named `own`, with its linear layers named w1, w2 and w3."""
     holder, path = holder_of(block, places_of(f), own, f.before)
     if f.fused:
         _divide(block, holder, f.ups[0], ("w1", "w3"), f.rows, enters=True)

@@ -25,8 +25,7 @@ Gate = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Form:
-    """How experts with gate, up and down weights, and possibly biases, are stored, and what runs between the
-    matmuls."""
+    """The way in which experts with gate, up and down weights are stored, and the function between the matmuls."""
 
     transposed: bool
     """True for weights [X, in, out]."""
@@ -102,8 +101,7 @@ def called(experts: Any, x: Tensor, chosen: Tensor, weights: Tensor, number: int
 
 
 def form_of(module: nn.Module, e: ExpertLayers) -> Form | None:
-    """Returns the form in which `module` stores its experts, if planc's experts in that form compute the same; else
-    None."""
+    """Returns the form in which `module` stores its experts; None unless planc's experts then compute the same."""
     shapes, roles = dict(e.params), e.by_role()
     if len(inspect.signature(module.forward).parameters) != 3 or not {"up", "down"} <= set(roles):
         return None

@@ -140,8 +140,7 @@ def _latent(
 
 
 def norm_before(flow: Flow, node: FlowNode) -> Norm | None:
-    """Returns the norm whose output the linear layer (`node` of `flow`) takes; None if the layer takes anything
-    else."""
+    """Returns the norm whose output the linear layer (`node` of `flow`) takes; None if it takes anything else."""
     value = node.inputs[0]
     while (maker := flow.maker.get(value)) is not None and len(maker.inputs) == 1 and maker.kind != "linear":
         if maker.kind == "norm":

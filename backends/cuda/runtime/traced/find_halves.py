@@ -144,8 +144,7 @@ def _in_halves(found: FoundHalf, why: str) -> BlockLayers:
 
 
 def _halves(found: FoundHalf) -> list[ModuleRun]:
-    """Returns the runs of the modules that the block's own code calls and that map hidden states to hidden states,
-    except norms."""
+    """Returns the runs of modules, except norms, by which the block's code maps hidden states to hidden states."""
     record, block = found.record, found.run
     size = prod(record.shapes[block.taken])
     runs = [

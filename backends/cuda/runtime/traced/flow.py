@@ -95,8 +95,7 @@ class Flow:
         return bool(own) and linear.module == own and all(c.function in REARRANGING and not c.params for c in others)
 
     def back(self, value: int, stops: tuple[str, ...]) -> tuple[list[FlowNode], list[FlowNode]]:
-        """Returns the nearest nodes of the kinds `stops` that `value` is computed from, and the nodes between these and
-        `value`."""
+        """Returns the nearest nodes of the kinds `stops` that `value` is computed from, and the nodes in between."""
         found: list[FlowNode] = []
         passed: list[FlowNode] = []
         open_values, seen = [value], set()

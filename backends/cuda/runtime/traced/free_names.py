@@ -54,8 +54,7 @@ def name_in_code(name: str) -> str:
 
 
 def part_at(module: nn.Module, path: str) -> nn.Module:
-    """Returns the child of `module` at `path`, by the op graph's names; plain attributes are not children. Raises
-    KeyError."""
+    """Returns the child of `module` at `path`; a plain attribute is not a child. Raises KeyError."""
     for name in path.split("."):
         part = module._modules[name]
         assert part is not None, path

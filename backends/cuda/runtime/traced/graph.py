@@ -64,8 +64,7 @@ def model_of_roles(name: str, roles: DecoderRoles) -> Model:
 
 
 def _in_order(parts: Mapping[str, Part]) -> list[str]:
-    """Returns the names of the kinds of block in the catalog's order: dense and sliding-window kinds before the plain
-    one."""
+    """Returns the kinds of block in the catalog's order: dense and sliding-window kinds before the plain kind."""
     return sorted(parts, key=lambda kind: kind == BLOCK)
 
 

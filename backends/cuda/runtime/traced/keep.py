@@ -73,8 +73,7 @@ class _Whole:
 
 @dataclass(eq=False)
 class _Made:
-    """An allocated storage, with the op whose code allocated it (`region`) and the ops that save it for the backward
-    (`savers`)."""
+    """An allocated storage: the op whose code allocated it (`region`), and the ops that save it (`savers`)."""
 
     elements: int
     shape: tuple[int, ...]
@@ -146,8 +145,7 @@ def with_own_code(model: Model, module: nn.Module, roles: DecoderRoles) -> Model
 
 @contextmanager
 def _unlogged() -> Iterator[None]:
-    """A context in which torch does not log the traceback of code that fails on fake tensors: `Unseen` reports the
-    line."""
+    """A context in which torch logs no traceback of code that fails on fake tensors: `Unseen` reports the line."""
     log = logging.getLogger("torch._subclasses.fake_tensor")
     before = log.level
     log.setLevel(logging.CRITICAL)
@@ -208,7 +206,7 @@ def _prime(first: int, lengths: Iterable[int], most: int = LONGEST) -> int:
 
 
 def _shorten(bound: BoundModel, model: Model, run: _SavedRun) -> None:
-    """Removes all blocks of `bound` but the first of each kind, casts its parameters to bf16, and makes experts compute
+    """Removes all blocks of `bound` but one of each kind, casts its parameters to bf16, and makes experts do
     nothing."""
     seen: set[Section] = set()
     for name, kind in zip(list(bound.layers), model.kinds, strict=True):
@@ -458,8 +456,7 @@ class _SavedRun:
         return made
 
     def _after(self, section: Section, op: Op) -> Region:
-        """Returns the op whose code runs after the norm or linear layer `op`: the next op without a module of its
-        own."""
+        """Returns the op whose code runs after the norm or linear layer `op`: the next one without its own module."""
         ops = self.model.ops[section]
         if section == "first":
             return section, ops[-1].name

@@ -86,8 +86,7 @@ def own_of(hidden: Any) -> Any:
 
 
 def late_of_some(hidden: Tensor, tokens: int) -> Tensor:
-    """Returns a Late for `hidden` states of `tokens` tokens, if `hidden` holds only some of these; else `hidden`
-    itself."""
+    """Returns a Late of `tokens` tokens for `hidden` states, if these are of fewer tokens; else `hidden` itself."""
     if hidden.dim() != 3:
         return hidden
     batch, here, width = hidden.shape
@@ -100,8 +99,7 @@ def _without_ones(shape: Any) -> list[int]:
 
 
 class AsWhole:
-    """A pre-hook of an attention: if its input holds local tokens only, gives the input the shape of the full
-    sequence."""
+    """A pre-hook of an attention: gives an input with local tokens only the shape of the full sequence."""
 
     def __init__(self, tokens: Callable[[], int]) -> None:
         self.tokens = tokens

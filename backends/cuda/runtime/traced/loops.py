@@ -25,8 +25,8 @@ ENDS_EARLY = (ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.Break, ast.Co
 
 
 class LoopIteration(nn.Module):
-    """One iteration of a loop in the forward of `owner`; called with the hidden state and the variables that the loop's
-    body reads."""
+    """One iteration of a loop in the forward of `owner`; called with the hidden state and other variables of the
+    loop."""
 
     def __init__(self, owner: nn.Module, body: Callable[..., Any]) -> None:
         super().__init__()
@@ -38,8 +38,7 @@ class LoopIteration(nn.Module):
 
 
 class PartProxy(nn.Module):
-    """Stands in for a module that was moved into a block: calls the module that the block currently has under that
-    name."""
+    """Stands in for a module that was moved into a block: calls the module that the block has under that name."""
 
     def __init__(self, block: LoopIteration, name: str) -> None:
         super().__init__()
@@ -102,8 +101,7 @@ def _named(paths: list[str]) -> tuple[tuple[str, str], ...]:
 
 
 def _scouted(shell: nn.Module, path: str, place: int, run: Callable[[nn.Module], Any]) -> list[list[str]]:
-    """Returns the parts that each iteration of a loop calls, by path from the module at `path`; [] if it is no loop
-    over blocks."""
+    """Returns the modules that each iteration of a loop calls, by path from `path`; [] for no loop over blocks."""
     owner = shell.get_submodule(path)
     try:
         forward, body = _Forward(owner).rewritten(place)

@@ -18,7 +18,7 @@ from planc.backends.cuda.runtime.traced.roles import (
 MIXER, CHANNELS = "mixer", "channels"
 """Names of the opaque halves of a block. A block that is opaque as a whole has the first name."""
 Names = dict[str, tuple[str, ...]]
-"""A parameter's name in the model, to the op graph's parameters that it contains, concatenated."""
+"""For a parameter's name in the user's model, the names of the op graph's parameters whose concatenation it is."""
 
 
 def names_of(roles: DecoderRoles) -> Names:

@@ -103,8 +103,7 @@ class OwnKeys(nn.Module):
 
 
 class KeyLayer:
-    """Returns keys or values [B, S, kv_heads * width] of the local heads, from a layer that computes those of all
-    heads."""
+    """Returns the local heads' keys or values [B, S, kv_heads * width], from a layer that computes all heads."""
 
     def __init__(self, holder: nn.Module, name: str, a: AttentionLayers) -> None:
         self.holder, self.name, self.a = holder, name, a

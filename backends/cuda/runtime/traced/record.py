@@ -80,8 +80,7 @@ class ForwardRecord:
 
 class _Recorder(TorchFunctionMode):
     def __init__(self, model: nn.Module, record: ForwardRecord, tokens: Tensor, *, skips: bool) -> None:
-        """With `skips`, a module whose code reads values of tensors is recorded as one call; otherwise such code
-        fails."""
+        """With `skips`, a module whose code reads values of tensors is one call; without, such code fails."""
         super().__init__()
         self.record, self.inside = record, [""]
         self.params = {id(p): n for n, p in model.named_parameters()}
@@ -131,8 +130,7 @@ class _Recorder(TorchFunctionMode):
         return value
 
     def stub(self, name: str, given: Any, whole: Tensor, line: str = "") -> Tensor:
-        """Records code that is not run, as one call of `name`, and returns its output: a tensor of the shape of
-        `whole`."""
+        """Records code that is not run, as one call of `name`; returns its output, which has the shape of `whole`."""
         with torch._C.DisableTorchFunction():
             result = torch.empty_like(whole)
         self.add(name, given, [result], line=line)

@@ -1,5 +1,4 @@
-"""Defines the roles of a model's parts: which linear layer makes the queries, which norm precedes which layer, and so
-on."""
+"""Defines the roles of a model's parts: the linear layer that computes queries, the norm before a layer, and so on."""
 
 from __future__ import annotations
 
@@ -20,8 +19,7 @@ REARRANGING = (
 
 
 class UnknownError(ValueError):
-    """Raised for a part of the model that an op graph cannot represent; the message is for the user, with the source
-    line."""
+    """Raised for a part that an op graph cannot represent; the message is for the user, with the source line."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +58,7 @@ class Norm:
 
 @dataclass(frozen=True)
 class Linear:
-    """A linear layer: the paths of its weight and bias ("": none), its output width `made` and its input width
-    `taken`."""
+    """A linear layer: the paths of its weight and bias ("": none), its output width `made` and input width `taken`."""
 
     weight: str
     bias: str
@@ -85,8 +82,7 @@ class Linear:
 
 @dataclass(frozen=True)
 class Latent:
-    """Multi-head latent attention: down-projection, norm, up-projection, and a rotary key of `rope_dim` that heads
-    share.
+    """Multi-head latent attention: down-projection, norm, up-projection, and a rotary key of `rope_dim` for all heads.
 
     Queries have a latent too if `q_up` is set. DeepSeek-AI 2024, "DeepSeek-V2", section 2.1.
     """
@@ -105,7 +101,7 @@ class Latent:
 
 @dataclass(frozen=True)
 class AttentionLayers:
-    """The layers of attention: queries, keys and values (one layer for all three if `k` is None), and the output
+    """The layers of attention: queries, keys and values (`q` alone if one layer computes all), and output
     projection."""
 
     heads: int
@@ -125,12 +121,11 @@ class AttentionLayers:
     value_dim: int = 0
     """Head dim of values, if it differs from that of keys."""
     latent: Latent | None = None
-    """If set, `q` is the down-projection of queries, or produces the queries directly."""
+    """None without latent attention. With it, `q` is the down-projection of queries, or produces them directly."""
     before: Norm | None = None
     after: Norm | None = None
     whole: tuple[str, ...] = ()
-    """Attributes of the attention's code that equal a number of heads by coincidence, and do not change with the local
-    heads."""
+    """Attributes of the code that equal a number of heads by coincidence: they stay the same for local heads."""
     by_heads: tuple[ByHeads, ...] = ()
     """Arguments of the attention's block with one number per head."""
     keys_whole: bool = False
@@ -170,8 +165,7 @@ class ExpertLayers:
     parallel: bool = False
 
     def by_role(self) -> dict[str, str]:
-        """Returns parameter names by role: `up` (gate and up in one), `down`, and `up_bias` and `down_bias` if
-        present."""
+        """Returns parameter names by role: `up` (gate and up in one), `down`, and `up_bias` and `down_bias` if any."""
         large = sorted((n for n, s in self.params if len(s) == 3), key=lambda n: -prod(dict(self.params)[n]))
         found = dict(zip(("up", "down"), large, strict=False))
         width = prod(dict(self.params)[large[-1]]) // (self.experts * self.router.taken) if large else 0

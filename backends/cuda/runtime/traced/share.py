@@ -1,5 +1,4 @@
-"""Tries, on the meta device, whether a user's attention works with a shard of its heads, before any process group
-exists."""
+"""Tests, on the meta device, whether a user's attention works with a shard of its heads; needs no process group."""
 
 from __future__ import annotations
 
@@ -99,8 +98,7 @@ def arguments(model: nn.Module, roles: DecoderRoles) -> list[ByHeads]:
 
 
 def refusal(model: nn.Module, roles: DecoderRoles, ranks: int) -> str:
-    """Returns the reason why the heads of `model`, with these `roles`, cannot be sharded over `ranks`; "" if they
-    can."""
+    """Returns why the heads of `model`, with these `roles`, cannot be sharded over `ranks`; "" if they can."""
     return _tried(model, roles, ranks, False)[0]
 
 
@@ -197,8 +195,7 @@ def _narrow(attention: nn.Module, a: AttentionLayers, ranks: int) -> None:
 
 
 def _divide_sequence(block: nn.Module, ranks: int) -> None:
-    """Makes `block` run on one of `ranks` shards of the sequence, and gather the sequence where an emitted program
-    does."""
+    """Makes `block` run on one of `ranks` shards of the sequence, and gather it where an emitted program does."""
     here = TOKENS // ranks
 
     def gathered(_: nn.Module, given: Any) -> Any:
@@ -228,8 +225,7 @@ def _divide_sequence(block: nn.Module, ranks: int) -> None:
 
 
 def _gather_norms(attention: nn.Module, a: AttentionLayers, share: int) -> None:
-    """Makes a norm over all heads gather the heads of all `share` ranks and return the local ones, as an emitted
-    program does."""
+    """Makes a norm over all heads gather them from all `share` ranks and return the local ones, as a program does."""
     for name, norm, heads in (("q_norm", a.q_norm, a.heads), ("k_norm", a.k_norm, a.kv_heads)):
         if norm is not None and norm.over_all(heads, a.head_dim):
             module = part_at(attention, name)

@@ -1,5 +1,4 @@
-"""Finds the order in which a fused layer stores its rows, by following indices through the layout changes of its
-output."""
+"""Finds the order in which a fused layer stores its rows: follows indices through layout changes of its output."""
 
 from __future__ import annotations
 
