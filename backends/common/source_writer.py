@@ -51,8 +51,8 @@ def _is_call(line: str, begin: int) -> bool:
 
 
 def _brackets(line: str) -> list[int] | None:
-    """Return the positions in `line` of the opening bracket, the commas and the closing bracket at which to split:
-    those of a function's parameters, else the last brackets that are not inside others. None if there are none."""
+    """Return the positions in `line` of an opening bracket, its commas and its closing bracket, at which to split: the
+    brackets of a function's parameters, else the last outermost brackets. None if there are none."""
     found, depth = list[list[int]](), 0
     for mark in re.finditer(r'"(?:\\.|[^"\\])*"|#|[(\[{,)\]}]', line):
         if mark[0] == "#":
@@ -86,7 +86,7 @@ def fill(template: str, **pieces: str) -> str:
 
 
 def _unwrapped(piece: str) -> str:
-    """Join each wrapped comment of the piece into one line, to wrap it again at its new indentation."""
+    """Join each wrapped comment of `piece` into one line, so that it can be wrapped again at another indentation."""
     return re.sub(r"(?m)(?<=.)\n *#   (?=\S)", " ", piece)
 
 
@@ -143,7 +143,7 @@ def comment(text: str, indent: int = 0) -> list[str]:
 
 
 def beside(code: str, note: str, depth: int = 0) -> list[str]:
-    """Return a line of code with a comment after it, or above it if the line would be too long at `depth` indents."""
+    """Return a line of code with a comment after it, or above the code if it would be too long at `depth` indents."""
     if not note:
         return [code]
     line = f"{code}  # {python_comment(note)}"

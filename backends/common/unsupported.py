@@ -15,11 +15,8 @@ Sentences = Iterator[Cause | None]
 
 
 def not_lowered(plan: Plan, target: str) -> list[Diagnostic]:
-    """Return E0901 at each sentence of `plan` for which planc cannot emit a program yet, also at the model's if
-    `target` (a folder below `backends`) has no module for the model.
-
-    [] if there are none: the target then checks the other sentences.
-    """
+    """Return E0901 at each sentence of `plan` for which planc cannot emit a program yet, and at the model's sentence if
+    `target` (a folder below `backends`) has no module for the model. [] if the target may check the rest."""
     causes = dict.fromkeys(c for find in (_nouns, _shards, _state) for c in find(plan))
     return not_bundled(plan, target) + [
         refused(

@@ -48,8 +48,8 @@ class Difference:
 class Framework:
     """A package that emitted programs import; `module.__version__` is its version.
 
-    `pinned` is the default version for which programs are emitted, `versions` are the supported ones, and `tried` those
-    on which the tests run programs; both are in order, without gaps.
+    `pinned` is the default version for which programs are emitted, `versions` are the supported versions, and `tried`
+    the versions on which the tests run programs; both are in order, without gaps.
     """
 
     name: str
@@ -112,8 +112,7 @@ class Framework:
         )
 
     def _refused(self, sharded: Sharded, version: Version) -> Iterator[tuple[str, str]]:
-        """Yield conditions on the installed version (`< (2, 9)`) under which a program for `version` fails, with the
-        reasons."""
+        """Yield conditions on the installed version (`< (2, 9)`) and the reasons why a program then fails."""
         if self.too_old:
             yield f"< {self.versions[0]}", self.too_old
         for difference in self.differences:

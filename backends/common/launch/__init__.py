@@ -19,7 +19,7 @@ def cluster_file(plan: Plan, kind: str, variable: str = "") -> str:
     """Return the text of the launch file of `kind`, a key of KINDS, for the processes of `plan`.
 
     `variable`, a `NAME=VALUE` or "", is set for the ranks of GPUs. Raises ValueError, with a message for the user, if
-    the launch system has no name for the machines; only in a JobSet of unknown GPUs, the cluster chooses them.
+    the system has no name for the machines. A JobSet of unknown GPUs needs none: the cluster chooses the hosts.
     """
     machine = machine_of(plan.cluster)
     name = KINDS[kind][1](machine)

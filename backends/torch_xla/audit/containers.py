@@ -33,8 +33,7 @@ CHANGING = frozenset(
 
 @dataclass(frozen=True)
 class Site:
-    """A statement that changes a container: `self.seen.append(x)` has the path ("self", "seen"), and `how` it
-    changes."""
+    """A statement that changes a container, as `self.seen.append(x)`: path ("self", "seen"), how ".append(...)"."""
 
     path: tuple[str, ...]
     line: int
@@ -66,7 +65,7 @@ class Containers:
                 yield Place(code.co_filename, site.line, code.co_qualname), site
 
     def _called(self, frame: FrameType, event: str, _argument: Any) -> None:
-        """Records, when a function returns, the containers that its statements change: local ones still exist then."""
+        """Records, when a function returns, the containers that it changes: local containers still exist then."""
         if event != "return":
             return
         code = frame.f_code

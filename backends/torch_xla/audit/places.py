@@ -29,7 +29,7 @@ def is_watched(code: CodeType) -> bool:
 
 
 def here() -> Place | None:
-    """Returns the file, line and function that runs now, outside torch and the audit; None in the autograd engine."""
+    """Returns the innermost file, line and function outside torch and the audit; None in the autograd engine."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code

@@ -39,10 +39,10 @@ class Walked:
 
 
 def walk(step: Callable[[int], None]) -> Walked:
-    """Returns the leaks in three steps: values read on the host, shapes that depend on values, constants that differ
-    between the second and the third step, and containers that outlive a step.
+    """Returns the operations in three steps that do not carry over to XLA: values read on the host, shapes that depend
+    on values, constants that differ between the second and the third step, and containers that outlive a step.
 
-    `step` takes the step number, 1 to 3; it must use the same shapes each time, and other data.
+    `step` takes the step's number, 1 to 3; each step must use the same shapes, and other data.
     """
     seen: list[Leak] = []
     runs: list[list[Operation]] = []
@@ -79,8 +79,7 @@ def take_step(step: Callable[[int], None], number: int) -> None:
 
 
 def _differences(before: list[Operation], after: list[Operation]) -> Iterator[Leak]:
-    """Yields the constants and shapes that differ between two steps, as leaks. The comparison stops at the first
-    operation that only one step runs."""
+    """Yields constants and shapes that differ between two steps. Stops at the first operation that differs."""
     for a, b in zip_longest(before, after):
         if a is None or b is None or (a.name, a.place) != (b.name, b.place):
             at = b or a

@@ -52,8 +52,8 @@ def balanced(sharded: Sharded) -> bool:
 
 
 def runs_splash(sharded: Sharded) -> bool:
-    """True if the program runs splash attention: the plan selects it, or selects no kernel and `hindrances` finds none
-    on TPUs."""
+    """True if the program runs splash attention: the plan selects it, or selects no kernel on TPUs without
+    `hindrances`."""
     chosen = sharded.plan.attention
     if chosen is not None and chosen.runs:
         return chosen.runs in FUSED
@@ -101,8 +101,8 @@ def padded_rows(sharded: Sharded) -> int:
 
 
 def splash_block(sharded: Sharded) -> int:
-    """Return the block size of the kernel (rows and keys): the plan's number, or the chip's default, halved until it
-    divides the rows of a call."""
+    """Return the block size of the kernel (rows and keys): the plan's number, or the chip's default, halved until the
+    block divides the rows of a call."""
     plan = sharded.plan
     if plan.attention is not None and plan.attention.block:
         return plan.attention.block

@@ -18,17 +18,17 @@ SUMS_WHOLE = ("tpu7x",)
 
 
 def sums_whole(sharded: Sharded) -> bool:
-    """True if the compiler for the plan in `sharded` sums a gradient whole when its shards are replicated over some of
-    the summed ranks. Other compilers run a reduce-scatter, and an all-reduce of the shards."""
+    """True if the compiler for the plan in `sharded` sums a whole gradient where others run a reduce-scatter, and an
+    all-reduce of the shards over the ranks that replicate them."""
     cluster = sharded.plan.cluster
     return cluster.has_tpus and cluster.chip.name in SUMS_WHOLE
 
 
 def copies_summed_last(sharded: Sharded) -> tuple[str, ...]:
-    """Return the batch axes that replicate the gradients of matmuls. The program sums over these axes after those that
-    shard gradients; () if it sums over all at once.
+    """Return the batch axes that replicate the gradients of matmuls. The program sums over these axes after the axes
+    that shard gradients; () if it sums over all axes at once.
 
-    It sums over all at once if the compiler splits the sum (not `sums_whole`), in a pipeline, with low-precision
+    It sums over all axes at once if the compiler splits the sum (not `sums_whole`), in a pipeline, with low-precision
     matmuls, if no data-parallel rank shards gradients, if an axis shards the sequence but not gradients, if the plan
     gives some parameter a layout of its own, and if `linear` has no custom backward.
     """

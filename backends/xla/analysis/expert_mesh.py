@@ -46,8 +46,8 @@ class XlaExpertAxes(ExpertAxes):
 
     @property
     def ragged(self) -> bool:
-        """True if a ragged all-to-all exchanges the tokens: it sends exactly the rows in use. XLA supports it on
-        accelerators, but not on CPUs."""
+        """True if a ragged all-to-all exchanges the tokens, which sends exactly the rows in use. XLA supports ragged
+        all-to-alls on accelerators, but not on CPUs."""
         cluster = self.plan.cluster
         return not self.capacity and (cluster.has_tpus or not cluster.chip.hosts_itself)
 
@@ -101,7 +101,7 @@ class XlaExpertAxes(ExpertAxes):
 
     @property
     def most_rows_ratio(self) -> float:
-        """Return the most rows that the experts of one rank can receive, divided by that of balanced routing."""
+        """Return the most rows that the experts of one rank can receive over their rows in balanced routing."""
         model = self.plan.model
         return self.holders * min(model.top_k, model.sizes["experts"] // self.holders) / model.top_k
 

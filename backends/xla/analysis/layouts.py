@@ -45,11 +45,11 @@ def state_layout(sharded: Sharded) -> StateLayout:
 
 
 def cut(plan: Plan, p: ParamSharding, noun: Noun) -> int | None:
-    """Return the index of the dim of `p` on which `noun` is sharded in storage; None if it is sharded on none.
+    """Return the index of the dim of `p` on which `noun` is sharded in storage; None if there is no such dim.
 
-    Of the divisible dims it prefers the one that the plan names, then the largest that tensor parallelism leaves whole,
-    then the largest. If no dim is divisible, it takes the one with the least padding, of those that tensor parallelism
-    leaves whole and that have an element per rank; experts are never padded.
+    The first that is divisible: the dim that the plan names, the largest dim that tensor parallelism leaves whole, the
+    largest dim. If no dim is divisible, the dim with the least padding, of those that tensor parallelism leaves whole
+    and that have an element per rank; experts are never padded.
     """
     ranks = plan.mesh.size(*p.stored[noun])
     local = [ceil(n / plan.mesh.size(*axes)) for n, axes in zip(plan.model.shape(p.param), p.compute, strict=True)]
@@ -117,7 +117,7 @@ def batch_spec(plan: Plan) -> Spec:
 
 
 def casts(plan: Plan) -> bool:
-    """True if matmuls of `plan` run in a dtype other than that of the parameters."""
+    """True if matmuls of `plan` run in another dtype than the parameters have."""
     return plan.precision.compute != "fp32"
 
 
@@ -127,8 +127,8 @@ def own_gradient(plan: Plan) -> bool:
 
 
 def laid_out_at_once(sharded: Sharded) -> set[tuple[str, str]]:
-    """Return the section (part of the model) and name of each weight of `sharded` whose gradient `linear` constrains to
-    the stored layout as soon as it is computed."""
+    """Return the section (part of the model) and the name of each weight of `sharded` whose gradient `linear`
+    constrains to the stored layout as soon as the gradient is computed."""
     if not own_gradient(sharded.plan):
         return set()
     first = {p.param.name for p in summed_first(sharded)}
@@ -138,8 +138,8 @@ def laid_out_at_once(sharded: Sharded) -> set[tuple[str, str]]:
 
 def summed_first(sharded: Sharded) -> list[ParamSharding]:
     """Return the matmul weights in `sharded`, without experts, whose gradient `linear` constrains to the weight's
-    layout in use before the stored one. The plan gives them a layout of their own, or several ranks compute the whole
-    gradient: XLA would divide it over these ranks and permute."""
+    layout in use before the stored layout. The plan gives these weights a layout of their own, or several ranks compute
+    the whole gradient: XLA would divide the gradient over these ranks and permute."""
     plan = sharded.plan
     idle = set(plan.mesh.in_order(plan.mesh.sizes)) - {plan.split.axis if plan.split else ""}
     ops = [o for o in chain.from_iterable(sharded.ops.values()) if o.op.kind == "matmul" and o.op.region != EXPERTS]

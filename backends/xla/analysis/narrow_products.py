@@ -28,7 +28,7 @@ def recipe(sentence: Quantize) -> str | None:
 
 
 def products(sharded: Sharded) -> Iterator[tuple[OpSharding, str, Quantize]]:
-    """Yield each low-precision matmul of `sharded`, its section (part of the model), and the sentence on it."""
+    """Yield each low-precision matmul of `sharded`, its section (part of the model), and the `quantize` sentence."""
     for section, ops in sharded.ops.items():
         for o in ops:
             if (sentence := quantized(sharded.plan, o.op)) is not None:

@@ -14,7 +14,7 @@ from planc.sharding.local import param_elements, tensor_bytes
 
 
 def fetched_whole(sharded: Sharded, p: ParamSharding) -> bool:
-    """True if `p` is outside the layers: XLA then fetches all its state from the host at the start of a step."""
+    """True if `p` is outside the layers: XLA then fetches the whole state of `p` at the start of a step."""
     return not {*p.param.sections} & {*sharded.model.blocks}
 
 
@@ -31,7 +31,7 @@ def saved_on_host(sharded: Sharded) -> tuple[str, ...]:
 
 
 def updates_where_it_rests(sharded: Sharded) -> bool:
-    """True if each parameter is stored in the layout of its optimizer state, in which ranks update it."""
+    """True if parameters are stored in the layout of their optimizer state: each rank updates what it stores."""
     layout = state_layout(sharded)
     return all(layout(p, "params") == layout(p, "optimizer") for p in sharded.params)
 

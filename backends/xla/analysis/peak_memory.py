@@ -70,7 +70,7 @@ class LiveBytes:
 
 
 class Moments:
-    """The moments of a training step at which its memory peak can be, and the bytes that are live at each."""
+    """The moments of a training step at which memory can peak, and the bytes that are live at each moment."""
 
     def __init__(self, sharded: Sharded, collectives: tuple[Collective, ...]) -> None:
         self.sharded, self.plan, self.model = sharded, sharded.plan, sharded.model
@@ -164,8 +164,8 @@ class Moments:
         a parameter counts once per optimizer moment.
 
         Parameters that only the sections `without` use are left out ("first" is before the blocks, "last" after them).
-        A parameter is replicated if the ranks divide none of its dims. Offloaded state of the layers is on the device
-        one layer at a time and not counted here.
+        A parameter without a divisible dim is replicated. Offloaded state of the layers is not counted: the device
+        holds it one layer at a time.
         """
         summed_wide = noun == "grads" and pipelined(self.plan)  # rounded when all microbatches are through
         return (FP32 if summed_wide else number_bytes(self.plan, noun)) * sum(
@@ -223,8 +223,8 @@ class Moments:
         return bool(p.stored["params"]) and "last" in p.param.sections and len(self.model.shape(p.param)) > 1
 
     def _new_gradients(self) -> float:
-        """Return the bytes of one microbatch's layer gradients, which exist next to the accumulated ones: the loop over
-        layers writes all of them before they are added. 0 with one microbatch, and in a pipeline."""
+        """Return the bytes of one microbatch's layer gradients: the loop over layers writes all of them before they are
+        added to the accumulated gradients. 0 with one microbatch, and in a pipeline."""
         if self.plan.microbatches == 1 or pipelined(self.plan):
             return 0.0
         layers = (p for p in self.sharded.params if {*p.param.sections} & {*self.model.blocks})
@@ -237,7 +237,7 @@ class Moments:
         return sum(self.model.layers_of(kind) * held for kind, held in self._saved_by_layers().items())
 
     def _saved_by_a_stage(self) -> float:
-        """Return the bytes that a stage saves for one microbatch, if all layers are of the kind that saves most."""
+        """Return the bytes that a stage saves for one microbatch, each layer counted as the kind that saves most."""
         return layers_of_a_stage(self.plan) * max(self._saved_by_layers().values())
 
     def _saved_by_layers(self) -> dict[Section, float]:
@@ -259,8 +259,7 @@ class Moments:
         return tensor_bytes(self.plan, name, self.sharded.declared(name))
 
     def _looked_up(self) -> float:
-        """Return the elements that a pipeline rank looks up for its share of all microbatches, not yet
-        reduce-scattered."""
+        """Return the elements that a pipeline rank looks up for its share of all microbatches, before their sum."""
         o = next(o for o in self.sharded.ops["first"] if o.op.kind == "embedding")
         dims = self.model.tensor[o.op.output].dims
         layout = o.settle.before if o.settle is not None else restrict(o.layout, dims)
@@ -283,8 +282,9 @@ class Moments:
         return sum(params) * self.computed + self._read_by_backward(kind) + self._of_kernel(kind) + max(params) * FP32
 
     def _read_by_backward(self, kind: Section) -> float:
-        """Return the bytes of the tensors that the backward of a block of `kind` reads, each in the layout that its
-        matmul needs. A norm's output is recomputed, so it counts only where that layout is not the stored one."""
+        """Return the bytes of the tensors that the backward of a block of `kind` reads, each in the layout that a
+        matmul needs. A norm's output is recomputed: it counts only if a matmul needs another layout than the stored
+        one."""
         readers = [(t, o) for o in self.sharded.ops[kind] for t in o.op.inputs]
         norms = {o.op.output: o for o in self.sharded.ops[kind] if o.op.kind == "norm"}
         total = 0.0
@@ -297,8 +297,8 @@ class Moments:
         return total
 
     def _rows_of_buffer(self, tensor: str) -> float:
-        """Return the factor by which the buffer of `tensor` exceeds its size under balanced routing: above 1 only for
-        the rows of dropless experts, whose buffers are sized for the worst routing."""
+        """Return the size of the buffer of `tensor` over its size under balanced routing: more than 1 only for the rows
+        of dropless experts, whose buffers are sized for the worst routing."""
         routed = self._experts.ops and not self._experts.capacity and SLOTS in self.model.tensor[tensor].dims
         return self._experts.most_rows_ratio if routed else 1.0
 
@@ -330,7 +330,8 @@ class Moments:
         return sum(param_elements(self.plan, p) for p in self.sharded.params if self._of_head(p))
 
     def _scores(self, kind: Section) -> float:
-        """Return the bytes of the scores of a block of `kind`, in a ring against one rank's keys; 0 with splash."""
+        """Return the bytes of the attention scores of a block of `kind`; 0 with splash attention. In a ring, the scores
+        are those against the keys of one rank."""
         total = 0.0
         for o in self.sharded.ops[kind]:
             if o.op.kind == "attention" and not self._splash:
@@ -353,30 +354,30 @@ class Moments:
         return LOGITS * self._logits() + once + head / self.computed * FP32
 
     def _head_waits(self) -> float:
-        """Return the bytes that wait for the head's gradient during the backward of the layers. If its shards are thin,
-        it is reduced after the loop over layers; until then it or the logits' gradient, the smaller, stays live."""
+        """Return the bytes that wait for the sum of the head's gradient during the backward of the layers; 0 if its
+        shards are not thin. Otherwise the head's gradient or the logits' gradient stays live, whichever is smaller."""
         thin = {r.tensor for r in self._sums if all_reduce_thin_shards.NAME in r.realised_by}
         waiting = [g for p, g in self._summed_whole if "last" in p.param.sections and p.param.name in thin]
         return min(sum(waiting), self._logits())
 
     def _summed_before_head(self) -> float:
-        """Return the bytes of other whole gradients that are live with the head's. 0 with several microbatches, in a
-        pipeline, and if the head's gradient comes first (`_waits_for_tokens`)."""
+        """Return the bytes of the other whole gradients that are live with the head's gradient. 0 with several
+        microbatches, in a pipeline, and if the head's gradient is computed first (`_waits_for_tokens`)."""
         if self._waits_for_tokens or self.plan.microbatches > 1 or pipelined(self.plan):
             return 0.0
         return sum(whole for p, whole in self._summed_whole if "last" not in p.param.sections)
 
     @property
     def _waits_for_tokens(self) -> bool:
-        """True if the head's gradient is computed before the embedding's, and waits for it: on 2D tori, if the chip is
-        in `HEAD_FIRST` or the logits' gradient is not smaller than the head's."""
+        """True if the head's gradient is computed before the embedding's gradient, and waits for that: on 2D tori, if
+        the chip is in `HEAD_FIRST` or the logits' gradient is not smaller than the head's gradient."""
         head = sum(whole for p, whole in self._summed_whole if "last" in p.param.sections)
         early = self.plan.cluster.chip.name in HEAD_FIRST or self._logits() >= head
         return early and len(self.plan.cluster.shape) == 2
 
     def _whole_sums(self) -> float:
-        """Return twice the bytes of the largest whole gradient that is all-reduced: the operand and the result (one
-        such sum runs at a time). The head's gradient is added if it waits meanwhile."""
+        """Return twice the bytes of the largest gradient that is all-reduced whole: its operand and its result, since
+        one sum runs at a time. The bytes of the head's gradient are added if that waits meanwhile."""
         named = {p.param.name for p, _ in self._summed_whole}
         waits = 0.0
         if self._waits_for_tokens and self.plan.microbatches == 1 and len(named) > 1:

@@ -26,8 +26,8 @@ def lockstep(plan: Plan) -> Lockstep:
     """Return the ticks of the pipeline of `plan`.
 
     A round is the number of microbatches that a stage runs before the rank's next stage: all microbatches if the
-    schedule runs forwards first, else about as many as there are ranks. It is larger than the number of ranks if the
-    ranks do not divide the microbatches (`planc.pipeline.schedule.Shape.round`).
+    schedule runs forwards first, else about as many as there are ranks, or more if the ranks do not divide the
+    microbatches (`planc.pipeline.schedule.Shape.round`).
     """
     assert plan.split is not None
     first = plan.split.schedule in FORWARDS_FIRST

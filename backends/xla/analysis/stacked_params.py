@@ -29,7 +29,7 @@ Stacks = Mapping[str, StackedDims]
 
 
 def undivided(model: Model) -> Stacks:
-    """Return the stacks of `model` without a pipeline: layers in order."""
+    """Return the stacks of `model` without a pipeline, with the layers in order."""
     found = {p.name: numbers(model, p) for p in model.params if stacked(model, p)}
     return {name: StackedDims((len(layers),), layers) for name, layers in found.items()}
 

@@ -50,7 +50,7 @@ class BufferNames:
             self._add_scores(o)
 
     def named(self, buffer: Buffer) -> LiveBuffer:
-        """Return `buffer` with the names of the tensors that it may hold, and the sentences that lay them out."""
+        """Return `buffer` with the names of tensors that it may hold, and the sentences that lay these tensors out."""
         dtype = DTYPES.get(buffer.shape.dtype, buffer.shape.dtype)
         found = self._of_state(buffer.source) if buffer.argument else {}
         found = found or self._known.get((dtype, _sizes(buffer.shape.dims)), {})
@@ -66,8 +66,8 @@ class BufferNames:
         )
 
     def _of_state(self, source: str) -> dict[str, str]:
-        """Return the name of the parameter or optimizer moment in an argument of the step, with its sentence; {} for no
-        state. `source` is the `op_name` of the argument."""
+        """Return the name of the parameter or optimizer moment in an argument of the step, with the sentence that
+        stores it; {} if the argument is no state. `source` is the argument's `op_name`."""
         state = _STATE.search(source)
         if state is None:
             return {}

@@ -26,8 +26,8 @@ _PART = re.compile(r"'?(\w+)'?(?::\((\d+)\)(\d+))?")
 
 
 def groups(attributes: str, devices: int) -> Ids:
-    """Return the device groups [groups, members] of a collective on `devices` devices, from its HLO `attributes`; for a
-    permute, the pairs of sender and receiver.
+    """Return the device groups, [groups, members], of a collective on `devices` devices, from the HLO `attributes` of
+    the collective; for a permute, the pairs of sender and receiver.
 
     Raises HloError for an unknown form.
     """
@@ -97,7 +97,7 @@ def _of_iota(found: re.Match[str], _: int) -> Ids:
 
 
 def _of_list(found: re.Match[str], devices: int) -> Ids:
-    """Read `{{0,1},{2,3}}`; empty: all devices."""
+    """Read `{{0,1},{2,3}}`; an empty list is one group of all devices."""
     listed = [_numbers(group) for group in re.findall(r"\{([\d,]*)\}", found[1])]
     if len({len(group) for group in listed}) > 1:
         raise HloError(f"groups of different sizes: {found[0][:120]}")

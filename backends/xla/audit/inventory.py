@@ -84,8 +84,7 @@ class FoundCollective:
 
     @property
     def wire_bytes(self) -> float:
-        """Return the bytes that a device sends in a step, on average, with ring algorithms as in
-        `planc.ir.collective`."""
+        """Return the bytes that a device sends in a step on average, by ring algorithms (`planc.ir.collective`)."""
         n = self.group_size
         if self.op == "send_recv":
             return self.payload_bytes * self.count * self.senders
@@ -112,9 +111,9 @@ class HostMove:
 
 
 def _host_move(computation: Computation, i: Instruction, times: int) -> HostMove | None:
-    """Return the transfer to or from the host that instruction `i` starts, `times` a step; None if there is none.
+    """Return the transfer to or from the host that instruction `i` starts, `times` a step; None if it starts none.
 
-    A dynamic slice transfers only the slice: its result when it reads, its second operand when it updates.
+    A dynamic slice transfers only the slice: the result of a slice that reads, the second operand of one that updates.
     """
     if i.opcode not in _TRANSFERS:
         return None
@@ -164,8 +163,7 @@ class Inventory:
     transfers: list[HostMove] = field(default_factory=list)
 
     def transferred_bytes(self, direction: Direction) -> int:
-        """Return the bytes that a device sends to the memory of its host in a step, or receives from there
-        (`direction`)."""
+        """Return the bytes that a device sends to host memory in a step, or receives from host memory (`direction`)."""
         return sum(m.payload_bytes * m.count for m in self.transfers if m.direction == direction)
 
 
@@ -192,8 +190,7 @@ class _InventoryReader:
         self, computation: Computation, times: int, loop: WhileLoop | None = None, meanwhile: int | None = None
     ) -> None:
         """Count the instructions of `computation`, which runs `times` a step and may be the body of the while `loop`.
-        `meanwhile` is the number of cycles between start and done of its asynchronous call; None for a blocking
-        call."""
+        `meanwhile` are the cycles between start and done of its asynchronous call; None for a blocking call."""
         for i in computation.instructions.values():
             self.out.cycles += times * _cycles(i)
             op = OPS.get(i.opcode.removesuffix("-start"))
@@ -270,7 +267,7 @@ class _InventoryReader:
         return dict(Counter(names[value if 0 <= value <= last else last] for value in chosen))
 
     def _between_slices(self, computation: Computation, i: Instruction, times: int) -> FoundCollective:
-        """Return a collective over all TPU slices, which runs `times` a step. The text does not list its devices: each
+        """Return a collective over all TPU slices, which runs `times` a step. The text does not list the devices: each
         group is assumed to be the devices at one position of all slices."""
         kind, where = _BETWEEN.search(i.attributes), _SLICES.search(i.attributes)
         members = prod(self.slices.values())
@@ -293,8 +290,8 @@ class _InventoryReader:
     def _collective(
         self, computation: Computation, i: Instruction, op: str, times: int, meanwhile: int | None
     ) -> Iterator[FoundCollective]:
-        """Yield the collective of instruction `i`, once for each dtype of its operands. `op` is its planc name; it runs
-        `times` a step. `meanwhile` is the number of cycles between its start and its done; None for a blocking call."""
+        """Yield the collective of instruction `i`, once for each dtype of its operands. `op` is planc's name of it; it
+        runs `times` a step. `meanwhile` are the cycles between its start and done; None for a blocking call."""
         carried_on = _CHAIN.search(i.attributes) is not None
         if op == "all_reduce" and computation.name.startswith(FUSED_SCATTER):
             op = "reduce_scatter"

@@ -36,7 +36,7 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Fullest:
-    """The memory peak of a computation."""
+    """The memory peak of a computation: the bytes, the live buffers, and the instruction that runs then."""
 
     bytes: int
     buffers: tuple[Buffer, ...]
@@ -46,7 +46,7 @@ class Fullest:
 
 
 def fullest(module: Module) -> Fullest:
-    """Return the memory peak of a scheduled `module`. Raises HloError for text it cannot parse."""
+    """Return the memory peak of a scheduled `module`. Raises HloError for text that cannot be parsed."""
     found = _Schedule(module, module[module.entry], outermost=True).fullest()
     return Fullest(found.bytes, tuple(sorted(found.buffers, key=lambda b: -b.bytes)), found.instruction)
 
@@ -214,5 +214,5 @@ class _Schedule:
 
 
 def _held_bytes(shape: Shape) -> int:
-    """Return the bytes that an array of `shape` takes in HBM; 0 if it is in another memory."""
+    """Return the bytes that an array of `shape` takes in HBM; 0 if the array is in another memory."""
     return 0 if shape.space else shape.stored_bytes

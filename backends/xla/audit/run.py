@@ -43,11 +43,11 @@ OFF_TORUS = "jax knows no way to lay this mesh along the torus: devices in their
 
 
 def audit(plan: Plan, options: AuditOptions) -> Audit:
-    """Return predicted against compiled figures of `plan`. Raises PlanError if it cannot be lowered, compiled in time
-    or parsed.
+    """Return predicted against compiled figures of `plan`. Raises PlanError if the plan cannot be lowered, if it is not
+    compiled in time, or if the compiled text cannot be parsed.
 
-    The step is compiled for the topology in `options`; without one for the plan's own, or if its cluster is no torus of
-    TPUs, for virtual CPU devices. A `world_scale` is refused: the compiler handles any size.
+    `options.topology` may only name the plan's own topology; the plan is compiled for that, or for virtual CPU devices
+    if the plan's cluster is no torus of TPUs. `options.world_scale` is refused: the compiler handles any size.
     """
     if options.world_scale is not None:
         message = "an audit on xla compiles the plan at its own size: leave --world-scale out"
@@ -111,7 +111,7 @@ def _wire(totals: Totals, observed: Totals) -> tuple[AxisWire, ...]:
 
 def _memory(sharded: Sharded, answer: CompilerAnswer) -> tuple[PeakMemory, ...]:
     """Return the predicted and the compiled memory peak. () on virtual devices, which have no memory plan, and if the
-    compiler refuses the program without a size."""
+    compiler refuses the program and does not say how much memory it needs."""
     if not answer.topology or answer.peak_bytes is None:
         return ()
     return (PeakMemory(stage=0, predicted_bytes=predicted_bytes(sharded), observed_bytes=answer.peak_bytes),)
@@ -181,8 +181,8 @@ def _overlap(sharded: Sharded, found: list[FoundCollective]) -> tuple[OperationO
 
 
 def _fullest(answer: CompilerAnswer) -> Fullest | None:
-    """Return the memory peak of the compiled program; None if it was refused, on virtual devices (no schedule), and if
-    its text cannot be parsed, since the rest of the audit is valid without."""
+    """Return the memory peak of the compiled program. None if the compiler refused it, on virtual devices (no
+    schedule), and if the text cannot be parsed: the audit is valid without a peak."""
     if answer.refused or not answer.topology:
         return None
     try:

@@ -216,7 +216,7 @@ def _text(sharded: Sharded, first: int, layers: int) -> list[str]:
 
 
 def narrow_functions(sharded: Sharded, *, used: bool, reduce: str, summed: str) -> list[str]:
-    """Return the source of the low-precision matmuls; [] if there are none.
+    """Return the source of the low-precision matmuls; [] if no parameter is quantized.
 
     `used` is True if the program already defines `_used`. `reduce` is code for the dtype of the gradient sums; `summed`
     is the line that sets a weight gradient's layout before the sum, or "".

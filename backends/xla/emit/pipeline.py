@@ -574,7 +574,7 @@ def ends_table(sharded: Sharded) -> list[str]:
 
 
 def ends_spec(sharded: Sharded, tensor: str) -> Spec:
-    """Return the layout of the activation `tensor` outside the pipeline, where its ranks shard the sequence too."""
+    """Return the layout of the activation `tensor` at embedding or head: pipeline ranks shard its sequence too."""
     return shared_by_stages(sharded, sharded.model.tensor[tensor].dims, activation_spec(sharded, tensor))
 
 
@@ -732,8 +732,7 @@ def _back(several: bool, first: bool, delay: str) -> str:
 
 
 def _body(sharded: Sharded) -> str:
-    """Return the source of the function that is differentiated as one: a layer, or if only some are recomputed, a
-    stage."""
+    """Return the source of the function that is differentiated as one: a layer, or if only some recompute, a stage."""
     if every(sharded) > 1:
         return "self.body = lambda x, stack: _in_groups(block, x, stack)"
     gathered, picks = sharded.plan.gathers_each_pass(), bool(sharded.model.top_k)

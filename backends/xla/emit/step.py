@@ -282,7 +282,7 @@ def _compiled(plan: Plan) -> str:
 
 
 def state_functions(plan: Plan) -> list[str]:
-    """Return the source of the functions that build the optimizer and its state, and of those that round state."""
+    """Return the source of the functions that build the optimizer and its state, and that round state."""
     narrow = narrow_state(plan)
     chain = CHAIN_NARROW if narrow else CHAIN
     state = fill(STATE, chain=chain.strip("\n"), optimizer=_layouts(plan, "optimizer"), params=_layouts(plan, "params"))

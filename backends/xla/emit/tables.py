@@ -139,10 +139,10 @@ Exchange = tuple[tuple[Spec, ...], tuple[Spec, ...]]
 
 
 def exchanged(sharded: Sharded) -> dict[str, Exchange]:
-    """Return the intermediate layouts of activations that the program states: those of all-to-alls, and those of
-    activations that several ranks compute whole.
+    """Return the intermediate layouts of activations that the program states: in redistributions by an all-to-all, and
+    in those of activations that several ranks compute whole.
 
-    An activation passes such a layout between its producer and its own layout, or from there to all of its readers.
+    Such a layout lies between the producer and the activation's own layout, or between this layout and all readers.
     """
     made: dict[str, tuple[Spec, ...]] = {}
     read: dict[str, list[tuple[OpSharding, Move | None]]] = {}
@@ -170,9 +170,9 @@ def _stated(o: OpSharding, move: Move) -> bool:
 
 
 def _gathers_twice(sharded: Sharded, o: OpSharding) -> bool:
-    """True if `o` is a matmul in a pipeline on CPU devices, and its result is reduce-scattered.
+    """True if `o` is a matmul in a pipeline on CPU devices, and the result of `o` is reduce-scattered.
 
-    XLA there gathers the result's gradient once for each of the two matmuls of the backward: it writes one device group
+    XLA then gathers the result's gradient once for each of the two matmuls of the backward: XLA writes one device group
     in two ways and does not see that both are equal.
     """
     assert o.settle is not None
@@ -224,7 +224,7 @@ def collectives(sharded: Sharded, tensor: str) -> list[str]:
 
 
 def _redistributed_inputs(sharded: Sharded, tensor: str) -> Iterator[str]:
-    """Yield a comment for each layout to which `tensor` is redistributed; ops that need the same layout share it."""
+    """Yield a comment for each layout to which `tensor` is redistributed, with all ops that need this layout."""
     readers: dict[str, tuple[Move, list[str]]] = {}
     for o in _ops(sharded):
         for name, move in zip(o.op.inputs, o.redistributions, strict=True):

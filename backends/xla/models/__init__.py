@@ -17,7 +17,7 @@ def family(name: str) -> ModuleType:
 
 
 def loss_of(model: Model, hooks: Any, settings: Settings) -> Any:
-    """Return the loss function of `model`. With experts, the function also returns the expert counts, and its gradient
-    includes that of the load-balancing loss if `settings` ask for it."""
+    """Return the loss function of `model`. With experts, the function also returns the expert counts, and the gradient
+    includes the load-balancing loss if `settings` ask for it."""
     build = family(model.family).build_loss
     return build(model, hooks, settings.balance_loss) if model.top_k else build(model, hooks)

@@ -30,7 +30,7 @@ Block = Callable[[jax.Array, Params], jax.Array]
 
 
 def shapes(model: Model) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each parameter of `model` by name; those of blocks are stacked: [L, ...]."""
+    """Return the shape of each parameter of `model` by name; parameters of blocks are stacked: [L, ...]."""
     stacks = {p.name: (len(numbers(model, p)),) for p in model.params if stacked(model, p)}
     return {p.name: (*stacks.get(p.name, ()), *model.shape(p)) for p in model.params}
 
@@ -101,8 +101,8 @@ def build_block(model: Model, hooks: Hooks, attention: Half, feed_forward: Half)
 def build_halfway(
     model: Model, hooks: Hooks, attention: Half
 ) -> Callable[[jax.Array, Params], tuple[jax.Array, jax.Array]]:
-    """Return `halfway(x [B, S, E], one layer's params)` -> (x after attention, the norm of that, for the second
-    half)."""
+    """Return `halfway(x [B, S, E], one layer's params)` -> (x after attention, the norm of this x, for what
+    follows)."""
 
     def norm(name: str, x: jax.Array, layer: Params) -> jax.Array:
         return rms_norm(x, hooks.weight(name, layer[name]), model.norm_eps)

@@ -45,8 +45,7 @@ def refusals(sharded: Sharded) -> list[Diagnostic]:
 
 
 def notes(plan: Plan) -> list[Diagnostic]:
-    """Return N0906 for each sentence of `plan` that names parts of the model to compile: XLA compiles the whole
-    step."""
+    """Return N0906 for each sentence of `plan` that names parts to compile: XLA compiles the whole step."""
     causes = dict.fromkeys(compiled.cause for compiled in plan.compiles)
     return [
         Diagnostic("N0906", f"`{cause.via or cause.sentence}`: XLA compiles the whole step as one program", cause.span)
@@ -187,8 +186,8 @@ GPUs."""
 
 
 def _narrow(sharded: Sharded) -> Iterator[Diagnostic]:
-    """Refuse quantization other than float8 per tensor or row and int8 per row, and of experts, of linear layers with a
-    bias, and of linear layers outside the blocks of a pipeline."""
+    """Refuse quantization other than float8 per tensor or row and int8 per row. Refuse quantized experts, linear layers
+    with a bias, and in a pipeline linear layers outside the blocks."""
     plan = sharded.plan
     for q in plan.quantize:
         if q.tile or q.recipe == "blockwise":

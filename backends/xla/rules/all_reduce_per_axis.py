@@ -29,8 +29,8 @@ def _key(row: Collective) -> tuple[str, str]:
 
 
 def split_by_axis(sharded: Sharded, row: Collective) -> Rows:
-    """Return a gradient's all-reduce over the batch's and other axes as two, one over each; any other `row` is
-    unchanged."""
+    """Return a gradient's all-reduce over the batch's and other axes as two, one over each; keep any other `row` as it
+    is."""
     batch = tuple(a for a in row.axes if a in sharded.plan.data_axes)
     rest = tuple(a for a in row.axes if a not in batch)
     if row.carries != "grad" or row.op != "all_reduce" or not batch or not rest or of_experts(sharded, row):

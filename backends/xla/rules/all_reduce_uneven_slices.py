@@ -37,8 +37,8 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
 
 
 def _slices(sharded: Sharded, row: Collective) -> bool:
-    """Return False if `row` sums a gradient that is sharded along columns, and its slices do not fit in the chip's
-    buffer; True for any other collective."""
+    """Return False if `row` reduce-scatters a gradient along columns in slices that do not fit in the chip's buffer;
+    True for any other collective."""
     height = rows_above_columns(sharded, row)
     if not height:
         return True
@@ -55,8 +55,8 @@ def fits_in_slices(chip: str, ranks: int, height: int, summed_mib: float) -> boo
 
 
 def rows_above_columns(sharded: Sharded, row: Collective) -> int:
-    """Return the number of rows of the gradient that `row` sums, if it is reduce-scattered along its columns; 0 for any
-    other collective."""
+    """Return the number of rows of the gradient that `row` reduce-scatters along columns; 0 for any other
+    collective."""
     plan, p = sharded.plan, sharded.param.get(row.tensor)
     if p is None or (row.carries, row.op) != ("grad", "reduce_scatter") or of_experts(sharded, row) or not p.axes():
         return 0

@@ -26,7 +26,7 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
 
 
 def sums_over_all(sharded: Sharded) -> bool:
-    """True if XLA runs a reduce-scatter over all devices of a torus in the cluster of `sharded` as an all-reduce."""
+    """True if XLA runs a reduce-scatter or a gather over all devices of a torus, as in `sharded`, by an all-reduce."""
     cluster = sharded.plan.cluster
     return platform(sharded) == "tpu" and cluster.chip.name not in SCATTERS and not _is_uneven_plane(cluster)
 

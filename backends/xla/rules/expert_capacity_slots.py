@@ -22,7 +22,7 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
 
 
 def _with_capacity_slots(row: Collective, elements: int) -> Collective:
-    """Return `row`, an exchange of tokens with experts, with the bytes of all slots (`elements`). Slots are exchanged
-    first and then all-gathered over the ranks that share an expert, and in reverse order on the way back."""
+    """Return `row`, an exchange of tokens with experts, with the bytes of all slots of a rank (`elements` numbers).
+    Ranks that share an expert all-gather slots after the exchange, and reduce-scatter before the exchange back."""
     gathered = row.group_size if row.op in ("all_gather", "reduce_scatter") else 1
     return changed(row, NAME, buffer_bytes=elements * gathered * DTYPE_BYTES[row.dtype])

@@ -50,7 +50,7 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
 
 
 def _once(sharded: Sharded, row: Collective) -> Collective:
-    """Return the gather `row` as one call a step; in a kind of block, one for each of its layers."""
+    """Return `row`, a gather of parameters, with one call a step, or for a kind of block, one for each layer."""
     each = sharded.model.layers_of(row.section) if row.section in sharded.model.blocks else 1
     return changed(row, NAME, per="step", count=each)
 

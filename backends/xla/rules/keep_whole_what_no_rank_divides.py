@@ -25,7 +25,8 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
 
 
 def _whole(sharded: Sharded, row: Collective) -> bool:
-    """True if `row` gathers or updates a parameter, or sums its gradient, that the plan shards on no divisible dim."""
+    """True if `row` gathers or updates a parameter, or sums its gradient, and the plan shards this state although no
+    dim of the parameter is divisible."""
     p = sharded.param.get(row.tensor)
     if p is None or (row.carries == "update" and p.axes()):
         return False

@@ -143,8 +143,8 @@ def _replayed(sharded: Sharded, o: OpSharding, section: str, found: tuple[Maxima
 
 
 def _of_rows(sharded: Sharded, o: OpSharding, first: bool) -> list[Maxima]:
-    """Return the all-reduces of maxima of the rowwise matmul `o`. Those over the columns of its input are shared by all
-    matmuls that read it, and counted for the `first`."""
+    """Return the all-reduces of maxima of the rowwise matmul `o`. The maxima over the columns of the input are shared
+    by all matmuls that read this input, and counted for the `first` of them."""
     plan = sharded.plan
     outputs, inputs = (plan.mesh.in_order(axes) for axes in sharded.param[o.op.params[0]].compute)
     over_out, over_in = sharded.model.param[o.op.params[0]].shape_dims
@@ -158,7 +158,7 @@ def _of_rows(sharded: Sharded, o: OpSharding, first: bool) -> list[Maxima]:
 
 def _of_gradients(sharded: Sharded, o: OpSharding, first: bool) -> Iterator[Maxima]:
     """Yield the gather of scales along the dim on which the gradient of the weight of `o` is sharded. Scales of the
-    input's columns are shared by all matmuls that read it, and counted for the `first`."""
+    input's columns are shared by all matmuls that read this input, and counted for the `first` of them."""
     param = sharded.param[o.op.params[0]]
     index, axes = cut(sharded.plan, param, "grads"), sharded.plan.mesh.in_order(param.stored["grads"])
     shared = index == 1 and not first

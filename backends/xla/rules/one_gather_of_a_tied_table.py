@@ -16,8 +16,7 @@ NAME = "one_gather_of_a_tied_table"
 
 
 def apply(sharded: Sharded, rows: Rows) -> Rows:
-    """Return `rows` of `sharded` without gathers of a tied embedding for the head that equal a gather for the
-    lookup."""
+    """Return `rows` of `sharded` without a tied embedding's gathers for the head that equal one for the lookup."""
     tied = {p.param.name for p in sharded.tied}
     of_lookup = {_values(r) for r in rows if r.section == "first" and r.carries == "param"}
     return tuple(

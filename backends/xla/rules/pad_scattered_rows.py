@@ -48,8 +48,8 @@ def _padded(sharded: Sharded, row: Collective) -> Iterator[Collective]:
 
 
 def rows_of_part(sharded: Sharded, row: Collective) -> int:
-    """Return the number of rows of a rank's shard of the gradient that `row` (one collective of the prediction) sums,
-    if it is reduce-scattered along rows; 0 for any other collective."""
+    """Return the number of rows of a rank's shard of the gradient that `row` (one collective of the prediction)
+    reduce-scatters along rows; 0 for any other collective."""
     plan, p = sharded.plan, sharded.param.get(row.tensor)
     place = cut(plan, p, "grads") if p is not None and row.carries == "grad" and row.op == "reduce_scatter" else None
     if p is None or place is None:
@@ -69,9 +69,9 @@ def buffers(sharded: Sharded, row: Collective) -> float:
 
 
 def padded_rows(height: int, buffers: float) -> int:
-    """Return the number of rows of a rank's shard of `height` rows after it is split into slices of whole tiles.
+    """Return the number of rows of a rank's shard of `height` rows, padded to split into slices of whole tiles.
 
-    `buffers` is the size of the sum in units of the chip's buffer. There are at most so many slices, rounded up.
+    `buffers` is the size of the whole sum divided by the chip's buffer; rounded up, it is the largest number of slices.
     """
     tiles, slices = ceil(height / TILE_ROWS), ceil(buffers)
     if slices == 1 or height < TILE_ROWS:

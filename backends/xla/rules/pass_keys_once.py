@@ -20,7 +20,7 @@ NAME = "pass_keys_once"
 
 
 def apply(sharded: Sharded, rows: Rows) -> Rows:
-    """Return `rows` of `sharded` without the sends of keys and values that are merged with equal ones of another
+    """Return `rows` of `sharded` without the sends of keys and values that XLA merges with equal sends of another
     pass."""
     passed = {name for o in sharded.attentions if o.ring for name in o.op.whole_of}
     if platform(sharded) == "tpu":
@@ -35,8 +35,7 @@ def _replayed(row: Collective) -> bool:
 
 
 def _made_by_forward(sharded: Sharded, row: Collective) -> bool:
-    """True if `row` sends saved keys or values in a backward in the loop body of its forward, in a ring of two
-    ranks."""
+    """True if `row` sends saved keys or values in a ring of two, in a backward whose loop body has the forward too."""
     if (row.op, row.phase, row.group_size) != ("send_recv", "backward", 2):
         return False
     return sharded.model.layers_of(row.section) == 1 and bool(layers_that_save(sharded, row.section, row.tensor))

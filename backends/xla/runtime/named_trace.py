@@ -41,7 +41,7 @@ class Name(NamedTuple):
 
 
 def instruction_names(program: ProgramText, text: str) -> dict[str, Name]:
-    """Return names in a trace for the instructions of `text`, optimized HLO; {} if the text cannot be parsed."""
+    """Return the names that a trace gives to the instructions of `text`, optimized HLO; {} if it cannot be parsed."""
     plan = program.plan
     rows = realise(program.sharded, semantic_collectives(program.sharded))
     transfers = TransferNames(("+".join(parts(plan, row.axes)), row) for row in rows)

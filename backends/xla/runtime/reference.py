@@ -135,8 +135,7 @@ class Single:
         return {"params": params, "optimizer": moments}
 
     def step(self, state: dict[str, Any], tokens: jax.Array, targets: jax.Array, lr: jax.Array) -> Any:
-        """Return the `state` after one update with learning rate `lr`, and the loss and gradient norm before the
-        update."""
+        """Return the `state` after an update with learning rate `lr`, and loss and gradient norm before the update."""
         loss, picks, grads = self._gradients_with_picks(state["params"], tokens, targets)
         grads = _wide(grads)
         norm = jnp.sqrt(sum(jnp.vdot(g, g) for g in grads.values()))

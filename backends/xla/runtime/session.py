@@ -86,7 +86,7 @@ class JaxSession:
         return float(metrics["loss"]), float(metrics["grad_norm"])
 
     def routing(self) -> list[list[int]] | None:
-        """Return the tokens of each expert of each layer with experts since the last call; None without experts."""
+        """Return the tokens counted for each expert since the last call, by layer with experts; None without any."""
         found, self._picks = self._picks, 0
         return None if isinstance(found, int) else found.tolist()
 
@@ -107,7 +107,7 @@ class JaxSession:
         return shards.whole(self._model, self._gradients, self._stacks)
 
     def pieces(self) -> list[Piece]:
-        """Return the pieces of the state that this process saves in a checkpoint."""
+        """Return the pieces (boxes of tensors) of the state that this process saves in a checkpoint."""
         if self._pieces is None:
             self._pieces = state.pieces(self._model, lambda: self._state, self._stacks)
         return self._pieces

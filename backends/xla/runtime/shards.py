@@ -62,7 +62,7 @@ def fill(
     stored: Stored = MappingProxyType({}),
 ) -> dict[str, jax.Array]:
     """Return every parameter of `model` from `initial` in `dtype`, sharded as `where` says. Layers are stacked as in
-    `stacks` (None: in order); parameters in `stored` are padded with zeros to the shapes there."""
+    `stacks` (None: in order). Parameters in `stored` are padded with zeros to their shapes in `stored`."""
     kept, held = np.dtype(DTYPES[dtype]), stacks or undivided(model)
 
     def whole(param: Param) -> Weights:
@@ -90,8 +90,7 @@ def divided(array: Weights | Tokens, where: Sharding) -> jax.Array:
 
 
 def whole(model: Model, tree: dict[str, jax.Array], stacks: Stacks) -> Iterator[tuple[str, Weights]]:
-    """Yield name and gathered values of each layer's parameters in `tree`, on every process, in the order of
-    `model`."""
+    """Yield name and gathered values of each layer's parameters in `tree`, on every process, in `model`'s order."""
     for param in model.params:
         array = tree[param.name]
         own = tuple(slice(n) for n in model.shape(param))
@@ -112,7 +111,7 @@ def _layer(stack: jax.Array, at: tuple[int, ...]) -> jax.Array:
 
 
 def _on_host(array: jax.Array) -> Weights:
-    """Return `array` on this host; if several processes share it, after an all-gather."""
+    """Return `array` on this host, after an all-gather if its shards are on several processes."""
     if not array.is_fully_addressable and isinstance(array.sharding, NamedSharding):
         everywhere = NamedSharding(array.sharding.mesh, PartitionSpec())  # type: ignore[no-untyped-call]
         array = jax.device_put(array, everywhere)

@@ -34,8 +34,8 @@ COUNTS = ("count", "steps")
 
 
 def pieces(model: Model, current: Callable[[], Any], stacks: Stacks | None = None) -> list[Piece]:
-    """Return the pieces of the state that this process saves: its shards with replica id 0. `stacks` are those of the
-    program; None if layers are in order.
+    """Return the pieces (boxes of tensors) of the state that this process saves: the shards with replica id 0. `stacks`
+    are the program's stacks of layers; None if layers are in order.
 
     The values of a shard are looked up in `current()` at the time of the copy, since a step donates its arrays.
     """
@@ -57,7 +57,7 @@ def pieces(model: Model, current: Callable[[], Any], stacks: Stacks | None = Non
 def restored(
     model: Model, state: Any, where: Any, read: Read, optimizer_steps: int, stacks: Stacks | None = None
 ) -> Any:
-    """Return `state` with the values that `read` returns, laid out as `where` says, and its counters at
+    """Return `state` with the values that `read` returns, laid out as `where` says, and with counters at
     `optimizer_steps`; `stacks` as for `pieces`."""
     held = stacks or undivided(model)
 

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Steps:
-    """The jitted functions of a program over the state {"params", "optimizer"}, and the shardings of their
-    arguments."""
+    """The jitted functions of a program on the state {"params", "optimizer"}, and their arguments' shardings."""
 
     step: Any
     evaluate: Callable[..., jax.Array]

@@ -70,8 +70,8 @@ def written(groups: Groups) -> str:
 
 @cached_on(lambda model, shape, factors: (model.cache, (shape, factors)))
 def readings(model: Model, shape: Shape, factors: Factors) -> list[tuple[Groups, str]]:
-    """Return the ways to name the dims of an array of `shape` with these `factors` (of each dim, if known), each with
-    the parameter of `model` that has the named dims."""
+    """Return each way to name the dims of an array of `shape`, with the parameter of `model` that has these dims.
+    `factors` are the known factors of each dim (sizes or names), or None."""
     scanned = [i for i, known in enumerate(factors) if known == ()]
     stacks: list[int | None] = [*scanned] or [None, *(i for i, n in enumerate(shape) if n in layer_counts(model))]
     found: list[tuple[Groups, str]] = []

@@ -118,7 +118,7 @@ HOW = 'a rule is `"*/mlp/wi/kernel" = embed, ffn`: a pattern on the path of leav
 
 
 def _add(pattern: str, dims: str, span: Span, model: Model, found: list[LeafRule], wrong: list[Diagnostic]) -> None:
-    """Read a rule from `pattern` and `dims`, at `span` in a file; add it to `found`, or a diagnostic to `wrong`."""
+    """Read a rule from `pattern` and `dims`, at `span` in a file. Append it to `found`, or a diagnostic to `wrong`."""
     if len(found) + len(wrong) >= MOST_RULES:
         if len(found) + len(wrong) == MOST_RULES:
             wrong.append(Diagnostic("E1221", f"there are more than {MOST_RULES:,} rules", span))

@@ -116,7 +116,7 @@ class _Found:
 
     def spec(self, path: str, leaf: Any, factors: Factors | None) -> Spec:
         """Return the layout of the `leaf` at `path`; () for a scalar, and if a diagnostic was recorded. `factors` are
-        those of its dims, if the user's function was traced."""
+        the factors of the leaf's dims if the user's function was traced, else None."""
         self.paths.append(path)
         if not hasattr(leaf, "shape"):
             self.without.append(f"{printable(path) or 'the tree itself'} is no array")
@@ -147,7 +147,7 @@ class _Found:
         return (*[()] * (len(shape) - len(spec)), *spec)
 
     def _by_rules(self, path: str, shape: Shape, hits: list[LeafRule]) -> Spec:
-        """Return the layout of a leaf by its rules `hits`; () with a diagnostic if they disagree or do not fit."""
+        """Return the layout of a leaf by its rules `hits`; () with a diagnostic if the rules disagree or do not fit."""
         self.used |= set(hits)
         first, *others = hits
         for other in others:

@@ -75,8 +75,8 @@ def _table_dims(model: Model) -> tuple[str, ...]:
 class _Joined:
     """A union-find over the axes of all values in a traced function. Joined axes are the same dim.
 
-    `table` are the names of the embedding table's dims: a lookup of tokens gives them to the axes of its operand.
-    `head_dim` is the size of an attention head, whose axis is found in the matmuls of attention.
+    `table` are the named dims of the embedding table: in a lookup of tokens, the axes of the table get these names.
+    `head_dim` is the size of an attention head; the matmuls of attention show which axis it is.
     """
 
     def __init__(self, table: tuple[str, ...] = (), head_dim: int = 0) -> None:
@@ -141,7 +141,7 @@ class _Joined:
             self._join(a, b)
 
     def run(self, jaxpr: Any, inputs: Sequence[Axes], constants: Sequence[Axes] | None = None) -> list[Axes]:
-        """Join the axes of all values of `jaxpr`, whose arguments have axes `inputs`; return those of its outputs."""
+        """Join the axes of all values of `jaxpr`, whose arguments have axes `inputs`; return the outputs' axes."""
         of: dict[Any, Axes] = dict(zip(jaxpr.invars, inputs, strict=True))
         for var in jaxpr.constvars:
             of[var] = self.fresh(var.aval.shape)
@@ -216,8 +216,8 @@ class _Joined:
             self._attention(params["dimension_numbers"], ins)
 
     def _attention(self, numbers: Any, ins: list[Axes]) -> None:
-        """Name the `head_dim` axis in a matmul of attention, batched over sequences and heads. The scores contract it;
-        the matmul with the values contracts the tokens, and `head_dim` is the remaining axis of the values."""
+        """Name the `head_dim` axis in a matmul of attention, batched over sequences and heads. The scores contract
+        `head_dim`; the matmul with the values contracts the tokens, and `head_dim` is the values' other axis."""
         summed, batch = numbers
         tokens = {self._root(a) for a in self.tokens}
         each = {self._root(ins[0][i]) for i in batch[0]}
