@@ -515,8 +515,7 @@ class PipelineRank:
         return self._group(section) * self.computed
 
     def _grads(self, *, begun: bool = True) -> float:
-        """Returns the bytes of gradients in a microbatch's backward; `begun` is True once that backward has run the
-        head."""
+        """Returns the bytes of gradients in a microbatch's backward, which has run the head already if `begun`."""
         earlier = self.plan.microbatches > 1
         if self._accumulates_whole:
             whole = sum(n * self._accumulated_elements(p) for p, n in self.trained) * self.reduced

@@ -75,8 +75,7 @@ class Styler:
         return any(b.o.op.kind == "loss" and b.divides("vocab") for b in self.section("last"))
 
     def section(self, section: Section) -> tuple[Boundary, ...]:
-        """Returns the placements at every op of `section` (a kind of block, or the modules before or after the
-        blocks)."""
+        """Returns the placements at each op of `section`, a kind of block or the modules before or after the blocks."""
         return self._boundaries[section]
 
     @cached_property

@@ -25,7 +25,7 @@ LOWER_RIGHT = object()
 
 @contextmanager
 def one_kernel_attention(tracker: MemoryTracker) -> Iterator[None]:
-    """A context in which attention in these two cases is `_Attention`, which `tracker` sees as one kernel."""
+    """A context in which attention is `_Attention`, one kernel to `tracker`, where the CPU has no such kernel."""
     stored, masked = F.scaled_dot_product_attention, Core._attention_mask
 
     def scaled_dot_product_attention(q: Tensor, k: Tensor, v: Tensor, *rest: Any, **more: Any) -> Tensor:
@@ -45,8 +45,7 @@ def one_kernel_attention(tracker: MemoryTracker) -> Iterator[None]:
 
 
 class _Attention(torch.autograd.Function):
-    """Allocates tensors in the shapes of attention and its gradients: q [B, H, S, E], k [B, H, T, E], v [B, H, T,
-    V]."""
+    """Allocates tensors shaped like attention and its gradients: q [B, H, S, E], k [B, H, T, E], v [B, H, T, V]."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, tracker: MemoryTracker) -> Tensor:

@@ -51,13 +51,13 @@ class TensorForm(NamedTuple):
 
     @classmethod
     def of(cls, tensor: Tensor) -> TensorForm:
-        """Returns the form of `tensor`."""
+        """Returns the shape, stride, dtype and DTensorSpec of `tensor`."""
         local = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
         spec = tensor._spec if isinstance(tensor, DTensor) else None
         return cls(local.shape, local.stride(), local.dtype, spec)
 
     def made(self) -> Tensor:
-        """Returns a new uninitialised tensor of this form."""
+        """Returns a new uninitialised tensor of this shape, stride and dtype; a DTensor if `spec` is set."""
         local = torch.empty_strided(self.shape, self.stride, dtype=self.dtype)
         return local if self.spec is None else DTensor(local, self.spec, requires_grad=False)  # type: ignore[no-untyped-call]
 

@@ -193,7 +193,7 @@ class ActionRepeats:
         self.counted.add(m)
 
     def _stand_ins(self, kind: str, stage: int) -> tuple[Tensor | None, ...]:
-        """Returns new tensors of the shapes that the last action of this kind passed on."""
+        """Returns new tensors in the shapes of those that the last action of this kind passed to other actions."""
         made = [None if form is None else torch.empty(form[0], dtype=form[1]) for form in self._passed[kind, stage]]
         self._tracker.pass_on(made)
         return tuple(made)

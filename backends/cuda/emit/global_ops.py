@@ -39,7 +39,7 @@ def _sum_of_stages(roles: AxisRoles, why: str, value: str) -> str:
 
 
 def sums_left(roles: AxisRoles) -> bool:
-    """True if gradients stay partial sums over the tensor axes after the backward; fully_shard would reduce them."""
+    """True if gradients stay partial sums over the tensor axes; False with FSDP, which reduces them."""
     tensor = set(roles.tensor)
     return not roles.uses_fsdp and any(tensor & {*p.grad_partial} for p in roles.sharded.params if not p.param.frozen)
 

@@ -159,7 +159,7 @@ for module in <modules>:
 
 
 def _microbatches(styler: Styler, policy: str, *, backward: bool) -> str:
-    """Emits the code that runs the microbatches in order and sums their losses."""
+    """Emits the code that runs the microbatches in order and sums their losses; each starts with the code `policy`."""
     return fill(
         """
         inputs = tokens.split(MICROBATCH_SEQUENCES)

@@ -68,8 +68,7 @@ def shares(logits: Tensor, routing: Routing) -> Tensor:
 
 
 class Watched(torch.autograd.Function):
-    """The identity on the router weights; its backward adds the gradient of the loss to the shares, and counts
-    tokens."""
+    """The identity on the router weights; its backward adds the loss's gradient to the shares, and counts tokens."""
 
     @staticmethod
     def forward(

@@ -114,7 +114,7 @@ class Experts(nn.Module):
         return out
 
     def _in_places(self, rows: Tensor, weights: Tensor, counts: Tensor) -> Tensor:
-        """Computes the same with one slot per token and expert, [X, T, D], so that no shape depends on the routing."""
+        """Computes `forward` with one slot per token and expert, [X, T, D], so that no shape depends on the routing."""
         experts, places = len(counts), len(rows) // self.top_k
         ends, at = counts.cumsum(0), torch.arange(len(rows), device=rows.device)
         expert = (at[:, None] >= ends).sum(1)

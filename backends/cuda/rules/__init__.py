@@ -53,8 +53,7 @@ ORDER = (
 
 
 def realise(sharded: Sharded, rows: Rows) -> tuple[Collective, ...]:
-    """Returns the collectives that torch issues for `sharded`, per device and optimizer step, from the semantic
-    `rows`."""
+    """Returns the collectives that torch issues for `sharded`, per device and optimizer step; `rows` are semantic."""
     roles = AxisRoles(sharded)
     for rule in ORDER:
         rows = rule.apply(roles, rows)

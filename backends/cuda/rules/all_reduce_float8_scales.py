@@ -67,7 +67,7 @@ def _of_stage(roles: AxisRoles, stage: int) -> Iterator[Collective]:
 def _maxima(b: Boundary, sentence: Quantize) -> Maxima:
     """Returns the all-reduces for one linear layer and microbatch; [] if the layer's weight is not sharded.
 
-    If the weight's output dim is sharded, the dgrad is a partial sum; if its input dim is, the output.
+    If the weight's input dim is sharded, the forward matmul sums over a sharded dim; if its output dim is, the dgrad.
     """
     if b.weight.dim is None:
         return []

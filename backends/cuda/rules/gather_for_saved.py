@@ -57,7 +57,7 @@ def _redistributed(roles: AxisRoles, section: str, names: Collection[str]) -> se
 
 
 def _again(roles: AxisRoles, row: Collective, tensors: set[str]) -> Iterator[Collective]:
-    """Yields the collective of the recompute for `row`, a forward redistribution of one of the `tensors`."""
+    """Yields what the recompute repeats of `row`, if that is a forward redistribution of one of the `tensors`."""
     settled = row.op in ("reduce_scatter", "all_reduce")
     if row.phase == "forward" and row.carries == "activation" and row.tensor in tensors and not settled:
         copies = sections_on(roles.plan, row.stage)[row.section]

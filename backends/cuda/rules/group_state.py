@@ -22,7 +22,7 @@ def apply(roles: AxisRoles, rows: Rows) -> Rows:
 
 
 def _bucketed(roles: AxisRoles, row: Collective) -> Collective:
-    """Returns the collective `row` of a block's group, for a bucket of several blocks."""
+    """Returns `row`, the collective of one block's group, changed to that of a bucket of several blocks."""
     layers = roles.plan.bucket_layers
     if layers == 1 or row.section not in roles.sharded.model.blocks or not of_state(row, roles):
         return row

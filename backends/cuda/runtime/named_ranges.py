@@ -116,8 +116,8 @@ class _Ranges:
             self._inside.pop()
 
     def _in_action(self, kind: Kind, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns `function` wrapped: each call is an action of the next microbatch, or an evaluation without
-        gradients."""
+        """Returns `function` wrapped: each call is an action of the next microbatch, or an evaluation (no
+        gradients)."""
 
         def call(*arguments: Any, **named: Any) -> Any:
             if kind == "forward" and not torch.is_grad_enabled():

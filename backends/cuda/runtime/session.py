@@ -35,7 +35,7 @@ R = TypeVar("R")
 
 
 def collective(method: Callable[Concatenate[TorchSession, P], R]) -> Callable[Concatenate[TorchSession, P], R]:
-    """Wraps a `method` in which ranks communicate. Raises CollectiveError if a rank does not respond."""
+    """Wraps `method`, in which ranks communicate, so that it raises CollectiveError if a rank does not respond."""
 
     @wraps(method)
     def call(session: TorchSession, /, *arguments: P.args, **named: P.kwargs) -> R:

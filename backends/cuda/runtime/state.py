@@ -55,7 +55,7 @@ class DimRuns(NamedTuple):
 
 
 def boxes(parameter: Tensor) -> list[DimRuns]:
-    """Returns the boxes of the unsharded tensor `parameter` that this rank holds; [] if the rank's shard is empty."""
+    """Returns the boxes (runs of indices, one per dim) that this rank holds of the unsharded tensor `parameter`."""
     return [
         DimRuns(runs) for runs in product(*(_contiguous_runs(held(parameter, dim)) for dim in range(parameter.ndim)))
     ]

@@ -189,7 +189,7 @@ class _Spot(nn.Module):
 
 
 class _BlockSpot(_Spot):
-    """Placeholder for a block."""
+    """Placeholder for a block: calls the bound block if the stage has it, else returns the hidden state."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         bound, name = self.__dict__["bound"], self.name_of_block

@@ -280,7 +280,7 @@ def rename_params(module: nn.Module, norm: Norm) -> None:
 
 
 class _Own:
-    """Returns, when called, the parameter that a module currently has under this name."""
+    """A function without arguments: returns the parameter that a module has under this name when it is called."""
 
     def __init__(self, module: nn.Module, name: str) -> None:
         self.module, self.name = module, name

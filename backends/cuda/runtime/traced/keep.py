@@ -206,8 +206,7 @@ def _prime(first: int, lengths: Iterable[int], most: int = LONGEST) -> int:
 
 
 def _shorten(bound: BoundModel, model: Model, run: _SavedRun) -> None:
-    """Removes all blocks of `bound` but one of each kind, casts its parameters to bf16, and makes experts do
-    nothing."""
+    """Removes all but one block of each kind, casts parameters to bf16, and makes experts compute nothing."""
     seen: set[Section] = set()
     for name, kind in zip(list(bound.layers), model.kinds, strict=True):
         if kind in seen:
@@ -531,8 +530,8 @@ class _SavedRun:
         return found
 
     def _widths(self, shape: tuple[int, ...], rest: float, op: Op) -> list[tuple[tuple[str, ...], float]]:
-        """Returns the dims of a tensor beyond batch and sequence, where `rest` is their number of elements, with the
-        number of such tensors; several entries for concatenated tensors."""
+        """Returns the dims of a tensor of `shape` besides batch and sequence, and the number of tensors with these
+        dims; `rest` is the number of elements in these dims. Concatenated tensors have several entries."""
         sizes = self.model.sizes
         found = [self.model.tensor[t].dims[2:] for t in (op.output, *op.inputs) if len(self.model.tensor[t].dims) > 2]
         if op.kind == "attention" and shape[-1] == rest:
@@ -564,7 +563,8 @@ class _SavedRun:
         return SavedByCode(saves=saves, inside=_elements(inside), moments=tuple(self._moments(region)))
 
     def _moments(self, region: Region) -> Iterator[Moment]:
-        """Yields the moments in the backward of an op that are the peak at one of the lengths in `TRIED_TOKENS`."""
+        """Yields the moments in an op's backward (tensors allocated and freed so far) that are the peak at one of the
+        lengths in `TRIED_TOKENS`."""
         found = dict[Moment, None]()
         moments = [Moment(made=_elements(a), freed=_elements(b)) for a, b in self.moments.get(region, ())]
         for tokens in TRIED_TOKENS if moments else ():
@@ -599,7 +599,7 @@ def _of_first_expert(rows: Tensor, layer: Any) -> Tensor:
 
 
 def _in_bf16(value: Any) -> Any:
-    """Casts a block's inputs as FSDP's mixed precision does."""
+    """Returns a block's inputs with floating-point tensors in bf16, as FSDP's mixed precision casts them."""
     if isinstance(value, Tensor):
         return value.to(torch.bfloat16) if value.is_floating_point() else value
     if isinstance(value, dict):

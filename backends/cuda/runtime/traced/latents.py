@@ -99,7 +99,7 @@ def _without_ones(shape: Any) -> list[int]:
 
 
 class AsWhole:
-    """A pre-hook of an attention: gives an input with local tokens only the shape of the full sequence."""
+    """A pre-hook of an attention: an input that holds local tokens only gets the shape of the full sequence."""
 
     def __init__(self, tokens: Callable[[], int]) -> None:
         self.tokens = tokens

@@ -40,7 +40,7 @@ class Share:
 
 
 class OnShare:
-    """A pre-hook of an attention: replaces, once, the numbers of heads that its code reads by the local ones."""
+    """A pre-hook of an attention. At its first call it replaces the numbers of heads in the code by the local ones."""
 
     def __init__(self, holder: nn.Module, a: AttentionLayers) -> None:
         """`holder` is the module with the attention's layers."""
@@ -139,7 +139,7 @@ def split(args: Any, kwargs: Any) -> tuple[Tensor, Any, Any]:
 
 
 class OwnArguments:
-    """A pre-hook of a block: shards the arguments with one number per head."""
+    """A pre-hook of a block: replaces arguments with one number per head by their shard for the local heads."""
 
     def __init__(self, attention: nn.Module, a: AttentionLayers) -> None:
         """`attention` has the layers of the block's attention, whose roles are `a`."""

@@ -120,7 +120,7 @@ class _Recorder(TorchFunctionMode):
             self.add("write", (target._base, target), [target._base])
 
     def numbered(self, value: Any) -> Any:
-        """Replaces tensors that depend on the tokens by `Numbered`, in nested arguments."""
+        """Returns nested arguments in which `Numbered` replaces every tensor that depends on the tokens."""
         if isinstance(value, Tensor):
             return Numbered(self.numbers[id(value)]) if id(value) in self.numbers else value
         if isinstance(value, dict):
@@ -191,7 +191,7 @@ def record(model: nn.Module, call: Callable[[Tensor], Any], tokens: Tensor, *, s
 
 @contextmanager
 def _watched(model: nn.Module, recorder: _Recorder) -> Iterator[None]:
-    """Wraps every module's forward to record its runs; experts are not run."""
+    """A context in which the runs of every module are recorded; experts are not run."""
     changed = []
     for path, module in model.named_modules():
         if isinstance(module, PartProxy):  # the part itself is wrapped at its own path
@@ -244,7 +244,7 @@ def _noted(path: str, forward: Callable[..., Any], recorder: _Recorder, *, own: 
 
 @contextmanager
 def _attention_of_transformers(model: nn.Module, recorder: _Recorder) -> Iterator[None]:
-    """Records transformers' attention interface as one call, with its window and sinks."""
+    """A context in which transformers' attention interface is recorded as one call, with its window and sinks."""
     own: Any = model.__dict__.get("model", model)  # for a bound model, the model it was made from
     configs = {id(c): c for m in (*model.modules(), own) if (c := getattr(m, "config", None)) is not None}
     configs = {n: c for n, c in configs.items() if hasattr(c, "_attn_implementation")}

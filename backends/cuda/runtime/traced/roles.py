@@ -101,8 +101,7 @@ class Latent:
 
 @dataclass(frozen=True)
 class AttentionLayers:
-    """The layers of attention: queries, keys and values (`q` alone if one layer computes all), and output
-    projection."""
+    """The layers of attention: queries, keys and values (`q` alone if one layer computes all), and the output."""
 
     heads: int
     kv_heads: int

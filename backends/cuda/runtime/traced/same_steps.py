@@ -30,11 +30,10 @@ NO_STEPS = (
 
 
 def other_steps(model: nn.Module, roles: DecoderRoles) -> str:
-    """Returns a text that lists the ops that `model` runs more or less often once bound with these `roles`; "" if there
-    are none.
+    """Returns a text that lists the ops that `model` runs more or less often once bound with `roles`; "" for none.
 
     The model's code runs twice on the meta device: unchanged and bound. Split layers count as several; experts are not
-    run. The number of elements of all parameters must not change either.
+    run. The number of elements of all parameters is compared too.
     """
     tokens = torch.zeros(SEQUENCES, TOKENS, dtype=torch.long, device="meta")
     shell = with_blocks(without_weights(model).eval(), roles.loop)

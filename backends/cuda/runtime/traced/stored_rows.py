@@ -68,5 +68,5 @@ def made_from(flow: Flow, target: int) -> set[int]:
 
 
 def of_first_token(numbers: torch.Tensor, rows: int) -> tuple[int, ...]:
-    """Returns the row indices in `numbers` that are less than `rows`, each once, in order."""
+    """Returns the row indices in `numbers` (numbers less than `rows`), each once, in order."""
     return tuple(dict.fromkeys(n for n in numbers.flatten().tolist() if n < rows))
