@@ -15,10 +15,12 @@ OTHERS_MAY_WRITE = 0o022
 
 
 def cache_folder() -> Path:
-    """An absolute folder that belongs to the user alone: $PLANC_CACHE, or `planc` in the user's cache folder.
+    """Return planc's cache folder, an absolute folder that only the user can write: $PLANC_CACHE, or `planc` in the
+    user's cache folder.
 
-    It is made when absent. An empty or relative variable counts as unset. Where the folder belongs to somebody
-    else, is a link, may be written by others or cannot be made, a temporary folder of this process stands in.
+    The folder is created if it does not exist. An empty or relative variable counts as unset. If the folder belongs to
+    somebody else, is a link, is writable by others or cannot be created, a temporary folder of this process is
+    returned.
     """
     folder = _configured()
     return folder if folder is not None and _made_private(folder) else _temporary()
@@ -34,13 +36,14 @@ def _configured() -> Path | None:
 
 
 def _absolute(variable: str) -> Path | None:
-    """The path in an environment variable; None when it is unset, empty or relative (as XDG's specification asks)."""
+    """Return the path in the environment variable `variable`. None if the variable is unset, empty or relative (as
+    XDG's specification asks)."""
     path = Path(os.environ.get(variable, ""))
     return path if path.is_absolute() else None
 
 
 def _made_private(folder: Path) -> bool:
-    """True when the folder exists now, is the user's own and was never open for others to write into."""
+    """Create `folder` if needed. True if it exists now, belongs to the user, and was never writable by others."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=PRIVATE, exist_ok=True)
@@ -61,9 +64,10 @@ def _made_private(folder: Path) -> bool:
 
 
 def _reached_safely(folder: Path) -> bool:
-    """True when nobody else can put another folder in this one's place.
+    """True if nobody else can replace `folder` by another folder.
 
-    Each folder on the way belongs to the user or to root, and strangers may not write into it, or it is sticky.
+    This holds if each folder on the path belongs to the user or to root, and others may not write to it, or it is
+    sticky.
     """
     real = folder.resolve()
     for step in (real, *real.parents):

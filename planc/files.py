@@ -15,11 +15,11 @@ MAX_TEXT_BYTES = 16_000_000
 
 
 class TooLargeError(OSError):
-    """The file holds more than the reader accepts."""
+    """The file is larger than the reader accepts."""
 
 
 def package_table(package: str, name: str) -> dict[str, Any]:
-    """The content of the TOML file `name` in the folder of planc's own `package`."""
+    """Return the content of the TOML file `name` in the folder of `package`, one of planc's own packages."""
     import tomllib
     from importlib.resources import files
 
@@ -27,9 +27,9 @@ def package_table(package: str, name: str) -> dict[str, Any]:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open the regular file at `path` to read parts of it. Raises OSError for anything else, at once.
+    """Open the regular file at `path`. Raises OSError immediately if it is something else.
 
-    A device, a pipe or a folder is never read, and opening a pipe without a writer does not wait.
+    A device, a pipe or a folder is never read. Opening a pipe without a writer does not block.
     """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -45,10 +45,10 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def read_bounded(path: Path, most_bytes: int, *, follows_links: bool = False) -> bytes:
-    """The bytes of a regular file of at most `most_bytes`.
+    """Return the bytes of the regular file at `path`, at most `most_bytes`.
 
-    Raises OSError for anything else, as `open_regular` does, and for a link that leads out of its folder, which a
-    repository may bring along, unless `follows_links`. A larger file raises TooLargeError.
+    Raises OSError for anything but a regular file, and TooLargeError for a larger file. A repository may contain links
+    to files outside its folders; unless `follows_links` is set, such a link raises OSError too.
     """
     if not follows_links and leads_out(path):
         raise OSError(errno.EXDEV, "it is a link out of its folder")
@@ -60,10 +60,10 @@ def read_bounded(path: Path, most_bytes: int, *, follows_links: bool = False) ->
 
 
 def read_text(path: Path, most_bytes: int, *, follows_links: bool = False) -> str:
-    """The text of the regular file at `path`, of at most `most_bytes`: UTF-8 without a mark, newlines as line ends.
-    `follows_links` is as for `read_bounded`.
+    """Return the text of the regular file at `path`, at most `most_bytes` long. The file is UTF-8; a byte-order mark is
+    removed, and all line ends become newlines. `follows_links` is as in `read_bounded`.
 
-    Raises OSError as `read_bounded` does, and ValueError where the bytes are no UTF-8.
+    Raises OSError as `read_bounded` does, and ValueError if the bytes are not UTF-8.
     """
     try:
         text = read_bounded(path, most_bytes, follows_links=follows_links).decode("utf-8-sig")
@@ -73,13 +73,13 @@ def read_text(path: Path, most_bytes: int, *, follows_links: bool = False) -> st
 
 
 def read_json(path: Path, most_bytes: int, *, follows_links: bool = False) -> Any:
-    """The JSON value in the file at `path`, of at most `most_bytes`. `follows_links` and errors are those of
-    `read_text`."""
+    """Return the JSON value in the file at `path`, of at most `most_bytes`. `follows_links` and the exceptions are
+    those of `read_text`."""
     return parse_json(read_text(path, most_bytes, follows_links=follows_links))
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value of the JSON `text`. Raises ValueError for any that is none, and for one that is nested too deeply."""
+    """Return the value of the JSON `text`. Raises ValueError if `text` is not JSON, or is nested too deeply."""
     import json
 
     try:
@@ -89,16 +89,16 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def leads_out(path: Path) -> bool:
-    """True when `path` is a link to something outside the folder in which the link stands."""
+    """True if `path` is a link to something outside the folder that contains the link."""
     return path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(path.parent))
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Replace the content of the file at `path`; text is written as UTF-8, with its line ends as they are.
+    """Replace the content of the file at `path`. Text is written as UTF-8, with its line ends unchanged.
 
-    The folder is made when it is absent. The old file's permissions stay, and a link goes on leading to its file, whose
-    content is replaced. A device or a pipe, such as /dev/stdout, is written into. Raises OSError, and then nothing is
-    changed and no other file is left behind.
+    The folder is created if it does not exist. The file's permissions stay. If `path` is a link, the content of its
+    target is replaced. A device or a pipe, such as /dev/stdout, is written to. If OSError is raised, nothing has
+    changed and no temporary file is left.
     """
     import tempfile
 
@@ -124,9 +124,10 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """A hidden folder to fill, which takes the name `path` when the block ends; nothing is left when it raises.
+    """Yield a hidden folder to fill. When the block ends, the folder is renamed to `path`; if the block raises, it is
+    deleted.
 
-    `path` is absent or an empty folder. Raises OSError.
+    `path` does not exist, or is an empty folder. Raises OSError if the folder cannot be created or renamed.
     """
     import shutil
     import tempfile
@@ -144,7 +145,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 def _umask() -> int:
-    """Reading the mask means setting it."""
+    """Return the process's file mode mask. Reading it requires setting it, so it is set back."""
     mask = os.umask(0)
     os.umask(mask)
     return mask

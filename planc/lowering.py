@@ -26,9 +26,9 @@ RUNTIMES: dict[Target, tuple[str, ...]] = {"cuda": ("torch",), "xla": ("jax", "t
 
 
 def load_backend(target: Target, runtime: str = "") -> Backend:
-    """The backend of a target's runtime; the default runtime when `runtime` is empty.
+    """Return the backend of a target's runtime. An empty `runtime` is the target's default runtime.
 
-    The only place that imports a backend by name. It loads no framework.
+    This is the only function that imports a backend by name. It loads no framework (torch, JAX).
     """
     assert runtime in ("", *RUNTIMES[target]), f"{runtime} is no runtime of {target}"
     name = target if runtime in ("", RUNTIMES[target][0]) else runtime
@@ -37,19 +37,20 @@ def load_backend(target: Target, runtime: str = "") -> Backend:
 
 
 def backend_of(target: Target | None) -> Backend | None:
-    """The backend of a `target`'s default runtime, as `planc.costing.cost_plan` takes it; None for no target."""
+    """Return the backend of `target`'s default runtime, as `planc.costing.cost_plan` takes it. None if `target` is
+    None."""
     return None if target is None else load_backend(target)
 
 
 def lower_plan(
     checked: CheckedPlan, target: Target, runtime: str = "", version: Version | Literal["installed"] | None = None
 ) -> Program:
-    """The program of a `checked` plan for a target's runtime. No framework is loaded.
+    """Return the program of a `checked` plan for a target's runtime. No framework is loaded.
 
-    `runtime` is one of `RUNTIMES` of the `target`, the first of them if it is empty. `version` is the version of its
-    framework that the program is written for: one of the backend's `versions`, "installed" for the nearest to the one
-    installed here, None for the pinned one. Raises PlanError with the refusals when the backend cannot do all
-    sentences of the plan.
+    `runtime` is one of `RUNTIMES` of `target`; empty: the first of them. `version` is the framework version that the
+    program is written for: one of the backend's `versions`; "installed" for the version nearest to the one installed
+    here; None for the version that planc pins. Raises PlanError if the backend does not support every sentence of the
+    plan.
     """
     return lower_sharded(propagate(checked.for_planc), target, runtime, version)
 
@@ -57,8 +58,8 @@ def lower_plan(
 def lower_sharded(
     sharded: Sharded, target: Target, runtime: str = "", version: Version | Literal["installed"] | None = None
 ) -> Program:
-    """`lower_plan` for a plan that is propagated already (`sharded`), with the same `target`, `runtime` and `version`.
-    Raises PlanError."""
+    """Return the program of a plan that was propagated already (`sharded`); `target`, `runtime` and `version` are as in
+    `lower_plan`. Raises PlanError if the backend refuses the plan."""
     backend = load_backend(target, runtime)
     if version is not None:
         backend = backend.written_for(backend.nearest_installed() if version == "installed" else version)
@@ -68,10 +69,10 @@ def lower_sharded(
 
 
 def lower_to_train(checked: CheckedPlan, target: Target, runtime: str = "") -> Program:
-    """`lower_plan` for a `checked` plan that planc itself runs, with the framework installed here: the target must have
-    a module of the plan's model.
+    """Return the program of a `checked` plan for planc's own trainer, with the framework version installed here. The
+    target must have a module of the plan's model.
 
-    Raises PlanError. `lower_plan` alone serves users who bring a module of their own.
+    Raises PlanError if the target refuses the plan or has no such module. For a module of your own, use `lower_plan`.
     """
     program = lower_plan(checked, target, runtime, "installed")
     if missing := program.backend.missing_module(checked.plan):

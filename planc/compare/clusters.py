@@ -59,23 +59,24 @@ class OnCluster:
 
     @property
     def run(self) -> RunCost | None:
-        """The run of the best layout."""
+        """Days, device hours and price of the run with the best layout. None if no layout fits."""
         return self.best.run if self.best else None
 
     @property
     def days(self) -> float:
-        """Length of the run as a number of days; infinite without a layout."""
+        """Length of the run as a number of days. Infinite if no layout fits."""
         found = self.run.days if self.run else None
         return float("inf") if found is None else found
 
     @property
     def price(self) -> float:
-        """Price of the run as a number of units of its currency; infinite without a layout or a price."""
+        """Price of the run as a number of units of its currency. Infinite if no layout fits, or if there is no
+        price."""
         found = self.run.price if self.run else None
         return float("inf") if found is None else found
 
     def to_json(self) -> dict[str, Any]:
-        """The row as an object of `planc.clusters/1`."""
+        """Return this row as an object of `planc.clusters/1`."""
         return {
             "cluster": self.cluster,
             "devices": self.devices,
@@ -125,19 +126,19 @@ class Clusters:
 
     @property
     def cheapest(self) -> OnCluster | None:
-        """The cheapest cluster that meets the days of `limits`; None if none does or prices are missing."""
+        """The cheapest cluster whose run meets the limit of days. None if no run meets it, or if prices are missing."""
         if not self.currency:
             return None
         return min((r for r in self.pareto if r.days <= self.limits.days), key=lambda r: r.price, default=None)
 
     @property
     def fastest(self) -> OnCluster | None:
-        """The fastest cluster within the price of `limits`; None if none is cheap enough."""
+        """The fastest cluster whose run meets the limit of the price. None if no run meets it."""
         affordable = (r for r in self.pareto if r.price <= self.limits.price or not self.currency)
         return min(affordable, key=lambda r: r.days, default=None)
 
     def to_json(self) -> dict[str, Any]:
-        """Return `planc.clusters/1`; rows are referred to by index."""
+        """Return the answer as `planc.clusters/1`. `pareto`, `cheapest` and `fastest` are indices into `clusters`."""
         places = {id(row): i for i, row in enumerate(self.rows)}
         bounds = {"days": self.limits.days, "price": self.limits.price}
         return {
@@ -202,7 +203,7 @@ def compare(
 
 
 def _on(text: str, choice: Choice) -> str:
-    """Replace the cluster of the plan `text`, and its price per hour if the choice gives one."""
+    """Return the plan `text` with the cluster of `choice`, and with the price per hour of `choice` if it has one."""
     changed = rewritten(text, "cluster", choice.cluster)
     if not choice.price:
         return changed

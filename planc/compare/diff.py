@@ -120,7 +120,8 @@ def _plan(one: Plan, other: Plan) -> Iterator[PlanChange]:
 
 
 def _machines(plan: Plan) -> str:
-    """Return the machines as written in the language; equal names may have different numbers."""
+    """Return the count, name and torus shape of the plan's machines, as a `cluster` sentence writes them. Two plans
+    with this text in common may still use hardware files with different numbers."""
     cluster = plan.cluster
     shape = f"({'x'.join(map(str, cluster.shape))})" if cluster.is_torus else ""
     return f"{cluster.count} x {cluster.name}{shape}"
@@ -140,7 +141,7 @@ def _pipeline(plan: Plan) -> str | None:
 
 
 def _sentences_of(field: str) -> Callable[[Plan], str | None]:
-    """Return a getter of the sentences that set a field of the plan, without their verb."""
+    """Return a function that maps a plan to its sentences for `field`, without their verbs; None if it has none."""
 
     def say(plan: Plan) -> str | None:
         value = getattr(plan, field)
@@ -189,7 +190,8 @@ SETTINGS: dict[str, Callable[[Plan], str | None]] = {
 
 
 def _shards(one: Sharded, other: Sharded) -> Iterator[PlanChange]:
-    """Yield the layouts that differ, grouped by kind; names that only one model has are skipped."""
+    """Yield the parameters and activations whose layouts differ. Names with the same pair of layouts are one change.
+    Names that only one of the two models has are skipped."""
     layouts = [{**_params(s), **_activations(s)} for s in (one, other)]
     groups: dict[tuple[str, str], list[str]] = {}
     for name in layouts[0]:
@@ -209,7 +211,8 @@ def _params(sharded: Sharded) -> dict[str, str]:
 
 
 def _param_layout(mesh: Mesh, p: ParamSharding) -> str:
-    """`heads x head_dim over tp 8; params, grads, optimizer over fsdp 16`."""
+    """Return the layout of parameter `p` as text: `heads x head_dim over tp 8; params, grads, optimizer over fsdp
+    16`."""
     used = [
         f"{' x '.join(dims)} over {_axes(mesh, axes)}"
         for dims, axes in zip(p.param.shape_dims, p.compute, strict=True)

@@ -27,7 +27,8 @@ class Pair:
 
     @property
     def kind(self) -> Kind:
-        """How the plan changed; `wrong` means that both versions have errors, and not the same ones."""
+        """How the plan changed. `mended`: only the later version can be costed; `broken`: only the earlier one.
+        `wrong`: neither can be costed, and their diagnostics differ."""
         if self.before is None or self.after is None:
             return "new" if self.before is None else "gone"
         if self.found is not None:
@@ -40,7 +41,8 @@ class Pair:
 
     @property
     def findings(self) -> tuple[list[Diagnostic], list[Diagnostic]]:
-        """Findings of the later version only and of the earlier version only, ignoring line numbers."""
+        """The diagnostics that only the later version has, and those that only the earlier version has. Two diagnostics
+        with the same code and message count as the same, whatever their lines."""
         before, after = ([] if e is None else list(e.report.diagnostics) for e in (self.before, self.after))
         old, new = ({(d.code, d.message) for d in found} for found in (before, after))
         gone = [d for d in before if (d.code, d.message) not in new]

@@ -174,8 +174,8 @@ class _Orders:
         """Step time (s) of orders that were checked and costed as a plan."""
 
     def best(self) -> int:
-        """Return the index into `seconds` of the order with the fastest step. Ties go to the fastest collectives, then
-        to the current order."""
+        """Return the index into `seconds` of the order with the fastest step. Of orders with equal steps, the one with
+        the fastest collectives is chosen, then the current order."""
         while True:
             best = self._fastest()
             if best in self.costed:
@@ -183,8 +183,9 @@ class _Orders:
             self._cost(best)
 
     def _fastest(self) -> int:
-        """Return the fastest order that is not refused so far. Orders are estimated by increasing lower bound until no
-        other order can be faster."""
+        """Return the index into `seconds` of the order with the fastest step, except refused orders. Steps are
+        estimated one by one, the smallest lower bound first, until every other lower bound is above the fastest
+        step."""
         best: tuple[float, float, int] | None = None
         for least_s, i in sorted(self._in_question()):
             if best is None or _rounded(least_s) <= best[0]:
@@ -194,7 +195,8 @@ class _Orders:
         return best[2]
 
     def step_s(self, i: int) -> float:
-        """Seconds of the step of order `i`: as costed, else estimated with the current program's collectives."""
+        """Return the seconds of the step of order `i`: as costed if the order was costed, else estimated with the
+        collectives of the current program."""
         if i in self.costed:
             return self.costed[i]
         if i not in self.timed:
@@ -207,14 +209,15 @@ class _Orders:
         return step_time(moved, rows, links).step.time_s
 
     def _disjoint_s(self, i: int) -> float:
-        """Seconds of the step of order `i` if no two of its collectives shared a link."""
+        """Return a lower bound on the seconds of the step of order `i`: no two of its collectives share a link."""
         if i not in self.disjoint:
             self.disjoint[i] = self._step_s(i, LinkTimes(disjoint=True))
         return self.disjoint[i]
 
     def _in_question(self) -> Iterator[tuple[float, int]]:
-        """Yield (lower bound of the step in seconds, order) of each candidate that is not refused: on a graph every
-        order, because shared links may decide; else the orders that no other order beats in all collectives."""
+        """Yield (lower bound of the step in seconds, index of the order) of each candidate. Refused orders are left
+        out. On a machine described as a graph every order is a candidate, because shared links may decide. On other
+        machines, an order is left out if some other order is no slower in any collective."""
         kept: list[int] = []
         beaten: dict[int, list[int]] = {}
         for i, (seconds, _) in enumerate(self.seconds):
@@ -245,7 +248,7 @@ def _rounded(seconds: float) -> float:
 
 
 def _none_faster(seconds: list[float], known: list[float]) -> bool:
-    """True if no collective is faster than in the `known` order."""
+    """True if no collective takes fewer `seconds` than in the order whose seconds are `known`."""
     return all(one >= other * (1 - SAME) for one, other in zip(seconds, known, strict=True))
 
 
@@ -254,7 +257,7 @@ def _order(plan: Plan, mesh: Mesh, rows: list[Collective], step_s: float) -> Ord
 
 
 def _traffic(plan: Plan, best: Mesh, rows: list[Collective]) -> Iterator[AxisTraffic]:
-    """Yield the traffic of each group of axes, the most bytes first."""
+    """Yield the traffic of the collectives over each group of axes, the most bytes first."""
     by_axes: dict[tuple[str, ...], list[Collective]] = defaultdict(list)
     for row in rows:
         by_axes[row.axes].append(row)
@@ -274,7 +277,7 @@ def _reach(plan: Plan, mesh: Mesh, axes: tuple[str, ...], rows: list[Collective]
 
 
 def _levels(traffic: tuple[AxisTraffic, ...]) -> Iterator[LevelTraffic]:
-    """Yield each level that some collective reaches, in the current order or in the best one."""
+    """Yield the bytes sent at each network tier that collectives span, in the current order or in the best one."""
     today: dict[str, float] = defaultdict(float)
     best: dict[str, float] = defaultdict(float)
     for one in traffic:

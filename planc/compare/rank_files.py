@@ -154,7 +154,7 @@ def _hosts(plan: Plan) -> list[tuple[int, int]]:
 
 
 def _counted(nodes: Sequence[int]) -> list[int]:
-    """Return the local rank that Slurm assigns: for each rank, the number of earlier ranks on its node."""
+    """Return each rank's local rank as Slurm assigns it: the number of earlier ranks on the same node."""
     seen: dict[int, int] = defaultdict(int)
     found = []
     for node in nodes:
@@ -164,7 +164,7 @@ def _counted(nodes: Sequence[int]) -> list[int]:
 
 
 def _distribution(nodes: Sequence[int]) -> str:
-    """Return Slurm's `--distribution` for ranks on these nodes; empty if there is none."""
+    """Return the value of Slurm's `--distribution` that puts each rank on its node in `nodes`; "" if no value does."""
     count = len({*nodes})
     if list(nodes) == sorted(nodes):
         return "block"
@@ -175,7 +175,8 @@ def _distribution(nodes: Sequence[int]) -> str:
 
 
 def _places(plan: Plan, best: Mesh, order: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return the slice, three coordinates and core of each device of `order` on a torus, in the mesh `best`.
+    """Return the slice, the torus coordinates (at least three) and the core of each device of `order`. The axes are
+    mapped to the torus as in the mesh `best`.
 
     A rank's index along an axis counts the cores of a chip first, then positions in rings, then slices.
     """
@@ -200,5 +201,5 @@ def _places(plan: Plan, best: Mesh, order: Sequence[int]) -> list[tuple[int, ...
 
 
 def _listed(cells: Iterable[str], between: str = ", ") -> str:
-    """Join cells into indented lines."""
+    """Join `cells` with `between` into lines of at most 110 columns, indented by four."""
     return "\n".join(wrap(between.join(cells), 110, initial_indent="    ", subsequent_indent="    "))

@@ -39,7 +39,8 @@ class ReshardingBytes:
 def resharding_bytes(
     before: Sharded, after: Sharded, rests: tuple[StateLayout, StateLayout], *, same_machine: bool = True
 ) -> ReshardingBytes:
-    """Count the bytes to transfer from the layout of `before` to that of `after`; all of them on another machine.
+    """Count the bytes that devices receive to go from the layout of `before` to that of `after`. On another machine
+    (not `same_machine`) they receive everything that they need.
 
     `rests` are both plans' layouts of state between steps. Both plans have the same parameters.
     """
@@ -64,7 +65,8 @@ def resharding_bytes(
 
 @dataclass(frozen=True)
 class _Tensor:
-    """One noun (weights or optimizer state) of a parameter under both layouts."""
+    """A parameter's weights or optimizer state, under the layouts before and after. `times` is the number of arrays of
+    its size that have these layouts, such as two AdamW moments."""
 
     name: str
     times: int
@@ -84,7 +86,8 @@ def _tensors(before: Sharded, after: Sharded, rests: tuple[StateLayout, StateLay
 
 
 def _of_rank(before: Sharded, after: Sharded, tensors: list[_Tensor], rank: int, had: bool) -> tuple[int, int]:
-    """Return the bytes that a rank needs, and how many of them it does not hold."""
+    """Return the bytes that `rank` needs under the new layout, and how many of them it must receive. With `had` it
+    holds its shards of the old layout; without, it holds nothing."""
     needed = lacking = 0
     for t in tensors:
         layers = layers_on_rank(after.plan, after.param[t.name].param, rank)
@@ -111,7 +114,8 @@ def _product(values: Iterable[int]) -> int:
 
 
 def representatives(axes: Iterable[Axis], had: int, devices: int) -> tuple[list[int], int]:
-    """Return one rank for each distinct set of shards, and the number of devices that hold each set.
+    """Return one rank for each distinct set of shards, and the number of devices that hold each set. `axes` are those
+    that shard some tensor. Ranks below `had` hold shards of the old layout. `devices` is the number of all ranks.
 
     Devices that differ only along axes that shard nothing are replicas. If the `axes` do not nest, every rank is
     listed.

@@ -26,7 +26,8 @@ Cut = tuple[tuple[int, int, tuple[Axis, ...]], ...]
 
 
 def declared_layout(p: ParamSharding, noun: Noun) -> tuple[tuple[str, ...], int | None]:
-    """Return the declared layout of `noun` of parameter `p`: its axes and the index of the dimension, else the first.
+    """Return the layout that the plan declares for `noun` (params, grads or optimizer) of parameter `p`: the axes that
+    shard it, and the index of the storage dimension that they shard. If the plan names no dimension, it is the first.
 
     Master weights without a sentence of their own have the layout of the optimizer state.
     """
@@ -35,7 +36,8 @@ def declared_layout(p: ParamSharding, noun: Noun) -> tuple[tuple[str, ...], int 
 
 @dataclass(frozen=True)
 class StoredLayout:
-    """The layout of one noun of a parameter: per storage dimension the shards in use, then those in storage."""
+    """The layout between steps of a parameter's weights or optimizer state: for each storage dimension the axes that
+    shard it in compute (`used`), and the axes (`stored`) that then shard dimension `on_dim` in storage."""
 
     used: tuple[Cut, ...]
     stored: tuple[Axis, ...]
@@ -43,12 +45,12 @@ class StoredLayout:
 
     @cached_property
     def axes(self) -> tuple[Axis, ...]:
-        """Every axis on which a device's shard depends."""
+        """The axes on which a device's shard depends."""
         inside = [a for cuts in self.used for _, _, axes in cuts for a in axes]
         return tuple(dict.fromkeys([*inside, *(self.stored if self.on_dim is not None else ())]))
 
     def piece(self, rank: int) -> tuple[Runs, ...]:
-        """Return the intervals of each storage dimension that `rank` holds."""
+        """Return, for each storage dimension, the intervals of indices that `rank` holds."""
         return self._piece(tuple(a.place_of(rank) for a in self.axes), rank)
 
     @cached_property
@@ -57,7 +59,7 @@ class StoredLayout:
 
     @cached_on(lambda stored_layout, position, rank: (stored_layout._cache, position))
     def _piece(self, position: tuple[int, ...], rank: int) -> tuple[Runs, ...]:
-        """Return the shard of the ranks at this position along the axes."""
+        """Return the intervals that `rank` holds. They are cached by the `position` of the rank along `axes`."""
         return tuple(self._intervals(dim, rank) for dim in range(len(self.used)))
 
     def _intervals(self, dim: int, rank: int) -> Runs:
@@ -71,7 +73,8 @@ class StoredLayout:
 
 
 def stored_layout(sharded: Sharded, p: ParamSharding, noun: Noun, rest: StateLayout) -> StoredLayout:
-    """Return the layout of `noun` of parameter `p` between steps; `rest` has its axes and dimension."""
+    """Return the layout of `noun` of parameter `p` between steps. The function `rest` returns the axes and the
+    dimension that shard it in storage."""
     plan = sharded.plan
     user = next(o for ops in sharded.ops.values() for o in ops if p.param.name in o.op.params)
     over, dim = rest(p, noun)
@@ -104,7 +107,7 @@ def _layers_on_stage(plan: Plan, param: Param, stage: int) -> frozenset[int]:
 
 
 def _shard_range(length: int, axes: tuple[Axis, ...], rank: int) -> tuple[int, int]:
-    """Return the interval of `length` that a rank holds after each axis has split it in turn."""
+    """Return the interval of 0 to `length` that `rank` holds. The `axes` split it one after the other."""
     first, last = 0, length
     for axis in axes:
         each = -(-(last - first) // axis.size)
@@ -114,7 +117,9 @@ def _shard_range(length: int, axes: tuple[Axis, ...], rank: int) -> tuple[int, i
 
 
 def _repeat_within(runs: Runs, length: int, inside: int, part: tuple[int, int]) -> Runs:
-    """Take the interval `part` of every repeat of a dim of `length` x `inside` elements in `runs` of whole repeats."""
+    """Return the parts of `runs` whose index along one dim lies in the interval `part`. The dim has `length`
+    indices, and `inside` elements for each index. `runs` are intervals of elements, each a multiple of `length` x
+    `inside` long."""
     block = length * inside
     return tuple(
         (start + part[0] * inside, start + part[1] * inside)
@@ -125,7 +130,7 @@ def _repeat_within(runs: Runs, length: int, inside: int, part: tuple[int, int]) 
 
 
 def _subrange(runs: Runs, first: int, last: int) -> Runs:
-    """Return the indices at positions `first` up to `last` of those in `runs`."""
+    """Return the indices of `runs` from position `first` up to `last` (exclusive), counted through all intervals."""
     found, passed = [], 0
     for a, b in runs:
         start, stop = max(first - passed, 0), min(last - passed, b - a)
@@ -136,12 +141,12 @@ def _subrange(runs: Runs, first: int, last: int) -> Runs:
 
 
 def length(runs: Runs) -> int:
-    """Number of indices in `runs`."""
+    """Return the number of indices in the intervals `runs`."""
     return sum(b - a for a, b in runs)
 
 
 def shared(one: Runs, other: Runs) -> int:
-    """Number of indices in both `one` and `other`; both are sorted."""
+    """Return the number of indices that are in both `one` and `other`, two lists of sorted intervals."""
     total, i, j = 0, 0, 0
     while i < len(one) and j < len(other):
         total += max(0, min(one[i][1], other[j][1]) - max(one[i][0], other[j][0]))

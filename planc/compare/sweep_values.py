@@ -66,7 +66,8 @@ class Varied:
     """Weak scaling: the batch grows with the devices."""
 
     def grown(self) -> str:
-        """The axis whose size follows the number of devices. Raises NotWrittenError if the mesh has no such axis."""
+        """The mesh axis whose size follows the number of devices. Raises NotWrittenError if the mesh has no such
+        axis."""
         mesh = self.plan.mesh
         names = list(mesh.sizes)
         chosen = self.axis or next(iter(self.plan.data_axes), names[0])
@@ -92,7 +93,8 @@ def _batch(text: str, plan: Plan, *, batch: int = 0, sequence: int = 0, microbat
 
 
 def _devices(varied: Varied, axis: str, devices: int) -> str:
-    """Return the plan on `devices` devices: one mesh axis, the cluster and, for weak scaling, the batch change."""
+    """Return the plan's text with `devices` devices: the size of `axis`, the cluster and, in a weak-scaling sweep, the
+    batch change."""
     plan = varied.plan
     size = _scaled(plan.mesh.sizes[axis], devices, plan.mesh.devices, f"axis `{axis}` of {plan.mesh.sizes[axis]}")
     text = filled(varied.text, _factors(varied.text, "mesh", {axis: size}))
@@ -114,13 +116,14 @@ def _scaled(number: int, devices: int, before: int, what: str) -> int:
 
 
 def _factors(text: str, verb: str, sizes: Mapping[str, int]) -> dict[Span, str]:
-    """Return the replacement for the source span of each of these axes' sizes."""
+    """Return the new text of each axis size in `sizes`, by the span of the old one in the sentence of `verb`."""
     factors = own_sentence(text, verb).factors()
     return {f.parts[1].span: str(sizes[name]) for f in factors if (name := f.words()[0].text) in sizes}
 
 
 def _machines(text: str, plan: Plan, devices: int) -> str:
-    """Return the cluster with enough whole machines for the devices; fewer devices than a node use part of one."""
+    """Return the plan `text` with a `cluster` sentence of enough whole machines for `devices`. If a node has more
+    devices, the cluster is a part of one node."""
     cluster, each = plan.cluster, plan.cluster.devices_per_node
     sentence = own_sentence(text, "cluster")
     if devices % each == 0:
@@ -132,7 +135,7 @@ def _machines(text: str, plan: Plan, devices: int) -> str:
 
 
 def _with_count(text: str, sentence: Sentence, count: int) -> str:
-    """Replace the count in front of the machine's name."""
+    """Return the plan `text` with `count` in front of the machine's name in `sentence`."""
     first = sentence.node.parts[0]
     call = sentence.node.node("call")
     assert call is not None

@@ -46,7 +46,8 @@ def bounds(plan: Plan) -> tuple[Bound, ...]:
 
 
 def _chip(plan: Plan) -> Bound:
-    """A matmul of T tokens does 2 T FLOPs per weight, stored in the dtype of the matmuls."""
+    """Return the bound on the tokens of a matmul, for weights to stream from device memory in time. A matmul of T
+    tokens takes 2 T FLOPs per weight; weights are stored in the dtype of the matmuls."""
     narrow = {q.dtype for q in plan.quantize}
     dtype = narrow.pop() if len(narrow) == 1 and narrow <= plan.cluster.chip.flops_per_s.keys() else "bf16"
     return Bound(
@@ -59,13 +60,14 @@ def _chip(plan: Plan) -> Bound:
 
 
 def _tokens_at_once(plan: Plan) -> float:
-    """Tokens of one microbatch in a device's matmuls."""
+    """Return the tokens of one microbatch that one device's matmuls process."""
     inside = plan.mesh.size(*(a for a in plan.axes_of("sequence") if a not in plan.data_axes))
     return plan.batch.microbatch_sequences * plan.batch.sequence_tokens / inside
 
 
 def _data(plan: Plan) -> Iterator[Bound]:
-    """Bounds on all-gathered weights and reduced gradients, by the matmuls of the tokens between two transfers."""
+    """Yield the bound on the tokens per device of one gather of weights or one reduction of gradients: the matmuls of
+    these tokens must take at least as long as the transfer."""
     axes = plan.mesh.in_order({*plan.data_axes, *plan.store("params"), *plan.axes_of("sequence")})
     group = _group_over(plan, axes)
     if group is None:
@@ -113,6 +115,6 @@ def _experts(plan: Plan) -> Iterator[Bound]:
 
 
 def _group_over(plan: Plan, axes: tuple[str, ...]) -> DeviceGroup | None:
-    """The group over these axes; None for a group of one."""
+    """Return the device group over `axes`; None if the group has one device."""
     group = device_group(plan.mesh, plan.cluster, axes)
     return group if group.size > 1 and group.levels else None

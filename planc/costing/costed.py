@@ -54,7 +54,7 @@ class CostedPlan:
 
     @property
     def collectives(self) -> tuple[TimedCollective, ...]:
-        """Every collective with its time and its exposed time."""
+        """Every collective of the step with its seconds and its exposed seconds (those that no compute hides)."""
         return self.timed.collectives
 
 
@@ -112,7 +112,8 @@ def cost_plan(
 
 
 def _axes(sharded: Sharded, groups: dict[str, DeviceGroup]) -> tuple[AxisFacts, ...]:
-    """The mesh's axes, outermost first, then each view's."""
+    """Return facts on each mesh axis, outermost first, and then on the axes of each view (another factorization of some
+    mesh axes, for a part of the model)."""
     mesh = sharded.plan.mesh
     meshes = [(None, mesh.axes), *((f"of {', '.join(v.of)} for {', '.join(v.regions)}", v.axes) for v in mesh.views)]
     return tuple(
@@ -123,7 +124,7 @@ def _axes(sharded: Sharded, groups: dict[str, DeviceGroup]) -> tuple[AxisFacts, 
 
 
 def _limits(plan: Plan, timed: Timed, used: Memory) -> Limits:
-    """The largest part of the step; memory if the plan does not fit."""
+    """Return what limits the plan: memory if the plan does not fit, else the largest part of the step."""
     step = timed.step
     worst = used.worst
     if worst.per_device_gib.total > used.capacity_gib:

@@ -55,7 +55,7 @@ def _step_s(costed: CostedPlan, cluster: Cluster) -> float:
 
 
 def _figures(cluster: Cluster) -> Iterator[tuple[str, Figure]]:
-    """Every figure of a machine, by name."""
+    """Yield every bandwidth, latency and rate of the machine, with its name."""
     chip = cluster.chip
 
     def rate(times: float) -> Cluster:

@@ -42,7 +42,8 @@ def explain(costed: CostedPlan) -> tuple[Seconds, ...]:
 
 
 def _compute(costed: CostedPlan) -> Iterator[Seconds]:
-    """Seconds of ops grouped by kind and region, forward and backward; recomputed ops are separate."""
+    """Yield the seconds of ops, summed by kind of op and by region (a part of the model with a layout of its own, such
+    as the experts). Recomputed ops are separate."""
     sharded, plan = costed.sharded, costed.sharded.plan
     chip = plan.cluster.chip
     done: dict[str, float] = {}
@@ -72,7 +73,7 @@ def _compute(costed: CostedPlan) -> Iterator[Seconds]:
 
 
 def _measured(tables: Iterable[str]) -> str:
-    """The tables of measured rates that give the seconds, in words; "" for none."""
+    """Return in words which of the `tables` of measured rates give the seconds; "" if none does."""
     named = [table for table in tables if table]
     return f", by the table of {' and '.join(named)}" if named else ""
 
@@ -82,7 +83,7 @@ WAITS = "kernels are done before the host asks for the next"
 
 
 def _exposed(costed: CostedPlan) -> Iterator[Seconds]:
-    """Exposed transfers grouped by kind, axis, phase and sentence."""
+    """Yield the exposed seconds of transfers, summed by operation, axis, content, phase and sentence of the plan."""
     groups: dict[tuple[str, str, str, str, Cause | None], list[TimedCollective]] = {}
     for r in costed.collectives:
         if r.row.stage == costed.slowest and r.exposed_s > 0:
@@ -100,7 +101,8 @@ def _exposed(costed: CostedPlan) -> Iterator[Seconds]:
 
 
 def _tables_of(costed: CostedPlan, rows: Iterable[TimedCollective]) -> dict[str, None]:
-    """The tables that give the seconds of collectives; includes "" if some have none."""
+    """Return the names of the tables of measured rates that give the seconds of the collectives `rows`, in order. "" is
+    among them if some collective has no table."""
     plan = costed.sharded.plan
     found: dict[str, None] = {}
     for r in rows:

@@ -55,12 +55,12 @@ class Diagnostic:
 
     @property
     def severity(self) -> Severity:
-        """The severity that the first letter of the code stands for: E error, W warning, N note."""
+        """The severity, by the first letter of the code: E error, W warning, N note."""
         kinds: dict[str, Severity] = {"E": "error", "W": "warning", "N": "note"}
         return kinds[self.code[0]]
 
     def to_json(self) -> dict[str, Any]:
-        """The object of the report contract (`planc.report/1`, `diagnostics`)."""
+        """Return the diagnostic as an object of `planc.report/1`."""
         return {
             "code": self.code,
             "severity": self.severity,
@@ -89,7 +89,7 @@ def _span_json(span: Span) -> dict[str, Any]:
 
 
 def has_errors(diagnostics: tuple[Diagnostic, ...] | list[Diagnostic]) -> bool:
-    """True when any of `diagnostics` is an error (exit status 1)."""
+    """True if any of `diagnostics` is an error; the exit status is then 1."""
     return any(d.severity == "error" for d in diagnostics)
 
 
@@ -100,9 +100,9 @@ MAX_MESSAGE = 1_000
 
 
 def bounded(diagnostics: tuple[Diagnostic, ...]) -> tuple[Diagnostic, ...]:
-    """At most 100 of `diagnostics` of each code, in their order, their texts cut after 1,000 characters.
+    """Return at most 100 of `diagnostics` of each code, in their order. Texts are cut after 1,000 characters.
 
-    For a code with more, an N0114 at the place of the last says how many are left out.
+    If a code has more than 100, an N0114 at the span of the last one says how many are left out.
     """
     counts = Counter(d.code for d in diagnostics)
     kept: list[Diagnostic] = []
@@ -130,6 +130,6 @@ def _cut(text: str) -> str:
 
 
 def in_order(diagnostics: list[Diagnostic]) -> tuple[Diagnostic, ...]:
-    """`diagnostics` sorted by place, then code, then message; equal ones once."""
+    """Return `diagnostics` sorted by span, then code, then message, without duplicates."""
     unique = dict.fromkeys(diagnostics)
     return tuple(sorted(unique, key=lambda d: (d.span, d.code, d.message)))

@@ -8,9 +8,9 @@ from planc.diag.diagnostic import Edit
 
 
 def apply_edits(text: str, edits: Iterable[Edit]) -> str:
-    """`text` after the `edits`, whose places are those of the text before any of them.
+    """Return `text` after the `edits`. The spans of all edits refer to `text` before any edit.
 
-    No two edits may overlap: this is not checked.
+    Edits must not overlap. This is not checked.
     """
     lines = text.split("\n")
     starts = [0]

@@ -44,7 +44,8 @@ def _fast_class(cls: type, options: dict[str, Any]) -> type:
 
 
 def _init(made: Any) -> Any:
-    """`__init__` for keywords, and for positions too unless the field is for keywords alone."""
+    """Return the `__init__` of the dataclass `made`. It takes fields by keyword, and by position unless a field is
+    keyword-only."""
     fields = [f for f in dataclasses.fields(made) if f.init]
     names = frozenset(f.name for f in fields)
     places = tuple(f.name for f in fields if not f.kw_only)
@@ -76,7 +77,7 @@ def _refuse(self: Any, name: str, *_value: Any) -> None:
 
 
 def _comparison(made: Any) -> tuple[Any, Any]:
-    """`__eq__` and `__hash__` of a class, by its fields that are compared."""
+    """Return `__eq__` and `__hash__` of the dataclass `made`, which use its compared fields."""
     names = [f.name for f in dataclasses.fields(made) if f.compare]
     compared: Any = attrgetter(*names) if names else lambda value: ()
 

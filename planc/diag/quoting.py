@@ -16,31 +16,31 @@ def printable(text: str) -> str:
 
 
 def python_string(text: str) -> str:
-    """`text` as a Python string literal, in double quotes where it needs no escapes."""
+    """Return `text` as a Python string literal, in double quotes if it needs no escapes."""
     plain = text.isprintable() and not set('"\\') & set(text)
     return f'"{text}"' if plain else repr(text)
 
 
 def python_comment(text: str) -> str:
-    """`text` as it may follow a `#` in Python, in a shell script or in YAML: one line."""
+    """Return `text` on one line, safe after a `#` in Python, in a shell script or in YAML."""
     return printable(text)
 
 
 def python_docstring(text: str) -> str:
-    """`text` as it may stand inside a docstring between three double quotes."""
+    """Return `text` safe inside a docstring between three double quotes."""
     return printable(text.replace("\\", "\\\\")).replace('"', '\\"')
 
 
 def shell_word(text: str) -> str:
-    """`text` as one word of a POSIX shell, such as an argument of a command that a message shows."""
+    """Return `text` as one word of a POSIX shell, such as an argument of a command that a message shows."""
     from shlex import quote
 
     return quote(text)
 
 
 def yaml_string(text: str) -> str:
-    """`text` as a YAML scalar in double quotes: never a number, null or a boolean. Bytes of a file's name that are no
-    text, which YAML does not have, are replaced."""
+    """Return `text` as a YAML scalar in double quotes, which is never read as a number, null or boolean. Bytes of a
+    file name that are not text are replaced, since YAML has no such bytes."""
     quoted = json.dumps(re.sub("[\ud800-\udfff]", "\ufffd", text), ensure_ascii=False)
     return "".join(c if c.isprintable() else _escape(c) for c in quoted)
 
@@ -51,19 +51,20 @@ def dot_string(text: str) -> str:
 
 
 def xml_text(text: str) -> str:
-    """`text` as element text or as an attribute's value in XML, such as SVG."""
+    """Return `text` as element text or as an attribute's value in XML, such as SVG."""
     names = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#x27;"}
     return "".join(names.get(c, c) for c in printable(text))
 
 
 def markdown_cell(text: str) -> str:
-    """`text` in a cell of a Markdown table, without any markup of its own."""
+    """Return `text` for a cell of a Markdown table. None of its characters act as markup."""
     escaped = re.sub(r"([\\`*_{}\[\]()<>#+!|~&$:@])", r"\\\1", printable(text))
     return re.sub(r"(?i)(www)\.", r"\1\\.", escaped)  # GitHub makes a link of such a word
 
 
 def markdown_code(text: str) -> str:
-    """`text` as code within a line or a cell of Markdown: no markup, and none of GitHub's mentions and references."""
+    """Return `text` as inline code of Markdown, for a line or a table cell. It has no markup, and none of GitHub's
+    mentions and references."""
     shown = printable(text)
     if not shown.strip() or "|" in shown:  # a bar ends a cell even there
         return f"<code>{''.join(c if c.isalnum() or c == ' ' else f'&#{ord(c)};' for c in shown)}</code>"
@@ -73,19 +74,20 @@ def markdown_code(text: str) -> str:
 
 
 def markdown_block(text: str, language: str = "text") -> str:
-    """The lines of `text` as a block of code in Markdown, coloured as `language`, a word of the caller's."""
+    """Return the lines of `text` as a code block of Markdown, highlighted as `language`. `language` comes from planc,
+    not from a user."""
     lines = [printable(line) for line in text.split("\n")]
     fence = "`" * max(3, _longest_run("\n".join(lines)) + 1)
     return "\n".join([f"{fence}{language}", *lines, fence])
 
 
 def _longest_run(text: str) -> int:
-    """The length of the longest run of backticks in `text`."""
+    """Return the length of the longest run of backticks in `text`."""
     return max(map(len, re.findall("`+", text)), default=0)
 
 
 def uri_path(path: str) -> str:
-    """A file's path as a relative or absolute URI reference, as SARIF wants it."""
+    """Return a file's path as a relative or absolute URI reference, as SARIF requires it."""
     from urllib.parse import quote
 
     quoted = quote(path, safe="/", errors="surrogateescape")
@@ -93,18 +95,19 @@ def uri_path(path: str) -> str:
 
 
 def sarif_text(text: str) -> str:
-    """`text` as a plain-text message of SARIF 2.1.0: lines of printable characters, and no embedded link (3.11.6)."""
+    """Return `text` as a plain-text message of SARIF 2.1.0: lines of printable characters without embedded links
+    (3.11.6)."""
     lines = map(printable, text.split("\n"))
     return re.sub(r"\[(?=[^\[\]]*\]\()", r"\\[", "\n".join(lines))
 
 
 def workflow_message(text: str) -> str:
-    """The message of one of GitHub's workflow commands."""
+    """Return `text` as the message of one of GitHub's workflow commands."""
     return printable(text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A"))
 
 
 def workflow_property(text: str) -> str:
-    """The value of a property of one of GitHub's workflow commands, such as `file=`."""
+    """Return `text` as the value of a property of one of GitHub's workflow commands, such as `file=`."""
     return workflow_message(text).replace(":", "%3A").replace(",", "%2C")
 
 

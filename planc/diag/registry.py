@@ -47,7 +47,7 @@ class Page:
 
 @cache
 def page(code: str) -> Page:
-    """The page of `code`. Raises FileNotFoundError where there is none; a page of another form is our mistake."""
+    """Return the manual page of `code`. Raises FileNotFoundError if there is none."""
     match = _PAGE.fullmatch(files("planc.diag").joinpath("pages", f"{code}.md").read_text())
     assert match and match["code"] == code, f"the page of {code} has another form than the others"
     reads = next(reads for reads, found in FOUND.items() if found == match["found"])
@@ -74,13 +74,13 @@ class Rule:
 
     @property
     def severity(self) -> Severity:
-        """The letter of the code: E is an error, W a warning, N a note."""
+        """The severity, by the first letter of the code: E is an error, W a warning, N a note."""
         kinds: dict[str, Severity] = {"E": "error", "W": "warning", "N": "note"}
         return kinds[self.code[0]]
 
     @property
     def page(self) -> Page:
-        """The manual page, read when somebody asks for it."""
+        """The manual page of the rule's code, read on demand."""
         return page(self.code)
 
     @property
@@ -96,13 +96,13 @@ class Rule:
 
 
 def codes() -> list[str]:
-    """Every code that has a page, in order of its number."""
+    """Return every code that has a manual page, in numeric order."""
     names = (item.name.removesuffix(".md") for item in files("planc.diag").joinpath("pages").iterdir())
     return sorted((n for n in names if re.fullmatch(r"[EWN]\d{4}", n)), key=lambda code: (code[1:], code[0]))
 
 
 def scan(package: str) -> dict[str, Rule]:
-    """Every `RULE` of the modules in `package`, by code, in order of code."""
+    """Return the `RULE` of every module in `package`, by code, in numeric order."""
     root = importlib.import_module(package)
     rules: dict[str, Rule] = {}
     for info in pkgutil.iter_modules(root.__path__):

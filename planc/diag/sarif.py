@@ -14,7 +14,7 @@ SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
 def sarif(diagnostics: Iterable[Diagnostic], rules: Mapping[str, Rule], version: str) -> dict[str, Any]:
-    """The findings as a SARIF 2.1.0 log with one run; columns count code points.
+    """Return the diagnostics as a SARIF 2.1.0 log with one run. Columns count code points.
 
     Args:
         diagnostics: the findings, in the order of the results.
@@ -47,7 +47,7 @@ def _result(d: Diagnostic) -> dict[str, Any]:
 
 
 def _fix(fix: Fix) -> dict[str, Any]:
-    """A fix (SARIF 2.1.0, section 3.55): for each file, the regions that are replaced."""
+    """Return `fix` as a SARIF object (2.1.0, section 3.55): for each file, the text ranges to replace."""
     files = dict.fromkeys(edit.span.file for edit in fix.edits)
     changes = [
         {
@@ -77,7 +77,7 @@ def _region(span: Span) -> dict[str, int]:
 
 
 def github(diagnostics: Iterable[Diagnostic]) -> str:
-    """GitHub's workflow commands, one line for each of `diagnostics`."""
+    """Return `diagnostics` as GitHub's workflow commands, one line each."""
     return "\n".join(
         f"::{'notice' if d.severity == 'note' else d.severity} file={workflow_property(d.span.file)},"
         f"line={d.span.line},col={d.span.column},title={d.code}::{workflow_message(d.message)}"
@@ -86,8 +86,8 @@ def github(diagnostics: Iterable[Diagnostic]) -> str:
 
 
 def concise(diagnostics: Iterable[Diagnostic]) -> str:
-    """One line for each of `diagnostics`, as editors and problem matchers read it:
-    `FILE:LINE:COLUMN: error[E0112]: MESSAGE`."""
+    """Return one line for each of `diagnostics`, as editors and problem matchers read it: `FILE:LINE:COLUMN:
+    error[E0112]: MESSAGE`."""
     return "\n".join(
         log_line(printable(f"{d.span.file}:{d.span.line}:{d.span.column}: {d.severity}[{d.code}]: {d.message}"))
         for d in diagnostics

@@ -17,16 +17,16 @@ class Span:
 
     @property
     def empty(self) -> bool:
-        """True for the place of a diagnostic about a whole file: no text is marked."""
+        """True for the span of a diagnostic about a whole file: no text is marked."""
         return (self.line, self.column) == (self.end_line, self.end_column)
 
     def to(self, other: Span) -> Span:
-        """The span from the start of this one to the end of `other` (same file)."""
+        """Return the span from the start of this one to the end of `other`, in the same file."""
         assert self.file == other.file
         return Span(self.file, self.line, self.column, other.end_line, other.end_column)
 
     def where(self) -> str:
-        """The start of the span as `FILE:LINE:COLUMN`."""
+        """Return the start of the span as `FILE:LINE:COLUMN`."""
         return f"{self.file}:{self.line}:{self.column}"
 
 
@@ -40,15 +40,15 @@ class Source:
 
     @classmethod
     def of(cls, file: str, text: str) -> Source:
-        """A source with the lines of `text`; `file` is the name that diagnostics give."""
+        """Return a source with the lines of `text`. `file` is the file's name in diagnostics."""
         return cls(file, text, tuple(text.split("\n")))
 
     def line(self, number: int) -> str:
-        """The text of 1-based line `number`, or an empty string outside the file."""
+        """Return the text of line `number`, counted from 1. The text is empty if the file has no such line."""
         return self.lines[number - 1].rstrip("\r") if 1 <= number <= len(self.lines) else ""
 
     def quote(self, span: Span) -> str:
-        """The text that `span` covers, on one line: the lines of a longer one are joined by spaces."""
+        """Return the text that `span` covers, on one line. If the span has several lines, spaces join them."""
         if span.line == span.end_line:
             return self.line(span.line)[span.column - 1 : span.end_column - 1]
         first = self.line(span.line)[span.column - 1 :]

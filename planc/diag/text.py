@@ -21,7 +21,7 @@ def render(
     width: int = 100,
     colour: bool = False,
 ) -> str:
-    """Every diagnostic with the lines that it marks, a blank line between two.
+    """Return every diagnostic as text with the lines that it marks. A blank line separates two diagnostics.
 
     Args:
         diagnostics: in the order in which they are shown.
@@ -35,7 +35,7 @@ def render(
 
 
 def summary(diagnostics: Iterable[Diagnostic]) -> str:
-    """The number of `diagnostics` of each severity: `2 errors, 1 warning`, or an empty string for none."""
+    """Return the number of `diagnostics` of each severity, such as `2 errors, 1 warning`; "" if there are none."""
     counts: dict[str, int] = {}
     for d in diagnostics:
         counts[d.severity] = counts.get(d.severity, 0) + 1
@@ -69,7 +69,7 @@ def _labelled(label: str, text: str, width: int, paint: _Painter) -> list[str]:
 
 
 def _quotes(d: Diagnostic, sources: Mapping[str, Source], paint: _Painter) -> list[str]:
-    """The marked lines in order, each with its mark."""
+    """Return the source lines that diagnostic `d` marks, in order. The line below each has the marks."""
     marks = [(d.span, "^", d.label), *((r.span, "-", r.message) for r in d.related)]
     marks = [m for m in marks if m[0].file in sources]
     marks.sort(key=lambda m: (m[0].file != d.span.file, m[0].line))
@@ -87,7 +87,7 @@ def _quotes(d: Diagnostic, sources: Mapping[str, Source], paint: _Painter) -> li
 
 
 def _line(text: str) -> str:
-    """Prose on one line, to be wrapped."""
+    """Return prose `text` on one line, to be wrapped."""
     return printable(text.replace("\n", " "))
 
 
@@ -97,6 +97,6 @@ def _width(span: Span, line: str) -> int:
 
 
 def _visible(line: str) -> str:
-    """Control characters never reach the terminal; long lines are cut."""
+    """Return `line` with control characters replaced, so that none reaches the terminal. Long lines are cut."""
     shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line.replace("\t", " "))
     return shown if len(shown) <= SHOWN else shown[: SHOWN - 3] + "..."

@@ -61,7 +61,8 @@ def load(source: str | Path, *, set: dict[str, int] | None = None, target: str =
 
 
 def target_of(source: str | Path, *, set: dict[str, int] | None = None) -> Target:
-    """The target of a plan file: that of its `target` sentence, else its cluster's. Raises PlanError.
+    """Return the target of a plan file: that of its `target` sentence, or else that of its cluster. Raises PlanError if
+    the plan has errors.
 
     `source` is the path, `set` the values of `let` numbers. A plan with `target none` has a program too: its cluster's.
     """

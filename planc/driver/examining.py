@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Examined:
-    """Everything that `examine` finds about one file: its report, and the texts that its diagnostics quote."""
+    """Everything that `examine` finds about one file: its report, the plan and its cost, and the texts that diagnostics
+    quote."""
 
     report: Report
     plan: Plan | None
@@ -53,10 +54,10 @@ def examine(
     unsaved: Mapping[Path, str] | None = None,
     targets: tuple[Target, ...] = TARGETS,
 ) -> Examined:
-    """`check`, with the texts of the files read beside the report.
+    """Check and cost a plan like `check`, and return the report together with the texts of the files that were read.
 
-    `unsaved` holds texts that count instead of what is on disk, by resolved path. `targets` are those whose refusals
-    are reported beside the plan's own target's.
+    `unsaved` holds texts by resolved path, which replace those on disk. `targets` are the targets whose refusals are
+    reported, in addition to those of the plan's own target.
     """
     given = set or {}
     check_arguments(given, target)
@@ -80,12 +81,13 @@ def examine(
 
 
 def unread(diagnostics: tuple[Diagnostic, ...], sources: dict[str, Source]) -> Examined:
-    """The result of files that make no plan: `diagnostics` alone, with the texts that they quote by file name."""
+    """Return the result for files that give no plan: the `diagnostics`, and the texts that they quote, by file name."""
     return Examined(report_of(Built(None, (), {}), {}, Answer(), diagnostics), None, sources)
 
 
 def _cost(checked: CheckedPlan, request: Request, reported: tuple[Target, ...] = TARGETS) -> Answer:
-    """The cost as the target's program; as any correct program where the target is only the cluster's and refuses."""
+    """Cost the plan as the program of its target. If only the cluster chose that target and the target refuses the
+    plan, cost it without a target: as any correct program. `reported` are the targets whose refusals are reported."""
     from planc.costing import cost_plan
 
     sharded = own = propagate(checked.for_planc)
@@ -107,7 +109,8 @@ def _cost(checked: CheckedPlan, request: Request, reported: tuple[Target, ...] =
 
 
 def own_program_note(plan: Plan, target: Target) -> Diagnostic:
-    """N0905 for a plan with `realise as` another framework that is costed or lowered for a `target`."""
+    """Return N0905: the plan says `realise as` another framework, but is costed or lowered for `target`, whose program
+    is planc's own."""
     assert plan.realise is not None
     title = policy_of(plan.framework).title
     return Diagnostic(
@@ -124,9 +127,11 @@ def _target_answer(target: Target, refused: list[Diagnostic]) -> TargetAnswer:
 
 
 def _further_mistakes(built: Built, mended: Plan, request: Request) -> list[Diagnostic]:
-    """Mistakes that are no consequence of those found while reading: of the plan with these mended, elsewhere.
+    """Return the mistakes of a plan that could not be read, besides those found while reading. `mended` is the plan
+    with guesses in place of the mistakes. Mistakes on the same lines are left out.
 
-    It is not costed: its seconds and GiB would be those of a guess. Rules about the model wait where its name is one.
+    `mended` is not costed, because its seconds and GiB would be guesses. If the model's name was a guess, rules about
+    the model are not run.
     """
     unknown = {(d.span.file, d.span.line) for d in built.diagnostics if d.code == "E0108"}
     guessed = {s.verb for s in built.sentences if (s.span.file, s.span.line) in unknown} & {"model"}

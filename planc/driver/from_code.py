@@ -91,8 +91,8 @@ def module_source(
 def _own_models(
     path: Path, set: dict[str, int] | None, target: str
 ) -> Iterator[tuple[str, dict[str, Any] | str, Span]]:
-    """The sentences that read a model from code: the name in each, what builds the module, and its place. Those that
-    are wrong are left out: they are reported when the plan is read."""
+    """Yield the sentences that read a model from code: the name in the sentence, the config or function that builds the
+    module, and the sentence's span. Sentences with a mistake are left out, since reading the plan reports them."""
     for sentence in build_file(path, set, target).sentences:
         names = sentence.node.words("NAME") if sentence.verb == "model_from" else []
         if not names or names[0].text not in ORIGINS:

@@ -13,14 +13,16 @@ from planc.language.build import Built
 
 
 def user_path(name: str, path: Path | None) -> str:
-    """The file `name`, as spans and a plan's sources have it, from where the user stands; `path` is the plan's file."""
+    """Return the path of the file `name` from the user's working folder. Spans name files by their path from the plan's
+    folder; `path` is the plan's file."""
     if path is None or name.startswith(("plans/hardware/", "plans/layouts/")):
         return name
     return str(path) if name == path.name else str(path.parent / name)
 
 
 def with_user_paths(d: Diagnostic, path: Path | None, built: Built) -> Diagnostic:
-    """The diagnostic `d` of the plan of `path`, which was `built`, at places as the user named them."""
+    """Return the diagnostic `d` with the files in its spans named from the user's working folder. `path` is the plan's
+    file, `built` the result of reading it."""
 
     def with_user_path(span: Span) -> Span:
         known = span.file in built.sources or (path is not None and span.file == path.name)
@@ -32,5 +34,6 @@ def with_user_paths(d: Diagnostic, path: Path | None, built: Built) -> Diagnosti
 
 
 def user_error(found: Iterable[Diagnostic], path: Path, built: Built) -> PlanError:
-    """The error of what is `found` in the plan of `path`, which was `built`, at places as the user named them."""
+    """Return the exception with the diagnostics `found`, whose files are named from the user's working folder. `path`
+    is the plan's file, `built` the result of reading it."""
     return PlanError(bounded(in_order([with_user_paths(d, path, built) for d in found])))

@@ -27,7 +27,8 @@ MOST_PLACES = 20
 
 @dataclass(frozen=True)
 class Answer:
-    """The cost of a plan for the target that was requested, if it can be costed, and what each target refuses."""
+    """The cost of a plan for its target (None if it cannot be costed), and the diagnostics with which each target
+    refuses it."""
 
     costed: CostedPlan | None = None
     target: Target | None = None
@@ -37,7 +38,8 @@ class Answer:
 
 
 def with_broken_expectations(plan: Plan | None, found: list[Diagnostic]) -> list[Diagnostic]:
-    """E0802 for every diagnostic that `expect no CODE` wants absent."""
+    """Return the diagnostics `found`, followed by an E0802 for each `expect no CODE` sentence of `plan` whose code is
+    among them."""
     unwanted = {e.code for e in plan.expects_no} if plan else set()
     places: dict[str, list[Related]] = {}
     for d in found:

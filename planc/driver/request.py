@@ -21,7 +21,8 @@ from planc.sharding.propagate import propagate
 
 
 def check_arguments(given: dict[str, int], target: str | None) -> None:
-    """The caller's mistakes, not the plan's: raised at once."""
+    """Raise ValueError if the caller's `given` numbers or `target` are invalid. These are the caller's mistakes, not
+    the plan's."""
     if target is not None and target not in (*TARGETS, NO_TARGET):
         raise ValueError(f"target {target!r} is not one of {', '.join((*TARGETS, NO_TARGET))}")
     for name, value in given.items():
@@ -30,9 +31,10 @@ def check_arguments(given: dict[str, int], target: str | None) -> None:
 
 
 def known_version(target: Target, runtime: str, version: str) -> Version | None:
-    """The `version` that a program for a `target` and its `runtime` is asked for; None for planc's own.
+    """Return the framework version that the caller asks for a program of `runtime`; None if `version` is empty, which
+    means the version that planc is written for.
 
-    Raises ValueError for what is not known.
+    Raises ValueError if the target, the runtime or the version is not one of planc's.
     """
     _known_runtime(target, runtime)
     if not version:
@@ -52,7 +54,7 @@ def _known_runtime(target: Target, runtime: str) -> None:
 
 
 def checked_or_found(plan: Plan | None) -> tuple[CheckedPlan | None, list[Diagnostic]]:
-    """The checked plan unless a plan rule finds an error, and everything that the rules find."""
+    """Run the plan rules on `plan`. Return the checked plan (None if a rule finds an error) and all diagnostics."""
     if plan is None:
         return None, []
     try:
@@ -63,7 +65,7 @@ def checked_or_found(plan: Plan | None) -> tuple[CheckedPlan | None, list[Diagno
 
 
 class Request:
-    """A plan as it was requested: the result of reading it, and the target that it is costed for."""
+    """A plan as the caller requests it: the result of reading the plan, and the target that it is costed for."""
 
     def __init__(
         self, source: str | Path | Plan, given: dict[str, int], target: AnyTarget | None, unsaved: Mapping[Path, str]
@@ -78,14 +80,15 @@ class Request:
             self.built = self.built_for(self.target)
 
     def built_for(self, target: AnyTarget) -> Built:
-        """The plan with the sentences that are written after `on TARGET:`, if there are any."""
+        """Read the plan with its `on TARGET:` sentences for `target`, if there are any."""
         if isinstance(self._source, Plan):
             return Built(self._source, (), {})
         on = "" if target == NO_TARGET else target
         return build_file(Path(self._source), self._given, on, self._unsaved)
 
     def refusals(self, target: Target, sharded: Sharded) -> list[Diagnostic]:
-        """Refusals of a target for the plan with that target's sentences; `sharded` has those of `self.target`."""
+        """Return the diagnostics with which `target` refuses the plan, read with the `on TARGET:` sentences of that
+        target. `sharded` is the plan with the sentences of `self.target`."""
         if not {target, self.target} & self.built.on or target == self.target:
             return refusals(sharded, load_backend(target))
         other = self.built_for(target)

@@ -25,12 +25,14 @@ NAMES = (
 
 @cache
 def policy_of(name: str) -> Policy:
-    """The policy of the framework `name`, one of `NAMES`."""
+    """Return the policy of the framework `name` (what it decides where a plan leaves a choice). `name` is one of
+    `NAMES`."""
     assert name in NAMES
     found: Policy = importlib.import_module(f"{__name__}.{name}").POLICY
     return found
 
 
 def stack_of(plan: Plan) -> Stack:
-    """The stack that runs `plan` where no target is asked for: its framework's, on the machine that it names."""
+    """Return the software stack that runs `plan` if no target is given: the plan's framework, on XLA if the cluster's
+    target is xla."""
     return Stack(policy=policy_of(plan.framework), xla=target_of_cluster(plan.cluster) == "xla")

@@ -19,7 +19,8 @@ from planc.ir.plan import PASSES_KEYS, Plan
 
 @dataclass(frozen=True)
 class Decision:
-    """The words of one decision that a framework has: of schedules, dtypes, forms of recomputation and so on."""
+    """The words that frameworks support in one kind of sentence: schedules, dtypes, forms of recomputation and so
+    on."""
 
     frameworks: tuple[str, ...]
     what: str
@@ -40,7 +41,7 @@ ROWS = tuple(
 
 @dataclass(frozen=True)
 class Lack:
-    """A sentence of a plan that a framework cannot run."""
+    """A sentence of a plan that the plan's framework cannot run."""
 
     row: Decision
     word: str
@@ -48,14 +49,14 @@ class Lack:
 
     @property
     def why(self) -> str:
-        """The sentence that cannot be run, and what the framework has instead."""
+        """A clause that names the sentence, and says what the framework supports instead."""
         what = f"the schedule {self.word}" if self.row.what == "split" else f"`{sentence_of(self.cause)}`"
         return f"cannot run {what}: {self.row.why}"
 
 
 def lacks(plan: Plan, framework: str) -> Iterator[Lack]:
-    """The sentences of `plan` that `framework`, by its name, has no row for. Those that `realise as` itself filled in,
-    and those over axes of one rank, are none."""
+    """Yield the sentences of `plan` that the framework called `framework` cannot run: their word is not in the
+    framework's row. Sentences that `realise as` itself fills in, and sentences over axes of one rank, do not count."""
     plan = without_axes_of_one(plan)
     own = plan.realise.cause if plan.realise else None
     for row in ROWS:
@@ -91,7 +92,7 @@ def _recompute(plan: Plan) -> Words:
 
 
 def _are_modules(plan: Plan) -> bool:
-    """True if the ops that are run again are Megatron-Core's modules, each whole."""
+    """True if the ops that the plan recomputes are whole modules of Megatron-Core."""
     chosen = _named(plan.model, plan.recompute.ops)
     return any(
         chosen == set().union(*(ops for words in modules.values() if (ops := _named(plan.model, words)) <= chosen))
@@ -112,14 +113,16 @@ def _overlap(plan: Plan) -> Words:
 
 
 def _offload(plan: Plan) -> Words:
-    """State alone: where activations go is not in the table."""
+    """Yield the state (params, optimizer) that the plan offloads. Offloaded activations are left out, as the table does
+    not have them."""
     state = [(what, o.cause) for o in plan.offloads for what in o.what if what in ("params", "optimizer")]
     if state:
         yield ", ".join(n for n in ("params", "optimizer") if n in dict(state)), state[0][1]
 
 
 def _meeting(plan: Plan) -> Words:
-    """How attention meets the keys of other ranks."""
+    """Yield how attention gets the keys of other ranks: by `ulysses`, by a method that passes keys, or by
+    `all_gather`."""
     kernel = plan.attention
     sequence = plan.axes_of("sequence")
     if set(sequence) & set(plan.axes_of("heads", "attention")):

@@ -13,7 +13,8 @@ SWITCHES = ("switch", "leaf", "spine")
 
 
 class ChangeError(ValueError):
-    """A change that the machine cannot have: `name` is nothing of it, and `legal` are names that are."""
+    """A change that the machine cannot have. `name` is the word that the machine does not have; `legal` are names that
+    it has."""
 
     def __init__(self, message: str, name: str = "", legal: Sequence[str] = ()) -> None:
         super().__init__(message)
@@ -21,14 +22,15 @@ class ChangeError(ValueError):
 
 
 def changed(links: MachineLinks, changes: Iterable[Change]) -> MachineLinks:
-    """`links` after all `changes`, one after the other. Raises ChangeError for what the machine does not have."""
+    """Return `links` after all `changes`, applied in order. Raises ChangeError if a change names something that the
+    machine does not have."""
     for change in changes:
         links = CHANGES[change.kind](links, change)
     return links
 
 
 def _link(links: MachineLinks, change: Change) -> MachineLinks:
-    """One link slower, or gone."""
+    """Return the machine with one link slowed down or removed."""
     number = {v.name: i for i, v in enumerate(links.vertices)}
     for name in change.names:
         if name not in number:
@@ -44,7 +46,7 @@ def _link(links: MachineLinks, change: Change) -> MachineLinks:
 
 
 def _links(links: MachineLinks, change: Change) -> MachineLinks:
-    """All links of a name slower."""
+    """Return the machine with all links of one name slowed down, or removed."""
     name, names = change.names[0], [kind.name for kind in links.kinds]
     if name not in names:
         raise ChangeError(f"`{name}` is no link of this machine", name, [*dict.fromkeys(names)])
@@ -59,7 +61,8 @@ def _scaled(kind: LinkKind, share: float) -> LinkKind:
 
 
 def _rated(links: MachineLinks, numbers: Iterable[int], share: float) -> MachineLinks:
-    """Cables with a share of their bandwidth; without them where the share is 0."""
+    """Return the machine with `share` of the bandwidth left on the cables whose indices are `numbers`. A share of 0
+    removes the cables."""
     cables, chosen = list(links.cables), {*numbers}
     if share:
         slower = (*(c._replace(share=c.share * share) if i in chosen else c for i, c in enumerate(cables)),)
@@ -70,7 +73,8 @@ def _rated(links: MachineLinks, numbers: Iterable[int], share: float) -> Machine
 
 
 def _host(links: MachineLinks, change: Change) -> MachineLinks:
-    """A node with its chips and cards gone; the ranks behind it move up."""
+    """Return the machine without one node and its chips and cards. The ranks after the node move down to close the
+    gap."""
     name = change.names[0]
     if name not in links.units:
         raise ChangeError(f"no node is called `{name}`", name, links.units)
@@ -81,7 +85,7 @@ def _host(links: MachineLinks, change: Change) -> MachineLinks:
 
 
 def _point(links: MachineLinks, change: Change) -> MachineLinks:
-    """A switch, a card or a chip gone."""
+    """Return the machine without one switch, network card or chip."""
     name = change.names[0]
     found = next((i for i, v in enumerate(links.vertices) if v.name == name), None)
     if found is None:
@@ -92,7 +96,7 @@ def _point(links: MachineLinks, change: Change) -> MachineLinks:
 
 
 def _apart_inside(symmetry: Symmetry | None) -> Symmetry | None:
-    """Without exchanges of the chips of a node: one of them has lost its card."""
+    """Return `symmetry` without exchanges of the chips in a node, for a machine whose nodes lose a card or a rail."""
     if symmetry is None:
         return None
     first, second, *others = symmetry.digits
@@ -101,7 +105,8 @@ def _apart_inside(symmetry: Symmetry | None) -> Symmetry | None:
 
 
 def _without(links: MachineLinks, lost: Sequence[int], symmetry: Symmetry | None = None) -> MachineLinks:
-    """The graph without some points, with what is left of its symmetry."""
+    """Return the machine without the vertices `lost`. `symmetry` is the symmetry that remains, None if none is
+    known."""
     gone, ranks = {*lost}, 0
     number: dict[int, int] = {}
     vertices: list[Vertex] = []
@@ -123,7 +128,8 @@ def _without(links: MachineLinks, lost: Sequence[int], symmetry: Symmetry | None
 
 
 def _rail(links: MachineLinks, change: Change) -> MachineLinks:
-    """The switches of one rail gone, or the card with its number in every node, or one of a host's several links."""
+    """Return the machine without one rail. That removes the rail's switches; or else the network card with the rail's
+    number in every node; or else one of the parallel links of every card."""
     at = int(change.value)
     switches = [i for i, v in enumerate(links.vertices) if v.kind == "leaf" and _rail_of(v.name) == at]
     if switches:
@@ -144,14 +150,14 @@ def _rail(links: MachineLinks, change: Change) -> MachineLinks:
 
 
 def _rail_of(name: str) -> int:
-    """The number of the rail of a switch called `a.rail3_0`; -1 for another switch."""
+    """Return the rail number of a switch named like `a.rail3_0` (here 3); -1 for any other name."""
     _, found, rest = name.rpartition(".rail")
     number = rest.partition("_")[0]
     return int(number) if found and number.isdigit() else -1
 
 
 def _oversubscription(links: MachineLinks, change: Change) -> MachineLinks:
-    """Links between switches of the network with a part of their bandwidth."""
+    """Return the machine with less bandwidth on the links between network switches: 1 / the value of `change`."""
     above = [
         i for i, c in enumerate(links.cables)
         if all(links.vertices[end].kind in SWITCHES and links.vertices[end].unit < 0 for end in (c.source, c.target))
@@ -162,7 +168,8 @@ def _oversubscription(links: MachineLinks, change: Change) -> MachineLinks:
 
 
 def _dealt(links: MachineLinks, change: Change) -> MachineLinks:
-    """Ranks in which nodes are dealt over some leaves: the first node of each leaf, then the second of each."""
+    """Return the machine with its ranks in another order: nodes alternate between as many leaf switches as the value of
+    `change`. The first node of each leaf comes first, then the second node of each leaf."""
     leaf_of = _leaves(links)
     nodes: dict[int, list[int]] = {}
     for v in links.devices:
@@ -184,7 +191,7 @@ def _dealt(links: MachineLinks, change: Change) -> MachineLinks:
 
 
 def _leaves(links: MachineLinks) -> dict[int, int]:
-    """For each node the first switch of the network that one of its chips or cards is on."""
+    """Return, for each node, the first network switch that one of its chips or cards is connected with."""
     found: dict[int, int] = {}
     for c in links.cables:
         for one, other in ((c.source, c.target), (c.target, c.source)):

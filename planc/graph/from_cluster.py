@@ -17,9 +17,11 @@ from planc.ir.hardware import Cluster, Level, Link
 
 
 def machine_links(cluster: Cluster) -> MachineLinks:
-    """The graph of `cluster`: its vertices and cables, as its changes leave them.
+    """Return the machine of `cluster` as a graph of vertices and cables (bundles of parallel links), with the cluster's
+    `--with` changes applied.
 
-    Latencies of a path add up to what its level says. Raises ChangeError where a change names nothing of the machine.
+    The latencies of the links along a path add up to the latency that the hardware file gives. Raises ChangeError if a
+    change names something that the machine does not have.
     """
     own = cluster.own_graph
     links = own_links(cluster, own) if own is not None else _Builder(cluster).build()
@@ -52,7 +54,7 @@ class _Builder:
         self.cables.append(Cable(source, target, self.kinds.setdefault(kind, len(self.kinds)), count))
 
     def _node(self, unit: int) -> int:
-        """The chips of a node on its switch."""
+        """Add the chips of node `unit`, each connected with the node's switch. Return the switch."""
         cluster, link = self.cluster, self.cluster.link
         chips = cluster.shape[0]
         switch = self._add(
@@ -64,7 +66,8 @@ class _Builder:
         return switch
 
     def _chip(self, name: str, number: int, unit: int, place: tuple[int, ...] = ()) -> int:
-        """A chip, with its devices on it where they are several."""
+        """Add a chip, and its dies if programs see it as several devices. `number` is the chip's index on the machine,
+        `place` its torus coordinates. Return the chip's vertex."""
         cluster, dies = self.cluster, self.cluster.chip.devices
         chip = self._add(name, "chip", number if dies == 1 else -1, unit, place=place)
         for j in range(dies if dies > 1 else 0):
@@ -73,7 +76,8 @@ class _Builder:
         return chip
 
     def _slice(self, unit: int) -> list[int]:
-        """The chips of a slice of a torus, joined along every dimension; the first chip of each host."""
+        """Add the chips of torus slice `unit`, each connected with its neighbours along every dimension. Return the
+        chips."""
         cluster = self.cluster
         at: dict[tuple[int, ...], int] = {}
         for number, place in enumerate(product(*(range(n) for n in cluster.shape))):
@@ -88,7 +92,8 @@ class _Builder:
         return [*at.values()]
 
     def _network(self, units: list[list[int]]) -> None:
-        """The cards of every unit, on the first level's switches; those on the next level's."""
+        """Add the network cards of every unit (node or slice), connected with the switches of the first tier, and then
+        the switches of the tiers above. `units` are the vertices of each unit that its cards are connected with."""
         cluster, level = self.cluster, self.cluster.levels[0]
         switches = self._switches(0, len(units))
         inside_s = 0.0 if cluster.is_torus else cluster.link.latency_s / 2
@@ -104,7 +109,8 @@ class _Builder:
         self._upper(switches, len(units))
 
     def _upper(self, switches: list[int], units: int) -> None:
-        """Each level's switches on those of the next, by a way up for all nodes that fit below."""
+        """Connect the switches of each tier with those of the next tier. A switch has one uplink per rail for every
+        host that fits below it."""
         cluster, nodes = self.cluster, 1
         for i, level in enumerate(cluster.levels[1:], start=1):
             nodes *= cluster.levels[i - 1].width
@@ -119,7 +125,8 @@ class _Builder:
             switches = above
 
     def _switches(self, number: int, units: int) -> list[int]:
-        """The switches of one level; all of the last level are one."""
+        """Add the switches of tier `number`, counted from the innermost. `units` is the number of nodes or slices. The
+        last tier is one switch."""
         levels = self.cluster.levels
         level, nodes = levels[number], prod(v.width for v in levels[: number + 1])
         count = 1 if number == len(levels) - 1 else ceil(units / nodes)
@@ -138,7 +145,8 @@ def _link_kind(link: Link, latency_s: float, share: float = 1.0) -> LinkKind:
 
 
 def _level_kind(level: Level, latency_s: float, rails: int) -> LinkKind:
-    """One rail of a host's way into a level."""
+    """Return the link (bandwidth, latency) of one of the `rails` parallel links that connect a host to the network tier
+    `level`."""
     return LinkKind(
         level.name, level.bandwidth_bytes_per_s / level.oversubscription / rails, latency_s,
         efficiency=level.efficiency, half_bytes=level.half_bytes, call_s=level.call_s,

@@ -19,19 +19,21 @@ MOST_LINKS = 300_000
 
 
 def own_links(cluster: Cluster, graph: OwnGraph) -> MachineLinks:
-    """The vertices and cables of `graph`, the graph of `cluster`; ranks in the order in which chips are written."""
+    """Return the vertices and cables of `graph`, which a hardware file writes for `cluster`. Ranks follow the order in
+    which the file writes the chips."""
     return links_of_graph(cluster.name, graph)
 
 
 @cached_on(lambda name, graph: (graph.cache, name))
 def links_of_graph(name: str, graph: OwnGraph) -> MachineLinks:
-    """The vertices and cables of `graph`, a machine called `name`."""
+    """Return the vertices and cables of `graph`, for a machine called `name`."""
     with gc_paused():
         return GraphBuilder(name, graph).build()
 
 
 class GraphBuilder:
-    """Vertices by name, as the sentences of a graph add them."""
+    """Collects vertices and cables by name, as the sentences of a graph add them. A part is a regular network, such as
+    a fat tree; points are vertices written by name; wires are links written between vertices."""
 
     def __init__(self, name: str, graph: OwnGraph) -> None:
         self.name, self.graph = name, graph
@@ -47,7 +49,7 @@ class GraphBuilder:
         self._named_units: dict[str, int] = {}
 
     def build(self) -> MachineLinks:
-        """All parts, points and wires."""
+        """Add all parts, points and wires of the graph, and return the machine."""
         for part in self.graph.parts:
             PARTS[part.kind](self, part)
         for points in self.graph.points:
@@ -67,18 +69,19 @@ class GraphBuilder:
         )  # fmt: skip
 
     def named_unit(self, name: str) -> int:
-        """The number of the node or rack called `name`."""
+        """Return the number of the node or rack called `name`. It is a new one if no node or rack has that name yet."""
         if name not in self._named_units:
             self._named_units[name] = self.new_unit(name)
         return self._named_units[name]
 
     def new_unit(self, name: str) -> int:
-        """The number of another node or rack, called `name`."""
+        """Return the number of a new node or rack, which is called `name`."""
         self.units.append(name)
         return len(self.units) - 1
 
     def add(self, name: str, kind: str, unit: int = -1, address: Address | None = None) -> int:
-        """A vertex; a chip is the next rank."""
+        """Add a vertex called `name`, and return its number. A chip gets the next rank. `unit` is the vertex's node or
+        rack, or -1; `address` has its digits under the machine's symmetry."""
         device, number = -1, len(self.vertices)
         if kind == "chip":
             device, self.devices = self.devices, self.devices + 1
@@ -89,11 +92,14 @@ class GraphBuilder:
         return number
 
     def join(self, one: int, other: int, link: str, links: float = 1, share: float = 1.0) -> None:
-        """Links between two vertices."""
+        """Add a cable between the vertices `one` and `other`: `links` parallel links of the kind called `link`, with
+        `share` of their bandwidth left."""
         self.cables.append(Cable(one, other, self.links[link], links, share))
 
     def node(self, part: GraphPart, name: str, *above: int, cards: int = 1) -> list[int]:
-        """The chips of a node on its switch, `cards` blocks of them; `above` are the digits of the node's place."""
+        """Add a node: its switch, and its chips connected with the switch. Return the chips. `cards` is the number of
+        network cards, each shared by an equal block of chips; `above` are the digits of the node's position in the
+        network."""
         unit, count, link = self.new_unit(name), part.numbers["chips"], self.links[part.links["link"]]
         switch = self.add(f"{name}.switch", "switch", unit, ("switch", (*INSIDE, *above)))
         gain = self.graph.links[link].in_network_reduction
@@ -107,12 +113,13 @@ class GraphBuilder:
         return chips
 
     def rack(self, part: GraphPart) -> None:
-        """Chips on one switch."""
+        """Add a rack: chips on one switch."""
         self.digits = (Digit(part.numbers["chips"]), Digit(1))
         self.node(part, part.name)
 
     def rail(self, part: GraphPart) -> None:
-        """Nodes whose chips with the same number meet on a switch: a rail, or several where `leaf` nodes fill one."""
+        """Add nodes on rails: the chips with the same index in every node are connected with one switch. If there are
+        more than `leaf` nodes, each `leaf` of them have rail switches of their own, which spines connect."""
         n = part.numbers
         self.digits = _digits(Digit(n["chips"]), Digit(1), n)
         chips = [self.node(part, f"{part.name}.node{j}", j % n["leaf"], j // n["leaf"]) for j in range(n["nodes"])]
@@ -125,7 +132,8 @@ class GraphBuilder:
         self.spines(part, rails)
 
     def fat_tree(self, part: GraphPart) -> None:
-        """Nodes with their cards on one leaf, leaves on every spine. Chips share cards in equal blocks."""
+        """Add nodes on a fat tree. The network cards of a node are on one leaf switch, and every leaf is on every
+        spine. Each card serves an equal block of the node's chips."""
         n, count = part.numbers, part.numbers["cards"]
         if n["chips"] % count == 0:
             self.digits = _digits(Digit(n["chips"] // count), Digit(count), n)
@@ -145,14 +153,15 @@ class GraphBuilder:
         self.spines(part, leaves)
 
     def spines(self, part: GraphPart, leaves: list[int]) -> None:
-        """Every leaf on every spine by `uplinks` links."""
+        """Add the spine switches, and connect every leaf with every spine by `uplinks` links."""
         for s in range(part.numbers["spines"]):
             spine = self.add(f"{part.name}.spine{s}", "spine", -1, (f"spine{s}", (*INSIDE, -1, -1)))
             for leaf in leaves:
                 self.join(leaf, spine, part.links["up"], part.numbers["uplinks"])
 
     def dragonfly(self, part: GraphPart) -> None:
-        """Groups of switches, all of a group joined with each other; each two groups by one link, in turn."""
+        """Add groups of switches. All switches of a group are connected with each other. Each pair of groups has one
+        cable, whose ends are spread over the groups' switches in turn."""
         n = part.numbers
         self.digits = (
             Digit(n["chips"]), Digit(1), Digit(n["nodes"]), Digit(n["switches"], "within"), Digit(n["groups"], "within")
@@ -175,7 +184,8 @@ class GraphBuilder:
             self.join(one, other, part.links["up"], n["uplinks"])
 
     def torus(self, part: GraphPart) -> None:
-        """A switch for every chip, joined with the next along every dimension; `wrap = 1` closes them all."""
+        """Add a torus: a switch for every chip, connected with the next switch along every dimension. With `wrap = 1`
+        the dimensions are rings."""
         at: dict[tuple[int, ...], int] = {}
         unit = self.new_unit(part.name)
         self.digits = tuple(Digit(n, "round" if part.numbers["wrap"] else "line") for n in reversed(part.shape))
@@ -192,7 +202,8 @@ class GraphBuilder:
 
 
 def _digits(chip: Digit, card: Digit, n: dict[str, int]) -> tuple[Digit, ...]:
-    """The digits of chips in nodes on leaves of as many nodes each; none where the last leaf is not full."""
+    """Return the digits of a rank (see `Symmetry`): the chip in its card's block, the card, the node on its leaf, the
+    leaf. () if the last leaf has fewer nodes, since the leaves are then not equivalent."""
     return (chip, card, Digit(n["leaf"]), Digit(n["nodes"] // n["leaf"])) if n["nodes"] % n["leaf"] == 0 else ()
 
 
@@ -220,7 +231,7 @@ def links_of(part: GraphPart) -> int:
 
 
 def link_kind(link: Link) -> LinkKind:
-    """The facts that all links of the name of `link` have in common."""
+    """Return the bandwidth, latency and efficiencies of all links that have the name of `link`."""
     return LinkKind(
         link.name, link.bandwidth_bytes_per_s / link.shared, link.latency_s / 2, link.back_bandwidth_bytes_per_s,
         link.efficiency, link.half_bytes, link.call_s, (*link.op_efficiency.items(),),
@@ -228,7 +239,7 @@ def link_kind(link: Link) -> LinkKind:
 
 
 def names_of(graph: OwnGraph) -> Iterator[str]:
-    """The names of all vertices of `graph`, in order, those written twice too."""
+    """Yield the names of all vertices of `graph`, in order. A name that is written twice is yielded twice."""
     builder = GraphBuilder("", graph)
     for part in graph.parts:
         PARTS[part.kind](builder, part)

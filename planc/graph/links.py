@@ -14,7 +14,7 @@ VertexKind = Literal["chip", "die", "switch", "nic", "host", "socket", "leaf", "
 
 
 class Vertex(NamedTuple):
-    """One thing that links end in."""
+    """A chip, switch, network card or other thing at the end of a link."""
 
     name: str
     kind: VertexKind
@@ -30,7 +30,7 @@ class Vertex(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LinkKind:
-    """The facts that all links of one name have in common. Bandwidths are of one link, one way."""
+    """The properties that all links of one name share. Bandwidths are of one link in one direction."""
 
     name: str
     bytes_per_s: float
@@ -46,16 +46,16 @@ class LinkKind:
     """Efficiency of a collective beside the all-gather's bandwidth curve."""
 
     def there_bytes_per_s(self) -> float:
-        """Bytes per second that one link really carries towards its second end."""
+        """Return the bytes per second, efficiency included, that one link carries from its first end to its second."""
         return self.bytes_per_s * self.efficiency
 
     def return_bytes_per_s(self) -> float:
-        """Bytes per second that one link really carries towards its first end."""
+        """Return the bytes per second, efficiency included, that one link carries from its second end to its first."""
         return (self.back_bytes_per_s or self.bytes_per_s) * self.efficiency
 
 
 class Cable(NamedTuple):
-    """Parallel links between two vertices, which are given by their numbers."""
+    """Parallel links between two vertices. `source` and `target` are indices of the vertices."""
 
     source: int
     target: int
@@ -68,7 +68,7 @@ class Cable(NamedTuple):
 
 @dataclass(frozen=True)
 class MachineLinks:
-    """The graph of a machine. Two vertices have at most one cable."""
+    """The graph of a machine. At most one cable connects two vertices."""
 
     name: str
     vertices: tuple[Vertex, ...]
@@ -85,23 +85,25 @@ class MachineLinks:
 
     @cached_property
     def devices(self) -> tuple[int, ...]:
-        """The vertex of each rank."""
+        """The index of each rank's vertex, in rank order."""
         ranked = [(v.device, i) for i, v in enumerate(self.vertices) if v.device >= 0]
         return tuple(i for _, i in sorted(ranked))
 
     def bytes_per_s(self, cable: Cable) -> tuple[float, float]:
-        """Bytes per second that all links of `cable` carry together, there and back, with their efficiency."""
+        """Return the bytes per second that all links of `cable` carry together, in each direction, efficiency included:
+        from `source` to `target`, and back."""
         kind, links = self.kinds[cable.kind], cable.links * cable.share
         return kind.there_bytes_per_s() * links, kind.return_bytes_per_s() * links
 
     def cable_name(self, cable: Cable) -> str:
-        """The names of the two ends of `cable`, as reports name a link."""
+        """Return the name of `cable` in reports: the names of its two ends, joined by a hyphen."""
         return f"{self.vertices[cable.source].name}-{self.vertices[cable.target].name}"
 
 
 def added_share(gain: float, units: int) -> float:
-    """Bytes all-reduced for each byte that a link carries, from the measured `gain` over a ring of `units` (0: many).
+    """Return how many bytes a switch all-reduces for each byte that a link carries. `gain` is the measured gain over a
+    ring of `units` members; 0 `units` stand for very many.
 
-    A ring sends 2 (n - 1) / n of the buffer over each link. 0 where switches do not add.
+    A ring sends 2 (n - 1) / n of the buffer over each link. The result is 0 if the switches do not reduce.
     """
     return 0.0 if gain <= 1 or units == 1 else gain / (2 * (1 - (1 / units if units else 0.0)))

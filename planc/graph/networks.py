@@ -32,7 +32,8 @@ def graph_of(cluster: Cluster) -> nx.DiGraph[str]:
 
 
 def network(links: MachineLinks) -> nx.DiGraph[str]:
-    """`links` as a networkx graph: an edge each way for every cable, with the `bytes_per_s` of all its links."""
+    """Return `links` as a networkx graph. A cable becomes an edge each way; `bytes_per_s` is that of all links of the
+    cable."""
     import networkx as nx
 
     found: nx.DiGraph[str] = nx.DiGraph(name=printable(links.name))
@@ -53,7 +54,7 @@ def network(links: MachineLinks) -> nx.DiGraph[str]:
 
 
 def exported(links: MachineLinks, suffix: str) -> str:
-    """The text of the graph of `links` in the format of files that end in `suffix`, one of `SUFFIXES`."""
+    """Return the graph of `links` as text in the format of files whose names end in `suffix`, one of `SUFFIXES`."""
     return {".graphml": _graphml, ".dot": _dot, ".json": _json}[suffix](links)
 
 
@@ -62,7 +63,7 @@ def _json(links: MachineLinks) -> str:
 
 
 def to_json(links: MachineLinks) -> dict[str, Any]:
-    """The graph of `links` as networkx's node-link data."""
+    """Return the graph of `links` as networkx's node-link data."""
     import networkx as nx
 
     data = nx.node_link_data(network(links), edges="links")
@@ -82,7 +83,7 @@ def _graphml(links: MachineLinks) -> str:
 
 
 def _dot(links: MachineLinks) -> str:
-    """Graphviz's text: an edge a cable, with what it carries each way."""
+    """Return the graph of `links` as Graphviz text: one edge for each cable, labelled with its GB/s each way."""
     names = [dot_string(v.name) for v in links.vertices]
     rows = [f"  {name} [kind={v.kind}];" for name, v in zip(names, links.vertices, strict=True)]
     for cable in links.cables:

@@ -36,7 +36,7 @@ MOST_STARTS = 64
 
 
 class Mistake(NamedTuple):
-    """A mistake of a graph, by its code. `points` are the names of those that it is about."""
+    """A mistake in a graph, with its diagnostic code. `points` are the names of the vertices that it is about."""
 
     code: str
     message: str
@@ -45,7 +45,7 @@ class Mistake(NamedTuple):
 
 
 def mistake_of_part(part: GraphPart) -> Mistake | None:
-    """The first mistake in the numbers of `part`, which has all that its kind needs."""
+    """Return the first mistake in the numbers of `part`, or None. `part` has every number that its kind needs."""
     n = part.numbers
     if "leaf" in n and n["nodes"] > n["leaf"] and not n["spines"]:
         return Mistake("E1414", f"{n['nodes']} nodes fill several leaves of {n['leaf']}, and no spine joins them")
@@ -55,9 +55,10 @@ def mistake_of_part(part: GraphPart) -> Mistake | None:
 
 
 def mistake_of_whole(links: MachineLinks) -> Mistake | None:
-    """None if every chip reaches every other, over one cable between two points at most; else the first mistake.
+    """Return the first mistake of the whole machine: no chips, two cables between the same vertices, or a chip that
+    does not reach every other chip. None if there is no mistake.
 
-    A machine that is one regular part is right by construction.
+    A machine that is one regular part has none of these mistakes by construction.
     """
     if links.symmetry is not None:
         return None
@@ -82,7 +83,8 @@ def mistake_of_whole(links: MachineLinks) -> Mistake | None:
 
 
 def _not_reached(links: MachineLinks, near: list[list[int]]) -> Mistake | None:
-    """Two chips that do not reach each other by links and switches; a chip passes nothing on."""
+    """Return the mistake of two chips that no path of links and switches connects, or None. Chips do not forward data
+    for chips of other nodes."""
     pieces = _pieces(near, range(len(near)))
     first, vertices = links.devices[0], links.vertices
     lost = next((v for v in links.devices if pieces[v] != pieces[first]), None)
@@ -99,9 +101,9 @@ def _not_reached(links: MachineLinks, near: list[list[int]]) -> Mistake | None:
 
 
 def _apart(links: MachineLinks, near: list[list[int]]) -> tuple[int, int] | None:
-    """Two chips that no network of switches joins; None when there are none.
+    """Return two chips that no network of switches connects; None if every pair is connected.
 
-    A direct link joins two as well, and a peer in the same node passes on what its network leads to.
+    A direct link connects two chips as well. A chip also reaches what the networks of its peers in the same node reach.
     """
     chips = {*links.devices}
     pieces = _pieces(
@@ -128,7 +130,8 @@ def _apart(links: MachineLinks, near: list[list[int]]) -> tuple[int, int] | None
 
 
 def _pieces(near: list[list[int]], among: Iterable[int]) -> dict[int, int]:
-    """For each vertex of `among` the first of those that it is joined with."""
+    """Return, for each vertex of `among`, the first vertex of its connected component. `near` holds the neighbours of
+    each vertex."""
     found: dict[int, int] = {}
     for start in among:
         todo = [] if start in found else [start]

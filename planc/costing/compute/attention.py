@@ -87,7 +87,7 @@ def attention_table(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bo
 
 
 def _measured_s(sharded: Sharded, o: OpSharding, chip: Chip, table: OpTable, *, backward: bool) -> float:
-    """Seconds of attention by its table, plus those of materializing repeated keys and values."""
+    """Return the seconds of attention by `table`, plus the seconds to write repeated keys and values to memory."""
     plan, model = sharded.plan, sharded.model
     times = FLASH_BACKWARD if backward else 1.0
     peak = peak_flops_per_s(chip, plan.precision.compute) / chip.devices
@@ -157,7 +157,8 @@ def attention_efficiency(sharded: Sharded, o: OpSharding, chip: Chip) -> float:
 
 
 def head_share(width: float, chip: str = "") -> float:
-    """Efficiency of attention at head_dim `width`, relative to `USUAL_WIDTH`, on the `chip` of that name.
+    """Return the efficiency of attention with heads of `width` elements, relative to heads of `USUAL_WIDTH`, on the
+    chip named `chip`.
 
     >>> head_share(128), round(head_share(64), 3), round(head_share(64, "a100"), 3)
     (1.0, 0.833, 0.9)
@@ -167,7 +168,8 @@ def head_share(width: float, chip: str = "") -> float:
 
 
 def _stored_scores_s(sharded: Sharded, o: OpSharding, chip: Chip, kernel: AttentionKernel, *, backward: bool) -> float:
-    """Seconds of matmuls with scores that a target's program stores in memory, all of them computed.
+    """Return the seconds of attention as matmuls with scores that a target's program stores in memory. All scores are
+    computed, masked ones too.
 
     The backward has four matmuls; or five and another softmax if the block's recompute did not recompute the
     probabilities: a recompute saves only named tensors, and probabilities have no name.
@@ -201,19 +203,19 @@ def scores_of(sharded: Sharded, o: OpSharding) -> float:
 
 
 def _product_flops(sharded: Sharded, o: OpSharding, scores: float) -> float:
-    """FLOPs of the forward's two matmuls for `scores` scores."""
+    """Return the FLOPs of the forward's two matmuls, if `scores` scores are computed."""
     return 2.0 * scores * head_widths(sharded.model, o.op)
 
 
 def _replayed(sharded: Sharded, o: OpSharding) -> tuple[str, ...]:
-    """Names of the ops that are recomputed in the backward of an op's block."""
+    """Return the names of the ops that the backward recomputes, in the block of op `o`."""
     kind = next((kind for kind in sharded.model.blocks if o in sharded.ops[kind]), None)
     return replay(sharded.plan, kind).ops if kind is not None else ()
 
 
 def _unfused_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool) -> float:
-    """Seconds for the full square of scores, masked or not: two matmuls per head and direction, and passes over the
-    scores."""
+    """Return the seconds of attention without a fused kernel. All scores are computed, masked or not: two matmuls per
+    head and direction, and passes over the scores."""
     plan, model = sharded.plan, sharded.model
     rows, heads = (prod(local_dim(sharded, o, d) for d in dims) for dims in (("sequence",), ("batch", "heads")))
     keys = plan.batch.sequence_tokens

@@ -103,7 +103,8 @@ def head_widths(model: Model, op: Op) -> int:
 
 
 def _mean_context(op: Op, sequence: int) -> float:
-    """Mean number of keys that a row attends to under a causal mask and a sliding window."""
+    """Return the mean number of keys that a row attends to, under a causal mask and a sliding window if there is
+    one."""
     window = min(op.window or sequence, sequence)
     return window - window * window / (2 * sequence)
 
@@ -185,7 +186,7 @@ def backward_of_code(op: Op) -> float:
 
 
 def _flops_of_parameter(op: Op, name: str) -> float:
-    """FLOPs per token and element of a matrix: forward, and the gradients of its input and of itself. The input of an
-    update's B is the output of A, which is trained."""
+    """Return the FLOPs per token and element of the matrix `name`: of the forward, of the gradient of its input, and of
+    its own gradient. The input of a low-rank update's B is the output of A, which is trained."""
     to_input = op.inputs[0] not in op.fixed or name in op.update[1:]
     return 2.0 * (1 + to_input + (name not in op.fixed))

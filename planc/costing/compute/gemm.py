@@ -91,7 +91,7 @@ def product_table(gemm: Gemm, chip: Chip, dtype: str) -> OpTable | None:
 
 
 def _curve_s(gemm: Gemm, chip: Chip, s_per_flop: float, element_bytes: float, at_once: float) -> float:
-    """Seconds of one matmul without a table."""
+    """Return the seconds of one matmul by the cost model's formula, without a table of measured rates."""
     depth = 1 + chip.matmul_depth / (chip.matmul_depth + gemm.k)
     tail = 1.0
     if chip.matmul_tail:
@@ -121,7 +121,8 @@ def fused_of(sharded: Sharded, o: OpSharding) -> tuple[Gemm, float]:
 
 @cached_on(lambda sharded: (sharded.plan.cache, ()))
 def _fused_products(sharded: Sharded) -> dict[tuple[str, str], tuple[Gemm, float]]:
-    """The fused matmul of every op, by the names of op and output."""
+    """Return, by the names of op and output, the fused matmul that an op is part of, and the op's share of its
+    columns."""
     found = {}
     for ops in sharded.ops.values():
         for parts in _fused_groups(sharded, [o for o in ops if o.op.kind == "matmul"]):
@@ -192,7 +193,7 @@ def products_s(sharded: Sharded, o: OpSharding, chip: Chip, backward: bool) -> t
 
 
 def _started_s(sharded: Sharded, gemm: Gemm) -> float:
-    """Host seconds to launch the matmuls of several experts; 0 if another microbatch overlaps."""
+    """Return the host's seconds to launch the matmuls of several experts; 0 if another microbatch overlaps."""
     beside = gemm.groups == 1 or runs_beside(sharded.plan)
     return 0.0 if beside else gemm.groups * sharded.stack.policy.expert_call_s
 
@@ -207,8 +208,8 @@ def runs_beside(plan: Plan) -> bool:
 
 
 def _with_shared_tiles(sharded: Sharded, gemm: Gemm) -> Gemm:
-    """The matmul `gemm` with additional rows for tiles that two experts share, which are computed twice: one tile at
-    each boundary of two experts (JAX, pallas/ops/tpu/megablox/gmm.py: at most `tiles_m + num_groups - 1` tiles)."""
+    """Return `gemm` with additional rows for tiles in which two experts meet, since both compute them: one tile at each
+    boundary of two experts (JAX, pallas/ops/tpu/megablox/gmm.py: at most `tiles_m + num_groups - 1` tiles)."""
     rows, route = sharded.stack.policy.expert_tile_rows if sharded.stack.xla else 0, sharded.plan.route
     if not rows or gemm.groups == 1 or route is None or route.method != "dropless":
         return gemm
@@ -263,7 +264,7 @@ of two (8) and its sum (4) each (Megatron-Core, `TEGroupedMLP._apply_bias`). The
 
 
 def _biases_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool) -> float:
-    """Seconds of the biases of experts, one per group of rows."""
+    """Return the seconds of the biases of experts: one bias per expert, added to its rows."""
     if len(o.op.params) == 1 or (gemm := gemm_of(sharded, o)).groups == 1:
         return 0.0
     plan = sharded.plan

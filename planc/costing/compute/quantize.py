@@ -112,7 +112,7 @@ def _follows_norm(sharded: Sharded, op: Op) -> bool:
 
 
 def _microbatches_a_weight(sharded: Sharded, o: OpSharding) -> float:
-    """Number of microbatches that use one copy of a matmul's weight."""
+    """Return how many microbatches use one quantized copy of a matmul's weight before it is cast again."""
     plan = sharded.plan
     again = plan.gather_per != "step" and any(sharded.param[p].stored["params"] for p in o.op.params)
     return 1.0 if again else float(microbatches_each(plan))

@@ -25,8 +25,9 @@ from planc.sharding.local import local_length
 
 @dataclass(frozen=True)
 class Passes:
-    """Passes of the kernels of one direction over each kind of tensor: `values` and `states_in` in the compute dtype,
-    `chunk_bytes` and `score_bytes` in bytes per element, since these are stored in fp32 and in 16 bits."""
+    """How many times the kernels of one direction read or write each kind of tensor. `values` and `states_in` count
+    tensors in the compute dtype; `chunk_bytes` and `score_bytes` are bytes per element, since those tensors are in fp32
+    and 16 bits."""
 
     values: int
     """Passes over the heads' values, the outputs of the scan, and the gradients of both."""
@@ -108,7 +109,7 @@ def model_scan_flops(model: Model) -> float:
 
 
 def _local(sharded: Sharded, o: OpSharding) -> tuple[float, float, float]:
-    """Tokens, elements of all heads' values, and groups, on one device."""
+    """Return the tokens, the elements of all heads' values, and the groups, each on one device."""
     dims = ("batch", "sequence", "ssm_heads", "ssm_head_dim", "ssm_groups")
     batch, sequence, heads, width, groups = (local_length(sharded.plan, d, o.layout.get(d, ())) for d in dims)
     return batch * sequence, heads * width, groups

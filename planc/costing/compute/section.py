@@ -27,7 +27,7 @@ from planc.sharding.recompute import replay
 
 @dataclass(frozen=True, slots=True)
 class SectionTime:
-    """Seconds of one copy of a section for one microbatch."""
+    """Seconds of one copy of a section (a layer, or an end of the model) for one microbatch."""
 
     forward_s: float = 0.0
     backward_s: float = 0.0
@@ -50,8 +50,8 @@ def section_time(sharded: Sharded, section: Section, chip: Chip) -> SectionTime:
 
 
 def _rerun(sharded: Sharded, section: Section, chip: Chip, forward: dict[str, float]) -> list[float]:
-    """Seconds of each recomputed op in the backward of a section; for some ops only the first matmul of their
-    update."""
+    """Return the seconds of each op that the backward of `section` recomputes. Of some ops only the first matmul of the
+    low-rank update is recomputed. `forward` holds the forward seconds of each op."""
     if section not in sharded.model.blocks:
         return []
     again = replay(sharded.plan, section)
@@ -61,7 +61,7 @@ def _rerun(sharded: Sharded, section: Section, chip: Chip, forward: dict[str, fl
 
 @cached_on(lambda sharded, section, chip: (cache_of(sharded, chip), section))
 def _once_each(sharded: Sharded, section: Section, chip: Chip) -> SectionTime:
-    """All ops of a section, without recompute."""
+    """Return the seconds of all ops of a section, each run once: without recompute."""
     backward = ops_s(sharded, section, chip, backward=True).values()
     backward_s = dispatched_s(backward, chip)
     return SectionTime(
@@ -72,8 +72,8 @@ def _once_each(sharded: Sharded, section: Section, chip: Chip) -> SectionTime:
 
 
 def _weight_s(sharded: Sharded, section: Section, chip: Chip, backward_s: float, launches: int) -> float:
-    """The wgrad part of `backward_s`. It and the rest take at least their shares of the host's `launches`, so that
-    neither gets longer when kernels get shorter."""
+    """Return the seconds of weight gradients (wgrad) within `backward_s`. The wgrad part and the rest each take at
+    least their share of the host's `launches`, so that neither gets longer when kernels get shorter."""
     kernels = [weights_s(sharded, o, chip) for o in sharded.ops[section] if o.op.kind == "matmul"]
     host_s = chip.dispatch_s * sum(s > 0 for s in kernels) / 2
     if chip.hosts_itself:

@@ -13,8 +13,9 @@ from planc.ir.plan import Plan
 
 
 def axis_orders(mesh: Mesh) -> Iterator[Mesh]:
-    """Yield every order of the axes of `mesh`, its own first. The axes of a view stay adjacent. An axis of size 1 keeps
-    its position, which makes no difference.
+    """Yield the mesh with its axes in every order, the plan's own order first. Axes that a view replaces stay adjacent
+    (a view is another factorization of some mesh axes). An axis of size 1 keeps its position, which makes no
+    difference.
 
     >>> [list(order.sizes) for order in axis_orders(plan.mesh)][:2]
     [['pp', 'fsdp', 'tp'], ['pp', 'tp', 'fsdp']]
@@ -29,7 +30,7 @@ def axis_orders(mesh: Mesh) -> Iterator[Mesh]:
 
 
 def moving_axes(mesh: Mesh) -> list[str]:
-    """Return the axes of `mesh` whose position matters: those of size above 1 or covered by a view.
+    """Return the axes of `mesh` whose position matters: those of size above 1, and those that a view replaces.
 
     >>> moving_axes(plan.mesh)
     ['pp', 'fsdp', 'tp']
@@ -39,7 +40,8 @@ def moving_axes(mesh: Mesh) -> list[str]:
 
 
 def row_seconds(plan: Plan, mesh: Mesh, rows: Sequence[Collective]) -> list[float]:
-    """Return the seconds of all calls of each of `rows` in `plan`, with the axes in the order of `mesh`.
+    """Return, for each collective of `rows`, the seconds of all of its calls in a step of `plan`, if the axes had the
+    order of `mesh`.
 
     >>> row_seconds(plan, plan.mesh, [])
     []

@@ -97,7 +97,7 @@ def collective_table(op: NetworkOp, group: DeviceGroup) -> OpTable | None:
 
 
 def _curve_s(op: NetworkOp, buffer_bytes: float, group: DeviceGroup) -> float:
-    """Seconds of one call without a table."""
+    """Return the seconds of one call by the cost model's formulas, without a table of measured rates."""
     return _fastest(op, buffer_bytes, group)[1] / group.efficiency(op)
 
 
@@ -170,7 +170,8 @@ def ring_share(op: NetworkOp, members: int) -> float:
 
 
 def peers_hit(members: int, choices: int) -> float:
-    """Expected share of a group's `members` that one token's `choices` of experts fall on, the member itself left out.
+    """Return the expected share of a group's `members` that receive one token, if it chooses `choices` of the experts.
+    The member that holds the token does not count as a receiver.
 
     A token goes once to each member that holds at least one of its experts; with choices at random a member is missed
     with probability ((n - 1) / n) ** choices. Source: public scaling book, gpus.md, appendix B.
@@ -226,7 +227,8 @@ def _algorithms(op: NetworkOp, buffer_bytes: float, group: DeviceGroup) -> Itera
 
 
 def _rings(buffer_bytes: float, group: DeviceGroup) -> Iterator[tuple[str, float]]:
-    """Rings, and rings node by node: seconds of one pass of a gather, a scatter or either half of an all-reduce."""
+    """Yield the name and seconds of ring algorithms: one ring through all members, and rings node by node. The seconds
+    are of one pass: of a gather, of a scatter, or of either half of an all-reduce."""
     far = _far(group)
     if len(group.levels) == 1 or not any(p.rings for p in _near(group)):
         ring_s = max(_part_s(buffer_bytes, p, group.size) for p in group.levels)
@@ -237,14 +239,16 @@ def _rings(buffer_bytes: float, group: DeviceGroup) -> Iterator[tuple[str, float
 
 
 def _gather_trees(buffer_bytes: float, group: DeviceGroup) -> Iterator[tuple[str, float]]:
-    """A gather or scatter along a tree of nodes, which only small messages use."""
+    """Yield the name and seconds of a gather or scatter along a tree of nodes, which is fastest only for small
+    messages."""
     if far := _far(group):
         slow_s = max(_part_s(buffer_bytes, p, group.outside) for p in far) / SLOWEST_SHARE
         yield "tree", _inside_s(buffer_bytes, group) + slow_s + _tree_latency_s(far)
 
 
 def _all_reduces(buffer_bytes: float, group: DeviceGroup) -> Iterator[tuple[str, float]]:
-    """An all-reduce up a tree of nodes and down again, or through switches that add."""
+    """Yield the name and seconds of an all-reduce up a tree of nodes and down again, and of one in which the switches
+    add."""
     if _far(group):
         far = 0.5 if group.outside == 2 else 1.0  # of two nodes each is the root of one of the two trees
         near = 1 - (1 - far) / group.inside
@@ -256,22 +260,23 @@ def _all_reduces(buffer_bytes: float, group: DeviceGroup) -> Iterator[tuple[str,
 
 
 def _near(group: DeviceGroup) -> list[GroupLevel]:
-    """The levels inside a node or slice."""
+    """Return the levels of `group` inside a node or a slice."""
     return [p for p in group.levels if not p.network]
 
 
 def _far(group: DeviceGroup) -> list[GroupLevel]:
-    """The levels of the network."""
+    """Return the levels of `group` in the network between nodes or slices."""
     return [p for p in group.levels if p.network]
 
 
 def _inside_s(buffer_bytes: float, group: DeviceGroup) -> float:
-    """Seconds of one pass inside each node, one level after the other."""
+    """Return the seconds of one pass inside each node, latency included: the levels run one after the other."""
     return sum(_part_s(buffer_bytes, p, p.members) + _hops(p) * p.latency_s for p in _near(group))
 
 
 def _part_s(buffer_bytes: float, level: GroupLevel, members: float) -> float:
-    """Seconds of one pass of a ring of `members` at one level: the whole buffer except the member's own part."""
+    """Return the seconds of one pass of a ring of `members` at one level, without latency. A member receives the whole
+    buffer except its own part."""
     moved = buffer_bytes * (1 - 1 / members) / level.below
     return _move_s(moved * imbalance(level.rings) if len(level.rings) > 1 else moved, level)
 
@@ -302,18 +307,21 @@ def _ring_name(group: DeviceGroup) -> str:
 
 
 def _move_s(device_bytes: float, level: GroupLevel) -> float:
-    """Seconds for one device to send `device_bytes` at size / (size + half) of the peak, or with the slow protocol."""
+    """Return the seconds for one device to send `device_bytes` at `level`. Small messages are slower than the peak: a
+    message achieves size / (size + `half_bytes`) of it, but never less than the slow protocol does."""
     return (device_bytes + min(level.half_bytes, (1 / SLOWEST_SHARE - 1) * device_bytes)) / level.bytes_per_s
 
 
 def _reduced_s(buffer_bytes: float, group: DeviceGroup) -> float:
-    """Seconds of an all-reduce up a tree and down, all levels at once. Switches that add receive the buffer once."""
+    """Return the seconds of an all-reduce up a tree and down again, if all levels work at the same time. Switches that
+    add numbers receive the buffer once, others twice."""
     each = [_move_s(buffer_bytes / p.below, p) * (1 / p.reduction if p.reduction else 2) for p in group.levels]
     return max(each) + 2 * latency_s(group)
 
 
 def _exchange_s(buffer_bytes: float, level: GroupLevel, group: DeviceGroup) -> float:
-    """Seconds of an all-to-all at one level, by the bytes that leave a unit or cross the busiest torus link."""
+    """Return the seconds of an all-to-all at one level, without latency: of the bytes that leave a unit, or on a torus
+    of the bytes on the busiest link."""
     if not level.rings:
         return _move_s(buffer_bytes * (1 - level.below / group.size), level)
     inside = buffer_bytes * level.below * level.members / group.size
@@ -322,18 +330,20 @@ def _exchange_s(buffer_bytes: float, level: GroupLevel, group: DeviceGroup) -> f
 
 
 def _sent_to_all_s(buffer_bytes: float, level: GroupLevel, group: DeviceGroup) -> float:
-    """An all-to-all of many members at one level."""
+    """Return the seconds of an all-to-all at one level in the limit of many members, without latency."""
     return _exchange_s(buffer_bytes, level, group) if level.rings else buffer_bytes / level.bytes_per_s
 
 
 def _once_s(op: NetworkOp, buffer_bytes: float, group: DeviceGroup) -> float:
-    """Seconds to send the buffer once from each member to the next as one message; a torus divides a tree's."""
+    """Return the seconds to send the buffer as one message from each member to the next. On a torus, a broadcast
+    divides the buffer over the rings."""
     sent_s = max(_move_s(buffer_bytes, p) * p.bytes_per_s / _message_bytes_per_s(op, p) for p in group.levels)
     return sent_s + (latency_s(group) if op == "broadcast" else group.levels[-1].latency_s)
 
 
 def _message_bytes_per_s(op: NetworkOp, level: GroupLevel) -> float:
-    """Bytes per second of one message at a level. Messages that leave a unit share a host's uplinks, one link each."""
+    """Return the bytes per second of one message at `level`. Messages that leave a unit share the uplinks of a host,
+    and each uses one link."""
     rate = max(level.bytes_per_s, min(level.unit_bytes_per_s / level.hosts, level.message_bytes_per_s))
     if op == "broadcast" or not level.rings:
         return rate
@@ -344,12 +354,13 @@ def _message_bytes_per_s(op: NetworkOp, level: GroupLevel) -> float:
 
 
 def _hops(level: GroupLevel) -> float:
-    """Number of sequential messages in a ring at one level."""
+    """Return the number of sequential messages along a ring at `level`."""
     return sum(r.hops for r in level.rings) if level.rings else level.members - 1
 
 
 def _ring_latency_s(levels: Sequence[GroupLevel]) -> float:
-    """Latency of one ring through all members: n - 1 steps, each at the level that it crosses."""
+    """Return the latency (s) of one ring through all members: the n - 1 steps, each with the latency of the level that
+    it crosses."""
     total, outside = 0.0, 1.0
     for p in reversed(levels):
         total += _hops(p) * outside * p.latency_s

@@ -50,7 +50,7 @@ def table_s(
 
 
 def _share(table: OpTable, sizes: Sizes) -> float:
-    """The rate at sizes inside the grid, as a share."""
+    """Return the rate at `sizes`, which lie inside the grid, as a share of `units_per_s` (see `table_s`)."""
     lengths, shares = table.logs
     corners = [_around(along, log(size)) for along, size in zip(lengths, sizes, strict=True)]
     strides = _strides(lengths)
@@ -65,7 +65,8 @@ def _share(table: OpTable, sizes: Sizes) -> float:
 
 
 def _around(along: Sequence[float], value: float) -> tuple[tuple[int, float], ...]:
-    """The neighbouring points of a value, each with its weight; one if the value is a point."""
+    """Return the indices of the neighbours of `value` in the sorted values `along`, each with its interpolation weight.
+    If `value` is itself in `along`, the result has one index."""
     above = bisect_right(along, value)
     if above == len(along):
         return ((above - 1, 1.0),)
@@ -75,7 +76,7 @@ def _around(along: Sequence[float], value: float) -> tuple[tuple[int, float], ..
 
 
 def _strides(lengths: Sequence[Sequence[float]]) -> list[int]:
-    """Strides of the dims in the list of points, in row-major order."""
+    """Return the stride of each dim of the grid in the flat list of measured points, which is in row-major order."""
     strides, stride = [], 1
     for along in reversed(lengths):
         strides.append(stride)

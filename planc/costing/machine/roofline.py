@@ -188,5 +188,5 @@ def _slowest(group: DeviceGroup) -> GroupLevel:
 
 
 def _share(group: DeviceGroup) -> float:
-    """(n - 1) / n at the bottleneck level of the group."""
+    """Return (n - 1) / n for the n members of `group` at its bottleneck level."""
     return 1 - 1 / _slowest(group).members

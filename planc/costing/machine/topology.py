@@ -34,8 +34,8 @@ class Ring:
 
     @property
     def links(self) -> float:
-        """Number of links whose bandwidth one group has: two around a bidirectional ring, divided by the groups that
-        share them.
+        """The number of links whose bandwidth one group has. A bidirectional ring has two. Groups that share the links
+        divide them.
 
         >>> Ring(4, wrapped=True).links, Ring(4, wrapped=False, stride=2).links
         (2.0, 0.5)
@@ -53,7 +53,7 @@ class Ring:
 
     @property
     def crossing(self) -> float:
-        """Share of one member's buffer that the busiest link carries in an all-to-all.
+        """The share of one member's buffer that the busiest link carries in an all-to-all.
 
         Around a bidirectional ring, the mean distance is size / 4, over 2 links per member; in one direction, (size -
         1) / 2; on a line, each half sends half of its data through the middle (public scaling book, sharding.md).
@@ -270,7 +270,7 @@ def _units_of_group(used: tuple[Axis, ...], width: int, devices: int) -> int:
 
 
 def _merged(used: tuple[Axis, ...]) -> list[Axis]:
-    """Merge adjacent axes, innermost first."""
+    """Return the axes `used`, innermost first; adjacent axes are merged into one."""
     merged: list[Axis] = []
     for axis in sorted(used, key=lambda a: a.stride):
         last = merged[-1] if merged else None
@@ -282,7 +282,8 @@ def _merged(used: tuple[Axis, ...]) -> list[Axis]:
 
 
 def _units(cluster: Cluster, devices: int) -> list[tuple[GroupLevel, int]]:
-    """Each level with the number of devices below it, innermost first."""
+    """Return each level of the machine, innermost first, with the number of devices in one of its units: a chip, a
+    node, the nodes under one switch. The group's members are not set yet."""
     chip, link = cluster.chip, cluster.link
     found: list[tuple[GroupLevel, int]] = []
     if chip.devices > 1:
@@ -314,7 +315,7 @@ def _units(cluster: Cluster, devices: int) -> list[tuple[GroupLevel, int]]:
 
 
 def _network_level(cluster: Cluster, level: Level, devices: int) -> GroupLevel:
-    """A level of the network. All devices of a node send at once and share the uplinks of its hosts."""
+    """Return a level of the network. All devices of a node send at once, and share the uplinks of the node's hosts."""
     egress = cluster.hosts_per_node * level.bandwidth_bytes_per_s * level.efficiency / level.oversubscription
     each = egress / min(cluster.devices_per_node, devices)
     reduction = _reduction(level.in_network_reduction, inf)
@@ -327,7 +328,8 @@ def _network_level(cluster: Cluster, level: Level, devices: int) -> GroupLevel:
 
 
 def _reduction(gain: float, units: float) -> float:
-    """Bytes all-reduced per byte that a unit can send, from the measured gain over a ring of all units.
+    """Return how many bytes are all-reduced per byte that a unit can send. `gain` is the measured gain over a ring of
+    all `units`; 0 if there is no gain.
 
     The switches receive the buffer once from each unit, for any number of them; a ring of n sends 2 (n - 1) / n of it.
     Eight H200 all-reduce 270 GB/s in their switches and five 259 GB/s, while the ring's bus bandwidth stays at 365 GB/s
@@ -340,13 +342,15 @@ def _reduction(gain: float, units: float) -> float:
 
 
 def _on_torus(level: GroupLevel, rings: tuple[Ring, ...]) -> GroupLevel:
-    """A torus level. A gather uses every ring at once; a group that matches no dim is treated as one line."""
+    """Return `level` as the level of a torus whose `rings` a gather uses all at once. A group without rings, since it
+    matches no dim, is one line."""
     rings = rings or (Ring(max(2, round(level.members)), False),)
     return replace(level, rings=rings, bytes_per_s=level.bytes_per_s * sum(r.links for r in rings))
 
 
 def _rings(mesh: Mesh, cluster: Cluster, axes: tuple[str, ...]) -> tuple[Ring, ...]:
-    """The rings of a group; parts of one dim that it uses together form one ring."""
+    """Return the torus rings of a group over `axes`, one for each torus dim. If several axes lie on one dim, they form
+    one ring."""
     placed = torus_dims(mesh, cluster, axes)
     by_dim: dict[int, Ring] = {}
     for axis in axes:
@@ -362,7 +366,7 @@ def _joined_rings(one: Ring, other: Ring, cluster: Cluster, dim: int) -> Ring:
 
 
 def torus_dims(mesh: Mesh, cluster: Cluster, axes: tuple[str, ...] = ()) -> dict[str, tuple[tuple[int, Ring], ...]]:
-    """Return, for each axis, the torus dims it uses, by index, and its ring on each.
+    """Return the torus dims that each axis uses, by axis: the index of each dim, and the axis's ring on it.
 
     Innermost axes are placed first. An axis prefers dims whose lengths multiply to its size; otherwise it takes a part
     of a longer dim: the inner part is a line, the outer part a ring whose groups share the links.
@@ -370,7 +374,8 @@ def torus_dims(mesh: Mesh, cluster: Cluster, axes: tuple[str, ...] = ()) -> dict
     Args:
         mesh: the mesh whose axes are placed.
         cluster: the torus: the lengths of its dims, and which of them wrap around.
-        axes: those of a view, to place them instead of the axes they replace.
+        axes: axes of a view (another factorization of some mesh axes). The view's axes are placed instead of the mesh
+            axes that it replaces.
 
     >>> from planc.ir.mesh import Mesh
     >>> placed = torus_dims(Mesh.of({"fsdp": 4, "tp": 4}, torus.cause), torus)
@@ -409,14 +414,15 @@ class _FreeDimension:
 
 
 def _inner_first(mesh: Mesh, axes: tuple[str, ...]) -> list[Axis]:
-    """The axes that make up the ranks, innermost first: a view's if `axes` names one of them."""
+    """Return the axes that make up the ranks, innermost first. If `axes` names an axis of a view, the view's axes take
+    the place of the mesh axes that the view replaces."""
     view = next((v for v in mesh.views if set(axes) & set(v.names)), None)
     kept = [a for a in mesh.axes if view is None or a.name not in view.of]
     return sorted([*kept, *(view.axes if view else ())], key=lambda a: (a.stride, a.size))
 
 
 def _in_slice(axis: Axis, cluster: Cluster) -> int:
-    """Number of chips of one slice along `axis`."""
+    """Return the number of chips along `axis` within one slice."""
     room = cluster.devices_per_node
     if axis.stride >= room:
         return 1
@@ -425,7 +431,7 @@ def _in_slice(axis: Axis, cluster: Cluster) -> int:
 
 
 def _whole_dimensions(free: list[_FreeDimension], size: int) -> list[_FreeDimension]:
-    """The fewest whole dims whose lengths multiply to `size`."""
+    """Return the fewest whole dims of `free` whose lengths multiply to `size`; [] if there are none."""
     from itertools import combinations
 
     for count in range(1, len(free) + 1):
@@ -436,7 +442,8 @@ def _whole_dimensions(free: list[_FreeDimension], size: int) -> list[_FreeDimens
 
 
 def _rings_of_size(free: list[_FreeDimension], size: int) -> list[tuple[int, Ring]]:
-    """Assign `size` members from the remaining dims, shortest first."""
+    """Return a ring on each of the remaining dims that `size` members take, with the dim's index. The shortest dims are
+    taken first."""
     used: list[tuple[int, Ring]] = []
     for dim in list(free):
         if size <= 1:
