@@ -1,1 +1,2 @@
-"""The values that describe a plan: Mesh, Axis, Dim, Tensor, Op, Layout, Plan and their results. All are frozen."""
+"""The values that describe a plan: Mesh, Axis, Dim, Tensor, Op, Layout, Plan, and the results about plans. All are
+frozen."""

@@ -1,4 +1,4 @@
-"""The attention kernel of a program."""
+"""The attention kernel that a program calls, as far as costs depend on it."""
 
 from __future__ import annotations
 
@@ -37,5 +37,5 @@ class AttentionKernel:
 
     @property
     def stores_scores(self) -> bool:
-        """True unless the kernel is fused."""
+        """True if the kernel writes scores to memory, which a fused kernel does not."""
         return self.forward_bytes > 0

@@ -324,7 +324,7 @@ def judged(wire: tuple[AxisWire, ...]) -> tuple[AxisWire, ...]:
 def compared(stage: int, predicted: Totals, observed: Totals) -> tuple[AuditRow, ...]:
     """Return one row for every operation, mesh axis and dtype in `predicted` or `observed`, sorted.
 
-    Both are the calls and bytes of pipeline stage `stage`; a missing key counts as no calls.
+    Both have the calls and bytes of pipeline stage `stage`. A key that is missing in one of them counts as no calls.
     """
     return tuple(
         AuditRow(
@@ -340,7 +340,8 @@ def compared(stage: int, predicted: Totals, observed: Totals) -> tuple[AuditRow,
 
 
 def differences(rows: tuple[AuditRow, ...]) -> list[str]:
-    """Return the rows of `rows` that disagree, each as one line of text with both counts and bytes."""
+    """Return those of `rows` whose prediction and observation differ, each as a line of text with both counts and
+    bytes."""
     return [
         f"stage {r.stage}: {r.op} over {r.axis} in {r.dtype}: predicted {r.predicted.count} calls and "
         f"{r.predicted.bytes} bytes, observed {r.observed.count} and {r.observed.bytes}"

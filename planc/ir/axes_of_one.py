@@ -1,4 +1,4 @@
-"""Removes mesh axes of size 1 from a plan's sentences: such an axis shards nothing."""
+"""Removes mesh axes of size 1 from a plan's sentences, because such axes shard nothing."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from planc.ir.plan import PASSES_KEYS, Kernel, Override, Plan, Replicate, Shard,
 
 
 def without_axes_of_one(plan: Plan) -> Plan:
-    """Return `plan` with axes of size 1 removed from its sentences; the same object if they name none.
+    """Return `plan` with axes of size 1 removed from its sentences. If no sentence names one, the same object is
+    returned.
 
-    The axes stay in the mesh. A sentence that replaces others stays too, without the axis: an `override`, and a `store`
-    for a region.
+    The axes stay in the mesh. A sentence that replaces other sentences (an `override`, a `store` for a region) stays
+    too, but without the axis.
     """
     mesh = plan.mesh
     ones = {name for name, axis in mesh.every.items() if axis.size == 1}
@@ -55,7 +56,8 @@ def _stores(plan: Plan, ones: set[str]) -> Iterator[Store]:
 
 
 def _attention(plan: Plan, ones: set[str]) -> Kernel | None:
-    """If all axes that shard the sequence have size 1, attention needs no keys of other ranks: keep its kernel only."""
+    """Return the plan's attention kernel. If all axes that shard the sequence have size 1, attention needs no keys of
+    other ranks, so only the kernel of the sentence remains."""
     kernel = plan.attention
     divided = any(s.dim == "sequence" and not ones.isdisjoint(s.axes) for s in plan.shards)
     if kernel is None or kernel.method not in PASSES_KEYS or not divided or plan.axes_of("sequence", "attention"):

@@ -1,7 +1,7 @@
-"""The interface of a backend: everything that the compiler, the commands and the trainer call on one.
+"""The interface of a backend: everything of a backend that the compiler, the commands and the trainer call.
 
-`planc.lowering.load_backend` returns the backend of a target. Importing a backend loads neither a framework nor its own
-subpackages: each method imports what it needs.
+`planc.lowering.load_backend` returns the backend of a target. Importing a backend loads neither a framework nor the
+backend's subpackages: each method imports what it needs.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ stored whole."""
 
 
 class Backend(Protocol):
-    """One way to run a plan's program: a target, and the runtime that executes its emitted code."""
+    """A backend: a target, and the runtime that executes the code emitted for it."""
 
     @property
     def name(self) -> str:
-        """The folder under `planc.backends`."""
+        """The name of the backend's folder in `planc.backends`."""
         ...
 
     @property
@@ -63,20 +63,21 @@ class Backend(Protocol):
 
     @property
     def version(self) -> Version:
-        """The framework version that `emit` writes for."""
+        """The version of the framework for which `emit` writes programs."""
         ...
 
     @property
     def versions(self) -> tuple[Version, ...]:
-        """The framework versions that `emit` can write for, oldest first."""
+        """The versions of the framework for which `emit` can write programs, oldest first."""
         ...
 
     def written_for(self, version: Version) -> Backend:
-        """Return this backend, emitting for `version` of the framework, one of `versions`."""
+        """Return this backend with `version`, one of `versions`, as the version of the framework for which it emits."""
         ...
 
     def nearest_installed(self) -> Version:
-        """Return the member of `versions` nearest to the installed framework; the pinned one if none is installed."""
+        """Return the version in `versions` that is nearest to the installed framework; the pinned version if no
+        framework is installed."""
         ...
 
     # Lowering.
@@ -87,7 +88,8 @@ class Backend(Protocol):
         ...
 
     def notes(self, sharded: Sharded) -> list[Diagnostic]:
-        """Return notes on sentences of the plan in `sharded` that the program implements differently than they say."""
+        """Return notes on sentences of the plan in `sharded` that the program implements in another way than the
+        sentences say."""
         ...
 
     def missing_module(self, plan: Plan) -> list[Diagnostic]:
@@ -99,17 +101,17 @@ class Backend(Protocol):
         ...
 
     def attention_kernel(self, sharded: Sharded) -> AttentionKernel | None:
-        """Return the attention kernel that the program emitted for `sharded` calls; None: the one that the plan
-        names."""
+        """Return the attention kernel that the program emitted for `sharded` calls; None if it calls the kernel that
+        the plan names."""
         ...
 
     def peak_memory(
         self, sharded: Sharded, collectives: tuple[Collective, ...], in_flight: InFlight
     ) -> tuple[TensorBytes, ...]:
-        """Return the peak of the emitted program's tensors on each pipeline rank (bytes, by kind).
+        """Return the bytes, by kind, of the emitted program's tensors at the memory peak of each pipeline rank.
 
-        `collectives` are those of `realise`; `in_flight` are the microbatches in flight on each rank. The runtime's own
-        memory is not counted.
+        `collectives` are those that `realise` returns. `in_flight` has the microbatches in flight on each rank. The
+        runtime's own memory is not counted.
         """
         ...
 
@@ -124,7 +126,8 @@ class Backend(Protocol):
     def launch_file(self, plan: Plan, kind: str, full: bool = False) -> str:
         """Return the text of a file that launches the plan's ranks; `kind` is one of `launchers`.
 
-        `full` is True if the predicted peak is close to the device's memory: the file then tunes the ranks' allocator.
+        `full` is True if the predicted peak is close to the device's memory. The file then sets options of the ranks'
+        allocator against fragmentation.
         """
         ...
 
@@ -176,7 +179,7 @@ class Backend(Protocol):
         ...
 
     def dry_run(self, program: ProgramText) -> dict[str, Any]:
-        """Return facts of the first step of `program`, traced or lowered on abstract devices: {name: value}."""
+        """Return facts about the first step of `program`, traced or lowered on abstract devices, as {name: value}."""
         ...
 
     def audit(self, plan: Plan, options: AuditOptions) -> Audit:
@@ -194,8 +197,9 @@ def refusals(sharded: Sharded, backend: Backend) -> list[Diagnostic]:
 
 
 def run_by(sharded: Sharded, backend: Backend) -> Sharded:
-    """Return `sharded` as run by the program of `backend`: with its attention kernel, in lockstep or not. Raises
-    PlanError with the refusals if the backend does not support all sentences of the plan."""
+    """Return `sharded` as the program of `backend` runs it: with the program's attention kernel, and in lockstep (all
+    pipeline ranks run one program) or not. Raises PlanError with the refusals if the backend does not support all
+    sentences of the plan."""
     if refused := refusals(sharded, backend):
         raise PlanError(refused)
     stack = replace(sharded.stack, lockstep=backend.lockstep)

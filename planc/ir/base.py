@@ -17,7 +17,7 @@ class Value:
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle the fields without cached results."""
+        """Return the fields for pickling, without cached results."""
         return {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
 
     def to_json(self) -> dict[str, Any]:
@@ -49,7 +49,7 @@ LEFT_OUT = {
 
 
 def _lists(value: Any) -> Any:
-    """The value with tuples converted to lists at any depth."""
+    """Return the value with tuples converted to lists at any depth."""
     if isinstance(value, list | tuple):
         return [_lists(v) for v in value]
     if isinstance(value, dict):

@@ -25,14 +25,14 @@ class Cache(dict[Callable[..., Any], dict[Hashable, Any]]):
         return results
 
     def __reduce__(self) -> tuple[type[Cache], tuple[()]]:
-        """Pickle as an empty cache: results are recomputed on demand."""
+        """Pickle as an empty cache; results are computed again on demand."""
         return Cache, ()
 
     def share(self, other: Cache, *functions: Callable[..., Any]) -> None:
-        """Share cached results with another owner, for functions whose results are equal for both.
+        """Share cached results with the cache `other`, for functions whose results are equal for the owners of both.
 
-        `functions` are decorated with `cached_on`. For each, both caches use one table from then on; with none given,
-        the tables of all functions in `other` are shared.
+        `functions` are decorated with `cached_on`. For each of them, both caches use one table from now on. If none is
+        given, the tables of all functions in `other` are shared.
         """
         if not functions:
             self.update(other)
@@ -45,7 +45,7 @@ def cached_on(where: Callable[..., tuple[Cache, Hashable]]) -> Callable[[Callabl
     """Return a decorator that caches a function's results.
 
     Args:
-        where: from the function's arguments, the cache and the key of the result.
+        where: a function that returns, for the decorated function's arguments, the cache and the key of the result.
 
     >>> class Owner:
     ...     cache = Cache()

@@ -1,4 +1,4 @@
-"""Imports an emitted program, always from its text. A copy on disk serves tracebacks and debuggers only."""
+"""Imports an emitted program, always from its text. A copy on disk is only for tracebacks and debuggers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def import_text(text: str, name: str) -> ModuleType:
 
 
 def _write_copy(text: str, name: str) -> str:
-    """Write a copy of the text if possible and return its path; several ranks may do this at once."""
+    """Write a copy of the text, if the disk allows it, and return the path. Several ranks may write it at once."""
     path = cache_folder() / "programs" / name
     with suppress(OSError):
         if path.is_symlink():

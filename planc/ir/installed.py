@@ -15,7 +15,8 @@ FRAMEWORKS = ("torch", "torchao", "torch_xla", "jax", "jaxlib", "optax", "numpy"
 
 @contextmanager
 def framework_needed(target: Target, span: Span) -> Iterator[None]:
-    """Raise E1009 (a PlanError) if the body imports a framework that is not installed."""
+    """A context manager that raises E1009 (a PlanError, at `span`) if its body imports a framework that is not
+    installed."""
     try:
         yield
     except ModuleNotFoundError as error:

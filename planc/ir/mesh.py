@@ -1,4 +1,5 @@
-"""The device mesh: named axes, outermost first, and views that factor the same ranks differently."""
+"""The device mesh: named axes, outermost first, and views. A view is another factorization of some mesh axes, for the
+experts."""
 
 from __future__ import annotations
 
@@ -53,12 +54,13 @@ class Mesh(Value):
 
     @classmethod
     def of(cls, sizes: dict[str, int], cause: Cause) -> Mesh:
-        """Return a mesh without views. `sizes` maps axis to number of ranks, outermost first; `cause` is the sentence
-        that declares it."""
+        """Return a mesh without views. `sizes` maps each axis to its number of ranks, outermost first; `cause` is the
+        sentence that declares the mesh."""
         return cls(axes=strided(sizes), cause=cause)
 
     def resized(self, sizes: Iterable[int]) -> Mesh:
-        """Return the mesh with other axis sizes: those of the mesh, then those of each view, outermost first."""
+        """Return the mesh with other axis sizes. `sizes` has those of the mesh's axes and then those of each view's,
+        outermost first."""
         named = dict(zip(self.every, sizes, strict=True))
         mesh = Mesh.of({a.name: named[a.name] for a in self.axes}, self.cause)
         if not self.views:
@@ -67,7 +69,7 @@ class Mesh(Value):
 
     def reordered(self, names: Sequence[str]) -> Mesh:
         """Return the mesh with its axes, and those of each view, in the order of `names`, which lists all of them. The
-        axes that a view covers must be adjacent and in order, except for axes of size 1."""
+        axes that a view factorizes must be adjacent and in order, except for axes of size 1."""
         mesh = Mesh.of({name: self.sizes[name] for name in names if name in self.sizes}, self.cause)
         if not self.views:
             return mesh
@@ -77,17 +79,18 @@ class Mesh(Value):
 
     @cached_property
     def sizes(self) -> dict[str, int]:
-        """Sizes of the mesh's own axes; axes of views are not included."""
+        """The sizes of the mesh's own axes, by name. Axes of views are not included."""
         return {axis.name: axis.size for axis in self.axes}
 
     @cached_property
     def every(self) -> dict[str, Axis]:
-        """Every axis by name, including those of views."""
+        """Every axis by name, including axes of views."""
         return {a.name: a for group in (self.axes, *(v.axes for v in self.views)) for a in group}
 
     @cached_property
     def named_sizes(self) -> tuple[str | int, ...]:
-        """Names and sizes of `every` axis, in order: meshes with equal ones place the same ranks identically."""
+        """Names and sizes of `every` axis, in order. Meshes for which these are equal place the same ranks
+        identically."""
         return (*self.every, *(axis.size for axis in self.every.values()))
 
     def axis(self, name: str) -> Axis:
@@ -99,7 +102,8 @@ class Mesh(Value):
         return next((v for v in self.views if region in v.regions), None)
 
     def exists(self, axis: str, region: str) -> bool:
-        """True if `axis` exists in `region`: a view's axes exist in its regions only, and the axes it covers do not."""
+        """True if `axis` exists in `region` of the model: in the regions of a view, its axes exist and the mesh axes
+        that it factorizes do not."""
         view = self.view_of(region)
         if axis in self.sizes:
             return view is None or axis not in view.of
@@ -110,7 +114,7 @@ class Mesh(Value):
         return prod(self.sizes.values())
 
     def size(self, *names: str) -> int:
-        """Return the number of ranks over these axes together; 1 for no axis."""
+        """Return the number of ranks over the axes `names` together; 1 for no axis."""
         return self._sizes[names]
 
     @cached_property
@@ -118,14 +122,14 @@ class Mesh(Value):
         return Computed(lambda names: prod([self.every[name].size for name in names]))
 
     def place_of(self, rank: int, names: Iterable[str]) -> int:
-        """Return the index of `rank` over these axes together, the first of `names` outermost."""
+        """Return the index of `rank` over the axes `names` together, of which the first is the outermost."""
         place = 0
         for axis in (self.every[name] for name in names):
             place = place * axis.size + axis.place_of(rank)
         return place
 
     def in_order(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Return the axes in `names` outermost first, without those of size 1. Raises KeyError for a name that is not
+        """Return the axes in `names`, outermost first, without axes of size 1. Raises KeyError for a name that is not
         an axis."""
         return self._orders[tuple(names)]
 
@@ -143,8 +147,8 @@ class Mesh(Value):
 
 
 def are_neighbours(sizes: Mapping[str, int], covered: Sequence[str]) -> bool:
-    """True if the axes in `covered` are adjacent in this order in a mesh of these `sizes`, outermost first; axes of
-    size 1 may be in between.
+    """True if the axes in `covered` are adjacent, and in this order, in a mesh whose axes have these `sizes` (outermost
+    first). Axes of size 1 may be between them.
 
     >>> are_neighbours({"dp": 2, "cp": 1, "tp": 4}, ["dp", "tp"]), are_neighbours({"dp": 2, "tp": 4}, ["tp", "dp"])
     (True, False)
@@ -155,13 +159,13 @@ def are_neighbours(sizes: Mapping[str, int], covered: Sequence[str]) -> bool:
 
 
 def _resized_view(view: View, mesh: Mesh, sizes: dict[str, int]) -> View:
-    """A view with other sizes, over the ranks of the axes that it covers in a mesh."""
+    """Return a view whose axes have other sizes, over the ranks of the mesh axes that it factorizes."""
     innermost = min(mesh.axis(name).stride for name in view.of)
     return replace(view, axes=strided({a.name: sizes[a.name] for a in view.axes}, innermost))
 
 
 def strided(sizes: dict[str, int], innermost: int = 1) -> tuple[Axis, ...]:
-    """Return axes of these sizes, outermost first; neighbours along the last are `innermost` ranks apart."""
+    """Return axes of these `sizes`, outermost first. Neighbours along the last axis are `innermost` ranks apart."""
     axes, stride = [], prod(sizes.values()) * innermost
     for name, size in sizes.items():
         stride //= size

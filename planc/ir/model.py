@@ -128,23 +128,24 @@ class Op(Value):
 
     @property
     def has_backward(self) -> bool:
-        """True if the backward runs through the op: an input depends on a trained parameter, or it has one."""
+        """True if the backward runs through the op: one of its parameters is trained, or one of its inputs depends on a
+        trained parameter."""
         return not self.fixed or any(name not in self.fixed for name in (*self.inputs, *self.params))
 
     @property
     def weights(self) -> tuple[ModulePath, ...]:
-        """The parameters without those of a low-rank update."""
+        """The parameters of the op, without those of a low-rank update."""
         return tuple(p for p in self.params if not p.endswith((LORA_A, LORA_B)))
 
     @property
     def update(self) -> tuple[ModulePath, ...]:
-        """The parameters A and B of its low-rank update; () without one."""
+        """The parameters A and B of the op's low-rank update; () if it has none."""
         return tuple(p for p in self.params if p.endswith((LORA_A, LORA_B)))
 
 
 def passed_on(ops: Sequence[Op]) -> Name:
-    """Return the name of the tensor that a block of these `ops` passes to the next: the last output that is also an
-    input from the previous block; else the output of the last op."""
+    """Return the name of the tensor that a block of these `ops` passes to the next block. It is the last output that
+    the block also reads from the previous block; if there is none, the output of the last op."""
     made: set[Name] = set()
     taken: set[Name] = set()
     for op in ops:
@@ -249,7 +250,7 @@ class Model(Value):
 
     @property
     def kinds(self) -> tuple[Section, ...]:
-        """Each layer's kind of block."""
+        """The kind of block of each layer."""
         if not self.runs:
             return ("block",) * self.layers
         return tuple(run.section for run in self.runs for _ in range(run.layers))
@@ -275,8 +276,8 @@ class Model(Value):
         return prod(self.shape(param))
 
     def copies(self, param: Param) -> int:
-        """Return the number of copies of `param` in the model: one for each layer that has it; a parameter that is also
-        at an end of the model counts once."""
+        """Return the number of copies of `param` in the model: one for each layer that has it. A parameter that the
+        first or last section also uses counts once."""
         inside = all(s in self.blocks for s in param.sections)
         return sum(self.layers_of(s) for s in param.sections) if inside else 1
 

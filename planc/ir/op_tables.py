@@ -65,5 +65,6 @@ class OpTable(Value):
 
 
 def table_of(tables: tuple[OpTable, ...], op: TableOp, dtype: str = "", members: int = 0) -> OpTable | None:
-    """Return the table of `op` among `tables`, for `dtype` or for groups of `members`; None if there is none."""
+    """Return the table of measured rates of `op` among `tables`, in `dtype` or for groups of `members` devices; None if
+    there is none."""
     return next((t for t in tables if t.op == op and t.dtype == dtype and t.members == members), None)

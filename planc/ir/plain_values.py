@@ -60,7 +60,7 @@ def _dataclass(kind: Any, value: Any, where: str) -> Any:
 
 
 def _first(kinds: tuple[Any, ...], value: Any, where: str) -> Any:
-    """The value as the first of these types that accepts it."""
+    """Return the value read as the first of the types `kinds` that accepts it."""
     for kind in kinds:
         if kind is NoneType:
             if value is None:

@@ -403,10 +403,11 @@ class Plan(Value):
 
     @cached_on(lambda plan, dim, region="": (plan.cache, (dim, region)))
     def axes_of(self, dim: str, region: str = "") -> tuple[str, ...]:
-        """Return the axes that shard `dim` in `region`, outermost first.
+        """Return the axes that shard `dim` in `region` of the model ("": everywhere), outermost first.
 
-        Scoped sentences add to unscoped ones, and take precedence if both use an axis. In the regions of a view only
-        its axes exist, and the mesh axes that it does not cover.
+        Sentences for the region add to sentences for the whole model, and take precedence if both use an axis. In the
+        regions of a view (another factorization of mesh axes, for the experts) only the view's axes exist, and the mesh
+        axes that it does not factorize.
         """
         return self._slots(region) if dim == SLOTS else self._divided(dim, region)
 
@@ -447,8 +448,9 @@ class Plan(Value):
         return tuple(a for a in axes if self.exists(a, region))
 
     def _slots(self, region: str) -> tuple[str, ...]:
-        """Tokens keep the axes of batch and sequence on their way to the experts, translated to the view; at the
-        experts, without those that shard the experts."""
+        """Return the axes that shard the tokens on their way to the experts, and at the experts (`region`). They keep
+        the axes of batch and sequence, replaced by those of a view; at the experts, axes that shard the experts are
+        left out."""
         tokens = {*self.axes_of("batch", "residual"), *self.axes_of("sequence", "residual")}
         view = self.view_of(EXPERTS)
         if view is not None:
@@ -459,11 +461,11 @@ class Plan(Value):
         return self.mesh.in_order(tokens)
 
     def view_of(self, region: str) -> View | None:
-        """Return the view whose axes replace the mesh's in `region`; None if there is none."""
+        """Return the view whose axes replace mesh axes in `region`; None if there is none."""
         return self.mesh.view_of(EXPERTS if region == ROUTED else region)
 
     def exists(self, axis: str, region: str) -> bool:
-        """True if `axis` exists in `region`; routed tokens have the experts' axes."""
+        """True if `axis` exists in `region`. Tokens that are routed have the axes of the experts."""
         return self.mesh.exists(axis, EXPERTS if region == ROUTED else region)
 
     @cached_property
@@ -481,9 +483,10 @@ class Plan(Value):
         return self.batch.sequences // (self.data_parallel * self.batch.microbatch_sequences)
 
     def store(self, noun: Noun, region: str = "") -> tuple[str, ...]:
-        """Return the axes that `noun` is stored over, outermost first; () for a whole copy on every rank.
+        """Return the axes over which the state `noun` is stored sharded, outermost first; () if every rank stores all
+        of it.
 
-        A sentence `for` the region takes precedence over those for everything.
+        A sentence `for` the region takes precedence over sentences for the whole model.
         """
         axes = {a for s in self._stores(noun, region) for a in s.axes}
         return self.mesh.in_order(a for a in axes if self.exists(a, region))
@@ -528,7 +531,8 @@ class Plan(Value):
         return self.gather.bucket if self.gather else 1
 
     def buckets_ahead(self, usual: int) -> int:
-        """Return the number of prefetched groups of layers; `usual` if no sentence says how many layers."""
+        """Return the number of groups of layers whose parameters are gathered ahead of use; `usual` if no sentence says
+        it."""
         said = self.gather.prefetch if self.gather else 0
         return ceil(said / self.bucket_layers) if said else usual
 
@@ -549,7 +553,7 @@ class Plan(Value):
 
     @property
     def pipelined(self) -> Split | None:
-        """The `split` if it has several ranks, else None."""
+        """The plan's `split` if the pipeline has several ranks, else None."""
         return self.split if self.pipeline > 1 else None
 
     @cached_property
@@ -586,11 +590,11 @@ class Plan(Value):
         )
 
     def compiled(self, what: str) -> Compile | None:
-        """Return the sentence that compiles `what` (`blocks` or `loss`) as one region; None without one."""
+        """Return the sentence that compiles `what` (`blocks` or `loss`) as one region; None if there is none."""
         return next((c for c in self.compiles if c.what == what), None)
 
     def cause_of_shard(self, dim: str, axis: str, region: str = "") -> Cause | None:
-        """Return the sentence that shards `dim` over `axis` in `region`; None without one."""
+        """Return the sentence that shards `dim` over `axis` in `region`; None if there is none."""
         for s in self.shards:
             if s.dim == dim and axis in s.axes and s.region in ("", region):
                 return s.cause

@@ -1,4 +1,4 @@
-"""The policy of a framework: how it realises what a plan leaves open."""
+"""The policy of a framework: the decisions that it makes where a plan leaves them open."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ CUBLAS_BYTES_BEFORE = 4 * 2**20
 
 
 def core_alone(model: Model, kernel: str) -> tuple[str, ...]:
-    """Return the ops of selective recomputation (Korthikanti et al. 2022): the attention core of `model`, for any
-    `kernel`."""
+    """Return the ops that selective recomputation recomputes (Korthikanti et al. 2022): the attention core of `model`,
+    with any `kernel`."""
     return ("attention.core",)
 
 

@@ -62,7 +62,8 @@ class Ranks(Protocol):
     """True if the devices are this computer's processors: other work on them slows the measurement down."""
 
     def sum(self, value: float) -> float:
-        """Return the sum of `value`, in its own unit, over all ranks, the same on each. Every process must call it."""
+        """Return the sum of `value` (in its own unit) over all ranks. Every process must call it, and each gets the
+        same sum."""
         ...
 
 
@@ -70,5 +71,5 @@ class Prober(Protocol):
     """Times probes on one process. All ranks call it with the same probes in the same order."""
 
     def seconds(self, probe: Probe) -> float:
-        """Return the seconds of one call of `probe` on all devices at once, in the fastest window."""
+        """Return the seconds of one call of `probe` on all devices at once, in the fastest of several repetitions."""
         ...

@@ -1,4 +1,4 @@
-"""The program: emitted text, and the backend that emitted it."""
+"""The program of a plan: the emitted text, and the backend that emitted it."""
 
 from __future__ import annotations
 

@@ -39,7 +39,8 @@ OUTERMOST = (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.Function
 
 
 def foreign(text: str) -> str:
-    """Return the first construct in the program `text` that no emitter writes, with its line; "" if there is none."""
+    """Return the first construct in `text`, a program, that no emitter of planc writes, with its line; "" if there is
+    none."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -67,7 +68,7 @@ def _findings(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def _gives_derivative(statement: ast.stmt) -> bool:
-    """True for `function.defvjp(forward, backward)`, which JAX requires at module level."""
+    """True for the statement `function.defvjp(forward, backward)`, which JAX requires at module level."""
     call = statement.value if isinstance(statement, ast.Expr) else None
     return isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "defvjp"
 
@@ -93,7 +94,7 @@ def _reflection(call: ast.Call) -> Iterator[tuple[int, str]]:
 
 
 def _bound(tree: ast.Module) -> set[str]:
-    """Names that the program defines or imports."""
+    """Return the names that the program defines or imports."""
     found: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):

@@ -1,4 +1,5 @@
-"""Memory that a module's own code keeps for its backward, measured by running it, instead of the op's minimum."""
+"""Memory that a module's own code saves for its backward. It is measured by running the code, and replaces the minimum
+for the op."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A model's op graph as a file next to the plan: what was found by running its code, for checks that run no code."""
+"""A model's op graph as a file beside the plan. It was found by running the model's code, so that checks need not run
+the code."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ class SavedModel(Value):
     model: Model
 
     def text(self) -> str:
-        """Return the file's text, with the digest of its content."""
+        """Return the text of the file, which includes the digest of its content."""
         plain = self.to_json()
         return json.dumps({"format": FORMAT, "sha256": _digest(plain), **plain}, indent=1, sort_keys=True) + "\n"
 
@@ -47,8 +48,8 @@ class SavedModel(Value):
 
     @classmethod
     def parse(cls, text: str | bytes) -> SavedModel:
-        """Return the op graph in the `text` of a file. Raises ValueError if planc did not write it, or it was
-        changed."""
+        """Return the op graph in `text`, the content of a file. Raises ValueError if planc did not write the file, or
+        if it was changed."""
         plain = parse_json(text)
         if not isinstance(plain, dict) or plain.get("format") != FORMAT:
             raise ValueError(f"its format is not {FORMAT}")
@@ -62,8 +63,8 @@ class SavedModel(Value):
 
 
 def saved_path(source: str) -> str:
-    """Return the path, relative to the plan's folder, of the file for the model `source`: a config's path or
-    `package.module:function`.
+    """Return the path of the file with the op graph of the model `source` (the path of a config, or
+    `package.module:function`), relative to the plan's folder.
 
     >>> saved_path("configs/olmo.json"), saved_path("mine.models:build")
     ('configs/olmo.model.json', 'mine.models.build.model.json')

@@ -121,8 +121,8 @@ class Sharded:
         return Cache()
 
     def resized(self, plan: Plan) -> Sharded:
-        """Return these layouts for `plan`, which must have the same sentences with other sizes, and use the same
-        axes."""
+        """Return the same layouts for `plan`. It must have the same sentences and use the same axes; sizes may
+        differ."""
         return Sharded(
             plan=plan,
             ops=self.ops,
@@ -147,12 +147,12 @@ class Sharded:
 
     @cached_property
     def attentions(self) -> tuple[OpSharding, ...]:
-        """The attention of each kind of block."""
+        """The attention op of each kind of block."""
         return tuple(o for kind in self.model.blocks for o in self.ops[kind] if o.op.kind == "attention")
 
     def declared(self, tensor: str) -> Layout:
-        """Return the layout of the activation `tensor` between ops, by the plan's rules for its region. Raises KeyError
-        for an unknown tensor."""
+        """Return the layout that the activation `tensor` has between ops, by the sentences for its region. Raises
+        KeyError for an unknown tensor."""
         t = self.model.tensor[tensor]
         layout = {d: self.plan.axes_of(d, t.region) for d in t.dims}
         return {d: axes for d, axes in layout.items() if axes}

@@ -27,8 +27,8 @@ class Stack:
 
     @property
     def target(self) -> AnyTarget:
-        """The target that a plan is costed for by default: its cluster's; none if another framework realises it, since
-        the programs of targets are planc's own."""
+        """The target for which a plan is costed by default: the target of its cluster; none if the plan is realised by
+        another framework, because the programs of targets are planc's own."""
         return NO_TARGET if not self.own else "xla" if self.xla else "cuda"
 
 

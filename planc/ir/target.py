@@ -12,5 +12,5 @@ TARGETS: tuple[Target, ...] = get_args(Target)
 
 
 def named(target: Target | None) -> str:
-    """Return the words that name `target`, or its absence, in an answer."""
+    """Return `target` in words for an answer, such as `target cuda`; `target none` if it is None."""
     return f"target {target or NO_TARGET}"

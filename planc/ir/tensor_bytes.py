@@ -32,7 +32,7 @@ class TensorBytes:
 
 
 def during(moment: str, microbatches: int) -> str:
-    """Return a moment of the step and the number of microbatches in flight as text.
+    """Return a text for a moment of the step, with the number of microbatches in flight.
 
     >>> during("backward of the loss", 2)
     'backward of the loss, 2 microbatches in flight'

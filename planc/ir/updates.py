@@ -26,7 +26,8 @@ MATCHED_RMS = 0.2
 
 
 def is_orthogonalised(model: Model, name: str) -> bool:
-    """True if Muon updates the parameter called `name`: a matrix of the blocks, or each expert's matrix by itself."""
+    """True if Muon, and not AdamW, updates the parameter called `name`: a matrix of the blocks. Of experts, each
+    expert's matrix is updated by itself."""
     param = model.param[name]
     inside = not {"first", "last"} & set(param.sections)
     return inside and param.decay and len(param.shape_dims) >= 2

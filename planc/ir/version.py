@@ -8,7 +8,7 @@ Version = tuple[int, int]
 
 
 def dotted(version: Version) -> str:
-    """Return `version` as people write it.
+    """Return `version` as text.
 
     >>> dotted((2, 11))
     '2.11'
@@ -17,7 +17,7 @@ def dotted(version: Version) -> str:
 
 
 def version_of(text: str) -> Version | None:
-    """Return the major and minor version in `text`; None if it is not a version.
+    """Return the major and minor version in `text`; None if `text` is not a version.
 
     >>> version_of("2.11.0+cu130"), version_of("newest")
     ((2, 11), None)

@@ -1,1 +1,2 @@
-"""Pictures: marks on a plane, charts of them, and the templates that write them as SVG. Nothing here knows a plan."""
+"""Draws pictures: marks (shapes and text at pixel positions), charts made of marks, and templates that write them as
+SVG. This package does not depend on plans."""

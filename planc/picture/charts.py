@@ -1,4 +1,4 @@
-"""Charts that several reports draw: stacked bars with a limit, and bars to both sides of none."""
+"""Charts that several reports use: stacked bars with a limit, bars that diverge from zero, and curves."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ MOST_TALL = 24
 
 
 class BarPart(NamedTuple):
-    """A part of every bar: its class, which gives the colour, and its name."""
+    """A part of every stacked bar: its CSS class, which gives the colour, and its name."""
 
     css: str
     name: str
 
 
 class Bar(NamedTuple):
-    """A row: its name, the value of each part, and the text at its end."""
+    """A row of a bar chart: its name, the value of each part, and the text at its end. `strong` emphasizes the name."""
 
     name: str
     values: Sequence[float]
@@ -29,16 +29,17 @@ class Bar(NamedTuple):
 
 
 class Limit(NamedTuple):
-    """A line across all bars, with its name."""
+    """A line at a `value` across all bars, with its name."""
 
     value: float
     name: str
 
 
 def legend(parts: Sequence[BarPart], width: float, y: float = 14) -> tuple[list[Mark], float]:
-    """Swatches with the names of `parts`, wrapped at `width` pixels; returns the marks and the y below them.
+    """Return a legend of `parts` (coloured squares with names), wrapped at `width` pixels, and its lower end, a y in
+    pixels (the number of pixels from the top).
 
-    `y` is where the first line's text stands.
+    `y` is the baseline of the text in the first line (pixels).
     """
     marks: list[Mark] = []
     x = 0.0
@@ -61,16 +62,16 @@ def stacked_bars(
     width: float,
     limit: Limit | None = None,
 ) -> Picture:
-    """Horizontal bars of stacked parts.
+    """Return a chart of horizontal bars of stacked parts.
 
     Args:
         rows: the bars from top to bottom.
-        parts: name and colour of each value of a row; those that are 0 in every row are left out.
-        title: the picture's name.
-        summary: the sentence that stands for the picture.
-        unit: unit of the axis.
-        width: of the picture (pixels).
-        limit: a line across all bars.
+        parts: name and colour of each value of a row; a part that is 0 in every row is left out.
+        title: the title of the picture.
+        summary: a sentence for readers who cannot see the picture.
+        unit: unit of the horizontal axis.
+        width: width of the picture (pixels).
+        limit: a line across all bars; None for no line.
     """
     used = [i for i in range(len(parts)) if any(row.values[i] > 0 for row in rows)]
     marks, top = legend([parts[i] for i in used], width) if len(parts) > 1 else ([], 4.0)
@@ -121,7 +122,8 @@ def _value(value: float) -> str:
 
 
 class DivergingRow(NamedTuple):
-    """A row with a change to either side of none, in each of two columns, and its texts."""
+    """A row with two values, one for each column. Each is a change, drawn to the left (negative) or right (positive) of
+    zero, with a text."""
 
     name: str
     values: tuple[float, float]
@@ -133,10 +135,10 @@ class DivergingRow(NamedTuple):
 def diverging_bars(
     rows: Sequence[DivergingRow], heads: tuple[str, str], *, title: str, summary: str, width: float
 ) -> Picture:
-    """Rows with two columns of bars that grow to the left or to the right of none.
+    """Return a chart of rows with two columns of bars, which extend from zero to the left or to the right.
 
-    `rows` are drawn from top to bottom below `heads`, the names of the columns; `title` is the picture's name,
-    `summary` the sentence that stands for it, `width` its pixels.
+    `rows` are drawn from top to bottom below `heads`, the names of the columns. `title` is the title of the picture,
+    `summary` a sentence for readers who cannot see it, and `width` its width (pixels).
     """
     narrow = width < 500
     left = 0.0 if narrow else min(0.42 * width, max(text_px(row.name) for row in rows) + 16)
@@ -167,15 +169,15 @@ def diverging_bars(
 
 
 class Curve(NamedTuple):
-    """A line through values at `xs`: its name, and its class, which gives the colour (`css`, `css`-key for the legend,
-    `css`-point for points)."""
+    """A curve through `values` at `xs`: its name, and the CSS class that gives its colour (`css` for the line,
+    `css`-key for the legend, `css`-point for points)."""
 
     name: str
     css: str
     xs: Sequence[float]
     values: Sequence[float]
     points: bool = False
-    """Each value is a point too: there are few of them."""
+    """True to draw each value as a point too, for curves with few values."""
 
 
 def curves(
@@ -188,16 +190,16 @@ def curves(
     marks_at: Sequence[float] = (),
     from_zero: bool = False,
 ) -> Picture:
-    """Lines over the steps of a run.
+    """Return a chart of curves over the steps of a run.
 
     Args:
-        lines: drawn in order, the last on top.
-        title: the picture's name.
-        summary: the sentence that stands for the picture.
+        lines: the curves; the last one is drawn on top.
+        title: the title of the picture.
+        summary: a sentence for readers who cannot see the picture.
         unit: unit of the values.
-        width: of the picture (pixels).
-        marks_at: steps with an upright line.
-        from_zero: True begins the axis of the values at zero.
+        width: width of the picture (pixels).
+        marks_at: steps at which a vertical line is drawn.
+        from_zero: True if the vertical axis starts at zero.
     """
     marks, top = legend([BarPart(f"{c.css}-key", c.name) for c in lines], width) if len(lines) > 1 else ([], 4.0)
     values = [v for c in lines for v in c.values]

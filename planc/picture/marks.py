@@ -1,4 +1,4 @@
-"""Marks on a plane, in pixels from the upper left corner, and the picture that they make."""
+"""Types of marks: shapes and text at positions in pixels from the upper left corner, and the picture that they form."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CHARACTER = 6.8
 
 
 class Rect(NamedTuple):
-    """A rectangle; `title` is shown while the pointer rests on it, `css` names its class."""
+    """A rectangle. `title` is its tooltip, `css` its CSS class."""
 
     x: float
     y: float
@@ -37,7 +37,7 @@ class StraightLine(NamedTuple):
 
 
 class Text(NamedTuple):
-    """A line of text whose foot is at `y`."""
+    """A line of text with its baseline at `y`."""
 
     x: float
     y: float
@@ -48,7 +48,7 @@ class Text(NamedTuple):
 
 
 class Path(NamedTuple):
-    """A path of SVG's commands `d`, which hold numbers of ours alone."""
+    """An SVG path with the commands `d`, which planc writes from numbers only."""
 
     d: str
     css: str
@@ -57,7 +57,7 @@ class Path(NamedTuple):
 
 
 class Circle(NamedTuple):
-    """A point of a scatter plot."""
+    """A circle, such as a point of a scatter plot."""
 
     x: float
     y: float
@@ -72,7 +72,7 @@ Mark = Rect | StraightLine | Text | Path | Circle
 
 @dataclass(frozen=True)
 class Picture:
-    """Marks, with the title and the sentence that stand for them where they cannot be seen."""
+    """Marks, with a title and a summary (a sentence) for readers who cannot see them."""
 
     width: float
     height: float
@@ -82,7 +82,7 @@ class Picture:
 
 
 def text_px(text: str) -> float:
-    """Width of `text` of 12 pixels (pixels), as near as a mean character tells.
+    """Return the approximate width (pixels) of `text` in a font of 12 pixels, from the mean width of a character.
 
     >>> text_px("stage 0") > text_px("tp")
     True
@@ -91,7 +91,7 @@ def text_px(text: str) -> float:
 
 
 def clipped(text: str, width_px: float) -> str:
-    """`text`, cut so that it fits `width_px` pixels; an ellipsis stands for the rest.
+    """Return `text`, cut to fit `width_px` pixels, with an ellipsis in place of the rest.
 
     >>> clipped("reduce_scatter", 50)
     'reduce…'

@@ -1,4 +1,4 @@
-"""Values that show themselves in notebooks: text, a fragment of HTML without script, SVG and JSON."""
+"""Displays values in notebooks: as text, a fragment of HTML without scripts, SVG and JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCOPE = "planc-shown"
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """Content of a value for a notebook: a sentence, a table, pictures, or code."""
+    """The content that a notebook displays for a value: a title, a sentence, and a table, pictures or code."""
 
     title: str
     summary: str
@@ -33,11 +33,12 @@ VIEWS = "planc.report.notebook"
 
 
 class InNotebook:
-    """Base of values that notebooks show, each by a function of `VIEWS`. A subclass has `to_json`."""
+    """Base class of values that notebooks display. `VIEWS` has a function for each subclass, which must define
+    `to_json`."""
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
-        """The value as plain JSON."""
+        """Return the value as plain JSON data."""
 
     @cached_property
     def _bundle(self) -> dict[str, Any]:
@@ -47,7 +48,7 @@ class InNotebook:
     def _repr_mimebundle_(
         self, include: Collection[str] | None = None, exclude: Collection[str] | None = None
     ) -> dict[str, Any]:
-        """Every form by its type; `include` and `exclude` choose types."""
+        """Return every display format of the value by MIME type. `include` and `exclude` select types."""
         left_out = set(exclude or ())
         return {k: v for k, v in self._bundle.items() if (not include or k in include) and k not in left_out}
 
@@ -60,7 +61,7 @@ class InNotebook:
 
 
 def bundle(shown: Shown, json: dict[str, Any]) -> dict[str, Any]:
-    """The forms of a value by their types: `shown` as text, HTML and SVG, and the value's `json`."""
+    """Return the display formats of a value by MIME type: `shown` as text, HTML and SVG, and the value's `json`."""
     from planc.picture.render import picture_css, rendered, sheet
 
     css = scoped(picture_css(), f".{SCOPE}")
@@ -85,7 +86,7 @@ def _lines(shown: Shown) -> list[str]:
 
 
 def scoped(css: str, scope: str) -> str:
-    """Styles (`css`) that hold below the elements of the selector `scope` alone; `:root` becomes that element.
+    """Return the styles `css` restricted to elements below the selector `scope`; `:root` becomes `scope` itself.
 
     >>> scoped(":root{--a:1}.b,.c .d{fill:red}@media print{.b{fill:blue}}", ".s")
     '.s{--a:1}.s .b,.s .c .d{fill:red}@media print{.s .b{fill:blue}}'

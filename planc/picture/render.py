@@ -1,4 +1,4 @@
-"""Pictures as SVG and fragments of HTML, from templates that escape every string."""
+"""Renders pictures as SVG and fragments of HTML, with templates that escape every string."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 @cache
 def environment(*packages: str) -> Environment:
-    """The templates of these packages (`planc.picture` has the pictures'). Every string that they print is made clean,
-    and escaped."""
+    """Return the template environment of these `packages` (`planc.picture` has the templates of pictures). Every string
+    that a template prints is passed through `clean` and escaped."""
     from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
     loader = ChoiceLoader([PackageLoader(name) for name in packages])
@@ -32,12 +32,12 @@ def environment(*packages: str) -> Environment:
 
 
 def _printed(value: Any) -> Any:
-    """A `value` of a template as it is printed; what is markup already was made here."""
+    """Return a `value` as a template prints it: strings are cleaned, markup of planc's own is not."""
     return clean(value) if type(value) is str else value
 
 
 def pixels(value: float) -> str:
-    """A number of pixels with one digit at most.
+    """Return a number of pixels as text, with at most one decimal.
 
     >>> pixels(12.04), pixels(12.5)
     ('12', '12.5')
@@ -50,7 +50,8 @@ BARRED = {*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C
 
 
 def clean(text: str) -> str:
-    """`text` without characters that a page must not hold, or that would reorder what is beside them.
+    """Return `text` with escapes in place of characters that a page must not have, or that reorder the text around
+    them.
 
     >>> clean("a\\x1b[31m\\u202eb")
     'a\\\\u001b[31m\\\\u202eb'
@@ -67,18 +68,19 @@ def _shown(code: int) -> bool:
 
 
 def svg(picture: Picture) -> str:
-    """A `picture` as SVG, for a page that has the styles."""
+    """Return `picture` as SVG, for a page that has the styles."""
     return rendered("picture.svg.j2", picture=picture, y=None)
 
 
 @cache
 def picture_css() -> str:
-    """The styles of pictures, for light, dark and print."""
+    """Return the styles of pictures, for light mode, dark mode and print."""
     return environment("planc.picture").get_template("picture.css").render()
 
 
 def sheet(title: str, pictures: Sequence[tuple[str, Picture]]) -> str:
-    """Pictures with their headings below each other as one SVG, a file of its own with its styles."""
+    """Return an SVG file, with its own styles, of several pictures below each other. `pictures` are pairs (heading,
+    picture)."""
     placed, y = [], 30.0
     for heading, picture in pictures:
         placed.append((y, heading, picture))
@@ -88,5 +90,5 @@ def sheet(title: str, pictures: Sequence[tuple[str, Picture]]) -> str:
 
 
 def rendered(template: str, **values: Any) -> str:
-    """A template of this package, filled with `values`."""
+    """Return the template `template` of this package, filled with `values`."""
     return environment("planc.picture").get_template(template).render(**values)

@@ -1,4 +1,4 @@
-"""Scales: numbers to pixels, and the round numbers that an axis names."""
+"""Scales: convert values to pixel positions, and choose the round numbers at which an axis has ticks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Scale(NamedTuple):
     end: float
 
     def px(self, value: float) -> float:
-        """Pixel of `value`.
+        """Return the pixel position of `value`.
 
         >>> Scale(0, 10, 100, 200).px(5)
         150.0
@@ -25,7 +25,7 @@ class Scale(NamedTuple):
         return self.start + (value - self.low) / span * (self.end - self.start)
 
     def ticks(self, most: int = 6) -> list[float]:
-        """At most `most` round numbers of the scale, in equal steps of 1, 2 or 5.
+        """Return at most `most` round numbers within the scale, in equal steps of 1, 2 or 5 times a power of ten.
 
         >>> Scale(0, 10.9, 0, 1).ticks()
         [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
@@ -54,7 +54,7 @@ class LogScale(NamedTuple):
     end: float
 
     def px(self, value: float) -> float:
-        """Pixel of `value`.
+        """Return the pixel position of `value`.
 
         >>> LogScale(1, 100, 0, 200).px(10)
         100.0
@@ -63,7 +63,7 @@ class LogScale(NamedTuple):
         return self.start + log10(value / self.low) / span * (self.end - self.start)
 
     def ticks(self) -> list[float]:
-        """The powers of ten of the scale.
+        """Return the powers of ten within the scale.
 
         >>> LogScale(0.5, 200, 0, 1).ticks()
         [1.0, 10.0, 100.0]
@@ -72,7 +72,7 @@ class LogScale(NamedTuple):
 
 
 def tick_text(value: float) -> str:
-    """A tick's `value`, without digits that say nothing.
+    """Return the text of a tick at `value`, without superfluous digits.
 
     >>> tick_text(2.0), tick_text(0.05), tick_text(12000.0)
     ('2', '0.05', '12,000')

@@ -1,17 +1,17 @@
-"""Numbers as a person reads them, each with its unit."""
+"""Formats numbers for people, each with its unit."""
 
 from __future__ import annotations
 
 
 def seconds(value: float) -> str:
-    """`value` in seconds, in a unit that fits: `1.20 s`, `3.4 ms`, `56 us`."""
+    """Return `value` (seconds) as text, in a unit that fits: `1.20 s`, `3.4 ms`, `56 us`."""
     if value >= 1 or value == 0:
         return f"{value:.2f} s"
     return f"{value * 1e3:.1f} ms" if value >= 1e-3 else f"{value * 1e6:.0f} us"
 
 
 def count(value: float) -> str:
-    """`value`, a number of things, with a suffix that fits: `1.20 T`, `3.40 B`, `5.60 M`, `7,800`."""
+    """Return `value`, a count, as text, with a suffix that fits: `1.20 T`, `3.40 B`, `5.60 M`, `7,800`."""
     for unit, factor in (("T", 1e12), ("B", 1e9), ("M", 1e6)):
         if value >= factor:
             return f"{value / factor:.2f} {unit}"
@@ -19,7 +19,7 @@ def count(value: float) -> str:
 
 
 def size(value: float) -> str:
-    """`value` in bytes, in a decimal unit that fits: `1.2 GB`, `345 B`."""
+    """Return `value` (bytes) as text, in a decimal unit that fits: `1.2 GB`, `345 B`."""
     for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if value >= factor:
             return f"{value / factor:.1f} {unit}"
@@ -27,12 +27,12 @@ def size(value: float) -> str:
 
 
 def gib(value: float) -> str:
-    """`value`, a number of GiB, with as many digits as matter; the unit is not written."""
+    """Return `value` (GiB) as text without the unit; the smaller the value, the more decimals."""
     return f"{value:.1f}" if value >= 1 or value == 0 else f"{value:.3f}" if value < 0.05 else f"{value:.2f}"
 
 
 def percent(share: float) -> str:
-    """`share`, a fraction, in percent: `8.3 %`, and `0.04 %` where one digit would say nothing.
+    """Return `share`, a fraction, as text in percent: `8.3 %`, or `0.04 %` if one decimal would show zero.
 
     >>> percent(0.0826), percent(0.0004), percent(0.0)
     ('8.3 %', '0.04 %', '0.0 %')
@@ -41,7 +41,7 @@ def percent(share: float) -> str:
 
 
 def rate(value: float, unit: str) -> str:
-    """`value` in `unit` a second, with a prefix that fits: `989 TFLOP/s`, `450 GB/s`."""
+    """Return `value` (in `unit` per second) as text, with a prefix that fits: `989 TFLOP/s`, `450 GB/s`."""
     for prefix, factor in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6)):
         if value >= factor:
             return f"{value / factor:.3g} {prefix}{unit}/s"
@@ -49,7 +49,7 @@ def rate(value: float, unit: str) -> str:
 
 
 def days(value: float) -> str:
-    """`value` in days, or in hours where it is less than one: `29.7 days`, `5.3 hours`.
+    """Return `value` (days) as text in days, or in hours if it is less than one day: `29.7 days`, `5.3 hours`.
 
     >>> days(29.68), days(0.22)
     ('29.7 days', '5.3 hours')
@@ -58,7 +58,8 @@ def days(value: float) -> str:
 
 
 def money(value: float, currency: str) -> str:
-    """`value` in units of `currency`, as the language writes it: `1.84 MUSD`, `30.7 kUSD`, `2.50 USD`.
+    """Return `value`, an amount of `currency`, as text in the language's spelling: `1.84 MUSD`, `30.7 kUSD`, `2.50
+    USD`.
 
     >>> money(1_840_000.0, "USD"), money(30_720.0, "EUR"), money(2.5, "USD")
     ('1.84 MUSD', '30.7 kEUR', '2.50 USD')

@@ -1,1 +1,1 @@
-"""Pipeline schedules with seconds per stage: simulation, steady state, lower bound, timeline."""
+"""Pipeline schedules: simulation with the seconds of each stage, steady state, lower bounds, timeline."""

@@ -34,11 +34,11 @@ class Action(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The action in torch's notation, such as `2F0`."""
+        """The action in torch's notation, such as `2F0` (stage 2, forward, microbatch 0)."""
         return f"{self.stage}{LETTERS[self.kind]}{self.microbatch}"
 
     def shifted(self, microbatches: int) -> Action:
-        """Return the same action, `microbatches` later."""
+        """Return the same action on a microbatch whose number is higher by `microbatches`."""
         kind, stage, microbatch, overlaps_next = self
         return NEW_TUPLE(Action, (kind, stage, microbatch + microbatches, overlaps_next))
 
@@ -55,11 +55,11 @@ class Repeat(NamedTuple):
     step: int = 1
 
     def without_first(self, times: int) -> Repeat:
-        """Return the repetitions after the first `times` of them."""
+        """Return the `Repeat` without its first `times` repetitions."""
         return Repeat(self.times - times, tuple(a.shifted(times * self.step) for a in self.actions), self.step)
 
     def below(self, microbatches: int) -> Iterator[Repeat]:
-        """Return the same actions for microbatches below `microbatches` only. Needs `step` 1."""
+        """Yield the same actions, restricted to microbatches with a number below `microbatches`. `step` must be 1."""
         left = self
         while left.times and (kept := tuple(a for a in left.actions if a.microbatch < microbatches)):
             times = min(left.times, *(microbatches - a.microbatch for a in kept))
@@ -68,7 +68,8 @@ class Repeat(NamedTuple):
 
 
 def phases(*repeats: Repeat) -> list[Repeat]:
-    """Return the action list of a rank from its `repeats`: warm-up, steady state and cool-down, without empty ones."""
+    """Return the action list of a rank from its `repeats` (warm-up, steady state and cool-down), without those of 0
+    times."""
     return [r for r in repeats if r.times]
 
 
@@ -82,7 +83,7 @@ def unrolled(repeats: Iterable[Repeat]) -> list[Action]:
 
 
 def _unrolled(repeats: Repeat) -> Iterable[Action]:
-    """The actions, built column by column without a Python call per action."""
+    """Return the actions of one `Repeat`, built column by column so that no Python function is called per action."""
     times, actions, step = repeats
     if times <= 1 or not actions:
         return actions * times
@@ -92,9 +93,10 @@ def _unrolled(repeats: Repeat) -> Iterable[Action]:
 
 
 class InstructionStream(NamedTuple):
-    """One kind of action of a rank, issued once per time slot from slot `begin` on.
+    """Actions of one kind on a rank, one in each time slot from slot `begin` on.
 
-    `repeats` of one action each make a round; there are `rounds` of them, `step` microbatches apart.
+    The `repeats`, of one action each, make a round. There are `rounds` rounds; in each the microbatch numbers are
+    higher by `step` than in the round before.
     """
 
     begin: int
@@ -113,7 +115,8 @@ class InstructionStream(NamedTuple):
         return self.begin + self.rounds * self.round_slots
 
     def between(self, low: int, high: int) -> Iterator[tuple[int, Action]]:
-        """Yield the repeats issued in slots `low` to `high` (exclusive): first slot and first action of each."""
+        """Yield, for each of the `repeats` that is issued in the slots from `low` to `high` (exclusive), its first slot
+        and its first action."""
         slots = self.round_slots
         for number in range(max(0, (low - self.begin) // slots), min(self.rounds, -((self.begin - high) // slots))):
             slot = self.begin + number * slots
@@ -124,10 +127,11 @@ class InstructionStream(NamedTuple):
 
 
 def interleave(*streams: InstructionStream) -> list[Repeat]:
-    """Return one action list of several `streams`: in every time slot, one action of each stream that has begun.
+    """Return one action list from several `streams`: in every time slot, one action of each stream that has begun and
+    not ended.
 
-    The slots before all streams have begun are the warm-up, those after the first one has ended the cool-down. Streams
-    with rounds must have rounds of the same length; the steady state then repeats by rounds.
+    The slots before all streams have begun are the warm-up, the slots after the first stream has ended the cool-down.
+    If streams have rounds, all rounds must have the same length; the steady state then repeats by rounds.
     """
     begin, end, slots = max(s.begin for s in streams), min(s.end for s in streams), streams[0].round_slots
     rounds = (end - begin) // slots if slots else 0
@@ -142,7 +146,7 @@ def interleave(*streams: InstructionStream) -> list[Repeat]:
 
 
 def _interleaved(streams: Sequence[InstructionStream], low: int, high: int) -> list[Repeat]:
-    """The actions of time slots `low` to `high`."""
+    """Return the actions of the time slots from `low` to `high` (exclusive)."""
     changes: dict[int, list[tuple[int, tuple[int, Action] | None]]] = {high: []}
     for i, stream in enumerate(streams):
         for slot, action in stream.between(low, high):

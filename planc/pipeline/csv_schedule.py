@@ -1,8 +1,8 @@
-"""Schedules from a file: the CSV format of torch's pipeline schedules, one row per rank, one action per cell.
+"""Reads schedules from a file in the CSV format of torch's pipeline schedules: one row per rank, one action per cell.
 
-`0F0` is the forward of microbatch 0 on stage 0; B is a whole backward, I and W its dgrad and wgrad;
+`0F0` is the forward of microbatch 0 on stage 0; B is a whole backward, I and W are its dgrad and wgrad;
 `(0F1;3B0)OVERLAP_F_B` runs two actions concurrently; an empty cell is idle time and ignored. A stage is on the rank
-whose row runs it. Source of the format: `torch.distributed.pipelining.schedules`, `_load_csv`.
+whose row has its actions. Source of the format: `torch.distributed.pipelining.schedules`, `_load_csv`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ OVERLAP = re.compile(r"\(([^;()]*);([^;()]*)\)OVERLAP_F_B")
 
 
 class CellPlace(NamedTuple):
-    """Location of a cell in the file: line and columns, from 1, the end exclusive."""
+    """Place of a cell in the file: line and columns, counted from 1; `end_column` is the column behind the cell."""
 
     line: int
     column: int
@@ -66,7 +66,7 @@ def microbatches(order: tuple[str, ...]) -> int:
 
 
 def normal(cells: list[list[Cell]]) -> tuple[str, ...]:
-    """Return normalized rows, as a plan stores them, from a row of `cells` per rank: without idle time and blanks."""
+    """Return the normalized rows that a plan stores, from a row of `cells` per rank: without idle time and blanks."""
     return tuple(",".join(_text(c.actions) for c in row) for row in cells)
 
 
@@ -107,7 +107,7 @@ def _not_an_action(place: CellPlace, text: str) -> Problem:
 
 
 def _cell(text: str) -> tuple[Action, ...]:
-    """The actions of a cell; () if it is not an action."""
+    """Return the actions in the text of a cell; () if it is not an action."""
     if both := OVERLAP.fullmatch(text):
         first, second = (_cell(part.strip()) for part in both.groups())
         return (first[0]._replace(overlaps_next=True), second[0]) if len(first) == len(second) == 1 else ()
@@ -116,7 +116,8 @@ def _cell(text: str) -> tuple[Action, ...]:
 
 
 def check(table: list[list[Cell]], ranks: int) -> Iterator[Problem]:
-    """Yield the mistakes of a readable `table` for a pipeline of `ranks` ranks, of the first rule that it breaks."""
+    """Yield the mistakes of a readable `table` for a pipeline of `ranks` ranks. If several rules are broken, only the
+    mistakes against the first one are reported."""
     last = CellPlace(len(table), 1, 2)
     if len(table) != ranks:
         yield Problem(last, f"the file has {len(table)} rows and the pipeline {ranks} ranks", "write a row a rank")
@@ -133,7 +134,7 @@ def check(table: list[list[Cell]], ranks: int) -> Iterator[Problem]:
 
 
 def _stages_on_two_ranks(table: list[list[Cell]]) -> Iterator[Problem]:
-    """Stages that are on two ranks."""
+    """Yield a mistake for a stage that is on two ranks."""
     home: dict[int, int] = {}
     for rank, row in enumerate(table):
         for cell in row:
@@ -144,7 +145,8 @@ def _stages_on_two_ranks(table: list[list[Cell]]) -> Iterator[Problem]:
 
 
 def _repeated_actions(table: list[list[Cell]]) -> Iterator[Problem]:
-    """Actions that run twice, and backwards that run both whole and in two parts."""
+    """Yield a mistake for each action that runs twice, and for each backward that runs both as a whole and in two
+    actions."""
     seen: dict[tuple[str, int, int], Cell] = {}
     for row in table:
         for cell in row:
@@ -159,7 +161,8 @@ def _repeated_actions(table: list[list[Cell]]) -> Iterator[Problem]:
 
 
 def _missing(table: list[list[Cell]]) -> Iterator[Problem]:
-    """Missing stages, which count from 0, and microbatches without a forward or backward on some stage."""
+    """Yield a mistake for missing stages (which count from 0), and for microbatches without a forward or backward on
+    some stage."""
     places = {(LETTERS[a.kind], a.stage, a.microbatch): c for row in table for c in row for a in c.actions}
     present = {s for _, s, _ in places}
     count, top = len(present), max(present)

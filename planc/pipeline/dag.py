@@ -1,7 +1,8 @@
-"""Topological order of a schedule's actions, built once per shape and run with any stage times.
+"""Topological order of a schedule's actions. It is built once per shape of the schedule, and used with the seconds of
+any stages.
 
 An action depends on the previous action of its rank, and on one action of another rank: a forward on the forward of the
-previous stage, a backward on the backward of the next stage. The order is independent of the seconds, so
+previous stage, a backward on the backward of the next stage. The order does not depend on the seconds, so
 `planc.pipeline.simulate` computes all end times in one pass over it.
 """
 
@@ -49,14 +50,14 @@ class ExecutionOrder:
     ranks: int
 
     def entry_kinds_s(self, times: StageTimes) -> list[tuple[int, float, float]]:
-        """Return `entry_kinds` with seconds, from the `times` of stages, instead of indices."""
+        """Return `entry_kinds` with seconds instead of indices. `times` has the seconds of the stages."""
         seconds = costs_s(times, self.pairs)
         return [(rank, seconds[cost], seconds[weights]) for rank, cost, weights in self.entry_kinds]
 
 
 def costs_s(times: StageTimes, pairs: Iterable[tuple[int, int]]) -> list[float]:
-    """Return seconds by cost: 0; then each stage's forward, backward, dgrad and wgrad; then sums of two costs
-    (`pairs`).
+    """Return the table of seconds to which costs are indices: 0, then the forward, backward, dgrad and wgrad of each
+    stage, then the sum of two costs for each of the `pairs`.
 
     `times` has the seconds of one microbatch on each virtual stage.
     """
@@ -70,8 +71,9 @@ def costs_s(times: StageTimes, pairs: Iterable[tuple[int, int]]) -> list[float]:
 
 @dataclass(frozen=True)
 class RankEntries:
-    """The entries of one rank, in order: for each the index in the table of ends of the action it waits for, the index
-    of its own end, and its kind."""
+    """The entries of one rank, in order. The table of ends has the end of each action; for each entry, `wait_at` is the
+    index there of the action that the entry waits for, and `end_at` the index of its own end. `kinds` are the kinds of
+    the entries."""
 
     wait_at: list[int]
     end_at: list[int]
@@ -80,12 +82,13 @@ class RankEntries:
     """For each `Repeat` of the rank's list the first entry, and the number of entries of one repetition."""
 
     def between(self, begin: int, end: int) -> RankEntries:
-        """Return entries `begin` to `end` (exclusive)."""
+        """Return the entries from index `begin` to `end` (exclusive)."""
         cut = slice(begin, end)
         return RankEntries(self.wait_at[cut], self.end_at[cut], self.kinds[cut], [])
 
     def after(self, repeat: int, times: int) -> int:
-        """Return the number of entries before repetition `times` of the rank's `Repeat` with index `repeat`."""
+        """Return the number of entries before repetition number `times` of the `Repeat` with index `repeat` in the
+        rank's list."""
         begin, length = self.repeats[repeat]
         return begin + times * length
 
@@ -122,19 +125,19 @@ class Entries:
         return ExecutionOrder(waits, kinds, tuple(self._kinds), tuple(self.pairs), len(self.ranks))
 
     def place(self, kind: Kind, stage: int) -> int:
-        """Return the index in the table of the end of microbatch 0's action of this `kind` on a `stage`."""
+        """Return the index, in the table of ends, of the action of this `kind` on `stage` for microbatch 0."""
         if kind == "backward_weight":
             return self.unread
         return (stage if kind == "forward" else self.stages + stage) * self.microbatches
 
     def pair_cost(self, cost: int, other: int) -> int:
-        """Return the index in `costs_s` of the seconds of two overlapped actions, whose own indices are `cost` and
-        `other`."""
+        """Return the index in `costs_s` of the seconds of two overlapped actions, whose own costs have the indices
+        `cost` and `other`."""
         return self.pairs.setdefault((cost, other), 1 + len(COST_KINDS) * self.stages + len(self.pairs))
 
     def _shared_ends(self) -> list[int]:
-        """For each cell of the table, the cell to which its end is written: for both actions of an overlapped pair,
-        that of the second. Empty without pairs."""
+        """Return for each cell of the table of ends the cell to which its end is written. Both actions of an overlapped
+        pair end in the cell of the second action. Empty if there are no pairs."""
         shared: list[int] = []
         for times, actions, step in chain.from_iterable(self.lists):
             for first, second in pairwise(actions):
@@ -148,7 +151,8 @@ class Entries:
         return slice(first, first + times * step, step)
 
     def _rank(self, rank: int, repeats: RankList, own: Collection[int]) -> RankEntries:
-        """A rank's entries. It does not wait for its `own` stages, which no other rank holds: its list is in order."""
+        """Return the entries of a rank. It does not wait for actions on its `own` stages, which no other rank holds,
+        because the actions of one rank run in the order of its list."""
         made = RankEntries([], [], [], [])
         places: dict[tuple[Kind, int], tuple[int, int, int]] = {}
         for times, actions, step in repeats:
@@ -189,7 +193,8 @@ class Entries:
         return made
 
     def _indices(self, kind: Kind, stage: int, own: Collection[int]) -> tuple[int, int, int]:
-        """For microbatch 0: the index of the action it waits for, the index of its own end, and its cost."""
+        """Return three indices for microbatch 0: that of the action to wait for, that of the action's own end, and that
+        of its cost."""
         end, cost = self.place(kind, stage), self.first_cost[kind] + stage
         needed = stage - 1 if kind == "forward" else stage + 1
         if kind == "backward_weight" or needed in own or not 0 <= needed < self.stages:
@@ -197,7 +202,7 @@ class Entries:
         return end + (needed - stage) * self.microbatches, end, cost
 
     def _repeated(self, places: Sequence[int], times: int, step: int) -> Iterable[int]:
-        """Indices of the entries of a `Repeat`, built column by column."""
+        """Return the indices of all entries of a `Repeat`, built column by column."""
         if times == 1:
             return places
         columns = [repeat(at, times) if at >= self.always else range(at, at + times * step, step) for at in places]
@@ -205,15 +210,15 @@ class Entries:
 
 
 def in_order(ranks: Iterable[RankEntries], ended: list[int], waits: list[int], kinds: list[int]) -> bool:
-    """Append these entries to `waits` and `kinds` in topological order; return False if they deadlock.
+    """Append the entries of all ranks to `waits` and `kinds` in topological order. Return False if the ranks deadlock.
 
-    Every rank is advanced as far as possible: down the ranks in the order of the forwards, then up in that of the
-    backwards, until all are finished.
+    Each rank is advanced as far as possible: first in the order of the ranks, as forwards go, then in the opposite
+    order, as backwards go, until all are finished.
 
     Args:
         ranks: the entries of each rank, in its order.
         ended: table of ends; the number of the entry that ended each action so far.
-        waits: for each entry in order, the negative distance to the one it waits for.
+        waits: for each entry in order, the negative distance (in entries) to the entry that it waits for.
         kinds: for each entry in order, its kind.
     """
     following, before = [_follow(mine, ended, waits, kinds) for mine in ranks][::-1], -1
@@ -226,7 +231,7 @@ def in_order(ranks: Iterable[RankEntries], ended: list[int], waits: list[int], k
 
 
 def _follow(mine: RankEntries, ended: list[int], waits: list[int], kinds: list[int]) -> Iterator[None]:
-    """Append a rank's entries; yields whenever the next one must wait."""
+    """Append the entries of a rank; yield whenever the next entry must wait for another rank."""
     add_wait, add_kind, number = waits.append, kinds.append, len(waits) + 1
     for wait_at, end_at, kind in zip(mine.wait_at, mine.end_at, mine.kinds, strict=True):
         while (end := ended[wait_at]) == NOT_ENDED:

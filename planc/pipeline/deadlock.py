@@ -1,4 +1,4 @@
-"""Deadlocks of a schedule: ranks that wait for each other in a cycle."""
+"""Finds deadlocks of a schedule: ranks that wait for each other in a cycle."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from planc.pipeline.actions import Action, Repeat, unrolled
 
 
 class Wait(NamedTuple):
-    """A blocked rank: its next action, the action that this one waits for, and the rank of that."""
+    """A blocked rank: its next action (`action`), the action that this one waits for (`needs`), and the rank that has
+    to run it (`owner`)."""
 
     rank: int
     action: Action
@@ -17,7 +18,7 @@ class Wait(NamedTuple):
     owner: int
 
     def text(self) -> str:
-        """The wait as a sentence, for diagnostics."""
+        """Return the wait as a sentence, for diagnostics."""
         where = "itself" if self.owner == self.rank else f"rank {self.owner}"
         return f"rank {self.rank} waits at {self.action.text} for {self.needs.text} of {where}"
 
@@ -35,7 +36,7 @@ def find_deadlock(lists: Sequence[Sequence[Repeat]]) -> tuple[Wait, ...]:
 
 
 class _Progress:
-    """The progress of every rank, ignoring seconds."""
+    """Runs the actions of every rank as far as they can run, without regard to seconds."""
 
     def __init__(self, lists: list[list[Action]]) -> None:
         self.lists = lists
@@ -46,7 +47,7 @@ class _Progress:
             pass
 
     def _advance(self, rank: int) -> bool:
-        """Run a rank's actions until one must wait; return True if any ran."""
+        """Run the actions of a rank until one must wait. Return True if any ran."""
         begin = self.next[rank]
         while (group := self._group(rank)) and not any(map(self._missing, group)):
             self.ended.update((_direction(a), a.stage, a.microbatch) for a in group)
@@ -54,12 +55,12 @@ class _Progress:
         return self.next[rank] > begin
 
     def _group(self, rank: int) -> list[Action]:
-        """The next action of a rank, or the next two that overlap; [] at its end."""
+        """Return the next action of a rank, or the next two if they overlap; [] at the end of its list."""
         at, actions = self.next[rank], self.lists[rank]
         return actions[at : at + 1 + actions[at].overlaps_next] if at < len(actions) else []
 
     def _missing(self, action: Action) -> Action | None:
-        """The action that this one waits for; None if it can run."""
+        """Return the action that `action` waits for; None if `action` can run."""
         return next((a for a in self._needs(action) if (_direction(a), a.stage, a.microbatch) not in self.ended), None)
 
     def _needs(self, action: Action) -> list[Action]:
@@ -72,7 +73,7 @@ class _Progress:
         return [Action("forward", stage, m), *after]
 
     def deadlock(self) -> tuple[Wait, ...]:
-        """Return the cycle that the lowest waiting rank leads into."""
+        """Return the cycle of waits that the lowest blocked rank leads to; () if no rank is blocked."""
         waits = {w.rank: w for rank in range(len(self.lists)) if (w := self._wait_of_rank(rank)) is not None}
         if not waits:
             return ()
@@ -86,14 +87,14 @@ class _Progress:
         return tuple(waits[r] for r in circle[low:] + circle[:low])
 
     def _wait_of_rank(self, rank: int) -> Wait | None:
-        """The wait of a rank's next action; None for a rank that has finished."""
+        """Return what the next action of a rank waits for; None for a rank that has finished."""
         for action in self._group(rank):
             if (missing := self._missing(action)) is not None:
                 return Wait(rank, action, missing, self._owner(missing, rank))
         return None
 
     def _owner(self, wanted: Action, waiting: int) -> int:
-        """The rank that has an action still to run."""
+        """Return the rank that still has to run the action `wanted`."""
         key = _direction(wanted), wanted.stage, wanted.microbatch
         for rank, actions in enumerate(self.lists):
             if any((_direction(a), a.stage, a.microbatch) == key for a in actions[self.next[rank] :]):
@@ -102,7 +103,8 @@ class _Progress:
 
 
 def _direction(action: Action) -> str:
-    """The direction of an action; for waiting actions a backward ends with its dgrad."""
+    """Return the direction of an action. Other actions wait only for the dgrad of a backward, so a dgrad counts as the
+    backward."""
     return "backward" if action.kind == "backward_input" else action.kind
 
 

@@ -1,4 +1,4 @@
-"""Microbatches in flight: the number of each virtual stage on a rank at its peak."""
+"""Counts microbatches in flight: the number on each virtual stage of a rank at the rank's peak."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from planc.pipeline.split import repeats_of_rank, schedule_of, shape_of, stages_
 
 
 class InFlight(NamedTuple):
-    """A rank at its first peak."""
+    """The microbatches in flight on a rank when they are the most for the first time."""
 
     held: dict[int, int]
     """Microbatches in flight of each virtual stage."""
     awaiting_weights: dict[int, int]
-    """Those of them that only wait for their wgrad."""
+    """The number of these microbatches that only wait for their wgrad, for each virtual stage."""
 
 
 CHANGE: dict[Kind, int] = {"forward": 1, "backward": -1, "backward_input": 0, "backward_weight": -1}
@@ -71,7 +71,7 @@ class Begins(NamedTuple):
     held: dict[int, int]
     """Microbatches in flight of each virtual stage, including that of the backward."""
     awaiting: dict[int, int]
-    """Those of them that only wait for their wgrad."""
+    """The number of these microbatches that only wait for their wgrad, for each virtual stage."""
     run: dict[int, int]
     """Number of microbatches of each virtual stage whose forward has run."""
     inputs_alone: dict[int, int]
@@ -159,7 +159,7 @@ def _count(counts: Counter[tuple[Kind, int]], actions: Sequence[Action], times: 
 
 
 def _in_flight(counts: Counter[tuple[Kind, int]]) -> InFlight:
-    """The counts after so many actions of each kind and stage."""
+    """Return the microbatches in flight after so many actions of each kind and stage."""
     held: dict[int, int] = {}
     awaiting: dict[int, int] = {}
     for (kind, stage), n in counts.items():
@@ -177,8 +177,9 @@ def in_flight_by_rank(schedule: Schedule, shape: ScheduleShape) -> tuple[InFligh
 
 
 def in_flight_lower_bound(split: Split, ranks: int, microbatches: int, rank: int = 0) -> dict[int, int]:
-    """Return a lower bound on the microbatches in flight of each virtual stage of rank `rank`: those of a step of two
-    rounds, with which a longer step begins. A schedule from a file has one length.
+    """Return a lower bound on the microbatches in flight of each virtual stage of pipeline rank `rank`. These are the
+    microbatches in flight in a step of two rounds, because a longer step begins with the same actions. For a schedule
+    from a file, they are exact.
 
     Args:
         split: the plan's `split` sentence.

@@ -86,16 +86,17 @@ SUFFIX = "_in_lockstep"
 
 
 def in_lockstep(split: Split | None) -> Split | None:
-    """Return the pipeline of a plan's sentence, `split`, in lockstep; None without one, and a custom one unchanged."""
+    """Return the pipeline `split` of a plan with its schedule in lockstep. None without a pipeline; a schedule from a
+    file is unchanged."""
     return split if split is None or split.order else replace(split, schedule=f"{split.schedule}{SUFFIX}")
 
 
 @cache
 def lockstep_schedule(name: str) -> Schedule:
-    """Return the schedule in lockstep with this `name`: each rank's actions in the order of its ticks.
+    """Return the schedule in lockstep with this `name`: the actions of each rank in the order of its ticks.
 
-    1F1B begins with as many forwards as interleaved 1F1B with one stage per rank. Interleaved 1F1B and the schedules
-    with all forwards first keep their own order.
+    1F1B begins with as many forwards as interleaved 1F1B with one stage per rank. Interleaved 1F1B, and schedules that
+    run all forwards first, keep their order.
 
     >>> from planc.pipeline.actions import unrolled
     >>> rank_actions = lockstep_schedule("1f1b_in_lockstep").rank_actions

@@ -34,7 +34,7 @@ StageCounts = tuple[tuple[int, int], ...]
 
 
 class RankPath(NamedTuple):
-    """The virtual stages of a rank and those around it, each as (kind, number of stages)."""
+    """The virtual stages of a rank, and the stages before and after them, each as (kind, number of stages)."""
 
     on: StageCounts
     before: StageCounts
@@ -46,14 +46,16 @@ class RankPath(NamedTuple):
 
 
 class CriticalPaths:
-    """The critical paths through each rank of a pipeline, found once and then evaluated for any seconds of its stages.
+    """The critical paths through each rank of a pipeline. They are found once, and then evaluated for any seconds of
+    the stages.
 
-    Stages of the same kind take the same seconds. Of ranks with the same kinds only two are evaluated: the one with
-    most stages before it, and the one with most stages around it.
+    Stages of the same kind take the same seconds. Of the ranks with the same kinds, only two are evaluated: the rank
+    with the most stages before it, and the rank with the most stages before and after it.
     """
 
     def __init__(self, split: Split | None, stages_by_rank: Sequence[Sequence[int]], kinds: Sequence[int]) -> None:
-        """Arguments: the plan's `split`; the virtual stages of each rank; the kind of each virtual stage."""
+        """`split` is the plan's pipeline, `stages_by_rank` has the virtual stages of each rank, and `kinds` the kind of
+        each virtual stage."""
         self._copies = microbatch_copies(split)
         self._enters_at_first_stage = split is not None and not split.order and self._copies == 1
         self._splits_backward = split is not None and split.splits_backward
@@ -119,7 +121,7 @@ def _stages(counts: StageCounts) -> int:
 
 
 def _total_s(seconds: Sequence[float], counts: StageCounts) -> float:
-    """Total seconds of so many stages of each kind."""
+    """Return the total seconds of these numbers of stages of each kind."""
     total_s = 0.0
     for kind, n in counts:
         total_s += n * seconds[kind]
@@ -191,7 +193,8 @@ class RelaxedOrder:
         return max(simulation.clock_s)
 
     def _starts_s(self, mine: list[FollowedRepeat], seconds: list[float]) -> list[float]:
-        """The start of each simulated action of a rank, and the rank's end, if the rank were never idle."""
+        """Return the start of each simulated action of a rank, and the end of the rank, as if the rank were never
+        idle."""
         starts_s: list[float] = []
         before_s = 0.0
         for repeat in mine:
@@ -208,8 +211,8 @@ def relaxed_order(schedule: Schedule, shape: ScheduleShape, count: int) -> Relax
 
 
 def followed(microbatches: int, copies: int, count: int) -> list[int]:
-    """Return the first microbatch, the last one and some evenly spaced in between; of each of two directions if
-    `copies` is 2."""
+    """Return the microbatches that are simulated: the first, the last, and some evenly spaced between them. If `copies`
+    is 2, these are chosen in each of the two directions."""
     each = microbatches // copies
     some = {i * (each - 1) // (count - 1) for i in range(count)}
     return sorted(copies * m + direction for m in some for direction in range(copies))
@@ -228,7 +231,7 @@ class _FollowedAction(NamedTuple):
 
 
 class _Relaxation:
-    """The simulated actions of all ranks. In the table of ends, the simulated microbatches are renumbered."""
+    """The simulated actions of all ranks. In the table of ends, the simulated microbatches have consecutive numbers."""
 
     def __init__(self, lists: Sequence[Sequence[Repeat]], shape: ScheduleShape, follow: list[int]) -> None:
         self.number = {m: i for i, m in enumerate(follow)}
@@ -257,7 +260,7 @@ class _Relaxation:
         return RelaxedOrder(waits, entries, self.rank, self.cost, tuple(self.entries.pairs), self.lists)
 
     def _followed_actions(self, repeat: Repeat) -> list[_FollowedAction]:
-        """The simulated actions of a repeat, in order."""
+        """Return the simulated actions of a `Repeat`, in order."""
         times, actions, step = repeat
         by_residue = self._by_residue(step)
         found = []
@@ -271,7 +274,7 @@ class _Relaxation:
         return sorted(found)
 
     def _by_residue(self, step: int) -> dict[int, list[int]]:
-        """The simulated microbatches by their remainder modulo a repeat's step."""
+        """Return the simulated microbatches, grouped by their remainder modulo the step of a `Repeat`."""
         known = self._residues.get(step)
         if known is None:
             known = self._residues[step] = {}
@@ -280,7 +283,7 @@ class _Relaxation:
         return known
 
     def _actions(self, mine: Sequence[Repeat], met: list[list[_FollowedAction]]) -> Iterator[Action]:
-        """A rank's simulated actions, renumbered; each waits separately."""
+        """Yield the simulated actions of a rank, with microbatches renumbered. Overlapped actions wait separately."""
         for repeat, places in zip(mine, met, strict=True):
             for _, _, at, m in places:
                 kind, stage, _, _ = repeat.actions[at]

@@ -45,7 +45,7 @@ class Need(NamedTuple):
 
 
 def any_number(shape: ScheduleShape) -> Need | None:
-    """Return None for every `shape`: the schedule runs any number of microbatches."""
+    """Return None for every `shape`: the schedule has no requirement on the number of microbatches."""
     return None
 
 
@@ -95,7 +95,7 @@ def stages_at(placement: Placement, ranks: int, chunks: int, rank: int) -> tuple
 
 
 def minimum_microbatches(minimum: int, shape: ScheduleShape) -> Need | None:
-    """Return the requirement of `minimum` microbatches or more."""
+    """Return the requirement of at least `minimum` microbatches; None if `shape` meets it."""
     return Need(f"at least {minimum}", minimum) if shape.microbatches < minimum else None
 
 

@@ -29,7 +29,7 @@ class Simulation:
         self.ends_s = [NEVER_S]
 
     def run(self, waits: Iterable[int], kinds: Iterable[int]) -> None:
-        """Run the entries with these `waits` and `kinds`: each starts when its rank is free and its input has
+        """Run the entries with these `waits` and `kinds`. Each entry starts when its rank is free and its input has
         arrived."""
         clock, ends, kinds_s, send_s = self.clock_s, self.ends_s, self.kinds_s, self.send_s
         ended = ends.append
@@ -76,7 +76,8 @@ def action_spans(lists: Sequence[Sequence[Action]], times: StageTimes) -> list[A
 
 
 def _one_by_one(actions: Sequence[Action]) -> list[Repeat]:
-    """A list with a `Repeat` per action, or per overlapping pair, so that each has its own entry."""
+    """Return a list with one `Repeat` per action, or per pair of overlapping actions, so that each has an entry of its
+    own."""
     found: list[Repeat] = []
     i = 0
     while i < len(actions):

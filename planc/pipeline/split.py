@@ -1,4 +1,5 @@
-"""The pipeline of a plan's `split layers` sentence: its schedule, its stages and each rank's actions."""
+"""The pipeline in a plan's `split layers` sentence: its schedule, the stages of each rank and the actions of each
+rank."""
 
 from __future__ import annotations
 
@@ -57,9 +58,8 @@ def stages_of(split: Split, ranks: int, rank: int) -> tuple[int, ...]:
 
 
 def microbatch_copies(split: Split | None) -> int:
-    """Return the number of ranks that hold each stage: each runs 1 / copies of the microbatches on every stage it
-    holds.
+    """Return the number of ranks that hold each stage. Each of them runs 1 / copies of the microbatches.
 
-    1 except for dualpipe, whose two copies of a stage share the microbatches; `split` is None without a pipeline.
+    The number is 1 except for dualpipe, in which two ranks hold each stage. `split` is None without a pipeline.
     """
     return 1 if split is None or split.order else schedule_of(split).copies

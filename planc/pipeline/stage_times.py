@@ -21,7 +21,7 @@ class StageTimes(NamedTuple):
     """Seconds from the end of a stage until its output has arrived on another rank."""
 
     def of(self, action: Action) -> float:
-        """Return the seconds of one `action` on its own."""
+        """Return the seconds of `action` if it runs alone."""
         if action.kind == "forward":
             return self.forward_s[action.stage]
         if action.kind == "backward":
@@ -46,10 +46,10 @@ def stage_times(
 
 
 def busy_s(stages_by_rank: Sequence[Sequence[int]], microbatches: float, times: StageTimes) -> tuple[float, ...]:
-    """Return the seconds that each rank computes in a step: `microbatches` times forward and backward of every stage it
-    holds.
+    """Return the seconds that each rank computes in a step: `microbatches` times the forward and backward of each of
+    its stages.
 
-    `microbatches` are those that a rank runs on each of its stages: half of the step's with two copies of a stage.
+    `microbatches` is the number that a rank runs on each stage: half of the step's if two ranks hold each stage.
 
     >>> busy_s([[0, 1]], 8, stage_times([1.0, 1.0], [2.0, 2.0]))  # 8 x (1 + 2) s on two stages
     (48.0,)

@@ -56,7 +56,8 @@ class StepOrder:
         return max(simulation.clock_s)
 
     def _run_repeats(self, simulation: Simulation) -> None:
-        """Simulate repeats until they are steady; extrapolate the others, and simulate the last few to be in phase."""
+        """Simulate repeats of the period until their times are steady. Then extrapolate the others, and simulate the
+        last few so that they are in phase."""
         period = self.order.waits[self.begin : self.end], self.order.kinds[self.begin : self.end]
         left = self.repeats
         while left:
@@ -73,8 +74,8 @@ class StepOrder:
                     return
 
     def _period_of_ends(self, simulation: Simulation) -> tuple[int, float] | None:
-        """The number of periods after which the end times repeat, and their growth in seconds; None if they do not
-        yet."""
+        """Return the number of periods after which the end times repeat, and the seconds by which they grow meanwhile.
+        None if they do not repeat yet."""
         length, ends = self.end - self.begin, simulation.ends_s
         last, tolerance_s = ends[-length:], SAME_GROWTH * ends[-1]
         growth: list[float] = []
@@ -90,7 +91,8 @@ class StepOrder:
         return None
 
     def _skip(self, simulation: Simulation, seconds: float) -> None:
-        """Advance by so many seconds without simulating. Later entries wait only for the last two periods."""
+        """Advance all times by `seconds` without simulating. Later entries wait only for entries of the last two
+        periods."""
         recent = slice(-2 * (self.end - self.begin), None)
         simulation.ends_s[recent] = [end + seconds for end in simulation.ends_s[recent]]
         simulation.clock_s[:] = [clock + seconds for clock in simulation.clock_s]
@@ -98,8 +100,8 @@ class StepOrder:
 
 @lru_cache(maxsize=256)
 def step_order(schedule: Schedule, shape: ScheduleShape) -> StepOrder:
-    """Return the order of a bundled `schedule`, for the numbers in `shape`. Steps that differ only in the length of
-    their steady state share one."""
+    """Return the execution order of a step of a bundled `schedule`, for the numbers in `shape`. Steps that differ only
+    in the length of their steady state share one order."""
     lists = rank_lists(schedule, shape)
     steady = tuple(map(_steady_repeat, lists))
     repeats = min(mine[at].times for mine, at in zip(lists, steady, strict=True)) - LISTED_PERIODS
@@ -115,8 +117,8 @@ def step_order(schedule: Schedule, shape: ScheduleShape) -> StepOrder:
 
 
 def _steady_repeat(repeats: list[Repeat]) -> int:
-    """The index of a rank's steady state in its list: of the repeats with the most different actions, the one with the
-    most microbatches."""
+    """Return the index in a rank's list of its steady state. Of the `Repeat`s with the most different actions, this is
+    the one with the most microbatches."""
 
     def size(at: int) -> tuple[int, int]:
         times, actions, step = repeats[at]
@@ -126,7 +128,8 @@ def _steady_repeat(repeats: list[Repeat]) -> int:
 
 
 def _without_repetitions(repeats: list[Repeat], at: int, times: int) -> list[Repeat]:
-    """A rank's list with `times` fewer repetitions of its steady state, and correspondingly fewer microbatches."""
+    """Return a rank's list with `times` fewer repetitions of its steady state, and correspondingly fewer
+    microbatches."""
     fewer = times * repeats[at].step
     cool_down = (r._replace(actions=tuple(a.shifted(-fewer) for a in r.actions)) for r in repeats[at + 1 :])
     return [*repeats[:at], repeats[at]._replace(times=repeats[at].times - times), *cool_down]
@@ -162,8 +165,8 @@ def periodic_order(schedule: Schedule, short: ScheduleShape, steady: tuple[int, 
 
 
 def repeats_itself(step: StepOrder) -> bool:
-    """True if the last listed period of `step` runs the same actions as the one before, and nothing from it on waits
-    for anything before that one."""
+    """True if the last listed period of `step` runs the same actions as the period before it, and no entry from the
+    last period on waits for an entry before these two."""
     order, begin, end = step.order, step.begin, step.end
     before = begin - (end - begin)
     return order.kinds[before:begin] == order.kinds[begin:end] and all(

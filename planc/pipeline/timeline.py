@@ -28,7 +28,7 @@ class Timeline:
     in_flight: tuple[dict[int, int], ...]
     """For each rank its virtual stages with the microbatches in flight at the rank's peak."""
     weight_waits: tuple[dict[int, int], ...] = ()
-    """Those of them that only wait for their wgrad."""
+    """For each rank its virtual stages with the number of those microbatches that only wait for their wgrad."""
 
 
 def run_schedule(split: Split | None, ranks: int, microbatches: int, times: StageTimes) -> Timeline:
@@ -89,7 +89,7 @@ def _timeline(makespan_s: float, ranks: tuple[InFlight, ...]) -> Timeline:
 
 
 def clear_caches() -> None:
-    """Clear the caches of schedules' shapes, for benchmarks of a first run."""
+    """Clear the cached orders of schedules, so that a benchmark measures a first run."""
     from planc.pipeline.dag import rank_lists
     from planc.pipeline.in_flight import in_flight_by_rank, rank_in_flight
     from planc.pipeline.lower_bound import relaxed_order

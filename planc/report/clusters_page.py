@@ -81,7 +81,7 @@ class ClustersPage(Data):
 
     @property
     def title(self) -> str:
-        """The page's title: the file and the answer."""
+        """The title of the page: the file and the answer."""
         return f"{self.file}: {self.verdict.headline}"
 
 
@@ -91,8 +91,8 @@ def clusters_page(found: Clusters, file: str, text: str, command: str) -> Cluste
     Args:
         found: the search's result.
         file: name of the plan file with free values.
-        text: its text.
-        command: the command that creates the page.
+        text: the text of this file.
+        command: the command line that writes the page, shown on it.
     """
     front = {id(row) for row in found.pareto}
     rows = tuple(_row(i, row, id(row) in front) for i, row in enumerate(found.rows, 1))
@@ -153,7 +153,7 @@ def _answer_text(row: OnCluster | None, currency: str) -> str:
 
 
 def _numbers(name: str, row: OnCluster | None, currency: str) -> list[Number]:
-    """Days and price of the answer to one question."""
+    """Return the days and the price of the run on the cluster `row`, the answer to the question `name`; [] for None."""
     if row is None:
         return []
     found = [Number(name=f"{name}: the run", value=row.days, unit="days", text=days(row.days), of=row.cluster)]
@@ -223,14 +223,15 @@ def pareto_picture(data: Pareto, width: float) -> Picture:
 
 
 def _padded(values: list[float], start: float, end: float) -> Scale:
-    """A scale with a margin beyond the smallest and the largest of `values`, from 0 if they start near it."""
+    """Return a scale with a margin beyond the smallest and the largest of `values`. The scale starts at 0 if the
+    smallest value is near 0 compared with the largest."""
     low, high = min(values), max(values)
     pad = 0.12 * (high - low) or 0.1 * high
     return Scale(0.0 if low < 0.4 * high else low - pad, high + pad, start, end)
 
 
 def _limits(data: Pareto, across: Scale, up: Scale, unit: float, width: float) -> list[Mark]:
-    """Lines at the days and the price that the plan expects."""
+    """Return lines at the days and the price in the plan's `expect` sentences."""
     marks: list[Mark] = []
     if data.most_days:
         x, text = across.px(data.most_days), f"{data.most_days:g} days expected"
@@ -249,7 +250,8 @@ def _limits(data: Pareto, across: Scale, up: Scale, unit: float, width: float) -
 
 
 def _name(row: ClusterRow, x: float, y: float, width: float, css: str) -> Text:
-    """The label of a point, on the side with room; on a narrow screen its number only."""
+    """Return the label of a point, on the side of the point where there is room. On a narrow screen the label is the
+    number only."""
     text = f"{row.number}: {row.cluster}" if width > 500 else str(row.number)
     room = max(width - 12 - x - 10, x - 44 - 10)
     shown = clipped(text, room)
@@ -259,7 +261,8 @@ def _name(row: ClusterRow, x: float, y: float, width: float, css: str) -> Text:
 
 
 def rows_picture(data: Table, width: float) -> Picture | None:
-    """Return stacked bars of the steps of the best layouts in `data`, `width` pixels wide; None without a layout."""
+    """Return stacked bars of the steps of the best layouts in `data`, `width` pixels wide; None if no cluster has a
+    layout."""
     rows = [
         Bar(
             str(row.number),
@@ -277,7 +280,7 @@ def rows_picture(data: Table, width: float) -> Picture | None:
 
 
 def figures(row: ClusterRow, currency: str) -> dict[str, str]:
-    """Return the cells of a table `row` as text, prices in `currency`; {} without a layout."""
+    """Return the cells of a table `row` as text, prices in `currency`; {} if the cluster has no layout."""
     if row.days is None or row.device_hours is None or row.time_s is None or row.mfu is None:
         return {}
     return {

@@ -1,4 +1,4 @@
-"""Base class of the pages' data, and the input of the views."""
+"""Base class of the pages' data, and the type from which the views of a page are derived."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Data(BaseModel):
 
 @dataclass(frozen=True, kw_only=True)
 class PageSubject:
-    """A checked and costed plan, and the command that creates the page."""
+    """The subject of a page: a plan that was checked and costed, and the command line that writes the page."""
 
     examined: Examined
     costed: CostedPlan

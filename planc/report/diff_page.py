@@ -32,7 +32,7 @@ class StepParts(Data):
 
     @property
     def values(self) -> list[float]:
-        """The parts in the order of `STEP_PARTS`."""
+        """The seconds of the parts, in the order of `STEP_PARTS`."""
         return [getattr(self, f"{part.css}_s") for part in STEP_PARTS]
 
 
@@ -112,13 +112,14 @@ class DiffPage(Data):
 
     @property
     def title(self) -> str:
-        """The page's title: both plans and what changes."""
+        """The title of the page: both plans and what changes."""
         a, b = self.step.sides
         return f"{a.plan} and {b.plan}: {self.verdict.headline}"
 
 
 def diff_page(a: Examined, b: Examined, found: Diff, command: str) -> DiffPage:
-    """Return the page of plans `a` and `b`, both costed, with the differences `found`; `command` creates it."""
+    """Return the page that compares the plans `a` and `b`, both costed. `found` are their differences, and `command` is
+    the command line that writes the page."""
     assert a.costed is not None and b.costed is not None
     one, other = _side("A", a.costed, found.a), _side("B", b.costed, found.b)
     sides = (one, other)
@@ -203,7 +204,7 @@ def _verdict(a: CostedPlan, b: CostedPlan, found: Diff) -> DiffVerdict:
 
 
 def _run_numbers(a: RunCost | None, b: RunCost | None) -> tuple[Number, ...]:
-    """B's days and price of the whole run compared with A's, if B has them."""
+    """Return the days and price of B's whole run, compared with A's; () if they are unknown for B."""
     before = {n.unit: n for n in run_numbers(a)}
     return tuple(
         _number(n.name, n.value, n.unit, n.text, before[n.unit].text, before[n.unit].value) if n.unit in before else n
@@ -262,8 +263,8 @@ def _losses(found: Diff) -> Losses:
 
 
 def checkpoint_text(found: Diff) -> str:
-    """Return a sentence about loading a checkpoint of A's run in B, and the bytes moved for it, from the differences
-    `found`."""
+    """Return a sentence that says whether a checkpoint of A's run can be loaded in B, and how many bytes that
+    transfers. `found` are the differences of the plans."""
     move = found.checkpoint
     if move is None:
         return "A checkpoint of A does not load in B: no tensor of one model's is the other's."

@@ -1,4 +1,4 @@
-"""Display of values in notebooks: reports, programs, differences, search results."""
+"""Displays reports, programs, differences and search results in notebooks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST_FINDINGS = 20
 
 
 def report_shown(report: Report) -> Shown:
-    """Return the display of `report`: its numbers, memory by stage, step and findings."""
+    """Return the display of `report`: its numbers, memory by stage, step and diagnostics."""
     rows = tuple((d.code, f"line {d.span.line}", d.message) for d in report.diagnostics[:MOST_FINDINGS])
     heads = ("code", "line", "finding")
     title = report.plan or "plan"
@@ -97,7 +97,7 @@ def _value(change: PlanChange, value: float | str | None) -> str:
 
 
 def found_shown(found: Found) -> Shown:
-    """Return the display of the layouts `found`: a table, and the parts of their steps."""
+    """Return the display of the layouts `found`: a table, and the parts of each layout's step."""
     layouts = f"{len(found)} layout{'s' if len(found) != 1 else ''}, the fastest first"
     costed = f"{found.fully_costed:,} costed in {seconds(found.seconds)}"
     summary = f"{layouts}, {named(found.target)}; {found.decided:,} decided, {costed}"

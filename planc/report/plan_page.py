@@ -78,12 +78,12 @@ class PlanPage(Data):
 
     @property
     def title(self) -> str:
-        """The page's title: the plan and its numbers."""
+        """The title of the page: the plan and its numbers."""
         return f"{self.plan}: {self.verdict.headline}"
 
 
 def plan_page(examined: Examined, command: str) -> PlanPage:
-    """Return the page of a plan that was `examined`; `command` creates it."""
+    """Return the page of a plan that was `examined`. `command` is the command line that writes the page."""
     if examined.costed is None:
         return _wrong(examined, command)
     subject = PageSubject(examined=examined, costed=examined.costed, command=command)
@@ -122,7 +122,7 @@ def _text(examined: Examined) -> str:
 
 
 def _causes(lines: Sentences) -> tuple[TimelineCause, ...]:
-    """The most expensive sentence of each part of the step."""
+    """Return for each part of the step the sentence of the plan that causes most of its seconds."""
     names = {"exposed communication": "exposed_comm"}
     most: dict[str, tuple[float, TimelineCause]] = {}
     for line in lines.lines:
@@ -136,7 +136,7 @@ def _causes(lines: Sentences) -> tuple[TimelineCause, ...]:
 
 
 def about(costed: CostedPlan) -> str:
-    """Return one line about the plan of `costed`: model, machine, mesh and batch."""
+    """Return a line about the plan in `costed`: its model, machine, mesh and batch."""
     plan, cluster = costed.sharded.plan, costed.cluster
     mesh = " > ".join(f"{name} {n}" for name, n in plan.mesh.sizes.items())
     return (
@@ -209,7 +209,7 @@ def _verdict(subject: PageSubject) -> Verdict:
 
 
 def run_numbers(run: RunCost | None) -> tuple[Number, ...]:
-    """Return days and price of the whole `run`, as far as its plan determines them."""
+    """Return the days and the price of the whole `run`; () if the plan does not determine them."""
     if run is None or run.days is None or run.device_hours is None or run.tokens is None:
         return ()
     length = Number(
@@ -227,7 +227,7 @@ def run_numbers(run: RunCost | None) -> tuple[Number, ...]:
 
 
 def run_sentence(run: RunCost | None) -> str:
-    """Return a sentence about the whole `run`, with a leading space; "" without one."""
+    """Return a sentence about the whole `run`, with a leading space; "" if its days are unknown."""
     numbers = run_numbers(run)
     if run is None or run.steps is None or not numbers:
         return ""
@@ -236,7 +236,7 @@ def run_sentence(run: RunCost | None) -> str:
 
 
 def _wrong(examined: Examined, command: str) -> PlanPage:
-    """The page of a plan that cannot be costed: its errors and its text."""
+    """Return the page of a plan that cannot be costed: its errors and its text."""
     report = examined.report
     found = findings(examined)
     errors = [f for f in found.findings if f.severity == "error"]

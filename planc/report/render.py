@@ -51,7 +51,7 @@ PLAN_VIEWS: tuple[PageView, ...] = (
 
 
 def html(page: Page, view: str = "") -> str:
-    """Return `page` as one self-contained HTML file; with `view` only that view."""
+    """Return `page` as one self-contained HTML file. With a name in `view`, only this view of the page."""
     shown = [v for v in views_of(page) if view in ("", v.name) and getattr(page, v.name, None) is not None]
     if page.format == "planc.report.plan/1":
         return _plan_html(page, shown)
@@ -71,7 +71,7 @@ def _names(parts: Sequence[BarPart]) -> list[tuple[str, str]]:
 
 
 def _plan_html(page: PlanPage, views: list[PageView]) -> str:
-    """The page of a plan, with the data for its script."""
+    """Return the page of a plan as HTML, with the data that its script needs."""
     more: dict[str, Any] = {"data": "", "legend": []}
     if page.timeline:
         more |= {"data": _zoom_data(page.timeline), "legend": timeline.legend_of(page.timeline)}
@@ -81,7 +81,8 @@ def _plan_html(page: PlanPage, views: list[PageView]) -> str:
 
 
 def written(template: str, page: Data, views: list[PageView], **more: Any) -> str:
-    """Return an HTML template filled with `page` and the pictures of its `views`."""
+    """Return the HTML template `template`, filled with `page` and the pictures of its `views`. `more` are further
+    variables of the template."""
     env = environment("planc.report", "planc.picture")
     env.filters |= FILTERS
     script = _text("page.js")
@@ -94,7 +95,7 @@ def written(template: str, page: Data, views: list[PageView], **more: Any) -> st
 
 
 def prose(text: str) -> str:
-    """Return `text` escaped for HTML, with backticks turned into code."""
+    """Return `text` escaped for HTML; text in backquotes becomes code."""
     from markupsafe import Markup, escape
 
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(clean(text)))))
@@ -117,14 +118,14 @@ def _text(name: str) -> str:
 
 
 def _both(view: PageView, data: Any) -> list[str]:
-    """The pictures for a wide and a narrow screen; [] if there is nothing to draw."""
+    """Return the SVG of a view for a wide and for a narrow screen; [] if there is nothing to draw."""
     assert view.picture is not None
     drawn = [view.picture(data, width) for width in (WIDE, NARROW)]
     return [svg(picture) for picture in drawn if picture is not None]
 
 
 def views_of(page: Page) -> tuple[PageView, ...]:
-    """Return the views of `page` in reading order."""
+    """Return the views of `page`, in the order in which they are read."""
     return _views(page.format.split(".")[-1].partition("/")[0])
 
 
@@ -134,7 +135,8 @@ def view_names(command: str) -> list[str]:
 
 
 def _views(kind: str) -> tuple[PageView, ...]:
-    """The views of a page: of a `diff`, a `search`, one over `clusters`, a `run`, or else of a plan."""
+    """Return the views of a kind of page: `diff`, `search`, `clusters` (a search over several clusters) or `run`; else
+    of a plan's page."""
     if kind == "diff":
         from planc.report.diff_page import DIFF_VIEWS
 
@@ -155,7 +157,7 @@ def _views(kind: str) -> tuple[PageView, ...]:
 
 
 def picture_file(page: Page, name: str = "") -> str | None:
-    """Return the pictures of `page` as one SVG, or only that of the view `name`; None if there is none."""
+    """Return the pictures of `page` as one SVG file, or only the picture of the view `name`; None if there are none."""
     chosen = [
         v for v in views_of(page) if v.picture and name in ("", v.name) and getattr(page, v.name, None) is not None
     ]
@@ -165,7 +167,7 @@ def picture_file(page: Page, name: str = "") -> str | None:
 
 
 def as_json(page: Page, view: str = "") -> str:
-    """Return `page` as JSON, or one `view` of it as `planc.report.view/1`."""
+    """Return `page` as JSON. With a name in `view`, only this view, as `planc.report.view/1`."""
     value: Any = page.model_dump(mode="json")
     if view:
         value = {"format": "planc.report.view/1", "of": value["format"], "view": view, "data": value.get(view)}
@@ -173,7 +175,7 @@ def as_json(page: Page, view: str = "") -> str:
 
 
 def _shard_data(data: shards.Shards) -> dict[str, Any]:
-    """The shard map for the script, without names."""
+    """Return the data of the shard map for the script, without the names of parameters."""
     kept = {"cuts", "stored_over", "stored_on"}
     return {
         "axes_json": {name: axis.model_dump() for name, axis in data.axes.items()},
@@ -182,7 +184,7 @@ def _shard_data(data: shards.Shards) -> dict[str, Any]:
 
 
 def _zoom_data(data: timeline.TimelineView) -> str:
-    """The timeline for the script, in a packed text that is safe in HTML."""
+    """Return the data of the timeline for the script, in a packed text that is safe in HTML."""
     plain = {
         "slowest": data.slowest,
         "end": data.makespan_s,
@@ -207,5 +209,5 @@ def _zoom_data(data: timeline.TimelineView) -> str:
 
 
 def _steps(column: tuple[int, ...]) -> list[int]:
-    """The differences of consecutive numbers, which compress well."""
+    """Return the differences of consecutive numbers, which compress better than the numbers."""
     return [b - a for a, b in zip((0, *column), column, strict=False)]

@@ -33,7 +33,7 @@ USES = (
 
 
 class RunError(ValueError):
-    """The path has no run for a page."""
+    """The path has no training run that a page could show."""
 
 
 class Series(Data):
@@ -133,13 +133,13 @@ class RunPage(Data):
 
     @property
     def title(self) -> str:
-        """The page's title: the run and how far it got."""
+        """The title of the page: the run, and how far it got."""
         return f"{self.name}: {self.verdict.headline}"
 
 
 def metrics_of(path: Path) -> Path:
-    """Return the metrics file of a run: `path` itself, `metrics.jsonl` in a folder, or its only `*.metrics.jsonl`.
-    Raises RunError."""
+    """Return the metrics file of the run at `path`: `path` itself if it is a file, else `metrics.jsonl` in the folder,
+    else the only `*.metrics.jsonl` in it. Raises RunError if there is not exactly one."""
     if not path.is_dir():
         return path
     found = [path / NAME] if (path / NAME).is_file() else sorted(path.glob(f"*.{NAME}"))
@@ -150,8 +150,8 @@ def metrics_of(path: Path) -> Path:
 
 
 def run_page(path: Path, command: str) -> RunPage:
-    """Return the page of the run at `path`, a folder or a metrics file; `command` creates it. Raises RunError,
-    OSError."""
+    """Return the page of the run at `path`, a folder or a metrics file. `command` is the command line that writes the
+    page. Raises RunError if there is no run, and OSError if the file cannot be read."""
     file = metrics_of(path)
     if file.is_file() and file.stat().st_size > MOST_BYTES:
         raise RunError(f"{file}: more than {MOST_BYTES / 1e6:,.0f} MB")
@@ -192,12 +192,13 @@ def _page(file: Path, records: list[Record], starts: list[Record], steps: list[R
 
 
 def _last_of_each(records: Sequence[Record], kind: str) -> list[Record]:
-    """Records of a kind by their step; the later one for a repeated step."""
+    """Return the records of a `kind` in the order of their steps. For a step that was repeated, the later record
+    counts."""
     return [r for _, r in sorted({int(r["step"]): r for r in records if r["kind"] == kind}.items())]
 
 
 def _numbers(records: Sequence[Record], name: str) -> list[tuple[int, float]]:
-    """(step, value) of each record that has the figure `name`."""
+    """Return (step, value) for each record that has the figure `name`."""
     pairs = ((int(r["step"]), r.get(name)) for r in records)
     return [(step, float(value)) for step, value in pairs if value is not None and isfinite(value)]
 
@@ -211,7 +212,7 @@ def _series(pairs: list[tuple[int, float]], predicted: float | None) -> Series |
 
 
 def _fewer(pairs: list[tuple[int, float]]) -> list[tuple[int, float]]:
-    """At most 500 points: the minimum and maximum of each interval, in order."""
+    """Return at most 500 of the points: the minimum and the maximum of each interval, in order."""
     if len(pairs) <= MOST_POINTS:
         return pairs
     stretch = -(-2 * len(pairs) // MOST_POINTS)
@@ -368,7 +369,8 @@ def losses_picture(data: RunLosses, width: float) -> Picture:
 
 
 def figure_picture(data: Figure, width: float, *, title: str, unit: str) -> Picture:
-    """Return a curve of a figure in `data` with its prediction, `width` pixels wide; `title` and `unit` label it."""
+    """Return the curve of a figure in `data` with its predicted value, `width` pixels wide. `title` is the title of the
+    picture and `unit` the unit of the vertical axis."""
     series = data.series
     found = [Curve("measured", "front", series.steps, series.values)]
     if series.predicted is not None:
@@ -380,7 +382,7 @@ def figure_picture(data: Figure, width: float, *, title: str, unit: str) -> Pict
 
 
 def goodput_picture(data: RunSeconds, width: float) -> Picture:
-    """Return a stacked bar of the run's seconds by use, `width` pixels wide."""
+    """Return one stacked bar of the run's seconds by use, `width` pixels wide."""
     values = (data.productive_s, data.redone_s, data.checkpoint_s, data.restart_s, data.stall_s)
     row = Bar("the run", values, seconds(data.wall_s))
     return stacked_bars([row], USES, title="Goodput", summary=data.summary, unit="seconds", width=width)

@@ -106,7 +106,7 @@ class SearchPage(Data):
 
     @property
     def title(self) -> str:
-        """The page's title: the file and the best layout."""
+        """The title of the page: the file and the best layout."""
         return f"{self.file}: {self.verdict.headline}"
 
 
@@ -117,10 +117,10 @@ def search_page(
 
     Args:
         source: the plan file with free values.
-        given: values of its `let` numbers.
-        most_sequences: the largest batch that the search may use.
+        given: values that replace those of its `let` sentences, by name.
+        most_sequences: the largest batch (sequences) that the search may use; None if the plan gives the batch.
         found: the search's result.
-        command: the command that creates the page.
+        command: the command line that writes the page, shown on it.
     """
     space = Space(source, given, most_sequences)
     if found.target is not None and found.target in space.on_targets:
@@ -231,7 +231,8 @@ def _steps_message(best: tuple[Layout, ...], equivalent: int) -> str:
 
 
 def _rejected(space: Space, found: Found) -> list[OtherMesh]:
-    """Meshes spread over the space, each with the other choices of the best layout."""
+    """Return rejected meshes, evenly spread over the space. Each is combined with the other choices of the best
+    layout."""
     taken = {(c.point.sizes, c.point.order) for c in (*found.best, *found.pareto)}
     every = [laid for laid in _some(space) if laid not in taken]
     chosen = every[:: -(-len(every) // MOST_MESHES) or 1]
@@ -240,7 +241,7 @@ def _rejected(space: Space, found: Found) -> list[OtherMesh]:
 
 
 def _some(space: Space) -> list[tuple[tuple[int, ...], int]]:
-    """Meshes of the space, as sizes and order; only the first ones of very many."""
+    """Return the meshes of the space, as pairs of sizes and order. Of very many, only the first are returned."""
     return list(islice(space.laid(), 20_000))
 
 
@@ -272,7 +273,8 @@ def _mesh(space: Space, bounds: Bounds, sizes: tuple[int, ...], order: int, foun
 
 
 def _point(space: Space, bounds: Bounds, sizes: tuple[int, ...], order: int, found: Found) -> Point | str:
-    """The point of a mesh with the other choices of the best layout; an error message if there is none."""
+    """Return the layout that combines a mesh with the other choices of the best layout, or a message why there is
+    none."""
     like = found.best[0].point if found.best else None
     variant = like.variant if like else 0
     data_parallel = bounds.data_parallel(variant, sizes)
@@ -337,7 +339,7 @@ def pareto_picture(data: Front, width: float) -> Picture:
 
 
 def _points(data: Front, across: Scale, up: Scale) -> list[Mark]:
-    """A point for each layout; overlapping ones share a label with their ranks."""
+    """Return a point for each layout. Points that overlap share one label with their ranks."""
     marks: list[Mark] = []
     places: dict[tuple[float, float], list[int]] = {}
     for c in {c.text: c for c in (*data.front, *data.best)}.values():

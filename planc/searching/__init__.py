@@ -1,4 +1,5 @@
-"""Search: enumerate the free values of a plan (`?`, axis orders), bound each layout from below, cost it as `check`."""
+"""Search: enumerates the values of a plan's free places (`?`, orders of axes), computes lower bounds of each layout,
+and costs layouts as `check` does."""
 
 from planc.searching.branch_and_bound import search
 from planc.searching.exhaustive import every

@@ -1,4 +1,5 @@
-"""Branch and bound over the layouts of a space: bound them from below, cost them in the order of their bounds, rank.
+"""Branch and bound over the layouts of a space: computes lower bounds, costs layouts in the order of their bounds, and
+ranks them.
 
 A layout is decided when it is costed, when it breaks a rule of the language, or when its bounds on time and memory
 exclude it from the result. The result equals that of costing every layout.
@@ -7,9 +8,12 @@ The bounds hold for any correct program. With a target, the remaining layouts ar
 layouts that the target refuses or whose program does not fit are dropped, and the others are ranked by the program's
 seconds. A program may transfer less than the plan's sentences ask for: torch may keep parameters gathered for a whole
 pipeline step, or reduce gradients once. The bounds for programs therefore count each parameter and gradient once a
-step, and one call per section. Where all ranks of a pipeline run one program, the bounds cover its layers only and use
-no simulation. Nodes stay open up to TARGET_SLACK times the time limit and memory bounds up to the limit divided by
-TARGET_MEMORY. The search can miss a layout whose program saves more than that.
+step, and one call per section. If all ranks of a pipeline run one program, the bounds count only the model's layers,
+and use no simulation.
+
+Because a program may be faster than the bounds, a layout is costed even if its time bound exceeds the time of the
+slowest returned layout, up to TARGET_SLACK times that time, or if its memory bound exceeds the memory limit, up to that
+limit divided by TARGET_MEMORY. The search can miss a layout whose program saves more than that.
 """
 
 from __future__ import annotations
@@ -80,17 +84,17 @@ def search(
     backend: Backend | None = None,
     ends: Callable[[], Ends] | None = None,
 ) -> Found:
-    """The `top` fastest layouts that fit, and the front of time against memory near the fastest.
+    """Return the `top` fastest layouts that fit, and the Pareto front of time against memory near the fastest layout.
 
     Args:
-        space: the layouts that a plan file stands for. Where its batch is free, the time of a sequence counts.
+        space: the layouts of a plan file. If its batch is free, layouts are compared by the time per sequence.
         top: number of layouts returned.
-        memory_gib: memory that a device may hold (GiB); None: the chip's.
-        on_progress: called now and then with the number of layouts costed and of open nodes.
-        backend: a target's, whose programs are costed. None: layouts cost what they cost any correct program.
-        ends: asked now and then: why the search is to end with the best layouts so far; an empty string: go on.
+        memory_gib: memory that a device may use (GiB); None: the chip's.
+        on_progress: called repeatedly with the number of layouts costed and the number of open nodes.
+        backend: the backend of a target, whose programs are costed. None: layouts are costed for any correct program.
+        ends: called repeatedly; returns the reason to end the search with the best layouts so far, "" to continue.
 
-    Raises PlanError, with the refusals of a layout, when the target refuses all layouts.
+    Raises PlanError, with the refusals of a layout, if the target refuses all layouts.
     """
     started = time.perf_counter()
     run = _Run(space, top, memory_gib, on_progress, backend, ends)
@@ -123,19 +127,20 @@ def _with_intervals(found: Iterable[Candidate], plan: Plan) -> tuple[Candidate, 
 
 
 def equivalent(best: Sequence[Candidate]) -> int:
-    """Return how many of the first five layouts of `best`, fastest first, differ from the first by less than the margin
-    of the prediction."""
+    """Return how many of the first five layouts of `best` (fastest first) the prediction cannot distinguish from the
+    first: their times differ from its time by less than the margin of the prediction."""
     most = (1 + order_margin()) * best[0].s_per_sequence if best else 0.0
     return sum(c.s_per_sequence < most for c in best[:COMPARED])
 
 
 def _order(c: Candidate) -> tuple[float, float, str]:
-    """Sort by time, then memory, then text, so that the order is deterministic. Rounding errors do not count."""
+    """Return the sort key of a layout: time, then memory, then text, so that the order is deterministic. Rounding
+    errors do not count."""
     return float(f"{c.s_per_sequence:.12g}"), float(f"{c.memory_gib:.12g}"), c.text
 
 
 def _front(candidates: list[Candidate]) -> Iterator[Candidate]:
-    """The Pareto front of time and memory near the fastest layout, fastest first."""
+    """Yield the Pareto front of time and memory near the fastest layout, fastest first."""
     least = float("inf")
     ranked = sorted(candidates, key=_order)
     for c in ranked:
@@ -150,9 +155,10 @@ Key = tuple[float, float, int]
 
 
 class LeafNode(NamedTuple):
-    """A layout costed except for the simulation of its pipeline.
+    """A layout whose cost is known except for the simulation of its pipeline.
 
-    `simulated_bound` is True if its bound comes from a simulation of a few microbatches, or if no simulation is needed.
+    `simulated_bound` is True if the bound on its time comes from a simulation of a few microbatches, or if no
+    simulation is needed.
     """
 
     point: Point
@@ -200,7 +206,7 @@ class _Run:
         """Seconds per sequence of the k-th best layout, and the limit above which a node is pruned."""
 
     def go(self) -> None:
-        """Best-first search: expand the node with the lowest bound until none can be among the best."""
+        """Run the best-first search: expand the node with the lowest bound until no open node can be among the best."""
         families = self._families()
         while not self.ended():
             met = 0
@@ -217,7 +223,7 @@ class _Run:
             self._free_memory()
 
     def _expand(self, most: int | None) -> None:
-        """Expand open nodes, lowest bound first: all of them, or at most `most`."""
+        """Expand open nodes, the one with the lowest bound first: all of them, or `most` of them."""
         taken = 0
         while self.waiting and taken != most and not self.ended():
             (bound_s, bound_gib, _), node = heappop(self.waiting)
@@ -233,7 +239,7 @@ class _Run:
         return self.cut_short in ("time", "interrupt")
 
     def _forget_meshes(self) -> None:
-        """Free cached meshes: most meshes of a large space are invalid, so one part may enumerate very many."""
+        """Clear the caches of meshes. Most meshes of a large space are invalid, so their number may be very large."""
         self.space.forget_meshes()
         self.constraints.cache.clear()
         gc.collect()  # it is paused, and a mesh holds tables that refer to it
@@ -250,7 +256,8 @@ class _Run:
         heapify(self.waiting)
 
     def probe(self) -> None:
-        """Check sample layouts of the whole space with the target. Raises PlanError if it refuses all of them."""
+        """Lower sample layouts of the whole space for the target. Raises PlanError if the target refuses all of
+        them."""
         if self.backend is None:
             return
         refusals = None
@@ -336,7 +343,8 @@ class _Run:
             self.on_progress(self.costed, waiting)
 
     def _open(self, bound_s: float, bound_gib: float) -> bool:
-        """False if the bounds prune the node: over the memory limit, slower than the k-th best, or dominated."""
+        """Return False if the bounds exclude the node: it needs more than the memory limit, is slower than the k-th
+        best layout, or is dominated by other layouts."""
         in_time = bound_s <= self._limit_s * self.slack
         return bound_gib <= self.open_gib and in_time and not self._beaten(bound_s, bound_gib)
 
@@ -346,7 +354,7 @@ class _Run:
             heappush(self.waiting, ((bound_s, bound_gib, self.met), node))
 
     def _take(self, node: Node, bound_s: float, bound_gib: float) -> None:
-        """Expand a node into its children, cheapest bound first; cost it if it is a leaf."""
+        """Expand a node into its children, the one with the lowest bound first. A node without children is costed."""
         if isinstance(node, LayoutFamily):
             for shape in self.bounds.shapes(node, self.open_gib):
                 self._wait(self.bounds.critical_path_s(shape) / node.sequences, shape.first_bytes / GIB, shape)
@@ -377,7 +385,8 @@ class _Run:
             self._limit_s = max(self._last_s, NEAR * self.best[0].s_per_sequence)
 
     def _families(self, *, count: bool = True) -> Iterator[LayoutFamily]:
-        """Yield every family with a valid mesh. With `count`, all layouts of the space count as decided."""
+        """Yield every family of layouts that has a valid mesh. With `count`, the layouts of the space are counted as
+        decided."""
         for number, (sizes, order) in enumerate(self.space.laid()):
             if self.ended():
                 return
@@ -392,7 +401,8 @@ class _Run:
                 yield from self.bounds.families(sizes, order)
 
     def _note_refusals(self, sizes: tuple[int, ...], broken: Diagnostic | None) -> None:
-        """Count refused layouts of the mesh with these `sizes`: all if it is `broken`, else those without a batch."""
+        """Count the refused layouts of the mesh with these `sizes`: all of them if the mesh breaks a rule (`broken`),
+        else those for which no microbatch divides the batch."""
         if broken is not None:
             self._refuse(broken, self.bounds.count(sizes))
             return
@@ -403,7 +413,8 @@ class _Run:
                 self._refuse(self.space.refusal("E0205", message), len(variants))
 
     def _refuse(self, found: Diagnostic, layouts: int) -> None:
-        """Count `layouts` that are refused for one reason; reasons that differ in their numbers alone are one."""
+        """Count `layouts` that are refused for one reason. Messages that differ only in their numbers count as one
+        reason."""
         why = found.code, re.sub(r"[\d,.]+", "#", found.message)
         known = self.refusals.get(why)
         before = known.layouts if known else 0
@@ -417,7 +428,7 @@ class _Run:
         return any(s <= bound_s and gib <= bound_gib for s, gib in self._fitting_bounds)
 
     def _cost(self, close: LeafNode) -> Candidate | None:
-        """Cost a layout as `planc cost` does; None if it breaks a rule or does not fit."""
+        """Return the layout with its cost, computed as by `planc cost`; None if it breaks a rule or does not fit."""
         point, layout = close.point, close.layout
         if (broken := self.constraints.broken_at(point)) is not None:
             self._refuse(broken, 1)
@@ -426,7 +437,7 @@ class _Run:
         return candidate if candidate is not None and candidate.memory_gib <= self.room_gib else None
 
     def _costed(self, point: Point, layout: LayoutCost, room_gib: float = float("inf")) -> Candidate | None:
-        """Return the layout's step and memory; None if the target refuses it or its tensors need more than
+        """Return the layout with its step and memory; None if the target refuses it, or if its tensors need more than
         `room_gib`."""
         self.costed += 1
         if self.backend is None:

@@ -1,4 +1,5 @@
-"""Validity constraints of a space: the rules of the language, cached for each mesh and for each batch."""
+"""Validity of the layouts of a space: the rules of the language, with results cached for each mesh and for each
+batch."""
 
 from __future__ import annotations
 
@@ -10,15 +11,15 @@ from planc.searching.space import Point, Space
 
 
 class Constraints:
-    """Validity constraints, cached per mesh and per batch."""
+    """The rules of the language for the layouts of a space. Results are cached per mesh and per batch."""
 
     def __init__(self, space: Space, bounds: Bounds) -> None:
         self.space, self.bounds = space, bounds
         self.cache = Cache()
 
     def broken(self, sizes: tuple[int, ...], order: int) -> Diagnostic | None:
-        """Return the rule that the mesh with these `sizes` and this `order` breaks with every batch and schedule, or
-        None."""
+        """Return the diagnostic of the rule that the mesh with these `sizes` and this `order` breaks with any batch and
+        schedule; None if it breaks none."""
         space, data, ranks = self.space, self.bounds.data_parallel(0, sizes), self.bounds.ranks(sizes)
         pipelines = space.pipelines(ranks)
         if not pipelines:
@@ -26,7 +27,7 @@ class Constraints:
         return self._mesh(Point(0, sizes, data, 1, pipelines[0], order))
 
     def broken_at(self, point: Point) -> Diagnostic | None:
-        """Return the rule that `point` breaks, or None."""
+        """Return the diagnostic of the rule that `point` breaks; None if it breaks none."""
         return self._mesh(point) or self._batch(point)
 
     @cached_on(lambda constraints, point: (constraints.cache, (point.variant, point.sizes, point.order)))

@@ -27,7 +27,7 @@ class RankClass:
 
 
 class PipelinePaths:
-    """The values that all layouts with one pipeline (or with none) share."""
+    """The values that all layouts with the same pipeline (or all without one) have in common."""
 
     def __init__(self, plan: Plan) -> None:
         self.split, self.ranks = plan.split, plan.pipeline
@@ -57,9 +57,11 @@ class PipelinePaths:
         )
 
     def compute_times(self, seconds: MicrobatchSeconds, within: Collection[Section] | None = None) -> StageTimes:
-        """Return the seconds of one microbatch on each kind of stage, given those of the sections (`seconds`).
+        """Return the seconds of one microbatch on each kind of stage, from the seconds of each section of the model
+        (`seconds`).
 
-        `within` restricts the sum to some sections. Transfers of state and sends between stages are not included.
+        `within` restricts the sum to some sections; None: all. Transfers of state and sends between stages are not
+        included.
         """
         forward_s, backward_s, sections = seconds.forward_s, seconds.backward_s, seconds.sections
         kinds = [on for _, on in self.division.kinds]
@@ -83,9 +85,10 @@ class PipelinePaths:
         return [self.held_of_class(microbatches, number) for number in range(len(self.classes))]
 
     def held_of_class(self, microbatches: int, number: int) -> dict[Section, int]:
-        """Return a lower bound on the saved activations at the memory peak of the first rank of class `number`.
+        """Return a lower bound on the saved activations at the memory peak of the first rank of class `number`, in a
+        step of `microbatches` microbatches.
 
-        They are counted in copies of each section for one microbatch, for a step of so many `microbatches`.
+        The result is the number of copies of each section (for one microbatch) whose activations are saved.
         """
         if self.split is None:
             return self.classes[number].on
@@ -94,7 +97,7 @@ class PipelinePaths:
 
     @cached_on(lambda paths, fewest, period, number, _: (paths.cache, (fewest, period, number)))
     def _sections_in_flight(self, fewest: int, period: int, number: int, microbatches: int) -> dict[Section, int]:
-        """Compute `held_of_class`, which depends on at most two periods of microbatches."""
+        """Compute the result of `held_of_class`, which depends on at most two periods of microbatches."""
         assert self.split is not None
         return self._sections_of_stages(
             in_flight_lower_bound(self.split, self.ranks, microbatches, self.classes[number].first)
@@ -102,10 +105,11 @@ class PipelinePaths:
 
 
 def last_rank_layers(split: Split | None, ranks: int) -> tuple[int, int]:
-    """Return the number of layers before the last rank's first stage and the number on the last of `ranks` ranks.
+    """Return two numbers of layers: those before the first stage of the last of `ranks` ranks, and those on the last
+    rank.
 
-    Both are 0 if microbatches do not all start on the first rank (dualpipe, schedules from a file). `split` is None
-    without a pipeline.
+    Both are 0 if microbatches do not all start on the first rank (dualpipe, schedules from a file), or without a
+    pipeline (`split` is None).
     """
     if split is None or split.order or microbatch_copies(split) > 1:
         return 0, 0

@@ -1,4 +1,4 @@
-"""Exhaustive search: cost every layout of a space, without bounds."""
+"""Exhaustive search: costs every layout of a space, without bounds."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from planc.searching.space import Point, Space
 
 
 def every(space: Space, most: int | None = None) -> Iterator[tuple[Point, Step, float]]:
-    """Yield each valid layout of `space` with its step and peak memory (GiB), whether it fits or not.
+    """Yield each valid layout of `space` with its step and its peak memory (GiB). Layouts that do not fit are included.
 
-    `most` limits the number of layouts, which are then spread over the space. Layouts with the same pipeline and number
-    of microbatches follow each other.
+    `most` limits the number of layouts, which are then spread evenly over the space. Layouts with the same pipeline and
+    number of microbatches follow each other.
     """
     bounds = Bounds(space)
     constraints = Constraints(space, bounds)

@@ -1,4 +1,4 @@
-"""Why one layout beats the next: the parts of the step that differ the most."""
+"""Explains why a layout is faster than the next one: the parts of the step that differ most."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _comparison(one: Candidate, other: Candidate) -> str:
 
 
 def _s_per_sequence(c: Candidate, part: str) -> float:
-    """Seconds per sequence of one part of the step."""
+    """Return the seconds per sequence of one part of the step."""
     seconds: float = getattr(c.step, part)
     return seconds / c.point.sequences
 

@@ -1,4 +1,4 @@
-"""Free places of a plan file, and the file with values in them."""
+"""Finds the free places of a plan file (`?`, orders of axes), and fills values in."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Kind = Literal["order", "size", "sequences", "microbatch", "layout", "schedule",
 
 @dataclass(frozen=True)
 class Free:
-    """One free value of a plan file: a `?`, or axes separated by commas, whose order is free. It has the kind of value,
-    its axes and its span."""
+    """A free place of a plan file: a `?`, or axes separated by commas, whose order is free. `kind` is the kind of value
+    that is missing, `axes` the axes concerned, and `span` the place in the file."""
 
     kind: Kind
     axes: tuple[str, ...]
@@ -26,7 +26,7 @@ class Free:
 
 
 def free_in(file: Tree) -> tuple[Free, ...]:
-    """Return every free value in the sentences of a plan file (`file`) itself, in order."""
+    """Return every free place in the sentences of the plan file `file` itself, in order. Imported files have none."""
     return tuple(free for sentence in file.sentences for free in _in_sentence(sentence))
 
 
@@ -66,8 +66,8 @@ def written_sizes(file: Tree, given: Mapping[str, int]) -> dict[str, int | None]
 
 
 def sizes_inside_views(file: Tree) -> tuple[Span, ...]:
-    """Return the spans in `file` of sizes that depend on each other through a view with a free size: those of the view
-    and of the axes that it covers."""
+    """Return the places in `file` of sizes that depend on each other because a view has a free size, or an axis that it
+    factorizes has: the sizes of the view's axes and of the axes that it factorizes."""
     views = [s for s in file.sentences if s.verb == "view"]
     sizes = {name: size for s in _meshes(file) for name, size in _sized(s.factors())}
     spans: list[Span] = []
@@ -80,7 +80,7 @@ def sizes_inside_views(file: Tree) -> tuple[Span, ...]:
 
 
 def covered_by_views(file: Tree) -> tuple[tuple[str, ...], ...]:
-    """Return the axes that each view of `file` covers."""
+    """Return for each view of `file` the mesh axes that it factorizes."""
     return tuple(tuple(word.text for word in s.names(0)) for s in file.sentences if s.verb == "view")
 
 
@@ -89,7 +89,7 @@ def _meshes(file: Tree) -> list[Sentence]:
 
 
 def _sized(factors: list[Node]) -> list[tuple[str, Node | Word]]:
-    """Name and size of each axis."""
+    """Return the name and the size of each axis."""
     return [(f.words()[0].text, f.parts[1]) for f in factors]
 
 
@@ -99,7 +99,7 @@ def _hole_at(part: Node | Word, kind: Kind, axes: tuple[str, ...] = ()) -> Itera
 
 
 def filled(text: str, values: Mapping[Span, str]) -> str:
-    """Replace each span of `values` in `text` by its value. The spans must not overlap."""
+    """Return `text` with the text at each place of `values` replaced by its value. The places must not overlap."""
     lines = text.split("\n")
     for span in sorted(values, reverse=True):
         head, tail = lines[span.line - 1][: span.column - 1], lines[span.end_line - 1][span.end_column - 1 :]
@@ -108,14 +108,14 @@ def filled(text: str, values: Mapping[Span, str]) -> str:
 
 
 def ordered(text: str, names: Sequence[str]) -> str:
-    """Write the comma-separated axes of `text` in the order of `names`, outermost first."""
+    """Return `text` with its comma-separated axes in the order of `names`, outermost first, separated by `>`."""
     file = parse_text(text, "")
     groups = {group.span: group.nodes("factor") for s in _meshes(file) for group in s.any_order()}
     return filled(text, {span: " > ".join(_texts_in(file, factors, names)) for span, factors in groups.items()})
 
 
 def _texts_in(file: Tree, factors: list[Node], names: Sequence[str]) -> Iterator[str]:
-    """Yield each axis with its size as written in `file`, in the order of `names`."""
+    """Yield the text of each axis with its size, as written in `file`, in the order of `names`."""
     for factor in sorted(factors, key=lambda f: names.index(f.words()[0].text)):
         at = factor.span
         lines = [*file.source.lines[at.line - 1 : at.end_line]]

@@ -66,7 +66,7 @@ class LowerBound:
 
 
 class LayoutFamily(NamedTuple):
-    """Layouts with the same mesh and batch, whose variants differ only in where state is stored."""
+    """Layouts with the same mesh, recompute and batch. Their variants differ only in where state is stored."""
 
     variants: tuple[int, ...]
     sizes: tuple[int, ...]
@@ -84,7 +84,7 @@ class LayoutFamily(NamedTuple):
 
     @property
     def first(self) -> Point:
-        """The first point of the family, without a pipeline."""
+        """The first layout of the family, without a pipeline."""
         return Point(self.variants[0], self.sizes, self.sequences, self.microbatch, None, self.order)
 
     def holds(self, point: Point) -> bool:
@@ -94,7 +94,7 @@ class LayoutFamily(NamedTuple):
 
 
 class LayoutShape(NamedTuple):
-    """A family with a pipeline: the values that all its points share."""
+    """A family with a pipeline, and the values that all of its layouts have in common."""
 
     family: LayoutFamily
     pipeline: Pipeline | None
@@ -107,13 +107,16 @@ class LayoutShape(NamedTuple):
 
     @property
     def schedule(self) -> tuple[int, str]:
-        """Cache key of the pipeline: its number of ranks, and the schedule as written."""
+        """The cache key of the pipeline: its number of ranks, and the schedule as written."""
         return self.family.ranks, self.pipeline.text if self.pipeline else ""
 
 
 class Bounds:
-    """Lower bounds of the points of a space, computed from values that many points share. With a `backend`, transfers
-    of state count once a step, as a program may keep gathered parameters and accumulate gradients over microbatches."""
+    """Lower bounds of the layouts of a space, computed from values that many layouts share.
+
+    With a `backend`, transfers of state are counted once a step, because a program may keep parameters gathered and
+    accumulate gradients over microbatches.
+    """
 
     def __init__(self, space: Space, backend: Backend | None = None) -> None:
         self.space, self._programs = space, backend is not None
@@ -137,7 +140,8 @@ class Bounds:
         self._data: Computed[int, tuple[str, ...]] = Computed(self._data_axes)
 
     def sharded(self, point: Point) -> Sharded:
-        """Return the sharded plan of a `point`. Plans with the same sentences and the same axes in use share it."""
+        """Return the sharded plan of `point`. Plans with the same sentences and the same axes in use share one
+        propagation."""
         plan = self.space.plan_of(point)
         return self._propagated(point, plan).resized(plan)
 
@@ -177,8 +181,8 @@ class Bounds:
                 yield LayoutFamily(variants, sizes, sequences, microbatch, ranks, times, what, order, strides)
 
     def of_family(self, family: LayoutFamily) -> float:
-        """Return a lower bound on the step time (s) of a `family`: the larger of the mean over ranks and of the last
-        rank's time plus the pipeline's warm-up."""
+        """Return a lower bound on the step time (s) of a `family`. It is the larger of two bounds: the mean over the
+        ranks, and the time of the last rank plus the pipeline's warm-up."""
         ranks, times = family.ranks, family.microbatches
         pipelines = self.space.pipelines(ranks)
         # Parameters that stay gathered are made narrow the fewest times.
@@ -188,14 +192,15 @@ class Bounds:
         return max(times * copies.all_layers_s / ranks, last) * SHAVED
 
     def _end_layers(self, ranks: int) -> set[tuple[int, int]]:
-        """Layers before the last rank's first stage and on the last rank, for each pipeline with `ranks` ranks."""
+        """Return for each pipeline with `ranks` ranks the layers before the last rank's first stage, and the layers on
+        the last rank."""
         return {last_rank_layers(p.split if p else None, ranks) for p in self.space.pipelines(ranks)}
 
     # Shapes.
 
     def shapes(self, family: LayoutFamily, room_gib: float = float("inf")) -> Iterator[LayoutShape]:
-        """Yield the `family` with each pipeline that accepts its microbatches and whose first rank's saved activations
-        fit `room_gib`."""
+        """Yield the `family` with each pipeline that accepts its number of microbatches and in which the activations
+        that the first rank saves fit into `room_gib`."""
         saved, room = self._saved_of(family), room_gib * GIB
         for pipeline, paths, held in self._paths_of(family):
             first_bytes = _bytes(saved, held) * SHAVED
@@ -204,7 +209,8 @@ class Bounds:
 
     @cached_on(lambda b, family: (b.cache, (family.ranks, family.microbatches)))
     def _paths_of(self, family: LayoutFamily) -> list[tuple[Pipeline | None, PipelinePaths, Sections]]:
-        """The pipelines that accept a family's microbatches, each with a lower bound on what the first rank saves."""
+        """Return the pipelines that accept the family's number of microbatches, each with a lower bound on the sections
+        whose activations the first rank saves."""
         ranks, microbatches, found = family.ranks, family.microbatches, []
         for pipeline in self.space.pipelines(ranks):
             if pipeline is None or self.space.fits_schedule(pipeline, ranks, microbatches):
@@ -213,16 +219,16 @@ class Bounds:
         return found
 
     def unfit(self, family: LayoutFamily) -> int:
-        """Return the number of pipelines whose schedules do not accept a `family`'s microbatches on its ranks."""
+        """Return the number of pipelines whose schedules do not accept the number of microbatches of the `family`."""
         return len(self.space.pipelines(family.ranks)) - len(self._paths_of(family))
 
     def _saved_bytes(self, shape: LayoutShape) -> list[float]:
-        """Lower bound on the bytes of the microbatches in flight on the first rank of each class."""
+        """Return for each class of ranks a lower bound on the bytes of the microbatches in flight on its first rank."""
         return [_bytes(shape.saved, held) for held in shape.paths.held[shape.family.microbatches]]
 
     def critical_path_s(self, shape: LayoutShape) -> float:
-        """Return a lower bound on the step time (s) of a `shape`: the pipeline's critical path without transfers of
-        state; in lockstep, that of the layers only."""
+        """Return a lower bound on the step time (s) of a `shape`: the critical path of the pipeline, without transfers
+        of state. In lockstep, only the model's layers are counted."""
         within = self.space.plan.model.blocks if self.in_lockstep(shape) else None
         times = shape.paths.compute_times(self.microbatch_seconds(shape.family, shape.pipeline), within)
         return shape.paths.critical.lower_bound_s(times, shape.family.microbatches) * SHAVED
@@ -230,7 +236,8 @@ class Bounds:
     # Points.
 
     def points(self, shape: LayoutShape) -> Iterator[tuple[float, Point]]:
-        """Yield the points of a `shape`, which differ in where state is stored, each with its peak memory (GiB)."""
+        """Yield the layouts of a `shape`, which differ in where state is stored, each with a lower bound on its peak
+        memory (GiB)."""
         family, saved, chip = shape.family, self._saved_bytes(shape), allocator_of(self.space.plan, self._stack)
         for variant in family.variants:
             point = Point(variant, family.sizes, family.sequences, family.microbatch, shape.pipeline, family.order)
@@ -238,7 +245,7 @@ class Bounds:
             yield with_reserve(chip, most) / GIB * SHAVED, point
 
     def _state_bytes(self, point: Point, shape: LayoutShape) -> list[float]:
-        """Bytes other than saved activations, by class of ranks."""
+        """Return for each class of ranks the bytes of all tensors other than saved activations."""
         stored, replayed = self._resting_bytes(point, shape), self._replayed_bytes(shape)
         in_loss = self._stack.policy.gathered_in_loss
         return [
@@ -247,8 +254,8 @@ class Bounds:
         ]
 
     def layout(self, point: Point, shape: LayoutShape) -> LayoutCost:
-        """Return the cost of a `point` of a `shape`. All points of the shape, which differ in where state is stored,
-        share its plan."""
+        """Return the cost of the layout `point` of a `shape`. All layouts of the shape share one plan, since they
+        differ only in where state is stored."""
         if self._at is None or self._at[0] is not shape:
             plan = self.space.plan_of(point)
             self._at = shape, plan, stage_boundary_s(plan, self._stack, shape.saved.boundary, self._links)
@@ -264,13 +271,13 @@ class Bounds:
         )
 
     def _memory_gib(self, point: Point, timeline: Timeline) -> float:
-        """Peak memory of a `point` (GiB), as `planc check` computes it."""
+        """Return the peak memory (GiB) of the layout `point`, as `planc check` computes it."""
         sharded = self.sharded(point)
         return memory(sharded, timeline, None, semantic_collectives(sharded)).per_device_gib.total
 
     def time_s(self, layout: LayoutCost, shape: LayoutShape) -> float:
-        """Return a lower bound on the step time (s) of a `layout` of a `shape`, for any order of the pipeline's
-        actions."""
+        """Return a lower bound on the step time (s) of a `layout` of a `shape` that holds for any order of the
+        pipeline's actions."""
         if self.in_lockstep(shape):
             return self.critical_path_s(shape)
         times = shape.paths.kind_times(layout.work.times)
@@ -280,8 +287,8 @@ class Bounds:
     def total_s(self, layout: LayoutCost, makespan_s: float) -> float:
         """Return a lower bound on the step seconds of a `layout` whose pipeline takes at least `makespan_s`.
 
-        A program may do all transfers of state within its microbatches. The busiest rank is then not always the one
-        that the other ranks wait for.
+        A program may do all transfers of state within its microbatches. Then the rank that computes longest is not
+        always the rank that the others wait for.
         """
         work = layout.work
         if self._programs:
@@ -294,13 +301,13 @@ class Bounds:
         return self._stack.lockstep and shape.pipeline is not None and shape.pipeline.split is not None
 
     def of(self, point: Point) -> LowerBound:
-        """Return the bounds of a `point` whose batch and pipeline are valid."""
+        """Return the lower bounds of the layout `point`, whose batch and pipeline must be valid."""
         shape = self.shape(point)
         [(gib, point)] = self.points(shape)
         return LowerBound(self.time_s(self.layout(point, shape), shape), gib)
 
     def shape(self, point: Point) -> LayoutShape:
-        """Return a shape that contains only this `point`."""
+        """Return a shape that contains only the layout `point`."""
         family = next(f for f in self.families(point.sizes, point.order) if f.holds(point))
         family = family._replace(variants=(point.variant,))
         return next(s for s in self.shapes(family) if s.pipeline is point.pipeline)
@@ -310,8 +317,8 @@ class Bounds:
     def _axes_of_figures(
         self, variant: int, sizes: tuple[int, ...], order: int
     ) -> tuple[tuple[object, ...], tuple[int, ...]]:
-        """The axes that the values of one copy depend on, and their strides: the axes inside a data-parallel rank, or
-        all axes if experts receive tokens from all ranks."""
+        """Return the axes on which the values of one copy of a section depend, and their strides: the axes inside a
+        data-parallel rank, or all axes if experts receive tokens from all ranks."""
         plan = self.space.plan
         outside = set() if plan.model.top_k else {*self._data[variant]}
         outside |= {plan.split.axis} if plan.split else set()
@@ -321,9 +328,9 @@ class Bounds:
 
     @cached_on(lambda b, family, pipeline: b._microbatch_place(family, pipeline))
     def microbatch_seconds(self, family: LayoutFamily, pipeline: Pipeline | None) -> MicrobatchSeconds:
-        """Return the seconds of a `family`'s microbatch in a `pipeline`.
+        """Return the seconds of one microbatch of a `family` in a `pipeline`.
 
-        They do not depend on where state is stored nor on the schedule, unless weights are cast to a narrower dtype
+        They depend neither on where state is stored nor on the schedule, unless weights are cast to a narrower dtype
         each time they are gathered.
         """
         return microbatch_seconds(self._sharded_as(family, pipeline), self._links)
@@ -336,14 +343,14 @@ class Bounds:
 
     @cached_on(lambda b, family: (b.cache, (family.microbatch, family.inside)))
     def _saved_of(self, family: LayoutFamily) -> SavedActivations:
-        """Bytes that a microbatch of a family saves."""
+        """Return the bytes of activations that one microbatch of a family saves."""
         if self._linear and family.microbatch > 1:
             return self._saved_of(family._replace(microbatch=1)).times(family.microbatch)
         return saved_activations(self._sharded_as(family, self.space.pipelines(family.ranks)[0]))
 
     def _sharded_as(self, family: LayoutFamily, pipeline: Pipeline | None) -> Sharded:
-        """The sharded plan of a family with its first variant and a `pipeline`. The seconds of an op or a transfer do
-        not depend on recompute."""
+        """Return the sharded plan of the family's first layout with `pipeline`. The seconds of ops and transfers do not
+        depend on recompute, so they are shared."""
         point = replace(family.first, pipeline=pipeline)
         sharded = self.sharded(point)
         first = self._first_of(point, sharded)
@@ -367,7 +374,7 @@ class Bounds:
 
     @cached_on(lambda b, point, shape: (b.cache, (shape.schedule, b._stored_as[point.variant], point.sizes)))
     def _resting_bytes(self, point: Point, shape: LayoutShape) -> list[tuple[float, tuple[float, float]]]:
-        """Bytes of state on a rank of each class: persistent, and transient."""
+        """Return for each class of ranks the bytes of persistent state and of transient state."""
         stored, blocks = self._stored_of(point), self.space.plan.model.blocks
         return [
             (resting_bytes(stored, ranks.on, blocks), passing_on(stored, ranks.on)) for ranks in shape.paths.classes
@@ -375,15 +382,16 @@ class Bounds:
 
     @cached_on(lambda b, shape: (b.cache, (shape.schedule, shape.family.microbatch, shape.family.inside)))
     def _replayed_bytes(self, shape: LayoutShape) -> list[tuple[float, float]]:
-        """Recompute workspace of the backward on a rank of each class (bytes)."""
+        """Return for each class of ranks the bytes of the workspace in which the backward recomputes."""
         return [replay_buffers(shape.saved.replays, ranks.on) for ranks in shape.paths.classes]
 
     def _stored(self, point: Point) -> Hashable:
-        """Cache key of a `point`'s state: where it is stored, and if its schedule keeps parameters gathered."""
+        """Return the cache key of the state of a `point`: where state is stored, and True if the schedule keeps
+        parameters gathered."""
         return self._stored_as[point.variant], _keeps_gathered(point.pipeline)
 
     def _data_axes(self, variant: int) -> tuple[str, ...]:
-        """The axes that share the batch."""
+        """Return the axes that shard the batch in a variant."""
         return tuple(sorted(self.space.variants[variant].plan.sharding_axes("batch")))
 
     def data_parallel(self, variant: int, sizes: tuple[int, ...]) -> int:
@@ -404,7 +412,8 @@ class Bounds:
 
 
 def _one_batch(plan: Plan) -> bool:
-    """True if every region shards the batch over the same axes: a device then has whole sequences of a microbatch."""
+    """True if all regions of the model shard the batch over the same axes, so that a device has whole sequences of a
+    microbatch."""
     regions = [s.region for s in plan.shards if s.dim == "batch"] + [
         r.region for r in plan.replicates if r.dim == "batch"
     ]
@@ -417,7 +426,7 @@ def _nothing_s(rank: int, compute_s: float, late_s: float) -> float:
 
 
 def _bytes(saved: SavedActivations, on: Sections) -> float:
-    """Bytes saved by these copies of each section."""
+    """Return the bytes of activations that the copies `on` of the sections save."""
     return sum([n * saved.saved[s] for s, n in on.items()])
 
 

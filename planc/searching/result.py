@@ -1,4 +1,4 @@
-"""The layouts that a search found: `planc.search/1`."""
+"""The result of a search: the layouts that it found (`planc.search/1`)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Candidate:
 
     @property
     def s_per_sequence(self) -> float:
-        """The objective: seconds of a step for each of its sequences."""
+        """The quantity that the search minimizes: seconds of a step per sequence of its batch."""
         return self.time_s / self.point.sequences
 
     def to_json(self) -> dict[str, Any]:
@@ -67,7 +67,7 @@ class Refused:
 
     code: str
     message: str
-    """Message of the first of them; others differ in its numbers."""
+    """The message about the first of the layouts; messages about the others differ only in their numbers."""
     layouts: int
 
 

@@ -1,4 +1,4 @@
-"""The search space: all layouts that a plan file with free values describes."""
+"""The search space: all layouts that a plan file with free places (`?`, orders of axes) describes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ MOST_ORDERS = 5_040
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A schedule as written, and the plan's `split` with this schedule on some number of ranks."""
+    """A schedule as written in the plan, and the plan's `split` with this schedule on some number of ranks."""
 
     text: str
     split: Split | None
@@ -53,7 +53,8 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class Variant:
-    """One combination of layout and recompute values: the values, and the plan with every free axis of size 1."""
+    """One combination of values for the free layout and recompute places, and the plan with these values in which every
+    free size is 1."""
 
     plan: Plan
     values: Mapping[Span, str]
@@ -63,7 +64,7 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One layout of the space."""
+    """One layout of the space: an index into `Space.variants`, and the other values."""
 
     variant: int
     sizes: tuple[int, ...]
@@ -76,12 +77,11 @@ class Point:
 
 
 class Space:
-    """A plan file with at least one free value.
+    """The layouts of a plan file with at least one free place.
 
-    Raises PlanError if the file has errors of its own or no free value. `most_sequences` is required if the number of
-    sequences is free. `on` selects the target whose `on TARGET:` sentences apply; empty selects none. `unsaved` holds
-    texts that replace files on disk. With `own`, layouts are costed as planc's own programs and `realise as` is
-    ignored.
+    Raises PlanError if the file has errors of its own or no free place. `most_sequences` is required if the number of
+    sequences is free. `on` is the target whose `on TARGET:` sentences apply, "" for none. `unsaved` holds texts that
+    replace files on disk. With `own`, layouts are costed as planc's own programs, and `realise as` is ignored.
     """
 
     target: AnyTarget | None
@@ -127,8 +127,8 @@ class Space:
         return [f for f in self.free if f.kind == kind]
 
     def _lawful_orders(self) -> tuple[tuple[str, ...], ...]:
-        """The orders that keep the axes of a view adjacent and in the view's order. Raises PlanError if there are too
-        many."""
+        """Return the orders of axes in which the axes that a view factorizes stay adjacent and in the view's order.
+        Raises PlanError if there are too many orders."""
         names, groups = tuple(self._sizes), self._holes_of_kind("order")
         if (count := prod(factorial(len(group.axes)) for group in groups)) > MOST_ORDERS:
             raise PlanError((_too_many_orders(groups[-1], count),))
@@ -166,7 +166,7 @@ class Space:
 
     @cached_property
     def _norms(self) -> str:
-        """Names of the norms of a block."""
+        """Return the names of the norms of a block, as words of a sentence."""
         values = {f.span: "none" if f.kind == "recompute" else self._choices(f)[0] for f in self._of_words()}
         model = self._built(values).model
         ops = [op for kind in model.blocks for op in model.ops[kind]]
@@ -176,7 +176,8 @@ class Space:
         return [f for f in self.free if f.kind in ("layout", "recompute")]
 
     def _built(self, values: Mapping[Span, str]) -> Plan:
-        """Build the plan with these values. Free sizes are 1, as are all sizes that depend on them through a view."""
+        """Return the plan with these values. Free sizes are 1, and so are all sizes that depend on them through a
+        view."""
         plain = {f.span: "1f1b" if f.kind == "schedule" else "1" for f in self.free if f.kind != "order"}
         tied = dict.fromkeys(self._inside_views, "1")
         text = self._filled({**tied, **plain, **values}, 0)
@@ -211,8 +212,8 @@ class Space:
                 yield sizes, order
 
     def orders_of(self, sizes: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the index in `orders` of each distinct order of axes with these `sizes`: the position of an axis of
-        size 1 makes no difference."""
+        """Return the index in `orders` of each distinct order of axes with these `sizes`. Orders that differ only in
+        the position of axes of size 1 are not distinct."""
         return self._orders_of[tuple([n > 1 for n in sizes])]
 
     def _different_orders(self, used: tuple[bool, ...]) -> tuple[int, ...]:
@@ -225,8 +226,8 @@ class Space:
         return tuple(found.values())
 
     def sizes(self) -> Iterator[tuple[int, ...]]:
-        """Yield sizes of `axes`. The product of the mesh's sizes is the number of devices, that of a view's sizes the
-        number of ranks that it covers."""
+        """Yield the possible sizes of `axes`. The product of the mesh's sizes is the number of devices; the product of
+        a view's sizes is the number of ranks over the axes that it factorizes."""
         mesh = self.plan.mesh
         for chosen in _factored(self.plan.cluster.devices, [self._sizes[a.name] for a in mesh.axes]):
             of = dict(zip((a.name for a in mesh.axes), chosen, strict=True))
@@ -264,7 +265,7 @@ class Space:
         self._meshes.clear()
 
     def batches(self, data_parallel: int) -> tuple[tuple[int, int], ...]:
-        """Return the (sequences, microbatch) pairs that `data_parallel` ranks can share evenly."""
+        """Return the (sequences, microbatch) pairs that divide evenly over `data_parallel` ranks."""
         return self._batches[data_parallel]
 
     @cached_property
@@ -285,7 +286,7 @@ class Space:
                 yield most, m
 
     def pipelines(self, ranks: int) -> tuple[Pipeline | None, ...]:
-        """Return the pipelines for `ranks` ranks; only None for a plan without `split`."""
+        """Return the pipelines for `ranks` ranks; (None,) for a plan without `split`."""
         return self._pipelines[ranks]
 
     @cached_property
@@ -313,8 +314,8 @@ class Space:
                 yield from self._ends_apart(split, name, ranks)
 
     def _ends_apart(self, split: Split, name: str, ranks: int) -> Iterator[Pipeline]:
-        """Yield looping schedules with even stages when embedding and head count as one layer each (as in Llama 3
-        405B). They are used only if the layers alone do not divide evenly."""
+        """Yield looping schedules whose stages are even if the embedding and the head each count as one layer (as in
+        Llama 3 405B). They are used only if the layers alone do not divide evenly."""
         layers = self.plan.model.layers
         if not schedules()[name].free_chunks or " stages " in split.cause.sentence:
             return
@@ -327,8 +328,8 @@ class Space:
                 yield Pipeline(f"{name}(chunks = {chunks}) stages [{embed}, {count - 2} x {each} layers, {head}]", made)
 
     def _staged(self, split: Split, schedule: str, chunks: int, ranks: int) -> Split | None:
-        """The even split over this many ranks; None if there are too few layers, or if the schedule comes from a file,
-        which fixes the number of ranks."""
+        """Return the even split of the layers over this many ranks. None if there are too few layers, or if the
+        schedule comes from a file, which fixes the number of ranks."""
         layers = self.plan.model.layers
         if split.order or ranks * chunks > min(layers, MOST_STAGES):
             return None
@@ -349,7 +350,7 @@ class Space:
     # A point as a plan, and as a file.
 
     def plan_of(self, point: Point) -> Plan:
-        """Return the plan of a `point`: what reading `text_of(point)` would give."""
+        """Return the plan of the layout `point`. It equals the plan in the text `text_of(point)`."""
         base = self.variants[point.variant].plan
         split = point.pipeline.split if point.pipeline else base.split
         mesh, batch = self.mesh(point.sizes, point.order), self._batch(point.sequences, point.microbatch)
@@ -363,7 +364,7 @@ class Space:
         return plan
 
     def mesh(self, sizes: tuple[int, ...], order: int) -> Mesh:
-        """Return the mesh with these `sizes`, with its axes in the order of index `order` in `orders`."""
+        """Return the mesh with these `sizes`. `order` is the index in `orders` of the order of its axes."""
         return self._meshes[sizes, order]
 
     def _mesh(self, of: tuple[tuple[int, ...], int]) -> Mesh:
@@ -383,8 +384,8 @@ class Space:
         return ordered(text, self.orders[order]) if self._holes_of_kind("order") else text
 
     def label_of(self, point: Point) -> str:
-        """Return the values that `point` has for everything free, in the order of the file. Axes whose order is free
-        appear with all their sizes."""
+        """Return the values of all free places in the layout `point`, in the order of the file. Axes whose order is
+        free are listed with all their sizes."""
         inside = {name for free in self._holes_of_kind("order") for name in free.axes}
         named = (f for f in self.free if f.kind != "size" or f.axes[0] not in inside)
         return ", ".join(
@@ -403,7 +404,7 @@ class Space:
         return {"sequences": f"batch {value}", "schedule": value}.get(free.kind, f"{free.kind} {value}")
 
     def _value(self, free: Free, point: Point) -> str:
-        """The text that replaces a `?`."""
+        """Return the text that replaces a `?` in the layout `point`."""
         if free.kind == "size":
             return str(point.sizes[self.axes.index(free.axes[0])])
         if free.kind == "sequences":
@@ -432,13 +433,15 @@ def _too_many_variants(free: Free, choices: int) -> Diagnostic:
 
 
 def _stages(each: int, count: int) -> tuple[tuple[int, int], ...]:
-    """The layers of `count` stages with `each` layers, the first and last with one less."""
+    """Return the layer ranges of `count` stages with `each` layers, of which the first and the last stage have one
+    less."""
     starts = [0, *(each * i - 1 for i in range(1, count)), each * count - 2]
     return tuple(itertools.pairwise(starts))
 
 
 def _chunks(schedule: str, layers: int, ranks: int) -> list[int]:
-    """Numbers of virtual stages per rank: for looping schedules, every number that divides the layers evenly."""
+    """Return the possible numbers of virtual stages per rank. For looping schedules, this is every number that divides
+    the layers evenly."""
     kind = schedules()[schedule]
     if not kind.free_chunks:
         return [kind.chunks]
@@ -446,7 +449,7 @@ def _chunks(schedule: str, layers: int, ranks: int) -> list[int]:
 
 
 def _factored(devices: int, sizes: list[int | None]) -> Iterator[tuple[int, ...]]:
-    """Yield every combination of values for the free sizes."""
+    """Yield every combination of sizes whose product is `devices`; None in `sizes` is a free size."""
     if not sizes:
         if devices == 1:
             yield ()
@@ -459,7 +462,8 @@ def _factored(devices: int, sizes: list[int | None]) -> Iterator[tuple[int, ...]
 
 
 def _factorings(devices: int, sizes: list[int | None]) -> int:
-    """Count the combinations of values for the free sizes from the prime factors, without enumerating them."""
+    """Return the number of combinations that `_factored` yields, computed from prime factors without enumerating
+    them."""
     given = prod(n for n in sizes if n is not None)
     free = sizes.count(None)
     if devices % given or (not free and devices != given):

@@ -1,1 +1,2 @@
-"""Propagation of layouts through ops over named dims, and the semantic collectives that result."""
+"""Propagates layouts through ops over named dims, and derives the collectives that any correct program of the plan
+needs."""

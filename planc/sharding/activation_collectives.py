@@ -1,4 +1,5 @@
-"""Collectives of activations: redistributions in the forward and the recompute, and their duals in the backward."""
+"""Collectives of activations: redistributions in the forward and the recompute, and their duals (such as reduce-scatter
+for all-gather) in the backward."""
 
 from __future__ import annotations
 
@@ -34,9 +35,10 @@ def activation_calls(sharded: Sharded, section: Section, phase: ActivationPhase)
 
 
 def forward(sharded: Sharded, section: Section, only: frozenset[str] | None = None) -> Iterator[Call]:
-    """Yield the redistributions before and after each op of a `section`; consumers that need the same layout share one.
+    """Yield the redistributions before and after each op of a `section`. Ops that read a tensor in the same layout
+    share one redistribution.
 
-    `only` names the recomputed ops; None is the forward itself.
+    `only` names the ops that are recomputed; None for the forward itself.
     """
     seen: set[tuple[str, str]] = set()
     phase: Phase = "forward" if only is None else "recompute"
@@ -56,8 +58,8 @@ def forward(sharded: Sharded, section: Section, only: frozenset[str] | None = No
 
 
 def recompute(sharded: Sharded, section: Section) -> Iterator[Call]:
-    """Yield the forward redistributions of the recomputed ops of a `section`; a saved tensor is not redistributed
-    again."""
+    """Yield the redistributions that the recomputed ops of a `section` repeat. A tensor that is saved is not
+    redistributed again."""
     if section in sharded.model.blocks:
         again = frozenset(replay(sharded.plan, section).ops)
         if again:
@@ -65,8 +67,8 @@ def recompute(sharded: Sharded, section: Section) -> Iterator[Call]:
 
 
 def backward(sharded: Sharded, section: Section) -> Iterator[Call]:
-    """Yield the duals of the redistributions in a `section`'s forward; gradients of a tensor in one layout are added
-    before they are redistributed."""
+    """Yield the duals of the redistributions in a `section`'s forward. The gradients of a tensor that arrive in one
+    layout are added before they are redistributed."""
     for o in reversed(sharded.ops[section]):
         if not o.op.has_backward:
             continue
@@ -81,12 +83,13 @@ def backward(sharded: Sharded, section: Section) -> Iterator[Call]:
 
 @cached_on(lambda sharded, section: (sharded.layout_cache, section))
 def _moving_gradients(sharded: Sharded, section: Section) -> list[Move]:
-    """The redistributions of gradients that need a collective or slice."""
+    """Return the redistributions of gradients that need a collective or a slice."""
     return [move for move in _gradients(sharded, section) if move.steps]
 
 
 def _gradients(sharded: Sharded, section: Section) -> Iterator[Move]:
-    """The redistribution of each tensor's gradient from its consumers' layouts to its declared layout."""
+    """Yield the redistribution of each tensor's gradient, from the layouts of the ops that read the tensor to its
+    declared layout."""
     arriving: dict[tuple[str, str], tuple[Layout, set[str], Cause | None]] = {}
     for o in reversed(sharded.ops[section]):
         for name, move in zip(o.op.inputs, o.redistributions, strict=True):
@@ -110,10 +113,11 @@ def _gradients(sharded: Sharded, section: Section) -> Iterator[Move]:
 
 
 def _grad_partial(o: OpSharding, name: str, dims: tuple[str, ...]) -> tuple[str, ...]:
-    """Axes over which the gradient of an input is a partial sum.
+    """Return the axes over which the gradient of an input is a partial sum.
 
-    Only ops that mix dims make one: a matmul sums over its output's sharded dims, attention over the rows and the heads
-    that attend to a key. In a ring each block of keys collects its whole gradient.
+    Only ops that mix dims make partial sums: a matmul sums over its output's sharded dims, attention over the rows and
+    the heads that attend to a key. In a ring, each block of keys collects its whole gradient, so it is no partial sum
+    over the ring.
     """
     if o.op.kind == "matmul":
         return outside(o.layout, dims)
@@ -129,7 +133,8 @@ def shared_over(o: OpSharding, dims: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _ring(sharded: Sharded, o: OpSharding, phase: Phase) -> Iterator[Call]:
-    """Sends of ring attention: keys and values n - 1 times around n ranks, their gradients n times in the backward.
+    """Yield the sends of ring attention: keys and values n - 1 times around n ranks, their gradients n times in the
+    backward.
 
     Source: Liu et al. 2023, "Ring Attention with Blockwise Transformers".
     """
@@ -158,7 +163,8 @@ def _reversed(move: Move) -> Move:
 
 
 def _calls(sharded: Sharded, steps: tuple[RedistributionStep, ...], move: Move, phase: Phase) -> Iterator[Call]:
-    """One call per step, tracking the local size: gathers increase it, scatters reduce it."""
+    """Yield one call per step of a redistribution, with its elements: the local size increases in a gather and
+    decreases in a scatter."""
     plan, tensor = sharded.plan, sharded.model.tensor[move.tensor]
     dtype = plan.precision.compute if tensor.dtype == "compute" else "fp32"
     layout = dict(move.before)
@@ -181,7 +187,8 @@ def _calls(sharded: Sharded, steps: tuple[RedistributionStep, ...], move: Move, 
 
 
 def _copies(plan: Plan, region: str, step: RedistributionStep) -> float:
-    """The fraction of one copy per choice that is sent for tokens on their way to experts; 1 for anything else."""
+    """Return the fraction of one copy per choice that is sent for tokens on their way to experts; 1 for other
+    tensors."""
     return copies_share(plan, step.axes) if region == ROUTED and step.kind == "all_to_all" else 1.0
 
 
@@ -194,7 +201,7 @@ def _apply(layout: Layout, step: RedistributionStep) -> None:
 
 
 def _loss(sharded: Sharded, o: OpSharding) -> Iterator[Call]:
-    """Cross entropy over a sharded vocab: the maximum, the sum and the target's logit are all-reduced."""
+    """Yield the all-reduces of cross entropy over a sharded vocab: of the maximum, the sum and the target's logit."""
     axes = o.layout.get("vocab", ())
     if axes:
         rows = local_elements(sharded.plan, ("batch", "sequence"), o.layout)

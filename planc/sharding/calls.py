@@ -1,4 +1,4 @@
-"""A collective of one section of the model, before it is counted for a stage."""
+"""The type of a collective of one section of the model, before its calls on a pipeline stage are counted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from planc.ir.sharding import Sharded
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One collective; `per` says if it runs for each microbatch or once a step."""
+    """One collective. `per` is `microbatch` if it runs for each microbatch, or `step` if it runs once a step."""
 
     op: CollectiveOp
     axes: tuple[str, ...]

@@ -1,8 +1,9 @@
-"""The semantic collectives of a plan: those that any correct program must issue in some form.
+"""The semantic collectives of a plan: the collectives that any correct program must issue in some form.
 
 The forward's redistributions come from propagation, and the backward's are their duals. Sharded parameters are
-all-gathered, gradients are reduced to their stored layout, and pipeline stages send activations to the next. Rows are
-per pipeline rank; the repeated block is derived once and multiplied.
+all-gathered, gradients are reduced to their stored layout, and pipeline stages send activations to the next stage. A
+`Collective` belongs to one pipeline rank. The collectives of the repeated block are derived once, and their count is
+multiplied by the number of layers.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def semantic_collectives(sharded: Sharded, ranks: Iterable[int] | None = None) -
 
 
 def _facts(sharded: Sharded, call: Call) -> dict[str, Any]:
-    """Fields that a call's rows share on every stage."""
+    """Return the fields of `Collective` that are the same for this call on every stage."""
     mesh = sharded.plan.mesh
     return {
         "op": call.op,
@@ -84,7 +85,8 @@ def _count(call: Call, copies: int, each: int) -> int:
 
 
 def _sends(sharded: Sharded, stages: Iterable[int]) -> Iterator[Collective]:
-    """Sends of hidden states forward and their gradients backward, once per stage boundary and microbatch."""
+    """Yield the sends of hidden states forward and of their gradients backward, once per stage boundary and
+    microbatch."""
     plan = sharded.plan
     assert plan.split is not None
     last = sharded.model.block_output
@@ -111,7 +113,8 @@ def _sends(sharded: Sharded, stages: Iterable[int]) -> Iterator[Collective]:
 
 
 def handed_over_bytes(sharded: Sharded) -> float:
-    """Return the bytes on one device of a microbatch's hidden state between the stages of `sharded`'s plan.
+    """Return the bytes that one device holds of a microbatch's hidden state between pipeline stages of the plan in
+    `sharded`.
 
     >>> handed_over_bytes(sharded) == 2 * 8192 * 8192 / 8  # bf16, the sequence over tp 8
     True
@@ -137,16 +140,17 @@ def scattering_axes(plan: Plan, stack: Stack) -> tuple[str, ...]:
 
 
 def shared_bytes(plan: Plan, p: ParamSharding) -> float:
-    """Return the bytes on one device of the gradient of parameter `p`, in its stored layout, that pipeline ranks of
-    `plan` sum."""
+    """Return the bytes on one device of the gradient of parameter `p`, in its stored layout, which the pipeline ranks
+    of `plan` that share the parameter sum."""
     rest = p.stored["grads"] or p.stored["optimizer"]
     return stored_elements(plan, p, rest) * DTYPE_BYTES[plan.precision.reduce]
 
 
 def _shared_gradient_sums(sharded: Sharded, stage: int) -> Iterator[Collective]:
-    """Sums of gradients of parameters that two pipeline ranks hold, once a step.
+    """Yield the sums of gradients of parameters that two pipeline ranks hold, once a step.
 
-    These are an embedding tied to the head on another stage, and every stage of a schedule with two copies of it.
+    These are an embedding that is tied to the head on another stage, and all parameters under a schedule with two
+    copies of each stage.
     """
     plan = sharded.plan
     assert plan.split is not None

@@ -1,4 +1,5 @@
-"""Copies of a token on its way to experts: one per choice, or one per device or node that holds some."""
+"""Computes how many copies of a token are sent to experts: one per chosen expert, or one per device or node that has
+some of them."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ def copies_share(plan: Plan, axes: tuple[str, ...]) -> float:
 
 
 def hit(places: int, choices: int) -> float:
-    """Return the expected number of `places` hit by this number of `choices`.
+    """Return the expected number of `places` (devices or nodes) that have at least one of `choices` random choices.
 
     >>> hit(4, choices=2)  # 4 x (1 - (3/4)^2)
     1.75
@@ -40,7 +41,7 @@ def hit(places: int, choices: int) -> float:
 
 
 def _nodes(plan: Plan, axes: tuple[str, ...]) -> int:
-    """Number of nodes (or slices of a torus) of the ranks along `axes`."""
+    """Return the number of nodes (or slices of a torus) that the ranks along `axes` are on."""
     mesh, each = plan.mesh, plan.cluster.devices_per_node
     steps = [[place * mesh.axis(a).stride for place in range(mesh.axis(a).size)] for a in axes]
     return len({sum(at) // each for at in product(*steps)})

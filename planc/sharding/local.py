@@ -1,4 +1,4 @@
-"""Local sizes: elements and bytes of a tensor on one device under a layout."""
+"""Local sizes: elements and bytes of a tensor on one device in a layout."""
 
 from __future__ import annotations
 
@@ -65,7 +65,8 @@ def tensor_bytes(plan: Plan, tensor: str, layout: Layout) -> float:
 
 @cached_on(lambda plan, p: (plan.cache, (p.param.name, p.compute)))
 def param_elements(plan: Plan, p: ParamSharding) -> int:
-    """Return the number of elements of one copy of parameter `p` on one device in use (after TP).
+    """Return the number of elements of one copy of parameter `p` on one device while it is in use (sharded by tensor
+    parallelism only).
 
     >>> param_elements(plan, params["layers.*.feed_forward.w1.weight"]) == 8192 * 28672 / 8
     True
@@ -75,8 +76,8 @@ def param_elements(plan: Plan, p: ParamSharding) -> int:
 
 
 def stored_elements(plan: Plan, p: ParamSharding, axes: tuple[str, ...]) -> float:
-    """Return the number of elements of one copy of parameter `p` on one device if stored sharded over `axes`: an even
-    share.
+    """Return the number of elements of one copy of parameter `p` on one device between uses, if it is stored sharded
+    over `axes`: an even share.
 
     >>> stored_elements(plan, params["layers.*.feed_forward.w1.weight"], ("fsdp",)) == 8192 * 28672 / 8 / 16
     True

@@ -33,8 +33,8 @@ def propagate(checked: CheckedPlan) -> Sharded:
 
 
 def index_layout(plan: Plan, op: Op) -> Layout:
-    """Return the axes of `plan` on each dim of the index space of `op`. Dims in `op.whole` are not sharded; overrides
-    take precedence."""
+    """Return the axes of `plan` that shard each dim of the index space of `op`. Dims in `op.whole` are not sharded;
+    `override` sentences take precedence."""
     dims = index_dims(plan, op)
     layout = {d: plan.axes_of(d, _region(op, d)) for d in dims if d not in op.whole}
     for name in op.params:
@@ -47,7 +47,8 @@ def index_layout(plan: Plan, op: Op) -> Layout:
 
 
 def _region(op: Op, dim: str) -> str:
-    """The region whose sentences shard `dim` at an op: routed tokens keep the residual stream's batch and sequence."""
+    """Return the region of the model whose sentences shard `dim` in an op. In routing ops, batch and sequence are those
+    of the residual stream."""
     return "residual" if op.kind in ("route", "combine") and dim in ("batch", "sequence") else op.region
 
 
@@ -88,7 +89,8 @@ def _op(plan: Plan, op: Op) -> OpSharding:
 
 
 def _ring(plan: Plan, op: Op, layout: Layout) -> tuple[str, ...]:
-    """The sequence's axes along which ring attention passes keys and values; () for other kernels."""
+    """Return the axes of the sequence along which ring attention passes keys and values; () for other methods and
+    ops."""
     wanted = op.kind == "attention" and plan.attention is not None and plan.attention.method == "ring"
     return layout.get("sequence", ()) if wanted else ()
 
@@ -109,7 +111,7 @@ def _redistribution(
 
 
 def _cause(plan: Plan, axis: str, before: Layout, after: Layout, region: str) -> Cause | None:
-    """The sentence that causes a redistribution over `axis`."""
+    """Return the sentence that causes a redistribution over `axis`; None if no `shard` sentence does."""
     scoped = [s for s in plan.shards if axis in s.axes and s.region]
     for shard in scoped:
         if axis in before.get(shard.dim, ()) or axis in after.get(shard.dim, ()):
@@ -133,7 +135,8 @@ def _param(plan: Plan, param: Param, user: OpSharding) -> ParamSharding:
 
 
 def _stored_dim(plan: Plan, param: Param, override: Override | None) -> tuple[int | None, Cause | None]:
-    """The index of the dim that an override or a `store ... on DIM` sentence names, and that sentence."""
+    """Return the index of the array dim that an override or a `store ... on DIM` sentence names (None if none does),
+    and that sentence."""
     named = next((s.dim for s in plan.stores if s.noun == "params" and s.dim and s.region in ("", param.region)), "")
     if override is not None:
         stored = set(plan.store("params", param.region))

@@ -1,4 +1,4 @@
-"""Recomputation: the ops that the backward recomputes, and the tensors that the forward saves."""
+"""Recomputation: which ops the backward recomputes, and which tensors the forward saves."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from planc.ir.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Recomputation of one block: `saved` are the saved tensors, `ops` the recomputed ops in order of execution."""
+    """The recomputation of one block: the tensors that the forward saves (`saved`), and the ops that the backward
+    recomputes, in order of execution (`ops`)."""
 
     saved: tuple[str, ...]
     ops: tuple[str, ...]
@@ -19,12 +20,12 @@ class Replay:
 
 
 def names_op(word: str, op: Op) -> bool:
-    """True if `word` of a sentence is the dotted name of `op`, or a prefix of it: `ffn` names `ffn.gate`."""
+    """True if `word`, in a sentence, is the dotted name of `op` or a prefix of it: `ffn` names `ffn.gate`."""
     return op.name == word or op.name.startswith(f"{word}.")
 
 
 def replay(plan: Plan, section: Section = "block") -> Replay:
-    """Return the saved tensors and recomputed ops of one kind of block (`section`) under `plan`.
+    """Return the saved tensors and the recomputed ops of one kind of block (`section`) under `plan`.
 
     >>> replay(plan).ops  # `recompute attention.core`
     ('attention.core',)
@@ -54,10 +55,11 @@ def _named(words: tuple[str, ...], op: Op) -> bool:
 
 
 def close(model: Model, block: tuple[Op, ...], again: set[str]) -> Replay:
-    """Return the smallest set of ops of `again` that recomputes every tensor the backward needs.
+    """Return the smallest set of ops in `again` that recomputes every tensor the backward needs, and the tensors to
+    save for it.
 
-    A needed tensor whose producer is not recomputed is saved. Ops of `again` whose output is not needed are not run:
-    the recompute of a block stops before its last projection.
+    A needed tensor is saved if its producer is not in `again`. Ops of `again` whose output is not needed are not run,
+    so the recompute of a block stops before its last projection.
     """
     producer = {op.output: op for op in block[:-1]}
     inside = {t: op for op in block if op.update for t in op.saves if t not in op.inputs}

@@ -1,7 +1,7 @@
-"""Redistribution of a tensor from one layout to another: the collectives in between.
+"""Redistribution of a tensor from one layout to another: the collectives that it needs.
 
 A layout maps dims to the axes that shard them. A tensor may also be a partial sum over some axes (`partial`). Every
-axis that changes its role gives one step; axes with the same change share it.
+axis that changes its role needs a step; axes with the same change share one step.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ emitted programs use the same order."""
 
 
 def where(layout: Layout, axis: str) -> str:
-    """Return the dim that `axis` shards, or ""."""
+    """Return the dim that `axis` shards; "" if it shards none."""
     return next((dim for dim, axes in layout.items() if axis in axes), "")
 
 
@@ -50,7 +50,7 @@ def steps_between(before: Layout, partial: tuple[str, ...], after: Layout) -> tu
 
 
 def restrict(layout: Layout, dims: tuple[str, ...]) -> Layout:
-    """Return the part of an index space's `layout` on a tensor's `dims`.
+    """Return the part of an index space's `layout` that applies to a tensor with these `dims`.
 
     >>> restrict({"sequence": ("tp",), "ffn": ()}, ("batch", "sequence"))
     {'sequence': ('tp',)}
@@ -59,8 +59,8 @@ def restrict(layout: Layout, dims: tuple[str, ...]) -> Layout:
 
 
 def outside(layout: Layout, dims: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the axes of a `layout` on dims other than `dims`, which a tensor lacks: summing over those dims leaves a
-    partial sum over these axes.
+    """Return the axes of a `layout` that shard other dims than `dims`, those of a tensor. Summing over those other dims
+    leaves a partial sum over these axes.
 
     >>> outside({"batch": ("fsdp",), "ffn": ("tp",)}, ("batch", "sequence"))
     ('tp',)

@@ -1,4 +1,4 @@
-"""The assignment of virtual stages, and thereby of the model's sections, to pipeline ranks."""
+"""Assigns virtual stages, and thereby the sections of the model (embedding, blocks, head), to pipeline ranks."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def virtual_stages(plan: Plan, rank: int) -> tuple[int, ...]:
 
 
 def microbatches_each(plan: Plan) -> int:
-    """Return the microbatches of a step of `plan` that a rank runs on each of its stages: all, or half if two ranks
-    share a stage.
+    """Return the number of microbatches of a step of `plan` that a rank runs on each of its stages: all of a
+    data-parallel rank's, or half of them if two pipeline ranks share a stage.
 
     >>> microbatches_each(plan)  # 512 sequences over fsdp 16, microbatch 1
     32
@@ -42,7 +42,8 @@ def sections_on(plan: Plan, rank: int) -> dict[str, int]:
 
 
 def rank_classes(plan: Plan) -> tuple[int, ...]:
-    """Return, for each pipeline rank of `plan`, the first rank with the same load and sends; most ranks are equivalent.
+    """Return, for each pipeline rank of `plan`, the first rank with the same sections and sends. Most ranks are
+    equivalent.
 
     >>> rank_classes(plan)
     (0, 1, 1, 3)
@@ -94,13 +95,14 @@ def sections_of(plan: Plan, stage: int) -> dict[str, int]:
 
 
 def copies_on(plan: Plan, param: Param, sections: dict[str, int]) -> int:
-    """Return the number of copies of parameter `param` on a rank that holds these `sections`; one for a parameter that
-    an end of the model shares."""
+    """Return the number of copies of parameter `param` on a rank that has these `sections`. A parameter that the first
+    or last section shares has one copy."""
     return copies_in(sections, param.sections, plan.model.blocks)
 
 
 def copies_in(sections: Mapping[str, int], used_by: Iterable[str], blocks: Container[str]) -> int:
-    """Return the number of copies of something that the sections `used_by` share, on a rank that holds `sections`."""
+    """Return the number of copies of something that the sections `used_by` share, on a rank that has these `sections`.
+    `blocks` are the sections that are repeated; if `used_by` has another section too, there is at most one copy."""
     copies, shared = 0, False
     for section in used_by:
         copies += sections.get(section, 0)
@@ -115,7 +117,7 @@ StageKinds = dict[StageKind, int]
 
 
 def stages_on(plan: Plan, rank: int) -> StageKinds:
-    """Return the virtual stages on pipeline rank `rank` of `plan`, equal ones counted together.
+    """Return the virtual stages on pipeline rank `rank` of `plan`, with the number of equal ones.
 
     >>> stages_on(plan, 0)  # one, with the embedding and 20 of 80 layers
     {(('first', 1), ('block', 20)): 1}
@@ -129,7 +131,7 @@ def stages_on(plan: Plan, rank: int) -> StageKinds:
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """The division of a model over a pipeline, with equal stages and equal ranks stored once."""
+    """The division of a model over a pipeline, in which equal stages and equal ranks are stored once."""
 
     loads: tuple[dict[str, int], ...]
     """Section copies of each distinct kind of rank."""
@@ -173,9 +175,10 @@ def division_of(plan: Plan) -> Division:
 
 
 def boundaries_sent(plan: Plan, rank: int, *, forward: bool) -> int:
-    """Return the number of virtual-stage boundaries over which rank `rank` sends in one direction, `forward` or back.
+    """Return the number of boundaries between virtual stages over which rank `rank` sends: to later stages if
+    `forward`, else to earlier ones.
 
-    Consecutive stages on one rank pass activations in memory, unless a schedule runs two pipelines in opposite
+    Consecutive stages on one rank pass activations in memory, except in a schedule that runs two pipelines in opposite
     directions: there they belong to different pipelines.
     """
     held = virtual_stages(plan, rank)

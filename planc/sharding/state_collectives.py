@@ -14,7 +14,7 @@ from planc.sharding.local import param_elements
 
 
 def state(sharded: Sharded, section: Section) -> Iterator[Call]:
-    """Yield the gathers and reductions of one copy of a `section`'s parameters.
+    """Yield the all-gathers of the parameters and the reductions of the gradients of one copy of a `section`.
 
     >>> [(c.op, c.axes, c.per) for c in state(sharded, "block") if c.tensor.endswith("w1.weight")]
     [('all_gather', ('fsdp',), 'step'), ('reduce_scatter', ('fsdp',), 'step')]
@@ -32,13 +32,13 @@ def state(sharded: Sharded, section: Section) -> Iterator[Call]:
 
 
 def _has_end(sharded: Sharded, p: ParamSharding) -> bool:
-    """True if the embedding or head of the model uses the parameter."""
+    """True if the embedding or the head of the model uses the parameter."""
     return any(s not in sharded.model.blocks for s in p.param.sections)
 
 
 def _gathers(sharded: Sharded, p: ParamSharding, section: Section) -> Iterator[Call]:
-    """All-gathers of a parameter over the axes that shard it, or that shard the optimizer's master copy. A section
-    without a backward has no gather in it."""
+    """Yield the all-gathers of a parameter over the axes that shard it, or that shard the optimizer's master copy.
+    There is none in the backward if the section has no backward."""
     plan = sharded.plan
     axes = p.stored["params"] or p.stored["optimizer"]
     if not axes:
@@ -61,8 +61,8 @@ def _gathers(sharded: Sharded, p: ParamSharding, section: Section) -> Iterator[C
 
 
 def _reductions(sharded: Sharded, p: ParamSharding) -> Iterator[Call]:
-    """Reductions of a gradient over `grad_partial`: a reduce-scatter to the shards of grads or optimizer, else an
-    all-reduce."""
+    """Yield the reductions of a gradient over `grad_partial`: a reduce-scatter if gradients or optimizer state are
+    sharded over these axes, else an all-reduce."""
     plan = sharded.plan
     rest = p.stored["grads"] or p.stored["optimizer"]
     per: Per = "microbatch" if p.stored["grads"] else "step"
@@ -77,7 +77,7 @@ def _reductions(sharded: Sharded, p: ParamSharding) -> Iterator[Call]:
 
 
 def _whole_updates(sharded: Sharded, p: ParamSharding) -> Iterator[Call]:
-    """The all-gather of a sharded matrix for Muon's orthogonalization, which needs every row and column."""
+    """Yield the all-gather of a sharded matrix for Muon's orthogonalization, which needs every row and column."""
     plan = sharded.plan
     axes = plan.mesh.in_order({*p.axes(), *p.stored["optimizer"]})
     if axes and moments_of(plan, p.param.name) == 1:

@@ -1,4 +1,4 @@
-"""The language: text to sentences with places, and sentences back to text."""
+"""The language: parses text to sentences with places (file, line and columns), and formats sentences as text."""
 
 from planc.syntax.parse import Tree, parse_text
 from planc.syntax.tree import Node, Sentence, Word

@@ -1,4 +1,5 @@
-"""Continuations of an unfinished sentence, from the parser's state: keywords, and endings after a name."""
+"""Finds the legal continuations of an unfinished sentence, from the parser's state: keywords, and texts that complete
+the sentence after a name."""
 
 from __future__ import annotations
 
@@ -26,16 +27,18 @@ SAMPLES = {"INT": "1", "NAME": "a", "STRING": '"a"', "CODE": "E0101", "CMP": "<=
 
 @dataclass(frozen=True, slots=True)
 class Follow:
-    """The keywords that may come next; and, where a name may, texts that complete the sentence after it."""
+    """The legal continuations of an unfinished sentence: `keywords` that may come next and, where a name may come next,
+    the texts that complete the sentence after the name (`endings`)."""
 
     keywords: tuple[str, ...]
     endings: tuple[str, ...]
     code: bool
-    """True when the code of a diagnostic may come next."""
+    """True if the code of a diagnostic may come next."""
 
 
 def follow(before: str) -> Follow | None:
-    """Continuations of `before`, the beginning of a sentence; None when the beginning is already wrong or too long."""
+    """Return the continuations of `before`, the beginning of a sentence; None if `before` has a mistake or is too
+    long."""
     from lark.exceptions import UnexpectedInput
 
     verb = before.split(maxsplit=1)[:1]
@@ -53,7 +56,8 @@ def follow(before: str) -> Follow | None:
 
 
 def _sample_text(terminal: str) -> str:
-    """Text of a terminal: a keyword or sign itself, a sample of the others, or nothing."""
+    """Return a text for a `terminal` of the grammar: the keyword or sign itself, or a sample such as a name or a
+    number; "" if there is none."""
     from lark.lexer import PatternStr
 
     if terminal in SAMPLES or terminal == "$END":
@@ -67,7 +71,8 @@ def _is_keyword(terminal: str) -> bool:
 
 
 def _endings(state: Any, accepted: set[str], verb: str) -> list[str]:
-    """Completions after a name: the shortest, and the shortest with each keyword or `=` right after it."""
+    """Return texts that complete the sentence after a name: the shortest of all, and for each keyword or `=` that may
+    follow the name, the shortest that begins with it."""
     found: list[str] = []
     for terminal in ("NAME", "GLOB", "UNIT"):
         if terminal not in accepted:
@@ -88,7 +93,8 @@ def _parser_after(state: Any, terminal: str, text: str) -> Any:
 
 
 def _shortest(state: Any) -> str | None:
-    """The fewest words that end the sentence from here, breadth first over the parser's states."""
+    """Return the shortest text (fewest words) that completes the sentence from `state`. None if the search over the
+    parser's states, breadth first, finds none in MOST_STATES states."""
     seen: set[tuple[int, ...]] = set()
     queue = deque([(state, "")])
     while queue and len(seen) < MOST_STATES:

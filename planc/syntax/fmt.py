@@ -1,7 +1,7 @@
-"""One way to write a plan: verbs in a column, `over` in a column, comments in a column.
+"""Formats a plan file in one way: verbs in a column, `over` in a column, comments in a column.
 
-Only space between words changes; comments, blank lines and the order of sentences stay. Formatting
-twice changes nothing more, and the formatted text parses to the same sentences.
+Only the space between words changes; comments, blank lines and the order of sentences stay. Formatting a second time
+changes nothing, and the formatted text parses to the same sentences.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ _PIECES = re.compile(r'"[^"\n]*"|\s+|[^\s"]+|"')
 
 @dataclass(slots=True)
 class FormattedLine:
-    """A line to be written: code without its comment, and the comment."""
+    """A line of the formatted text: the code without its comment, and the comment. `sentence` is True if the line is a
+    sentence of one line."""
 
     code: str
     comment: str = ""
@@ -29,8 +30,8 @@ class FormattedLine:
 
 
 def format_text(text: str) -> str:
-    """The plan file `text` as planc writes it, with a line end after the last line. Mistaken sentences are left as they
-    are, and so is a text with more sentences than planc reads."""
+    """Return `text`, a plan file, as `planc fmt` formats it, with a line end after the last line. Sentences with
+    mistakes are unchanged, and so is a text with more sentences than planc reads."""
     source = Source.of("", text)
     found = list(logical_lines(source))
     if too_many(found) is not None:
@@ -45,7 +46,8 @@ def format_text(text: str) -> str:
 
 
 def _rows(source: Source, found: list[Line]) -> list[FormattedLine]:
-    """Every physical line; sentences on one line are respaced, longer ones kept."""
+    """Return every line of the text. The words of a sentence on one line are separated anew; a sentence of several
+    lines is unchanged."""
     sentences = {line.number: line for line in found}
     rows, inside = [], 0
     for number, raw in enumerate(source.lines, 1):
@@ -60,7 +62,7 @@ def _rows(source: Source, found: list[Line]) -> list[FormattedLine]:
 
 
 def _spaced(text: str) -> str:
-    """Single spaces between words, the verb in its column."""
+    """Return the sentence with single spaces between its words, and with its verb padded to the column of verbs."""
     pieces = [" " if p.isspace() else p for p in _PIECES.findall(text.strip())]
     verb, _, rest = "".join(pieces).partition(" ")
     if verb not in VERBS:
@@ -71,7 +73,7 @@ def _spaced(text: str) -> str:
 
 
 def _align_over(rows: list[FormattedLine]) -> None:
-    """Line up the first ` over ` or ` per ` of neighbouring sentences."""
+    """Align the first ` over ` or ` per ` of each group of adjacent sentences in one column."""
     block: list[FormattedLine] = []
     for row in [*rows, FormattedLine("")]:
         if row.sentence and row.code.split(maxsplit=1)[0] in ALIGNED and _split_at(row.code) > 0:
@@ -94,7 +96,7 @@ def _split_at(code: str) -> int:
 
 
 def _align_comments(rows: list[FormattedLine]) -> None:
-    """Comments after sentences in one column, two spaces beyond the longest of those sentences."""
+    """Put the comments behind sentences in one column, two spaces behind the longest of these sentences."""
     commented = [row for row in rows if row.sentence and row.comment]
     column = max((len(row.code) for row in commented), default=0)
     for row in commented:

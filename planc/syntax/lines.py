@@ -1,4 +1,5 @@
-"""Logical lines: one sentence each. Comments are blanked, so that every column stays true."""
+"""Splits a file into logical lines: one sentence each, which may have several lines. Comments are removed so that
+columns stay those of the file."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ MOST_CHARACTERS = 200_000
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """An edit of row `row` (from 1): its columns from `column` to `end_column` have become `length` characters."""
+    """An edit of a line: in row `row` (from 1), the columns from `column` to `end_column` have become `length`
+    characters."""
 
     row: int
     column: int
@@ -39,7 +41,7 @@ class Shift:
     length: int
 
     def before(self, row: int, column: int) -> int:
-        """The column before the edit of one after it."""
+        """Return the column that a position had before the edit, from its `row` and `column` after the edit."""
         if row != self.row or column <= self.column:
             return column
         return self.end_column + max(0, column - self.column - self.length)
@@ -47,9 +49,9 @@ class Shift:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One logical line: its text without comments, its first physical line, its comment.
+    """One logical line: its text without comments, the number of its first line in the file, and its comment.
 
-    `shifts` are the edits that made this text of the one in the file, first to last.
+    `shifts` are the edits, first to last, that turned the text in the file into `text`.
     """
 
     text: str
@@ -58,13 +60,13 @@ class Line:
     shifts: tuple[Shift, ...] = ()
 
     def place(self, row: int, column: int) -> tuple[int, int]:
-        """Line and column in the file of a row and column of the text, both from 1."""
+        """Return the line and the column in the file of a `row` and `column` of the text, both from 1."""
         for shift in reversed(self.shifts):
             column = shift.before(row, column)
         return self.number + row - 1, column
 
     def span(self, source: Source) -> Span:
-        """From the first word to the last of the text."""
+        """Return the place of the text in `source`, from its first word to its last."""
         lines = self.text.split("\n")
         first = len(lines[0]) - len(lines[0].lstrip()) + 1
         return Span(source.file, self.number, first, self.number + len(lines) - 1, len(lines[-1].rstrip()) + 1)
@@ -74,9 +76,10 @@ _TOKEN = re.compile(r'"[^"\n]*"|#[^\n]*|[()\[\]]')
 
 
 def logical_lines(source: Source) -> Iterator[Line]:
-    """The sentences of `source` in order.
+    """Yield the sentences of `source` in order.
 
-    Open brackets continue a sentence on the next line, up to a verb in column 1.
+    A bracket that is open at the end of a line continues the sentence on the next line, unless that line starts with a
+    verb in column 1.
     """
     pending: list[str] = []
     comments: list[str] = []
@@ -97,7 +100,8 @@ def logical_lines(source: Source) -> Iterator[Line]:
 
 
 def too_many(lines: list[Line]) -> Line | None:
-    """The first of a file's `lines` beyond what is read; None when they are few enough."""
+    """Return the first of a file's `lines` that exceeds the limits on sentences and characters; None if the file is
+    within them."""
     characters = 0
     for number, line in enumerate(lines):
         characters += len(line.text)
@@ -107,7 +111,7 @@ def too_many(lines: list[Line]) -> Line | None:
 
 
 def _without_comment(line: str) -> tuple[str, str, int]:
-    """The text, the comment, and how many brackets stay open."""
+    """Return the text of a line, its comment, and the number of brackets that it opens and does not close."""
     depth = 0
     for match in _TOKEN.finditer(line):
         token = match.group()

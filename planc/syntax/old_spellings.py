@@ -1,6 +1,7 @@
-"""Old spellings: read as the new ones, with W0116, whose edit `planc fmt` applies.
+"""Reads old spellings as the current ones. Each gets a W0116, whose edit `planc fmt` applies.
 
-The grammar names their rules `old_...`; each has one function here that gives the node of today and the edit.
+The grammar's rules for old spellings are called `old_...`. For each rule, one function here returns the current node
+and the edit.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ UNLISTED = {"shard": "FOR", "replicate": "FOR", "store": "IN", "use": "IN"}
 
 
 def old_spelling(span: Span, old: str, new: str, why: str) -> Diagnostic:
-    """W0116 for the text of `span`, with the edit that replaces it."""
+    """Return W0116 for the text `old` at `span`, with the edit that replaces it by `new`. `why` is the reason in the
+    help."""
     return Diagnostic(
         CODE,
         f"`{old}` is an old spelling",
@@ -31,7 +33,7 @@ def old_spelling(span: Span, old: str, new: str, why: str) -> Diagnostic:
 
 
 def modernized(node: Node, found: list[Diagnostic]) -> Node:
-    """The tree in the spelling of today; a W0116 for each difference is added to `found`."""
+    """Return the tree of `node` in the current spelling. For each old spelling, a W0116 is added to `found`."""
     parts: list[Node | Word] = []
     for part in node.parts:
         if isinstance(part, Word):
@@ -46,7 +48,7 @@ def modernized(node: Node, found: list[Diagnostic]) -> Node:
 
 
 def offered(verb: str, terminal: str) -> bool:
-    """False for a terminal that only an old spelling of this verb's sentence takes."""
+    """False if only an old spelling of a sentence with this `verb` has `terminal`, so that it is not suggested."""
     return not terminal.startswith("OLD_") and UNLISTED.get(verb) != terminal
 
 
@@ -78,7 +80,7 @@ def _in_to_for(node: Node, found: list[Diagnostic]) -> Node:
 
 
 def _same_stages(node: Node, found: list[Diagnostic]) -> list[Node]:
-    """`9 x 2`: two stages of nine layers."""
+    """Read the old `9 x 2`, two stages of nine layers, as `2 x 9 layers`."""
     size, count = node.words("INT")
     new = f"{count.text} x {size.text} layers"
     found.append(old_spelling(node.span, f"{size.text} x {count.text}", new, COUNT_FIRST))
@@ -86,7 +88,7 @@ def _same_stages(node: Node, found: list[Diagnostic]) -> list[Node]:
 
 
 def _repeated_stage(node: Node, found: list[Diagnostic]) -> list[Node]:
-    """`embed + 7 x 2`: two stages of seven layers, the first of them with the embedding."""
+    """Read the old `embed + 7 x 2`, two stages of seven layers of which the first has the embedding, as two stages."""
     times = node.words("INT")[-1]
     ends = [w for part in node.nodes("part") for w in part.words("NAME")]
     numbers = [int(w.text[:7]) for part in node.nodes("part") for w in part.words("INT")]

@@ -1,7 +1,7 @@
-"""A quick test for old spellings, on the words of each sentence: a file without such words need not be built.
+"""Tests by the words of a text if it may have old spellings. If it has none, `planc fmt` need not build the plan.
 
-Some old spellings depend on the plan's model and on the layouts that it imports, so that only reading the whole plan
-finds them. The test says yes where in doubt.
+Some old spellings depend on the plan's model and on the layouts that it imports, so only building the plan finds them.
+The test returns True in case of doubt.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _COUNT_LAST = re.compile(r"x\s*\d+(?![\d\s]*layers)")
 
 
 def may_hold_old_spellings(text: str) -> bool:
-    """True unless every sentence of a file's `text` is one of today's by its words.
+    """True if some sentence of `text`, the content of a file, may have an old spelling by its words.
 
     >>> may_hold_old_spellings("plan a\\nstore params over tp for ffn\\nrecompute attention.norm, ffn.norm")
     False
@@ -36,7 +36,8 @@ def may_hold_old_spellings(text: str) -> bool:
 
 
 def _may_be_old(sentence: str) -> bool:
-    """True for a sentence with a word that was spelled so before, and for one that imports or has no known verb."""
+    """True if a word of the sentence is one of old spellings, or if the sentence is an import or has an unknown
+    verb."""
     target = _TARGET.match(sentence)
     text = sentence[target.end() :] if target else sentence
     verb, rest = [*text.split(maxsplit=1), "", ""][:2]
@@ -51,5 +52,5 @@ def _may_be_old(sentence: str) -> bool:
 
 
 def _may_name_an_old_op(word: str) -> bool:
-    """True for a kind of op, a region or the last part of a name; those have no dot."""
+    """True if `word` could name ops before version 0.2 by their kind, region or last component, which have no dot."""
     return word == "attention.proj" or ("." not in word and word not in PLAIN)

@@ -1,6 +1,6 @@
-"""Text to sentences, each parsed on its own: one mistake never hides another.
+"""Parses a text to sentences. Each sentence is parsed on its own, so one mistake never hides another.
 
-A sentence whose mistake has an edit is read as if the edit were applied.
+If a mistake has an edit that fixes it, the sentence is read as if the edit had been applied.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ MOST_GUESSES = 100
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A parsed file: its header (None if that was wrong), its sentences, and what went wrong.
+    """A parsed file: its header (None if the header has a mistake), its sentences, and the diagnostics.
 
-    A sentence whose mistake has an edit is read as mended, so that nothing hides behind it.
+    A sentence whose mistake has a fix is read with the fix applied, so that further mistakes in it are found too.
     """
 
     source: Source
@@ -48,7 +48,7 @@ class Tree:
     sentences: tuple[Sentence, ...]
     diagnostics: tuple[Diagnostic, ...]
     unread: tuple[str, ...] = ()
-    """The texts of sentences that could not be read."""
+    """The texts of sentences that could not be parsed."""
 
 
 _saved: dict[tuple[str, str], Tree] = {}
@@ -58,10 +58,10 @@ MOST_SAVED = 1_000_000
 
 
 def parse_text(text: str, file: str) -> Tree:
-    """Parse one file. Never raises for what is written in it; every mistake is a diagnostic.
+    """Parse `text`, the content of one file. Every mistake in it becomes a diagnostic; none raises an exception.
 
-    `file` is the name that places of diagnostics give; nothing is read from it. Trees of the last files are saved: a
-    command may read a plan and its imports once for each target.
+    `file` is the file name in the places of diagnostics; nothing is read from disk. The trees of the last files are
+    cached, because a command may read a plan and its imports once for each target.
     """
     with _lock:
         tree = _saved.pop((text, file), None)
@@ -102,7 +102,8 @@ def _parsed(text: str, file: str) -> Tree:
 
 
 def _too_much(source: Source, lines: list[Line]) -> Diagnostic | None:
-    """E0117 for a file that holds more than is read, at the first sentence beyond; nothing in it is parsed."""
+    """Return E0117 for a file beyond the limits on size, placed at the first sentence beyond them; nothing of such a
+    file is parsed. None for other files."""
     first = too_many(lines)
     if first is None:
         return None
@@ -117,7 +118,7 @@ def _too_much(source: Source, lines: list[Line]) -> Diagnostic | None:
 
 
 def _meant_header(lines: list[Line]) -> bool:
-    """True when the first sentence is a header with a mistake of its own, which is reported."""
+    """True if the first sentence seems to be a header that has a mistake, which is reported separately."""
     word = lines[0].text.split(maxsplit=1)[0] if lines else ""
     return word in HEADERS or (word not in VERBS and bool(nearest(word, HEADERS, 1)))
 
@@ -146,9 +147,11 @@ def _headless(source: Source, anything: bool) -> list[Diagnostic]:
 
 
 def _sentence(source: Source, line: Line, found: list[Diagnostic], *, first: bool) -> Sentence | None:
-    """The sentence of a line, perhaps as mended; its mistakes are added to `found`. None when it cannot be read.
+    """Return the sentence of a line, perhaps after fixes; None if it cannot be parsed. Its mistakes are added to
+    `found`.
 
-    A mistake behind a mended one counts when all can be mended: otherwise it may come from a wrong guess.
+    If several mistakes are found one after the other, the later ones are added only if all of them can be fixed:
+    otherwise they may result from a wrong fix.
     """
     mistakes: list[Diagnostic] = []
     read, guess = line, len(found) < MOST_GUESSES
@@ -167,7 +170,7 @@ def _sentence(source: Source, line: Line, found: list[Diagnostic], *, first: boo
 
 
 def _at_original_place(mistake: Diagnostic, line: Line) -> Diagnostic:
-    """The mistake of a line that was mended before, where it is in the file."""
+    """Return a diagnostic about a line that has been fixed, with the places that its words have in the file."""
 
     def original_span(span: Span) -> Span:
         begin = line.place(span.line - line.number + 1, span.column)
@@ -182,8 +185,8 @@ def _at_original_place(mistake: Diagnostic, line: Line) -> Diagnostic:
 
 
 def _mistake(source: Source, line: Line, *, first: bool, guess: bool) -> Diagnostic | None:
-    """The first mistake in the form of a line; None for a sentence of the grammar. Without `guess` no spelling is
-    compared with others."""
+    """Return the first syntax mistake in a line; None if it is a sentence of the grammar. Without `guess`, no similar
+    spelling is searched, which takes time."""
     span = line.span(source)
     verb = line.text.split(maxsplit=1)[0]
     if verb not in VERBS and verb not in OLD_VERBS:
@@ -205,14 +208,14 @@ def _mistake(source: Source, line: Line, *, first: bool, guess: bool) -> Diagnos
 
 @lru_cache(maxsize=4)
 def _tree(text: str) -> Any:
-    """The parser's tree of one sentence. Raises UnexpectedInput."""
+    """Return the parser library's tree of one sentence. Raises UnexpectedInput for a syntax error."""
     from planc.syntax.tables import parser
 
     return parser().parse(text, start="header" if text.split(maxsplit=1)[0] in HEADERS else "sentence")
 
 
 def _mended(line: Line, edit: Edit) -> Line | None:
-    """The line with an edit within one of its physical lines."""
+    """Return the line with the `edit` applied; None if the edit is not within one row of the line."""
     rows = line.text.split("\n")
     row, begin, end = edit.span.line - line.number, edit.span.column, edit.span.end_column
     if edit.span.end_line != edit.span.line or not 0 <= row < len(rows):
@@ -223,7 +226,7 @@ def _mended(line: Line, edit: Edit) -> Line | None:
 
 
 def _finished(source: Source, line: Line, read: Line, found: list[Diagnostic]) -> Sentence | None:
-    """The sentence that was read, placed where it is written."""
+    """Return the sentence that was parsed from `read`, the fixed line, with the place of `line` in the file."""
     span = line.span(source)
     spellings: list[Diagnostic] = []
     try:
@@ -244,7 +247,7 @@ def _finished(source: Source, line: Line, read: Line, found: list[Diagnostic]) -
 
 
 def _node(tree: Any, file: str, line: Line, span: Span, depth: int) -> Node:
-    """The parser's tree as ours. Raises RecursionError beyond MAX_DEPTH."""
+    """Return the parser library's tree as a `Node`. Raises RecursionError if it is deeper than MAX_DEPTH."""
     from lark import Token
 
     if depth > MAX_DEPTH:

@@ -1,4 +1,4 @@
-"""Did you mean: the legal words nearest to what was written."""
+"""Suggests the legal words nearest in spelling to an unknown word ("did you mean")."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ MOST_COMPARED = 1_000
 
 
 def nearest(word: str, legal: Iterable[str], most: int = 3) -> list[str]:
-    """Legal words that look like `word`, best first: `llama3-8b` is nearest to `llama3_8b`."""
+    """Return at most `most` of the `legal` words that are similar to `word`, the most similar first: `llama3_8b` for
+    `llama3-8b`."""
     return list(_nearest(word, _comparable(word, tuple(legal)), most)) if len(word) <= 60 else []
 
 
@@ -26,9 +27,9 @@ def _comparable(word: str, legal: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def spelling_fix(span: Span, word: str, legal: Iterable[str]) -> Fix | None:
-    """An edit that writes the word of `legal` nearest to `word` at `span`; None when none is near.
+    """Return an edit that replaces `word` at `span` by the nearest word of `legal`; None if none is near.
 
-    The fix is safe (`Fix.safe`) when exactly one legal word is a single typing slip away.
+    The fix is safe (`Fix.safe`) if exactly one legal word differs by a single typing error.
     """
     words = list(legal)
     near = nearest(word, words, 1)
@@ -39,9 +40,10 @@ def spelling_fix(span: Span, word: str, legal: Iterable[str]) -> Fix | None:
 
 
 def _one_slip(one: str, other: str) -> bool:
-    """True for words that differ in at most one letter: left out, added, replaced, or swapped with its neighbour.
+    """True if the two words differ by one typing error: a letter that is missing, added, replaced, or swapped with the
+    next one.
 
-    Words of one or two letters and other digits are other names, not slips.
+    Words of one or two letters never do, nor do words whose digits differ: those are different names.
     """
     digits = [[c for c in word if c.isdigit()] for word in (one, other)]
     if abs(len(one) - len(other)) > 1 or min(len(one), len(other)) < 3 or digits[0] != digits[1]:
@@ -54,7 +56,8 @@ def _one_slip(one: str, other: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def _nearest(word: str, legal: tuple[str, ...], most: int) -> tuple[str, ...]:
-    """Cached: a file with one mistake in every line asks the same a thousand times."""
+    """Return the nearest legal words. The result is cached, because a file may have the same mistake in a thousand
+    lines."""
     from difflib import get_close_matches
 
     same = [w for w in legal if _normalized(w) == _normalized(word)]
@@ -64,5 +67,5 @@ def _nearest(word: str, legal: tuple[str, ...], most: int) -> tuple[str, ...]:
 
 
 def _normalized(word: str) -> str:
-    """The word without case and what joins its parts."""
+    """Return the word in lower case, without the characters that join its components."""
     return re.sub(r"[^0-9a-z]", "", word.lower()) or word

@@ -1,7 +1,8 @@
-"""The parser, from LALR tables that are data in the package. `python -m planc.syntax.tables` writes them anew.
+"""Loads the parser from LALR tables that are data of the package. `python -m planc.syntax.tables` writes the tables.
 
-Building the tables takes a third of `planc check`, so they are made once, when the grammar changes, and shipped as
-JSON beside it. No cache is read: whoever could write one could choose what the parser does.
+Computing the tables takes a third of the time of `planc check`, so they are computed only when the grammar changes, and
+are shipped as JSON beside it. No cache on disk is read: anyone who can write to such a cache could change what the
+parser does.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ OPTIONS: dict[str, Any] = {
 
 @cache
 def parser() -> Lark:
-    """The parser of the plan language: from the shipped tables, or built when they are of another grammar or lark."""
+    """Return the parser of the plan language, from the shipped tables. If these are of another grammar or another
+    version of lark, the tables are computed."""
     grammar = _text("plan.lark")
     found = _shipped()
     if found.get("made_from") != origin(grammar):
@@ -39,7 +41,7 @@ def parser() -> Lark:
 
 
 def _shipped() -> dict[str, Any]:
-    """The shipped tables; {} where there are none."""
+    """Return the content of the shipped file of tables; {} if it is missing or invalid."""
     try:
         found: dict[str, Any] = json.loads(_text(NAME), object_pairs_hook=_numbered)
     except (OSError, ValueError):
@@ -52,23 +54,24 @@ def _text(name: str) -> str:
 
 
 def tables(grammar: str) -> str:
-    """The tables of a grammar as JSON. States are numbered anew at each call; the automaton is the same."""
+    """Return the tables of `grammar` as JSON. The automaton is the same at each call, but its states are numbered
+    differently."""
     data, memo = Lark(grammar, **OPTIONS).memo_serialize([TerminalDef, Rule])
     return json.dumps({"made_from": origin(grammar), "data": data, "memo": memo}, separators=(",", ":")) + "\n"
 
 
 def origin(grammar: str) -> dict[str, str]:
-    """The grammar and the lark that tables are made from."""
+    """Return what tables are computed from: the SHA-256 of the `grammar`, and the version of lark."""
     return {"grammar_sha256": hashlib.sha256(grammar.encode()).hexdigest(), "lark": __version__}
 
 
 def _numbered(pairs: list[tuple[str, Any]]) -> dict[str | int, Any]:
-    """A JSON object with its integer keys as they were."""
+    """Return a JSON object as a dict whose numeric keys are integers again."""
     return {int(key) if key.isdigit() else key: value for key, value in pairs}
 
 
 def main() -> None:
-    """Write the tables beside the grammar, unless they are of this grammar already."""
+    """Write the tables beside the grammar, unless the file has the tables of this grammar already."""
     from planc.files import write_atomically
 
     grammar = _text("plan.lark")

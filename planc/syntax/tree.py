@@ -1,4 +1,4 @@
-"""A parsed sentence: nodes and words with their places, free of the parser library's types."""
+"""Types of a parsed sentence: nodes and words with their places, independent of the parser library."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from planc.diag.span import Span
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A terminal: its kind in the grammar, its text and its place."""
+    """A terminal: its kind in the grammar, its text and its place (file, line and columns)."""
 
     kind: str
     text: str
@@ -20,18 +20,20 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A rule of the grammar with its parts."""
+    """A node of the tree: the rule of the grammar that it matches (`kind`), its parts, and its place."""
 
     kind: str
     parts: tuple[Node | Word, ...]
     span: Span
 
     def nodes(self, kind: str) -> list[Node]:
-        """The parts that are nodes of `kind`, a rule of the grammar; of this node itself, not of nodes below it."""
+        """Return those parts of this node that are nodes of `kind`, a rule of the grammar. Deeper nodes are not
+        searched."""
         return [p for p in self.parts if isinstance(p, Node) and p.kind == kind]
 
     def leaves(self, kind: str) -> list[Node]:
-        """The nodes of `kind` below this one, in order; not those below one another."""
+        """Return the nodes of `kind` below this node at any depth, in order. Nodes below such a node are not
+        searched."""
         found: list[Node] = []
         for part in self.parts:
             if isinstance(part, Node):
@@ -39,15 +41,15 @@ class Node:
         return found
 
     def node(self, *kinds: str) -> Node | None:
-        """The first part that is a node of one of these kinds."""
+        """Return the first part of this node that is a node of one of these `kinds`; None if there is none."""
         return next((p for p in self.parts if isinstance(p, Node) and p.kind in kinds), None)
 
     def words(self, *kinds: str) -> list[Word]:
-        """The parts that are words (of these kinds, if any are given)."""
+        """Return the parts of this node that are words; only words of these `kinds` if any are given."""
         return [p for p in self.parts if isinstance(p, Word) and (not kinds or p.kind in kinds)]
 
     def all_words(self) -> Iterator[Word]:
-        """Every word below this node, in order."""
+        """Yield every word below this node at any depth, in order."""
         for part in self.parts:
             if isinstance(part, Word):
                 yield part
@@ -57,9 +59,9 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """One sentence. `target` is cuda or xla when it was written after `on`.
+    """One sentence. `target` is cuda or xla if the sentence is written after `on TARGET:`.
 
-    `via` is the sentence of the layout's `use` that wrote this one, with its place.
+    `via` is the `use` sentence of whose layout this sentence is a part; None for a sentence of the plan itself.
     """
 
     verb: str
@@ -70,24 +72,28 @@ class Sentence:
     via: Sentence | None = None
 
     def names(self, index: int = 0) -> list[Word]:
-        """The words of the list of names at `index` (from 0) in the sentence; [] when it has fewer lists."""
+        """Return the words of the list of names at `index` (from 0) in the sentence; [] if the sentence has fewer
+        lists."""
         lists = self.node.nodes("names")
         return lists[index].words() if index < len(lists) else []
 
     def factors(self) -> list[Node]:
-        """The axes with their sizes of a `mesh` or `view` sentence, as they are written; [] of any other sentence."""
+        """Return the axes of a `mesh` or `view` sentence with their sizes, in the order of the text; [] for any other
+        sentence."""
         group = self.node.node("factors")
         return group.leaves("factor") if group else []
 
     def any_order(self) -> list[Node]:
-        """The groups of `factors` that are written with commas: `planc search` finds their order."""
+        """Return the groups of axes in a `mesh` or `view` sentence that are separated by commas: `planc search` finds
+        their order."""
         group = self.node.node("factors")
         return group.nodes("any_order") if group else []
 
     def renamed(self, names: dict[str, list[Word]], via: Sentence) -> Sentence:
-        """The same sentence with some names replaced (a layout's axes by the plan's).
+        """Return the same sentence with some names replaced, such as a layout's axes by the plan's. `names` maps a name
+        to the words that replace it.
 
-        What replaces a name keeps its own place, and the whole stands where `via` does.
+        These words keep their own places. The place of the sentence becomes that of `via`.
         """
         node = _renamed(self.node, names)
         words = self.text.split(" ")

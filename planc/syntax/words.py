@@ -1,4 +1,4 @@
-"""The parser's words turned into the words of the language."""
+"""Explains syntax errors in the words of the language instead of the parser's terms."""
 
 from __future__ import annotations
 
@@ -116,8 +116,11 @@ _HYPHENATED = re.compile(r'"[^"\n]*"|(?<![\w.-])[A-Za-z][\w.]*(?:-[\w.]+)*-\w*[A
 
 
 def explain(error: Any, source: Source, line: Line, verb: str, *, guess: bool) -> Diagnostic:
-    """A malformed sentence: where it stops making sense, and what could stand there. With `guess`, the keyword that is
-    nearest in spelling to what stands there."""
+    """Return the diagnostic for a malformed sentence: where it becomes wrong, and what is legal there. With `guess`,
+    the keyword that is nearest in spelling is suggested.
+
+    `error` is the exception of the parser library, and `verb` the verb of `line`.
+    """
     if (hyphenated := _hyphenated(error, source, line)) is not None:
         return hyphenated
     place, found = _error_place(error, source, line)
@@ -134,7 +137,8 @@ def explain(error: Any, source: Source, line: Line, verb: str, *, guess: bool) -
 
 
 def _hyphenated(error: Any, source: Source, line: Line) -> Diagnostic | None:
-    """A name with hyphens at the place of the error, or before it: none is a name of the language."""
+    """Return a diagnostic about a name with hyphens at the place of the error or before it, since names have no
+    hyphens; None if there is no such name."""
     token = getattr(error, "token", None)
     rows = line.text.split("\n")
     at_end = token is not None and token.type == "$END"
@@ -157,13 +161,14 @@ def _hyphenated(error: Any, source: Source, line: Line) -> Diagnostic | None:
 
 
 def _form(verb: str, text: str) -> str:
-    """The form of the verb that has most of the words that were written; the first one of those alike."""
+    """Return the form of the verb's sentence that shares most words with `text`; the first of several equal ones."""
     written = set(re.findall(r"\w+|[^\w\s]", text))
     return max(_FORMS[verb], key=lambda form: len(written & set(re.findall(r"\w+|[^\w\s]", form))))
 
 
 def _unclosed(error: Any, source: Source, line: Line) -> Diagnostic | None:
-    """A bracket that is still open where the sentence ends: marked where it was opened."""
+    """Return a diagnostic about a bracket that is still open at the end of the sentence, placed at the bracket; None if
+    there is none."""
     token = getattr(error, "token", None)
     if token is None or token.type != "$END":
         return None
@@ -192,7 +197,7 @@ def _unclosed(error: Any, source: Source, line: Line) -> Diagnostic | None:
 
 
 def _end_of_sentence(line: Line, source: Source) -> Span:
-    """Behind the last word of a sentence, which blank lines may follow while a bracket is open."""
+    """Return the place behind the last word of a sentence. Blank lines may follow that word if a bracket is open."""
     written = line.text.rstrip().split("\n")
     number, column = line.number + len(written) - 1, len(written[-1].rstrip()) + 1
     return Span(source.file, number, column, number, column)

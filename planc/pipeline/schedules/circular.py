@@ -11,8 +11,8 @@ from planc.pipeline.schedules.looped_bfs import rank_actions
 
 
 def need(shape: ScheduleShape) -> Need | None:
-    """Require a multiple of the ranks as microbatches, since each rank stores an equal share of the inputs (MaxText's
-    microbatches per stage); None if `shape` meets this."""
+    """Return the requirement that the number of microbatches is a multiple of the ranks, because each rank stores an
+    equal share of the inputs (MaxText's microbatches per stage). None if `shape` meets it."""
     if shape.microbatches % shape.ranks == 0:
         return None
     return Need(f"a multiple of {shape.ranks}", -(-shape.microbatches // shape.ranks) * shape.ranks)

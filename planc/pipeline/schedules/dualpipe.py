@@ -10,7 +10,8 @@ from planc.pipeline.schedules.dualpipev import one_direction
 
 
 def rank_actions(shape: ScheduleShape, rank: int) -> list[Repeat]:
-    """Return the actions of rank `rank`: those of DualPipeV on half the ranks of `shape`.
+    """Return the actions of rank `rank`. They are those of DualPipeV on half the ranks of `shape`, with the
+    microbatches renumbered.
 
     Chunk 0 of a rank is its stage in the pipeline whose first rank is nearer.
     """
@@ -28,7 +29,8 @@ def rank_actions(shape: ScheduleShape, rank: int) -> list[Repeat]:
 
 
 def need(shape: ScheduleShape) -> Need | None:
-    """Require equally many microbatches in both directions, at least one per rank each; None if `shape` meets this."""
+    """Return the requirement of equally many microbatches in both directions, at least one per rank in each. None if
+    `shape` meets it."""
     minimum = 2 * shape.ranks
     if shape.microbatches % 2 == 0 and shape.microbatches >= minimum:
         return None

@@ -56,7 +56,8 @@ class _RankList:
 
 
 def one_direction(ranks: int, rank: int, microbatches: int, stages: tuple[int, ...]) -> list[Repeat]:
-    """Return the action list of a rank with these two stages; rank `ranks` - 1 holds the innermost two of the V."""
+    """Return the action list of rank `rank` of `ranks`, which holds the two `stages`. The last rank holds the two
+    stages at the bottom of the V."""
     made = _RankList(stages)
     inner = ranks - rank - 1
     _warm_up(made, inner, rank)
@@ -112,12 +113,14 @@ def _cool_down(made: _RankList, inner: int, rank: int) -> None:
 
 
 def rank_actions(shape: ScheduleShape, rank: int) -> list[Repeat]:
-    """Return the actions of rank `rank`, which holds stages `rank` and 2 P - 1 - `rank` of the V."""
+    """Return the actions of rank `rank`, which holds the stages `rank` and 2 P - 1 - `rank` of the V (P is the number
+    of ranks)."""
     return one_direction(shape.ranks, rank, shape.microbatches, stages_at("v", shape.ranks, 2, rank))
 
 
 def need(shape: ScheduleShape) -> Need | None:
-    """Require two microbatches per rank, for the first rank's warm-up; None if `shape` meets this."""
+    """Return the requirement of two microbatches per rank, which the first rank's warm-up needs; None if `shape` meets
+    it."""
     return minimum_microbatches(2 * shape.ranks, shape)
 
 

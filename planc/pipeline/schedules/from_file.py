@@ -5,7 +5,8 @@ from planc.pipeline.schedule import Schedule, ScheduleShape
 
 
 def rank_actions(shape: ScheduleShape, rank: int) -> list[Repeat]:
-    """Raise AssertionError whatever `shape` and `rank` are: the plan holds the action lists of the file."""
+    """Raise AssertionError for any `shape` and `rank`: the plan, and not this module, holds the action lists of the
+    file."""
     raise AssertionError("the action lists of a csv schedule are in its plan")
 
 

@@ -25,7 +25,7 @@ def rank_actions(shape: ScheduleShape, rank: int) -> list[Repeat]:
 
 
 def need(shape: ScheduleShape) -> Need | None:
-    """Require at least one microbatch per stage, as torch does; None if `shape` meets this."""
+    """Return the requirement of at least one microbatch per stage, as in torch; None if `shape` meets it."""
     return minimum_microbatches(shape.ranks, shape)
 
 

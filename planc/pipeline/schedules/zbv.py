@@ -18,7 +18,7 @@ class _RankList:
         self.next: dict[tuple[Kind, int], int] = {}
 
     def add(self, times: int, *actions: tuple[Kind, int]) -> None:
-        """Append these kinds on these chunks, in sequence, `times` times."""
+        """Append these actions, given as (kind, chunk), `times` times in sequence."""
         first = []
         for kind, chunk in actions:
             number = self.next.get((kind, chunk), 0)
@@ -33,8 +33,8 @@ class _RankList:
 
 
 def rank_actions(shape: ScheduleShape, rank: int) -> list[Repeat]:
-    """Return the actions of rank `rank`: build them for at least 2 P - 1 microbatches, which fill the V, then drop
-    those beyond the plan's."""
+    """Return the actions of rank `rank`. They are built for at least 2 P - 1 microbatches, which fill the V (P is the
+    number of ranks); then actions for microbatches that the plan does not have are removed."""
     ranks, filled = shape.ranks, max(2 * shape.ranks - 1, shape.microbatches)
     made = _RankList(stages_at("v", ranks, 2, rank))
     _warm_up(made, ranks, rank)

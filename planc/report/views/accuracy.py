@@ -1,4 +1,4 @@
-"""The accuracy of such predictions: their errors on measured steps."""
+"""The view on accuracy: the errors that such predictions have on measured steps."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ def _errors() -> dict[str, Errors]:
 
 
 def accuracy(subject: PageSubject) -> Accuracy:
-    """Return the classes of published runs that `subject` belongs to, narrowest first."""
+    """Return the accuracy of predictions for the classes of published runs that `subject` belongs to (by chip, and
+    dense or with experts), the narrowest class first."""
     plan = subject.costed.sharded.plan
     kind = "experts" if "experts" in plan.model.sizes else "dense"
     chip = CHIPS.get(plan.cluster.chip.name, "")

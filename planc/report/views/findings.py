@@ -1,4 +1,4 @@
-"""Findings about the plan, and each target's answer."""
+"""The view on diagnostics: those about the plan, and for each target if it accepts the plan."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Findings(Data):
 
 
 def findings(examined: Examined) -> Findings:
-    """Return the diagnostics of a plan that was `examined`, and the targets' answers."""
+    """Return the diagnostics about a plan that was `examined`, and for each target if it accepts the plan."""
     report = examined.report
     found = tuple(
         Finding(

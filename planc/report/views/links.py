@@ -1,4 +1,5 @@
-"""The links of the machine, coloured by the mesh axes that use them; busier links are thicker."""
+"""The view on the machine's links. The colour of a link is that of the mesh axes that use it; busier links are
+thicker."""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ class DrawnLink(Data):
 
     @property
     def busy_s(self) -> float:
-        """Seconds of all axes together."""
+        """Seconds of a step in which the link is occupied, all axes together."""
         return sum(self.seconds.values())
 
 
@@ -76,14 +77,14 @@ class Links(Data):
 
 
 def links(subject: PageSubject) -> Links | None:
-    """Return the links of the machine of `subject` with its axes on them; None if the machine is not a graph of
+    """Return the links of the machine of `subject`, and the axes that use them; None if the machine is not a graph of
     links."""
     cluster = subject.costed.sharded.plan.cluster
     return None if cluster.own_graph is None else links_of(machine_links(cluster), subject.costed)
 
 
 def links_of(machine: MachineLinks, costed: CostedPlan | None = None) -> Links:
-    """Return the links of `machine`; with `costed`, a plan on it, the axes that use each of them."""
+    """Return the links of `machine`. With `costed`, a plan on this machine, each link has the axes that use it."""
     drawn, few = _drawn(machine, MOST_CHIPS), {*_drawn(machine, MOST_ON_PHONE)}
     number = {v: i for i, v in enumerate(drawn)}
     on_switches = not any(v.place for v in machine.vertices)
@@ -117,7 +118,8 @@ def links_of(machine: MachineLinks, costed: CostedPlan | None = None) -> Links:
 
 
 def picture(data: Links, width: float) -> Picture:
-    """Return a drawing of the points of `data` in rows, or on the grid of a torus, `width` pixels wide."""
+    """Return a drawing of the points and links of `data`, `width` pixels wide. The points are in rows, or on a grid for
+    a torus."""
     phone = width < 500
     drawn = [i for i, p in enumerate(data.points) if p.on_phone or not phone]
     shown = {*drawn}
@@ -140,7 +142,8 @@ def picture(data: Links, width: float) -> Picture:
 
 
 def _drawn(links: MachineLinks, most: int) -> list[int]:
-    """The vertices of a picture of at most `most` chips: whole nodes in rank order, their switches, and those above."""
+    """Return the vertices of a picture of at most `most` chips: whole nodes in rank order, their switches, and the
+    switches above."""
     chips: list[int] = []
     units: dict[int, list[int]] = {}
     for v in links.devices:
@@ -180,7 +183,7 @@ def _row(links: MachineLinks, v: int) -> int:
 
 
 def _coordinates(links: MachineLinks, v: int) -> tuple[int, ...]:
-    """The coordinates of a vertex of a torus; () elsewhere."""
+    """Return the coordinates of a vertex in a torus; () in other machines."""
     vertex = links.vertices[v]
     if vertex.place:
         return vertex.place
@@ -191,7 +194,7 @@ def _coordinates(links: MachineLinks, v: int) -> tuple[int, ...]:
 
 
 def _seconds(costed: CostedPlan | None, cables: Sequence[int]) -> list[dict[str, float]]:
-    """For each cable the seconds of each axis, in the busier direction."""
+    """Return for each of the links `cables` the seconds that each axis occupies it, in the busier direction."""
     if costed is None:
         return [{} for _ in cables]
     plan = costed.sharded.plan
@@ -220,7 +223,8 @@ def _summary(links: MachineLinks, points: Sequence[DrawnPoint], busiest: DrawnLi
 def _in_rows(
     data: Links, drawn: Sequence[int], cables: Sequence[DrawnLink], width: float
 ) -> tuple[dict[int, Place], float]:
-    """Chips on a line in rank order, switches inside nodes below it; cards, leaves and spines above."""
+    """Return the position of each point, and the height of the picture. Chips are in one row, in rank order. Switches
+    inside nodes are below; cards, leaves and spines above."""
     near: dict[int, list[int]] = defaultdict(list)
     for c in cables:
         near[c.one].append(c.other)
@@ -247,7 +251,7 @@ def _middle(places: Sequence[float], width: float) -> float:
 
 
 def _apart(wanted: Sequence[float], ordered: Sequence[int], width: float) -> dict[int, float]:
-    """Positions near the wanted ones, in order, with a gap between neighbours."""
+    """Return positions near the `wanted` ones, in the same order, with a gap between neighbours."""
     gap = min(64.0, (width - 2 * MARGIN) / max(1, len(ordered)))
     found: list[float] = []
     for place in wanted:
@@ -262,7 +266,8 @@ def _apart(wanted: Sequence[float], ordered: Sequence[int], width: float) -> dic
 
 
 def _on_grid(data: Links, drawn: Sequence[int], width: float) -> tuple[dict[int, Place], float] | None:
-    """The chips of a torus by their coordinates, with planes behind each other; None for other machines."""
+    """Return the positions of the chips of a torus by their coordinates, and the height of the picture. Planes are
+    drawn beside each other. None for other machines."""
     places = {i: data.points[i].place for i in drawn}
     if not places or not all(places.values()):
         return None
@@ -288,7 +293,7 @@ def _on_grid(data: Links, drawn: Sequence[int], width: float) -> tuple[dict[int,
 
 
 def _row_names(data: Links, drawn: Sequence[int], at: Mapping[int, Place]) -> Iterator[Mark]:
-    """The kind of the points in each row, at its left."""
+    """Yield the kinds of the points in each row, at the left of the row."""
     if any(data.points[i].place for i in drawn[:1]):
         return
     rows: dict[float, list[str]] = defaultdict(list)
@@ -301,7 +306,7 @@ def _row_names(data: Links, drawn: Sequence[int], at: Mapping[int, Place]) -> It
 
 
 def _line(data: Links, cable: DrawnLink, at: Mapping[int, Place], px: float) -> Iterator[Mark]:
-    """The lines of one link, side by side: one for each axis that uses it."""
+    """Yield the lines of one link, side by side: one for each axis that uses the link."""
     (x1, y1), (x2, y2) = at[cable.one], at[cable.other]
     length = hypot(x2 - x1, y2 - y1) or 1.0
     across, along = (y1 - y2) / length, (x2 - x1) / length
@@ -328,7 +333,8 @@ def _path(x1: float, y1: float, x2: float, y2: float, bent: bool) -> str:
 
 
 def _point(point: DrawnPoint, place: Place, *, roomy: bool, named: bool) -> Iterator[Mark]:
-    """The mark of a point, large with its number if `roomy`; a switch or card has its name if `named`."""
+    """Yield the mark of a point. If `roomy` it is larger, and a chip has its number; if `named`, a switch or card has
+    its name."""
     x, y = place
     if point.kind in ("chip", "die"):
         yield Circle(x, y, 7 if roomy else 3.5, "chip-point", point.name)

@@ -1,4 +1,4 @@
-"""Placement of the mesh axes on the machine: both as ranges of device numbers, and the busiest link."""
+"""The view on the placement of mesh axes on the machine: ranges of device numbers for both, and the busiest link."""
 
 from __future__ import annotations
 
@@ -60,7 +60,8 @@ class MachineView(Data):
 
 
 def machine(subject: PageSubject, traffic: Traffic) -> MachineView:
-    """Return the levels of the machine of `subject` and the axes on them; `traffic` determines the busiest level."""
+    """Return the network levels (tiers) of the machine of `subject` and the mesh axes on them. `traffic` determines the
+    busiest level."""
     costed = subject.costed
     plan = costed.sharded.plan
     busy: dict[str, tuple[float, float]] = {}
@@ -104,8 +105,8 @@ def machine(subject: PageSubject, traffic: Traffic) -> MachineView:
 
 
 def _busiest_links(plan: Plan, traffic: Traffic) -> Iterator[MachineLevel]:
-    """The busiest link of each mesh axis on a graph of links, with each device's bandwidth in a gather, and the
-    transfers of groups whose outermost axis it is."""
+    """Yield for each mesh axis the busiest link on a graph of links. It has the bandwidth of each device in an
+    all-gather over the axis, and the seconds of the groups whose outermost axis this is."""
     busy: dict[str, list[tuple[float, float]]] = {}
     for a in traffic.axes:
         busy.setdefault(_outermost(plan, a.axis.split("+")), []).append((a.time_s, a.exposed_s))
@@ -125,8 +126,8 @@ def _busiest_links(plan: Plan, traffic: Traffic) -> Iterator[MachineLevel]:
 
 
 def _outermost(plan: Plan, names: Iterable[str]) -> str:
-    """The outermost mesh axis that a group over the axes in `names` spans; an axis of a view spans those that the view
-    covers."""
+    """Return the outermost mesh axis that a group over the axes in `names` spans. An axis of a view (another
+    factorization of mesh axes) spans the mesh axes that the view factorizes."""
     covered = {name: view.of for view in plan.mesh.views for name in view.names}
     return max((m for name in names for m in covered.get(name, (name,))), key=lambda m: plan.mesh.axis(m).stride)
 
@@ -178,8 +179,8 @@ def _torus(plan: Plan) -> dict[str, str]:
 
 
 def picture(data: MachineView, width: float) -> Picture:
-    """Return ranges of device numbers on a scale of powers of two: levels above, axes of `data` below, `width` pixels
-    wide."""
+    """Return a picture of ranges of device numbers on a scale of powers of two, `width` pixels wide: the machine's
+    levels above, and the axes of `data` below."""
     narrow = width < 500
     left = 62.0 if narrow else 84.0
     reach = log2(max(data.devices, prod([2])))

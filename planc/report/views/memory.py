@@ -1,4 +1,4 @@
-"""Memory of each pipeline stage against the capacity."""
+"""The view on memory: GiB of each pipeline stage, compared with the capacity of a device."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class MemoryParts(Data):
 
     @property
     def values(self) -> list[float]:
-        """The parts in the order of `PARTS`."""
+        """The GiB of the parts, in the order of `PARTS`."""
         return [getattr(self, part.css) for part in PARTS]
 
     @property
@@ -58,7 +58,7 @@ class MemoryView(Data):
 
 
 def memory(subject: PageSubject) -> MemoryView:
-    """Return the memory of every stage of a costed plan, `subject`."""
+    """Return the memory of every pipeline stage of the costed plan in `subject`."""
     used = subject.costed.memory
     stages = tuple(
         Stage(

@@ -1,4 +1,5 @@
-"""Nearest neighbours: plans that differ in one decision, each costed, with their gains and losses."""
+"""The view on neighbours: plans that differ from this one in one decision, each costed, with the change in time and
+memory."""
 
 from __future__ import annotations
 
@@ -59,7 +60,8 @@ class Neighbours(Data):
 
 
 class NeighbourChange(NamedTuple):
-    """A changed plan, the change in words, the sentence, and the line that it replaces."""
+    """A changed plan, the change in words, the new sentence, and the line of the sentence that it replaces (0 if it is
+    added)."""
 
     plan: Plan
     change: str
@@ -68,7 +70,7 @@ class NeighbourChange(NamedTuple):
 
 
 def neighbours(subject: PageSubject) -> Neighbours:
-    """Return the plans that differ from that of `subject` in one decision."""
+    """Return the plans that differ from the plan of `subject` in one decision, with their costs."""
     costed = subject.costed
     plan, here = costed.sharded.plan, costed.memory.per_device_gib.total
     capacity = costed.memory.capacity_gib
@@ -118,7 +120,8 @@ def _costed(plan: Plan, costed: CostedPlan) -> CostedPlan | None:
 
 
 def spread(found: list[NeighbourChange], most: int) -> list[NeighbourChange]:
-    """Return at most `most` of the changes `found`: the first ones of every kind of sentence, in turn."""
+    """Return at most `most` of the changes `found`, in their order. Each kind of sentence contributes in turn its first
+    changes."""
     kinds: dict[str, list[NeighbourChange]] = {}
     for change in found:
         kinds.setdefault(change.sentence.split()[0], []).append(change)
@@ -128,7 +131,7 @@ def spread(found: list[NeighbourChange], most: int) -> list[NeighbourChange]:
 
 
 def changes(plan: Plan) -> Iterator[NeighbourChange]:
-    """Yield every plan that differs from `plan` in one decision: recompute, microbatch, gather, store, schedule,
+    """Yield every plan that differs from `plan` in one decision about recompute, microbatch, gather, store, schedule or
     mesh."""
     yield from _recompute(plan)
     yield from _microbatch(plan)
@@ -191,7 +194,7 @@ def _schedule(plan: Plan) -> Iterator[NeighbourChange]:
 
 
 def _store(plan: Plan) -> Iterator[NeighbourChange]:
-    """One more kind of state sharded over the data-parallel axes, or one less."""
+    """Yield the plans that shard one more kind of state over the data-parallel axes, or one kind less."""
     axes = plan.store("optimizer") or plan.data_axes
     if not axes or any(s.region for s in plan.stores):
         return
@@ -214,7 +217,7 @@ def _store(plan: Plan) -> Iterator[NeighbourChange]:
 
 
 def _mesh(plan: Plan) -> Iterator[NeighbourChange]:
-    """A factor of two moved from one axis to another."""
+    """Yield the plans whose mesh has a factor of two moved from one axis to another."""
     sizes = plan.mesh.sizes
     covered = {name for view in plan.mesh.views for name in view.of}
     for source in reversed(sizes):
@@ -231,7 +234,7 @@ def _mesh(plan: Plan) -> Iterator[NeighbourChange]:
 
 
 def _resized(plan: Plan, sizes: dict[str, int]) -> Plan | None:
-    """The plan with other axis sizes; None if its batch or its layers are not divisible."""
+    """Return the plan with other axis sizes; None if its batch or its layers do not divide."""
     every = {**{name: axis.size for name, axis in plan.mesh.every.items()}, **sizes}
     made = replace(plan, mesh=plan.mesh.resized(every.values()))
     if made.batch.sequences % (made.data_parallel * made.batch.microbatch_sequences):
@@ -269,8 +272,8 @@ def _longer(delta_s: float) -> str:
 
 
 def picture(data: Neighbours, width: float) -> Picture | None:
-    """Return bars of the changes in time and memory of the neighbours in `data`, `width` pixels wide; None without
-    any."""
+    """Return bars of the changes in time and memory of the neighbours in `data`, `width` pixels wide; None if there are
+    no neighbours."""
     if not data.found:
         return None
     rows = [
@@ -288,7 +291,7 @@ def picture(data: Neighbours, width: float) -> Picture | None:
 
 
 def _signed(text: str) -> str:
-    """The text of a change, without a sign for zero."""
+    """Return the text of a change, without a sign if it is zero."""
     return text if float(text) else text[1:]
 
 

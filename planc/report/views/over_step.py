@@ -1,4 +1,4 @@
-"""Memory over the step on the fullest stage: the moment of its peak, and its composition."""
+"""The view on memory over the step, on the fullest stage: when the peak is, and what it consists of."""
 
 from __future__ import annotations
 
@@ -42,13 +42,14 @@ class OverStep(Data):
 
     @property
     def steady_gib(self) -> float:
-        """GiB that are constant through the step."""
+        """GiB that are constant during the step."""
         parts: list[float] = [getattr(self.at_peak_gib, name) for name in STEADY]
         return sum(parts)
 
 
 def over_step(subject: PageSubject, memory: MemoryView, timeline: TimelineView) -> OverStep:
-    """Return memory over the step of the fullest stage of `subject`: `timeline` has the actions, `memory` the parts."""
+    """Return the memory over the step on the fullest stage of `subject`. `timeline` has the actions of the step,
+    `memory` the parts of the stage's memory."""
     worst, row = memory.worst, timeline.ranks[memory.worst.stage]
     spans = [
         ActionSpan(Action(KINDS[letter], stage, microbatch), row.rank, start / US, (start + length) / US)
@@ -86,8 +87,8 @@ def over_step(subject: PageSubject, memory: MemoryView, timeline: TimelineView) 
 
 
 def _first_peak_s(changes: list[tuple[float, float]], spans: list[ActionSpan], moment: str) -> float:
-    """The first time (s) at which activations are at their maximum: when it is reached, or, if `moment` is in a
-    backward, when the first backward that frees some begins."""
+    """Return the first time (s) of the peak of activations. This is when they reach their maximum or, if `moment` is in
+    a backward, when the first backward begins that frees some of them."""
     most = max((size for _, size in changes), default=0.0)
     first = next((i for i, (_, size) in enumerate(changes) if size >= most * (1 - ROUNDING)), 0)
     if not changes or "backward" not in moment:
@@ -122,7 +123,7 @@ def _message(stage: int, parts: MemoryParts, peak_s: float, moment: str, staged:
 
 
 def picture(data: OverStep, width: float) -> Picture:
-    """Return stacked areas of `data` over the seconds of the step, `width` pixels wide."""
+    """Return stacked areas of the memory in `data` over the seconds of the step, `width` pixels wide."""
     shown = [p for p in PARTS if getattr(data.at_peak_gib, p.css) > 0]
     marks, top = legend(shown, width)
     top += 22
@@ -147,7 +148,7 @@ def picture(data: OverStep, width: float) -> Picture:
 
 
 def _areas(data: OverStep, across: Scale, up: Scale) -> list[Mark]:
-    """State as bands, then gradients and buffers, with activations on top."""
+    """Return the areas: state as bands at the bottom, then gradients and buffers, with activations on top."""
     marks: list[Mark] = []
     floor = [0.0] * len(data.times_s)
     parts = data.at_peak_gib
@@ -177,7 +178,7 @@ def _area(times: tuple[float, ...], floor: list[float], roof: list[float], acros
 
 
 def _bends(levels: list[float]) -> list[int]:
-    """Indices of the points that are drawn: all, or both ends of a constant curve."""
+    """Return the indices of the points that are drawn: all, or only the two ends if the curve is constant."""
     return list(range(len(levels))) if len(set(levels)) > 1 else [0, len(levels) - 1]
 
 

@@ -1,4 +1,4 @@
-"""Roofline: each op of the slowest stage against the chip's compute and memory limits."""
+"""The roofline view: each op of the slowest stage, compared with the chip's limits on compute and memory."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ class Roofline(Data):
 
     @property
     def ridge(self) -> float:
-        """Arithmetic intensity (FLOPs per byte) above which an op is compute-bound."""
+        """The arithmetic intensity (FLOPs per byte) above which an op is compute-bound."""
         return self.flops_per_s / self.bytes_per_s
 
 
 def roofline(subject: PageSubject) -> Roofline:
-    """Return the ops of the slowest stage of `subject`, the longest first, and the plan's closed-form bounds."""
+    """Return the ops of the slowest stage of `subject`, the longest first, and the closed-form bounds of its plan."""
     sharded, plan = subject.costed.sharded, subject.costed.sharded.plan
     chip, dtype = plan.cluster.chip, plan.precision.compute
     points: list[OpPoint] = []
@@ -97,7 +97,8 @@ def roofline(subject: PageSubject) -> Roofline:
 
 
 def _peak(plan: Plan, chip: Chip, dtype: str) -> float:
-    """Data-sheet FLOP/s of one device, in the lowest precision of its `quantize` sentences."""
+    """Return the data-sheet FLOP/s of one device in the compute dtype, or in the lowest precision of the plan's
+    `quantize` sentences."""
     dtypes = [dtype, *(q.dtype for q in plan.quantize)]
     return max(peak_flops_per_s(chip, d) for d in dtypes if d in chip.flops_per_s)
 
@@ -156,8 +157,8 @@ Box = tuple[float, float, float]
 def _points(
     data: Roofline, across: LogScale, up: LogScale, ops: list[OpPoint], width: float, taken: list[Box]
 ) -> list[Mark]:
-    """Circles whose area is the op's share of the step; the longest are labelled where neither a circle nor `taken` is
-    in the way."""
+    """Return a circle for each op, whose area is proportional to the op's share of the step. The longest ops have
+    labels, placed where they hide neither a circle nor an area in `taken`."""
     most = max(p.step_s for p in ops)
     marks: list[Mark] = []
     circles: list[Box] = []

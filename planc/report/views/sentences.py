@@ -1,4 +1,5 @@
-"""The plan's sentences, each with its cost: seconds, bytes on the wire, GiB, findings."""
+"""The view on sentences: each sentence of the plan with its cost in seconds, bytes sent and GiB, and its
+diagnostics."""
 
 from __future__ import annotations
 
@@ -63,7 +64,7 @@ class Sentences(Data):
 
 
 def sentences(subject: PageSubject) -> Sentences:
-    """Return the cost of each line of the plan of `subject`."""
+    """Return the cost of each line of the plan's file in `subject`."""
     examined, costed = subject.examined, subject.costed
     plan, built = costed.sharded.plan, examined.built
     assert built is not None
@@ -128,7 +129,7 @@ def sentences(subject: PageSubject) -> Sentences:
 
 
 def _expectations(costed: CostedPlan) -> dict[int, str]:
-    """The outcome of each `expect` sentence of the plan's own file, by line."""
+    """Return the outcome of each `expect` sentence in the plan's own file, by line."""
     found: dict[int, str] = {}
     for expect in costed.sharded.plan.expects:
         value = measure(costed, expect.metric)
@@ -139,7 +140,7 @@ def _expectations(costed: CostedPlan) -> dict[int, str]:
 
 
 def _written_lines(subject: PageSubject) -> dict[int, str]:
-    """The verb of the sentence on each line of the plan's own file."""
+    """Return the verb of the sentence on each line of the plan's own file."""
     built, file = subject.examined.built, subject.costed.sharded.plan.file
     found: dict[int, str] = {}
     for s in built.sentences if built else ():
@@ -150,7 +151,7 @@ def _written_lines(subject: PageSubject) -> dict[int, str]:
 
 
 def _memory_by_line(subject: PageSubject, first_line: dict[str, int]) -> dict[int, list[Held]]:
-    """GiB of the fullest device by the line of the sentence that determines them."""
+    """Return the GiB of the fullest device by the line of the sentence that determines them."""
     plan, parts = subject.costed.sharded.plan, subject.costed.memory.worst.per_device_gib
     home = {"params": "model", "grads": "model", "optimizer": "optimizer", "comm_buffers": "mesh", "reserve": "cluster"}
     home |= {"activations": "recompute" if "recompute" in first_line else "batch"}

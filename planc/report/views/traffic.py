@@ -1,4 +1,5 @@
-"""Bytes and seconds of collectives by mesh axis, with the machine level that each axis spans."""
+"""The view on traffic: bytes and seconds of collectives by mesh axis, with the network level (tier) that each axis
+spans."""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ class Traffic(Data):
 
 
 def traffic(subject: PageSubject) -> Traffic:
-    """Return the collectives of the slowest stage of `subject`, by axis and kind; the most exposed first."""
+    """Return the collectives of the slowest stage of `subject`, by axis and kind. The axis with the most exposed
+    seconds is first."""
     costed = subject.costed
     groups: dict[tuple[str, int, str], dict[tuple[str, str, str], list[TrafficRow]]] = {}
     for timed in costed.collectives:
@@ -122,8 +124,8 @@ def _message(axes: list[AxisTraffic], step_s: float) -> str:
 
 
 def picture(data: Traffic, width: float) -> Picture | None:
-    """Return bars of the seconds of each axis of `data`, exposed and hidden, `width` pixels wide; None without
-    collectives."""
+    """Return bars of the seconds of each axis of `data`, split in exposed and hidden, `width` pixels wide; None if
+    there are no collectives."""
     if not data.axes:
         return None
     rows = [

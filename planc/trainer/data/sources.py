@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 def source_of(preset: Preset) -> BatchSource:
-    """Open the training and evaluation data of `preset` for its plan's batch. Raises PlanError (E1032) if data cannot
-    be read."""
+    """Return the training and evaluation data that `preset` names, in batches of its plan's size. Raises PlanError
+    (E1032) if data cannot be read."""
     source = _TableReader(preset, preset.data, "data").source()
     if preset.parts.evaluation is None:
         return source
@@ -31,7 +31,7 @@ def source_of(preset: Preset) -> BatchSource:
 
 @dataclass(frozen=True)
 class _TableReader:
-    """Opens the data of one table of a preset."""
+    """Opens the data that one table of a preset describes: [data] or [evaluation]."""
 
     preset: Preset
     data: DataTable
@@ -84,7 +84,7 @@ class _TableReader:
 
     @property
     def _sizes(self) -> tuple[int, int, int]:
-        """Return sequences per batch, tokens per sequence, and the seed of their order."""
+        """Return the sequences per batch, the tokens per sequence, and the seed of the order of sequences."""
         batch = self.preset.plan.batch
         return batch.sequences, batch.sequence_tokens, self.preset.train.seed
 

@@ -1,6 +1,6 @@
 """Training data as a stateless stream: `batch(step)` depends only on the seed and the step.
 
-So a step has the same tokens at any data-parallel degree, on any runtime, and after a restart.
+Therefore a step has the same tokens at any data-parallel degree, on any runtime, and after a restart.
 """
 
 from __future__ import annotations
@@ -24,52 +24,57 @@ BYTES = 256
 
 
 class BatchSource(Protocol):
-    """A source of batches (tokens, targets), int32 [sequences, sequence_tokens]; targets are the next tokens."""
+    """A source of batches (tokens, targets), each int32 [sequences, sequence_tokens]. The target of a token is the next
+    token."""
 
     @property
     def sha256(self) -> str:
-        """SHA-256 of the data in use, held-out part included."""
+        """SHA-256 of the data in use, including the held-out part."""
         ...
 
     def batch(self, step: int) -> tuple[Tokens, Tokens]:
-        """Tokens and targets of training step `step`, counted from 1."""
+        """Return the tokens and targets of training step `step`, counted from 1."""
         ...
 
     def held_out(self, index: int) -> tuple[Tokens, Tokens]:
-        """Tokens and targets of held-out batch `index`, from 0: never part of `batch`, the same at every evaluation."""
+        """Return the tokens and targets of held-out batch `index`, counted from 0. Held-out batches are never part of
+        `batch`, and are the same at every evaluation."""
         ...
 
     def refusal(self, vocab: int) -> str:
-        """Return why a model with a vocabulary of `vocab` tokens cannot train on this data and batch; "" if it can."""
+        """Return why a model with a vocabulary of `vocab` tokens cannot train on this data with this batch; "" if it
+        can."""
         ...
 
     def going_on(self, step: int, shown: int) -> BatchSource:
-        """Return the same data for a run that has consumed `shown` sequences by the end of `step`."""
+        """Return the same data for a run that is resumed after `step`, by whose end it has consumed `shown`
+        sequences."""
         ...
 
 
 @dataclass(frozen=True)
 class Evaluated:
-    """A `source` for training, with held-out batches from another one (`evaluation`)."""
+    """Batches for training from `source`, and held-out batches from another source, `evaluation`."""
 
     source: BatchSource
     evaluation: BatchSource
 
     @property
     def sha256(self) -> str:
-        """SHA-256 of the training data only: a run may be resumed with other evaluation data."""
+        """SHA-256 of the training data only, so that a run may be resumed with other evaluation data."""
         return self.source.sha256
 
     def batch(self, step: int) -> tuple[Tokens, Tokens]:
-        """Tokens and targets of training step `step`, counted from 1."""
+        """Return the tokens and targets of training step `step`, counted from 1."""
         return self.source.batch(step)
 
     def held_out(self, index: int) -> tuple[Tokens, Tokens]:
-        """Tokens and targets of batch `index`, from 0, of the evaluation data."""
+        """Return the tokens and targets of batch `index`, counted from 0, of the evaluation data."""
         return self.evaluation.held_out(index)
 
     def refusal(self, vocab: int) -> str:
-        """Return why one of the two does not fit a model with a vocabulary of `vocab` tokens; "" if both fit."""
+        """Return why the training or the evaluation data does not fit a model with a vocabulary of `vocab` tokens; ""
+        if both fit."""
         if of_evaluation := self.evaluation.refusal(vocab):
             return self.source.refusal(vocab) or f"for evaluation {of_evaluation}"
         return self.source.refusal(vocab)
@@ -101,10 +106,11 @@ HELD_OUT_SHARE = 0.1
 
 @dataclass(frozen=True)
 class PythonStdlib:
-    """Byte-level language modelling on the source of Python's standard library.
+    """Byte-level language modelling on the source code of Python's standard library.
 
-    It exists on every machine that runs planc. Files are sampled by the hash of their path, so a smaller `max_bytes` is
-    a subset of a larger one. Another Python version has other data, which changes `data_sha256` of the receipt.
+    This data exists on every machine that runs planc. Files are sampled by the hash of their path, so the data of a
+    smaller `max_bytes` is a subset of the data of a larger one. Another version of Python has other data, which changes
+    `data_sha256` in the receipt.
     """
 
     sequences: int
@@ -128,7 +134,7 @@ class PythonStdlib:
         return ""
 
     def going_on(self, _step: int, _shown: int) -> PythonStdlib:
-        """Return itself: batches are sampled independently."""
+        """Return this source unchanged, because each batch is sampled independently of earlier ones."""
         return self
 
     @cached_property
@@ -149,7 +155,8 @@ class PythonStdlib:
         return np.frombuffer(b"".join(train), np.uint8), np.frombuffer(b"".join(held_out), np.uint8)
 
     def _draw(self, text: NDArray[np.uint8], stream: str, index: int) -> tuple[Tokens, Tokens]:
-        """Sample windows at random positions, determined by (seed, stream, index)."""
+        """Return sequences from random positions of `text`, and their targets. The positions depend on (seed, stream,
+        index) only."""
         places = len(text) - self.sequence_tokens
         key = hashlib.sha256(f"{self.seed} {stream} {index}".encode()).digest()
         # random_raw, as numpy promises this stream to be the same in all its versions.
@@ -160,7 +167,7 @@ class PythonStdlib:
 
 
 def _chosen(root: Path, max_bytes: int) -> list[str]:
-    """Sample relative paths by hash up to `max_bytes` in total."""
+    """Return relative paths of files, sampled by the hash of the path, with at most `max_bytes` bytes in total."""
     chosen, left = [], max_bytes
     for path in sorted(_python_files(root), key=lambda p: _fraction("order", p)):
         size = (root / path).stat().st_size
@@ -177,7 +184,7 @@ def _python_files(root: Path) -> list[str]:
 
 
 def _walk_folder(folder: Path) -> list[Path]:
-    """Find every `*.py` recursively, skipping excluded folders (site-packages can be huge)."""
+    """Return every `*.py` file below `folder`. Excluded folders are skipped (site-packages can be huge)."""
     found: list[Path] = []
     for entry in folder.iterdir():
         if entry.name in EXCLUDED or entry.name.startswith("config-"):
@@ -190,5 +197,5 @@ def _walk_folder(folder: Path) -> list[Path]:
 
 
 def _fraction(purpose: str, path: str) -> float:
-    """Hash a path to a number in [0, 1), independently for each purpose."""
+    """Return a hash of `path` as a number in [0, 1). The numbers for two purposes are independent."""
     return int.from_bytes(hashlib.sha256(f"{purpose} {path}".encode()).digest()[:8], "big") / 2**64

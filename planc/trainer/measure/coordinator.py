@@ -1,4 +1,5 @@
-"""Measures this machine: probes and training steps of plans, in as many processes as a run has."""
+"""Measures this machine: times probes (single ops and collectives) and training steps of plans, with as many processes
+as a training run has."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ class MeasuringError(Exception):
 
 @dataclass(frozen=True)
 class Measurement:
-    """The probes with their seconds, and the steps of each plan by its name."""
+    """The probes, each with its seconds, and the seconds of the steps of each plan, by the name of the plan."""
 
     probes: tuple[MeasuredProbe, ...]
     steps: dict[str, tuple[float, ...]]
@@ -42,17 +43,22 @@ class Measurement:
     """Share of processor time that other processes used during each step."""
 
     def step_s(self, plan: str) -> float:
-        """Return the median seconds of the undisturbed steps of `plan`, by name, as in training reports; if there are
-        none, the seconds of the least disturbed step minus the share of other processes."""
+        """Return the seconds of a step of the plan called `plan`: the median of the undisturbed steps, as training
+        reports it.
+
+        If all steps were disturbed by other processes, return the seconds of the least disturbed step, minus the share
+        of time that other processes took.
+        """
         return self._counted(plan)[0]
 
     def disturbed(self, plan: str) -> float:
-        """Return the share (0 to 1) of the processors that other processes used in the step of `plan` that `step_s`
-        returns."""
+        """Return the share (0 to 1) of the processors that other processes used in the step of the plan called `plan`
+        whose seconds `step_s` returns."""
         return self._counted(plan)[1]
 
     def _counted(self, plan: str) -> tuple[float, float]:
-        """The measured step of a plan that represents it: seconds, share of other processes."""
+        """Return the measured step that represents a plan: its seconds, and the share of the processors that other
+        processes used."""
         steps = self.steps[plan]
         shares = self.others.get(plan) or (0.0,) * len(steps)
         least = max(CALM, min(shares))
@@ -69,16 +75,16 @@ def rows_of_ranks(
     tell: Callable[[int], None] = lambda _rows: None,
     env: Mapping[str, str] | None = None,
 ) -> list[dict[str, Any]]:
-    """Return the rows that ranks print (`worker.tell`), in the order of printing.
+    """Start processes, and return the rows of results that they print (`worker.tell`), in the order of printing.
 
     Args:
         worker: the module that each rank runs.
-        words: its first arguments; the last one is the path of `task` as JSON.
-        task: the measurements.
+        words: the first arguments of the module; the last argument is the path of `task` as JSON.
+        task: what to measure.
         processes: number of ranks.
         timeout_s: time limit (s), after which all ranks are terminated.
         tell: called with the number of rows so far.
-        env: added to the environment of each rank.
+        env: variables added to the environment of each rank.
 
     Raises MeasuringError, with the end of a rank's output, if that rank fails or times out.
     """
@@ -110,7 +116,11 @@ def measure(
     timeout_s: float = 1800.0,
     tell: Callable[[int, int], None] = lambda _done, _all: None,
 ) -> Measurement:
-    """Run the measurement; `tell` reports progress. Raises MeasuringError."""
+    """Measure `probes` and `plans` (paths) for `target` on `devices` devices of this machine. Raises MeasuringError.
+
+    `steps` is the number of undisturbed steps of each plan, `window_s` the seconds for which a probe is repeated, and
+    `timeout_s` the time limit (s). `tell` is called with the number of results so far and in all.
+    """
     task = {
         "devices": devices,
         "window_s": window_s,

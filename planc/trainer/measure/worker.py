@@ -1,7 +1,7 @@
 """One process of a measurement: `python -m planc.trainer.measure.worker TARGET TASK.json`.
 
-All ranks run probes, then steps of plans; rank 0 prints a line `MEASURED {json}` for each. The rank comes from RANK and
-WORLD_SIZE, as in a training worker.
+All ranks run the probes, and then the steps of the plans. Rank 0 prints a line `MEASURED {json}` for each result. The
+rank comes from RANK and WORLD_SIZE, as in a training worker.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ LR = 1e-4
 
 
 def tell(row: dict[str, Any]) -> None:
-    """Print `row` for `coordinator.rows_of_ranks`."""
+    """Print `row` as a line that `coordinator.rows_of_ranks` reads."""
     print(MARK + json.dumps(row), flush=True)
 
 
 def main(target: Target, task: dict[str, Any]) -> None:
-    """Run `task`: `devices`, `window_s`, `probes`, `plans` (paths), `steps` (of each plan)."""
+    """Run the measurements in `task`, which has `devices`, `window_s`, `probes`, `plans` (paths) and `steps` (of each
+    plan)."""
     backend = load_backend(target)
     backend.runtime().prepare_environment(task["devices"])
     ranks = backend.ranks(task["devices"])
@@ -58,15 +59,16 @@ PATIENCE_S = 20.0
 
 
 def _undisturbed_steps(found: list[tuple[float, float]]) -> int:
-    """Return the number of undisturbed steps."""
+    """Return the number of steps that other processes did not disturb."""
     return sum(share <= CALM for _, share in found)
 
 
 def _trained(plan: Plan, target: Target, steps: int, ranks: Ranks) -> dict[str, Any]:
-    """The seconds of each step but the first, which compiles and connects, with the processor share of other processes;
-    peak memory, and kernels in use.
+    """Train `plan` for some steps and return the results: the seconds of each step, the share of the processors that
+    other processes used in it, peak memory, and the kernels in use.
 
-    Steps continue until the requested number is undisturbed.
+    The first step is left out, because it compiles and connects. Steps continue until `steps` of them are undisturbed,
+    or until a limit on the number of steps.
     """
     import numpy as np
 

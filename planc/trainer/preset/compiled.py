@@ -1,4 +1,5 @@
-"""The compiled plan in a preset: plan text without `use`, `let` and imports, read by the compiler's front end."""
+"""The compiled plan in a preset: a plan's text without `use`, `let` and imports, which the compiler's front end
+reads."""
 
 from __future__ import annotations
 
@@ -25,25 +26,26 @@ ONE_TARGET, WITHOUT = "a preset holds no sentence of one target yet", "write a p
 
 @dataclass(frozen=True)
 class Compiled:
-    """The text of a compiled plan, and the `files` to which it refers: configs, op graphs and schedules, by path."""
+    """The text of a compiled plan, and the contents of the `files` that the text names (configs, op graphs, schedules),
+    by path."""
 
     text: str
     files: Mapping[str, str]
 
     def read(self, name: str, line: int) -> Built:
-        """Parse the text, which starts after `line` lines of the file `name`, without reading from disk."""
+        """Parse the text without reading from disk. In the file `name`, the text starts after `line` lines."""
         return build_alone("\n" * line + self.text, name, self.files)
 
 
 def compiled(source: Path, given: dict[str, int]) -> Compiled:
-    """Compile the plan file `source` into a self-contained text.
+    """Return the plan file `source` as a self-contained text.
 
     Args:
         source: path of the plan file.
-        given: whole numbers that replace those of its `let` sentences, by name.
+        given: integers that replace the values of the plan's `let` sentences, by name.
 
     Raises:
-        PlanError: the plan has mistakes, or sentences of one target (E0109).
+        PlanError: the plan has mistakes, or sentences that apply to one target only (E0109).
     """
     built = build_file(source, given)
     if built.plan is None:
@@ -68,8 +70,8 @@ def plan_of(built: Built, sources: Mapping[str, str], given: Mapping[str, int]) 
 
     Args:
         built: the result of `Compiled.read`.
-        sources: hexadecimal SHA-256 of the files from which it was compiled, by path.
-        given: whole numbers that replaced those of `let` sentences, by name.
+        sources: hexadecimal SHA-256 of the files from which the plan was compiled, by path.
+        given: integers that replaced the values of `let` sentences, by name.
     """
     if built.plan is None:
         return next(d for d in built.diagnostics if d.severity == "error")
@@ -77,20 +79,21 @@ def plan_of(built: Built, sources: Mapping[str, str], given: Mapping[str, int]) 
 
 
 def checksum(part: Compiled, given: Mapping[str, int]) -> str:
-    """Return the hexadecimal SHA-256 of a compiled plan (`part`) and the numbers `given` for it, to detect manual
-    edits."""
+    """Return the hexadecimal SHA-256 of a compiled plan, `part`, and of the `let` values `given` for it. It shows if
+    the text was edited by hand."""
     said = [part.text, dict(part.files), dict(given)]
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
 def toml_string(text: str) -> tuple[str, bool]:
-    """Return `text` as a TOML string, and True if it is a literal string; some characters need escapes instead."""
+    """Return `text` as a TOML string, and True if this is a literal string, False if some characters need escapes."""
     if "'''" not in text and not text.endswith("'") and all(c.isprintable() or c in "\n\t" for c in text):
         return f"'''\n{text}'''", True
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f"), False
 
 
 def first_line(span: Span, text: str) -> int:
-    """Return the number of lines of the preset `text` before the compiled plan, whose key is at `span`."""
+    """Return the number of lines before the compiled plan in the preset whose content is `text`. The plan's key is at
+    `span`."""
     written = text.split("\n")[span.line - 1]
     return span.line if written.rstrip().endswith(("'''", '"""')) else span.line - 1

@@ -63,7 +63,8 @@ class Preset:
         return (self.path.parent / folder).absolute() if folder else None
 
     def at(self, *place: str) -> Span:
-        """Return the span of a key, else of its table, else the start of the file."""
+        """Return the place of a key, given by its table and name; else the place of the table, else the start of the
+        file."""
         return span_of(place, places(str(self.path), read_text(self.path)), str(self.path))
 
     def saving_in(self, folder: Path | str | None) -> Preset:
@@ -75,9 +76,9 @@ class Preset:
 
 
 def load_preset(path: Path | str, checkpoints: Path | str | None = None) -> Preset:
-    """Read and check a preset. Raises PlanError with every error found.
+    """Return the preset at `path`, after all checks. Raises PlanError with every error found.
 
-    `checkpoints` is the folder for checkpoints and overrides that of the preset.
+    `checkpoints` is a folder for checkpoints that replaces the preset's.
     """
     path = Path(path)
     text = read_text(path)
@@ -104,7 +105,7 @@ def load_preset(path: Path | str, checkpoints: Path | str | None = None) -> Pres
 
 
 def read_text(path: Path) -> str:
-    """Read the text of the preset at `path`. Raises PlanError (E1001) if it cannot be read."""
+    """Return the text of the preset at `path`. Raises PlanError (E1001) if it cannot be read."""
     try:
         return read_bounded(path, MAX_BYTES).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -113,7 +114,8 @@ def read_text(path: Path) -> str:
 
 
 def read_toml(path: Path, text: str) -> dict[str, Any]:
-    """Parse `text`, the preset at `path`. Raises PlanError (E1001) at the location of a TOML syntax error."""
+    """Return the parsed TOML `text` of the preset at `path`. Raises PlanError (E1001) at the place of a syntax
+    error."""
     try:
         return tomllib.loads(text)
     except RecursionError:
@@ -144,7 +146,8 @@ def _read_parts(path: Path, text: str) -> PresetTables:
 
 
 def _missing_folder(checkpoint: Checkpoint, span: Span) -> list[Diagnostic]:
-    """Refuse checkpoint settings without a folder: the user would rely on files that are never written."""
+    """Return an error if checkpoints are to be saved but no folder is given: the user would rely on files that are
+    never written."""
     if checkpoint.every_steps == 0 or checkpoint.folder:
         return []
     message = f"saving every {checkpoint.every_steps} steps, and [checkpoint] names no folder"
@@ -152,7 +155,8 @@ def _missing_folder(checkpoint: Checkpoint, span: Span) -> list[Diagnostic]:
 
 
 def _compiled(part: PlanPart, path: Path, span: Span, text: str) -> Plan | Diagnostic:
-    """Return the embedded plan or its error. `text` is the content of the preset, `span` that of the plan's key."""
+    """Return the embedded plan, or its error. `text` is the content of the preset, `span` the place of the plan's
+    key."""
     help_text = embed_command(part, path)
     if not part.compiled:
         return Diagnostic("E1004", "the preset holds no compiled plan", span, help=help_text)
@@ -171,7 +175,7 @@ def _compiled(part: PlanPart, path: Path, span: Span, text: str) -> Plan | Diagn
 
 
 def _check_source(part: PlanPart, source: Span) -> list[Diagnostic]:
-    """Refuse a `source` that is not the one from which the plan was compiled, as it would mislead the reader."""
+    """Return an error if `source` is not the file from which the plan was compiled, as it would mislead the reader."""
     if not part.source or part.source in part.sha256:
         return []
     message = f"[plan] source: `{part.source}` is not among the files that the compiled plan was made of"
@@ -179,7 +183,7 @@ def _check_source(part: PlanPart, source: Span) -> list[Diagnostic]:
 
 
 def _unfit_patterns(parts: PresetTables, plan: Plan, path: Path, spans: dict[Place, Span]) -> list[Diagnostic]:
-    """Refuse a pattern of [train] decay_groups that matches no parameter, as it would have no effect."""
+    """Return an error for each pattern of [train] decay_groups that matches no parameter and so has no effect."""
     known = [p.name for p in plan.model.params]
     return [
         Diagnostic(
@@ -194,7 +198,7 @@ def _unfit_patterns(parts: PresetTables, plan: Plan, path: Path, spans: dict[Pla
 
 
 def _unbalanced(parts: PresetTables, plan: Plan, path: Path, spans: dict[Place, Span]) -> list[Diagnostic]:
-    """Refuse a load-balancing loss for a model without experts, as it would have no effect."""
+    """Return an error if a model without experts has a load-balancing loss, which would have no effect."""
     if not parts.train.balance_loss or plan.model.top_k:
         return []
     where = span_of(("train", "balance_loss"), spans, str(path))
@@ -202,7 +206,7 @@ def _unbalanced(parts: PresetTables, plan: Plan, path: Path, spans: dict[Place, 
 
 
 def _other_optimizer(parts: PresetTables, plan: Plan, path: Path, spans: dict[Place, Span]) -> list[Diagnostic]:
-    """Refuse another optimizer than the plan's, for which memory and time are predicted."""
+    """Return an error if the preset's optimizer is not the plan's, for which memory and time were predicted."""
     name, sentence = parts.train.optimizer, plan.optimizer.cause
     if sentence is None or name == plan.optimizer.name:
         return []
@@ -217,7 +221,8 @@ def _files(part: PlanPart) -> list[str]:
 
 
 def _freshness(part: PlanPart, plan: Plan, path: Path, span: Span) -> list[Diagnostic]:
-    """Return an error for each changed file and a note for each missing one; if all exist, recompile and compare."""
+    """Return an error for each source file that has changed since `planc embed`, and a note for each missing one. If
+    all files are there and unchanged, the plan is recompiled and compared."""
     found = []
     for name, expected in part.sha256.items():
         if name == COMPILED:
@@ -237,9 +242,11 @@ def _freshness(part: PlanPart, plan: Plan, path: Path, span: Span) -> list[Diagn
 
 
 def _is_looked_at(name: str, part: PlanPart, folder: Path) -> bool:
-    """True for the source plan, and for files inside its folder or the preset's.
+    """True if the preset may have the checksum of the file `name` verified: for the source plan, and for files in the
+    folder of that plan or of the preset.
 
-    `planc embed` writes no others; with checksums of arbitrary files a preset could probe the content of private files.
+    `planc embed` writes no other files. If checksums of any file were verified, a preset could probe the content of
+    private files.
     """
     source, place = (folder / part.source).resolve(), (folder / name).resolve()
     is_plan = source.suffix == ".plan" and source.is_file()
@@ -248,7 +255,7 @@ def _is_looked_at(name: str, part: PlanPart, folder: Path) -> bool:
 
 
 def _recompiled(part: PlanPart, plan: Plan, path: Path, span: Span) -> list[Diagnostic]:
-    """Return E1006 if recompiling the source gives another plan than the one in the preset."""
+    """Return E1006 if the source now compiles to another plan than the one in the preset, or not at all."""
     if part.source not in part.sha256:
         return []
     built = build_file(path.parent / part.source, dict(part.set)).plan

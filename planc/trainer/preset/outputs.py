@@ -1,4 +1,5 @@
-"""Restrict a preset's outputs to its own folder, because presets may be untrusted, and protect existing files."""
+"""Restricts the outputs that a preset names to its own folder, because presets may be untrusted, and protects existing
+files."""
 
 from __future__ import annotations
 
@@ -22,9 +23,10 @@ HELP = "name a place below it; with --checkpoint DIR checkpoints and metrics go 
 
 
 def misplaced(parts: PresetTables, preset: Path, text: str) -> list[Diagnostic]:
-    """Return E1035 for each output in `parts` outside the folder of `preset`, and for metrics over another file.
+    """Return E1035 for each output in `parts` that is outside the folder of `preset`, and for a metrics file that would
+    overwrite another file.
 
-    `text` is the content of the preset, to locate its keys.
+    `text` is the content of the preset, in which the keys are located.
     """
     found = []
     spans = places(str(preset), text)
@@ -50,7 +52,7 @@ def without_folder(parts: PresetTables) -> PresetTables:
 
 
 def _no_name(path: Path) -> str:
-    """Return why the file system rejects this name, such as its length; empty if it is valid."""
+    """Return why the file system rejects the name of this path (such as its length); "" if the name is valid."""
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -61,7 +63,7 @@ def _no_name(path: Path) -> str:
 
 
 def _is_below(folder: Path, value: str) -> bool:
-    """True for a relative path that stays inside the folder after symbolic links are resolved."""
+    """True if `value` is a relative path that stays inside `folder` after symbolic links are resolved."""
     if Path(value).is_absolute() or not value.isprintable():
         return False
     root, place = Path(os.path.realpath(folder)), Path(os.path.realpath(folder / value))

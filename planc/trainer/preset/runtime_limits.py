@@ -1,4 +1,4 @@
-"""Refuse settings of a preset that a runtime does not support; none is silently ignored."""
+"""Refuses settings of a preset that a runtime does not support, so that none is silently ignored."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from planc.trainer.preset.load import Preset
 
 
 def beyond(runtime: str, preset: Preset, single: bool, span: Span) -> list[Diagnostic]:
-    """Return E1003 at `span` for each `[train]` setting of `preset` that `runtime` does not support; else [].
+    """Return E1003 at `span` for each `[train]` setting of `preset` that `runtime` does not support; [] if it supports
+    all.
 
     `single` is True for the reference run in one process.
     """

@@ -1,6 +1,6 @@
-"""Locate the keys of a TOML file, and report pydantic's errors as diagnostics at their location.
+"""Finds the places of keys in a TOML file, and reports pydantic's errors as diagnostics at these places.
 
-The standard library's parser gives no locations, so the lines are scanned a second time.
+The standard library's parser gives no places, so the lines are scanned a second time.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ def places(file: str, text: str) -> dict[Place, Span]:
 
 
 def span_of(place: Place, found: dict[Place, Span], file: str) -> Span:
-    """Return the span of the key `place` in `found`, else of the nearest enclosing table, else the start of `file`."""
+    """Return the place of the key `place` in `found`, else the place of the nearest table around it, else the start of
+    `file`."""
     for length in range(len(place), 0, -1):
         if place[:length] in found:
             return found[place[:length]]
@@ -54,7 +55,7 @@ def span_of(place: Place, found: dict[Place, Span], file: str) -> Span:
 
 
 def diagnose(errors: list[ErrorDetails], model: type[Frozen], file: str, text: str) -> list[Diagnostic]:
-    """Convert pydantic's `errors` about `model` to diagnostics located in `text`, the content of `file`."""
+    """Convert pydantic's `errors` about `model` to diagnostics with places in `text`, the content of `file`."""
     found = places(file, text)
     return [_diagnostic(error, model, found, file) for error in errors]
 
@@ -72,7 +73,7 @@ def _diagnostic(error: ErrorDetails, model: type[Frozen], found: dict[Place, Spa
 
 
 def _unknown(place: Place, model: type[Frozen], span: Span) -> Diagnostic:
-    """Return the error for an unknown key, with the nearest valid key as a fix."""
+    """Return the error about an unknown key, with the nearest valid key as a fix."""
     *tables, key = place
     legal = list(_model_at(model, tables).model_fields)
     where = f" in [{'.'.join(tables)}]" if tables else ""
@@ -92,5 +93,5 @@ def _model_at(model: type[Frozen], tables: list[str]) -> type[Frozen]:
 
 
 def _span(file: str, line: int, start: int, end: int) -> Span:
-    """Make a span from 0-based offsets in one line."""
+    """Return a span from 0-based offsets in one line."""
     return Span(file, line, start + 1, line, end + 1)

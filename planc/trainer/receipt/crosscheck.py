@@ -1,4 +1,4 @@
-"""Compare the losses of runs by their receipts: `planc.crosscheck/1`.
+"""Compares the losses of runs by their receipts: `planc.crosscheck/1`.
 
 Losses are compared only between runs that should agree: same plan, data, initial weights, dtype, learning rate and
 optimizer. Otherwise the comparison fails and lists the fields that differ. A failed comparison has a diagnosis from
@@ -77,14 +77,15 @@ class CrossCheck:
 
 
 def _finite(value: float | None) -> float | None:
-    """Replace infinity by None for JSON: the difference (nats) is infinite if only some runs skipped a step."""
+    """Return `value`, or None if it is infinite, for JSON. A difference of losses (nats) is infinite if only some of
+    the runs skipped a step."""
     return value if value is not None and isfinite(value) else None
 
 
 def crosscheck(receipts: Sequence[Receipt], budget: float | None = None) -> CrossCheck:
-    """Compare two or more receipts; `budget` is the allowed difference of losses at any step.
+    """Compare two or more receipts. `budget` is the allowed difference (nats) of the losses at any step.
 
-    By default the budgets of the compute dtype apply, including that of the mean.
+    Without a `budget`, the budgets of the compute dtype apply, including a budget for the mean difference.
     """
     assert len(receipts) >= 2, "a crosscheck takes at least two receipts"
     dtype = receipts[0].dtype
@@ -107,8 +108,8 @@ def crosscheck(receipts: Sequence[Receipt], budget: float | None = None) -> Cros
 
 
 def otherwise_begun(receipt: Receipt, path: Path) -> list[str]:
-    """Return a warning for each receipt in the folder of `path` of the same training on another stack whose first loss
-    differs from that of `receipt`."""
+    """Return a warning for each receipt beside `path` that is of the same training on another target, but whose first
+    loss differs from that of `receipt`."""
     found = []
     for beside in sorted(path.parent.glob("*.json")):
         with suppress(PlanError):
@@ -122,7 +123,8 @@ def otherwise_begun(receipt: Receipt, path: Path) -> list[str]:
 
 
 def differing_fields(receipts: Sequence[Receipt]) -> tuple[str, ...]:
-    """Return the fields that make `receipts` incomparable; `losses` if runs differ in length or are empty."""
+    """Return the names of the fields that make `receipts` incomparable; `losses` among them if the runs have different
+    lengths or no steps."""
     first, *others = receipts
     fields = [f for f in MUST_AGREE if any(getattr(r, f) != getattr(first, f) for r in others)]
     fields += _courses_apart(receipts)
@@ -132,15 +134,16 @@ def differing_fields(receipts: Sequence[Receipt]) -> tuple[str, ...]:
 
 
 def _courses_apart(receipts: Sequence[Receipt]) -> list[str]:
-    """Return the differing training settings, such as `course.lr`, among the receipts that have them."""
+    """Return the training settings that differ between the receipts, such as `course.lr`. Receipts without settings are
+    ignored."""
     courses = [r.course for r in receipts if r.course is not None]
     names = dict.fromkeys(name for course in courses for name in course)
     return [f"course.{name}" for name in names if any(c.get(name) != courses[0].get(name) for c in courses)]
 
 
 def spreads(receipts: Sequence[Receipt]) -> list[float]:
-    """Return the largest minus the smallest loss (nats) of `receipts` at each step; infinite if only some runs skipped
-    it."""
+    """Return for each step the largest minus the smallest loss (nats) of `receipts`; infinite if only some runs skipped
+    the step."""
     return [_loss_range(losses) for losses in zip(*(r.losses for r in receipts), strict=True)]
 
 

@@ -1,4 +1,4 @@
-"""Print a crosscheck as text: a table of the runs, the result with its numbers, and the loss curves."""
+"""Prints a crosscheck as text: a table of the runs, the result with its numbers, and the loss curves."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HEAD = ("run", "first", "last", "held out", "tokens/s")
 
 
 def render(check: CrossCheck, receipts: Sequence[Receipt], width: int = 80) -> str:
-    """Return plain text of at most `width` columns, without colour."""
+    """Return the crosscheck as plain text of at most `width` columns, without colour."""
     parts = [*_table(receipts, width), "", *_wrapped(_verdict(check, receipts), width)]
     if all(_known(r) for r in receipts):
         parts += ["", plot(curves(receipts), min(width, 100))]
@@ -35,7 +35,8 @@ def curves(receipts: Sequence[Receipt]) -> list[Series]:
 
 
 def names(receipts: Sequence[Receipt]) -> list[str]:
-    """Return a name for each of `receipts`: `cuda/torch`, `xla/jax`; numbered if these are not unique."""
+    """Return a name for each of `receipts`: target and runtime, such as `cuda/torch`, `xla/jax`; numbered if two are
+    equal."""
     plain = [f"{r.target}/{r.runtime}" for r in receipts]
     if len(set(plain)) == len(plain):
         return plain
@@ -48,7 +49,7 @@ def _known(receipt: Receipt) -> tuple[float, ...]:
 
 
 def _table(receipts: Sequence[Receipt], width: int) -> list[str]:
-    """Return one line per run; columns on the right that do not fit are omitted."""
+    """Return a table with one line per run. Columns at the right that do not fit into `width` are omitted."""
     rows = [HEAD, *(_row(name, r) for name, r in zip(names(receipts), receipts, strict=True))]
     widths = [max(len(row[i]) for row in rows) for i in range(len(HEAD))]
     while len(widths) > 1 and sum(widths) + 2 * (len(widths) - 1) > width:
@@ -57,7 +58,7 @@ def _table(receipts: Sequence[Receipt], width: int) -> list[str]:
 
 
 def _cells(row: Sequence[str], widths: Sequence[int]) -> str:
-    """Format a row: the name aligned left, figures aligned right."""
+    """Return a row as text: the name aligned left, figures aligned right."""
     figures = [c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=False)]
     return "  ".join([row[0].ljust(widths[0]), *figures]).rstrip()
 
@@ -107,7 +108,7 @@ def _flips(check: CrossCheck) -> str:
 
 
 def _reasons(why: Diagnosis) -> list[str]:
-    """Format the diagnosis as text."""
+    """Return the diagnosis as lines of text."""
     if not why.gradients_known:
         lines = ["  first gradients: not in all receipts"]
     elif why.first_group is None:

@@ -1,7 +1,7 @@
-"""Diagnose from receipts why the losses of runs diverge.
+"""Diagnoses from receipts why the losses of runs diverge.
 
-The gradients of the first step are compared because they come from equal parameters and data: a difference is caused by
-this step and not by an earlier update.
+The gradients of the first step are compared because they come from equal parameters and data, so a difference is caused
+by this step and not by an earlier update.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ REPORTED = ("runtime", "versions", "features", "compile", "routing_flips")
 
 @dataclass(frozen=True)
 class Group:
-    """A tensor and its gradient norm of the first step in each run."""
+    """A tensor, and the norm of its gradient at the first step in each run."""
 
     tensor: str
     norms: tuple[float, ...]
 
     @property
     def relative(self) -> float:
-        """The relative difference of the norms, as a share of the largest."""
+        """The largest minus the smallest norm, as a share of the largest."""
         largest = max(self.norms)
         return (largest - min(self.norms)) / largest if largest else 0.0
 
@@ -64,7 +64,8 @@ def diagnose(receipts: Sequence[Receipt]) -> Diagnosis:
 
 
 def _differing_groups(norms: Sequence[dict[str, float]], tolerance: float) -> list[Group]:
-    """Return the groups that differ, in backward order: from the loss to the embedding."""
+    """Return the tensors whose norms differ by more than `tolerance`, in backward order: from the loss to the
+    embedding."""
     names = [name for name in norms[0] if all(name in other for other in norms)]
     groups = [Group(name, tuple(run[name] for run in norms)) for name in sorted(names, key=_depth, reverse=True)]
     return [group for group in groups if group.relative > tolerance]

@@ -88,7 +88,7 @@ class Receipt(Frozen):
     """The share of the run's wall-clock time, all its starts included, in which steps were taken that count."""
 
     def to_json(self) -> dict[str, Any]:
-        """`planc.receipt/1`."""
+        """Return the receipt as plain JSON data, `planc.receipt/1`."""
         return self.model_dump(mode="json")
 
     def write(self, path: Path | str) -> None:
@@ -98,7 +98,7 @@ class Receipt(Frozen):
 
 
 def _is_finite(value: Any) -> bool:
-    """True if every float in a JSON value is a plausible measurement."""
+    """True if every float in a JSON value is finite and at most MOST in magnitude."""
     pending = [value]
     while pending:
         inner = pending.pop()

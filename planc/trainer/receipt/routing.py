@@ -1,8 +1,8 @@
-"""Count the router's picks of experts for the receipt, and compare them between runs.
+"""Counts for the receipt how many tokens the router sends to each expert, and compares the counts between runs.
 
-A flip is a token that two runs route to different experts. Before the first flip runs differ only by rounding; after it
-also by the difference between experts' outputs. Picks are counted per layer and expert, so flips that cancel within a
-layer and step are not detected.
+A flip is a token that two runs route to different experts. Before the first flip, the losses of runs differ only by
+rounding; after it, they also differ because experts compute different outputs. Tokens are counted per layer and expert,
+so flips that cancel within a layer and step are not detected.
 """
 
 from __future__ import annotations
@@ -28,18 +28,20 @@ Counts = list[list[int]]
 
 
 def counted(plan: Plan, steps: int) -> bool:
-    """True if a run of `steps` steps counts its expert picks."""
+    """True if a run of `steps` steps counts the tokens of each expert: the model has experts, and the counts are not
+    too many."""
     layers = routed_layers(plan.model)
     return bool(layers) and steps * layers * plan.model.sizes["experts"] <= MOST_NUMBERS
 
 
 def routed_layers(model: Model) -> int:
-    """The number of layers of `model` that route tokens to experts."""
+    """Return the number of layers of `model` that route tokens to experts."""
     return sum(any(op.kind == "route" for op in model.ops[kind]) for kind in model.kinds)
 
 
 class Picks:
-    """Collects the picks of each step since this start in `found`, by step; empty if picks are not counted."""
+    """Collects the tokens per expert of each step since the start of this process, in `found` by step. `found` stays
+    empty if they are not counted."""
 
     def __init__(self, session: Session, plan: Plan, steps: int) -> None:
         self._session = session if counted(plan, steps) else None
@@ -47,7 +49,8 @@ class Picks:
         self.found: dict[int, Counts] = {}
 
     def take(self, step: int) -> None:
-        """Store the picks of `step`. Every process must call it after each step, because it is a collective."""
+        """Store the tokens per expert of `step`. Every process must call this after each step, because it is a
+        collective."""
         picks = self._session.routing() if self._session else None
         if picks is not None:
             assert len(picks) == self._layers, f"picks of {len(picks)} layers, the model routes in {self._layers}"
@@ -55,10 +58,11 @@ class Picks:
 
 
 def flips(receipts: Sequence[Receipt]) -> list[int] | None:
-    """Return the number of flips at each step between the first of `receipts` and the one that differs most.
+    """Return the number of flips at each step, between the first of `receipts` and the receipt that differs from it
+    most.
 
-    None if a run did not count picks, or runs have different layers or experts. A step that only some runs counted, as
-    after a resume, has 0 flips.
+    None if a run did not count tokens per expert, or if runs have different layers or experts. A step that only some
+    runs counted, as after a resume, has 0 flips.
     """
     if any(not r.measured.routing for r in receipts) or len(_shapes(receipts)) > 1:
         return None
@@ -69,7 +73,7 @@ def flips(receipts: Sequence[Receipt]) -> list[int] | None:
 
 
 def _shapes(receipts: Sequence[Receipt]) -> set[tuple[int, ...]]:
-    """Return the numbers of experts per layer in all counted steps."""
+    """Return the distinct numbers of experts per layer in all counted steps."""
     return {tuple(map(len, counts)) for r in receipts for counts in (r.measured.routing or {}).values()}
 
 
@@ -81,15 +85,16 @@ def _flips_at_step(step: int, runs: Sequence[dict[int, Counts]]) -> int:
 
 
 def _flips_between(one: Counts, other: Counts) -> int:
-    """Count the flips: each one decreases the picks of one expert and increases those of another."""
+    """Return the number of flips between two runs. Each flip takes one token from an expert and gives it to another."""
     pairs = [(a, b) for left, right in zip(one, other, strict=True) for a, b in zip(left, right, strict=True)]
     return sum(abs(a - b) for a, b in pairs) // 2
 
 
 def budgets(budget: float, steps: int, flipped: Sequence[int] | None) -> list[float]:
-    """Return the allowed loss difference (nats) at each of `steps` steps: `budget`, and more from the first flip on.
+    """Return the allowed loss difference (nats) at each of `steps` steps: `budget` before the first flip, and at least
+    AFTER_A_FLIP from it on.
 
-    `flipped` has the number of flips per step; None: not counted.
+    `flipped` has the number of flips per step; None if they were not counted.
     """
     first = next((at for at, n in enumerate(flipped or ()) if n), steps)
     return [budget if at < first else max(budget, AFTER_A_FLIP) for at in range(steps)]

@@ -1,10 +1,10 @@
-"""The accelerators of this machine."""
+"""Finds the accelerators of this machine."""
 
 from __future__ import annotations
 
 
 def cuda_devices() -> tuple[str, int]:
-    """Return the name and number of this machine's CUDA devices; an empty name if there are none."""
+    """Return the name and the number of this machine's CUDA devices; "" and 0 if there are none."""
     import torch
 
     if not torch.cuda.is_available():

@@ -1,7 +1,8 @@
-"""The first step of a run on fake devices: `planc train --dry-run` shows that the program runs, and what it would do.
+"""Traces the first step of a run on fake devices: `planc train --dry-run` shows that the program runs, and what it
+would do.
 
 The step is traced (torch) or lowered (JAX) in a separate process, with fewer data-parallel ranks and microbatches than
-the plan; a rank's work per microbatch is the same.
+the plan. The work of a rank per microbatch is the same as in the plan.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class DryRun:
-    """Result of a dry run. `changed` describes how the traced plan was reduced; `found` is the backend's result."""
+    """Result of a dry run. `changed` describes how the traced plan is smaller than the plan; `found` is the backend's
+    result."""
 
     devices: int
     microbatches: int
@@ -40,7 +42,7 @@ class DryRun:
         return asdict(self)
 
     def lines(self) -> list[str]:
-        """For people."""
+        """Return the result as lines of text for people."""
         head = f"first step on {self.devices} fake devices, {self.microbatches} microbatches ({self.seconds:.1f} s)"
         return [
             head,
@@ -50,7 +52,7 @@ class DryRun:
 
 
 def small(plan: Plan) -> Plan:
-    """Reduce `plan` for tracing: few ranks, and at most as many microbatches as its pipeline has ranks."""
+    """Return `plan` reduced for tracing: few ranks, and at most as many microbatches as the pipeline has ranks."""
     fewer = shrunk(plan, MOST_DEVICES)
     batch, stages = fewer.batch, plan.mesh.axis(plan.split.axis).size if plan.split else 1
     microbatches = batch.sequences // fewer.data_parallel // batch.microbatch_sequences
@@ -60,9 +62,9 @@ def small(plan: Plan) -> Plan:
 
 
 def dry_run(plan: Plan, target: Target) -> tuple[DryRun | None, str]:
-    """Trace the first step of `plan` for `target` in a separate process; return the result and "".
+    """Trace the first step of `plan` for `target` in a separate process. Return the result and "".
 
-    If that process fails, return None and its standard error.
+    If that process fails, return None and the text that it wrote to standard error.
     """
     words = ["-P", "-m", "planc.trainer.run.dry_run", "--target", target]
     given = json.dumps(plan.to_json())
@@ -73,7 +75,7 @@ def dry_run(plan: Plan, target: Target) -> tuple[DryRun | None, str]:
 
 
 def main() -> int:
-    """Trace the plan from stdin and print a DryRun as JSON. Returns 0, the exit status."""
+    """Trace the plan that is on stdin, and print a DryRun as JSON. Returns 0, the exit status."""
     parser = ArgumentParser(prog="python -m planc.trainer.run.dry_run", description="The compiled plan is on stdin.")
     parser.add_argument("--target", choices=get_args(Target), required=True)
     options = parser.parse_args()

@@ -1,7 +1,7 @@
-"""Run a plan on fewer devices, if the preset allows it, by reducing one data-parallel axis.
+"""Runs a plan on fewer devices, if the preset allows it, by reducing one data-parallel axis.
 
-The global batch is unchanged: each rank takes more microbatches, so the data order and the update of a step are the
-same. The sharding over other axes is unchanged.
+The global batch is unchanged: each rank runs more microbatches, so the order of the data and the update of each step
+stay the same. The sharding over other axes is unchanged.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from planc.trainer.preset.load import Preset
 
 
 def here() -> int | None:
-    """Return the number of ranks that a launcher started; None without one."""
+    """Return the number of ranks that a launcher started (WORLD_SIZE); None if no launcher did."""
     return int(os.environ["WORLD_SIZE"]) if "WORLD_SIZE" in os.environ else None
 
 
 def fitted(preset: Preset, devices: int | None) -> Preset:
-    """Adapt `preset` to `devices`; unchanged for None or the plan's own number.
+    """Return `preset` with a plan for `devices` devices; unchanged if `devices` is None or the plan's own number.
 
-    Raises PlanError (E1033) if the preset does not allow it, or the axis cannot be reduced so far.
+    Raises PlanError (E1033) if the preset does not allow fewer devices, or the axis cannot be reduced so far.
     """
     plan = preset.plan
     if devices in (None, plan.mesh.devices):
@@ -58,7 +58,8 @@ def _shorter(preset: Preset, devices: int) -> Plan:
 
 
 def _cluster_part(cluster: Cluster, share: int) -> Cluster | None:
-    """Return 1/`share` of the cluster: fewer nodes, fewer chips of one node, or a smaller torus; None if impossible."""
+    """Return a cluster of 1/`share` of the devices: fewer nodes, fewer chips of one node, or a smaller torus. None if
+    there is none."""
     if cluster.count % share == 0:
         return replace(cluster, count=cluster.count // share)
     shape = list(cluster.shape)
@@ -70,7 +71,8 @@ def _cluster_part(cluster: Cluster, share: int) -> Cluster | None:
 
 
 def _free(plan: Plan) -> str:
-    """Return a data-parallel axis that is part of no view."""
+    """Return a data-parallel axis that no view (another factorization of mesh axes, for the experts) factorizes; "none"
+    if there is none."""
     covered = {a for view in plan.mesh.views for a in view.of}
     return next((a for a in plan.data_axes if a in plan.mesh.sizes and a not in covered), "none")
 

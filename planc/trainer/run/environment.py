@@ -1,6 +1,6 @@
-"""Choice of the Python interpreter for a runtime's worker: this one, or that of the runtime's own environment.
+"""Chooses the Python interpreter for the worker of a runtime: this one, or the one in the runtime's own environment.
 
-torch_xla needs a torch of its own version, so it has its own environment, made by `make torch-xla`.
+torch_xla needs another version of torch, so it has its own environment, made by `make torch-xla`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ directory may be a stranger's."""
 
 
 def python_of(runtime: str, given: Path | None, span: Span) -> str:
-    """Return the interpreter for the worker; `given` is the user's choice. Raises PlanError (E1009)."""
+    """Return the path of the Python interpreter for the worker of `runtime`. `given` is the user's choice, None for
+    none. Raises PlanError (E1009) if it is not there."""
     if given is not None:
         if not given.is_file():
             raise _missing(runtime, f"{given} is not there", span)

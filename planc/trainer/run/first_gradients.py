@@ -1,4 +1,4 @@
-"""Compute the gradient norm of every parameter at the first step, to diagnose runs that diverge."""
+"""Computes the gradient norm of every parameter at the first step, to diagnose runs that diverge."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ CLIP_EPS = 1e-6
 
 
 def first_gradient_norms(session: Session, train: TrainTable, grad_norm: float) -> dict[str, float] | None:
-    """Return the L2 norm of each parameter's first gradient before clipping, by name.
+    """Return the L2 norm of each parameter's gradient at the first step, before clipping, by the parameter's name.
 
-    Call it after the first step, when AdamW's first moment is (1 - beta) times the clipped gradient. `grad_norm` is the
-    global norm that the step returned, `train` has the betas and the clipping. None where other processes hold a part
-    of the state and tell no norms, or the optimizer is another.
+    Must be called after the first step, when AdamW's first moment is (1 - beta) times the clipped gradient. `grad_norm`
+    is the global norm that the step returned; `train` has the betas and the clipping. None if the optimizer is not
+    AdamW, or if several processes hold the state and the session does not gather norms.
     """
     import numpy as np
 
@@ -44,6 +44,7 @@ def _scale(train: TrainTable, grad_norm: float) -> float:
 
 
 def _gathered(session: Session, scale: float) -> dict[str, float] | None:
-    """From a session of several processes that tells norms; they are of clipped gradients."""
+    """Return the norms that a session of several processes gathers, divided by `scale` because they are of clipped
+    gradients; None if the session gathers none."""
     tell = getattr(session, "gradient_norms", None)
     return {name: norm / scale for name, norm in tell().items()} if tell else None

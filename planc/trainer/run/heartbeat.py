@@ -1,8 +1,8 @@
 """Heartbeats of the ranks, and the watchdog that names a stalled rank.
 
-A thread of each rank writes a heartbeat every second, so a rank that is stopped, or whose interpreter is blocked, falls
-silent. Ranks that wait in a collective keep sending heartbeats; the rank that they wait for is behind them, or is the
-only one at another place in the code.
+A thread of each rank writes a heartbeat every second. A rank that is stopped, or whose interpreter is blocked, sends
+none. Ranks that wait in a collective keep sending heartbeats; the rank that they wait for has completed fewer phases,
+or is the only one at another line of the code.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ EVERY_S = 1.0
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """One heartbeat: `phases` counts the loop's phases so far, `doing` names the current one, `line` the code."""
+    """One heartbeat. `phases` is the number of phases of the loop that the rank has started, `doing` the name of the
+    current phase, and `line` the current line of the code."""
 
     phases: int
     doing: str
@@ -41,7 +42,7 @@ class HeartbeatSender:
         threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
 
     def now(self, doing: str) -> None:
-        """Start a phase of the loop; `doing` is its name in the launcher's message if the rank stalls."""
+        """Start a phase of the loop. `doing` is its name, which the launcher prints if the rank stalls in it."""
         self._phases, self._doing = self._phases + 1, doing
 
     def _beat(self) -> None:
@@ -51,13 +52,14 @@ class HeartbeatSender:
 
 
 def _line(thread: int) -> str:
-    """Return the current Python line of a thread."""
+    """Return the line of Python code that a thread is executing."""
     frame = sys._current_frames().get(thread)
     return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_name}" if frame else "its end"
 
 
 class Watchdog:
-    """Tracks in the launcher the last heartbeat of each rank, and its times of arrival and of progress."""
+    """Records in the launcher the last heartbeat of each rank, when it arrived, and when the rank last made
+    progress."""
 
     def __init__(self, processes: int, longest_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._longest_s, self._clock = longest_s, clock
@@ -80,7 +82,8 @@ class Watchdog:
         return True
 
     def stuck(self) -> tuple[int, str] | None:
-        """Return the rank for which the others wait and its state, if no rank has made progress for too long."""
+        """Return the rank that the other ranks wait for, and its state, if no rank has made progress for too long; else
+        None."""
         now = self._clock()
         if now - max(self._progressed_s.values()) <= self._longest_s:
             return None

@@ -1,7 +1,7 @@
-"""The one initialiser: every runtime starts from the same numpy arrays, keyed by parameter name.
+"""Initial weights: every runtime starts from the same numpy arrays, keyed by parameter name.
 
-An array depends on the seed, the name and the model only: not on the order of the calls, the rank or
-the layout. So any two runtimes start equal, and a rank may ask for the parameters of its stage alone.
+An array depends only on the seed, the name and the model, not on the order of the calls, the rank or the layout.
+Therefore any two runtimes start from equal weights, and a rank may compute only the parameters of its own stage.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ LOGIT_STD = 0.32
 
 
 def initial(model: Model, seed: int) -> Initial:
-    """The function a session calls for the first values of `model` (float32, global shape, storage order).
+    """Return the function that a session calls for the initial values of the parameters of `model` (float32, global
+    shape, storage order).
 
-    Matrices are drawn from a generator of their own for each parameter's name and `seed`, so that no value depends on
-    the layout.
+    Each parameter has its own random generator, from its name and the `seed`, so that no value depends on the layout.
     """
 
     def values(name: str, shape: tuple[int, ...]) -> Weights:
@@ -47,7 +47,7 @@ def initial(model: Model, seed: int) -> Initial:
 
 
 def pattern(name: str) -> str:
-    """The name in the op graph of parameter `name`: `layers.3.attention.wq.weight` ->
+    """Return the name that the parameter `name` has in the op graph: `layers.3.attention.wq.weight` ->
     `layers.*.attention.wq.weight`."""
     return re.sub(r"^layers\.\d+\.", "layers.*.", name)
 
@@ -61,8 +61,8 @@ def names(model: Model) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 def init_sha256(model: Model, values: Initial) -> str:
-    """sha256 of the names, shapes and bytes of all parameters of `model`, by `values`. One parameter is in memory at a
-    time."""
+    """Return the SHA-256 of the names, shapes and bytes of all parameters of `model`, which the function `values`
+    returns. One parameter at a time is in memory."""
     digest = hashlib.sha256()
     for name, shape in sorted(names(model)):
         digest.update(f"{name} {shape}\n".encode())

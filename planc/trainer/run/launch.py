@@ -1,9 +1,9 @@
-"""Starts several processes on this machine, for training, tests and audits alike.
+"""Starts several processes on this machine, for training, tests and audits.
 
-Each rank is its own process group, so terminating a rank also terminates its children. A rank also asks the kernel to
-kill it when its launcher dies (Linux), so that even `kill -9` leaves no orphans. planc does not use torchrun's agent:
-it would import torch in the launcher (seconds, and absent with the xla extra), and one node needs no rendezvous. The
-environment is torchrun's, so the same worker also runs under torchrun, Slurm or Kubernetes.
+Each rank is a process group, so terminating a rank also terminates its children. A rank also asks the kernel to kill it
+when its launcher dies (Linux), so that even `kill -9` leaves no orphans. planc does not use torchrun's agent: it would
+import torch in the launcher (seconds, and absent with the xla extra), and one node needs no rendezvous. The environment
+variables are those of torchrun, so the same worker also runs under torchrun, Slurm or Kubernetes.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ OnLine = Callable[[int, str], None]
 
 @dataclass(frozen=True)
 class Finished:
-    """Result of a launch. `returncode` is 0, the first failing rank's, 75 (all ranks saved and exited on request), 124
-    (timeout) or 130 (interrupt)."""
+    """Result of a launch. `returncode` is 0 (success), the exit status of the first rank that failed, 75 (all ranks
+    saved their state and exited on request), 124 (timeout) or 130 (interrupt)."""
 
     returncode: int
     outputs: tuple[str, ...]
@@ -69,13 +69,14 @@ def run(
     saves_on_term: bool = False,
     stuck: Callable[[], tuple[int, str] | None] = lambda: None,
 ) -> Finished:
-    """Run `argv` in `processes` ranks and wait for all of them.
+    """Run the command `argv` in `processes` ranks and wait for all of them.
 
-    `env` extends this process's environment. If one rank fails, the others are terminated after a short grace period;
-    so are all if `on_line` raises an error, which is raised again. SIGINT and SIGTERM to this process (when called on
-    its main thread) and the timeout terminate every rank with its child processes. With `saves_on_term` the first
-    SIGTERM is forwarded to the ranks, which save and exit with PREEMPTED; a second one terminates them. `stuck` is
-    polled for a rank that blocks the others, and the reason: then all are terminated.
+    `env` is added to this process's environment. If a rank fails, the others are terminated after a short grace period.
+    If `on_line`, which gets each line of output, raises an error, all ranks are terminated and the error is raised
+    again. The timeout (`timeout_s`, None for none), and SIGINT and SIGTERM to this process if called on its main
+    thread, terminate every rank with its child processes. With `saves_on_term`, the first SIGTERM is forwarded to the
+    ranks, which save and exit with PREEMPTED; a second one terminates them. `stuck` is polled; if it returns a rank
+    that blocks the others, with the reason, all are terminated.
     """
     deadline = time.monotonic() + timeout_s if timeout_s else float("inf")
     stop, term_requested = threading.Event(), threading.Event()
@@ -105,10 +106,10 @@ def processes(plan: Plan, backend: Backend) -> int:
 
 
 def free_port() -> int:
-    """Return a TCP port that is currently free.
+    """Return a TCP port that is free at the moment.
 
-    It is below the range of outgoing connections (from 32768 on Linux, 49152 elsewhere): any connection on the machine
-    could take a port from that range before rank 0 uses it.
+    The port is below the range of outgoing connections (from 32768 on Linux, from 49152 elsewhere), because any
+    connection on the machine could take a port of that range before rank 0 uses it.
     """
     for _ in range(100):
         port = random.SystemRandom().randrange(*PORTS)
@@ -187,7 +188,8 @@ class _Rank:
         return "".join(self._lines)
 
     def signal_group(self, number: int) -> None:
-        """Signal the whole group, even if its leader has exited but children are running."""
+        """Send the signal `number` to the whole process group, even if its leader has exited while its children are
+        running."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, number)
 
@@ -205,7 +207,8 @@ def _wait_for_ranks(
     term_requested: threading.Event,
     stuck: Callable[[], tuple[int, str] | None],
 ) -> _LaunchEnd:
-    """Wait until all ranks succeeded, one failed or is stuck, the timeout expired, or a signal arrived."""
+    """Wait until all ranks succeeded, a rank failed or is stuck, the timeout expired, or a signal arrived. Return which
+    it was."""
     while not stop.wait(POLL_S):
         if error := next((r.error for r in ranks if r.error is not None), None):
             raise error
@@ -230,7 +233,7 @@ def _exit_status(code: int) -> int:
 
 
 def _end_ranks(ranks: list[_Rank]) -> None:
-    """Terminate every process group: SIGTERM, a grace period, SIGKILL. Groups that ended are skipped."""
+    """Terminate every process group: SIGTERM, a grace period, SIGKILL. Process groups that have ended are skipped."""
     running = [r for r in ranks if r.process.poll() is None]
     for rank in running:
         rank.signal_group(signal.SIGTERM)
@@ -243,10 +246,10 @@ def _end_ranks(ranks: list[_Rank]) -> None:
 
 
 def leave(code: int) -> NoReturn:
-    """End this rank now with exit status `code` after its work is done; buffered output is flushed first.
+    """Exit this rank now with exit status `code`, after its work is done. Buffered output is flushed first.
 
-    A normal interpreter exit would destroy gloo's process groups after their worker threads lost the interpreter they
-    call into, which aborts a rank that did all its work (SIGABRT), once in some hundred runs (pytorch issue 190489,
+    A normal exit of the interpreter would destroy gloo's process groups after their worker threads lost the interpreter
+    that they call. This aborts a rank that did all its work (SIGABRT), once in some hundred runs (pytorch issue 190489,
     pull request 179291).
     """
     sys.stdout.flush()
@@ -256,8 +259,8 @@ def leave(code: int) -> NoReturn:
 
 @contextmanager
 def _signals_set(stop: threading.Event, on_term: Callable[[], None] | None = None) -> Iterator[None]:
-    """Context in which SIGINT and SIGTERM set `stop` instead of raising; the first SIGTERM calls `on_term`, if given.
-    No effect off the main thread."""
+    """A context manager: inside it, SIGINT and SIGTERM set `stop` instead of raising. The first SIGTERM calls `on_term`
+    instead, if it is given. No effect outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -84,9 +84,11 @@ def train(
     now: Callable[[str], None] = lambda _doing: None,
     profile: Profile | None = None,
 ) -> History:
-    """Train from the end of `history` up to `steps`. Raises NotFiniteError if the loss or gradient norm is not finite.
+    """Train from the end of `history` up to step `steps`, and return the longer history. Raises NotFiniteError if the
+    loss or gradient norm is not finite.
 
-    `after_step` is called after each step and its held-out loss; `now` is called with the name of each phase.
+    `after_step` is called after each step and its held-out loss; `now` is called with the name of each phase when it
+    starts; `tell` gets the events. `facts` are the constants of a step.
     """
     history = history or History()
     if history.steps == 0:
@@ -117,8 +119,8 @@ def _step(
     rate: float,
     now: Callable[[str], None],
 ) -> tuple[float, Skipped | None]:
-    """Take a step; return the time of its data, and the skipped update if the policy is to skip values that are not
-    finite."""
+    """Take one step. Return the seconds that getting its data took; and the skipped update, if its values are not
+    finite and the preset says to skip such updates, else None."""
     start = time.perf_counter()
     now(f"the data of step {step}")
     tokens, targets = source.batch(step)
@@ -139,7 +141,7 @@ def _step(
 
 
 def _in_a_row(losses: list[float | None]) -> int:
-    """Return the number of consecutive skipped steps at the end."""
+    """Return the number of consecutive skipped steps at the end of `losses`."""
     return next((n for n, loss in enumerate(reversed(losses)) if loss is not None), len(losses))
 
 

@@ -8,11 +8,11 @@ from planc.trainer.preset.settings import TrainTable
 
 
 def learning_rate(train: TrainTable, step: int) -> float:
-    """Return the learning rate of 1-based `step`: linear warm-up, then the schedule.
+    """Return the learning rate of `step` (counted from 1): a linear warm-up, and then the preset's schedule.
 
     `wsd` keeps the peak and decays linearly over the last `decay_steps` (Hu and others 2024, MiniCPM, section 4). The
-    cosine ends at the preset's `steps`, so a run shortened by `--steps` has the same first steps; a longer run stays at
-    `min_lr`.
+    cosine ends at the preset's `steps`: a run that `--steps` shortens has the same rates up to its end, and a longer
+    run stays at `min_lr`.
     """
     if step <= train.warmup_steps:
         return train.lr * step / train.warmup_steps

@@ -1,7 +1,7 @@
-"""`planc train` on this machine: check the preset, start the workers, read the receipt.
+"""`planc train` on this machine: checks the preset, starts the workers, reads the receipt.
 
-Runs over several machines are started by torchrun, Slurm or Kubernetes from the files that
-`planc lower --launch` writes; their worker is the same.
+Runs over several machines are started by torchrun, Slurm or Kubernetes, from the files that `planc lower --launch`
+writes; they run the same worker.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MOST_PROCESSES = 64
 
 
 class TrainingError(PlanError):
-    """A worker failed. `output` is all that the failing rank wrote."""
+    """A worker failed. `output` is all the output of the rank that failed."""
 
     def __init__(self, diagnostic: Diagnostic, output: str) -> None:
         super().__init__([diagnostic])
@@ -48,7 +48,7 @@ class TrainingError(PlanError):
 
 @dataclass(frozen=True)
 class Prepared:
-    """A run that can start: `--dry-run` prints this. `notes` hold warnings and notes."""
+    """A run that can start. `--dry-run` prints this. `notes` are warnings and notes for the user."""
 
     preset: Preset
     target: Target
@@ -74,11 +74,12 @@ def prepare(
     dry: bool = False,
     devices: int | None = None,
 ) -> Prepared:
-    """Read the preset, lower its plan and verify the checkpoint, starting nothing and changing nothing.
+    """Read the preset, lower its plan and verify the checkpoint to resume from. Nothing is started and nothing on disk
+    changes.
 
-    `checkpoint` is the folder to save in; `resume` the step to go on from, or NEWEST; `python` the interpreter
-    of a runtime with an environment of its own. With `dry`, a plan for more devices than a machine has is no
-    error: it is not started here. Raises PlanError for what cannot run.
+    `checkpoint` is the folder to save in, `resume` the step to resume from, or NEWEST, and `python` the interpreter of
+    a runtime with an environment of its own. With `dry`, the plan may need more devices than a machine has, because no
+    rank is started. Raises PlanError for a run that cannot start.
     """
     loaded = fitted(load_preset(preset, checkpoint), None if single else devices)
     program = lower_to_train(check_plan(loaded.plan), target, runtime)
@@ -116,10 +117,10 @@ def train(
     on_event: Callable[[Event], None] | None = None,
     timeout_s: float | None = None,
 ) -> Receipt:
-    """Train the preset's compiled plan here, and return the receipt (also written to `receipt`).
+    """Train the preset's compiled plan on this machine. Return the receipt, which is also written to `receipt`.
 
-    Raises PlanError for a preset that cannot run, TrainingError when a worker fails, KeyboardInterrupt on
-    SIGINT, and on SIGTERM too unless there is a folder for checkpoints: then the ranks save their state, and
+    Raises PlanError for a preset that cannot run, TrainingError if a worker fails, and KeyboardInterrupt on SIGINT.
+    SIGTERM raises KeyboardInterrupt too if no checkpoints are saved; otherwise the ranks save their state, and
     PreemptedError is raised. No process is left behind in any case.
     """
     ready = prepare(
@@ -178,7 +179,7 @@ def _launch(
 
 
 def _judge(finished: launch.Finished, span: Span, timeout_s: float | None) -> None:
-    """Raise the error for a launch that did not succeed."""
+    """Raise the error that belongs to the result of a launch; return if the launch succeeded."""
     if finished.ok:
         return
     if finished.returncode == launch.INTERRUPTED:
@@ -201,7 +202,8 @@ def _without_events(output: str) -> str:
 
 
 def _too_many(devices: int, single: bool, span: Span) -> list[Diagnostic]:
-    """Refuse too many devices, as each is a process here or a virtual device of one process."""
+    """Return an error if the plan has more devices than one machine can run: each is a process, or a virtual device of
+    one process."""
     if single or devices <= MOST_PROCESSES:
         return []
     message = f"the plan is for {devices} devices, and one machine runs {MOST_PROCESSES} ranks at most"
@@ -215,7 +217,7 @@ def _unfit_data(preset: Preset, span: Span) -> list[Diagnostic]:
 
 
 def _unwritable(folder: Path | None, span: Span) -> list[Diagnostic]:
-    """Return E1025 if checkpoints cannot be written, without creating the folder yet."""
+    """Return E1025 if checkpoints cannot be written in `folder`. The folder is not created yet."""
     if folder is None:
         return []
     nearest = next(path for path in (folder, *folder.parents) if path.exists() or path.is_symlink())
@@ -227,7 +229,8 @@ def _unwritable(folder: Path | None, span: Span) -> list[Diagnostic]:
 
 
 def _oversubscribed(processes: int, span: Span) -> list[Diagnostic]:
-    """Warn of more processes than cores: the run is slow, and its times measure only the scheduler."""
+    """Return a warning if there are more processes than cores: the run is slow, and its step times measure only the
+    scheduler."""
     cores = _cores()
     if processes <= cores:
         return []

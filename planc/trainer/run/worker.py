@@ -1,7 +1,7 @@
 """One process of a run: `python -m planc.trainer.run.worker --preset P --target T --receipt R`.
 
-Its rank comes from RANK and WORLD_SIZE, as set by torchrun, Slurm's launch files and planc's launcher. It trains the
-compiled plan in the preset and reads no plan file. Only rank 0 reports and writes.
+The rank comes from RANK and WORLD_SIZE, as torchrun, Slurm's launch files and planc's launcher set them. The process
+trains the compiled plan in the preset and reads no plan file. Only rank 0 reports and writes.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WorkerArguments:
-    """Arguments of one worker. `single` trains the unsharded model in one process."""
+    """Arguments of a worker process. With `single`, the unsharded model is trained in one process."""
 
     preset: Path
     target: Target
@@ -72,7 +72,7 @@ class WorkerArguments:
     """Fewer devices than the plan's, if the preset allows it; None: the plan's, or those that the launcher started."""
 
     def arguments(self) -> list[str]:
-        """Return the equivalent command line, with absolute paths."""
+        """Return the command line of these arguments, with absolute paths."""
         steps = [] if self.steps is None else ["--steps", str(self.steps)]
         single = ["--single"] if self.single else []
         paths = ["--preset", str(self.preset.absolute()), "--receipt", str(self.receipt.absolute())]
@@ -86,7 +86,7 @@ class WorkerArguments:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one rank of a training run; `arguments` are those of the command line, None: `sys.argv`.
+    """Run one rank of a training run. `arguments` are those of the command line; None: take them from `sys.argv`.
 
     Returns the exit status: 0 on success, 1 with diagnostics on stderr on failure, `launch.PREEMPTED` after preemption,
     130 after an interrupt.
@@ -119,10 +119,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def work(request: WorkerArguments, started: float) -> Receipt | None:
-    """Train as in `request`; return the receipt on rank 0, None on other ranks.
+    """Train as `request` says. Return the receipt on rank 0, None on other ranks.
 
-    `started` is the `time.perf_counter()` at which the process began. Raises PreemptedError after the state is saved,
-    and PlanError if the run is invalid or a loss is not finite.
+    `started` is the value of `time.perf_counter()` when the process began. Raises PreemptedError after the state is
+    saved, and PlanError if the run is invalid or a loss is not finite.
     """
     began = time.time() - (time.perf_counter() - started)
     heartbeat = _heartbeat()
@@ -148,10 +148,10 @@ def work(request: WorkerArguments, started: float) -> Receipt | None:
 
 
 class RankRun:
-    """The state of a run on one rank: session, checkpoints, reports and expert picks."""
+    """The state of a run on one rank: session, checkpoints, reports, and tokens per expert."""
 
     def __init__(self, request: WorkerArguments, loaded: Preset, preset: Preset, session: Session) -> None:
-        """`loaded` is the preset as read; `preset` is adapted to the available devices."""
+        """`loaded` is the preset as read from disk; `preset` is the same, adapted to the available devices."""
         watch = preset.parts.watch
         self._request, self._loaded, self._preset, self._session = request, loaded, preset, session
         metrics = request.metrics or metrics_path(preset, request.target, request.receipt)
@@ -164,7 +164,8 @@ class RankRun:
         """The reason for the end of the run, for the metrics file."""
 
     def open(self, source: BatchSource, checkpoint: Path | None, began: float) -> History:
-        """Load `checkpoint`, if given, and start reporting. `began` is a UNIX time."""
+        """Resume from `checkpoint`, if given, and start reporting. Return the history so far. `began` is the UNIX time
+        at which the process began."""
         history = History()
         if self._preset.checkpoints:
             from planc.trainer.checkpoint.manager import Keeper
@@ -211,7 +212,7 @@ class RankRun:
             self._checkpoints.after_step(step, history)
 
     def receipt(self, history: History, start_s: float) -> Receipt:
-        """Make the receipt of the finished run; `start_s` is its start-up time (s)."""
+        """Return the receipt of the finished run. `start_s` is the time (s) that its start took."""
         goodput = self._reporter.goodput()
         measured = _measured(self._preset.plan, history, start_s, goodput).model_copy(
             update={"first_gradient_norms": self._first_gradient_norms or None, "routing": self._picks.found or None}
@@ -229,7 +230,7 @@ class RankRun:
         )
 
     def close(self) -> None:
-        """Write pending output and release the devices."""
+        """Write pending output and release the devices. Must be called however the run ends."""
         self._profile.close()
         if self._checkpoints:
             self._checkpoints.close()
@@ -242,21 +243,22 @@ def _span(preset: Preset) -> Span:
 
 
 def _fitted(preset: Preset, request: WorkerArguments) -> Preset:
-    """Adapt the preset to the available devices, one process each with torch. Raises PlanError (E1033)."""
+    """Return the preset adapted to the available devices. With torch, each process has one device. Raises PlanError
+    (E1033)."""
     if request.single:
         return preset
     return fitted(preset, request.devices or (None if load_backend(request.target).one_process else here()))
 
 
 def _heartbeat() -> Callable[[str], None]:
-    """Return the function that sends heartbeats to planc's launcher; no effect under other launchers."""
+    """Return the function that sends a heartbeat to planc's launcher; it does nothing under other launchers."""
     if EVENTS not in os.environ:
         return lambda _doing: None
     return HeartbeatSender(say).now
 
 
 def _resume_checkpoint(preset: Preset, request: WorkerArguments, source: BatchSource) -> Path | None:
-    """Return the checkpoint from which to resume; None: start from scratch. Raises PlanError."""
+    """Return the checkpoint from which to resume; None to start from scratch. Raises PlanError."""
     if preset.checkpoints is None or not request.chosen:
         return start_of(preset, request.resume, source.sha256).path
     path = preset.checkpoints / request.chosen
@@ -280,7 +282,7 @@ def first_values(preset: Preset) -> Initial:
 
 
 def _start_session(preset: Preset, request: WorkerArguments) -> Session:
-    """Start the session, after preparing the environment before a framework is imported."""
+    """Return a started session. The environment is prepared first, before a framework is imported."""
     plan, target, span = preset.plan, request.target, _span(preset)
     program = lower_plan(check_plan(plan), target, request.runtime, "installed")
     if refused := beyond(request.runtime, preset, request.single, span):
@@ -297,7 +299,7 @@ def _start_session(preset: Preset, request: WorkerArguments) -> Session:
 
 
 def _shrunk_axes(planned: Plan, trained: Plan) -> tuple[str, ...]:
-    """Return the axes that `elastic` has reduced, as features of the receipt: `elastic.fsdp.8-4`."""
+    """Return the axes that `elastic` has reduced, as features of the receipt such as `elastic.fsdp.8-4`."""
     now = trained.mesh.sizes
     return tuple(f"elastic.{name}.{size}-{now[name]}" for name, size in planned.mesh.sizes.items() if now[name] != size)
 

@@ -1,1 +1,1 @@
-"""Reports of a run: metrics, boards, profiles, goodput."""
+"""Reports about a run: metrics file, dashboards, profiles, goodput."""

@@ -1,4 +1,4 @@
-"""Log figures of a run to TensorBoard and Weights & Biases (offline) if the preset enables them."""
+"""Writes the figures of a run to TensorBoard and Weights & Biases (offline), if the preset enables them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Figures = Iterator[tuple[str, float]]
 
 
 def figures(event: Event) -> Figures:
-    """Return (name, value) of every number in `event`, as dashboards show them."""
+    """Yield (name, value) for every number in `event`, with the names that dashboards show."""
     if isinstance(event, StepDone):
         values = asdict(event)
         yield from ((f"train/{name}", values[name]) for name in STEP_FIGURES if values[name] is not None)
@@ -30,7 +30,7 @@ def figures(event: Event) -> Figures:
 
 
 class TensorBoard:
-    """Writes an event file with the writer of the tensorboard package."""
+    """Writes events to a file with the writer of the package tensorboard."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -50,7 +50,7 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """Writes an offline run of `wandb`: nothing is uploaded until the user runs `wandb sync`."""
+    """Writes an offline run with the package wandb: nothing is uploaded until the user runs `wandb sync`."""
 
     def __init__(self, folder: Path, project: str, settings: dict[str, Any]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -68,7 +68,7 @@ Board = TensorBoard | WeightsAndBiases
 
 
 def boards(preset: Preset) -> list[Board]:
-    """Open the dashboards that `preset` enables, TensorBoard or Weights & Biases."""
+    """Return the dashboards that `preset` enables (TensorBoard, Weights & Biases), opened."""
     watch, folder = preset.parts.watch, preset.path.parent
     found: list[Board] = [TensorBoard(folder / watch.tensorboard)] if watch.tensorboard else []
     if watch.wandb:

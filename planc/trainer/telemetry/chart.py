@@ -1,4 +1,4 @@
-"""Plot curves as text for a terminal and as a small SVG file, without a plotting library.
+"""Draws curves as text for a terminal and as a small SVG file, without a plotting library.
 
 Values are equally spaced, one per training step unless `Across` gives other labels. NaN values are skipped.
 """
@@ -23,7 +23,7 @@ HUES = ("#1f6feb", "#d1495b", "#2a9d5c", "#8a63d2", "#c77d0a", "#4b5563")
 
 @dataclass(frozen=True)
 class Series:
-    """A named sequence of values."""
+    """A named curve: a sequence of values."""
 
     name: str
     values: tuple[float, ...]
@@ -49,7 +49,10 @@ def plot(
     across: Across | None = None,
     say: Say = _decimals,
 ) -> str:
-    """Plot the curves in at most `width` columns, axis labels included."""
+    """Return the curves as text of at most `width` columns (axis labels included) and `height` lines.
+
+    `across` labels the horizontal axis (None: steps from 1), and `say` formats a value of the vertical axis.
+    """
     low, high = _range(curves)
     labels = {0: say(high), height - 1: say(low)}
     left = max(6, *map(len, labels.values()))
@@ -74,7 +77,7 @@ def plot(
 
 
 def _steps(curves: Sequence[Series]) -> Across:
-    """Label training steps from 1; only the first and last are labelled."""
+    """Return the labels of training steps, which count from 1. Only the first and the last step have one."""
     return Across(("1", str(max(len(c.values) for c in curves))), "step")
 
 
@@ -82,7 +85,7 @@ def svg(curves: Sequence[Series], title: str, *, across: Across | None = None, s
     """Return the curves as an SVG document.
 
     Args:
-        curves: one per run; earlier ones are drawn wider, so that equal curves are all visible.
+        curves: one curve per run; earlier ones have thicker lines, so that equal curves are all visible.
         title: heading of the plot.
         across: labels of the horizontal axis; None: steps from 1.
         say: formats a value of the vertical axis.
@@ -128,7 +131,7 @@ class _Frame:
 
 
 def _axes(frame: _Frame, say: Say) -> list[str]:
-    """Draw five horizontal grid lines with their values."""
+    """Return five horizontal grid lines with their values."""
     lines = []
     for fifth in range(5):
         value = frame.low + fifth / 4 * (frame.high - frame.low)
@@ -141,7 +144,7 @@ def _axes(frame: _Frame, say: Say) -> list[str]:
 
 
 def _x_labels(frame: _Frame, across: Across) -> list[str]:
-    """Draw every label, or only the first and the last if there are many."""
+    """Return the labels of the horizontal axis: all of them, or only the first and the last if there are many."""
     y = frame.bottom + 18
     what, labels = xml_text(across.what), across.labels
     lines = [
@@ -161,7 +164,7 @@ def _line_width(number: int, of: int) -> float:
 
 
 def _curve(frame: _Frame, curve: Series, number: int, of: int, wide: float) -> list[str]:
-    """Draw one curve, and its name below the plot."""
+    """Return one curve, with its name below the plot."""
     hue = HUES[number % len(HUES)]
     points = " ".join(f"{frame.x(i):.1f},{frame.y(v):.1f}" for i, v in enumerate(curve.values) if isfinite(v))
     x = frame.left + number * (frame.right - frame.left) / of
@@ -172,14 +175,15 @@ def _curve(frame: _Frame, curve: Series, number: int, of: int, wide: float) -> l
 
 
 def _range(curves: Sequence[Series]) -> tuple[float, float]:
-    """Return the smallest and the largest value, as a range that is never empty."""
+    """Return the smallest and the largest value, or a range around the value if all are equal."""
     values = [v for c in curves for v in c.values if isfinite(v)]
     low, high = min(values, default=0.0), max(values, default=0.0)
     return (low, high) if high > low else (low - 0.5, high + 0.5)
 
 
 def _sampled(values: Sequence[float], columns: int) -> list[float]:
-    """Resample the curve to one value per column: skip values, or interpolate linearly between them."""
+    """Return one value per column: some of the values if there are more than columns, else linear interpolations
+    between them."""
     last = len(values) - 1
     places = [c * last / max(1, columns - 1) for c in range(columns)]
     if len(values) >= columns:

@@ -56,7 +56,8 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class SaveDone:
-    """The checkpoint of `step` is on disk. Training was blocked for `stall_s`; the rest took `write_s`."""
+    """The checkpoint of `step` is on disk. Training was blocked for `stall_s` seconds; writing took `write_s` seconds
+    more."""
 
     step: int
     stall_s: float
@@ -79,7 +80,7 @@ class SaveFailed:
 
 @dataclass(frozen=True)
 class Skipped:
-    """The update of `step` was skipped. `where` has the ranks and which of their values were not finite."""
+    """The update of `step` was skipped. `where` has a line for each rank, with its values that were not finite."""
 
     step: int
     why: str
@@ -110,13 +111,15 @@ def kind_of(event: Event) -> str:
 
 
 def say(line: str) -> None:
-    """Write `line` to stdout in one call: `print` writes the newline separately, and other threads may interleave."""
+    """Write `line` to stdout in a single call, because `print` writes the newline separately, so that lines of threads
+    would mix."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 
 def decode(line: str) -> Event | None:
-    """Decode the event in `line` of a rank's output; None if it is not an event or other output corrupted it."""
+    """Return the event in `line`, a line of a rank's output; None if it has no event, or if other output has damaged
+    it."""
     values = marked(line, MARK)
     if values is None or values.get("kind") not in KINDS:
         return None
@@ -124,7 +127,8 @@ def decode(line: str) -> Event | None:
 
 
 def marked(line: str, mark: str) -> dict[str, Any] | None:
-    """Parse the JSON object after the prefix `mark` of `line`; None if the prefix is missing or the JSON is invalid."""
+    """Return the JSON object after the prefix `mark` of `line`; None if the prefix is missing or the JSON is
+    invalid."""
     if not line.startswith(mark):
         return None
     try:
@@ -160,7 +164,7 @@ def _or_dash(value: float | None, form: str) -> str:
 
 
 def _clock(seconds: float) -> str:
-    """Format seconds as `45s`, `2:05` or `1:02:05`."""
+    """Return a number of seconds as `45s`, `2:05` or `1:02:05`."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole}s"

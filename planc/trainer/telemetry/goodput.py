@@ -1,4 +1,5 @@
-"""Measure goodput from a run's metrics file: its wall-clock time over all starts, divided by use."""
+"""Computes goodput from the metrics file of a run: the wall-clock time over all starts of the run, divided by its
+uses."""
 
 from __future__ import annotations
 
@@ -10,11 +11,11 @@ from planc.trainer.telemetry.metrics_file import Record
 
 @dataclass(frozen=True)
 class MeasuredGoodput:
-    """Seconds of wall-clock time; their sum is `wall_s`.
+    """Seconds of wall-clock time by use; the sum is `wall_s`.
 
     `productive_s`: steps, each counted once. `redone_s`: steps that were lost and repeated. `checkpoint_s`: training
-    blocked by saves. `restart_s`: from each start to its first step, compilation included, and between two starts.
-    `stall_s`: the rest, such as waiting for data and held-out losses.
+    blocked by saves. `restart_s`: from each start of the run to its first step, compilation included, and between two
+    starts. `stall_s`: all other time, such as waiting for data and held-out losses.
     """
 
     productive_s: float
@@ -29,14 +30,14 @@ class MeasuredGoodput:
 
     @property
     def share(self) -> float:
-        """The goodput, a fraction of wall-clock time."""
+        """The goodput: productive seconds as a fraction of wall-clock time."""
         return self.productive_s / self.wall_s
 
 
 def measured_goodput(records: list[Record]) -> MeasuredGoodput | None:
-    """Compute goodput from `records`, the lines of one run's metrics file; None before its first step.
+    """Return the goodput from `records`, the lines of the metrics file of one run; None before its first step.
 
-    If the clock was set back between two records, no time passed between them.
+    If the clock was set back between two records, the time between them counts as 0.
     """
     records = _forward(records)
     starts = _starts(records)
@@ -58,7 +59,8 @@ def measured_goodput(records: list[Record]) -> MeasuredGoodput | None:
 
 
 def _forward(records: list[Record]) -> list[Record]:
-    """Make times monotonic: if the clock was set back, add the difference to all later records."""
+    """Return the records with times that never decrease. If the clock was set back, the difference is added to all
+    later times."""
     found: list[Record] = []
     back_s, before = 0.0, records[0]["time"] if records else 0.0
     for record in records:
@@ -69,7 +71,7 @@ def _forward(records: list[Record]) -> list[Record]:
 
 
 def _starts(records: list[Record]) -> list[list[Record]]:
-    """Group the records by start of the run."""
+    """Return the records of each start of the run, as one list per start."""
     found: list[list[Record]] = []
     for record in records:
         if record["kind"] == "start":
@@ -94,7 +96,8 @@ def _first_steps(starts: list[list[Record]]) -> set[tuple[int, float]]:
 
 
 def _restarting(starts: list[list[Record]], usual_s: float) -> float:
-    """Sum the seconds from each start to the end of its first step, minus a usual step, and between starts."""
+    """Return the seconds of restarts: from each start to the end of its first step, minus a usual step, plus the time
+    between starts."""
     seconds = 0.0
     for number, start in enumerate(starts):
         steps = _records_of(start, "step")

@@ -32,7 +32,7 @@ Record = dict[str, Any]
 
 
 class Metrics:
-    """An open metrics file. A full disk ends the metrics but not the run."""
+    """An open metrics file. If the disk is full, no more metrics are written, but the run goes on."""
 
     def __init__(self, path: Path, *, goes_on: bool, clock: Callable[[], float] = time.time) -> None:
         self.path, self._clock = path, clock
@@ -44,11 +44,11 @@ class Metrics:
             self._file.write("\n" if cut_short else "")
 
     def event(self, event: Event) -> None:
-        """Write `event` as a line, under its kind."""
+        """Write `event` as a line, with the name of its kind."""
         self.write(kind_of(event), **asdict(event))
 
     def write(self, kind: str, **values: Any) -> None:
-        """Write a line of this `kind` with the UNIX time and `values`; no effect after `close`."""
+        """Write a line of the kind `kind`, with the UNIX time and `values`. No effect after `close`."""
         if self._file is None:
             return
         with _ClosedOnError(self):
@@ -56,7 +56,7 @@ class Metrics:
             self._file.flush()
 
     def close(self) -> None:
-        """Close the file; later lines are discarded."""
+        """Close the file. Lines that are written later are discarded."""
         with suppress(OSError):
             if self._file is not None:
                 self._file.close()
@@ -84,7 +84,8 @@ class _ClosedOnError:
 
 
 def may_replace(path: Path) -> bool:
-    """True if metrics at `path` overwrite no other file: it does not exist, is empty, or is a metrics file."""
+    """True if metrics may be written at `path` without loss of another file: nothing is there, or an empty file, a
+    metrics file or a device such as /dev/null."""
     if path.is_symlink():
         return False
     if not path.exists():
@@ -101,7 +102,7 @@ def may_replace(path: Path) -> bool:
 
 
 def read_metrics(path: Path) -> list[Record]:
-    """Read the records of the metrics file at `path`; skip truncated or invalid lines. Raises OSError."""
+    """Return the records in the metrics file at `path`. Truncated or invalid lines are skipped. Raises OSError."""
     found: list[Record] = []
     with open_regular(path) as file:
         while line := file.readline(LONGEST_LINE_BYTES):
@@ -113,7 +114,7 @@ def read_metrics(path: Path) -> list[Record]:
 
 
 def _is_cut_short(path: Path) -> bool:
-    """True if the last line has no newline."""
+    """True if the last line of the file has no newline."""
     if not path.is_file() or path.stat().st_size == 0:
         return False
     with open_regular(path) as file:
@@ -122,7 +123,7 @@ def _is_cut_short(path: Path) -> bool:
 
 
 def _opened(path: Path, goes_on: bool) -> TextIO:
-    """Open the file for writing. Raises OSError for a symbolic link and for a file that has no metrics."""
+    """Open the file for writing. Raises OSError for a symbolic link, and for a file that is no metrics file."""
     if not may_replace(path):
         raise FileExistsError(errno.EEXIST, "another file is there, which is no metrics file")
     flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK

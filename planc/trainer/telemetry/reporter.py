@@ -1,4 +1,4 @@
-"""Report the events of one process to the launcher or terminal, the metrics file, and dashboards."""
+"""Reports the events of a worker process to the launcher or terminal, the metrics file, and dashboards."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Listener = Callable[[Event], None]
 
 
 class Watching:
-    """Reports events on rank 0; on other ranks nothing is opened or written."""
+    """Reports the events of a run on rank 0. On other ranks nothing is opened or written."""
 
     def __init__(self, preset: Preset, target: Target, rank: int, path: Path) -> None:
         self._preset, self._target, self._rank, self._path = preset, target, rank, path
@@ -35,7 +35,8 @@ class Watching:
         self._listeners: list[Listener] = [_listener(preset.train.log_every)] if rank == 0 else []
 
     def open(self, began: float, done: int) -> None:
-        """Start reporting: `began` is the UNIX time of this start, `done` the number of steps taken before it."""
+        """Start to report. `began` is the UNIX time of this start of the run, `done` the number of steps taken before
+        it."""
         if self._rank != 0:
             return
         plan = self._preset.plan
@@ -55,7 +56,7 @@ class Watching:
             listener(event)
 
     def goodput(self) -> MeasuredGoodput | None:
-        """Return the goodput of the run so far, over all its starts; None without a metrics file of planc."""
+        """Return the goodput of the run so far, over all its starts; None if the metrics file cannot be read."""
         if self._metrics is None or not self._path.is_file():
             return None
         try:
@@ -73,11 +74,8 @@ class Watching:
 
 
 def metrics_path(preset: Preset, target: Target, receipt: Path | None) -> Path:
-    """Return the path of a run's metrics file.
-
-    It is the path in `preset`, else in its checkpoint folder, else beside `receipt` (None: no receipt is written), else
-    in `runs/` under the names of the preset and `target`.
-    """
+    """Return the path of a run's metrics file: the path in `preset`; else a file in its checkpoint folder; else beside
+    `receipt` (None: no receipt is written); else in `runs/`, named by the preset and `target`."""
     if preset.parts.watch.metrics:
         return preset.path.parent / preset.parts.watch.metrics
     if preset.checkpoints is not None:

@@ -34,12 +34,13 @@ BLOCK_BYTES = 1 << 22
 
 
 class DataError(ValueError):
-    """Unusable data; the message for the user says why."""
+    """The data cannot be used; the message tells the user why."""
 
 
 @dataclass(frozen=True)
 class TokenFile:
-    """A file of tokens: the offset of the first token, their number and dtype."""
+    """A file of tokens: its path, the dtype of a token, the offset (bytes) of the first token, and the number of
+    tokens."""
 
     path: Path
     dtype: str
@@ -54,7 +55,8 @@ class TokenFile:
         return np.memmap(self.path, np.dtype(self.dtype).newbyteorder("<"), "r", self.offset_bytes, (self.tokens,))
 
     def largest(self) -> int:
-        """Return the largest token; -1 if there is none. Reads the file once, in blocks. Raises DataError."""
+        """Return the largest token in the file; -1 if the file has none. Reads the whole file in blocks. Raises
+        DataError for a negative token."""
         most, step = -1, BLOCK_BYTES // np.dtype(self.dtype).itemsize
         for start in range(0, self.tokens, step):
             block = self.values[start : start + step]
@@ -66,7 +68,7 @@ class TokenFile:
 
 @dataclass(frozen=True)
 class Stream:
-    """A concatenation of token files."""
+    """Token files, read as one concatenated stream."""
 
     files: tuple[TokenFile, ...]
 
@@ -78,7 +80,7 @@ class Stream:
         return self.ends[-1] if self.ends else 0
 
     def read(self, start: int, length: int) -> NDArray[np.int32]:
-        """Read `length` tokens (int32) from position `start`; they must exist."""
+        """Return `length` tokens (int32) from position `start`. The stream must be long enough."""
         return np.concatenate(list(self._file_slices(start, length))).astype(np.int32)
 
     def _file_slices(self, start: int, length: int) -> Iterator[NDArray[Any]]:
@@ -92,7 +94,8 @@ class Stream:
 
 
 def token_files(path: Path, dtype: str) -> tuple[TokenFile, ...]:
-    """Find the token files at `path`; `dtype` is that of plain `.bin` files. Raises DataError."""
+    """Return the token files at `path`, a file or a folder. `dtype` is the dtype of plain `.bin` files. Raises
+    DataError if there are none, or one is damaged."""
     if path.is_dir():
         paths = sorted(p for p in path.iterdir() if p.suffix in (".npy", ".bin") and p.is_file())
         if not paths:
@@ -134,7 +137,8 @@ def _numpy_file(path: Path) -> TokenFile:
 
 
 def _megatron_file(path: Path, index: Path) -> TokenFile:
-    """Read the index: magic, version, dtype, numbers of sequences and documents; then the sequence sizes, int32."""
+    """Return the token file of an index of Megatron-LM. The index has magic, version, dtype, numbers of sequences and
+    documents, and then the sizes of sequences (int32)."""
     with open_regular(index) as file:
         size_bytes = file.seek(0, 2)
         file.seek(0)

@@ -1,8 +1,8 @@
-"""Shuffle in constant memory: the new position of any index is computed from a key.
+"""Shuffles in constant memory: the new position of any index is computed from a key.
 
-A Feistel network (Luby and Rackoff 1988) permutes integers with an even number of bits; results outside the range are
-permuted again until they are inside (cycle walking, Black and Rogaway 2002). So any rank can compute any position of
-the order, at any data-parallel degree and after a restart.
+A Feistel network (Luby and Rackoff 1988) permutes integers with an even number of bits; a result outside the range is
+permuted again until it is inside (cycle walking, Black and Rogaway 2002). Therefore any rank can compute any position
+of the order, at any data-parallel degree and after a restart.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Permutation:
     key: str
 
     def __call__(self, indices: Indices) -> Indices:
-        """Return the permuted `indices`, each below `count`."""
+        """Return the permuted `indices`. Each index must be below `count`."""
         half_bits = max(1, (max(self.count - 1, 1).bit_length() + 1) // 2)
         keys = [_round_key(self.key, number) for number in range(ROUNDS)]
         found = _feistel(indices.astype(np.uint64), half_bits, keys)

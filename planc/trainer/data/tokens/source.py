@@ -1,7 +1,7 @@
-"""Batches from a stream of tokens: adjacent sequences in a computed random order.
+"""Batches from a stream of tokens, in a computed random order of sequences.
 
 Sequence i has the S tokens from position i S; its last target is the token after them. Documents are packed: a sequence
-may contain parts of several documents. Each epoch has its own order; a batch depends only on step and seed.
+may contain parts of several documents. Each epoch has its own order. A batch depends only on the step and the seed.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TokenSource:
-    """`planc.trainer.data.stream.BatchSource` over a stream; the last `held_share` of its sequences is held out.
+    """A `planc.trainer.data.stream.BatchSource` over a stream of tokens. The last `held_share` of its sequences is held
+    out.
 
-    `content` is the checksum of the stream's tokens, `largest` the largest token. `origin` is a step and the number of
-    sequences consumed by its end, for a run resumed with another batch size.
+    `content` is the checksum of the stream's tokens, `largest` the largest token. For a run resumed with another batch
+    size, `origin` is the step at which it resumed and the number of sequences consumed by the end of that step.
     """
 
     stream: Stream
@@ -42,13 +43,13 @@ class TokenSource:
 
     @property
     def sha256(self) -> str:
-        """SHA-256 of the tokens and of the settings that split and order them."""
+        """SHA-256 of the tokens, and of the settings that split and order them."""
         said = {"content": self.content, "held_out": self.held_share, "shuffle": self.shuffle}
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
     @property
     def count(self) -> int:
-        """Total number of sequences."""
+        """Total number of sequences, including held-out ones."""
         return max(0, (len(self.stream) - 1) // self.sequence_tokens)
 
     @property
@@ -60,7 +61,7 @@ class TokenSource:
         return self.count - self.held_count
 
     def batch(self, step: int) -> tuple[Tokens, Tokens]:
-        """Return the batch of 1-based `step`: tokens and targets."""
+        """Return the tokens and targets of training step `step`, counted from 1."""
         return self._rows_at(self.places(self.shown_before(step), self.sequences))
 
     def held_out(self, index: int) -> tuple[Tokens, Tokens]:
@@ -73,11 +74,13 @@ class TokenSource:
         return shown + (step - 1 - at) * self.sequences
 
     def going_on(self, step: int, shown: int) -> TokenSource:
-        """Return the same data for a run that has consumed `shown` sequences by the end of `step`."""
+        """Return the same data for a run that is resumed after `step`, by whose end it has consumed `shown`
+        sequences."""
         return replace(self, origin=(step, shown))
 
     def places(self, first: int, number: int) -> NDArray[np.int64]:
-        """Return the stream indices of `number` sequences from position `first` of the order."""
+        """Return the index in the stream of each of `number` sequences, from position `first` of the random order
+        on."""
         found: list[int] = []
         for epoch in range(first // self.train_count, (first + number - 1) // self.train_count + 1):
             begin = max(first, epoch * self.train_count)

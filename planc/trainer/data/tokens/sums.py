@@ -1,6 +1,6 @@
-"""Cache the SHA-256 of files, keyed by size, modification time and inode.
+"""Caches the SHA-256 of files, keyed by size, modification time and inode.
 
-A corpus is read once, not at every start, and never held in memory.
+Therefore a corpus is read once and not at every start, and it is never held in memory.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ def sha256_of(path: Path) -> str:
 
 
 def remembered(path: Path, what: str, find: Callable[[], Any]) -> Any:
-    """Return the cached value of `find`, or call it if the file at `path` changed (size, modification time, inode).
+    """Return the cached value about the file at `path`. If the file has changed (size, modification time or inode), or
+    the value is not cached, call `find` for it.
 
-    The value is JSON and depends only on the file's content; `what` is its name, as a file may have several values.
+    The value is JSON and depends only on the content of the file. `what` is its name, because a file may have several
+    values.
     """
     stat = path.stat()
     state = [stat.st_size, stat.st_mtime_ns, stat.st_ino]

@@ -1,9 +1,9 @@
-"""Tokenize a folder of text once into a cached token file, which is then memory-mapped.
+"""Tokenizes a folder of text once into a cached token file, which is then memory-mapped.
 
-Each file is a document; in `.jsonl` each line is one, under its key `text`. Files are ordered by the hash of their
-names, so that the end of the stream, which is held out, has the same distribution. The end-of-document token follows
-each document. One document and one block of tokens are in memory at a time; a long file is read in parts of whole
-lines.
+Each file is a document; in a `.jsonl` file each line is a document, under its key `text`. Files are ordered by the hash
+of their names, so that the end of the stream, which is held out, has the same distribution as the rest. The
+end-of-document token follows each document. Only one document and one block of tokens are in memory at a time; a long
+file is read in chunks of whole lines.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NARROW = 1 << 16
 
 @dataclass(frozen=True)
 class TextTokens:
-    """Text files and their tokenizer."""
+    """Text files, and the tokenizer for them."""
 
     root: Path
     files: tuple[Path, ...]
@@ -48,7 +48,8 @@ class TextTokens:
         return digest.hexdigest()
 
     def tokens(self, cache: Path) -> TokenFile:
-        """Return the token file of all documents in the folder `cache`; write it if missing. Raises DataError."""
+        """Return the token file of all documents, which is in the folder `cache`; it is written first if missing.
+        Raises DataError."""
         dtype = "uint16" if max(self.tokenizer.vocab, self.tokenizer.end + 1) <= NARROW else "uint32"
         path = cache / f"{self.sha256[:32]}.{dtype}"
         if not path.exists():
@@ -56,7 +57,7 @@ class TextTokens:
         return TokenFile(path, dtype, 0, path.stat().st_size // np.dtype(dtype).itemsize)
 
     def _write(self, path: Path, dtype: str) -> None:
-        """Write the file atomically, because several ranks may do so at once."""
+        """Write the token file atomically, because several ranks may write it at once."""
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
         try:
@@ -83,7 +84,8 @@ class TextTokens:
 
 
 def text_of(path: Path, tokenizer: Tokenizer) -> TextTokens:
-    """Find the text in `path`, a file or a folder (recursively), for `tokenizer`. Raises DataError."""
+    """Return the text files at `path` (a file, or a folder with its subfolders) for `tokenizer`. Raises DataError if
+    there are none."""
     if path.is_file():
         return TextTokens(path.parent, (path,), tokenizer)
     if not path.is_dir():
@@ -96,8 +98,8 @@ def text_of(path: Path, tokenizer: Tokenizer) -> TextTokens:
 
 
 def documents(path: Path) -> Iterator[Iterator[str]]:
-    """Yield the documents of the file at `path`, each in parts: one per line of a `.jsonl` file, else the whole file.
-    Raises DataError."""
+    """Yield the documents of the file at `path`: one per line of a `.jsonl` file, else the whole file. Each document is
+    an iterator over chunks of its text. Raises DataError for text that is not valid."""
     if path.suffix != ".jsonl":
         yield _text_chunks(path)
         return
@@ -119,7 +121,7 @@ def _text_chunks(path: Path) -> Iterator[str]:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    """Yield lines with their original line endings."""
+    """Yield the lines of a file with their original line endings."""
     try:
         with io.TextIOWrapper(open_regular(path), encoding="utf-8", newline="") as file:
             yield from file

@@ -1,4 +1,5 @@
-"""Text to tokens: bytes, or a `tokenizer.json` as the `tokenizers` package and Hugging Face's models have it."""
+"""Converts text to tokens: bytes, or by a `tokenizer.json` of the `tokenizers` package, as Hugging Face's models have
+one."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ ENDS = ("<|end_of_text|>", "<|endoftext|>", "<｜end▁of▁sentence｜>", "</s>
 
 
 class Tokenizer(Protocol):
-    """A tokenizer with `vocab` tokens; `end` is the end-of-document token; `sha256` identifies the tokenizer."""
+    """A tokenizer with a vocabulary of `vocab` tokens. `end` is the end-of-document token. `sha256` identifies the
+    tokenizer."""
 
     vocab: int
     end: int
@@ -90,8 +92,8 @@ def _refusing(what: str) -> Iterator[None]:
 
 
 def _growth(fields: object) -> float:
-    """Bound the factor by which the replacing normalizers of a tokenizer's JSON can lengthen a text: a small file could
-    otherwise expand to gigabytes."""
+    """Return a bound on the factor by which the replacing normalizers in a tokenizer's JSON can lengthen a text.
+    Without a limit, a small file could expand texts to gigabytes."""
     if not isinstance(fields, dict):
         return 1.0
     listed = fields.get("normalizers")
@@ -103,10 +105,10 @@ def _growth(fields: object) -> float:
 
 
 def tokenizer_of(name: str, folder: Path, end: int | str | None) -> Tokenizer:
-    """Return the byte tokenizer if `name` is "bytes", else load that file of the preset's `folder`.
+    """Return the byte tokenizer if `name` is "bytes", else the tokenizer in the file `name` of the preset's `folder`.
 
-    `end` is the end-of-document token, by id or text; None: the default. Raises DataError if the file is missing or not
-    a tokenizer, and ModuleNotFoundError without the package tokenizers.
+    `end` is the end-of-document token, by id or text; None: the tokenizer's default. Raises DataError if the file is
+    missing or is no tokenizer, and ModuleNotFoundError if the package tokenizers is not installed.
     """
     if name == BYTES:
         if isinstance(end, str):
