@@ -22,7 +22,7 @@ MIN_WINDOW_S = 0.25
 
 
 class ContentionMeter:
-    """Measures how much processor time other processes use on this machine from its creation on."""
+    """Measures how much processor time other processes use on this machine, from the meter's creation on."""
 
     def __init__(self, stat: Path = STAT) -> None:
         self._stat = stat
@@ -30,7 +30,8 @@ class ContentionMeter:
         self._before_s = taken_s(stat)
 
     def others_share(self, own_s: float) -> float:
-        """Share of processor time that other processes have used since then; our own used `own_s` seconds."""
+        """Return the share of processor time that other processes have used since the meter was created. This process
+        used `own_s` seconds."""
         before, now = self._before_s, taken_s(self._stat)
         if before is None or now is None:
             return 0.0
@@ -48,9 +49,10 @@ class ContentionMeter:
 
 
 def own_s(windows_s: Sequence[float], share: float) -> float:
-    """Estimate the seconds of one call from windows of calls in which other processes used `share` of the processors.
+    """Return the estimated seconds of one call without other processes. `windows_s` are the mean seconds of a call in
+    several series of calls, during which other processes used `share` of the processors.
 
-    The fastest window, or the mean times (1 - `share`) if that is less.
+    It is the seconds of the fastest series, or (1 - `share`) times the mean of all series if that is less.
     """
     return min(min(windows_s), sum(windows_s) / len(windows_s) * (1 - share))
 

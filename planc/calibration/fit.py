@@ -66,7 +66,8 @@ def shown(parameter: Parameter, value: float) -> str:
 
 
 def with_field(text: str, parameter: Parameter, value: str) -> str:
-    """Replace or add one number of the parameter's chips in the hardware file `text`; `value` includes its unit."""
+    """Return the hardware file `text` with one number of the parameter's chips replaced or added. `value` includes its
+    unit."""
     import re
 
     if not re.search(rf"^chip +({'|'.join(parameter.chips)})\(", text, re.MULTILINE):
@@ -81,7 +82,8 @@ def with_field(text: str, parameter: Parameter, value: str) -> str:
 
 
 def _with_field(line: str, field: str, value: str) -> str:
-    """Set `field = value` in every bracket of a declaration; append it if it is missing."""
+    """Return a declaration with `field = value` in each of its brackets. The field is added if a bracket does not have
+    it."""
     import re
 
     found, count = re.subn(rf"\b{field} = [\d.]+( ?%| [A-Za-z/]+)?", f"{field} = {value}", line)

@@ -43,7 +43,7 @@ MIN_IMPROVEMENT = 2e-3
 
 @dataclass(frozen=True, kw_only=True)
 class Calibrated:
-    """The cluster with fitted numbers, and the seconds that it predicts for each probe and step."""
+    """The cluster with fitted numbers, and the seconds that it predicts for each probe (a microbenchmark) and step."""
 
     cluster: Cluster
     parameters: tuple[Parameter, ...]
@@ -52,11 +52,12 @@ class Calibrated:
     steps: tuple[MeasuredStep, ...]
 
     def fitted_s(self, probe: MeasuredProbe) -> float:
-        """Predict the seconds of `probe` from the curves; op tables would reproduce their own measurements."""
+        """Return the predicted seconds of `probe` by the cost model's formulas, without tables of measured rates, which
+        would repeat their own measurements."""
         return predicted_s(probe.probe, without_tables(self.cluster))
 
     def error(self, probe: MeasuredProbe) -> float:
-        """Relative error of the fit for `probe`, a fraction: predicted over measured seconds, minus one."""
+        """Return the relative error of the fit for `probe`, a fraction: predicted over measured seconds, minus one."""
         return self.fitted_s(probe) / probe.seconds - 1
 
     @property
@@ -68,7 +69,8 @@ class Calibrated:
 def parameters_of(cluster: Cluster, *, tabled: bool = False) -> tuple[Parameter, ...]:
     """Return the parameters to fit for the machines of `cluster`: at most 12 of the chip and 6 of the network.
 
-    If rates are `tabled`, the peaks are the highest measured rates, and no efficiency exceeds 1.
+    If `tabled` is True, op tables hold the measured rates. The peaks are then the highest measured rates, and no
+    efficiency exceeds 1.
     """
     chip = cluster.chip
 
@@ -150,7 +152,8 @@ def _fitted(problem: _FitProblem, x: Array, iterations: int = ITERATIONS) -> Arr
 
 
 def _with_measured_peaks(cluster: Cluster, dtypes: set[str]) -> Cluster:
-    """Multiply efficiencies into the peaks of a chip without a data sheet: its measured rates are its peaks."""
+    """Return the cluster with each efficiency multiplied into its peak, for a chip without a data sheet: its measured
+    rates are its peaks."""
     chip, levels = cluster.chip, cluster.levels
     if chip.cores:
         return cluster
@@ -258,7 +261,8 @@ class _FitProblem:
 
 
 def _weights(measured: Sequence[MeasuredProbe], steps: Sequence[MeasuredStep]) -> list[float]:
-    """Return weights that give each kind of probe the same total."""
+    """Return a weight for each probe and step. Every kind of probe has the same total weight; all steps together have
+    `STEPS_WEIGHT` times that weight."""
     counts: dict[str, int] = {}
     for m in measured:
         counts[m.probe.kind] = counts.get(m.probe.kind, 0) + 1

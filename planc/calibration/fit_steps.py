@@ -57,7 +57,8 @@ class FromSteps:
     before_s: tuple[float, ...]
 
     def errors(self) -> tuple[tuple[float, float], ...]:
-        """Errors of each step before and after the fit: predicted over measured, less one."""
+        """Return the relative error of each step before and after the fit: predicted over measured seconds, minus
+        one."""
         pairs = zip(self.found.steps, self.before_s, strict=True)
         return tuple((s / one.seconds - 1, one.predicted_s(self.found.cluster) / one.seconds - 1) for one, s in pairs)
 

@@ -28,7 +28,7 @@ NO_NUMBERS = "chips without measured numbers"
 
 @dataclass(frozen=True)
 class Subject:
-    """The properties of a plan that determine the class of its predictions."""
+    """The properties of a plan that decide which published runs are compared with it."""
 
     chip: str
     kind: str
@@ -50,8 +50,8 @@ class Subject:
 
 @dataclass(frozen=True)
 class Ratios:
-    """A class of published runs with its chips and frameworks; `SHARE` of the runs have a ratio of measured to
-    predicted value between `low` and `high`."""
+    """A class of published runs, with its chips and frameworks. For `SHARE` of the runs, measured over predicted value
+    is between `low` and `high`."""
 
     of: str
     runs: int

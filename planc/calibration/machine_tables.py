@@ -60,14 +60,14 @@ def with_measured_tables(cluster: Cluster, measured: Sequence[MeasuredProbe]) ->
 
 
 def without_tables(cluster: Cluster) -> Cluster:
-    """Return `cluster` without op tables: costs follow the curves."""
+    """Return `cluster` without op tables (measured rates by shape or message size). Costs then follow the formulas."""
     levels = tuple(replace(level, tables=()) for level in cluster.levels)
     chip, link = replace(cluster.chip, tables=()), replace(cluster.link, tables=())
     return replace(cluster, chip=chip, link=link, levels=levels)
 
 
 def _size_and_work(probe: Probe) -> tuple[tuple[int, ...], float]:
-    """Return the size in a table, and the FLOPs or bytes of the probe for its rate."""
+    """Return the size of `probe` as a table has it, and the FLOPs or bytes whose rate is measured."""
     if probe.kind == "collective":
         return probe.sizes[1:], float(probe.sizes[1])
     if probe.kind == "stream":

@@ -53,7 +53,7 @@ def predicted_s(probe: Probe, cluster: Cluster, groups: Mapping[int, DeviceGroup
 
 
 def neighbour_group(cluster: Cluster, group: int) -> DeviceGroup:
-    """Return the device group of `group` neighbouring devices when all devices form such groups."""
+    """Return the device group of `group` neighbouring devices, if all devices are divided into such groups."""
     devices = cluster.devices
     mesh = Mesh.of({"outer": devices // group, "group": group}, Cause(span=Place("", 1, 1, 1, 1), sentence=""))
     return device_group(mesh, cluster, ("group",))
@@ -61,7 +61,8 @@ def neighbour_group(cluster: Cluster, group: int) -> DeviceGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredProbe:
-    """A probe and the seconds of one call, the fastest of several windows of calls."""
+    """A probe (a microbenchmark) and the seconds of one call. Calls are timed in several series, and the fastest
+    counts."""
 
     probe: Probe
     seconds: float

@@ -17,7 +17,7 @@ from planc.ir.model import Model
 
 @cache
 def families() -> dict[str, ModelFamily]:
-    """The family of every file of this folder, by the file's name."""
+    """Return every model family, by the name of its file in this folder."""
     return {info.name: _family(info.name) for info in pkgutil.iter_modules(__path__) if not info.ispkg}
 
 
@@ -51,5 +51,5 @@ def build_model(name: str, changes: dict[str, int] | None = None) -> Model:
 
 
 def config_types() -> dict[str, ModelFamily]:
-    """For each `model_type` of a Hugging Face config, the family that reads it."""
+    """Return the family that reads a Hugging Face config, by the config's `model_type`."""
     return {kind: family for family in families().values() for kind in family.model_types}

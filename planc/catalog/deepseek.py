@@ -84,8 +84,8 @@ def _read(config: Config) -> Size:
 
 
 def _routing(config: Config) -> Routing:
-    """The routing of a config. Defaults are those of the two model types' configuration classes; V2 without groups is
-    unlimited."""
+    """Return the routing that a config describes. Missing fields have the defaults of the configuration classes of V2
+    and V3."""
     third = config.value("model_type") == "deepseek_v3"
     scores = config.value("scoring_func", default="sigmoid" if third else "softmax")
     method = config.value("topk_method", default="noaux_tc" if third else "greedy")
@@ -104,7 +104,7 @@ def _routing(config: Config) -> Routing:
 
 
 def _check_consistent(config: Config, field: str, *values: int) -> None:
-    """Raise ValueError if a redundant field contradicts the others."""
+    """Raise ValueError if `field`, which is redundant, has none of the `values` that other fields imply."""
     given = config.whole(field, default=values[0])
     if given not in values:
         raise ValueError(f"{field} = {given}, and the other fields make it {values[-1]}")

@@ -50,8 +50,8 @@ def _read(config: Config) -> Size:
 
 
 def sliding_layers(config: Config, layers: int) -> tuple[int, tuple[Section, ...]]:
-    """The window (tokens) and the kinds of the `layers` that a `config` gives: those of `layer_types`, or
-    sliding from `max_window_layers` on."""
+    """Return the sliding window (tokens) and the kind of each of the `layers`. `layer_types` of the `config` says which
+    layers slide; without it, layers from `max_window_layers` on slide. (0, ()) if sliding attention is off."""
     window, begin = config.window(default=4096), config.whole("max_window_layers", default=28, minimum=0)
     slides = config.windows(layers) or tuple(layer >= begin for layer in range(layers))
     if not config.flag("use_sliding_window", default=False) or not window:

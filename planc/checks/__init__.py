@@ -29,8 +29,8 @@ def rules() -> dict[str, Rule]:
 
 
 def check_plan(plan: Plan) -> CheckedPlan:
-    """Run the plan rules on `plan` and return it with their findings. Raises PlanError with all findings if one is an
-    error."""
+    """Run the plan rules on `plan`. Return the plan with their diagnostics. Raises PlanError with all diagnostics if
+    one is an error."""
     found = plan_findings(plan)
     if has_errors(found):
         raise PlanError(in_order(found))
@@ -38,13 +38,13 @@ def check_plan(plan: Plan) -> CheckedPlan:
 
 
 def assume_checked(plan: Plan) -> CheckedPlan:
-    """Return `plan` as a CheckedPlan without running a rule: the caller has run them in parts, or knows that they
+    """Return `plan` as a CheckedPlan without running a rule. The caller has run the rules in parts, or knows that they
     hold."""
     return CheckedPlan(settled(plan))
 
 
 def plan_findings(plan: Plan, left_out: frozenset[str] = frozenset()) -> list[Diagnostic]:
-    """Return the findings of the plan rules.
+    """Return the diagnostics of the plan rules.
 
     Args:
         left_out: verbs of sentences that are missing because they could not be read; rules about them are skipped.
@@ -54,7 +54,7 @@ def plan_findings(plan: Plan, left_out: frozenset[str] = frozenset()) -> list[Di
 
 
 def broken_rule(plan: Plan, *, of_batch: bool | None = None) -> Diagnostic | None:
-    """Return the first finding on `plan`; None without.
+    """Return the first diagnostic that a rule finds on `plan`; None if there is none.
 
     Args:
         plan: any plan.
@@ -68,7 +68,7 @@ def broken_rule(plan: Plan, *, of_batch: bool | None = None) -> Diagnostic | Non
 
 
 def judge_plan(costed: CostedPlan) -> list[Diagnostic]:
-    """Return the findings of the cost rules on `costed` and of the plan's own `expect` sentences, including errors."""
+    """Return the diagnostics of the cost rules on `costed`, and those of the plan's own `expect` sentences."""
     return [d for rule in _rules_of("cost") if rule.check for d in rule.check(costed)]
 
 

@@ -14,7 +14,8 @@ def sentence(verb: str, rest: str) -> str:
 
 
 def replace(cause: Cause | None, text: str, *, safe: bool = False) -> Fix | None:
-    """Return the edit that replaces a sentence; None if a layout wrote it. `safe`: it keeps the plan's meaning."""
+    """Return the edit that replaces the sentence of `cause` by `text`. None if a layout (a shared file of sentences)
+    wrote the sentence. `safe`: the edit keeps the plan's meaning."""
     if cause is None or cause.via:
         return None
     on, colon, _ = cause.sentence.partition(":")
@@ -23,7 +24,8 @@ def replace(cause: Cause | None, text: str, *, safe: bool = False) -> Fix | None
 
 
 def remove(cause: Cause, *, safe: bool = False) -> Fix | None:
-    """Return the edit that removes a sentence; None if a layout wrote it. `safe`: it keeps the plan's meaning."""
+    """Return the edit that removes the sentence of `cause`. None if a layout (a shared file of sentences) wrote the
+    sentence. `safe`: the edit keeps the plan's meaning."""
     span = cause.span
     line = Span(span.file, span.line, 1, span.end_line + 1, 1)
     return None if cause.via else Fix("remove this sentence", (Edit(line, ""),), safe)
@@ -37,7 +39,7 @@ def add(mesh: Mesh, text: str) -> Fix:
 
 
 def mesh_sentence(sizes: dict[str, int]) -> str:
-    """Return the text of a mesh sentence for `sizes`, axis to ranks, outermost first."""
+    """Return the text of a mesh sentence. `sizes` maps each axis, outermost first, to its number of ranks."""
     return sentence("mesh", " > ".join(f"{name} {size}" for name, size in sizes.items()))
 
 

@@ -19,7 +19,8 @@ Change = Callable[[Plan], Plan]
 
 @dataclass(frozen=True)
 class MemoryFix:
-    """One change of a plan, of a `kind` (two of one kind exclude each other), with its edit."""
+    """One change of a plan that may reduce its memory, with the edit of its text. Two changes of one `kind` exclude
+    each other."""
 
     kind: str
     title: str
@@ -29,7 +30,7 @@ class MemoryFix:
 
 @dataclass(frozen=True)
 class CostedFixes:
-    """Changes made together, with the resulting memory and step time."""
+    """Changes made together, with the memory and the step time of the changed plan."""
 
     memory_fixes: tuple[MemoryFix, ...]
     gib: float
@@ -41,7 +42,7 @@ class CostedFixes:
 
     @property
     def fix(self) -> Fix | None:
-        """All edits in one; None if a change has none."""
+        """The edits of all changes in one fix. None if a change has no edit."""
         fixes = [m.fix for m in self.memory_fixes]
         if None in fixes or not fixes:
             return None
@@ -61,7 +62,8 @@ def cost_fixes(costed: CostedPlan, *memory_fixes: MemoryFix) -> CostedFixes | No
 def combined_fixes(
     costed: CostedPlan, singles: list[CostedFixes], capacity_gib: float, most: int = 4
 ) -> CostedFixes | None:
-    """Return fixes added one by one, by memory saved, until the plan fits; None if it never does.
+    """Return fixes that together make the plan fit. The fixes that save the most memory alone are added first, one by
+    one. None if the plan never fits.
 
     Args:
         costed: the plan that does not fit.
@@ -135,7 +137,7 @@ def _gather(plan: Plan) -> Iterator[MemoryFix]:
 
 
 def _stores(plan: Plan) -> Iterator[MemoryFix]:
-    """Shard replicated state over the data-parallel axes, the optimizer first."""
+    """Yield changes that shard replicated state over the data-parallel axes, the optimizer state first."""
     axes = plan.store("optimizer") or plan.data_axes
     whole = [n for n in reversed(NOUNS) if not plan.store(n)]
     if not axes or any(s.region for s in plan.stores):
@@ -152,7 +154,7 @@ def _stores(plan: Plan) -> Iterator[MemoryFix]:
 
 
 def _sequence(plan: Plan) -> Iterator[MemoryFix]:
-    """Sequence parallelism: shard the residual stream over the axes that shard the ffn."""
+    """Yield sequence parallelism: shard the residual stream over the axes that shard the ffn dim."""
     names = {a for s in plan.shards if s.dim == "ffn" and not s.region for a in s.axes}
     axes = plan.mesh.in_order(names)
     taken = any(s.dim == "sequence" for s in plan.shards)
@@ -166,7 +168,7 @@ def _sequence(plan: Plan) -> Iterator[MemoryFix]:
 
 
 def _wider_shard_axis(plan: Plan) -> Iterator[MemoryFix]:
-    """Move ranks from a replica axis to the axis that state is stored over."""
+    """Yield changes of the mesh that halve a replica axis, and double the axis that state is sharded over."""
     stored = plan.store("optimizer")
     replica = [a for a in plan.data_axes if a not in stored]
     if not stored or plan.mesh.views:
@@ -184,5 +186,6 @@ def _wider_shard_axis(plan: Plan) -> Iterator[MemoryFix]:
 
 
 def _write(plan: Plan, cause: Cause | None, text: str) -> Fix | None:
-    """The edit that replaces an existing sentence, or adds one below the mesh."""
+    """Return the edit that replaces the sentence of `cause` by `text`, or that adds `text` below the mesh if `cause` is
+    None."""
     return replace(cause, text) if cause is not None else add(plan.mesh, text)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def recost(plan: Plan, costed: CostedPlan) -> CostedPlan | None:
-    """Return a changed plan, costed for the target of `costed`. It must pass the checks.
+    """Return a changed `plan`, costed for the target of `costed`. The changed plan must pass the checks.
 
     None if the target refuses the changed plan, since such an edit is useless.
     """

@@ -10,7 +10,8 @@ from planc.ir.plan import Plan
 
 
 def divided(plan: Plan) -> Iterator[tuple[str, tuple[str, ...], str]]:
-    """Yield (dim, axes, region) of every dim but the batch that `plan` shards, once for each distinct layout."""
+    """Yield each dim that `plan` shards, with its axes and the region (a part of the model with a layout of its own).
+    The batch is left out, and each pair of dim and axes is yielded once."""
     seen = set()
     for shard in plan.shards:
         regions = (shard.region,) if shard.region else ("", *plan.model.regions)
@@ -22,8 +23,8 @@ def divided(plan: Plan) -> Iterator[tuple[str, tuple[str, ...], str]]:
 
 
 def resize(plan: Plan, axis: str, legal: list[int]) -> Fix | None:
-    """Return the edit that sets `axis` to the largest legal size that keeps the mesh's product, by changing the data
-    axis."""
+    """Return the edit that gives `axis` a smaller size, the largest of the `legal` sizes that works. The data axis
+    grows by the same factor, so the number of ranks stays. None if no size works."""
     sizes = plan.mesh.sizes
     if axis not in sizes:
         return None  # an axis of a view: its product is another
@@ -40,7 +41,7 @@ def resize(plan: Plan, axis: str, legal: list[int]) -> Fix | None:
 
 
 def _with_data_axis(plan: Plan, axis: str, legal: list[int]) -> Fix | None:
-    """The same edit with a new outermost data axis, if there is none."""
+    """Return an edit like that of `resize`, for a plan without a data axis: it adds a new outermost data axis."""
     sizes = plan.mesh.sizes
     if "dp" in sizes or plan.data_axes:
         return None

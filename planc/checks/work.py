@@ -7,7 +7,8 @@ from planc.sharding.propagate import override_of
 
 
 def copies(sharded: Sharded, section: str) -> int:
-    """Return the number of copies of `section`, an end or a kind of block, in the whole model."""
+    """Return how often `section` occurs in the whole model: once for an end of the model, once per layer for a kind of
+    block."""
     model = sharded.model
     return model.layers_of(section) if section in model.blocks else 1
 
@@ -26,7 +27,8 @@ def flops(sharded: Sharded) -> list[tuple[OpSharding, float]]:
 
 
 def repeated_share(sharded: Sharded, axis: str) -> float:
-    """Return the fraction of the FLOPs that all ranks along `axis` repeat, ignoring ops with an override."""
+    """Return the fraction of the matmul and attention FLOPs that every rank along `axis` repeats, because `axis` does
+    not shard them. Ops with an override are not counted."""
     done = [(o, amount) for o, amount in flops(sharded) if not _overridden(sharded, o)]
     total = sum(amount for _, amount in done)
     alike = [amount for o, amount in done if not _divides(o, axis) and sharded.plan.exists(axis, o.op.region)]

@@ -80,13 +80,13 @@ def _run(words: list[str], options: argparse.Namespace) -> int:
 
 
 def _called(options: argparse.Namespace) -> str:
-    """The name of the command in messages: `planc train`."""
+    """Return the name of the command in messages, such as `planc train`."""
     return f"planc {options.command}" if options.command else "planc"
 
 
 def _not_installed(error: ModuleNotFoundError, options: argparse.Namespace) -> int:
-    """Report E1009 if a command needs a framework that is not installed; any other missing module is a bug and
-    re-raised."""
+    """Report E1009 if the command needs a framework that is not installed. Any other missing module is a bug, and its
+    error is raised again."""
     from planc.cli.common import refused
     from planc.diag.span import Span
     from planc.ir.installed import FRAMEWORKS, missing_framework
@@ -114,7 +114,8 @@ def _discard_output() -> None:
 
 
 class _Version(argparse.Action):
-    """`--version`: the version, and the commit that the package was built from or that is checked out."""
+    """The option `--version`. It prints the version, and the commit that the package was built from or that is checked
+    out."""
 
     def __init__(self, version: str, **options: Any) -> None:
         super().__init__(nargs=0, help="show the version and the commit, and exit", **options)
@@ -134,7 +135,8 @@ def whole_parser() -> argparse.ArgumentParser:
 
 
 def _parser(words: list[str], *, every: bool = False) -> argparse.ArgumentParser:
-    """The parser with arguments of the called command only, or of `every` one; other commands are not imported."""
+    """Return the parser with the arguments of the called command, or with `every` of all commands. Other commands are
+    not imported."""
     from planc.version import __version__
 
     parser = argparse.ArgumentParser(prog="planc", description="a compiler for sharding plans")

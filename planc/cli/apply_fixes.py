@@ -23,7 +23,7 @@ BOM = b"\xef\xbb\xbf"
 
 @dataclass(frozen=True)
 class Applied:
-    """A finding, and the file's text before and after its fix."""
+    """A diagnostic whose fix was applied, and the file's text before and after the fix."""
 
     finding: Diagnostic
     before: str
@@ -38,7 +38,7 @@ class Applied:
 
 @dataclass(frozen=True)
 class Fixed:
-    """The result for one file: the applied fixes in order, and the findings whose fixes were not applied."""
+    """The result for one file: the applied fixes in order, and the diagnostics whose fixes were not applied."""
 
     applied: tuple[Applied, ...]
     left: tuple[Diagnostic, ...]
@@ -55,7 +55,7 @@ class Fixed:
 
 
 def fix_file(file: str, given: dict[str, int], target: Target | None, *, unsafe: bool = False) -> Fixed:
-    """Apply the safe fixes of a file's findings, or with `unsafe` all of them, and write the file once.
+    """Apply the safe fixes of a file's diagnostics, or with `unsafe` all fixes, and write the file once.
 
     Fixes of notes and edits to other files are not applied.
     """
@@ -90,7 +90,7 @@ def text_of(checked: Examined, path: Path) -> str:
 
 
 def _offered(checked: Examined, file: str) -> Iterator[Diagnostic]:
-    """Yield errors and warnings with a fix in this file."""
+    """Yield the errors and warnings that have a fix in `file` alone."""
     for d in checked.report.diagnostics:
         if d.severity != "note" and d.fix is not None and all(e.span.file == file for e in d.fix.edits):
             yield d
@@ -101,7 +101,7 @@ def _is_safe(fix: Fix | None, text: str) -> bool:
 
 
 def _changes_owned_sentence(edit: Edit, text: str) -> bool:
-    """True for an edit after the verb of a sentence in `OWNED`, or one that adds such a sentence."""
+    """True if `edit` changes a sentence whose verb is in `OWNED` after its verb, or adds such a sentence."""
     line = text.split("\n")[edit.span.line - 1] if edit.span.line <= text.count("\n") + 1 else ""
     verb = re.match(r"\s*(?:on\s+\w+\s*:\s*)?(\w+)", line)
     inside = verb is not None and verb[1] in OWNED and edit.span.column > verb.start(1) + 1
@@ -109,7 +109,7 @@ def _changes_owned_sentence(edit: Edit, text: str) -> bool:
 
 
 def _edited(text: str, fix: Fix | None) -> str:
-    """The text after a fix, with its original line endings."""
+    """Return `text` after `fix`, with its original line endings."""
     assert fix is not None
     windows = "\r\n" in text
     edits = [Edit(e.span, e.text.replace("\n", "\r\n")) for e in fix.edits] if windows else fix.edits
@@ -117,6 +117,6 @@ def _edited(text: str, fix: Fix | None) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write the file's text, keeping its byte-order mark, permissions and links."""
+    """Write `text` to the file at `path`, keeping the file's byte-order mark, permissions and links."""
     mark = BOM if read_bounded(path, MAX_TEXT_BYTES).startswith(BOM) else b""
     write_atomically(path, mark + text.encode())

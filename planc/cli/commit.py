@@ -19,8 +19,8 @@ def commit() -> str:
 
 
 def _checked_out(root: Path) -> str:
-    """The commit of a checkout, from the files of its `.git`: running git would take longer than the rest of `planc
-    --version`."""
+    """Return the commit that is checked out at `root`, from the files in its `.git`. Running git would take longer than
+    the rest of `planc --version`."""
     if not (root / "setup.py").exists():
         return ""  # installed somewhere below another project's checkout
     try:

@@ -21,7 +21,8 @@ class CommandOption:
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """A command with its options, and the legal words for its first argument; without any, files."""
+    """A command with its options, and the legal words for its first argument. Without such words, the argument is a
+    file."""
 
     name: str
     about: str
@@ -110,13 +111,13 @@ def zsh(commands: Sequence[Command]) -> Iterator[str]:
 
 
 def _spec(flag: str, option: CommandOption) -> str:
-    """An option in the syntax of `_arguments`."""
+    """Return `option` with its `flag` in the syntax of zsh's `_arguments`."""
     value = f":value:({' '.join(option.choices)})" if option.choices else ":value:_files" if option.takes_value else ""
     return f"*{flag}[{_of_zsh(option.about)}]{value}"
 
 
 def _of_zsh(text: str) -> str:
-    """`text` escaped for brackets, or after a colon, in zsh's specifications."""
+    """Return `text` escaped for brackets, or after a colon, in zsh's specifications."""
     return "".join(f"\\{c}" if c in "[]:\\" else c for c in text)
 
 
@@ -136,7 +137,7 @@ def fish(commands: Sequence[Command]) -> Iterator[str]:
 
 
 def _of_fish(text: str) -> str:
-    """`text` as one word of fish, whose quotes support two escapes."""
+    """Return `text` as one word of fish, whose quotes support two escapes."""
     return "'" + "".join(f"\\{c}" if c in "\\'" else c for c in text) + "'"
 
 

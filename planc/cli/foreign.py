@@ -17,7 +17,7 @@ FOREIGN = (".sh", ".slurm", ".sbatch", ".bash", ".yaml", ".yml", ".json", ".toml
 
 
 def add_foreign(parser: argparse.ArgumentParser, *, cluster: bool = True) -> None:
-    """Add `--from`, `--cluster`, `--model` and `--ignore`, for what another system's file leaves open."""
+    """Add `--from`, `--cluster`, `--model` and `--ignore`, which supply what another system's file does not say."""
     parser.add_argument(
         "--from", dest="system", default="", metavar="SYSTEM", help="whose file it is, where its look does not say"
     )
@@ -28,12 +28,12 @@ def add_foreign(parser: argparse.ArgumentParser, *, cluster: bool = True) -> Non
 
 
 def is_foreign_name(file: Path) -> bool:
-    """True for a file whose name shows that it is not a plan."""
+    """True if the suffix of `file` shows that it is not a plan."""
     return file.suffix.lower() in FOREIGN
 
 
 def add_given(parser: argparse.ArgumentParser) -> None:
-    """Add `--set NAME=VALUE`, for a field that the file leaves open."""
+    """Add `--set NAME=VALUE`, for a field that the file does not set."""
     help = "the value of a field that the file leaves open"
     parser.add_argument("--set", action="append", default=[], type=_setting, metavar="NAME=VALUE", help=help)
 
@@ -58,7 +58,8 @@ def check_system(name: str) -> str:
 
 
 def foreign_options(options: argparse.Namespace, folder: Path) -> Options:
-    """Return the options on the command line for what the files leave open; `folder` is that of the plan.
+    """Return the command-line options that supply what another system's files do not say. `folder` is the plan's
+    folder.
 
     Raises PlanError for invalid words of `--cluster`.
     """

@@ -77,14 +77,14 @@ def _command(name: str, about: str, parser: argparse.ArgumentParser) -> Iterator
 
 
 def _nested(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Iterator[str]:
-    """The subcommands, each with its description."""
+    """Yield the subcommands, each with its description."""
     abouts = {choice.dest: choice.help or "" for choice in commands._choices_actions}
     for word in commands.choices:
         yield from (".TP", rf"\fB{escaped(word)}\fR", escaped(abouts.get(word, "")) or r"\&")
 
 
 def _usage(parser: argparse.ArgumentParser) -> str:
-    """Arguments of a command on one line: options together, then the files."""
+    """Return the arguments of a command on one line: options together, then the files."""
     given = [a for a in parser._actions if not a.option_strings]
     return " ".join((r"[\fIOPTION\fR]...", *(_operand(a) for a in given)))
 
@@ -97,7 +97,7 @@ def _operand(action: argparse.Action) -> str:
 
 
 def _named(action: argparse.Action) -> str:
-    """An option's flags, or an argument's name."""
+    """Return an option's flags, or an argument's name."""
     if not action.option_strings:
         return _operand(action)
     value = "" if action.nargs == 0 else rf" \fI{escaped(_value(action))}\fR"

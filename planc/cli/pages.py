@@ -19,7 +19,7 @@ FORMS: dict[str, Form] = {".html": "html", ".htm": "html", ".svg": "svg", ".json
 
 
 def is_page(path: str) -> bool:
-    """True if the suffix of `path` is that of a page."""
+    """True if the suffix of `path` is that of a page: `.html`, `.htm`, `.svg` or `.json`."""
     return Path(path).suffix.lower() in FORMS
 
 
@@ -53,8 +53,8 @@ def page_command(options: argparse.Namespace) -> str:
 
 
 def save_page(page: Page, options: argparse.Namespace, status: int) -> int:
-    """Write `page`, or its view, to the output in `options`, and print its path. Returns `status`, or 2 if the page has
-    no such picture or view. Without a path the JSON is printed."""
+    """Write `page`, or the view of it that `options` name, to the output file, and print the file's path. Without an
+    output file, print the page as JSON. Return `status`, or 2 if the page has no such view or picture."""
     from planc.report.render import as_json, html, picture_file
 
     if status == 0 and options.view and getattr(page, options.view) is None:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 def run(name: str, format: str) -> int:
-    """Return 0 if it does; 1 if it leaks; 2 if there is no such module, or torch is not installed."""
+    """Return the exit status: 0 if the torch module `name` runs as one program on XLA at every step; 1 if it does not;
+    2 if there is no such module, or torch is not installed."""
     try:
         walked, origin = _walk_module(name)
     except ModuleNotFoundError as error:
@@ -51,7 +52,7 @@ def _walk_module(name: str) -> tuple[Walked, Place]:
 
 
 def _json(name: str, walked: Walked, leaks: list[Diagnostic]) -> dict[str, object]:
-    """The JSON of `planc.portability/1`."""
+    """Return the JSON object of `planc.portability/1`."""
     return {
         "module": name,
         "operations": walked.operations,
@@ -61,7 +62,7 @@ def _json(name: str, walked: Walked, leaks: list[Diagnostic]) -> dict[str, objec
 
 
 def _span(place: Place) -> Span:
-    """The span of the whole line, with the shortest path."""
+    """Return the span of the whole line at `place`. The file is named by its shortest path."""
     path = Path(place.file)
     short = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     try:

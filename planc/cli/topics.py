@@ -21,7 +21,7 @@ DECLARATION = re.compile(rf"^({'|'.join(MACHINE)})\s+(\w+)", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Topic:
-    """One page: its kind, a text for people, and the same facts for JSON."""
+    """One page of `planc explain`: its kind, a text for people, and the same facts for JSON."""
 
     kind: str
     name: str
@@ -48,7 +48,7 @@ def topics_of(name: str, kind: str = "") -> list[Topic]:
 
 
 def _verbs() -> dict[str, str]:
-    """Every verb and the docstring of the module that reads it."""
+    """Return every verb, with the docstring of the module that reads it."""
     from planc.language import imports
     from planc.language.verbs import hardware, readers
 
@@ -65,7 +65,7 @@ def _verb(name: str) -> Topic:
 
 
 def _sentences(verb: str) -> list[str]:
-    """Different sentences of this verb in the bundled plans, without comments."""
+    """Return the different sentences of this verb in the bundled plans, without comments."""
     words = re.escape(verb.replace("_", " "))
     found: dict[str, None] = {}
     for _, text in sorted(_texts("", "field").items()):
@@ -86,7 +86,7 @@ def _layout(name: str) -> Topic:
 
 
 def _hardware_names() -> dict[str, dict[str, Callable[[str], Topic]]]:
-    """Names that the bundled hardware files declare, by kind."""
+    """Return the names that the bundled hardware files declare, by kind."""
     found: dict[str, dict[str, Callable[[str], Topic]]] = {}
     for text in _texts("hardware").values():
         for kind, name in DECLARATION.findall(text):
@@ -95,7 +95,8 @@ def _hardware_names() -> dict[str, dict[str, Callable[[str], Topic]]]:
 
 
 def _hardware(name: str) -> Topic:
-    """A chip, link, node, torus or network: its sentence, the comments on its sources, and the file's other names."""
+    """Return the page about a chip, link, node, torus or network: its sentence, the comments on its sources, and the
+    other names in the file."""
     file, text = next((f, t) for f, t in _texts("hardware").items() if (name in (n for _, n in DECLARATION.findall(t))))
     kind = next(k for k, n in DECLARATION.findall(text) if n == name)
     sentence = next(line for line in text.splitlines() if re.match(rf"{kind}\s+{name}\b", line))
@@ -109,7 +110,7 @@ def _hardware(name: str) -> Topic:
 
 
 def _schedules() -> dict[str, str]:
-    """Every pipeline schedule and the docstring of its module."""
+    """Return every pipeline schedule, with the docstring of its module."""
     from planc.pipeline.schedules import schedules
 
     schedules()
@@ -134,7 +135,7 @@ def _schedule(name: str) -> Topic:
 
 
 def _texts(*folders: str) -> dict[str, str]:
-    """The bundled files in folders of `plans/`, by name."""
+    """Return the text of each bundled file in the folders of `plans/`, by name."""
     found: dict[str, str] = {}
     for folder in folders:
         place = files("planc.plans").joinpath(folder) if folder else files("planc.plans")

@@ -80,7 +80,7 @@ class WhatIf:
 def what_if(examined: Examined, texts: Sequence[str], target: AnyTarget | None = None) -> tuple[WhatIf, Examined]:
     """Cost the step of the plan of `examined` before and after the changes in `texts`, and check the changed plan.
 
-    Raises PlanError with the errors of the plan, of a text, or of the changed machine.
+    Raises PlanError with the errors of the plan, of a text in `texts`, or of the changed machine.
     """
     changes = read_what_ifs(texts)
     plan = examined.plan

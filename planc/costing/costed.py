@@ -49,7 +49,7 @@ class CostedPlan:
 
     @property
     def target(self) -> Target | None:
-        """The target whose program was costed."""
+        """The target whose program was costed; None if any correct program was."""
         return None if self.backend is None else self.backend.target
 
     @property

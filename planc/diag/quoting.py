@@ -87,7 +87,7 @@ def _longest_run(text: str) -> int:
 
 
 def uri_path(path: str) -> str:
-    """Return a file's path as a relative or absolute URI reference, as SARIF requires it."""
+    """Return the file name `path` as a relative or absolute URI reference, as SARIF requires it."""
     from urllib.parse import quote
 
     quoted = quote(path, safe="/", errors="surrogateescape")

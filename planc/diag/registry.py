@@ -34,7 +34,7 @@ _PLAN = re.compile(r"^```plan[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 @dataclass(frozen=True)
 class Page:
-    """The manual page of a code: docs/reference/diagnostics/CODE.md is its source."""
+    """The manual page of a code. Its source is docs/reference/diagnostics/CODE.md."""
 
     title: str
     reads: Reads

@@ -68,7 +68,7 @@ def complete(opened: Opened, offset: int, unsaved: Mapping[Path, str], settings:
 
 
 def _place(text: str, offset: int) -> _WordPlace | None:
-    """The sentence and the word at an offset; None in a comment."""
+    """Return the word under the cursor at `offset`, and the sentence before it; None in a comment."""
     line = text[:offset].rpartition("\n")[2]
     quoted = line.rpartition('"') if line.split("#")[0].count('"') % 2 else None
     pattern = r"[\w.*]*$" if line.lstrip().startswith("override") else r"[\w.%]*$"
@@ -90,7 +90,7 @@ def _verbs(opened: Opened, place: _WordPlace) -> list[Replacement]:
 
 
 def _files(opened: Opened, place: _WordPlace) -> Iterator[str]:
-    """Plans to import, or configs to read, in the plan's folder and one level below."""
+    """Yield the names of files to import, or of configs to read, in the plan's folder and one level below."""
     ending = "*.json" if place.verb == "model" else "*.plan"
     folder = opened.path.parent
     found = sorted([*folder.glob(ending), *folder.glob(f"*/{ending}")])[:MOST_FILES]
@@ -113,8 +113,8 @@ def _names(
 def _legal_names(
     opened: Opened, place: _WordPlace, what: Follow, unsaved: Mapping[Path, str], settings: EditorSettings
 ) -> dict[str, tuple[str, ...]]:
-    """Legal names at the placeholder, by description; parsed with the rest of the sentence, else with the shortest
-    ending."""
+    """Return the legal names at the cursor, by description. The sentence is read with a placeholder name there, and
+    with the words after it, or else with the shortest words that complete it."""
     line_end = place.text.find("\n", place.offset)
     line_end = len(place.text) if line_end < 0 else line_end
     rest = re.sub(r"^[\w.*]+", "", place.text[place.offset : line_end])

@@ -55,7 +55,7 @@ def _file(opened: Opened, word: Word) -> tuple[Path, Span] | None:
 
 
 def _visible_declarations(opened: Opened, word: Word) -> Iterator[Declared]:
-    """All declarations visible at a word: in this file, its imports, the library."""
+    """Yield the declarations that are visible at `word`: in this file, its imports, and the bundled library."""
     for file in opened.files():
         yield from declarations(file)
     if word.text in library.layouts():

@@ -81,7 +81,7 @@ def quick_fix(finding: Diagnostic, fix: Fix, place: Place, positions: Callable[[
 
 
 def _new_text(edit: Edit, positions: Positions) -> str:
-    """The text of an edit; a line added after a last line without newline begins with one."""
+    """Return the text of `edit`. A line added after a last line without a newline begins with a newline."""
     text = positions.text
     beyond = edit.span.line > text.count("\n") + 1
     return f"\n{edit.text}" if beyond and text and not text.endswith("\n") else edit.text

@@ -31,7 +31,8 @@ def _span_contains(span: Span, line: int, column: int) -> bool:
 
 
 def _explained_word(opened: Opened, sentence: Sentence, line: int, column: int) -> tuple[str, Span]:
-    """The word at a position, explained; the verb's manual if it is not a name."""
+    """Return an explanation of the word at a position, and its span. If the word is not a name, it is the verb's
+    manual."""
     word = word_at(sentence, line, column)
     if word is not None and word.span in opened.lookups_by_span:
         return describe(opened.lookups_by_span[word.span], opened), word.span
@@ -55,7 +56,7 @@ def meaning(opened: Opened, sentence: Sentence) -> list[str]:
 
 
 def _stood_for(opened: Opened, sentence: Sentence) -> list[Sentence]:
-    """The sentences that a `use` expands to."""
+    """Return the sentences that a `use` sentence expands to."""
     return [s for s in opened.meant if s.via is not None and s.via.span == sentence.span]
 
 
@@ -67,7 +68,7 @@ def _expansion(opened: Opened, sentence: Sentence) -> str:
 
 
 def _caused(opened: Opened, sentence: Sentence, report: Report) -> str:
-    """A table of the collectives that the sentence causes."""
+    """Return a table of the collectives that the sentence causes."""
     rows = [r for r in report.collectives or () if _is_caused_by(r, sentence.span)]
     if not rows:
         return ""

@@ -87,7 +87,7 @@ def _model(name: str, opened: Opened) -> str:
 
 
 def _unit(name: str, opened: Opened) -> str:
-    """The factors of a unit. `B` measures memory and tokens; the sentence decides which."""
+    """Return the factors of a unit in words. `B` is a unit of memory and of tokens; the sentence decides which."""
     kinds = [kind for kind, units in UNITS.items() if name in units]
     return "; " + " or ".join(f"{UNITS[kind][name]:,.10g}" for kind in kinds) + " in plain numbers"
 

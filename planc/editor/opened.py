@@ -32,7 +32,8 @@ class EditorSettings:
 
 @dataclass(frozen=True)
 class Opened:
-    """A file of the editor. `checked` is None for layouts and hardware, which are parts of a plan."""
+    """A file that is open in the editor. `checked` is None for layouts and hardware files, which are parts of a
+    plan."""
 
     path: Path
     text: str
@@ -43,13 +44,13 @@ class Opened:
 
     @property
     def sentences(self) -> tuple[Sentence, ...]:
-        """The sentences as written, the header first."""
+        """The sentences as the user wrote them, the header first."""
         header = self.file.header
         return (header, *self.file.sentences) if header else self.file.sentences
 
     @property
     def meant(self) -> tuple[Sentence, ...]:
-        """The sentences as read: shorthands expanded, overridden sentences left out."""
+        """The sentences as planc reads them: shorthands are expanded, and overridden sentences left out."""
         built = self.checked.built if self.checked else None
         return built.sentences if built else ()
 
@@ -60,7 +61,7 @@ class Opened:
 
     @cached_property
     def read(self) -> frozenset[Path]:
-        """The resolved paths of the files that were read for it, including itself."""
+        """The resolved paths of the files that were read to check this file, itself included."""
         built = self.checked.built if self.checked else None
         names = {self.path.name, *(built.sources if built else ())}
         return frozenset((self.path.parent / name).resolve() for name in names)

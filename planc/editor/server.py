@@ -223,7 +223,7 @@ def _positions(text: str, codec: PositionCodec) -> Positions:
 
 
 def _places(opened: Opened, texts: Texts) -> Callable[[Span], lsp.Location]:
-    """A function from a span to the client's location, which reads each file once."""
+    """Return a function that converts a span to the client's location, and reads each file once."""
     positions: dict[str, Positions] = {}
 
     def place(span: Span) -> lsp.Location:
@@ -240,7 +240,7 @@ def _key(d: lsp.Diagnostic) -> object:
 
 
 def _path(uri: str) -> Path:
-    """The path of a URI; a file that was never saved counts as one in the working folder."""
+    """Return the path of a URI. A file that was never saved counts as a file in the working folder."""
     path = uris.to_fs_path(uri)
     unsaved = Path.cwd() / (re.sub(r"\W", "_", uri)[-100:] + ".plan")
     return Path(path) if path and "\0" not in path else unsaved
@@ -248,12 +248,12 @@ def _path(uri: str) -> Path:
 
 @lru_cache(maxsize=1000)
 def _resolved(uri: str) -> Path:
-    """The path with links resolved; cached, since it is needed on every key press."""
+    """Return the path of a URI with links resolved. It is cached, since every key press needs it."""
     return _path(uri).resolve()
 
 
 def _read_from(opened: Opened, texts: Texts) -> dict[Path, str | None]:
-    """The open texts that a check depends on."""
+    """Return the open texts that a check depends on, by path; None for a file that is not open."""
     return {path: texts.text(path) for path in opened.read}
 
 
@@ -371,7 +371,7 @@ def _register_requests(server: PlanServer) -> None:
 
 
 def _item(candidate: Replacement, number: int, offset: int, positions: Positions) -> lsp.CompletionItem:
-    """A completion item; `sort_text` keeps planc's order."""
+    """Return a completion item of the client. `sort_text` keeps planc's order."""
     replaced = lsp.Range(positions.position(candidate.start), positions.position(offset))
     return lsp.CompletionItem(
         label=candidate.text,
@@ -384,7 +384,7 @@ def _item(candidate: Replacement, number: int, offset: int, positions: Positions
 
 
 def _actions(opened: Opened, texts: Texts, params: lsp.CodeActionParams) -> list[lsp.CodeAction]:
-    """The fixes of findings that touch the requested range."""
+    """Return the fixes of diagnostics that touch the requested range."""
     place = _places(opened, texts)
 
     def touches(finding: Diagnostic) -> bool:

@@ -113,7 +113,7 @@ class GraphBuilder:
         return chips
 
     def rack(self, part: GraphPart) -> None:
-        """Add a rack: chips on one switch."""
+        """Add the rack `part`: chips on one switch."""
         self.digits = (Digit(part.numbers["chips"]), Digit(1))
         self.node(part, part.name)
 
@@ -153,7 +153,7 @@ class GraphBuilder:
         self.spines(part, leaves)
 
     def spines(self, part: GraphPart, leaves: list[int]) -> None:
-        """Add the spine switches, and connect every leaf with every spine by `uplinks` links."""
+        """Add the spine switches of `part`, and connect every leaf of `leaves` with every spine by `uplinks` links."""
         for s in range(part.numbers["spines"]):
             spine = self.add(f"{part.name}.spine{s}", "spine", -1, (f"spine{s}", (*INSIDE, -1, -1)))
             for leaf in leaves:

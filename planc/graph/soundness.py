@@ -55,8 +55,8 @@ def mistake_of_part(part: GraphPart) -> Mistake | None:
 
 
 def mistake_of_whole(links: MachineLinks) -> Mistake | None:
-    """Return the first mistake of the whole machine: no chips, two cables between the same vertices, or a chip that
-    does not reach every other chip. None if there is no mistake.
+    """Return the first mistake of the whole machine `links`: no chips, two cables between the same vertices, or a chip
+    that does not reach every other chip. None if there is no mistake.
 
     A machine that is one regular part has none of these mistakes by construction.
     """

@@ -15,7 +15,7 @@ MAX_LENGTH = 10**12
 
 
 class Config:
-    """A config's fields, of a model of `family`."""
+    """The fields of a Hugging Face config, for a model of `family`. It records which fields are read."""
 
     def __init__(self, family: str, fields: Mapping[str, Any]) -> None:
         self.family, self._fields = family, fields
@@ -24,19 +24,21 @@ class Config:
 
     @property
     def unused(self) -> tuple[str, ...]:
-        """The fields that nobody has asked for, in order; those of an inner object as `object.field`."""
+        """The fields that were not read, sorted; those of an inner object as `object.field`."""
         inner = [f"{name}.{field}" for name, config in self._inner.items() for field in config.unused]
         return tuple(sorted({*self._fields} - self._used | {*inner}))
 
     def inner(self, name: str) -> Config:
-        """The fields of the object in the field `name`; none when absent. Raises ValueError for anything else."""
+        """Return the object in the field `name` as a config of its own; empty if the field is absent. Raises ValueError
+        if the field is not an object."""
         self._inner[name] = Config(self.family, self.table(name))
         return self._inner[name]
 
     def value(self, *names: str, default: Any = None) -> Any:
         """Return the field under the first of `names` that is present and not null, else `default`.
 
-        A field has several names if a class maps one to the other (`attribute_map`). Raises ValueError if they differ.
+        A field has several names if its configuration class maps one name to another (`attribute_map`). Raises
+        ValueError if the config has different values under them.
         """
         self._used.update(names)
         given = {name: self._fields[name] for name in names if self._fields.get(name) is not None}
@@ -46,23 +48,25 @@ class Config:
         return next(iter(given.values()), default)
 
     def whole(self, *names: str, default: int | None = None, minimum: int = 1) -> int:
-        """Return a whole number of at least `minimum`."""
+        """Return the integer under the first of `names`, such as a number of heads, or `default` if absent. Raises
+        ValueError if the value is below `minimum` or is not an integer."""
         value = self.value(*names, default=default)
         if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= MAX_LENGTH:
             raise ValueError(f"{names[0]} = {value!r} is not a whole number of at least {minimum}")
         return value
 
     def layers(self, *names: str) -> int:
-        """Return the number of layers."""
+        """Return the number of layers, from the first of `names` in the config."""
         return check_layers(self.whole(*names))
 
     def number(self, *names: str, default: float) -> float:
-        """A number above 0, in the field's own unit, under the first of `names`; `default` when absent. Raises
-        ValueError for anything else."""
+        """Return the number under the first of `names`, in the field's own unit, or `default` if absent. Raises
+        ValueError if it is not a number above 0."""
         return _positive(names[0], self.value(*names, default=default))
 
     def flag(self, *names: str, default: bool) -> bool:
-        """True or false, under the first of `names`; `default` when absent. Raises ValueError for anything else."""
+        """Return the boolean under the first of `names`, or `default` if absent. Raises ValueError if it is not a
+        boolean."""
         value = self.value(*names, default=default)
         if not isinstance(value, bool):
             raise ValueError(f"{names[0]} = {value!r} is neither true nor false")
@@ -76,7 +80,8 @@ class Config:
         return tuple(value)
 
     def must_be(self, **fields: Any) -> None:
-        """Check `fields` whose other values would make it a model of another family; absent ones are as here.
+        """Check that each of `fields` has the value given here, or is absent. With another value the config is a model
+        of another family.
 
         Raises ValueError for another value. A tuple lists several equivalent values.
         """
@@ -87,8 +92,8 @@ class Config:
                 raise ValueError(f"{name} = {value!r}; planc's {self.family} family has {known[0]!r}")
 
     def head_dim(self, embed: int, heads: int, default: int = 0) -> int:
-        """Return the width of a head: given, or the class's `default`, or an even share of the model's width
-        `embed`."""
+        """Return the width of a head: the config's `head_dim`, or else `default`, or else (0) the model's width `embed`
+        divided by `heads`."""
         value = self.whole("head_dim", default=default or embed // heads)
         if not default and self._fields.get("head_dim") is None and embed % heads:
             raise ValueError(f"there is no head_dim, and {embed} is no multiple of {heads} heads")
@@ -110,13 +115,14 @@ class Config:
         return base, {} if kind == "default" else {"rope_type": kind, **given}
 
     def window(self, *, default: int = 0) -> int:
-        """Return `sliding_window` (tokens); 0 is full attention, as is null; `default` if absent."""
+        """Return `sliding_window` (tokens), or `default` if absent. 0 means full attention, and so does null."""
         if "sliding_window" in self._fields and self._fields["sliding_window"] is None:
             default = 0
         return self.whole("sliding_window", default=default, minimum=0)
 
     def windows(self, layers: int) -> tuple[bool, ...] | None:
-        """Return for each of the `layers` in `layer_types` if it has sliding attention; None without the field."""
+        """Return, for each of the `layers`, if it has sliding attention, from the field `layer_types`. None if the
+        config has no such field."""
         kinds = self.value("layer_types")
         if kinds is None:
             return None
@@ -138,8 +144,8 @@ def decoder_size(
 ) -> Size:
     """Return the sizes that configs of Llama and later families share: all but those of MLP, experts and window.
 
-    The keywords are the defaults of the family's configuration class; `kv_heads` None: as many as heads, `head_dim` 0:
-    an even share of the model's width. Raises ValueError.
+    The keywords are the defaults of the family's configuration class. `kv_heads` None means as many as heads;
+    `head_dim` 0 means the model's width divided by the heads. Raises ValueError for an invalid field.
     """
     embed, heads = config.whole("hidden_size"), config.whole("num_attention_heads")
     theta, scaling = config.rope(rope_theta)
@@ -158,7 +164,7 @@ def decoder_size(
 
 
 def _is_plain_value(value: Any) -> bool:
-    """True for a short printable string, and for a finite non-negative number."""
+    """True if `value` is a short printable string, or a finite non-negative number."""
     if isinstance(value, str):
         return value.isprintable() and len(value) <= 200
     return isinstance(value, int | float) and 0 <= value < 1e30

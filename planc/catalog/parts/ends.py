@@ -12,7 +12,8 @@ HEAD = "output"
 
 
 def embedding(*, positions: bool = False) -> Part:
-    """Token ids to the residual stream; with `positions`, a learned vector is added for each place of a sequence."""
+    """Return the part from token ids to the residual stream. With `positions`, a learned vector is added for each
+    position in a sequence."""
     if not positions:
         return lookup("embedding", "hidden")
     op = Op(
@@ -29,7 +30,7 @@ def embedding(*, positions: bool = False) -> Part:
 
 
 def lookup(name: str, target: str) -> Part:
-    """The op `name`, which looks tokens up in the embedding's table and gives the tensor `target`."""
+    """Return the op called `name`, which looks tokens up in the embedding table. Its output is the tensor `target`."""
     tokens = Tensor(name="tokens", dims=("batch", "sequence"), region="embedding", dtype="int")
     op = Op(
         name=name,
@@ -46,7 +47,7 @@ def lookup(name: str, target: str) -> Part:
 
 
 def head(*, tied: bool = False, biased_norm: bool = False) -> Part:
-    """The last norm, the projection to the vocabulary and the cross entropy.
+    """Return the last norm, the projection to the vocabulary and the cross entropy.
 
     A `tied` head uses the embedding's weight; `biased_norm` makes the norm a LayerNorm.
     """
@@ -55,10 +56,10 @@ def head(*, tied: bool = False, biased_norm: bool = False) -> Part:
 
 
 def loss(source: str, *, weight_of: str = "", biased: bool = False, prefix: str = "") -> Part:
-    """The projection of tensor `source` to the vocabulary, with a bias if `biased`, and the cross entropy.
+    """Return the projection of tensor `source` to the vocabulary, with a bias if `biased`, and the cross entropy.
 
-    The projection uses the weight of the module `weight_of`, or one of its own. Names of ops and tensors begin with
-    `prefix`, but for the targets.
+    The projection uses the weight of the module `weight_of`; if that is "", the weight is its own. Names of ops and
+    tensors begin with `prefix`, except those of the targets.
     """
     logits = Tensor(name=f"{prefix}logits", dims=("batch", "sequence", "vocab"), region="head")
     shape: Shape = (("vocab",), ("embed",))

@@ -59,14 +59,14 @@ def mixture(*, shared: bool = False, shared_gate: bool = False, biased: bool = F
 
 
 def _router(biased: bool) -> Part:
-    """A score for each expert; selection needs all scores of a token."""
+    """Return the matmul that gives each token a score for each expert. Selection needs all scores of a token."""
     shape = (("experts",), ("embed",))
     module = f"{MODULE}.router"
     return matmul("moe.router", "residual", module, shape, "ffn.in", SCORES, biased=biased, whole=("experts",))
 
 
 def _route(source: str = "ffn.in", width: str = "embed") -> Part:
-    """Selects experts and lays the tokens of `source` out by expert. The backward needs the scores."""
+    """Return the op that selects experts and orders the tokens of `source` by expert. Its backward needs the scores."""
     routed = _slots("moe.routed", width, ROUTED)
     op = Op(
         name="moe.route",
@@ -82,7 +82,7 @@ def _route(source: str = "ffn.in", width: str = "embed") -> Part:
 
 
 def _experts(biased: bool) -> Part:
-    """Every expert's gated MLP over its own slots."""
+    """Return the gated MLP of every expert, which runs on the tokens that the expert receives."""
     gate, up, mid = (_slots(f"moe.{t}", "expert_ffn", EXPERTS) for t in ("gate", "up", "mid"))
     returned = _slots("moe.returned", "embed", ROUTED)
     into: Shape = (("experts",), ("expert_ffn",), ("embed",))
@@ -96,7 +96,8 @@ def _experts(biased: bool) -> Part:
 
 
 def _squared_relu_experts(width: str) -> Part:
-    """Every expert's MLP without a gate over its own slots, from and to `width`."""
+    """Return the MLP of every expert without a gate, from and to dim `width`, which runs on the tokens that the expert
+    receives."""
     up, mid = (_slots(f"moe.{t}", "expert_ffn", EXPERTS) for t in ("up", "mid"))
     returned = _slots("moe.returned", width, ROUTED)
     into: Shape = (("experts",), ("expert_ffn",), (width,))
@@ -124,7 +125,7 @@ def _latent(name: str) -> Tensor:
 
 
 def _combine(target: str = "moe.out", width: str = "embed") -> Part:
-    """Sums the outputs of each token's experts in `target`, weighted by its scores.
+    """Return the op that sums the outputs of each token's experts in `target`, weighted by the token's scores.
 
     The weights multiply inside the experts, on their smaller activation (Megatron-Core's weighted SwiGLU), so the
     experts' output need not be saved for the weights' gradient.

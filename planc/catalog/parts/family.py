@@ -23,7 +23,8 @@ def _unread(_config: Config) -> Size:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFamily:
-    """The common parts of the models of a family. Its embedding has learned positions where a size has `positions`."""
+    """The properties that all models of a family share. The embedding has learned positions if a model's size has
+    `positions`."""
 
     name: str
     sizes: Mapping[str, Size]
@@ -41,13 +42,13 @@ class ModelFamily:
     """The size that a config describes. Raises ValueError, in words for the user, for a config of another family."""
 
     def build(self, name: str, changes: dict[str, int] | None = None) -> Model:
-        """The op graph of the model `name`, one of `sizes`; `changes` replaces sizes. Raises ValueError for sizes that
-        make no such model."""
+        """Return the op graph of the model `name`, one of `sizes`. `changes` replaces sizes by name. Raises ValueError
+        for invalid sizes."""
         return self._model(name, self.sizes[name], changes)
 
     def read_config(self, name: str, fields: Mapping[str, Any]) -> tuple[Model, tuple[str, ...]]:
-        """The model `name` with the sizes in `fields`, a Hugging Face config, and the fields not used. Raises
-        ValueError."""
+        """Return the op graph of a model called `name`, with the sizes in `fields` (a Hugging Face config), and the
+        fields that were not used. Raises ValueError for an invalid config."""
         config = Config(self.name, fields)
         return self._model(name, self.read(config)), config.unused
 

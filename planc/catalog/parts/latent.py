@@ -51,7 +51,7 @@ def _tensor(name: str, width: tuple[str, ...]) -> Tensor:
 
 
 def _latent(name: str, width: str) -> Tensor:
-    """A tensor of a latent's width in the layout of the residual stream."""
+    """Return a tensor with the width of a latent, in the layout of the residual stream."""
     return Tensor(name=name, dims=(*TOKENS, width), region="residual")
 
 
@@ -61,7 +61,7 @@ def _queries() -> Part:
 
 
 def _down_projection(letter: str, latent: str) -> Part:
-    """The projection to a latent, and its norm."""
+    """Return the projection to a latent, and the latent's norm."""
     made, normed = (_latent(f"mla.{letter}_{state}", latent) for state in ("latent", "normed"))
     module = f"{MODULE}.w{letter}_a"
     return matmul(f"mla.down_proj.{letter}", "residual", module, ((latent,), ("embed",)), "attention.in", made) + norm(
@@ -74,7 +74,8 @@ def _projection(name: str, module: str, width: tuple[str, ...], wide: str, sourc
 
 
 def _join() -> Part:
-    """Concatenates each head's own key and the rotated one that all heads share. Nothing is saved."""
+    """Return the op that concatenates each head's own key with the rotated key that all heads share. It saves
+    nothing."""
     op = Op(
         name="mla.join_k",
         kind="elementwise",

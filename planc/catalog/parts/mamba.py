@@ -29,7 +29,7 @@ def mamba() -> Part:
 
 
 def _scan() -> Part:
-    """A causal convolution of `x`, `b` and `c` with its SiLU, and the recurrence over the sequence, as one op.
+    """Return one op: a causal convolution of `x`, `b` and `c` with its SiLU, and the recurrence over the sequence.
 
     Its inputs are saved before the convolution, which the backward recomputes, as the fused kernels do
     (mamba_ssm/ops/triton/ssd_combined.py of state-spaces/mamba, `mamba_split_conv1d_scan_combined`).
@@ -57,7 +57,7 @@ def _scan() -> Part:
 
 
 def _gated_norm() -> Part:
-    """The RMSNorm of `y` times SiLU of the gate, over the heads of each group."""
+    """Return the RMSNorm of `y` times SiLU of the gate, over the heads of each group."""
     scale = Param(name=f"{MODULE}.norm.weight", shape_dims=(HEADS,), section="", init="ones", decay=False)
     inputs = ("mixer.y", "mixer.z")
     op = Op(

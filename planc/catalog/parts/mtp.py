@@ -17,14 +17,16 @@ MODULE = "layers.*.mtp"
 
 
 def mtp(layer: Part, *, tied: bool = False) -> Part:
-    """`hidden` to `hidden`: a module around `layer`, a block's part of this model. A `tied` head is the embedding's."""
+    """Return the module for multi-token prediction around `layer`, a block of this model; from and to `hidden`. If
+    `tied`, the head uses the embedding's weight."""
     final = norm("mtp.final_norm", f"{MODULE}.norm", "hidden", hidden("mtp.head_in"))
     shared = loss("mtp.head_in", weight_of=EMBEDDING if tied else "", prefix="mtp.")
     return _joined() + _reading(layer, "mtp.hidden") + final + shared
 
 
 def _joined() -> Part:
-    """The hidden state beside the embedding of the next token, projected to one."""
+    """Return the part that concatenates the hidden state with the embedding of the next token, and projects both to the
+    width of the hidden state."""
     pair = Tensor(name="mtp.pair", dims=(*HIDDEN[:2], "mtp_pair"), region="residual")
     joined = ("mtp.hidden_in", "mtp.embedded_in")
     shape: Shape = (("embed",), ("mtp_pair",))
@@ -39,7 +41,7 @@ def _joined() -> Part:
 
 
 def _reading(layer: Part, source: str) -> Part:
-    """`layer` with its input `hidden` replaced by `source`; its output is still `hidden`."""
+    """Return `layer` with its input `hidden` replaced by `source`. Its output is still `hidden`."""
 
     def renamed(names: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(source if name == "hidden" else name for name in names)

@@ -23,7 +23,8 @@ MTP: Section = "mtp"
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """Parameters (with sections set by `assemble`), tensors and ops, each in order."""
+    """A part of a model, such as attention or an MLP: its parameters, tensors and ops, each in order. `assemble` sets
+    the sections of the parameters."""
 
     params: tuple[Param, ...] = ()
     tensors: tuple[Tensor, ...] = ()
@@ -45,8 +46,8 @@ def assemble(
     kinds: Sequence[Section] = (),
     mtp: Part | None = None,
 ) -> Model:
-    """Return the model of these parts. `kinds` gives each layer's kind of block; () if there is one. `mtp` is the block
-    of MTP modules, used if `mtp_layers` is set.
+    """Return the model of these parts. `kinds` gives each layer's kind of block; () if all layers are of one kind.
+    `mtp` is the block of the modules for multi-token prediction, used if `mtp_layers` is above 0.
 
     Parameters and tensors with one name in several sections are shared; further sections of a parameter are in `also`.
     Raises ValueError, with a message for the user, for invalid sizes.
@@ -81,7 +82,7 @@ def assemble(
 
 
 def _present(blocks: Mapping[Section, Part], kinds: Sequence[Section]) -> dict[Section, Part]:
-    """The kinds of block that some layer has; a single one is `block`."""
+    """Return the kinds of block that occur in some layer. If there is only one, it is called `block`."""
     present = [kind for kind in blocks if not kinds or kind in kinds]
     return {kind: blocks[kind] for kind in present} if len(present) > 1 else {BLOCK: blocks[present[0]]}
 
@@ -109,7 +110,7 @@ def _tensors(parts: Iterable[Part]) -> tuple[Tensor, ...]:
 
 
 def _runs_of_kinds(kinds: Sequence[Section]) -> tuple[Run, ...]:
-    """Consecutive layers of one kind as runs; () if all are of one kind."""
+    """Return runs of consecutive layers of one kind; () if all layers are of one kind."""
     if len(set(kinds)) < 2:
         return ()
     runs: list[Run] = []

@@ -66,7 +66,7 @@ def layers_of(size: Size, changes: Mapping[str, int] | None) -> int:
 
 
 def check_layers(layers: int) -> int:
-    """Return `layers`. Raises ValueError if there are too many, since every layer has an entry in a list."""
+    """Return the number `layers`. Raises ValueError if it is too large, since every layer has an entry in a list."""
     if layers > MAX_LAYERS:
         raise ValueError(f"{layers} layers are more than the {MAX_LAYERS} that planc takes")
     return layers

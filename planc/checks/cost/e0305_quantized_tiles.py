@@ -43,7 +43,8 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
 
 
 def _matrix_dims(sharded: Sharded, o: OpSharding) -> list[tuple[str, ...]]:
-    """The named dims of each dim of the op's matrices, without the experts dim."""
+    """Return, for each dim of the op's weight matrices except the experts dim, the names of the model's dims that it
+    consists of."""
     groups = [g for name in o.op.params for g in sharded.model.param[name].shape_dims if g != ("experts",)]
     return [g for g in groups if all(d in sharded.model.sizes for d in g)]
 

@@ -42,14 +42,15 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
 
 
 def _lower_end(costed: CostedPlan) -> str:
-    """The lower end of the memory range as text; "" if it is near the prediction."""
+    """Return in words the lower end of the memory range; "" if it is near the prediction."""
     memory = costed.memory
     low = memory.reserved_gib.low
     return "" if low > NEAR * memory.per_device_gib.total else f", and {low:.1f} GiB at the least"
 
 
 def _fix(costed: CostedPlan) -> tuple[str, Fix | None]:
-    """The help with each edit's cost, and the edit to offer: the fastest that fits."""
+    """Return help, with the cost of each edit, and the edit to offer: of the edits that make the plan fit, the one with
+    the fastest step."""
     from planc.checks.memory_fixes import combined_fixes, cost_fixes, memory_fixes
 
     plan, capacity = costed.sharded.plan, costed.memory.capacity_gib
@@ -66,7 +67,7 @@ def _fix(costed: CostedPlan) -> tuple[str, Fix | None]:
 
 
 def _line(one: CostedFixes, base: CostedPlan, *, fits: bool) -> str:
-    """One proposed change as text: its edit, the memory that it saves, and its cost in time."""
+    """Return one proposed change as text: its edit, the memory that it saves, and its cost in time."""
     saved = one.gib - base.memory.per_device_gib.total
     slower = one.time_s / base.step.time_s - 1
     fit = "fits" if len(one.memory_fixes) == 1 else "together fit"

@@ -47,12 +47,12 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
 
 
 def _was_forgotten(plan: Plan, p: ParamSharding, axis: str) -> bool:
-    """True if the axis could shard the parameter, and no override forbids it."""
+    """True if `axis` could shard the parameter, and no override forbids that."""
     return plan.exists(axis, p.param.region) and override_of(plan, p.param) is None
 
 
 def _fix(sharded: Sharded, p: ParamSharding, axis: str) -> Fix | None:
-    """The edit that shards one of its unsharded dims."""
+    """Return the edit that shards a dim of the parameter that no axis shards yet."""
     plan = sharded.plan
     free = [d for d in ("vocab", "ffn", "heads") if d in p.param.dims and not any(s.dim == d for s in plan.shards)]
     size = plan.mesh.size(axis)

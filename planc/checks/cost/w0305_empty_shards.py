@@ -48,7 +48,8 @@ def _ranks(sharded: Sharded, p: ParamSharding) -> int:
 
 
 def _rows(sharded: Sharded, p: ParamSharding) -> tuple[int, int]:
-    """Rows of the sharded dim on one tensor-parallel rank, and the number of ranks that shard them."""
+    """Return the rows of the sharded dim on one tensor-parallel rank, and the number of ranks that shard these rows in
+    storage."""
     dims = p.param.shape_dims
     inside_expert = dims[0] == ("experts",) and len(dims) > 1
     at = p.on_dim if p.on_dim is not None else int(inside_expert)

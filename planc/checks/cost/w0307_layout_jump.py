@@ -37,13 +37,13 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
 
 
 def _dispatch(sharded: Sharded, move: Move) -> bool:
-    """True for tokens on their way to the experts: an all-to-all, and an all-gather if several ranks share an
-    expert."""
+    """True if the redistribution sends tokens to the experts. It is an all-to-all, and an all-gather if several ranks
+    share an expert."""
     return sharded.model.tensor[move.tensor].region == ROUTED
 
 
 def _is_costly(move: Move) -> bool:
-    """True for more than one collective, or for an all-gather whose result is sliced."""
+    """True if the redistribution needs more than one collective, or an all-gather whose result is sliced."""
     kinds = [s.kind for s in move.steps]
     collectives = [k for k in kinds if k != "slice"]
     return len(collectives) > 1 or ("slice" in kinds and "all_gather" in kinds)
@@ -67,7 +67,7 @@ def _diagnostic(sharded: Sharded, move: Move, op: str) -> Diagnostic:
 
 
 def _common_layout(move: Move) -> Layout:
-    """The part of the layout that both sides have in common."""
+    """Return the axes of each dim that the layout before and the layout after have in common."""
     return {d: kept for d, axes in move.before.items() if (kept := _common(axes, move.after.get(d, ())))}
 
 
@@ -76,7 +76,8 @@ def _common(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _causes(plan: Plan, move: Move) -> list[Span]:
-    """The sentences about the axes of the steps, without duplicates; those scoped to a region first."""
+    """Return the spans of the sentences about the axes of the redistribution, without duplicates. Sentences for one
+    region (a part of the model) come first."""
     axes = {a for s in move.steps for a in s.axes}
     shards = sorted((s for s in plan.shards if axes & set(s.axes)), key=lambda s: not s.region)
     return list(dict.fromkeys(s.cause.span for s in shards))

@@ -52,7 +52,8 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
 
 
 def _write(plan: Plan, split: Split, text: str) -> Fix | None:
-    """The edit that adds stages to the `split`; it replaces a `use` only if that wrote nothing else."""
+    """Return the edit that adds `stages` to the `split` sentence. None if the sentence comes from a `use` that wrote
+    other sentences too."""
     others = [o.cause for o in plan.shards] + [o.cause for o in plan.stores]
     if split.cause.via and any(o.span == split.cause.span for o in others):
         return None

@@ -67,7 +67,7 @@ def _interleaved(costed: CostedPlan, split: Split, share: float) -> tuple[str, F
 
 
 def _halved(split: Split) -> tuple[tuple[int, int], ...]:
-    """Layer ranges of an even split into twice as many stages."""
+    """Return the layer ranges of an even split into twice as many stages."""
     layers, count = split.stages[-1][1], 2 * len(split.stages)
     base, extra = divmod(layers, count)
     sizes = [base + (i < extra) for i in range(count)]

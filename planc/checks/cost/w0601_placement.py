@@ -52,9 +52,10 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
 
 
 def _candidate_meshes(costed: CostedPlan) -> list[Mesh]:
-    """The orders with the largest reduction in exposed time, if it is worth reporting.
+    """Return meshes with the axes in other orders: those with the largest reduction in exposed time, if it is large
+    enough to report.
 
-    None spreads activations, whose transfers block every layer, over more nodes than now.
+    An order is left out if activations would span more nodes than now, since their transfers block every layer.
     """
     from planc.costing.machine.axis_orders import axis_orders, row_seconds
 
@@ -74,14 +75,15 @@ def _candidate_meshes(costed: CostedPlan) -> list[Mesh]:
 
 
 def _outside_s(costed: CostedPlan) -> float:
-    """Exposed seconds on the network. If there are none, no order can gain, and none is tried."""
+    """Return the exposed seconds on the network between nodes. If they are 0, no other order can be faster, and none is
+    tried."""
     cluster = costed.sharded.plan.cluster
     near = {cluster.link.name, cluster.chip.name}
     return sum(r.exposed_s for r in costed.collectives if r.level not in near)
 
 
 def _leaves(plan: Plan, mesh: Mesh, groups: set[tuple[str, ...]]) -> bool:
-    """True if activations, whose transfers block every layer, would span more nodes than now."""
+    """True if some of the groups that transfer activations would span more nodes in `mesh` than now."""
     from planc.costing.machine.group import device_group
 
     here, there = ({g: device_group(m, plan.cluster, g).outside for g in groups} for m in (plan.mesh, mesh))
@@ -89,7 +91,8 @@ def _leaves(plan: Plan, mesh: Mesh, groups: set[tuple[str, ...]]) -> bool:
 
 
 def _largest_gain(costed: CostedPlan, best: Mesh) -> str:
-    """The exposed transfer with the largest gain, as text: its level now and in the other order."""
+    """Return in words the exposed transfer that gains the most in the mesh `best`: the network tier that it uses now,
+    and in the other order."""
     from planc.costing.machine.axis_orders import row_seconds
     from planc.costing.machine.group import device_group
 

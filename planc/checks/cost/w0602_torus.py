@@ -37,7 +37,7 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
 
 
 def _subsets(count: int) -> list[list[int]]:
-    """Every non-empty subset of `count` dims."""
+    """Return every non-empty subset of the indices of `count` dims."""
     return [[i for i in range(count) if mask >> i & 1] for mask in range(1, 2**count)]
 
 

@@ -38,8 +38,8 @@ def cluster_size(plan: Plan) -> str:
 
 
 def _fix(plan: Plan) -> tuple[str, Fix | None]:
-    """Help and edit that change one axis so that the product matches, data-parallel axes first; none that a view
-    covers."""
+    """Return help and an edit that changes one axis so that the product matches. Data-parallel axes are tried first.
+    Axes that a view replaces (a view is another factorization of some mesh axes) are not changed."""
     sizes, there = plan.mesh.sizes, plan.cluster.devices
     divided = {axis for view in plan.mesh.views for axis in view.of}
     order = [*reversed(plan.data_axes), *reversed(sizes)]

@@ -34,7 +34,8 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
 
 
 def spellings(plan: Plan, sequences: int) -> str:
-    """Return a batch of `sequences` for `plan` in the documented option names of other tools."""
+    """Return in words a batch of `sequences`, in the option names that DeepSpeed, Megatron, torchtitan and MaxText
+    document."""
     micro, ranks, tokens = plan.batch.microbatch_sequences, plan.data_parallel, plan.batch.sequence_tokens
     steps = sequences // (micro * ranks)
     devices = plan.mesh.devices

@@ -37,7 +37,7 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
 
 
 def _in_residual_only(cause: Cause) -> Fix | None:
-    """The edit that scopes the sentence on the sequence to the residual stream."""
+    """Return the edit that limits the sentence about the sequence to the residual stream."""
     plain = " in " not in cause.sentence and not cause.via
     return replace(cause, f"{cause.sentence} in residual") if plain else None
 

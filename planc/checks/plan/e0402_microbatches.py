@@ -36,7 +36,8 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
 
 
 def _listed(split: Split, count: int) -> Need | None:
-    """The microbatches that a schedule from a file lists, if their number differs from `count`."""
+    """Return the number of microbatches that a schedule read from a file has. None if it is `count`, the plan's
+    number."""
     from planc.pipeline import csv_schedule
 
     listed = csv_schedule.microbatches(split.order)

@@ -32,7 +32,7 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
 
 
 def _strictness(expect: Expect) -> tuple[float, bool]:
-    """A key that is highest for the strictest of the bounds on one side."""
+    """Return a sort key. Of several bounds on one side (at most, or at least), the strictest has the highest key."""
     return expect.value if expect.cmp[0] == ">" else -expect.value, len(expect.cmp) == 1
 
 

@@ -32,7 +32,8 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
 
 
 def _requested(plan: Plan) -> Iterator[tuple[str, bool, Cause | None]]:
-    """Yield (dtype, used by matmuls, cause) of each sentence; False for the dtype of stored state."""
+    """Yield each dtype that a sentence names: the dtype; True if matmuls run in it, False if state is stored in it; and
+    the sentence."""
     yield plan.precision.compute, True, plan.precision.cause
     yield from ((q.dtype, True, q.cause) for q in plan.quantize)
     yield from ((s.dtype, False, s.cause) for s in plan.stores if s.dtype)

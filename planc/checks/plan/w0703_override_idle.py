@@ -41,7 +41,7 @@ def _matches(param: Param, override: Override) -> bool:
 
 
 def _changes(plan: Plan, override: Override, param: Param) -> bool:
-    """True if the override changes the layout of the parameter, in use or stored."""
+    """True if the override changes the layout of `param` in compute or in storage."""
     stored = set(plan.store("params"))
     if any(stored & set(axes) for axes in override.layout.values()):
         return True

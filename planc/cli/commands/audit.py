@@ -142,7 +142,7 @@ def lines(found: Audit) -> list[str]:
 
 
 def _of_places(placed: Placed) -> list[str]:
-    """Ranks whose rows or shards differ from those of their mesh coordinates."""
+    """Return lines about ranks whose collectives or shards differ from what their mesh coordinates say."""
     wrong = [
         f"other {what} than by their places in the mesh: ranks {', '.join(map(str, ranks[:SHOWN]))}"
         + (f" and {len(ranks) - SHOWN} more" if len(ranks) > SHOWN else "")
@@ -152,7 +152,7 @@ def _of_places(placed: Placed) -> list[str]:
 
 
 def _of_host(report: CompilerReport | None) -> list[str]:
-    """Host memory: bytes stored there, and bytes transferred in a step."""
+    """Return lines about host memory: the bytes stored there, and the bytes transferred in a step."""
     found = []
     for h in report.host if report else ():
         what, predicted, seen = h.what, h.predicted_bytes / 2**30, h.observed_bytes / 2**30
@@ -165,7 +165,7 @@ def _of_host(report: CompilerReport | None) -> list[str]:
 
 
 def _of_overlap(report: CompilerReport | None) -> list[str]:
-    """Asynchronous collectives of the compiled program, with their predicted exposed seconds."""
+    """Return lines about asynchronous collectives of the compiled program, with their predicted exposed seconds."""
     if report is None or not report.overlap:
         return []
     heads = ("op", "axis", "sent MiB", "asynchronous", "cycles meanwhile", "predicted ms", "exposed ms")
@@ -186,7 +186,7 @@ def _of_overlap(report: CompilerReport | None) -> list[str]:
 
 
 def _of_buffers(report: CompilerReport | None) -> list[str]:
-    """The largest buffers at the memory peak, with their tensors."""
+    """Return lines about the largest buffers at the memory peak, with their tensors."""
     if report is None or not report.buffers:
         return []
     heads = ("MiB", "buffer", "tensor", "sentence")
@@ -199,7 +199,7 @@ def _of_buffers(report: CompilerReport | None) -> list[str]:
 
 
 def _of_axes(found: Audit) -> list[str]:
-    """Bytes by axis, if a compiler chose the collectives."""
+    """Return lines with the bytes by axis, if a compiler chose the collectives."""
     if not found.wire:
         return []
     heads = ("axis", "sent MiB", "seen", "off")
@@ -217,7 +217,7 @@ def _of_axes(found: Audit) -> list[str]:
 
 
 def _of_compiler(found: Audit, report: CompilerReport) -> list[str]:
-    """Fit or refusal, the estimate of cycles, and the verdict."""
+    """Return lines about the compiled program: if it fits or is refused, the estimate of cycles, and the verdict."""
     expected = "as predicted" if report.fits == report.predicted_to_fit else "which is not as predicted"
     verdict = f"{report.topology}: the program {'fits' if report.fits else 'does not fit'}, {expected}"
     lines = [verdict, *([f"the compiler: {report.message.splitlines()[0]}"] if report.message else [])]

@@ -104,7 +104,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run_table(options: argparse.Namespace) -> int:
-    """Fit to the runs of a table; 2 if it, or a plan or receipt in it, cannot be used."""
+    """Fit to the runs of a table. Return the exit status: 2 if the table, or a plan or receipt in it, cannot be
+    used."""
     from planc.calibration.fit_machine import written
     from planc.calibration.fit_steps import calibrate_from
     from planc.cli.views import calibrate_text
@@ -157,7 +158,7 @@ def runs_of_table(
 
 
 def _costed(plan: Path | Plan, target: AnyTarget | None) -> CostedPlan:
-    """A costed plan, as `planc check` costs it. Raises PlanError if it cannot be costed."""
+    """Return the plan, costed as `planc check` costs it. Raises PlanError if it cannot be costed."""
     from planc.driver import examine
 
     examined = examine(plan, target=target, targets=())
@@ -167,7 +168,7 @@ def _costed(plan: Path | Plan, target: AnyTarget | None) -> CostedPlan:
 
 
 def _other_machine(cluster: Cluster, first: Cluster) -> str:
-    """The difference between the machines of two plans in words; "" if one hardware file describes both."""
+    """Return in words how the machines of two plans differ; "" if one hardware file describes both."""
     if cluster.chip.name != first.chip.name:
         return f"{cluster.chip.name}, other plans on {first.chip.name}"
     same = (cluster.chip, cluster.link, cluster.levels) == (first.chip, first.link, first.levels)
@@ -175,8 +176,8 @@ def _other_machine(cluster: Cluster, first: Cluster) -> str:
 
 
 def _hardware_text(machine: str, cluster: Cluster, path: Path, plan: Path) -> str:
-    """The hardware file that declares `machine`: a bundled one, or one that the file `plan` imports. Raises PlanError
-    if it is neither, or declares another chip."""
+    """Return the text of the hardware file that declares `machine`: a bundled file, or a file that the plan file `plan`
+    imports. Raises PlanError if there is none, or if it declares another chip."""
     from planc.calibration.measured_table import unusable_table
     from planc.driver import user_path
     from planc.files import MAX_TEXT_BYTES, read_text
@@ -209,7 +210,7 @@ def installed() -> Target | None:
 
 
 def _found(options: argparse.Namespace, folder: Path) -> Calibrated:
-    """The measured and fitted machine. Raises PlanError, MeasuringError."""
+    """Measure this machine and fit its parameters. Raises PlanError, or MeasuringError."""
     from planc.calibration.fit_machine import calibrate
     from planc.calibration.machine_tables import table_probes
     from planc.calibration.probes import probes
@@ -252,7 +253,7 @@ def plan_text(
 
 
 def chips_of(machine: str) -> int:
-    """Return the number of chips of a bundled node; 0 if `machine` is none."""
+    """Return the number of chips of the bundled node called `machine`; 0 if there is no such node."""
     from planc.language import library
 
     text = library.machine_text(machine) if machine in library.machines() else ""

@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _what_ifs(files: list[Path], options: argparse.Namespace) -> int:
-    """Answer `--with`, for one plan."""
+    """Print the answer to `--with`, for one plan. Return the exit status."""
     if len(files) > 1 or options.watch or options.format not in ("text", "json"):
         print("planc check: --with takes one plan, text or JSON, and no --watch", file=sys.stderr)
         return 2
@@ -73,7 +73,8 @@ def _what_ifs(files: list[Path], options: argparse.Namespace) -> int:
 
 
 def _save_models(files: list[Path], options: argparse.Namespace) -> int:
-    """Read the models of the plans by running their code, as the user allowed; 1 if one has no op graph."""
+    """Run the code of the plans' models, as the user allowed, and save their op graphs. Return 1 if a model has no op
+    graph, else 0."""
     for file in files:
         try:
             for kept in save_models(file, set=dict(options.set), target=options.target):
@@ -121,7 +122,7 @@ def _status(checked: Examined, *, strict: bool) -> int:
 
 
 def _examined(file: Path, options: argparse.Namespace) -> Examined:
-    """Check a plan, or the plan of another system's file."""
+    """Check a plan, or convert another system's file to a plan and check that."""
     if options.system or is_foreign_name(file):
         return examine_foreign(file, options)
     return examine(file, set=dict(options.set), target=options.target)
@@ -139,7 +140,8 @@ def _fix(files: list[Path], options: argparse.Namespace) -> None:
 
 
 def plans_of(path: Path) -> list[Path]:
-    """Return the file itself, or all plans below a folder, without layouts, hardware files and hidden folders."""
+    """Return `path` itself if it is a file, or all plans below it if it is a folder. Layouts, hardware files and hidden
+    folders are left out."""
     if not path.is_dir():
         return [path]
     found = sorted(file for file in path.rglob("*.plan") if not _is_hidden(file.relative_to(path)))
@@ -147,12 +149,12 @@ def plans_of(path: Path) -> list[Path]:
 
 
 def _is_hidden(file: Path) -> bool:
-    """True below a hidden folder such as `.git` or `.venv`, which has no plans of the repository."""
+    """True if `file` is below a hidden folder such as `.git` or `.venv`, which has no plans of the repository."""
     return any(part.startswith(".") for part in file.parts[:-1])
 
 
 def _is_plan(file: Path) -> bool:
-    """False for a layout or hardware file; the check itself reports a file that cannot be read."""
+    """False if `file` is a layout or a hardware file. True if it cannot be read, since the check reports that."""
     try:
         words = (line.split() for line in read_text(file, MAX_TEXT_BYTES).splitlines())
         first = next((w[0] for w in words if w and not w[0].startswith("#")), "plan")

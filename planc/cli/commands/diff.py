@@ -80,7 +80,8 @@ def _status(found: Diff, options: argparse.Namespace) -> int:
 
 
 def _markdown(options: argparse.Namespace, a: Examined, b: Examined) -> int:
-    """Print the differences of two plans as a comment; plans with errors are included."""
+    """Print the differences of two plans as Markdown for a comment; plans with errors are included. Return the exit
+    status."""
     from planc.cli.views.diff_markdown import markdown
     from planc.compare.pairs import pair
 
@@ -116,7 +117,7 @@ def _folders(options: argparse.Namespace) -> int:
 
 
 def _first_plan(options: argparse.Namespace) -> Examined:
-    """Plan A, or the plan of another system's file."""
+    """Return plan A, checked; it may be another system's file."""
     path = Path(options.a)
     if is_foreign_name(path):
         return examine_foreign(path, options)
@@ -124,7 +125,8 @@ def _first_plan(options: argparse.Namespace) -> Examined:
 
 
 def _second_plan(options: argparse.Namespace) -> Examined:
-    """Plan B, with the changes on the command line. Raises NotWrittenError."""
+    """Return plan B, checked, with the changes on the command line. Raises NotWrittenError if a change cannot be
+    made."""
     from planc.compare.plan_edit import read, rewritten
 
     path, given = Path(options.b or options.a), dict(options.set)
@@ -143,7 +145,7 @@ def _names(options: argparse.Namespace) -> tuple[str, str]:
 
 
 def _refused(checked: list[Examined], format: str) -> int:
-    """Print why plans could not be costed, and return the exit status."""
+    """Print the reasons why plans could not be costed. Return the exit status."""
     found = [d for c in checked for d in c.report.diagnostics]
     if format == "json":
         print_json({"diagnostics": [d.to_json() for d in found]}, DIAGNOSTICS)

@@ -148,8 +148,8 @@ MOST_RUNS = 12
 
 
 def _layers(model: Model) -> str:
-    """The kinds of block in order: `3 dense, 58 block`, `12 x (1 sliding, 1 block)`; many runs without a period are
-    counted by kind."""
+    """Return the kinds of block in the order of the layers, as in `3 dense, 58 block` or `12 x (1 sliding, 1 block)`.
+    If they change often and without a period, the layers of each kind are counted."""
     said = [f"{run.layers} {run.section}" for run in _layer_runs(model)]
     period = next(n for n in range(1, len(said) + 1) if said[:n] * (len(said) // n) == said)
     times = len(said) // period

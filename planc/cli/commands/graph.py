@@ -86,7 +86,7 @@ def _read_topology(options: argparse.Namespace) -> int:
 
 
 def _picture(plan: Plan, links: MachineLinks) -> str:
-    """The machine as an SVG file, without axes if the plan cannot be costed."""
+    """Return the machine as SVG text. Axes are left out if the plan cannot be costed."""
     from planc.compare.what_if import routed
     from planc.driver import examine
     from planc.picture.marks import WIDE
@@ -98,7 +98,8 @@ def _picture(plan: Plan, links: MachineLinks) -> str:
 
 
 def _lines(links: MachineLinks) -> Iterator[str]:
-    """The number of vertices of each kind and of links of each name, with the bandwidth of one."""
+    """Yield the number of vertices of each kind, and the number of links of each name with the bandwidth of one
+    link."""
     from planc.cli.views.table import table
 
     kinds = Counter(v.kind for v in links.vertices)

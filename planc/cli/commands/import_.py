@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _show(imported: Imported, output: str | None) -> None:
-    """Print the plan to standard output and the findings to standard error, so that the output can be piped."""
+    """Print the plan to standard output and the diagnostics to standard error, so that the output can be piped."""
     if imported.text and not output:
         print(imported.text, end="")
     elif imported.text and imported.system:

@@ -96,8 +96,8 @@ def _write_order(file: str, examined: Examined, best: Mesh) -> None:
 
 
 def _lines(found: RankPlacement, written: str = "") -> Iterator[str]:
-    """The current and the best order, and the levels of their transfers; `written` is the file that has the best one
-    now."""
+    """Yield the current and the best order of the axes, and the network tiers that their transfers use. `written` is
+    the file that now has the best order."""
     from planc.cli.views.table import table
 
     same = found.today == found.best

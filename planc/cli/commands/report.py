@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def is_run(path: str) -> bool:
-    """True for a folder or a metrics file: a training run rather than a plan."""
+    """True if `path` is a folder or a metrics file: a training run rather than a plan."""
     return path.endswith(".jsonl") or Path(path).is_dir()
 
 

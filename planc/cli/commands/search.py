@@ -117,7 +117,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run(run: RunCost | None) -> tuple[str, ...]:
-    """Days and price of a run as cells; () without a run."""
+    """Return the days and the price of a run as table cells; () if `run` is None."""
     if run is None:
         return ()
     price = money(run.price, run.currency) if run.price is not None and run.currency else "-"
@@ -125,7 +125,8 @@ def _run(run: RunCost | None) -> tuple[str, ...]:
 
 
 def _on_clusters(options: argparse.Namespace) -> int:
-    """Print the best layout on each of several clusters, and the recommended one. 1 if no cluster has a layout."""
+    """Print the best layout on each of several clusters, and the recommended cluster. Return the exit status: 1 if no
+    cluster has a layout."""
     from planc.compare.clusters import Choice, compare
     from planc.compare.plan_edit import NotWrittenError
 
@@ -173,7 +174,8 @@ def _on_clusters(options: argparse.Namespace) -> int:
 
 
 def apart_line(found: Found) -> str:
-    """Return a line with the interval of the first layout's step, and which of the first five are within it."""
+    """Return a line with the 80 % interval of the first layout's step. It also says how many of the first layouts are
+    too close to tell apart."""
     likely = found.best[0].interval
     assert likely is not None
     said = f"80 % interval of the first: {seconds(likely.low)} to {seconds(likely.high)}"
@@ -193,7 +195,7 @@ def _seconds(text: str) -> float:
 
 
 def _announce(most_layouts: int) -> None:
-    """Announce a large space before it is searched."""
+    """Say on standard error how many layouts will be searched, if there are many."""
     if most_layouts >= ANNOUNCED:
         print(
             f"planc search: up to {most_layouts:,} layouts; --seconds S or Ctrl-C ends with the best so far",
@@ -203,7 +205,8 @@ def _announce(most_layouts: int) -> None:
 
 @contextmanager
 def _interrupts() -> Iterator[list[int]]:
-    """Yield a list that the first interrupt of the process fills; a second one ends the command immediately."""
+    """Yield a list that gets an entry at the first interrupt (Ctrl-C). A second interrupt ends the command
+    immediately."""
     met: list[int] = []
 
     def note(number: int, frame: object) -> None:
@@ -223,27 +226,28 @@ def _interrupts() -> Iterator[list[int]]:
 
 
 def _status(found: Found) -> int:
-    """The exit status: 0 with layouts and 1 without; 3 if the search was cut short, 130 by an interrupt."""
+    """Return the exit status: 0 with layouts, 1 without; 3 if the time limit cut the search short, 130 if an interrupt
+    did."""
     if found.cut_short:
         return 130 if found.cut_short == "interrupt" else 3
     return 0 if found.best else 1
 
 
 def _costed_for(found: Found) -> str:
-    """The line that names the target."""
+    """Return the line that names the target."""
     if found.target is None:
         return "target none: seconds and memory of any correct program"
     return f"target {found.target}: seconds and memory of its programs"
 
 
 def _refusals(found: Found) -> Iterator[str]:
-    """The line that counts the refused layouts, by reason."""
+    """Yield the line that counts the refused layouts by reason, if there are any."""
     if found.refusals:
         yield "refused: " + ", ".join(f"{r.layouts:,} {r.code} ({r.message})" for r in found.refusals)
 
 
 def _none(found: Found) -> str:
-    """The message for a space without a layout that fits."""
+    """Return the message for a search in which no layout fits."""
     near = found.nearest_miss
     if near is None and found.cut_short:
         return "no layout that fits was met by then"

@@ -129,7 +129,8 @@ def predicted_figures(plan: Plan, target: Target) -> dict[str, float]:
 
 
 def on_machine(plan: Plan, file: Path | None) -> Plan:
-    """Return `plan` with its machine's numbers from the hardware `file`; unchanged without one. Raises PlanError."""
+    """Return `plan` with the numbers of its machine from the hardware `file`; unchanged if `file` is None. Raises
+    PlanError if the file cannot be used."""
     if file is None:
         return plan
     from dataclasses import replace
@@ -254,8 +255,8 @@ def _summary(receipt: Receipt, plan: Plan, options: argparse.Namespace) -> None:
 
 
 def _predicted_and_measured(receipt: Receipt, *, hosted: bool) -> list[str]:
-    """Predicted figures next to measured ones, without memory for devices `hosted` by processes, where the process's
-    memory is not that of the predicted tensors."""
+    """Return lines with predicted and measured figures. Memory is left out if devices are `hosted` by processes, since
+    the memory of a process is not only that of the predicted tensors."""
     told = receipt.predicted
     if told is None:
         return []

@@ -24,7 +24,8 @@ QUANTITIES = {
 
 
 def run(paths: Sequence[str], *, as_json: bool) -> int:
-    """Print every pair and the median error of each quantity. 2 if a file is not a receipt."""
+    """Print every pair of a predicted and a measured figure, and the median error of each quantity. Return the exit
+    status: 2 if a file is not a receipt."""
     found = []
     for path in paths:
         try:
@@ -60,7 +61,7 @@ def pairs(path: str, receipt: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _is_number(value: Any) -> bool:
-    """True for a number with a meaningful relative error: neither infinite nor out of range."""
+    """True if a relative error of `value` has a meaning: it is a number, neither infinite nor out of range."""
     return type(value) in (int, float) and (value == 0 or 1e-100 < abs(value) < 1e100)
 
 

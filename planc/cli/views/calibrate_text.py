@@ -102,7 +102,7 @@ def lines_of_steps(found: FromSteps, peaks: Sequence[tuple[float, float] | None]
 
 
 def _far(found: Calibrated) -> Iterator[str]:
-    """The line that names the steps whose error stays large after the fit, if any."""
+    """Yield the line that names the steps whose error stays large after the fit, if there are any."""
     if far := found.far:
         yield f"{len(far)} of {len(found.steps)} stay off by more than {FAR:.0%}: {', '.join(far)}"
 

@@ -82,19 +82,20 @@ def _numbers(pair: Pair) -> str:
 
 
 def _arrow(values: tuple[float, float], text: Callable[[float], str], unit: str = "") -> str:
-    """`4.12 s → 3.87 s (-6.1%)`; one number if both are shown the same."""
+    """Return both numbers and their relative change, as in `4.12 s → 3.87 s (-6.1%)`. If `text` shows both alike, only
+    one is written."""
     before, after = map(text, values)
     return f"{after}{unit} as before" if before == after else f"{before} → {after}{unit} ({ratio(*values)})"
 
 
 def _used(pair: Pair) -> tuple[float, float]:
-    """GiB of the fullest device before and after."""
+    """Return the GiB of the fullest device before and after the change."""
     before, after = (_memory(e).per_device_gib.total for e in (pair.before, pair.after))
     return before, after
 
 
 def _times(pair: Pair) -> tuple[float, float]:
-    """Seconds of a step before and after."""
+    """Return the seconds of a step before and after the change."""
     before, after = (e.report.step for e in (pair.before, pair.after) if e is not None)
     assert before and after
     return before.time_s, after.time_s
@@ -122,7 +123,7 @@ def _of(memory: Memory) -> str:
 
 
 def _together(pairs: Sequence[Pair]) -> Iterator[str]:
-    """Clauses about all plans that change: ranges of memory and time, checkpoints that do not load, errors."""
+    """Yield clauses about all changed plans: ranges of memory and time, checkpoints that do not load, errors."""
     costed = [p for p in pairs if p.found is not None]
     if costed:
         yield f"memory {_range([_used(p) for p in costed])}, step {_range([_times(p) for p in costed])}"
@@ -154,7 +155,7 @@ def _parts(pair: Pair) -> Iterator[str]:
 
 
 def _table(found: Diff | None) -> Iterator[str]:
-    """A table of the changes in decisions, step and memory."""
+    """Yield the lines of a table with the changes in settings, step and memory."""
     if found is None:
         return
     rows = [_row(c) for part in ("plan", "step", "run", "memory") for c in found.changes if c.part == part]
@@ -195,7 +196,7 @@ def _folded(summary: str, text: str) -> str:
 
 
 def _code_in_tags(name: str) -> str:
-    """A name between tags, where Markdown is not parsed."""
+    """Return `name` as code between HTML tags, where Markdown is not parsed."""
     return f"<code>{xml_text(name)}</code>"
 
 

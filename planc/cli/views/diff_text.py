@@ -59,7 +59,7 @@ def _numbers(part: Part, bold: Bold, changes: Sequence[PlanChange]) -> Iterator[
 
 
 def _collectives(bold: Bold, changes: Sequence[PlanChange]) -> Iterator[str]:
-    """One row per kind: calls and bytes of both plans."""
+    """Yield a table with one row for each kind of collective: calls and bytes in both plans."""
     if not changes:
         return
     kinds: dict[str, dict[str, PlanChange]] = {}
@@ -99,7 +99,7 @@ def _shards(bold: Bold, changes: Sequence[PlanChange]) -> Iterator[str]:
 
 
 def _axes(layout: float | str | None) -> str:
-    """A layout without the sizes of its axes."""
+    """Return `layout` as text without the sizes of its axes."""
     return re.sub(r" \d+\b", "", str(layout))
 
 

@@ -39,12 +39,12 @@ def brief_line(report: Report) -> str:
 
 
 def _defaults(report: Report) -> str:
-    """The clause about defaults that apply because the plan omits a sentence."""
+    """Return a clause about the defaults that apply because the plan omits a sentence."""
     return f"; by default {', '.join(report.defaults)}" if report.defaults else ""
 
 
 def _trained(report: Report) -> str:
-    """The number of trained parameters, if some are frozen."""
+    """Return a clause with the number of trained parameters, if some parameters are frozen."""
     assert report.model
     model = report.model
     return f" ({count(model.trained_params)} trained)" if model.trained_params < model.params else ""
@@ -73,7 +73,7 @@ def targets_line(report: Report) -> str:
 
 
 def _refusals(answer: TargetAnswer) -> str:
-    """Codes with their lines, as in `E0901 at lines 4, 9`."""
+    """Return the codes with which a target refuses the plan, and their lines, as in `E0901 at lines 4, 9`."""
     lines: dict[str, dict[int, None]] = {}
     for refusal in answer.refusals:
         lines.setdefault(refusal.code, {})[refusal.line] = None
@@ -113,7 +113,8 @@ def _memory(report: Report) -> list[str]:
 
 
 def _runs(interval: Interval) -> str:
-    """The published runs behind an interval, and the chip or framework that none of them uses."""
+    """Return a clause on the published runs that an interval comes from, and on the chip or framework that none of them
+    uses."""
     unlike = f", none with {' or '.join(interval.none_of)}" if interval.none_of else ""
     return f"{interval.runs} published runs ({interval.of}){unlike}"
 
@@ -136,7 +137,7 @@ def _step(report: Report) -> list[str]:
 
 
 def _interval(report: Report) -> list[str]:
-    """The line with the step's interval, and the published runs behind it."""
+    """Return a line with the interval of the step's seconds, and the published runs that it comes from."""
     if report.uncertainty is None:
         return []
     found = report.uncertainty.step_s
@@ -146,7 +147,7 @@ def _interval(report: Report) -> list[str]:
 
 
 def _goodput(report: Report) -> list[str]:
-    """The goodput line."""
+    """Return the line about goodput."""
     good = report.goodput
     assert good
     rates = good.failures_per_day

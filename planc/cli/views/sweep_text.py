@@ -26,7 +26,7 @@ SHARES: dict[str, Callable[[Costs], float]] = {
 
 
 def lines(found: Sweep, width: int) -> Iterator[str]:
-    """Yield the table, then the plot if at least two values could be costed."""
+    """Yield the table of `found`, and then a plot if at least two values could be costed."""
     peaks = dict.fromkeys(peak_text(r.costs.peak_tflops, r.costs.peak_dtype) for r in found.rows if r.costs)
     of = "".join(f"; MFU is of {peak}" for peak in peaks)
     yield f"{strong(found.file)} over {found.over.name}{_one_target(found)}{of}"
@@ -47,7 +47,7 @@ def _idle(found: Sweep) -> set[str]:
 
 
 def _one_target(found: Sweep) -> str:
-    """The target of all rows; "" if they have several."""
+    """Return the target of all rows; "" if the rows have different targets."""
     targets = {row.target for row in found.rows if row.costs is not None}
     return f", {named(*targets)}" if len(targets) == 1 else ""
 

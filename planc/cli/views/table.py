@@ -70,7 +70,7 @@ def fitted(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _seen(line: str) -> int:
-    """Visible columns of a line, without escape codes for bold."""
+    """Return the visible columns of `line`, without escape codes for bold."""
     return len(line.replace("\033[1m", "").replace("\033[0m", ""))
 
 
@@ -86,7 +86,7 @@ def _aligned(lines: Sequence[Row], left: int, left_last: bool) -> list[str]:
 
 
 def _beside(lines: Sequence[Row], left: int, columns: int) -> Iterator[str]:
-    """The table with the last cells wrapped to `columns`."""
+    """Yield the table with the cells of the last column wrapped, so that a line has at most `columns` columns."""
     cells: list[Row] = []
     for line in lines:
         first, *more = wrap(line[-1].strip(), columns) or [""]
@@ -95,7 +95,8 @@ def _beside(lines: Sequence[Row], left: int, columns: int) -> Iterator[str]:
 
 
 def _bands(lines: Sequence[Row], left: int, left_last: bool, most: int) -> Iterator[str]:
-    """The columns that fit, then the next ones. Prose comes last, one line each."""
+    """Yield the table in bands: first the columns that fit into `most` characters, then the next ones. Prose comes
+    last, one line for each row."""
     end = len(lines[0]) - left_last
     at = left
     while at < end:
@@ -118,7 +119,7 @@ def _some(lines: Sequence[Row], left: int, start: int, stop: int) -> list[Row]:
 
 
 def _paragraphs(lines: Sequence[Row], left: int, left_last: bool, most: int) -> Iterator[str]:
-    """Each row as a paragraph: its names, then its figures with the names of their columns, then its prose."""
+    """Yield each row as a paragraph: its names, then its figures with the names of their columns, then its prose."""
     heads, *rows = lines
     end = len(heads) - left_last
     for row in rows:
@@ -133,7 +134,8 @@ def _paragraphs(lines: Sequence[Row], left: int, left_last: bool, most: int) -> 
 
 
 def _joined(pairs: Iterable[str], most: int) -> Iterator[str]:
-    """Figures joined into lines, as many as fit; only a figure that is wider than a line is broken."""
+    """Yield lines of at most `most` characters, each with as many figures as fit. Only a figure that is longer than a
+    line is broken."""
     line = ""
     for pair in pairs:
         if line and len(line) + 2 + len(pair) > most:

@@ -233,7 +233,7 @@ def matmul_op_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool) 
 
 
 def weights_s(sharded: Sharded, o: OpSharding, chip: Chip) -> float:
-    """Return the seconds of the wgrad in matmul op `o`'s backward on one device (`chip`).
+    """Return the seconds of the wgrad matmul in the backward of op `o` on one device (`chip`).
 
     >>> f"{weights_s(sharded, ops['ffn.gate'], h100) * 1e3:.2f} ms"
     '0.49 ms'

@@ -13,9 +13,8 @@ from planc.ir.plan import Plan
 
 
 def axis_orders(mesh: Mesh) -> Iterator[Mesh]:
-    """Yield the mesh with its axes in every order, the plan's own order first. Axes that a view replaces stay adjacent
-    (a view is another factorization of some mesh axes). An axis of size 1 keeps its position, which makes no
-    difference.
+    """Yield `mesh` with its axes in every order, the given order first. Axes that a view replaces stay adjacent (a view
+    is another factorization of some mesh axes). An axis of size 1 keeps its position, which makes no difference.
 
     >>> [list(order.sizes) for order in axis_orders(plan.mesh)][:2]
     [['pp', 'fsdp', 'tp'], ['pp', 'tp', 'fsdp']]

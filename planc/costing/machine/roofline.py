@@ -138,7 +138,8 @@ def largest_tp(cluster: Cluster, group: DeviceGroup, ffn: float, *, exact: bool 
     """Return the degree of tensor parallelism, over links like those of `group`, up to which a layer of feed-forward
     width `ffn` is compute-bound.
 
-    `exact` counts that at degree Y in units of S devices only (Y - S) / Y of the buffer crosses the level.
+    If `exact` is True, only (Y - S) / Y of the buffer crosses the level at degree Y, for units of S devices; otherwise
+    the whole buffer does.
 
     >>> round(largest_tp(h100_node, node, ffn=28672), 1)
     13.0

@@ -25,10 +25,11 @@ two, since it keeps the head's whole gradient until the final sum."""
 
 @dataclass(frozen=True, slots=True)
 class Replays:
-    """Transient bytes of a backward in addition to saved activations: recomputed ones of each block, and those of the
-    loss.
+    """Bytes that a backward needs for a while, in addition to saved activations: in `blocks` the recomputed tensors of
+    one block, by its kind, and in `loss` the workspace of the loss. `logits` are the saved logits.
 
-    XLA compiles one program and may keep all of them live at once; they are then summed (`together`).
+    XLA compiles one program and may keep the recomputed tensors and the workspace alive at the same time. `together` is
+    True in this case, and both are added.
     """
 
     blocks: dict[Section, float]
@@ -38,8 +39,8 @@ class Replays:
 
 
 def replays_of(sharded: Sharded) -> Replays:
-    """Return the workspace of the blocks' and the loss's backward (bytes), under the recomputation of the plan in
-    `sharded`.
+    """Return the bytes that the backward of a block and the backward of the loss need for a while, if tensors are
+    recomputed as the plan in `sharded` says.
 
     >>> replays = replays_of(sharded)
     >>> replays.blocks["block"] / 2**20, replays.loss / 2**20  # MiB
@@ -51,10 +52,11 @@ def replays_of(sharded: Sharded) -> Replays:
 
 
 def replay_buffers(replays: Replays, sections: Container[Section]) -> tuple[float, float]:
-    """Return the transient bytes in the backward of the last block and in that of the loss, on a rank with `sections`.
+    """Return two numbers of bytes that are needed for a while on a rank with `sections`: in the backward of the last
+    block, and in the backward of the loss.
 
-    The first are the recomputed tensors of a block, less the logits and other tensors of the loss, which are free by
-    then. `replays` comes from `replays_of`.
+    The first number is the recomputed tensors of a block, less the logits, which are free by then. `replays` comes from
+    `replays_of`.
 
     >>> replay_buffers(Replays({"block": 6.0}, logits=2.0, loss=8.0, together=False), {"block", "last"})
     (4.0, 8.0)
@@ -118,14 +120,15 @@ def saved_by_section(sharded: Sharded) -> dict[Section, float]:
 
 
 def _saved_of_block(sharded: Sharded, kind: Section) -> float:
-    """Bytes saved of one block; the mean over layers if only some are recomputed."""
+    """Return the bytes that one block saves for its backward. If only some layers are recomputed, it is the mean over
+    layers."""
     every = sharded.plan.recompute.every
     some = _block_saved(sharded, kind)
     return some if every == 1 else (some + (every - 1) * _block_saved(sharded, kind, everything=True)) / every
 
 
 def _block_saved(sharded: Sharded, kind: Section, *, everything: bool = False) -> float:
-    """Bytes saved of one block for one microbatch; `everything` as if nothing were recomputed."""
+    """Return the bytes that one block saves for one microbatch. With `everything` nothing is recomputed."""
     kept = saved_without_recompute(sharded.model, kind) if everything else replay(sharded.plan, kind).saved
     saved, away = _saved_bytes(sharded, kind), sharded.plan.offloaded
     again: Container[str] = () if everything else replay(sharded.plan, kind).ops
@@ -137,9 +140,9 @@ def _block_saved(sharded: Sharded, kind: Section, *, everything: bool = False) -
 
 
 def _beside_losses(sharded: Sharded, kind: Section) -> float:
-    """Bytes that the loss of an MTP module keeps in addition to its logits until its backward: one fp32 tensor of the
-    logits' size unless the loss is one kernel that returns its gradient; for a compiled loss, as the framework's policy
-    says."""
+    """Return the bytes that the loss of a multi-token-prediction module keeps until its backward, in addition to its
+    logits. That is one fp32 tensor of the logits' size. It is nothing if the loss is one kernel that returns its
+    gradient, and what the framework's policy says if the loss is compiled."""
     losses = [o for o in sharded.ops[kind] if o.op.kind == "loss"]
     if not losses:
         return 0.0
@@ -152,7 +155,8 @@ def _beside_losses(sharded: Sharded, kind: Section) -> float:
 
 
 def _saved_outputs(sharded: Sharded, kind: Section, again: Container[str]) -> tuple[str, ...]:
-    """Outputs of ops in `again` that other ops of the block save, if the framework's checkpoint keeps them."""
+    """Return the outputs of recomputed ops (`again`) that other ops of the block save. They count only if the
+    framework's checkpoint function keeps the outputs of these ops."""
     keeping = sharded.stack.policy.keeps_outputs
     ops = [o.op for o in sharded.ops[kind]]
     made = {op.output for op in ops if op.name in again and op.name in keeping}
@@ -160,8 +164,8 @@ def _saved_outputs(sharded: Sharded, kind: Section, again: Container[str]) -> tu
 
 
 def _saved_beside(sharded: Sharded, kind: Section, again: Container[str]) -> float:
-    """Bytes that a framework saves of one block in addition to those of any correct program: dropout masks after the
-    two residual sums, and the scores of unfused attention (Korthikanti et al. 2022, section 4).
+    """Return the bytes that the framework saves of one block in addition to what any correct program saves: dropout
+    masks after the two residual sums, and the scores of unfused attention (Korthikanti et al. 2022, section 4).
 
     Ops in `again` are recomputed and save nothing.
     """
@@ -188,15 +192,16 @@ def _section_saved(sharded: Sharded, section: str) -> float:
 
 @cached_on(lambda sharded, section: (sharded.plan.cache, section))
 def _saved_bytes(sharded: Sharded, section: str) -> dict[str, float]:
-    """Bytes of each tensor of a section if it is saved, in the layout that its consumer uses (possibly gathered)."""
+    """Return the bytes of each tensor of `section` if it is saved. Its layout is the one in which its consumer uses it,
+    possibly gathered."""
     names = dict.fromkeys(name for o in sharded.ops[section] for name in (*o.op.inputs, o.op.output, *o.op.saves))
     return {name: saved_tensor_bytes(sharded, name, section) * _narrow_factor(sharded, section, name) for name in names}
 
 
 @cached_on(lambda sharded, section, name: (sharded.layout_cache, (name, section)))
 def _narrow_factor(sharded: Sharded, section: str, name: str) -> float:
-    """Factor on a tensor's bytes: a tensor that is saved only for matmuls with tile scales, or to recompute their
-    inputs, has their dtype.
+    """Return the factor on the bytes of tensor `name`. It is below 1 if the tensor is saved only in low precision: for
+    matmuls with a scale per tile, or to recompute their inputs.
 
     DeepSeek-AI 2024, "DeepSeek-V3" (arXiv 2412.19437), section 3.3.3. Other recipes cast again in the backward and save
     their input in the compute dtype.
@@ -209,8 +214,8 @@ def _narrow_factor(sharded: Sharded, section: str, name: str) -> float:
 
 
 def _tiled(sharded: Sharded, op: Op) -> str:
-    """The dtype of a matmul that saves its input in low precision: with tile scales, or by the framework's policy; ""
-    for another op."""
+    """Return the low-precision dtype in which matmul `op` saves its input, because it has a scale per tile or the
+    framework's policy says so; "" if it saves the input in the compute dtype."""
     chosen = quantized(sharded.plan, op)
     if chosen is None:
         return ""
@@ -219,7 +224,8 @@ def _tiled(sharded: Sharded, op: Op) -> str:
 
 
 def _before_tiled(sharded: Sharded, section: str, op: Op) -> str:
-    """The same for an elementwise op whose output only such matmuls read."""
+    """Return the low-precision dtype in which elementwise `op` saves its input, because only matmuls that save this
+    dtype read its output; "" for any other op."""
     takers = [o.op for o in sharded.ops[section] if op.output in o.op.inputs]
     dtypes = {_tiled(sharded, taker) for taker in takers} if op.kind == "elementwise" else set()
     return dtypes.pop() if len(dtypes) == 1 else ""

@@ -145,14 +145,14 @@ def required_tensor_bytes(
 
 
 def _whole_until_the_end(sharded: Sharded, rows: tuple[Collective, ...]) -> bool:
-    """True if gradients of several microbatches are accumulated before they are reduced."""
+    """True if the gradients of several microbatches are accumulated unsharded, and reduced once a step."""
     reduced = [r for r in rows if r.carries == "grad" and r.op == "reduce_scatter"]
     return bool(reduced) and sharded.plan.microbatches > 1 and all(r.per == "step" for r in reduced)
 
 
 def _state(sharded: Sharded, rank: int, whole: bool, replays: Replays) -> tuple[dict[str, float], bool, float]:
-    """Bytes of everything independent of the schedule, True if they peak in the backward of the loss, and the buffers
-    of the update."""
+    """Return the bytes of everything on `rank` that does not depend on the schedule, by part; True if they peak in the
+    backward of the loss; and the bytes of the update's buffers."""
     plan = sharded.plan
     sections = sections_on(plan, rank)
     held = [(p, n) for p in sharded.params if (n := copies_on(plan, p.param, sections))]
@@ -165,7 +165,7 @@ def _state(sharded: Sharded, rank: int, whole: bool, replays: Replays) -> tuple[
 
 
 def _workspaces(sharded: Sharded) -> float:
-    """Bytes of the workspaces that the libraries of the framework of `sharded` keep."""
+    """Return the bytes of workspaces that libraries of the framework keep allocated."""
     plan = sharded.plan
     hides = any(o.method == "async_matmul" for o in plan.overlaps)
     return sharded.stack.policy.workspaces(plan.cluster.chip.name, experts=bool(plan.model.top_k), overlaps=hides)
@@ -174,7 +174,8 @@ def _workspaces(sharded: Sharded) -> float:
 def _activations(
     sharded: Sharded, timeline: Timeline, rank: int, in_loss: bool, saved: dict[Section, float]
 ) -> tuple[float, str]:
-    """Saved tensors of every microbatch in flight at the peak."""
+    """Return the bytes of saved tensors of every microbatch in flight on `rank` at the peak, and in words when that
+    is."""
     plan = sharded.plan
     flying = timeline.in_flight[rank]
     total = sum(
@@ -188,10 +189,12 @@ def _activations(
 
 
 def at_the_fullest(state: tuple[float, float], replayed: tuple[float, float], gathered_in_loss: bool = True) -> float:
-    """Peak transient bytes: gathered parameters, whole gradients, recompute workspace.
+    """Return the peak bytes of what is allocated for a while: gathered parameters, unsharded gradients, recompute
+    workspace.
 
-    `state` are gathered and reduced bytes (`state_buffers`), `replayed` those of a block's and of the loss's backward
-    (`replay_buffers`). Gathered parameters are there in both, or only in a block's, if not `gathered_in_loss`.
+    `state` holds gathered and gradient bytes (`state_buffers`). `replayed` holds the bytes of a block's backward and of
+    the loss's backward (`replay_buffers`). `gathered_in_loss` is True if gathered parameters are allocated in the
+    loss's backward too.
 
     >>> at_the_fullest((10.0, 4.0), (6.0, 8.0))  # the last block's backward reduces beside its recompute
     20.0
@@ -211,13 +214,14 @@ def loss_is_fullest(state: tuple[float, float], replayed: tuple[float, float], g
 
 
 def _in_both(state: tuple[float, float], replayed: tuple[float, float], gathered_in_loss: bool) -> tuple[float, float]:
-    """Transient bytes in the backward of the last block and in that of the loss."""
+    """Return the bytes allocated for a while in the backward of the last block, and in the backward of the loss."""
     (gathered, reduced), (block, loss) = state, replayed
     return gathered + block + reduced, gathered * gathered_in_loss + loss
 
 
 def allocator_of(plan: Plan, stack: Stack) -> Chip:
-    """The chip of `plan`, with the share that the allocator of `stack` loses."""
+    """Return the chip of `plan`. If the stack's allocator loses more memory on several nodes, the chip has that
+    share."""
     chip, lost = plan.cluster.chip, stack.policy.lost_across_nodes
     return replace(chip, runtime_fraction=lost) if lost and plan.cluster.count > 1 else chip
 

@@ -19,12 +19,13 @@ Held = list[tuple[ParamSharding, int]]
 
 
 def resting(sharded: Sharded, held: Held, *, whole: bool = False) -> dict[str, float]:
-    """Bytes of masters, gradients and moments on a device between steps: `params`, `grads` and `optimizer`.
+    """Return the bytes of master parameters, gradients and moments on a device between steps: `params`, `grads` and
+    `optimizer`.
 
     Args:
         sharded: the plan with its layouts.
         held: parameters, each with its number of copies on the device.
-        whole: true if several microbatches' gradients add up before they are reduced, and are held whole.
+        whole: True if the gradients of several microbatches are added up unsharded before they are reduced.
 
     >>> resting(sharded, [(params["layers.*.feed_forward.w1.weight"], 1)])  # a bf16 copy; fp32 over 16 x 8 devices
     {'params': 66060288.0, 'grads': 117440512.0, 'optimizer': 14680064.0}
@@ -38,7 +39,8 @@ def resting(sharded: Sharded, held: Held, *, whole: bool = False) -> dict[str, f
 
 
 def _params(sharded: Sharded, held: Held) -> float:
-    """Bytes of the masters as stored, and of a whole compute copy if it outlives a pass.
+    """Return the bytes of the master parameters as stored, and of the unsharded compute copy if it stays allocated
+    after a pass.
 
     ZeRO-1 and ZeRO-2 store the masters with the optimizer state and compute with the copy.
     """
@@ -54,7 +56,8 @@ def _params(sharded: Sharded, held: Held) -> float:
 
 
 def _grads(sharded: Sharded, held: Held, *, whole: bool) -> float:
-    """Bytes of the gradients as stored; `whole` if several microbatches accumulate before the reduction."""
+    """Return the bytes of the gradients as stored. With `whole`, several microbatches are added up unsharded before the
+    reduction."""
     plan = sharded.plan
     if not whole:
         return _noun(sharded, held, "grads")
@@ -66,21 +69,21 @@ def _grads(sharded: Sharded, held: Held, *, whole: bool) -> float:
 
 
 def _copy_stays(plan: Plan, p: ParamSharding) -> bool:
-    """True if the whole compute copy of a parameter exists at the peak."""
+    """True if the unsharded compute copy of parameter `p` is allocated when memory peaks."""
     if p.stored["params"]:
         return not plan.gathers_each_pass(p.param.region)
     return bool(p.stored["optimizer"]) or plan.precision.compute != plan.store_dtype("params", p.param.region)
 
 
 def _copy_is_master(plan: Plan, p: ParamSharding) -> bool:
-    """True if no update rewrites the whole copy of a parameter, so that a shard in the same dtype needs no extra
-    bytes."""
+    """True if the unsharded copy of parameter `p` also serves as its master. This is so for a frozen parameter whose
+    stored dtype is the compute dtype: no update rewrites the copy, so its shard needs no bytes."""
     same = plan.precision.compute == plan.store_dtype("params", p.param.region)
     return p.param.frozen and same and bool(p.stored["optimizer"]) and not p.stored["params"]
 
 
 def _moments(sharded: Sharded, held: Held) -> float:
-    """Bytes of the optimizer's moments: two per parameter, one for those that Muon updates."""
+    """Return the bytes of the optimizer's moments: two per parameter, but one for parameters that Muon updates."""
     moments = [(p, n * moments_of(sharded.plan, p.param.name)) for p, n in held]
     return _noun(sharded, moments, "optimizer")
 
@@ -95,8 +98,9 @@ def _noun(sharded: Sharded, held: Held, noun: Noun) -> float:
 
 
 def update_bytes(sharded: Sharded, held: Held) -> float:
-    """Return the bytes of the fp32 copies that the framework's update makes of lower-precision gradients, for the shard
-    that the device updates: 0 if it takes them as they are, as does one with low-precision moments.
+    """Return the bytes of the fp32 copies of low-precision gradients that the framework makes for its update, of the
+    shard that the device updates. 0 if the framework takes the gradients as they are, or if moments are in low
+    precision.
 
     `held` are the parameters of a device of `sharded`, each with its number of copies.
 
@@ -116,7 +120,8 @@ def update_bytes(sharded: Sharded, held: Held) -> float:
 
 
 def state_buffers(sharded: Sharded, held: Held) -> tuple[float, float]:
-    """Return the bytes of gathered blocks, which stay allocated, and of a block's whole gradient in its backward.
+    """Return two numbers of bytes: the gathered parameters of the blocks that are allocated at the same time, and the
+    unsharded gradient of a block in its backward.
 
     `held` are the parameters of a device of `sharded`, each with its number of copies.
 
@@ -131,7 +136,8 @@ PassingBytes = tuple[float, float]
 
 
 def passing_bytes(sharded: Sharded, params: Iterable[ParamSharding]) -> dict[Section, PassingBytes]:
-    """Transient bytes of `params` by the section that uses them: gathered copies, and the whole gradient.
+    """Return two numbers of bytes for each section, of the `params` that it uses: the gathered copies, and the
+    unsharded gradient. They are allocated only for a while.
 
     A plan that gathers parameters in each pass holds the blocks that it or its framework prefetches and, with
     `torch.distributed.fsdp`, `LANDING` more. A bucket of several layers is gathered and reduced as one.
@@ -154,7 +160,8 @@ def passing_bytes(sharded: Sharded, params: Iterable[ParamSharding]) -> dict[Sec
 
 
 def largest(sections: Iterable[PassingBytes]) -> PassingBytes:
-    """Return the maximum of each of the two over `sections`, which are never allocated at the same time.
+    """Return the largest gathered bytes and the largest gradient bytes of any of the `sections`, whose buffers are not
+    allocated at the same time.
 
     >>> largest([(3.0, 1.0), (2.0, 4.0)])
     (3.0, 4.0)

@@ -52,7 +52,7 @@ LL_SHARE = 0.25
 
 @dataclass(frozen=True)
 class RoutedMachine:
-    """A machine's links, with the caches that routing over them shares."""
+    """The links of a machine, and what routing over them computes once."""
 
     links: MachineLinks
     groups: dict[tuple[int, tuple[tuple[int, int], ...]], DeviceGroup] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class RoutedMachine:
 
     @cached_property
     def dies(self) -> int:
-        """Devices of one chip of a torus."""
+        """Number of devices on one chip of the torus."""
         return max(1, len(self.links.devices) // max(1, sum(bool(v.place) for v in self.links.vertices)))
 
 
@@ -92,7 +92,8 @@ def routed_group(
 ) -> DeviceGroup:
     """Return the group over `axes` of `mesh` on the graph of `cluster`, with the routes of its collectives.
 
-    Its only level is the busiest link of a gather. `machine` replaces the graph by one with the same number of devices.
+    The group's only level is the busiest link of a gather. `machine` replaces the graph of `cluster` by another graph
+    with the same number of devices; None: the cluster's own graph.
 
     >>> routed_group(plan.mesh, plan.cluster, ("tp",)).level
     'node0.chip0-node0.switch'
@@ -123,7 +124,7 @@ def _routed_group(machine: RoutedMachine, mesh: Mesh, cluster: Cluster, axes: tu
 class Routes:
     """The routes of every collective over the groups of some axes, computed on demand.
 
-    With `folding`, one group represents all groups that are equivalent by symmetry.
+    If `folding` is True, one group represents all groups that are equivalent under the machine's symmetry.
     """
 
     def __init__(
@@ -138,13 +139,14 @@ class Routes:
 
     @cached_property
     def fold(self) -> Fold | None:
-        """The symmetry that allows routing one group of each kind; None if every group is routed."""
+        """The symmetry by which one group represents equivalent groups. None if every group is routed."""
         used = [self._mesh.axis(a) for a in self._axes if self._mesh.axis(a).size > 1]
         return fold_of(self.machine.links, used, self._mesh.devices, self.machine.kinds) if self.folding else None
 
     @cached_property
     def groups(self) -> list[list[int]]:
-        """The vertices of each group's members, in rank order; one group of each set of equivalent groups."""
+        """The vertices of the members of each group, in rank order. With a fold, only one of several equivalent groups
+        is listed."""
         used = [self._mesh.axis(a) for a in self._axes]
         offsets = [sum(at) for at in product(*(range(0, a.size * a.stride, a.stride) for a in used))]
         starts = self.fold.starts if self.fold else self._starts(offsets)
@@ -152,7 +154,7 @@ class Routes:
         return [[devices[start + o] for o in offsets] for start in starts]
 
     def _starts(self, offsets: Sequence[int]) -> list[int]:
-        """The first rank of every group."""
+        """Return the first rank of every group. `offsets` are the distances of the members from it."""
         taken, starts = bytearray(self._mesh.devices), []
         for start in range(self._mesh.devices):
             if not taken[start]:
@@ -163,7 +165,8 @@ class Routes:
 
     @cached_property
     def units(self) -> list[list[list[int]]]:
-        """Each group's members by unit."""
+        """For each group, the vertices of its members, by the unit (node or slice) that they are in. Vertices are given
+        by index."""
         vertices = self.machine.links.vertices
         found = []
         for group in self.groups:
@@ -180,7 +183,7 @@ class Routes:
 
     @property
     def outside(self) -> int:
-        """Number of units (nodes or slices) of the group that spans the most."""
+        """Number of units (nodes or slices) that a group spans; the largest of all groups."""
         return max(len(units) for units in self.units)
 
     @property
@@ -212,7 +215,7 @@ class Routes:
         return self._loads[key], algorithm.seconds(buffer_bytes) - algorithm.latency_s
 
     def loads_of(self, algorithm: RoutedAlgorithm, order: int) -> LinkLoads:
-        """Return the link loads of one `algorithm`. `order` is their serial number on this machine."""
+        """Return the link loads of `algorithm`. `order` is the serial number of these loads on this machine."""
         return LinkLoads(algorithm, self.fabric.paces, self.fold, self.machine.joint, order)
 
     def _algorithms_of(self, op: NetworkOp) -> Iterator[RoutedAlgorithm]:
@@ -248,8 +251,8 @@ class Routes:
 
     @cached_property
     def _ring(self) -> RoutedAlgorithm:
-        """Rings through all members; if units have equal numbers of members, one ring leaves them through each
-        member."""
+        """A ring through all members. If a group has the same number of members in every unit, there is one ring for
+        each of them, and each ring leaves the units through another member."""
         part = 1 - 1 / self.size
         flows: list[Flow] = []
         for units in self.units:
@@ -262,7 +265,7 @@ class Routes:
         return self._routed("ring", flows, self._ring_latency_s())
 
     def _ring_latency_s(self) -> float:
-        """Latency (s) of a part's path to the last member, along the ring of the first group."""
+        """Return the latency (s) of a message from the first to the last member of the first group, along its ring."""
         members = [v for unit in self.units[0] for v in unit]
         vertices = self.machine.links.vertices
         known: dict[tuple[int, int, bool], float] = {}
@@ -276,7 +279,7 @@ class Routes:
 
     @cached_property
     def _inside(self) -> RoutedAlgorithm:
-        """A gather inside every unit."""
+        """A gather inside every unit (node or slice)."""
         if self.machine.lines:
             return self._along_lines()
         flows: list[Flow] = []
@@ -289,7 +292,7 @@ class Routes:
 
     @cached_property
     def _peers(self) -> RoutedAlgorithm:
-        """A gather over the units, among members of the same position in their unit."""
+        """A gather between units, among the members that have the same position in their unit."""
         if self.outside == 1:
             return RoutedAlgorithm("none", 0.0, 0.0, "")
         if all(len(members) == 1 for units in self.units for members in units):
@@ -308,12 +311,12 @@ class Routes:
 
     @cached_property
     def _far_units(self) -> list[int]:
-        """One member in each unit of a group that spans the most units."""
+        """One member in each unit of the group that spans the most units."""
         return [members[0] for members in max(self.units, key=len)]
 
     @cached_property
     def _unit_hop_s(self) -> float:
-        """Latency between the units that are farthest apart in their order."""
+        """Latency (s) from the first unit of a group to the second or to the last, whichever is longer."""
         first, second, *_, last = [*self._far_units, self._far_units[-1]]
         return max(self.fabric.latency_s(first, second), self.fabric.latency_s(first, last))
 
@@ -321,7 +324,7 @@ class Routes:
 
     @cached_property
     def _offsets(self) -> dict[int, list[int]]:
-        """Positions of the first group's members along each dimension that it uses."""
+        """For each torus dimension in use, the positions along it of the first group's members."""
         placed = torus_dims(self._mesh, self._cluster, self._axes)
         parts: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for axis in self._axes:
@@ -339,13 +342,14 @@ class Routes:
         return inside // max(1, prod(len(at) for at in self._offsets.values()))
 
     def _line_groups(self) -> Iterator[tuple[TorusLine, list[list[int]], int]]:
-        """Each dim in use, with the groups on one of its lines and the number of their members along it."""
+        """Yield each torus dim in use, with the groups on one of its lines and the number of members of a group along
+        it."""
         for dim, offsets in self._offsets.items():
             line = self.machine.lines[dim]
             yield line, groups_on_line(line.length, offsets), len(offsets)
 
     def _along_lines(self) -> RoutedAlgorithm:
-        """A gather over the dies of each chip, then over the dims of the torus.
+        """Return a gather over the dies of each chip, and then over the dims of the torus.
 
         Devices of one chip share its links: each belongs to a different group, or forwards a part.
         """
@@ -381,7 +385,8 @@ class Routes:
             yield reduced
 
     def _tree(self) -> RoutedAlgorithm:
-        """Up two binary trees over the units and down again; chains inside units."""
+        """Return an all-reduce up two binary trees over the units and down again, with chains of members inside
+        units."""
         up: list[Flow] = []
         for units in self.units:
             for members in units if not self.machine.lines else ():
@@ -401,7 +406,8 @@ class Routes:
         return both
 
     def _in_network(self) -> RoutedAlgorithm | None:
-        """The buffer once up to the switches and down, if the switches add; otherwise twice."""
+        """Return an all-reduce in which switches add numbers: the buffer crosses a link once up and once down, or twice
+        on links without such switches. None if the switches of the members do not add."""
         links, fabric = self.machine.links, self.fabric
         if not any(v.reduction for v in links.vertices):
             return None
@@ -457,7 +463,8 @@ class Routes:
         return best
 
     def _once(self, op: NetworkOp) -> RoutedAlgorithm:
-        """The buffer once from every member to the next, as one message: over one link of a bundle."""
+        """Return the algorithm that sends the buffer once from each member to the next, as one message. One message
+        uses one link of a bundle."""
         name = "point to point" if op == "send_recv" else "tree"
         inside = max(len(members) for members in self.units[0])
         if self.machine.lines and inside > 1:
@@ -471,7 +478,8 @@ class Routes:
         return self._message(name, flows)
 
     def _of_all_groups(self, totals: Mapping[int, float]) -> Mapping[int, float]:
-        """Bytes of all groups on one bundle of each kind, and on those with a slower link."""
+        """Return the bytes that all groups together put on each bundle, from `totals`, those of the routed groups. With
+        a fold, one bundle represents its equivalents; bundles with a slower link are listed too."""
         if self.fold is None:
             return totals
         folded = self.fold.folded(totals)
@@ -482,7 +490,8 @@ class Routes:
         return every
 
     def _message(self, name: str, flows: Sequence[Flow]) -> RoutedAlgorithm:
-        """Whole messages: one message uses one link of a bundle, even if the others are idle."""
+        """Return the algorithm called `name` that sends whole messages. A message uses one link of a bundle, even if
+        the other links are idle."""
         fabric, cables = self.fabric, self.machine.links.cables
         way = self._routed(name, flows, fabric.latency_s(flows[0][0], flows[0][1]))
         used = (fabric.slowest_of(arc) for _, totals in way.loads for arc in totals)
@@ -520,7 +529,8 @@ class Routes:
         return RoutedAlgorithm(name, seconds, latency_s, link, kind.half_bytes * seconds, ((1, totals),))
 
     def kind_of(self, link: str) -> LinkKind | None:
-        """Return the kind of a busiest `link`, given its name."""
+        """Return the properties of the link called `link`, if it was the busiest link of some algorithm; None
+        otherwise."""
         return self._kinds.get(link)
 
 
@@ -529,8 +539,9 @@ def _s(algorithm: RoutedAlgorithm) -> float:
 
 
 def _rings_by_member(units: Sequence[Sequence[int]], part: float) -> Iterator[Flow]:
-    """As many rings as a unit has members, each with its part, which enter and leave every unit through a different
-    member."""
+    """Yield the flows of as many rings as a unit has members. Each ring carries an equal part of the buffer, and enters
+    and leaves every unit through a different member. `part` is the share of the buffer that a ring through all members
+    passes on."""
     m = len(units[0])
     for a, b in zip(units, [*units[1:], units[0]], strict=True):
         yield from ((a[j], b[j], part / m) for j in range(m))
@@ -552,13 +563,14 @@ def double_tree(count: int) -> list[tuple[int, int]]:
 
 
 def _parent(child: int, count: int) -> int:
-    """The parent of a unit in the tree with root 0 and odd units as leaves (NCCL, src/graph/trees.cc)."""
+    """Return the parent of unit `child` in a tree over `count` units with root 0 and odd units as leaves (NCCL,
+    src/graph/trees.cc)."""
     bit = child & -child
     above = (child ^ bit) | bit << 1
     return above if above < count else child ^ bit
 
 
 def _farthest(line: TorusLine, group: Sequence[int]) -> int:
-    """Hops between the two members farthest apart."""
+    """Return the number of hops between the first member of `group` and the member farthest from it."""
     ways = [(b - group[0]) % line.length for b in group]
     return max(min(w, line.length - w) if line.wrapped else w for w in ways)

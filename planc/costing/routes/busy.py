@@ -17,8 +17,8 @@ ByArc = dict[int, float]
 def busy_seconds(plan: Plan, rows: Iterable[Collective]) -> dict[tuple[str, ...], ByArc]:
     """Return the busy seconds of every arc in a step, for each group of axes of the `rows` of `plan`.
 
-    An arc represents its bundle and all bundles equivalent by symmetry. Empty for machines that are costed in closed
-    form, and along the lines of a torus.
+    An arc is a cable in one direction; it represents its bundle of parallel arcs, and all bundles that symmetry makes
+    equivalent. The result is empty for machines that are costed in closed form, and has no lines of a torus.
 
     >>> busy_seconds(plan, [])
     {}
@@ -56,7 +56,8 @@ def seconds_of_arcs(plan: Plan, rows: Iterable[Collective], arcs: Sequence[int])
 
 
 def _spread(routes: Routes, busy: ByArc, arcs: Sequence[int]) -> Iterator[float]:
-    """The seconds of each arc, from those of the first arc of its bundle, or of one of its kind."""
+    """Yield the busy seconds of each of `arcs`. They follow from `busy`, which has only the first arc of each bundle,
+    and only one of equivalent bundles."""
     fabric, fold = routes.fabric, routes.fold
     kinds = {fold.key(arc): arc for arc in busy} if fold else {}
     for arc in arcs:

@@ -21,7 +21,7 @@ FEW = 3
 
 
 class Bundle:
-    """The parallel arcs between two vertices of the reduced network in one direction, and their number of links."""
+    """All parallel arcs from one vertex of the reduced network to another, and their number of links."""
 
     __slots__ = ("arcs", "links")
 
@@ -30,7 +30,7 @@ class Bundle:
 
 
 class SwitchCore:
-    """The switches of any network. An integer bitmask represents a set of switches."""
+    """The switches that remain after the network is reduced. A set of switches is an integer bitmask."""
 
     def __init__(self, near: Mapping[int, Mapping[int, Bundle]]) -> None:
         self._number = {v: i for i, v in enumerate(near)}
@@ -50,7 +50,8 @@ class SwitchCore:
         return next((float(n) for n, ring in enumerate(self._rings_round(v, at)) if ring & at), float("inf"))
 
     def _rings_round(self, target: int, wanted: int) -> list[int]:
-        """The switches at 0, 1, 2 ... hops from `target`, as bitmasks, until all `wanted` are found."""
+        """Return sets of switches (bitmasks): those at 0, 1, 2 ... hops from `target`, until all switches in `wanted`
+        are found."""
         rings = self._rings.setdefault(target, [1 << self._number[target]])
         if not wanted & ~self._met.get(target, rings[0]):
             return rings
@@ -78,8 +79,8 @@ class SwitchCore:
                     loads[arc] += amount * share
 
     def _path(self, source: int, target: int) -> list[tuple[Arc, float]]:
-        """The share of a flow from `source` to `target` on each arc. A unique path is reused for the reverse
-        direction."""
+        """Return the arcs of a flow from `source` to `target`, each with its share of the flow. A path without
+        alternatives is reused for the opposite direction."""
         back = self._paths.get((target, source), ())
         if back and all(share == 1.0 for _, share in back):
             path = [(arc ^ 1, share) for arc, share in back]
@@ -116,7 +117,7 @@ class SwitchCore:
 
 
 def _by_target(amounts: Mapping[tuple[int, int], float]) -> dict[int, dict[int, float]]:
-    """The bytes of `amounts` from each source, for each target."""
+    """Return the bytes of the flows `amounts`, by target and then by source."""
     found: dict[int, dict[int, float]] = defaultdict(dict)
     for (u, v), amount in amounts.items():
         found[v][u] = amount
@@ -174,7 +175,8 @@ class Grid:
         return float(self._distance(self._apart(u, self._place[v])))
 
     def _apart(self, u: int, target: Sequence[int]) -> tuple[int, ...]:
-        """The position of `u` relative to `target`: steps up along a ring, signed steps along a line."""
+        """Return the position of switch `u` relative to `target`: for a ring the number of steps up, for a line the
+        signed number of steps."""
         there = zip(self._place[u], target, self._digits, strict=True)
         return tuple((a - b) % n if round_ else a - b for a, b, (n, round_) in there)
 
@@ -200,7 +202,7 @@ class Grid:
         return self._near[self._at[(*place,)]][self._at[there]].arcs[0]
 
     def _hops_of(self, sources: Mapping[tuple[int, ...], float]) -> list[Hop]:
-        """The hops of flows from `sources`, farthest from the target first."""
+        """Return the hops that flows from `sources` to a target take, those farthest from the target first."""
         levels: dict[int, dict[tuple[int, ...], float]] = defaultdict(dict)
         for apart, amount in sources.items():
             levels[self._distance(apart)][apart] = amount
@@ -220,7 +222,7 @@ class Grid:
         return hops
 
     def _steps(self, apart: Sequence[int]) -> list[tuple[int, int]]:
-        """The dims and directions that lead closer to the target; both directions if it is half way around a ring."""
+        """Return the dims and directions that lead closer to the target. Half way around a ring, both directions do."""
         found = []
         for d, (x, (n, round_)) in enumerate(zip(apart, self._digits, strict=True)):
             if not x:

@@ -28,7 +28,8 @@ class NoPathError(ValueError):
 
 
 class Fabric:
-    """A machine's network of switches and cards, with its chips at the ends."""
+    """A machine's network of switches and network cards, with its chips at the ends. An arc is a cable in one
+    direction; a bundle is all parallel arcs between two vertices of the reduced network."""
 
     def __init__(self, links: MachineLinks) -> None:
         self.links = links
@@ -86,7 +87,7 @@ class Fabric:
 
     @cached_property
     def _first(self) -> dict[Arc, Arc]:
-        """The first arc of the bundle of each arc that has parallel ones."""
+        """For each arc that has parallel arcs, the first arc of its bundle, by which the bundle is known."""
         return {arc: start for start, bundle in self._bundles.items() for arc in bundle.arcs}
 
     def first_of(self, arc: Arc) -> Arc:
@@ -100,7 +101,7 @@ class Fabric:
 
     @cached_property
     def uneven(self) -> list[Arc]:
-        """The first arcs of bundles and ports in which a link has lost some of its bandwidth."""
+        """The first arcs of bundles, and the ports, in which some link has lost a part of its bandwidth."""
         arcs = [2 * i + way for i, c in enumerate(self.links.cables) if c.share != 1.0 for way in (0, 1)]
         return [*dict.fromkeys(map(self.first_of, arcs))]
 
@@ -113,7 +114,8 @@ class Fabric:
             changed = self._merge_twins(held) | self._strip(held)
 
     def _merge_twins(self, held: set[int]) -> bool:
-        """Merge switches that have the same neighbours over the same links and no chips."""
+        """Merge switches that have the same neighbours over the same links and no chips. Return True if there were
+        any."""
         alike: dict[tuple[tuple[int, float], ...], list[int]] = defaultdict(list)
         for v, near in self._next.items():
             if v not in held and near:
@@ -130,7 +132,7 @@ class Fabric:
         return found
 
     def _strip(self, held: set[int]) -> bool:
-        """Remove vertices with a single neighbour, whose path is unique."""
+        """Remove vertices with a single neighbour, since their path is unique. Return True if there were any."""
         bare = [v for v, near in self._next.items() if len(near) == 1]
         found = False
         while bare:
@@ -156,12 +158,12 @@ class Fabric:
     def loads(self, flows: Iterable[Flow], exchanges: Iterable[tuple[Sequence[int], float]] = ()) -> dict[Arc, float]:
         """Return the bytes on each arc when all `flows` and `exchanges` run at once.
 
-        In an exchange each of some chips sends the given bytes to every other.
+        In an exchange, each chip of a list sends the given number of bytes to each other chip of the list.
         """
         return self.divided(self.totals(flows, exchanges))
 
     def divided(self, totals: Mapping[Arc, float]) -> dict[Arc, float]:
-        """Return the bytes on each arc, from `totals`: those on each bundle, by its first arc."""
+        """Return the bytes on each arc. `totals` holds the bytes on each bundle, by the bundle's first arc."""
         loads: dict[Arc, float] = {}
         for first, total in totals.items():
             bundle = self._bundles.get(first)
@@ -213,13 +215,15 @@ class Fabric:
 
     @cached_property
     def _whole(self) -> list[float]:
-        """Nominal bandwidth (bytes/s) of each arc: software does not know that a link is degraded."""
+        """The bandwidth (bytes/s) of each arc when it is intact. Software selects ports by it, as it does not know that
+        a link is degraded."""
         return [rate / self.links.cables[arc // 2].share for arc, rate in enumerate(self.rates)]
 
     def port_pairs(self, source: int, target: int) -> list[tuple[tuple[int, Arc, Arc], tuple[int, Arc, Arc]]]:
-        """Return the pairs of ports that the shortest paths (in hops) from chip `source` to chip `target` use.
+        """Return the pairs of ports, one of chip `source` and one of chip `target`, that the shortest paths (in hops)
+        use.
 
-        Software selects the port: of equal paths those with the fastest ports, NVLink before PCIe.
+        If several paths are equally short, software selects those with the fastest ports: NVLink before PCIe.
         """
         mine, theirs, component = self.ports[source], self.ports[target], self._components
         pairs = [(p, q) for p in mine for q in theirs if component[p[0]] == component[q[0]]]
@@ -234,8 +238,8 @@ class Fabric:
         return [pair for pair, rate in zip(near, rates, strict=True) if rate >= max(rates) * (1 - 1e-9)]
 
     def relays(self, source: int, target: int) -> list[tuple[int, ...]]:
-        """Return the chips that forward data from `source` to `target` if no switches connect the two: one path or
-        several.
+        """Return the chips that forward data from `source` to `target` if no network of switches connects these two.
+        Each entry is one path, and data is divided over the paths.
 
         On rails without spines a GPU reaches other rails through the peer in its node that is on them: NCCL's PXN. A
         target without its own card is reached through a peer in its node.
@@ -251,7 +255,7 @@ class Fabric:
         return found
 
     def _peers(self, chip: int) -> list[int]:
-        """The chips in the unit of `chip` that it is connected with."""
+        """Return the other chips in the node or slice of `chip` that a link or a network connects with it."""
         unit = self.links.vertices[chip].unit
         return [v for v in self._chips_of[unit] if self.joined(chip, v)] if unit >= 0 else []
 
@@ -264,14 +268,15 @@ class Fabric:
 
     @cached_property
     def _chips_of(self) -> dict[int, list[int]]:
-        """The chips of each unit."""
+        """The chips of each unit (node or slice), by its number."""
         found: dict[int, list[int]] = defaultdict(list)
         for v in self.links.devices:
             found[self.links.vertices[v].unit].append(v)
         return found
 
     def _climb(self, u: int, v: int, amount: float, loads: dict[Arc, float], core: Amounts) -> None:
-        """Route a flow along the unique paths of both ends until they meet or reach the core."""
+        """Add a flow from vertex `u` to vertex `v`: to `loads` along the unique path of each end, up to where the paths
+        meet or reach the core, and to `core` between two switches of the core."""
         if u == v:
             return
         if u not in self._parent and v not in self._parent:
@@ -286,7 +291,8 @@ class Fabric:
             loads[self._path_of[b, a].arcs[0]] += amount
 
     def _chains(self, u: int, v: int) -> tuple[list[int], list[int]]:
-        """The unique paths of two vertices, up to where they meet or reach the core."""
+        """Return the unique paths of `u` and of `v` upwards, each up to where the two paths meet, or else up to the
+        core."""
         up, down = self._chain(u), self._chain(v)
         while len(up) > 1 and len(down) > 1 and up[-2] == down[-2]:
             up, down = up[:-1], down[:-1]
@@ -302,8 +308,8 @@ class Fabric:
     def _exchange(
         self, members: Sequence[int], amount: float, loads: dict[Arc, float], between: Amounts, core: Amounts
     ) -> None:
-        """An all-to-all among the members: pairwise within a unit, the others counted by the members behind each
-        link."""
+        """Add an all-to-all among `members`, each pair with `amount` bytes. Inside a unit it is added pair by pair;
+        between units it is computed from the number of members behind each link."""
         if amount < 0 or all(len(self.ports[v]) == 1 for v in members):
             self._counted(members, amount, loads, core)
             return
@@ -335,7 +341,8 @@ class Fabric:
         between: Amounts,
         core: Amounts,
     ) -> None:
-        """Members on several networks: each unit first forwards data for another network to its chip on it."""
+        """Add an all-to-all among members that are on several networks (rails). In each unit, data for another network
+        is first forwarded to the chip on that network."""
         alike = len({len(m) for m in units.values()}) == 1
         one_each = all(
             len({self.links.vertices[v].unit for v in on}) == len(on) == len(units) for on in networks.values()
@@ -354,7 +361,8 @@ class Fabric:
             self._counted(on, amount * each, loads, core)
 
     def _counted(self, members: Sequence[int], amount: float, loads: dict[Arc, float], core: Amounts) -> None:
-        """An exchange over the largest network that the chips have a port on."""
+        """Add an all-to-all over the largest network that the members have a port on, from the number of members behind
+        each link."""
         total = len(members)
         behind: dict[int, float] = defaultdict(float)
         for v in members:
@@ -377,7 +385,7 @@ class Fabric:
                     core[u, w] += amount * m * n
 
     def _outer(self, v: int) -> list[tuple[int, Arc, Arc]]:
-        """The ports of a chip that lead out of its unit: those on the network with the most vertices."""
+        """Return the ports of chip `v` that lead out of its unit: its ports on the network with the most vertices."""
         ports = self.ports[v]
         if len(ports) == 1:
             return ports
@@ -386,8 +394,8 @@ class Fabric:
 
     @cached_property
     def _single_ports(self) -> dict[int, tuple[int, int, Arc, Arc]]:
-        """For chips with a single port out of their unit, all on one network: the unit, its switch, and the arcs in
-        both directions. Chips of other units are reached through no other port."""
+        """For each chip with exactly one port out of its unit: the unit, the switch of that port, and the arcs out and
+        in. It is empty if these ports are on several networks, or if links connect chips directly."""
         units: dict[int, set[int]] = defaultdict(set)
         for v, ports in self.ports.items():
             for u, _, _ in ports:

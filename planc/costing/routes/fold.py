@@ -27,7 +27,8 @@ at index -1, is for an absent digit."""
 
 @dataclass(frozen=True)
 class ArcKinds:
-    """Equivalence classes of arcs that differ only in permuted parts of digits, numbered in order of discovery."""
+    """Classes of equivalent arcs (cables in one direction), numbered in order of discovery. Arcs are equivalent if
+    their addresses differ only in digits that the machine's symmetry permutes."""
 
     links: MachineLinks
     symmetry: Symmetry
@@ -39,12 +40,13 @@ class ArcKinds:
 
     @cached_property
     def _moving(self) -> list[tuple[int, int]]:
-        """Each digit with equivalent values, and the number of equivalent ones."""
+        """Each digit of an address that has equivalent values, with the number of them."""
         digits = self.symmetry.digits
         return [(d, digits[d].size // len({*values[:-1]})) for d, values in enumerate(self.folded_digits) if values]
 
     def key(self, arc: int) -> Key:
-        """Return the kind of `arc`: the addresses of its two ends, shifted together until the permuted digits are 0."""
+        """Return the class of `arc`: the addresses of its two ends, shifted together until the permuted digits are
+        0."""
         return self.folded_key(self._ends(arc))
 
     def folded_key(self, ends: Key) -> Key:
@@ -53,7 +55,7 @@ class ArcKinds:
         return self._key(one, other, self._shared_digits(one, other))
 
     def commutes(self, other: ArcKinds) -> bool:
-        """True if shifting an address by these digits commutes with shifting it by those of `other`."""
+        """True if the order does not matter in which an address is shifted by these digits and by those of `other`."""
         digits = zip(self.folded_digits, other.folded_digits, strict=True)
         return all([a[v] for v in b] == [b[v] for v in a] for a, b in digits if a and b)
 
@@ -63,7 +65,8 @@ class ArcKinds:
         return self.symmetry.addresses[source], self.symmetry.addresses[target]
 
     def _shared_digits(self, one: Address, other: Address) -> list[tuple[int, int]]:
-        """The permuted digits of either of two vertices."""
+        """Return the permuted digits that the address of either vertex has, each with its number of equivalent
+        values."""
         starts, ends = one[1], other[1]
         return [(d, size) for d, size in self._moving if starts[d] >= 0 or ends[d] >= 0]
 
@@ -79,8 +82,8 @@ class ArcKinds:
         return (one[0], (*first,)), (other[0], (*last,))
 
     def kind_of(self, arc: int) -> tuple[int, int]:
-        """Return the kind of `arc`, and the number of arcs of that kind. One without permuted digits is its own
-        kind."""
+        """Return the number of `arc`'s class, and how many arcs the class has. An arc without permuted digits is alone
+        in its class."""
         if (known := self.found.get(arc)) is not None:
             return known
         one, other = self._ends(arc)
@@ -98,7 +101,7 @@ class ArcKinds:
 
 @dataclass(frozen=True)
 class Fold:
-    """The groups over some axes of a mesh, reduced by symmetry."""
+    """The groups over some axes of a mesh, of which one represents all groups that are equivalent under symmetry."""
 
     starts: tuple[int, ...]
     """The first rank of a representative group of each kind."""
@@ -107,12 +110,12 @@ class Fold:
     kinds: ArcKinds
 
     def key(self, arc: int) -> Key:
-        """Return the kind of `arc`: two arcs have the same if they carry equal bytes."""
+        """Return the class of `arc`. Two arcs with the same class carry equal bytes."""
         return self.kinds.key(arc)
 
     def folded(self, totals: Mapping[int, float]) -> dict[int, tuple[int, float]]:
-        """Return the bytes on every arc of a kind, with its first arc, from `totals`: those of one group of each
-        kind."""
+        """Return, by the number of a class of arcs, the class's first arc and the bytes that all groups put on each of
+        its arcs. `totals` holds the bytes that one group of each kind puts on single arcs."""
         kinds, kind_of, copies = self.kinds.found, self.kinds.kind_of, self.copies
         found: dict[int, tuple[int, float]] = {}
         for arc, total in totals.items():
@@ -122,7 +125,7 @@ class Fold:
         return found
 
     def on_arc(self, arc: int, folded: Mapping[int, tuple[int, float]]) -> float | None:
-        """Return the bytes on `arc` in `folded`; None if there are none on links of its kind."""
+        """Return the bytes on `arc`, from the result of `folded`. None if no arc of its class carries bytes."""
         kind, _ = self.kinds.kind_of(arc)
         return folded[kind][1] if kind in folded else None
 

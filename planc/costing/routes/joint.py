@@ -17,8 +17,9 @@ ROUNDED = 12
 
 
 class LinkLoads:
-    """The share of a collective's sending seconds in which each link is busy: 1 on the busiest one if there is one
-    phase. Links are keyed by the first arc of their bundle; one represents its equivalents under symmetry."""
+    """For each link, the share of a collective's sending seconds in which the link is busy. It is 1 on the busiest link
+    if the collective has one phase. A link is known by the first arc of its bundle, which also represents bundles that
+    symmetry makes equivalent."""
 
     def __init__(
         self,
@@ -42,12 +43,12 @@ class LinkLoads:
 
     @cached_property
     def kinds(self) -> ArcKinds | None:
-        """The arcs that symmetry makes equivalent; None if every group was routed."""
+        """The classes of arcs that symmetry makes equivalent; None if every group was routed."""
         return self._fold.kinds if self._fold else None
 
     def largest(self, kinds: Sequence[ArcKinds]) -> dict[Hashable, float]:
-        """Return the largest share of a transfer's seconds (s/s) on links that all of `kinds` together make
-        equivalent."""
+        """Return, for links that all of `kinds` together make equivalent, the largest share of the seconds (s/s) on any
+        of them."""
         found = self._largest.get(among := tuple(map(id, kinds)))
         if found is None:
             key, found = _common_key(kinds), {}
@@ -59,7 +60,8 @@ class LinkLoads:
 
 
 def joint_shares(loads: Sequence[LinkLoads]) -> list[Shares]:
-    """Return the shares of links in each of `loads`, for all links that may be the busiest under some mix of them.
+    """Return, for each link that may be the busiest when the collectives of `loads` mix in any proportion, its busy
+    share of each collective.
 
     A link dominated by another in every component is left out. If loads are folded by different symmetries, a link has
     the largest share of those equivalent under all: never less than its own.
@@ -81,7 +83,7 @@ def _joint(loads: Sequence[LinkLoads]) -> set[Shares]:
 
 
 def _largest(every: set[Shares]) -> Iterator[Shares]:
-    """Yield the Pareto-optimal ones: no other is as large in all components."""
+    """Yield the Pareto-optimal entries of `every`: no other entry is at least as large in all components."""
     kept: list[Shares] = []
     for parts in sorted(every, key=lambda one: (sum(one), one), reverse=True):
         if not any(all(a <= b for a, b in zip(parts, other, strict=True)) for other in kept):
@@ -90,7 +92,7 @@ def _largest(every: set[Shares]) -> Iterator[Shares]:
 
 
 def _common_key(kinds: Sequence[ArcKinds]) -> Callable[[int], Hashable]:
-    """A function that maps arcs equivalent under all of `kinds` to one key."""
+    """Return a function that maps arcs to equal keys if all of `kinds` together make them equivalent."""
     if not kinds:
         return int
     if len(kinds) == 1:

@@ -21,8 +21,8 @@ Loads = dict[tuple[int, int], float]
 
 @dataclass(frozen=True)
 class TorusLine:
-    """One dim of a torus: its length, whether it wraps around, and the slowest link at each position in each
-    direction."""
+    """One dim of a torus: its length, whether it is a ring, and the bandwidth and name of the slowest link at each
+    position, in each direction."""
 
     length: int
     wrapped: bool
@@ -37,7 +37,8 @@ class TorusLine:
 
 
 def torus_lines(links: MachineLinks) -> tuple[TorusLine, ...]:
-    """Return the dims of the torus of `links`; at each position with the slowest link of all lines."""
+    """Return the dims of the torus of `links`. Each position along a dim has the slowest link that any line has
+    there."""
     rates: list[dict[tuple[int, int], float]] = [{} for _ in links.shape]
     names: list[dict[tuple[int, int], str]] = [{} for _ in links.shape]
     latency_s = 0.0
@@ -100,8 +101,8 @@ def _goes_round(length: int, group: Sequence[int]) -> bool:
 
 
 def exchange_loads(line: TorusLine, groups: Sequence[Sequence[int]]) -> Loads:
-    """Return the loads when every member of `groups` sends a byte to each other on the shorter path; half each for
-    equal ones."""
+    """Return the loads when every member of `groups` sends a byte to each other member on the shorter path. If both
+    paths are equal, half goes each way."""
     loads: Loads = defaultdict(float)
     for group in groups:
         for a, b in product(group, group):
@@ -120,7 +121,7 @@ def send_loads(line: TorusLine, groups: Sequence[Sequence[int]]) -> Loads:
 
 
 def _directions(line: TorusLine, a: int, b: int) -> list[tuple[int, float]]:
-    """The directions of the shortest path, each with its share of the data."""
+    """Return the directions of the shortest path from `a` to `b`, each with its share of the data."""
     if a == b:
         return []
     if not line.wrapped:
@@ -163,7 +164,8 @@ def gather_s(sizes: Sequence[int], each_s: Sequence[float]) -> float:
 
 
 def _corner(orders: Sequence[Sequence[float]], tight: Sequence[int]) -> float:
-    """Seconds of the mix of orders in which the dims in `tight` finish together; infinity if there is none."""
+    """Return the seconds of the mix of orders in which the dims in `tight` finish together; infinity if there is no
+    such mix."""
     n = len(orders)
     rows = [[*(o[d] for o in orders), -1.0, 0.0] for d in tight] + [[1.0] * n + [0.0, 1.0]]
     solved = _solved(rows)
@@ -173,8 +175,8 @@ def _corner(orders: Sequence[Sequence[float]], tight: Sequence[int]) -> float:
 
 
 def _solved(rows: list[list[float]]) -> list[float] | None:
-    """The solution of linear equations, each a row of coefficients and its right-hand side; None if it is not
-    unique."""
+    """Return the solution of linear equations; None if it is not unique. A row holds the coefficients of an equation
+    and its right-hand side."""
     n = len(rows)
     for i in range(n):
         best = max(range(i, n), key=lambda r: abs(rows[r][i]))

@@ -24,7 +24,7 @@ Node = tuple[int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class CriticalPart(Value):
-    """Neighbouring actions of the critical path that are of one kind, on one rank and stage."""
+    """Consecutive actions of the critical path that are of one kind, on one pipeline rank and stage."""
 
     what: str
     """The kind of the actions, `send` for a hand-over to the rank, or what follows the pipeline: `after` (transfers),
@@ -37,7 +37,7 @@ class CriticalPart(Value):
 
 
 def critical_path(costed: CostedPlan) -> tuple[CriticalPart, ...]:
-    """The parts of the critical path of `costed`'s step, in order; their seconds add up to the step's.
+    """Return the parts of the critical path of `costed`'s step, in order. Their seconds add up to those of the step.
 
     >>> path = critical_path(costed)
     >>> f"{sum(part.seconds for part in path):.3f} s of {costed.step.time_s:.3f} s"
@@ -121,6 +121,7 @@ def _needed(action: Action) -> tuple[bool, int, int]:
 
 
 def _seconds(mine: Sequence[Action], i: int, times: StageTimes) -> float:
-    """Seconds of an action. If the next action overlaps it, it takes 0 and the next takes the seconds of both."""
+    """Return the seconds of action `i` of a rank. If the next action overlaps it, the result is 0, and that of the next
+    action is the seconds of both."""
     own = 0.0 if mine[i].overlaps_next else times.of(mine[i])
     return own + (times.of(mine[i - 1]) if i and mine[i - 1].overlaps_next else 0.0)

@@ -77,8 +77,9 @@ def goodput(plan: Plan, mfu: float, reliability: Reliability | None = None) -> G
 def failures_per_day(plan: Plan, reliability: Reliability) -> dict[str, float]:
     """Return the expected failures per day of the machine of `plan`, by component: `chips`, and links by name.
 
-    The hardware file gives the rates of chips and links. A chip without a rate there has that of `reliability`, which
-    covers all components; if links have rates, the network's share of Llama 3's failures is subtracted.
+    The hardware file gives the failure rates of chips and links. A chip without a rate has the rate of `reliability`,
+    which covers all components. If links have rates of their own, the share of Llama 3's failures that the network
+    caused is subtracted from that rate.
 
     >>> f"{failures_per_day(plan, Reliability())['chips']:.2f}"  # 512 chips x 419 / (16,384 x 54 days)
     '0.24'

@@ -29,11 +29,12 @@ class StateSeconds:
 
 @dataclass(frozen=True)
 class LayoutCost:
-    """A plan with the seconds of its sections, its division over a pipeline and the seconds of a send.
+    """A plan with all that its step is computed from: seconds of its sections, its division into pipeline stages, and
+    the seconds of a send between stages.
 
-    `memory_gib` returns the memory of the fullest device over a timeline. `offload_s` returns the exposed seconds of a
-    rank's transfers to its host, given the seconds of compute that can hide them and
-    of the transfers once a step that find none.
+    `memory_gib` returns the memory (GiB) of the fullest device, given the simulated timeline. `offload_s` returns the
+    exposed seconds of a pipeline rank's transfers to and from host memory. Its arguments are the rank, the seconds of
+    compute that can hide these transfers, and the seconds of transfers once a step that found no compute.
     """
 
     plan: Plan
@@ -46,7 +47,7 @@ class LayoutCost:
 
     @cached_property
     def work(self) -> RankWork:
-        """Seconds of the step before its pipeline is simulated."""
+        """The seconds of the step before its pipeline is simulated."""
         plan, division, sections = self.plan, self.division, self.compute.sections
         times = microbatches_each(plan)
         replayed = division.replayed
@@ -64,7 +65,7 @@ class LayoutCost:
 
     @cached_property
     def timeline(self) -> Timeline:
-        """Simulate the pipeline."""
+        """The simulated pipeline."""
         plan = self.plan
         return run_schedule(plan.split, plan.pipeline, plan.microbatches, self.work.times)
 

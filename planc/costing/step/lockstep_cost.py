@@ -19,7 +19,7 @@ from planc.sharding.stage_assignment import StageKinds, replayed_copies, section
 
 
 class LockstepCost:
-    """The cost of `plan`'s pipeline in lockstep."""
+    """The cost of a pipeline in lockstep: all ranks run one program, as XLA compiles it."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan, self._blocks = plan, plan.model.blocks
@@ -34,7 +34,8 @@ class LockstepCost:
         return {s: n for s, n in sections_of(self._plan, self._longest).items() if s in self._blocks}
 
     def stages(self) -> StageKinds:
-        """Return the virtual stages of a rank: all as long as the longest."""
+        """Return the kinds of virtual stages on a rank, with their number: in lockstep all are as long as the
+        longest."""
         return {tuple(self.sections(0).items()): self.chunks}
 
     def load(self, rank: int) -> dict[Section, int]:
@@ -83,5 +84,5 @@ def _compute(time: SectionTime) -> StageCost:
 
 
 def _sum(costs: Sequence[StageCost], share: float = 1.0) -> StageCost:
-    """A share of the sum of `costs`."""
+    """Return `share` times the sum of `costs`."""
     return StageCost(**{f.name: share * sum(getattr(cost, f.name) for cost in costs) for f in fields(StageCost)})

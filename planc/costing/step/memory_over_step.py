@@ -87,7 +87,7 @@ def held_by_rank(costed: CostedPlan, rank: int, spans: Sequence[ActionSpan], end
 
 
 def _activations(costed: CostedPlan, rank: int, spans: Sequence[ActionSpan]) -> list[HeldBytes]:
-    """Activations that the layers of a rank save, for every microbatch and stage."""
+    """Return the activations that a rank saves, one entry for every microbatch and virtual stage."""
     plan, saved = costed.sharded.plan, saved_by_section(costed.sharded)
     ends = {
         (s.action.stage, s.action.microbatch): s.end_s

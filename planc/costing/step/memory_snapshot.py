@@ -45,7 +45,7 @@ def pickled(snapshot: dict[str, Any]) -> bytes:
 
 
 class _Block(NamedTuple):
-    """One allocation with its address."""
+    """One allocation, with its address in the snapshot."""
 
     held: HeldBytes
     address: int
@@ -54,7 +54,7 @@ class _Block(NamedTuple):
 
 
 def _blocks(plan: Plan, held: list[HeldBytes]) -> list[_Block]:
-    """Allocations in order of time, each after the previous one in memory: addresses are not reused."""
+    """Return the allocations in order of time. Each lies after the previous one in memory; addresses are not reused."""
     found, address = [], BASE
     for one in sorted(held, key=lambda h: h.start_s):
         size = max(ALIGNED_BYTES, round(one.size_bytes / ALIGNED_BYTES) * ALIGNED_BYTES)
@@ -64,7 +64,8 @@ def _blocks(plan: Plan, held: list[HeldBytes]) -> list[_Block]:
 
 
 def _segment(device: int, blocks: list[_Block]) -> dict[str, Any]:
-    """One segment with every block of a device. Blocks that remain at the end are marked as allocated."""
+    """Return one memory segment that holds every allocation of a device. Blocks that remain at the end are marked as
+    allocated."""
     total, left = sum(b.size for b in blocks), sum(b.size for b in blocks if b.held.end_s is None)
     return {
         "device": device,
@@ -92,7 +93,7 @@ def _segment(device: int, blocks: list[_Block]) -> dict[str, Any]:
 
 
 def _trace(blocks: list[_Block]) -> list[dict[str, Any]]:
-    """Events in order of time. At equal times, frees come before allocations."""
+    """Return the events (allocations and frees) of `blocks` in order of time. At equal times, frees come first."""
     events: list[tuple[float, int, dict[str, Any]]] = []
     for b in blocks:
         events.append((b.held.start_s, 1, _event("alloc", b, b.held.start_s)))
@@ -114,7 +115,8 @@ def _event(action: str, block: _Block, at_s: float) -> dict[str, Any]:
 
 
 def _frames(plan: Plan, held: HeldBytes) -> list[dict[str, Any]]:
-    """The part, the sentence that causes it, and the plan, innermost first."""
+    """Return a stack trace for the viewer, innermost frame first: the part of memory, the sentence that causes it, and
+    the plan."""
     cause = _cause(plan, held.part)
     of = f" of microbatch {held.microbatch}, stage {held.stage}" if held.microbatch is not None else ""
     file = cause.span.file if cause is not None else f"{plan.name}.plan"
@@ -126,7 +128,7 @@ def _frames(plan: Plan, held: HeldBytes) -> list[dict[str, Any]]:
 
 
 def _cause(plan: Plan, part: str) -> Cause | None:
-    """The sentence that determines the size of a part."""
+    """Return the sentence of `plan` that determines the size of this part of the memory."""
     stored = next((s.cause for s in plan.stores if s.noun == part), None)
     if part == "activations":
         return plan.recompute.cause or plan.batch.cause

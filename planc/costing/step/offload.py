@@ -61,7 +61,7 @@ def transferred_state_bytes(sharded: Sharded, rank: int) -> float:
 
 
 def _bytes_of(sharded: Sharded, rank: int, noun: Noun) -> float:
-    """Bytes of the stored masters or of both moments (`noun`) of pipeline rank `rank`."""
+    """Return the bytes of `noun` (params: the master parameters, optimizer: the moments) on pipeline rank `rank`."""
     plan, total = sharded.plan, 0.0
     sections = sections_on(plan, rank)
     for p in sharded.params:
@@ -103,7 +103,7 @@ def saved_tensor_bytes(sharded: Sharded, tensor: str, section: str) -> float:
 
 @cached_on(lambda sharded, tensor, section: (sharded.layout_cache, (tensor, section)))
 def _saved_layouts(sharded: Sharded, tensor: str, section: str) -> list[Layout]:
-    """The distinct layouts in which a tensor is saved."""
+    """Return the distinct layouts in which ops save `tensor`."""
     dims = sharded.model.tensor[tensor].dims
     ops = sharded.ops[section]
     later = [o for o in ops if tensor in o.op.saves] or [o for o in ops if tensor in o.op.inputs]
@@ -121,5 +121,5 @@ def _saves_divided(sharded: Sharded, o: OpSharding) -> bool:
 
 
 def _before_gather(o: OpSharding, tensor: str) -> Layout | None:
-    """The layout of `tensor` before it was redistributed for `o`; None if it was not redistributed."""
+    """Return the layout of `tensor` before it was redistributed for op `o`; None if it was not redistributed."""
     return next((m.before for m in o.redistributions if m is not None and m.tensor == tensor), None)

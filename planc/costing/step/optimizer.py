@@ -45,7 +45,7 @@ def update_seconds(sharded: Sharded) -> dict[Sections, float]:
 
 
 def _update_bytes(sharded: Sharded, p: ParamSharding) -> float:
-    """Bytes of a parameter's state that one update reads and writes on a device."""
+    """Return the bytes of parameter `p`'s state that one update reads and writes on a device."""
     plan = sharded.plan
     if p.param.frozen:
         return 0.0
@@ -56,7 +56,7 @@ def _update_bytes(sharded: Sharded, p: ParamSharding) -> float:
 
 
 def _orthogonal_s(plan: Plan, p: ParamSharding) -> float:
-    """Seconds of the Newton-Schulz iteration of a parameter; 0 if AdamW updates it."""
+    """Return the seconds of Muon's Newton-Schulz iteration for parameter `p`; 0 if AdamW updates it."""
     if moments_of(plan, p.param.name) != 1:
         return 0.0
     return newton_schulz_flops(plan.model.shape(p.param)) * dtype_s_per_flop(plan.cluster.chip, "fp32")
@@ -91,7 +91,7 @@ def held_by(
 
 
 def by_sections(sharded: Sharded) -> dict[Sections, list[ParamSharding]]:
-    """Group the parameters of `sharded`'s plan by the sections that use them."""
+    """Return the parameters of `sharded`'s plan, grouped by the sections that use them."""
     found: dict[Sections, list[ParamSharding]] = {}
     for p in sharded.params:
         found.setdefault(tuple(p.param.sections), []).append(p)

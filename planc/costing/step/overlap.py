@@ -82,7 +82,8 @@ NARROW_FIRST = (("attention",), (WEIGHTS,), ("matmul", WEIGHTS), ())
 def _windows(
     sharded: Sharded, phase: ActivationPhase, transfers: Sequence[Transfer]
 ) -> Iterator[tuple[list[int], tuple[str, ...], float]]:
-    """Yield transfers that overlap with compute: their positions, the kinds of op (empty: all), the contention."""
+    """Yield the transfers that overlap with compute, in groups: their indices in `transfers`, the kinds of op that they
+    overlap with (empty: all kinds), and the share by which they slow this compute (contention)."""
     plan, chip = sharded.plan, sharded.plan.cluster.chip
     rings = [i for i, t in enumerate(transfers) if t.op == "send_recv"]
     if rings:
@@ -99,7 +100,8 @@ def _windows(
 
 
 def _free(sharded: Sharded, section: Section, phase: ActivationPhase) -> dict[str, float]:
-    """Compute seconds of one copy in one phase, by kind of op."""
+    """Return the compute seconds of one copy of `section` in one phase, by kind of op, for transfers to overlap
+    with."""
     chip, free = sharded.plan.cluster.chip, dict[str, float]()
     seconds = ops_s(sharded, section, chip, backward=phase == "backward")
     if phase == "recompute":
@@ -133,7 +135,8 @@ DUAL_BATCH_CORES = 20
 
 
 class WindowTotals(dict[str, tuple[float, float]]):
-    """A rank's transfers that share a window, by phase: seconds of all calls, and calls of the most frequent one."""
+    """The transfers of a rank that overlap with the same compute, by phase: the seconds of all calls, and the number of
+    calls of the most frequent transfer."""
 
     def add(self, phase: str, seconds: float, calls: float) -> None:
         """Add transfers of a `phase`: their total `seconds`, and the `calls` of the most frequent one."""
@@ -141,9 +144,10 @@ class WindowTotals(dict[str, tuple[float, float]]):
         self[phase] = sum_s + seconds, max(most, calls)
 
     def min_s(self, transfer_s: float) -> float:
-        """Return the part of `transfer_s` seconds of these transfers that never hides.
+        """Return the part of `transfer_s` seconds of these transfers that is always exposed.
 
-        One call of each phase does not: there is no compute before the first gather, and none after the last reduction.
+        One call of each phase is always exposed: no compute runs before the first gather, and none after the last
+        reduction.
 
         >>> WindowTotals(forward=(1.0, 10), backward=(1.0, 10)).min_s(2.0)  # all of them: two calls of 0.1 s
         0.2

@@ -23,7 +23,8 @@ Load = Mapping[Section, int]
 
 
 class Window(NamedTuple):
-    """Seconds that transfers of state can overlap with: the passes of one stage, or of all stages of a rank."""
+    """Compute that transfers of state can overlap with: the forward or backward of one stage, or of all stages of a
+    rank."""
 
     kind: StageKind
     stages: int
@@ -55,15 +56,16 @@ class RankCost:
     def hide(
         self, per: Per, backward: bool, groups: Sequence[TransferGroup], windows: Sequence[Window]
     ) -> Sequence[Window]:
-        """Add the exposed seconds of transfers of state. Return what they leave of the windows.
+        """Add the exposed seconds of the transfers `groups`. Return the `windows` with the compute that no transfer
+        overlaps with.
 
-        The transfers of a stage overlap with its own compute, since another stage that has less of it takes no longer.
+        Transfers that run for each microbatch overlap only with compute of their own stage.
 
         Args:
-            per: microbatch or step, the period of the transfers.
-            backward: true for the backward and everything after it.
+            per: `microbatch` if the transfers run for each microbatch, `step` if they run once a step.
+            backward: True for the backward and everything after it, False for the forward.
             groups: transfers of state that share the windows.
-            windows: what they overlap with.
+            windows: the compute that the transfers can overlap with.
         """
         if not groups:
             return windows
@@ -107,8 +109,9 @@ class RankCost:
 def _hidden(
     groups: Sequence[tuple[TransferGroup, float]], cover_s: float, waits: LinkSeconds
 ) -> tuple[float, LinkSeconds]:
-    """Return the seconds of state transfers hidden beside activation transfers on free links, and the activation
-    transfers that remain. Each of `groups` has its number of repetitions."""
+    """Return the seconds of state transfers that run at the same time as activation transfers, and the activation
+    transfers that are left for other state transfers. `groups` are state transfers with their number of calls,
+    `cover_s` is the compute that hides the first of them, and `waits` are the exposed activation transfers."""
     if not waits.total_s:
         return 0.0, waits
     state = summed(g.links.times(n) for g, n in groups if not g.waits)
@@ -139,7 +142,7 @@ def rank_cost(
         compute: seconds of one copy of each section for one microbatch.
         transfers: transfers of state of one copy of each section.
         contention: share by which a transfer slows overlapped compute.
-        shared: gradients that pipeline ranks sum, if they are not part of `transfers`.
+        shared: gradients that several pipeline ranks sum; None if there are none, or if `transfers` contain them.
     """
     cost = RankCost(load, stages, times, contention)
     cost.after_s = transfers.after_s
@@ -161,7 +164,8 @@ def rank_cost(
 def _of_stages(
     stages: StageKinds, times: int, cover_s: Mapping[Section, float], waits: Mapping[Section, LinkSeconds]
 ) -> list[Window]:
-    """The windows of a pass of all microbatches. `cover_s` and `waits` are those of one copy and microbatch."""
+    """Return one window for each kind of stage: the pass of all microbatches. `cover_s` (compute) and `waits` (exposed
+    activation transfers) are for one copy of a section and one microbatch."""
     total = sum(stages.values())
     return [
         Window(
@@ -176,7 +180,8 @@ def _of_stages(
 
 
 def _of_one_microbatch(load: Load, left: Iterable[Window], times: int) -> list[Window]:
-    """The rank's passes of one microbatch, less what its own transfers overlap with, as one window."""
+    """Return one window: the compute of one microbatch on all stages of the rank. `left` are the windows of all
+    microbatches, without the compute that hides transfers of each microbatch."""
     cover_s = sum([w.stages * w.cover_s for w in left])
     waits = summed(w.waits.times(w.stages / times) for w in left if w.waits.total_s)
     return [Window((), 1, {**load, STEP: 1}, cover_s / times, waits)]
@@ -195,7 +200,7 @@ class StageCost:
 
 
 def stage_cost(sections: Load, compute: Mapping[Section, SectionSeconds], rank: RankCost, replayed: Load) -> StageCost:
-    """Seconds of one microbatch on a virtual stage.
+    """Return the seconds of one microbatch on a virtual stage.
 
     Args:
         sections: copies of each section in the stage.

@@ -161,8 +161,8 @@ def saved_activations(sharded: Sharded) -> SavedActivations:
 
 @dataclass(frozen=True, slots=True)
 class StateBytes:
-    """Bytes of state: one copy by the sections that use it, gather and reduce buffers by section, and the communicators
-    of a device."""
+    """Bytes of state on a device: of one copy of the parameters, by the sections that use them (`resting`); of the
+    gather and reduce buffers of each section (`passing`); and of the communicators."""
 
     resting: dict[Sections, float]
     passing: dict[Section, PassingBytes]
@@ -200,7 +200,7 @@ def resting_bytes(state: StateBytes, load: Mapping[Section, int], blocks: Contai
 
 
 def passing_on(state: StateBytes, load: Iterable[Section]) -> PassingBytes:
-    """Return the largest gather and reduce buffers (bytes) of `state` on a rank with the sections in `load`.
+    """Return the largest gather buffer and the largest reduce buffer (bytes) on a rank with the sections in `load`.
 
     >>> passing_on(StateBytes({}, {"block": (3.0, 1.0), "last": (2.0, 4.0)}, communicators=0.0), ["block", "last"])
     (3.0, 4.0)

@@ -52,8 +52,8 @@ def summed(each: Iterable[LinkSeconds]) -> LinkSeconds:
 
 
 def beside(state: LinkSeconds, waits: LinkSeconds) -> tuple[float, LinkSeconds]:
-    """Return the seconds by which transfers of `state` outlast the activation transfers that a step `waits` for, and
-    the part of the latter in which no state transfer runs.
+    """Return how much longer the transfers of `state` take than the activation transfers `waits`, for which the step
+    waits, in seconds; and the part of `waits` during which no state transfer runs.
 
     >>> beside(LinkSeconds(3.0), LinkSeconds(2.0))  # no link is used by both
     (1.0, LinkSeconds(total_s=0.0, sent=()))
@@ -71,9 +71,9 @@ def beside(state: LinkSeconds, waits: LinkSeconds) -> tuple[float, LinkSeconds]:
 def at_once_s(one: tuple[float, float], other: tuple[float, float]) -> float:
     """Return the seconds until two collectives that start together and share one link have both finished.
 
-    `one` and `other` are pairs: the seconds of the collective alone, and those in which it keeps the link busy. While
-    both run, each gets half of the link; the one with less to send finishes first and slows the other down only as far
-    as the other needs more than half. At least the busy seconds of both.
+    `one` and `other` are pairs: the seconds of the collective alone, and the seconds in which it keeps the link busy.
+    While both run, each gets at least half of the link. A collective that needs less than half is not slowed down. The
+    result is never below the sum of both busy seconds.
 
     >>> at_once_s((2.0, 1.0), (4.0, 4.0)), at_once_s((2.0, 2.0), (3.0, 3.0)), at_once_s((1.0, 1.0), (4.0, 2.0))
     (5.0, 5.0, 4.0)
@@ -84,7 +84,8 @@ def at_once_s(one: tuple[float, float], other: tuple[float, float]) -> float:
 
 
 def _by_link(state: Mapping[LinkLoads, float], waits: Mapping[LinkLoads, float]) -> Iterable[tuple[float, float]]:
-    """Yield, for each link that may be the busiest, its busy seconds for state and for activations."""
+    """Yield, for each link that may be the busiest, its busy seconds for state transfers and its busy seconds for
+    activation transfers."""
     if not state or not waits:
         return
     from planc.costing.routes.joint import joint_shares

@@ -86,12 +86,12 @@ class Timed:
 
     @property
     def mine(self) -> list[Collective]:
-        """The rows of the slowest rank's class. The step contains their exposed seconds."""
+        """The collectives of the slowest rank's class. Their exposed seconds are part of the step."""
         return [r for r in self.rows if r.stage == self.rank_classes[self.slowest]]
 
     @cached_property
     def collectives(self) -> tuple[TimedCollective, ...]:
-        """The report's rows for all ranks, with their seconds. Only those of the slowest rank have exposed seconds."""
+        """The collectives of all ranks, with their seconds. Only those of the slowest rank have exposed seconds."""
         calls = {(r.op, r.axes, r.buffer_bytes) for r in self.rows}
         chosen = {(op, axes, size): algorithm(op, self.groups[axes], size) for op, axes, size in calls}
         return tuple(
@@ -106,8 +106,8 @@ class Timed:
         )
 
     def _rows_by_rank(self) -> Iterator[tuple[Collective, float, float]]:
-        """Yield each rank's rows with the seconds and the exposed seconds of those of its class, which have the same
-        order."""
+        """Yield each collective of every rank with its seconds and its exposed seconds. They are known for one rank of
+        each class; the collectives of the others have the same order."""
         if all(like == rank for rank, like in enumerate(self.rank_classes)):
             yield from zip(self.rows, self.seconds, self.exposed, strict=True)
             return
@@ -175,7 +175,8 @@ def step_time(sharded: Sharded, rows: tuple[Collective, ...] | None = None, link
 
 @dataclass(frozen=True, slots=True)
 class _RankOfStep:
-    """The cost of a rank and its parts. Ranks with the same load and transfers share it."""
+    """The cost of a pipeline rank, and what it is computed from. Ranks with equal sections and transfers share one
+    object."""
 
     transfers: list[Transfer]
     activations: dict[Section, dict[ActivationPhase, tuple[list[float], float]]]
@@ -187,7 +188,7 @@ class _RankOfStep:
 
 
 class _StepCost:
-    """The costs of all ranks of one step, computed from their rows."""
+    """The costs of all pipeline ranks of one step, computed from the collectives of each rank."""
 
     def __init__(self, sharded: Sharded, rows: Iterable[Collective], links: LinkTimes) -> None:
         self.sharded, self.plan, self.links = sharded, sharded.plan, links
@@ -199,7 +200,7 @@ class _StepCost:
         self._known: dict[object, _RankOfStep] = {}
 
     def rank(self, rank: int) -> _RankOfStep:
-        """The cost of a pipeline rank."""
+        """Return the cost of pipeline rank `rank`, computed on first use."""
         if rank not in self._ranks:
             load, replayed = load_of(self.plan, rank), replayed_copies(self.plan, rank)
             stages = stages_on(self.plan, rank)
@@ -232,15 +233,15 @@ class _StepCost:
     def _exposed(
         self, section: Section, phase: ActivationPhase, transfers: Sequence[Transfer]
     ) -> tuple[list[float], float]:
-        """Exposed seconds of each activation transfer for one microbatch, and the compute that hides the rest. A
-        transfer of the whole step is divided over its microbatches."""
+        """Return the exposed seconds of each activation transfer for one microbatch, and the seconds of compute that
+        hide the rest. The seconds of a transfer that runs once a step are divided by the number of microbatches."""
         each, hidden_s = exposed_activations(self.sharded, section, phase, transfers)
         times = microbatches_each(self.plan)
         return [s / times if t.per == "step" else s for s, t in zip(each, transfers, strict=True)], hidden_s
 
     def stage_costs(self, homes: dict[int, int]) -> list[StageCost]:
-        """Seconds of each virtual stage. `homes` maps a stage to the rank that represents its own. Equal stages share
-        one cost."""
+        """Return the seconds of each virtual stage. `homes` maps a stage to a pipeline rank that has the same cost as
+        the stage's own rank. Equal stages share one object."""
         if self.lockstep is not None:
             of_stages = {
                 v: stage_cost(self.lockstep.sections(v), rank.compute, rank.cost, rank.replayed)
@@ -260,7 +261,7 @@ class _StepCost:
         return costs
 
     def send_s(self) -> float:
-        """Seconds to send a microbatch from one stage to the next."""
+        """Return the seconds to send a microbatch from one stage to the next."""
         sends = (r for here in self.rows.values() for r in here if between_stages(r))
         parts = self.plan.mesh.size(*scattering_axes(self.plan, self.sharded.stack))
         return next(
@@ -268,11 +269,11 @@ class _StepCost:
         )
 
     def optimizer_s(self, rank: int) -> float:
-        """Seconds of a rank's update."""
+        """Return the seconds of the optimizer update on `rank`."""
         return optimizer_s(self.updates, updated_load(self.sharded, rank), self.plan.model.blocks)
 
     def exposed(self, rank: int) -> Iterator[float]:
-        """Exposed seconds per step of each row of a `rank`, in order."""
+        """Yield the exposed seconds per step of each collective of `rank`, in their order."""
         one, waiting = self.rank(rank), axes_that_wait(self.plan)
         activations = {s: {phase: iter(each) for phase, (each, _) in of.items()} for s, of in one.activations.items()}
         for r, t in zip(self.rows.get(rank, ()), one.transfers, strict=True):
@@ -286,7 +287,8 @@ class _StepCost:
                 yield one.cost.exposed_s(t, not waiting.isdisjoint(t.axes))
 
     def _exposed_send_s(self, row: Collective) -> float:
-        """Exposed seconds of a pipeline's sends (`row`): 0 except in lockstep, as otherwise the simulation has them."""
+        """Return the exposed seconds per step of a pipeline's sends (`row`). They are 0 except in lockstep (all ranks
+        run one program), because otherwise the simulated schedule contains them."""
         if self.lockstep is None or row.phase == "forward":
             return 0.0
         return self.lockstep.chunks * self.plan.microbatches * self.send_s()

@@ -200,7 +200,7 @@ def _counter(rank: int, at_s: float, now: dict[str, float]) -> dict[str, Any]:
 
 
 def _names(costed: CostedPlan) -> Iterator[dict[str, Any]]:
-    """Metadata events: the process is the plan, a thread is a pipeline rank."""
+    """Yield metadata events, which name the rows: the plan for the process, a pipeline rank for each thread."""
     plan = costed.sharded.plan
     yield {"name": "process_name", "ph": "M", "pid": 0, "tid": 0, "args": {"name": plan.name}}
     for rank in range(plan.pipeline):

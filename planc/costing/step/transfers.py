@@ -32,9 +32,9 @@ boundaries."""
 
 
 class LinkTimes:
-    """Device groups and the seconds of transfers over them, cached for all layouts of one cluster.
+    """Caches device groups and the seconds of transfers over them. All layouts of one cluster share them.
 
-    With `disjoint`, transfers of state and of activations are costed as if they shared no link.
+    If `disjoint` is True, transfers of state and of activations are costed as if they shared no link.
     """
 
     def __init__(self, *, disjoint: bool = False) -> None:
@@ -55,7 +55,7 @@ class LinkTimes:
 
     def links_of(self, plan: Plan, op: CollectiveOp, buffer_bytes: float, axes: tuple[str, ...]) -> LinkSeconds:
         """Return the seconds of one call of `op` over `axes` of `plan` with a buffer of `buffer_bytes`, and the seconds
-        of the links it uses; empty on machines not described as graphs."""
+        of the links that it uses. The result is empty for machines that are not described as graphs."""
         if plan.cluster.own_graph is None:
             return NOTHING
         return self._links(op, buffer_bytes, self.group(plan, axes))
@@ -106,10 +106,10 @@ def transfers_of_rows(
     replayed: Mapping[Section, int],
     links: LinkTimes,
 ) -> list[Transfer]:
-    """Return the transfers of one pipeline rank's rows, in the order of the rows.
+    """Return the transfers for the collectives (`rows`) of one pipeline rank, in the same order.
 
     Args:
-        rows: all rows of one rank; counts are per device and optimizer step.
+        rows: all collectives of one rank; counts are per device and optimizer step.
         load: copies of each section on the rank.
         replayed: copies of each section on the rank that the backward recomputes.
         links: seconds of calls, shared between ranks.
@@ -155,7 +155,7 @@ def transfers_of_calls(sharded: Sharded, section: Section, calls: Iterable[Call]
 
 @dataclass(frozen=True, slots=True)
 class TransferGroup:
-    """The sum of the state collectives of one copy of a section in one overlap window."""
+    """The sum of the state collectives of one copy of a section that overlap with the same compute."""
 
     section: Section
     phase: Phase
@@ -175,7 +175,7 @@ Directions = tuple[tuple[TransferGroup, ...], tuple[TransferGroup, ...]]
 
 @dataclass(frozen=True, slots=True)
 class StateTransfers:
-    """A rank's transfers of state in groups: per microbatch, and per step."""
+    """The transfers of state of one pipeline rank, in groups: those of each microbatch, and those once a step."""
 
     per_microbatch: Directions
     per_step: Directions
@@ -212,16 +212,18 @@ def state_transfers(plan: Plan, transfers: Iterable[Transfer]) -> StateTransfers
 
 
 def window_of(transfer: Transfer, times: int) -> Per:
-    """Return the overlap window of a state `transfer` on a rank that runs `times` microbatches.
+    """Return `microbatch` if a state `transfer` overlaps with the compute of every microbatch, `step` if it runs once a
+    step. The rank runs `times` microbatches.
 
-    With one microbatch, its transfers and those of the step overlap with the same compute.
+    With one microbatch both kinds of transfers overlap with the same compute, so the result is `step`.
     """
     return transfer.per if times > 1 else "step"
 
 
 def state_transfers_of(sharded: Sharded, links: LinkTimes, *, fewest: bool = False) -> StateTransfers:
-    """Return the state transfers of every section of `sharded` and of its scalars, without rows. `links` holds the
-    seconds of calls. With `fewest`, only those that every program needs (`_fewest`), without host time."""
+    """Return the state transfers of every section of `sharded`, and those of scalars, from the calls of propagation.
+    `links` holds the seconds of calls. With `fewest`, they are only the transfers that every program needs (`_fewest`),
+    without the host's time."""
     calls = {section: list(state(sharded, section)) for section in sharded.ops}
     if fewest:
         calls = _fewest(calls)
@@ -231,8 +233,9 @@ def state_transfers_of(sharded: Sharded, links: LinkTimes, *, fewest: bool = Fal
 
 
 def _fewest(calls: Mapping[Section, Iterable[Call]]) -> dict[Section, list[Call]]:
-    """The minimum `calls` for one copy of each section: once a step, a gather before the first forward and a reduction
-    after the backward. Calls of a section with the same operation and axes count as one."""
+    """Return the fewest `calls` that any program needs for one copy of each section: once a step, a gather before
+    the first forward and a reduction after the backward. Calls of a section with the same operation and axes count
+    as one."""
     gathered: set[str] = set()
     fewest = {}
     for section, every in calls.items():
