@@ -42,7 +42,7 @@ class ContentionMeter:
         return min(1.0, max(0.0, now - before - own_s) / there_s)
 
     def share_beside(self, ranks: Ranks, own_s: float) -> float:
-        """Return the mean of `others_share` over all ranks; this rank used `own_s` seconds. 0 on accelerators."""
+        """Return the mean of `others_share` over all ranks. This rank used `own_s` seconds. 0 on accelerators."""
         if not ranks.on_host:
             return 0.0
         return ranks.sum(self.others_share(ranks.sum(own_s))) / ranks.count

@@ -175,7 +175,8 @@ def _with_measured_peaks(cluster: Cluster, dtypes: set[str]) -> Cluster:
 
 
 def _with_tables_of(source: Cluster, cluster: Cluster) -> Cluster:
-    """Return `cluster` with the op tables of `source`, the same machine with the same peaks and other parameters."""
+    """Return `cluster` with the op tables of `source`. Both are the same machine with the same peaks; other parameters
+    differ."""
     levels = tuple(
         replace(mine, tables=theirs.tables) for mine, theirs in zip(cluster.levels, source.levels, strict=True)
     )
@@ -239,7 +240,8 @@ class _FitProblem:
         return base - self.logs, slopes
 
     def better(self, x: Array, wanted: Array) -> Array:
-        """Line search towards the Gauss-Newton point `wanted`, else coordinate search: maxima make the loss kinked."""
+        """Return a point with a smaller loss than `x`: by line search towards the Gauss-Newton point `wanted`, or else
+        by coordinate search, since the loss has kinks where a maximum switches."""
         now = self.loss(x)
         for share in (1.0, 0.5, 0.25, 0.1):
             there: Array = x + share * (wanted - x)
@@ -248,7 +250,8 @@ class _FitProblem:
         return self._one_by_one(x, now)
 
     def _one_by_one(self, x: Array, now: float) -> Array:
-        """Coordinate search: change each parameter a little if that lowers the loss."""
+        """Return the point after a coordinate search from `x`: each parameter is changed a little if that lowers the
+        loss. `now` is the loss at `x`."""
         best = x
         for j in range(len(x)):
             for move in (0.5, -0.5, 0.1, -0.1, 0.02, -0.02):
@@ -331,7 +334,8 @@ def _peak(found: Calibrated, field: str) -> Parameter:
 
 
 def _with_bandwidth(text: str, bytes_per_s: float) -> str:
-    """Replace the bandwidth of the network's levels, written after `at`."""
+    """Return the hardware file `text` with the bandwidth of the network's levels, which is written after `at`,
+    replaced."""
     import re
 
     said = f"at {plain(bytes_per_s / 1e9)} GB/s"

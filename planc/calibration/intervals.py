@@ -96,8 +96,8 @@ def allocated_gib(plan: Plan, memory: Memory) -> Interval:
 
 
 def held_gib(plan: Plan, memory: Memory) -> Reserved:
-    """Return the reserved memory (GiB) of the fullest device: at least the interval of the allocated `memory` of
-    `plan`."""
+    """Return the range of reserved memory (GiB) of the fullest device: the interval of the allocated `memory` of
+    `plan`, plus the memory outside tensors. The upper end is at least `memory.reserved_gib.high`."""
     allocated, outside = allocated_gib(plan, memory), outside_gib(plan, memory.per_device_gib)
     return Reserved(low=allocated.low + outside, high=max(memory.reserved_gib.high, allocated.high + outside))
 

@@ -106,7 +106,7 @@ def _size(op: TableOp, size: tuple[int, ...]) -> str:
 
 
 def _number(value: float) -> str:
-    """Format with four digits and no exponent."""
+    """Return `value` as text with four digits and no exponent."""
     from decimal import Decimal
 
     return f"{Decimal(f'{value:.4g}'):f}"

@@ -115,7 +115,7 @@ def _run(row: dict[str, Any], line: int) -> MeasuredRun:
 
 
 def _number(value: Any, name: str, line: int) -> float | None:
-    """Parse a cell as a number; None if it is empty."""
+    """Parse the cell `value` of column `name` as a number. None if the cell is empty."""
     if value is None or value == "":
         return None
     try:

@@ -90,5 +90,5 @@ FAMILIES = {"Ampere": AMPERE, "Hopper": HOPPER, "Blackwell": (*BLACKWELL, *ULTRA
 
 
 def family_of(chip: str) -> str:
-    """Return the generation of the GPU `chip`, or TPUs; an empty string if no published run used it."""
+    """Return the GPU generation of `chip`, or TPUs; "" if no published run used such a chip."""
     return next((name for name, chips in FAMILIES.items() if chip in chips), "")

@@ -35,7 +35,8 @@ STREAMED = 3
 
 
 def predicted_s(probe: Probe, cluster: Cluster, groups: Mapping[int, DeviceGroup] | None = None) -> float:
-    """Predict the seconds of `probe` on `cluster` with the cost model; `groups` are known device groups by size."""
+    """Return the seconds of `probe` on `cluster` that the cost model predicts. `groups` are device groups by size, if
+    the caller has them."""
     chip = cluster.chip
     if probe.kind == "collective":
         group, buffer = probe.sizes

@@ -23,8 +23,8 @@ def section_seconds(sharded: Sharded) -> dict[str, float]:
 
 
 def even_stages(sharded: Sharded) -> tuple[tuple[int, int], ...]:
-    """Return the layer ranges of virtual stages balanced with the embedding and head: each layer goes to the least
-    loaded rank."""
+    """Return the layer ranges of virtual stages that balance the work, embedding and head included. Layers are given
+    one by one to the rank with the least work."""
     from planc.sharding.stage_assignment import virtual_stages
 
     plan, each = sharded.plan, section_seconds(sharded)

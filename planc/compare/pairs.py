@@ -50,7 +50,8 @@ class Pair:
 
     @property
     def sentences(self) -> list[str]:
-        """Changed lines of the plan's own file, as in a unified diff: `-old`, `+new`."""
+        """The changed lines of the plan file, as in a unified diff: `-old`, `+new`. Files that it imports are not
+        compared."""
         from difflib import unified_diff
 
         compared = unified_diff(_own_text(self.before), _own_text(self.after), n=0, lineterm="")

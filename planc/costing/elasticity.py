@@ -23,7 +23,7 @@ Figure = Callable[[float], Cluster]
 
 @dataclass(frozen=True, kw_only=True)
 class Elasticity(Value):
-    """Effect of one figure of the machine on step time."""
+    """The effect of one figure of the machine, such as a bandwidth, on step time."""
 
     figure: str
     elasticity: float

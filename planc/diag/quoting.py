@@ -112,8 +112,8 @@ def workflow_property(text: str) -> str:
 
 
 def log_line(text: str) -> str:
-    """A line of a log that GitHub's runner reads: it has none of the runner's commands (actions/runner,
-    `ActionCommand.TryParseV2` and `TryParse`: `::` at the start of a line, `##[` anywhere)."""
+    """Return `text` as a line of a log that GitHub's runner reads. It contains none of the runner's commands
+    (actions/runner, `ActionCommand.TryParseV2` and `TryParse`: `::` at the start of a line, `##[` anywhere)."""
     text = text.replace("##[", "# [")
     inner = text.lstrip()
     return f"{text[: len(text) - len(inner)]}: :{inner[2:]}" if inner.startswith("::") and "::" in inner[2:] else text

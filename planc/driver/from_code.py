@@ -21,7 +21,7 @@ NOWHERE = Span("", 1, 1, 1, 1)
 
 
 def model_of(module: Any, example_inputs: Any = None, *, name: str = "") -> SavedModel:
-    """The op graph of a torch module, read from one run of its code on the meta device.
+    """Return the op graph of a torch module, read from one run of its code on the meta device.
 
     Args:
         module: the module, on any device; its weights are not looked at.
@@ -46,7 +46,8 @@ def model_of(module: Any, example_inputs: Any = None, *, name: str = "") -> Save
 
 
 def save_models(source: str | Path, *, set: dict[str, int] | None = None, target: str = "") -> list[Path]:
-    """Run the code that the `model from` sentence of a plan names, and keep what it does beside the plan.
+    """Run the code that the `model from` sentence of a plan names, and save the model's op graph in a file beside the
+    plan.
 
     Args:
         source: path of the plan.

@@ -108,7 +108,7 @@ def names_in(path: Path, text: str, unsaved: Mapping[Path, str], settings: Edito
 
 
 def locate(file: str, folder: Path) -> Path:
-    """Return the path of a file that a span names; `folder` is that of the plan."""
+    """Return the path of `file`, as a span names it. `folder` is the folder of the plan."""
     if file.startswith(LIBRARY):
         bundled = Path(str(files("planc.plans").joinpath(file.split("/")[1]).joinpath(file.split("/", 2)[2])))
         if bundled.is_file():

@@ -87,8 +87,8 @@ class PlanServer(LanguageServer):
         )
 
     def look(self, uri: str, texts: Texts) -> Opened | None:
-        """Return the open file at `uri` with these `texts`; None if it is not open. Runs planc, so call it in its
-        thread."""
+        """Return the open file at `uri`, checked with the open `texts`; None if it is not open. Call it in planc's
+        thread, because it runs planc."""
         text = texts.text(_resolved(uri))
         if text is None:
             return None
@@ -100,7 +100,7 @@ class PlanServer(LanguageServer):
         return opened
 
     def forget(self) -> None:
-        """Drop results, since files on disk may have changed."""
+        """Drop all results of checks, since files on disk may have changed."""
         self._looked.clear()
 
     async def answer(self, uri: str, work: Callable[[Opened, Texts], Answer], patience_s: float) -> Answer | None:

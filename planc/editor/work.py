@@ -25,8 +25,8 @@ class Work:
         self._draining: asyncio.Task[None] | None = None
 
     def check(self, uri: str, job: Callable[[str], Awaitable[None]]) -> None:
-        """Run `job` on the file at `uri` when nothing else is pending; once, even if requested repeatedly in the
-        meantime."""
+        """Run `job` on the file at `uri` when nothing else is pending. It runs once, even if it is requested again in
+        the meantime."""
         if uri in self._checks:
             return
         self._checks.add(uri)

@@ -19,7 +19,7 @@ Exchange = Literal["any", "round", "within", "line", "none"]
 
 
 class Digit(NamedTuple):
-    """One digit of a rank."""
+    """One digit of a rank, such as the chip in its node, or the node on its leaf switch."""
 
     size: int
     exchange: Exchange = "any"
@@ -31,7 +31,8 @@ class Digit(NamedTuple):
 
 @dataclass(frozen=True)
 class Symmetry:
-    """The digits of a machine's ranks, the one that changes fastest first, and the address of every vertex."""
+    """The digits of a machine's ranks, the fastest-changing digit first, and the digits of every vertex (its address).
+    Changing some digits of all ranks together leaves the machine's graph the same."""
 
     digits: tuple[Digit, ...]
     addresses: list[Address]

@@ -50,8 +50,8 @@ def attention(
 
 
 def rope(name: str, source: str, target: Tensor, *, module: str = MODULE) -> Part:
-    """Return the part that applies rotary positions from tensor `source` to `target`. It rotates pairs of elements, so
-    head_dim cannot be sharded. `module` does it.
+    """Return the part that applies rotary positions from tensor `source` to `target`, as module `module`. A rotation
+    mixes pairs of elements of a head, so head_dim cannot be sharded.
 
     A rotation is linear: its backward needs no tensor.
     """

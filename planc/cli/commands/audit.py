@@ -102,7 +102,7 @@ def _audited(options: argparse.Namespace, show: Callable[[str], None]) -> Audit:
 
 
 def lines(found: Audit) -> list[str]:
-    """Return the audit as text: one line for each operation, axis, dtype and stage; memory; the verdict."""
+    """Return the audit as text: one line for each operation, axis, dtype and stage, then memory and the verdict."""
     ranks = f"{found.devices} devices" + (
         f", traced as {found.traced_devices}" if found.traced_devices != found.devices else ""
     )

@@ -230,7 +230,7 @@ def _found(options: argparse.Namespace, folder: Path) -> Calibrated:
 
 
 def stepped(folder: Path, machine: str, devices: int) -> list[Path]:
-    """Write and return the plans whose steps are measured."""
+    """Write the plans whose steps are measured into `folder`. Return their paths."""
     paths = []
     for name, (sequences, rest, model, said) in STEPPED.items():
         ways = 2 if TP in said and devices % 2 == 0 else 1

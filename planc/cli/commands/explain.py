@@ -72,7 +72,7 @@ def _schema(name: str, format: str) -> int:
 
 
 def _names(kind: str) -> list[str]:
-    """All names of a kind, or of all kinds."""
+    """Return all names of `kind`, or the names of all kinds if `kind` is ""."""
     from planc.cli.topics import topics
 
     known: dict[str, Iterable[str]] = {"code": rules(), "model": model_names(), **topics()}

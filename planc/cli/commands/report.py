@@ -61,7 +61,7 @@ def is_run(path: str) -> bool:
 
 
 def _run(options: argparse.Namespace) -> int:
-    """Write the page of a training run."""
+    """Write the page of a training run. Return the exit status."""
     from planc.cli.pages import page_command, save_page, wrong_page
     from planc.report.run_page import RunError, run_page
 

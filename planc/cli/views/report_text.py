@@ -147,7 +147,7 @@ def _interval(report: Report) -> list[str]:
 
 
 def _goodput(report: Report) -> list[str]:
-    """Return the line about goodput."""
+    """Return the report's line about goodput under failures."""
     good = report.goodput
     assert good
     rates = good.failures_per_day

@@ -40,7 +40,7 @@ def lines(found: Sweep, width: int) -> Iterator[str]:
 
 
 def _idle(found: Sweep) -> set[str]:
-    """Columns without information in this sweep."""
+    """Return the names of columns that tell nothing in this sweep, and are left out."""
     idle = {"devices"} if found.over.name == "devices" else set()
     idle |= {"target"} if _one_target(found) else set()
     return idle | (set() if any(r.costs and r.costs.bubble_s for r in found.rows) else {"bubble"})

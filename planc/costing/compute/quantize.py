@@ -47,7 +47,7 @@ def s_per_flop(plan: Plan, op: Op, chip: Chip) -> float:
 
 
 def product_dtype(plan: Plan, op: Op) -> str:
-    """Return the dtype of all matmuls of op `op` in `plan`; "" if it differs between layers.
+    """Return the dtype in which the matmuls of op `op` run in `plan`; "" if it differs between layers.
 
     >>> product_dtype(plan, ops["ffn.gate"].op)
     'bf16'

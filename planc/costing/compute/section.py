@@ -37,8 +37,8 @@ class SectionTime:
 
 
 def section_time(sharded: Sharded, section: Section, chip: Chip) -> SectionTime:
-    """Return the seconds of one copy of a `section` for one microbatch on one device (`chip`): forward, backward and
-    recompute of all ops.
+    """Return the seconds of one copy of `section` (a layer, or an end of the model) for one microbatch on one device
+    (`chip`): forward, backward and recompute of all ops.
 
     >>> time = section_time(sharded, "block", h100)
     >>> [f"{s * 1e3:.1f} ms" for s in (time.forward_s, time.backward_s, time.recompute_s, time.weight_s)]

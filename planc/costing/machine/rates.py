@@ -32,7 +32,8 @@ def rated_dtype(chip: Chip, dtype: str) -> str:
 
 
 def peak_flops_per_s(chip: Chip, dtype: str) -> float:
-    """Return the dense peak of the whole `chip` in `dtype` (FLOP/s), or in the dtype that replaces it.
+    """Return the dense peak (FLOP/s) of the whole `chip` in `dtype`. If the chip does not support `dtype`, it is the
+    peak of the dtype that replaces it (`rated_dtype`).
 
     >>> peak_flops_per_s(h100, "bf16"), peak_flops_per_s(h100, "float4")
     (989000000000000.0, 1979000000000000.0)

@@ -69,8 +69,8 @@ def matmul_s(chip: Chip, m: int, k: int, n: int, dtype: str = "bf16") -> float:
 
 
 def stream_s(read_bytes: float, chips: int, chip: Chip, source: Literal["memory", "host"] = "memory") -> float:
-    """Return the seconds in which `chips` chips read `read_bytes` once, each its share, from their own memory or their
-    hosts'.
+    """Return the seconds in which `chips` chips read `read_bytes` once. Each chip reads an equal share, from its own
+    memory or from its host's.
 
     `source` is `memory` for the device memory of `chip`, `host` for the link to its host.
 

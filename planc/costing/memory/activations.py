@@ -70,14 +70,14 @@ def replay_buffers(replays: Replays, sections: Container[Section]) -> tuple[floa
 
 
 def _replayed(sharded: Sharded, kind: Section) -> float:
-    """Recomputed activations of one block during its backward (bytes)."""
+    """Return the bytes of recomputed activations that are allocated during the backward of one block."""
     if not replay(sharded.plan, kind).ops:
         return 0.0
     return max(0.0, _block_saved(sharded, kind, everything=True) - _block_saved(sharded, kind))
 
 
 def _logits(sharded: Sharded) -> float:
-    """Bytes of the saved logits, in the compute dtype."""
+    """Return the bytes of the saved logits, in the compute dtype."""
     loss = sharded.ops["last"][-1]
     name = loss.op.inputs[0]
     layout = restrict(loss.layout, sharded.model.tensor[name].dims)

@@ -99,7 +99,8 @@ def outside_gib(plan: Plan, worst: MemoryParts) -> float:
 
 
 def _stage(sharded: Sharded, rank: int, tensors: TensorBytes) -> StageMemory:
-    """The memory of a stage: a rank's tensors, the communicators, and the reserve outside tensors."""
+    """Return the memory of the stage on `rank`: the rank's tensors, the communicators, and the reserve for memory
+    outside tensors."""
     plan = sharded.plan
     parts = {name: getattr(tensors, name) for name in TENSORS}
     parts["comm_buffers"] = communicators(sharded) * plan.cluster.chip.communicator_bytes

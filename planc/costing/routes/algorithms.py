@@ -72,7 +72,7 @@ class RoutedMachine:
 
     @cached_property
     def lines(self) -> tuple[TorusLine, ...]:
-        """The dims of its torus; () for other machines."""
+        """The dims of the machine's torus; () for machines without a torus."""
         return torus_lines(self.links) if self.links.shape else ()
 
     @cached_property

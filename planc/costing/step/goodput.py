@@ -113,7 +113,8 @@ def _failing_links(cluster: Cluster) -> dict[str, tuple[float, float]]:
 
 
 def _links(cluster: Cluster) -> float:
-    """Number of chip links of `cluster`: one per chip in a node, one per pair of neighbours in a torus."""
+    """Return the number of links between chips of `cluster`: one per chip in a node, one per pair of neighbours in a
+    torus."""
     if not cluster.is_torus:
         return cluster.chips
     slice_chips = cluster.chips // cluster.count
@@ -157,8 +158,8 @@ def useful_share(interval_s: float, stall_s: float, restart_s: float, between_s:
 
 
 def young_interval_s(stall_s: float, between_s: float) -> float:
-    """Seconds of training between checkpoints that are best to first order: sqrt(2 x checkpoint x time between
-    failures).
+    """Return the seconds of training between checkpoints that are best to first order: sqrt(2 x checkpoint x time
+    between failures).
 
     `stall_s` is what training waits for a checkpoint, `between_s` the mean between failures, both in seconds. Source:
     Young 1974.
@@ -170,7 +171,7 @@ def young_interval_s(stall_s: float, between_s: float) -> float:
 
 
 def best_interval_s(stall_s: float, between_s: float) -> float:
-    """Seconds of training between checkpoints with the largest useful share.
+    """Return the seconds of training between checkpoints with the largest share of useful time.
 
     `stall_s` is what training waits for a checkpoint, `between_s` the mean between failures, both in seconds.
 

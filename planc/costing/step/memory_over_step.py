@@ -36,8 +36,8 @@ class HeldBytes(NamedTuple):
 
 
 def held_over_step(costed: CostedPlan, spans: Sequence[ActionSpan]) -> list[HeldBytes]:
-    """Return all allocations over the step of `costed`, whose actions are `spans`. The peak of a rank is its stage's
-    total in the report, less the reserve.
+    """Return all allocations over the step of `costed`, whose actions are `spans`. The peak of the allocations on a
+    rank is the total of its stage in the report, less the reserve.
 
     >>> from planc.pipeline.simulate import action_spans
     >>> from planc.pipeline.split import action_lists

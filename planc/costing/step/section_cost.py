@@ -51,8 +51,9 @@ def section_seconds(
     exposed: Mapping[ActivationPhase, tuple[Iterable[float], float]],
     waits: Mapping[ActivationPhase, LinkSeconds],
 ) -> SectionSeconds:
-    """Combine the compute seconds of a section (`time`) with its activation transfers by phase: their exposed seconds
-    and the compute that hides the rest (`exposed`), and the link seconds of those it waits for (`waits`)."""
+    """Return the seconds of a section, from its compute (`time`) and its activation transfers by phase. `exposed` holds
+    the exposed seconds of each transfer, and the seconds of compute that hide the rest; `waits` the link seconds of the
+    transfers that the section waits for."""
     forward_s, recompute_s, backward_s = (sum(exposed[phase][0]) for phase in PHASES)
     hidden = exposed["forward"][1], exposed["recompute"][1], exposed["backward"][1]
     on_links = waits["forward"], waits["recompute"], waits["backward"]

@@ -118,7 +118,7 @@ def _transfers(costed: CostedPlan) -> Transfers:
 
 
 def _spans_of_action(costed: CostedPlan, span: ActionSpan, named: Transfers) -> Iterator[TraceSpan]:
-    """Yield the spans of an action in sequence: transfers, recompute and compute."""
+    """Yield the spans of an action, one after the other: transfers, recompute and compute."""
     kind, stage, microbatch, _ = span.action
     cost = costed.timed.costs[stage]
     whole = span.end_s - span.start_s
@@ -180,7 +180,7 @@ def _flows(costed: CostedPlan, spans: list[TraceSpan]) -> Iterator[dict[str, Any
 
 
 def _counters(costed: CostedPlan, spans: list[ActionSpan], end_s: float) -> Iterator[dict[str, Any]]:
-    """Yield the memory of each rank at every change: GiB by part, without the reserve."""
+    """Yield the memory of each rank whenever it changes, in GiB by part, without the reserve."""
     held = held_over_step(costed, spans)
     for rank in range(costed.sharded.plan.pipeline):
         mine = [h for h in held if h.rank == rank]
