@@ -45,7 +45,7 @@ class Document:
     """The fields of one file, by dotted path (`training.seq_len`), in file order.
 
     Command-line flags are named without leading dashes, with underscores. Values of flags and of `key=value` are text;
-    those of YAML, JSON and TOML have the format's types.
+    values of YAML, JSON and TOML have the types of their format.
     """
 
     file: str
@@ -68,7 +68,7 @@ class Document:
     """Number of words of a script, without comments."""
 
     def whole(self) -> Span:
-        """Returns the place for a finding about the whole file, which marks no text."""
+        """Returns the place of a diagnostic about the whole file, which marks no text."""
         return Span(self.file, 1, 1, 1, 1)
 
 

@@ -82,8 +82,8 @@ def _ranks(plan: Plan, axes: Iterable[str]) -> Ranks:
 
 
 def _divided(plan: Plan, dim: str, region: str) -> Ranks:
-    """Returns the ranks that shard `dim` in `region`. Experts are a region of their own; its tokens have the dim
-    `experts` instead of batch and sequence."""
+    """Returns the ranks that shard `dim` in `region`. Experts are a region of their own, in which tokens have the dim
+    `slots` instead of batch and sequence; the dim `experts` counts only there."""
     token_dims = ("batch", "sequence", "experts")
     if (region == EXPERTS and dim in token_dims[:2]) or (not region and dim in token_dims[2:]):
         return ()

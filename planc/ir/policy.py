@@ -130,8 +130,8 @@ class Policy:
         return self.whole_blocks or chip in self.whole_blocks_on
 
     def workspaces(self, chip: str, *, experts: bool, overlaps: bool) -> float:
-        """Return the bytes of library workspaces on `chip`, including those of streams for a model with `experts` and
-        for matmuls that overlap tensor-parallel transfers (`overlaps`)."""
+        """Return the bytes of library workspaces on `chip`. The workspaces of additional streams are included: for a
+        model with `experts`, and for matmuls that overlap tensor-parallel transfers (`overlaps`)."""
         streams = self.expert_streams * experts + self.overlap_streams * overlaps
         return self.workspace_bytes + streams * (CUBLAS_BYTES_BEFORE if chip in AMPERE else CUBLAS_BYTES)
 

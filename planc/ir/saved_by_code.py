@@ -67,7 +67,7 @@ class Unseen(Value):
 
 
 def elements_of(code: SavedByCode) -> tuple[Elements, ...]:
-    """Return all elements in `code`: those saved inside, and those of its moments.
+    """Return all elements in `code`: elements that are saved inside the op, and elements of its moments.
 
     >>> rows = Elements(dims=("batch", "sequence"), dtype="fp32")
     >>> len(elements_of(SavedByCode(inside=(rows,), moments=(Moment(made=(rows,)),))))

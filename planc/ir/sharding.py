@@ -53,8 +53,8 @@ class Move:
 class OpSharding:
     """One op under the plan. `redistributions[i]` converts input i to the layout of the op (None: no change).
 
-    `layout` is that of the op's index space: each device computes that part of it. The output is a partial sum over the
-    axes `partial`; `settle` redistributes the output to its declared layout.
+    `layout` has the axes that shard each dim of the op's index space; each device computes its shard of that space. The
+    output is a partial sum over the axes `partial`; `settle` redistributes the output to its declared layout.
     """
 
     op: Op

@@ -70,8 +70,8 @@ def scale_of(rows: int, columns: int) -> float:
 def decay_of(model: Model, settings: Settings, name: str) -> float:
     """Return the weight decay (fraction of a weight per unit of learning rate) of the parameter called `name`.
 
-    It is that of the last group in `settings` whose pattern matches; else the global one, or 0 if the model family
-    excludes the parameter.
+    The last group in `settings` whose pattern matches the name decides. If none matches, it is the global weight decay,
+    or 0 if the model family excludes the parameter from weight decay.
     """
     fitting = [value for glob, value in settings.decay_groups if fnmatchcase(name, glob)]
     if fitting:

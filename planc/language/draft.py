@@ -64,11 +64,11 @@ def file_content(path: Path, most_bytes: int, texts: Mapping[Path, str], *, alon
     Args:
         path: the file's path.
         most_bytes: a larger file is refused.
-        texts: texts that replace those on disk, by resolved path.
-        alone: True if only `texts` exist.
+        texts: texts that replace the files on disk, by resolved path.
+        alone: True if only the files in `texts` exist.
 
     Raises:
-        OSError: the file cannot be read; TooLargeError for a larger one, FileNotFoundError for a missing one.
+        OSError: the file cannot be read; TooLargeError if it is larger, FileNotFoundError if it is missing.
     """
     text = texts.get(Path(os.path.realpath(path))) if texts else None
     if text is None and alone:

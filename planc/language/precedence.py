@@ -16,7 +16,7 @@ Subject = tuple[str, str, str]
 
 
 def settle(sentences: list[Sentence], draft: Draft) -> list[Sentence]:
-    """Return those of `sentences` that apply: the plan's own sentences take precedence over the sentences of layouts.
+    """Return the `sentences` that apply: the plan's own sentences take precedence over the sentences of layouts.
 
     Reports N0110 for a sentence that is overridden, and E0110 for two sentences that contradict each other.
     """

@@ -193,8 +193,8 @@ class Entries:
         return made
 
     def _indices(self, kind: Kind, stage: int, own: Collection[int]) -> tuple[int, int, int]:
-        """Return three indices for microbatch 0: that of the action to wait for, that of the action's own end, and that
-        of its cost."""
+        """Return three indices for microbatch 0: the index of the action to wait for, the index of the action's own
+        end, and the index of its cost."""
         end, cost = self.place(kind, stage), self.first_cost[kind] + stage
         needed = stage - 1 if kind == "forward" else stage + 1
         if kind == "backward_weight" or needed in own or not 0 <= needed < self.stages:

@@ -72,8 +72,8 @@ class Lockstep(NamedTuple):
     def places(self) -> int:
         """Largest number of forwards of one stage whose saved tensors a rank holds at once.
 
-        It is that of the first rank, whose backwards come last. A backward frees its slot for the forward of the next
-        tick.
+        The first rank holds most, because its backwards come last. A backward frees its slot for the forward of the
+        next tick.
 
         >>> [Lockstep(4, 1, 32, 1, first).places for first in (True, False)]  # GPipe and 1F1B
         [32, 7]

@@ -219,7 +219,7 @@ def followed(microbatches: int, copies: int, count: int) -> list[int]:
 
 
 class _FollowedAction(NamedTuple):
-    """A simulated action of a `Repeat`."""
+    """A simulated action of a `Repeat`, in a step that simulates only a few microbatches."""
 
     again: int
     """Number of whole repetitions of the `Repeat` before it."""

@@ -24,7 +24,8 @@ class Simulation:
     """
 
     def __init__(self, kinds_s: Sequence[tuple[int, float, float]], send_s: float, clock_s: list[float]) -> None:
-        """`kinds_s` are rank, seconds and wgrad seconds of each kind of entry."""
+        """`kinds_s` has the rank, the seconds and the wgrad seconds of each kind of entry; `send_s` is the time (s) of
+        a send between ranks, and `clock_s` the time (s) up to which each rank is busy."""
         self.kinds_s, self.send_s, self.clock_s = kinds_s, send_s, clock_s
         self.ends_s = [NEVER_S]
 

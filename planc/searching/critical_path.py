@@ -47,7 +47,8 @@ class PipelinePaths:
         """`held_of_class` of every class, by microbatches."""
 
     def kind_times(self, times: StageTimes) -> StageTimes:
-        """Return the seconds of one microbatch on each kind of stage, given those of every virtual stage (`times`)."""
+        """Return the seconds of one microbatch on each kind of stage. `times` has the seconds on every virtual
+        stage."""
         at = self._first_of_kind
         return StageTimes(
             tuple([times.forward_s[v] for v in at]),

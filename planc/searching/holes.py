@@ -50,9 +50,10 @@ def _in_sentence(sentence: Sentence) -> Iterator[Free]:
 
 
 def written_sizes(file: Tree, given: Mapping[str, int]) -> dict[str, int | None]:
-    """Return the number of devices on each axis of the mesh and its views in `file`; None if it is free or invalid.
+    """Return the number of devices on each axis of the mesh and of its views in `file`; None for an axis whose size is
+    free or invalid.
 
-    `given` holds values that replace those of the file's `let` numbers.
+    `given` has values that replace the values of the file's `let` sentences, by name.
     """
     draft = Draft(given=dict(given))
     for sentence in file.sentences:

@@ -202,7 +202,7 @@ class Space:
 
     @cached_property
     def axes(self) -> tuple[str, ...]:
-        """The axes of the mesh, then those of its views, in the order of a point's sizes."""
+        """The axes of the mesh, then the axes of its views, in the order of a point's sizes."""
         return tuple(self.plan.mesh.every)
 
     def laid(self) -> Iterator[tuple[tuple[int, ...], int]]:

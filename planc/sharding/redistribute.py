@@ -59,8 +59,8 @@ def restrict(layout: Layout, dims: tuple[str, ...]) -> Layout:
 
 
 def outside(layout: Layout, dims: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the axes of a `layout` that shard other dims than `dims`, those of a tensor. Summing over those other dims
-    leaves a partial sum over these axes.
+    """Return the axes of a `layout` that shard dims which a tensor with the dims `dims` does not have. Summing over
+    such dims leaves a partial sum over these axes.
 
     >>> outside({"batch": ("fsdp",), "ffn": ("tp",)}, ("batch", "sequence"))
     ('tp',)

@@ -135,8 +135,8 @@ def _is_whole(v: Values) -> bool:
 
 
 def _gather(v: Values) -> Period | None:
-    """Returns how long FSDP keeps gathered parameters. By default it frees those of a layer after the forward of the
-    layer, except in pipelines and in models with experts."""
+    """Returns how long FSDP keeps gathered parameters. By default it frees the parameters of a layer after the layer's
+    forward, except in pipelines and in models with experts."""
     if _strategy(v) != "fsdp2":
         return None
     name = "distributed.moe.reshard_after_forward" if _degree(v, "ep") > 1 else "distributed.reshard_after_forward"

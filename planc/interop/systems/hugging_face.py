@@ -175,8 +175,8 @@ def vocab_divided(v: Values) -> bool:
 
 
 def gather(v: Values) -> Period | None:
-    """Returns how long FSDP keeps gathered parameters. Those of a layer are freed after its forward, unless the FSDP
-    plan says that they are kept."""
+    """Returns how long FSDP keeps gathered parameters. The parameters of a layer are freed after its forward, unless
+    the FSDP plan says that they are kept."""
     if shard(v) == 1:
         return None
     styles = {s for name, s in _plan_given(v, "fsdp_plan.*").items() if "layers" in name}

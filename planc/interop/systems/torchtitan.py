@@ -170,8 +170,8 @@ def _balance(v: Values) -> str:
 
 
 def _experts(v: Values) -> tuple[int, int]:
-    """Returns the degrees of expert parallelism and of expert tensor parallelism. Without expert parallelism, the
-    degree of expert tensor parallelism is that of tensor parallelism."""
+    """Returns the degrees of expert parallelism and of expert tensor parallelism. Without expert parallelism, experts
+    are sharded by tensor parallelism, whose degree is returned as the second."""
     if not v.model().top_k:
         return 1, 1
     tp, ep = _degree(v, "tensor_parallel"), v.whole("parallelism.expert_parallel_degree")

@@ -42,7 +42,7 @@ class StoredCheckpoint(NamedTuple):
 
 
 def stored_checkpoints(folder: Path) -> list[StoredCheckpoint]:
-    """List the checkpoints in `folder`, oldest first; empty if the folder does not exist."""
+    """Return the checkpoints in `folder`, oldest first; [] if the folder does not exist."""
     with suppress(FileNotFoundError, NotADirectoryError):
         return sorted(named_checkpoint(path) for path in folder.iterdir() if _NAME.fullmatch(path.name))
     return []
@@ -95,8 +95,8 @@ def put_aside(folder: Path, after: int) -> None:
 
 
 def tidy(folder: Path, up_to: int | None = None) -> None:
-    """Remove incomplete checkpoints in `folder`: those of steps up to `up_to`, or all if `up_to` is None. The caller
-    must hold the lock."""
+    """Remove incomplete checkpoints in `folder`: of steps up to `up_to`, or all if `up_to` is None. The caller must
+    hold the lock."""
     for path in folder.iterdir():
         began = re.match(rf"{re.escape(WRITING)}([0-9]+)", path.name)
         if path.name.startswith(LEAVING) or (began and (up_to is None or int(began[1]) <= up_to)):

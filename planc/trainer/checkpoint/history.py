@@ -14,7 +14,8 @@ Step = Annotated[int, Field(ge=0)]
 
 
 class SavedHistory(Frozen):
-    """The fields of `planc.trainer.run.loop.History`, as they are read back. None: a step that was skipped."""
+    """The fields of `planc.trainer.run.loop.History`, as they are read back. A loss or gradient norm is None for a step
+    that was skipped."""
 
     losses: tuple[Number | None, ...]
     grad_norms: tuple[Number | None, ...]

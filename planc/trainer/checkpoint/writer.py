@@ -143,7 +143,8 @@ class Saver:
         os.rename(folder / f".{name}", folder / name)
 
     def _commit(self, folder: Path, manifest: Manifest, history: bytes) -> Path:
-        """On rank 0: wait for all parts, write the manifest, and rename the folder."""
+        """Complete the checkpoint, on rank 0: wait for the files of all ranks, write the manifest, and rename the
+        folder."""
         files: dict[str, File] = {}
         tensors: dict[str, Stored] = {}
         for path in self._wait_for_ranks(folder):

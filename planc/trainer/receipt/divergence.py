@@ -36,8 +36,9 @@ class Group:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The diagnosis. `first_group` is the tensor closest to the loss whose first gradient norm differs; None if all
-    agree or a receipt has no norms (`gradients_known`). `lines` has the fields that differ, with each run's value."""
+    """The diagnosis. `first_group` is the tensor closest to the loss whose gradient norm at the first step differs
+    between the runs; None if all agree, or if a receipt has no norms (then `gradients_known` is False). `groups_apart`
+    is the number of such tensors. `lines` has the fields of the receipts that differ, with each run's value."""
 
     gradients_known: bool
     first_group: Group | None
@@ -55,7 +56,8 @@ class Diagnosis:
 
 
 def diagnose(receipts: Sequence[Receipt]) -> Diagnosis:
-    """Diagnose runs whose losses diverged from their `receipts`; the dtype of the first one sets the tolerance."""
+    """Diagnose from their `receipts` why the losses of runs diverged. The dtype of the first receipt sets the
+    tolerance."""
     known = [r.measured.first_gradient_norms for r in receipts]
     told = [norms for norms in known if norms]
     whole = len(told) == len(receipts)

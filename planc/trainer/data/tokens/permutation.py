@@ -39,7 +39,7 @@ class Permutation:
 
 
 def _feistel(values: Indices, half_bits: int, keys: list[int]) -> Indices:
-    """Permute integers in [0, 2^(2 half_bits))."""
+    """Return the permuted `values`, which are integers in [0, 2^(2 half_bits))."""
     bits, mask = np.uint64(half_bits), np.uint64((1 << half_bits) - 1)
     left, right = values >> bits, values & mask
     for key in keys:

@@ -69,7 +69,7 @@ class TokenSource:
         return self._rows_at(places)
 
     def shown_before(self, step: int) -> int:
-        """Number of sequences that the run has consumed before `step`, counted from 1."""
+        """Return the number of sequences that the run has consumed before `step`, counted from 1."""
         at, shown = self.origin
         return shown + (step - 1 - at) * self.sequences
 
