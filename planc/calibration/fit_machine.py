@@ -62,7 +62,7 @@ class Calibrated:
 
     @property
     def far(self) -> tuple[str, ...]:
-        """Names of the steps whose relative error after the fit exceeds `FAR`."""
+        """Names of the steps whose relative error after the fit is larger than `FAR`."""
         return tuple(s.name for s in self.steps if abs(s.predicted_s(self.cluster) / s.seconds - 1) > FAR)
 
 

@@ -146,7 +146,7 @@ class PlanServer(LanguageServer):
         self._changed.clear()
 
     def close(self, uri: str) -> None:
-        """Remove the findings of the check of the file at `uri`."""
+        """Remove the diagnostics of the check of the file at `uri`."""
         self._looked.pop(uri, None)
         self._checked.pop(uri, None)
         self._publish(self._found.pop(uri, {}))
@@ -177,7 +177,7 @@ class PlanServer(LanguageServer):
         self._publish({**before, **found})
 
     def _publish(self, touched: dict[str, list[lsp.Diagnostic]]) -> None:
-        """Send the findings of all checks in these files, without duplicates."""
+        """Send the diagnostics of all checks in the files `touched`, without duplicates."""
         for uri in touched:
             every: dict[object, lsp.Diagnostic] = {}
             for found in self._found.values():

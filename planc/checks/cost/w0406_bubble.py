@@ -48,7 +48,8 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
 
 
 def _interleaved(costed: CostedPlan, split: Split, share: float) -> tuple[str, Fix | None]:
-    """Help and edit for two stages per rank, if the schedule, the layers and the microbatches allow it."""
+    """Return help and an edit for two stages per rank. They are "" and None if the schedule, the layers or the
+    microbatches do not allow it, or if the bubble would not be smaller."""
     plan = costed.sharded.plan
     stages = 2 * plan.pipeline
     if split.schedule != "1f1b" or plan.microbatches % plan.pipeline or stages > plan.model.layers:

@@ -223,7 +223,7 @@ def _plan_row(pair: Pair) -> str:
 
 
 def _bounded(sections: Sequence[str]) -> str:
-    """The sections that fit into one comment, in order; the last line counts the others."""
+    """Return the sections that fit into one comment, in order. The last line says how many sections are left out."""
     kept: list[str] = []
     room = MOST_TEXT
     for section in sections:

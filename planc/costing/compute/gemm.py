@@ -134,7 +134,8 @@ def _fused_products(sharded: Sharded) -> dict[tuple[str, str], tuple[Gemm, float
 
 
 def _fused_groups(sharded: Sharded, matmuls: list[OpSharding]) -> Iterable[list[tuple[Op, Gemm]]]:
-    """Matmuls of a section, grouped by input, module, dtype and size."""
+    """Return the `matmuls` of a section in groups that are fused: they have the same input, module, dtype and number of
+    rows."""
     groups: dict[object, list[tuple[Op, Gemm]]] = {}
     for o in matmuls:
         gemm = gemm_of(sharded, o)

@@ -157,9 +157,10 @@ def op_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool = False)
 
 
 def _waits_for_counts(sharded: Sharded) -> int:
-    """Number of times that the device idles for the host, which waits for token counts from the device: for the
-    all-to-all, whose sizes torch takes from the host, and for the matmuls of experts if each is its own kernel. 0 with
-    a capacity, where the counts are static, and if another microbatch overlaps."""
+    """Return how many times the device idles because the host waits for token counts from the device. The host needs
+    the counts for the all-to-all, whose sizes torch takes from the host, and for the matmuls of experts if each
+    expert's matmul is its own kernel. 0 if experts have a capacity, which makes the counts static, or if another
+    microbatch overlaps."""
     plan = sharded.plan
     if sharded.stack.xla or plan.route.method != "dropless" or runs_beside(plan):
         return 0

@@ -114,7 +114,8 @@ def algorithm(op: NetworkOp, group: DeviceGroup, buffer_bytes: float = LARGE_BYT
 
 
 def _fastest(op: NetworkOp, buffer_bytes: float, group: DeviceGroup) -> tuple[str, float]:
-    """The fastest algorithm and its seconds; the first of equal ones. A group of one device has none."""
+    """Return the name of the fastest algorithm, and its seconds. Of equally fast algorithms it is the first. A group of
+    one device has the algorithm `none`, which takes 0 seconds."""
     return min(_algorithms(op, buffer_bytes, group), key=itemgetter(1), default=("none", 0.0))
 
 

@@ -200,7 +200,7 @@ class DeviceGroup:
 
     @property
     def call_s(self) -> float:
-        """The framework's own seconds per call over this group: the maximum over its levels."""
+        """The framework's own seconds per call over this group: the largest of those of its levels."""
         return max((p.call_s for p in self.levels), default=0.0)
 
     def efficiency(self, op: str) -> float:

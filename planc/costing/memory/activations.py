@@ -87,8 +87,10 @@ def _logits(sharded: Sharded) -> float:
 
 
 def loss_bytes(sharded: Sharded) -> float:
-    """Return the workspace of the loss's backward in addition to the saved logits (bytes): only their gradient if the
-    loss is compiled as one region, else fp32 tensors, op by op (`LOSS_COPIES`); a framework's policy may say otherwise.
+    """Return the bytes that the loss's backward needs in addition to the saved logits. For a compiled loss, the
+    framework's policy gives the number of copies of the logits. A loss in one kernel needs at most one fp32 tensor of
+    the logits' shape. Any other loss needs `LOSS_COPIES` tensors of this shape, since its ops run one by one. `sharded`
+    holds the layouts and the policy.
 
     >>> loss_bytes(sharded) == 4 * 4 * 8192 * 128256 / 8  # four fp32 tensors of a sequence's logits, over tp 8
     True

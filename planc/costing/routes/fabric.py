@@ -411,7 +411,7 @@ class Fabric:
 
     @cached_property
     def _components(self) -> dict[int, int]:
-        """Map each vertex of the network to the representative of its connected component."""
+        """The connected component of each vertex of the network, given by one vertex that represents the component."""
         found: dict[int, int] = {}
         ends = {u for ports in self.ports.values() for u, _, _ in ports}
         for start in {*self._neighbours, *ends}:

@@ -113,7 +113,8 @@ def _ends(lists: Sequence[Sequence[Action]]) -> Iterator[tuple[tuple[bool, int, 
 
 
 def _needed(action: Action) -> tuple[bool, int, int]:
-    """The action of another stage on whose result this action depends."""
+    """Return the action of another stage whose result `action` needs: True if it is a forward, its stage, its
+    microbatch. (False, -1, -1) for a weight gradient, which needs none."""
     if action.kind == "backward_weight":
         return False, -1, -1
     forward = action.kind == "forward"
