@@ -28,7 +28,8 @@ CASES = {
 
 
 @pytest.mark.launch
-@pytest.mark.parametrize("name", ["fsdp", *(pytest.param(n, marks=pytest.mark.long) for n in CASES if n != "fsdp")])
+@pytest.mark.long
+@pytest.mark.parametrize("name", CASES)
 def test_counted_blocks_are_as_if_they_had_run(name: str) -> None:
     said, layers = CASES[name]
     plan = plan_of(name, *said, batch="16 x 24 tokens microbatch 1", model=DEEP.format(layers))

@@ -22,7 +22,7 @@ from planc.sharding.collectives import semantic_collectives
 from tests.launches import Row, case, tier
 from tests.plans import propagated
 from tests.xla.cases import plan_of
-from tests.xla.moe_cases import CI, MOE, MOE_ROUNDED, NOT_PREDICTED, QUICK, moe_plan, moe_sharded
+from tests.xla.moe_cases import CI, MOE, MOE_ROUNDED, NOT_PREDICTED, moe_plan, moe_sharded
 
 BUDGET = 1e-5
 SCALARS_BYTES = 200
@@ -94,7 +94,7 @@ def test_the_rules_give_what_was_compiled(name: str) -> None:
 
 def cases(*left_out: str) -> list[Any]:
     """Layouts with experts but those left out."""
-    return [case("xla", name, *tier(name, CI, QUICK)) for name in MOE if name not in left_out]
+    return [case("xla", name, *tier(name, CI, ())) for name in MOE if name not in left_out]
 
 
 ROUNDED = [case("xla-fp64", name, *tier(name, (), ())) for name in MOE_ROUNDED]
