@@ -15,7 +15,8 @@ def rank_seconds(sharded: Sharded) -> list[float]:
 
 
 def section_seconds(sharded: Sharded) -> dict[str, float]:
-    """Return the seconds of one copy of each section for one microbatch."""
+    """Return the forward, backward and recompute seconds of one microbatch in the embedding, the head, and one layer of
+    each kind of block, by the name of that section of the model."""
     from planc.costing.compute.section import section_time
 
     times = {s: section_time(sharded, s, sharded.plan.cluster.chip) for s in sharded.ops}

@@ -60,7 +60,7 @@ class Unseen(Value):
 
     @property
     def range_in_words(self) -> str:
-        """The lengths in words, as `of ...`."""
+        """The sequence lengths at which the code saves this, a phrase such as `of sequences of at most 512 tokens`."""
         if not self.above:
             return f"of sequences of at most {self.up_to:,} tokens" if self.up_to else "of any sequence"
         return f"of sequences of more than {self.above:,}{f' and at most {self.up_to:,}' if self.up_to else ''} tokens"

@@ -231,8 +231,8 @@ def _heads_and_rows(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
 
 
 def _attention(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """Refuses ring attention without an axis that shards the sequence, and what the emitted ring does not compute: it
-    is causal, over all tokens or with the same window in all blocks."""
+    """Refuses ring attention if no axis shards the sequence, or if the emitted ring cannot compute the attention: the
+    ring computes causal attention alone, over all tokens or with the same window in all blocks."""
     kernel = sharded.plan.attention
     if kernel is None or kernel.method not in PASSES_KEYS:
         return

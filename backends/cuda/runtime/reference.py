@@ -49,8 +49,8 @@ class SingleStep:
         return total
 
     def _step_in_rounds(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """Does the same as `step` with gradients stored in a low-precision dtype: each reduction rounds to this dtype,
-        and sums over reductions are in it."""
+        """Runs a step and returns its loss, as `step` does, with gradients stored in a low-precision dtype: each
+        reduction of a gradient is rounded to this dtype, and the results are accumulated in it."""
         total = torch.zeros((), device=tokens.device)
         microbatches = self._microbatches(tokens, targets)
         for at in range(self.rounds):

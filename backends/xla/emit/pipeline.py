@@ -778,7 +778,8 @@ def evaluate_lines(sharded: Sharded, used: str) -> str:
 
 
 def _own(sharded: Sharded, used: str) -> str:
-    """Return code for the parameters without padding; `used` is the name of the parameters with padding."""
+    """Return the expression, in the emitted program, for the parameters without the layers that pad a stage; `used` is
+    the expression for the padded parameters."""
     return f"_unpadded({used})" if padded(sharded) else used
 
 

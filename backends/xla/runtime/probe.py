@@ -115,7 +115,8 @@ def _repeated(program: Callable[..., Any], inputs: list[Any]) -> Any:
 
 
 def _local(probe: Probe) -> tuple[Callable[..., Any], list[tuple[int, ...]]]:
-    """Return a probe without communication as a function of arrays, and the shapes of these arrays."""
+    """Return the function that a micro-benchmark on one device times (`probe`: a matmul, a stream or attention), and
+    the shapes of the arrays that it takes."""
     import jax
     import jax.numpy as jnp
     from jax import nn

@@ -174,7 +174,7 @@ def _padded_vocab(v: Values) -> int:
 
 
 def model_of_sizes(v: Values) -> str:
-    """Returns the words of the `model` sentence."""
+    """Returns the text of the plan's `model` sentence, from the flags in `v` that give sizes (`--num-layers`, ...)."""
     programs = [w for d in v.documents for w in d.program if "pretrain_" in w]
     if any(word in w for w in programs for word in ("bert", "t5", "vlm", "vision", "ict", "retro", "mamba", "hybrid")):
         raise v.refused(f"{programs[0]} trains a model of another kind than GPT", "num_layers")

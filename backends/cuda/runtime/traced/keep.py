@@ -563,8 +563,8 @@ class _SavedRun:
         return SavedByCode(saves=saves, inside=_elements(inside), moments=tuple(self._moments(region)))
 
     def _moments(self, region: Region) -> Iterator[Moment]:
-        """Yields the moments in an op's backward (tensors allocated and freed so far) that are the peak at one of the
-        lengths in `TRIED_TOKENS`."""
+        """Yields the points of an op's backward at which its memory peaks, for any of the sequence lengths in
+        `TRIED_TOKENS`. Each point lists the tensors that are allocated and freed up to it."""
         found = dict[Moment, None]()
         moments = [Moment(made=_elements(a), freed=_elements(b)) for a, b in self.moments.get(region, ())]
         for tokens in TRIED_TOKENS if moments else ():

@@ -60,7 +60,8 @@ def model_of(source: Any, example: Any = None, name: str = "") -> SavedModel:
 
 
 def module_of(source: Any) -> tuple[nn.Module, str]:
-    """Returns the module of a `source` (see `model_of`), and the sha256 of its config ("" without one).
+    """Returns the module of `source` (a module, `MODULE:FUNCTION` that builds one, or the fields of a Hugging Face
+    config), and the sha256 of the config ("" for the other two).
 
     Raises PlanError: E1009, E1209, E1210.
     """
