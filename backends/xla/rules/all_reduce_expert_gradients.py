@@ -25,14 +25,14 @@ NAME = "all_reduce_expert_gradients"
 
 def apply(sharded: Sharded, rows: Rows) -> Rows:
     experts = XlaExpertAxes(sharded)
-    said = {p.param.name: p for p in experts.params if not experts.in_use or _rests_elsewhere(sharded, p)}
+    said = {p.param.name: p for p in experts.params if not experts.in_use or _grad_stored_otherwise(sharded, p)}
     kept = [r for r in rows if r.carries != "grad" or r.tensor not in said]
     sums = {(r.tensor, r.stage): r for r in rows if r.carries == "grad" and r.tensor in said}
     scattered = {name: _divided(sharded, p, "params") if experts.in_use else () for name, p in said.items()}
     return (*kept, *(m for r in sums.values() for m in _sums(sharded, r, said[r.tensor], scattered[r.tensor])))
 
 
-def _rests_elsewhere(sharded: Sharded, p: ParamSharding) -> bool:
+def _grad_stored_otherwise(sharded: Sharded, p: ParamSharding) -> bool:
     """True if `p` and its gradient are stored over different axes, or `p` is not divisible by the plan's axes."""
     params = _divided(sharded, p, "params")
     return params != _divided(sharded, p, "grads") or params != p.stored["params"]

@@ -533,7 +533,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="xla: gradients of experts rest where their parameters do",
         file="backends/xla/rules/all_reduce_expert_gradients.py",
-        text="if not experts.in_use or _rests_elsewhere(sharded, p)}",
+        text="if not experts.in_use or _grad_stored_otherwise(sharded, p)}",
         planted="if not experts.in_use}",
         test="tests/xla/test_rules.py::test_drawn_plans_move_what_was_compiled[random_2030]",
     ),
