@@ -713,23 +713,23 @@ class PipelineRank:
         return max(groups, default=0.0) * (layers - 1) / layers * self.computed
 
     def _group(self, section: Section, *, trained: bool = False) -> float:
-        """Returns the number of elements of the FSDP group of `section`, on one tensor-parallel rank: they are gathered
-        together. With `trained`, of its trainable parameters only: their gradients are reduced together."""
+        """Returns the number of parameter elements that one FSDP all-gather of `section` yields on a tensor-parallel
+        rank. With `trained`, only trainable parameters count, as in the group's gradient reduction."""
         sections = {"first", "last"} if self._ends_together and section in ("first", "last") else {section}
         together = self.plan.bucket_layers if section in self.sharded.model.blocks else 1
         held = self.trained if trained else self.held
         return together * sum(self._unsharded_elements(p) for p, _ in held if sections & set(p.param.sections))
 
     def _passed_on(self) -> float:
-        """Returns the bytes of a pipeline rank's receive buffers: one per microbatch and received tensor, allocated for
-        the whole step."""
+        """Returns the bytes of a pipeline rank's receive buffers, allocated for the whole step: per microbatch, one for
+        each hidden state and each gradient that the rank receives."""
         if not self.roles.pipeline:
             return 0.0
         return _neighbours(self.plan, self.rank) * self.plan.microbatches * self.saved.hidden_states()
 
     def _passed_before(self, b: Begins) -> float:
-        """Returns the bytes that virtual stages receive and send, before the backward `b`: receive buffers, hidden
-        states sent to a stage of the same rank, and input gradients of dgrads, which live to the step's end."""
+        """Returns the bytes of tensors passed between stages that are live before the backward `b`: receive buffers,
+        hidden states sent to a stage of the same rank, and the input gradients of dgrads."""
         stages = virtual_stages(self.plan, self.rank)
         inside = [stage for stage in stages if stage + 1 in stages]
         buffers = (_neighbours(self.plan, self.rank) - 2 * len(inside)) * self.plan.microbatches

@@ -1,8 +1,8 @@
 """Converts layouts of named dims to DTensor placements.
 
-A linear layer folds several named dims into one dim of a torch tensor: `heads` and `head_dim` are the rows of a
-projection. A sharded outer dim (`heads`) becomes a `Shard`. A sharded inner dim (`head_dim`) becomes a strided shard:
-one piece of every outer index.
+A linear layer flattens several named dims into one dim of a torch tensor: a projection's output dim is `heads` times
+`head_dim`. If mesh axes shard the outer dim (`heads`), the placement is `Shard`. If they shard the inner dim
+(`head_dim`), it is a strided shard: each rank has a piece of every head.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ STRIDED = "_StridedShard"
 
 @dataclass(frozen=True)
 class Placement:
-    """A DTensor placement over the tensor axes: a shard of the dim `dim`; replicated if `dim` is None.
+    """A DTensor placement over the tensor-parallel axes: a shard of tensor dim `dim`; None: replicated.
 
-    If `parts` is more than 1, the shard is strided: each of that many equal parts of the dim is sharded.
+    If `parts` is more than 1, the shard is strided: each of `parts` equal parts of the dim is sharded.
     """
 
     dim: int | None = None
@@ -38,7 +38,7 @@ class Placement:
 
     @property
     def inner(self) -> bool:
-        """True if the placement shards an inner dim of a folded dim."""
+        """True for a strided shard: the axes shard an inner dim of several that are flattened into one."""
         return self.parts > 1
 
 
@@ -46,8 +46,8 @@ WHOLE = Placement()
 
 
 def placement(layout: Layout, groups: Groups, sizes: Mapping[str, int], axes: Collection[str]) -> Placement:
-    """Returns the placement of a tensor whose layout is `layout`, over those of `axes` that shard it. `groups` are the
-    tensor's named dims, by torch dim, and `sizes` the lengths of named dims."""
+    """Returns the placement of a tensor with this `layout` over the mesh `axes`; axes that do not shard it are ignored.
+    `groups` are the named dims of each torch dim, and `sizes` the lengths of the named dims."""
     for index, group in enumerate(groups):
         for at, dim in enumerate(group):
             if set(layout.get(dim, ())) & set(axes):
@@ -56,8 +56,8 @@ def placement(layout: Layout, groups: Groups, sizes: Mapping[str, int], axes: Co
 
 
 def folded(dims: Sequence[str], folds: Groups) -> Groups:
-    """Returns the activation dims `dims` in groups, as a linear layer sees them: adjacent dims that the layer's weight
-    folds into one (`folds`) are one group."""
+    """Returns the activation dims `dims`, in groups: adjacent dims that the weight of a linear layer flattens into one
+    (listed in `folds`) form a group, and every other dim is a group of its own."""
     groups: list[tuple[str, ...]] = []
     rest = tuple(dims)
     while rest:

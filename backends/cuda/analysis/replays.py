@@ -1,9 +1,9 @@
-"""Models torch's selective checkpoint: a recompute of blocks that saves some outputs, by module and kind of op.
+"""Models torch's selective checkpoint: a recompute of blocks that saves the outputs of some ops.
 
-torch's policy decides for every op whether to save its output. The policy does not know the plan's tensors, and a
-recompute runs the block from its beginning. So the outputs of matmuls and attention are saved unless the plan
-recomputes them. Everything between them (norms, rotary, activations, adds) is recomputed, whether the plan names it or
-not. Source: `create_selective_checkpoint_contexts`, https://docs.pytorch.org/docs/stable/checkpoint.html.
+torch's policy decides for every op whether to save its output. The policy sees the module and the kind of an op, but
+not the plan's tensors. So a recompute saves the outputs of matmuls and attention, unless the plan recomputes these ops.
+All ops between them (norms, rotary, activations, adds) are recomputed, even if the plan does not name them. Source:
+`create_selective_checkpoint_contexts`, https://docs.pytorch.org/docs/stable/checkpoint.html.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ or a collective where the module begins or ends."""
 
 
 def named_again(sharded: Sharded, op: Op) -> bool:
-    """True if the plan's `recompute` sentence recomputes `op`, whether the output of `op` is needed or not."""
+    """True if the plan's `recompute` sentence names `op`, even if the backward does not need the output of `op`."""
     recompute = sharded.plan.recompute
     named = recompute.blocks or any(names_op(word, op) for word in recompute.ops)
     return bool(named and not any(names_op(word, op) for word in recompute.kept))
@@ -38,8 +38,8 @@ def named_again(sharded: Sharded, op: Op) -> bool:
 
 @cached_on(lambda sharded: (sharded.cache, ()))
 def is_selective(sharded: Sharded) -> bool:
-    """True if the plan recomputes blocks and saves some of their outputs by module. False if it recomputes nothing,
-    whole modules, or all of a block but whole kinds of op."""
+    """True if the plan recomputes blocks and saves the outputs of some of their modules. False if it recomputes
+    nothing, whole blocks or whole modules, or if it saves the outputs of all ops of a kind."""
     recompute = sharded.plan.recompute
     if not recompute.ops or recompute.whole:
         return False
@@ -64,23 +64,22 @@ def is_selective(sharded: Sharded) -> bool:
 
 
 def _can_keep_outputs(roles: AxisRoles) -> bool:
-    """True if a selective recompute of blocks is supported for this plan (`planc.backends.cuda.refusals.blocks`)."""
     plan = roles.plan
     return not (roles.context or roles.experts.ops or plan.quantize or plan.compiled("blocks"))
 
 
 def _is_saved_by_others(sharded: Sharded, op: Op) -> bool:
-    """True if an op that is not recomputed saves the output of `op`: wrapping `op` alone would then save nothing.
+    """True if an op that is not recomputed saves the output of `op`, so that recomputing `op` alone saves no memory.
 
-    This holds for norms, whose output matmuls save. The output of attention's core is saved by others too, but
-    recomputing the core still saves memory inside the op, as in Megatron's `--recompute-activations`.
+    This holds for norms, whose output a matmul saves. It holds for attention too, but recomputing attention saves the
+    memory inside the op (Megatron's `--recompute-activations`).
     """
     users = (o.op for kind in sharded.model.blocks for o in sharded.ops[kind])
     return any(op.output in user.saves and not named_again(sharded, user) for user in users)
 
 
 def saved_in(sharded: Sharded, section: Section) -> SavedOutputs:
-    """Returns the outputs that a selective recompute of one kind of block (`section`) saves, by module."""
+    """Returns the outputs that a selective recompute saves in one kind of block (`section`), by module path."""
     roles = AxisRoles(sharded)
     styler = Styler(sharded, roles)
     found: dict[str, list[str]] = {}
@@ -98,25 +97,25 @@ def saved_in(sharded: Sharded, section: Section) -> SavedOutputs:
 
 
 def _sends(move: Move | None) -> TypeGuard[Move]:
-    """True if the redistribution `move` communicates; a slice, which is always the last step, does not."""
+    """True if the redistribution `move` communicates. A redistribution that starts with a slice does not."""
     return move is not None and move.steps[0].kind != "slice"
 
 
 def _saved_gathered(sharded: Sharded, b: Boundary, producers: dict[str, Op]) -> bool:
-    """True if the input of a saved op is saved after its all-gather, because the plan does not recompute the op that
-    produces the input."""
+    """True if torch saves the gathered input of an op, because the plan does not recompute the op that produces the
+    input."""
     maker = producers.get(b.o.op.inputs[0])
     return maker is not None and not named_again(sharded, maker)
 
 
 def _last_product(sharded: Sharded, section: Section) -> str:
-    """Returns the name of the block's last matmul: a recompute stops before this op. "" without a matmul."""
+    """Returns the name of the last matmul of a block, where a recompute stops; "" for a block without a matmul."""
     return next((o.op.name for o in reversed(sharded.ops[section]) if o.op.kind == "matmul"), "")
 
 
 @cached_on(lambda sharded, section: (sharded.cache, section))
 def replay(sharded: Sharded, section: Section) -> Replay:
-    """Returns the tensors that torch's checkpoint saves and the ops that it recomputes in a block (`section`)."""
+    """Returns the tensors that torch's checkpoint saves and the ops that it recomputes in a block of kind `section`."""
     if sharded.plan.recompute.blocks and not is_selective(sharded):
         return plain_replay(sharded.plan, section)
     if not is_selective(sharded):
@@ -139,8 +138,8 @@ def replay(sharded: Sharded, section: Section) -> Replay:
 
 
 def _replay_of_modules(sharded: Sharded, section: Section) -> Replay:
-    """Returns the saved tensors and recomputed ops if modules are checkpointed separately. Each checkpointed module
-    saves its inputs. The other ops save what they need, even outputs of checkpointed modules."""
+    """Returns the saved tensors and recomputed ops if modules are checkpointed one by one. A checkpointed module saves
+    its inputs. All other ops save the tensors that their backward needs."""
     ops = ops_by_code(sharded.plan, section)
     wrapped = {op.name for op in ops if named_again(sharded, op)}
     again = [op for op in ops if op.name in wrapped and op.saves]

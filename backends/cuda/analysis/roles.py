@@ -1,4 +1,4 @@
-"""Maps the mesh axes to roles in torch's terms, and to the device mesh that the emitted file builds.
+"""Maps the mesh axes of a plan to the mesh dimensions of the emitted torch program.
 
 torch wants one mesh dimension per role: one to shard parameters over, one to replicate them over, one for tensor
 parallelism. Axes of the plan with the same role are merged into one dimension.
@@ -42,8 +42,8 @@ class AxisRoles:
 
     @cached_property
     def shard(self) -> tuple[str, ...]:
-        """The axes that FSDP shards optimizer state over; gradients and parameters are sharded over them or not at
-        all."""
+        """The axes that FSDP shards optimizer state over. Gradients and parameters are sharded over the same axes, or
+        not sharded at all."""
         return self.plan.store("optimizer")
 
     @cached_property
@@ -54,13 +54,13 @@ class AxisRoles:
 
     @cached_property
     def context(self) -> tuple[str, ...]:
-        """The axes that shard the sequence at the loss (context parallelism): each rank has some of the tokens."""
+        """The context-parallel axes: those that shard the sequence dim of the loss."""
         losses = [o for ops in self.sharded.ops.values() for o in ops if o.op.kind == "loss"]
         return self.plan.mesh.in_order({a for o in losses for a in o.layout.get("sequence", ())})
 
     @property
     def context_name(self) -> str:
-        """Name of the mesh dimension of context-parallel ranks."""
+        """Name of the mesh dimension for context parallelism."""
         return "_".join(self.context)
 
     @cached_property
@@ -69,29 +69,29 @@ class AxisRoles:
 
     @cached_property
     def modules_of_both_ends(self) -> tuple[str, ...]:
-        """Paths of the modules before the blocks whose weights are tied to the head, if a pipeline stores two copies of
-        them; () without a pipeline."""
+        """In a pipeline, paths of the modules before the blocks that share a tied weight with the head: the first and
+        the last stage each store a copy. () without a pipeline."""
         tied = {p.param.name for p in self.sharded.tied}
         ops = self.sharded.ops["first"] if self.pipeline else ()
         return tuple(dict.fromkeys(o.op.module for o in ops if tied & set(o.op.params)))
 
     @property
     def ends_name(self) -> str:
-        """Name of the mesh dimension of the first and the last pipeline rank."""
+        """Name of the mesh dimension that consists of the first and the last pipeline rank only."""
         return f"{self.name('pipeline')}_ends"
 
     @cached_property
     def tensor(self) -> tuple[str, ...]:
-        """The tensor-parallel axes: those that shard an op outside the experts in another dim than the batch, except
-        axes that shard state or tokens, and the pipeline's axis."""
+        """The tensor-parallel axes: those that shard a dim other than the batch in an op outside the experts. Axes that
+        shard state or tokens, and the pipeline's axis, are not among them."""
         ops = (o for section in self.sharded.ops.values() for o in section if not routed(o.op))
         used = {a for o in ops for d, axes in o.layout.items() if d != "batch" for a in axes}
         return self.plan.mesh.in_order(used - {*self.shard, *self.replicate, *self.pipeline})
 
     @cached_property
     def tensor_parts(self) -> tuple[tuple[str, ...], ...]:
-        """The tensor axes in groups, each of which becomes a mesh: the axes of a group shard or redistribute the same
-        ops. A group may contain a smaller group, if other ops use only some of its axes."""
+        """The tensor-parallel axes in groups, one mesh per group. The axes of a group shard or redistribute the same
+        ops. Where other ops use only some of a group's axes, those axes are a smaller group as well."""
         ops = (o for section in self.sharded.ops.values() for o in section if not routed(o.op))
         parts: set[frozenset[str]] = set()
         for o in ops:
@@ -105,23 +105,23 @@ class AxisRoles:
         return tuple(sorted(ordered, key=lambda p: (self.tensor.index(p[0]), -len(p))))
 
     def _may_hold(self, one: frozenset[str], other: frozenset[str]) -> bool:
-        """True if one of two overlapping groups of tensor axes may contain the other."""
+        """True if one of the groups is a subset of the other and neither has a context-parallel axis."""
         return (one <= other or other <= one) and not (one | other) & set(self.context)
 
     def tensor_part(self, axes: Iterable[str]) -> tuple[str, ...]:
-        """Returns the smallest group of tensor axes that contains the tensor axes among `axes`; all tensor axes if
-        `axes` has none."""
+        """Returns the smallest group (`tensor_parts`) with all tensor-parallel axes among `axes`; if there is none, all
+        tensor-parallel axes."""
         named = set(axes) & set(self.tensor)
         return min((part for part in self.tensor_parts if named and named <= set(part)), key=len, default=self.tensor)
 
     @cached_property
     def tensor_meshes(self) -> tuple[Factor, ...]:
-        """The tensor-parallel meshes: dimensions of the program's mesh, or several of these flattened."""
+        """The tensor-parallel meshes: each is one dimension of the program's mesh, or several flattened into one."""
         return tuple(self._factor(part, "tensor") for part in self.tensor_parts)
 
     @property
     def joined(self) -> tuple[Factor, ...]:
-        """The tensor-parallel meshes that flatten several dimensions of the program's mesh."""
+        """The tensor-parallel meshes that flatten several dimensions of the program's mesh into one."""
         return tuple(f for f in self.tensor_meshes if f not in self.factors)
 
     @cached_property
@@ -137,18 +137,18 @@ class AxisRoles:
 
     @cached_property
     def experts(self) -> TorchExpertAxes:
-        """The roles of the axes at the experts."""
+        """The roles of the mesh axes in the expert layers."""
         return TorchExpertAxes(self.sharded, self)
 
     @cached_property
     def rest(self) -> tuple[str, ...]:
-        """The axes that have no role outside the experts."""
+        """The axes that shard nothing outside the experts."""
         roles = {*self.pipeline, *self.replicate, *self.shard, *self.tensor}
         return tuple(a.name for a in self.plan.mesh.axes if a.size > 1 and a.name not in roles)
 
     @cached_property
     def factors(self) -> tuple[Factor, ...]:
-        """The dimensions of the emitted mesh, in the order in which torch composes them."""
+        """The dimensions of the emitted device mesh, outermost first: rest, pipeline, replicate, shard, tensor."""
         roles: tuple[Role, ...] = ("rest", "pipeline", "replicate", "shard", "tensor")
         found = [f for role in roles for f in self._factors(role)]
         if (self.uses_fsdp and not self.shard) or not found:
@@ -168,12 +168,12 @@ class AxisRoles:
 
     @property
     def data(self) -> tuple[Factor, ...]:
-        """The dimensions that shard the tokens."""
+        """The mesh dimensions over which ranks have different tokens."""
         return tuple(f for f in self.factors if set(f.axes) & {*self.plan.data_axes, *self.context})
 
     @property
     def arranged(self) -> tuple[str, ...]:
-        """The axes with more than one rank, in the order of the emitted mesh."""
+        """The axes with more than one rank, in the order of the emitted mesh's dimensions."""
         return tuple(a for f in self.factors for a in f.axes if self.plan.mesh.size(a) > 1)
 
     def dimension(self, axes: tuple[str, ...]) -> str:
@@ -185,8 +185,8 @@ class AxisRoles:
         return next(same, "") or next(name for known, name in named if set(axes) <= set(known))
 
     def _ranks(self, axes: tuple[str, ...]) -> tuple[tuple[int, int], ...]:
-        """Returns the ranks of a group over `axes` as pairs (size, stride), outermost first, where adjacent axes are
-        merged. Equal for the same ranks under other names."""
+        """Returns the sizes and strides of a rank group over `axes`, outermost first, with adjacent axes merged. Two
+        groups of the same ranks have equal values."""
         found: list[tuple[int, int]] = []
         for axis in sorted((self.plan.mesh.axis(a) for a in axes), key=lambda a: -a.stride):
             if axis.size > 1 and found and found[-1][1] == axis.size * axis.stride:
@@ -210,8 +210,8 @@ class AxisRoles:
                 yield self._factor(part, role)
 
     def _tensor_dimensions(self) -> list[tuple[str, ...]]:
-        """Returns the axes of each tensor-parallel dimension of the emitted mesh: a group of axes, or single axes where
-        groups overlap."""
+        """Returns the axes of each tensor-parallel dimension of the emitted mesh. Groups of axes that overlap are split
+        into single axes."""
         met = {
             a for part in self.tensor_parts for other in self.tensor_parts if other != part for a in {*part} & {*other}
         }

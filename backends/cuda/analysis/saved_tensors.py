@@ -1,8 +1,7 @@
-"""Counts the tensors that a microbatch saves on a device for its backward, by section, as in eager torch.
+"""Counts the tensors that eager torch saves for the backward of one microbatch, per block and outside the blocks.
 
-`planc.sharding.recompute` says which activations any program must save. This module adds what eager torch saves beyond
-them: intermediate tensors of an op, the tensors of every single op of the loss, and keys and values repeated for each
-query head.
+`planc.sharding.recompute` says which activations every program must save. This module adds what only eager torch saves:
+intermediate tensors of an op, a tensor for each op of the loss, and keys and values repeated for every query head.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ DIVIDED_LOSS_COPIES = 3
 
 
 class SavedTensors:
-    """Bytes that one microbatch of a program saves on a device."""
+    """Computes the bytes that one microbatch saves on a device for its backward."""
 
     def __init__(self, sharded: Sharded, roles: AxisRoles) -> None:
         self.sharded, self.plan, self.roles = sharded, sharded.plan, roles
@@ -45,8 +44,8 @@ class SavedTensors:
         return local_elements(self.plan, dims, self.sharded.declared(last)) * self.computed
 
     def of_section(self, section: Section) -> float:
-        """Returns the bytes that a microbatch saves in one `section`: one block of a kind, or the modules before or
-        after the blocks. The last section includes what the loss saves."""
+        """Returns the bytes that a microbatch saves in one block of kind `section`, or in the modules before ("first")
+        or after ("last") the blocks; "last" includes the loss."""
         if section not in self.sharded.model.blocks:
             ops = ops_by_code(self.plan, section)
             names = dict.fromkeys(t for op in ops for t in op.saves if t != "logits")
@@ -57,8 +56,8 @@ class SavedTensors:
 
     @cached_on(lambda self, kind: (self.sharded.cache, kind))
     def _block(self, section: Section) -> float:
-        """Returns the bytes that a microbatch saves in one block of kind `section`; if only every Nth block is
-        recomputed, the mean over N blocks."""
+        """Returns the bytes that a microbatch saves in one block: if the plan recomputes every Nth block, the mean of N
+        blocks."""
         every = self.plan.recompute.every
         some = self.of_replayed_block(section)
         return some if every == 1 else (some + (every - 1) * self.of_block_without_recompute(section)) / every
@@ -83,11 +82,11 @@ class SavedTensors:
         return sum(named_bytes(self.sharded, name, section) for name in names)
 
     def _by_code(self, section: Section) -> list[OpSharding]:
-        """Returns the ops of a section whose code was traced: their saved tensors are known."""
+        """Returns the ops of a section whose code was traced, so that the tensors they save are known."""
         return [o for o in self.sharded.ops[section] if is_seen(self.plan, o.op)]
 
     def _inside_ops(self, section: Section, again: frozenset[str]) -> float:
-        """Returns the bytes of intermediate tensors that a section's ops save, without those of the ops in `again`."""
+        """Returns the bytes of intermediate tensors that ops save, without the ops named in `again`."""
         kept = [o for o in self.sharded.ops[section] if o.op.name not in again]
         return sum(
             inside_bytes(self.sharded, o)
@@ -97,8 +96,8 @@ class SavedTensors:
         )
 
     def _repeated_keys(self, o: OpSharding) -> float:
-        """Returns the bytes of repeated keys and values that attention saves, less those of the keys and values before
-        they are repeated, which `_named` counts."""
+        """Returns the bytes that attention saves for keys and values repeated to the query heads, less those before the
+        repeat, which `_named` counts."""
         if o.op.kind != "attention" or not (both := repeated_bytes(self.sharded, o)):
             return 0.0
         heads, groups = (local_dim(self.sharded, o, dim) for dim in ("heads", "kv_heads"))
@@ -122,28 +121,26 @@ class SavedTensors:
         return 0.0
 
     def of_loss_and_logits(self) -> float:
-        """Returns the bytes that the loss saves, and in a pipeline those of the logits, which its schedule holds."""
+        """Returns the bytes that the loss saves; in a pipeline, plus the logits, which torch's schedule holds."""
         return self.of_loss() + (self._logits() if self.roles.pipeline else 0.0)
 
     def of_loss(self) -> float:
-        """Returns the bytes of the fp32 log-probabilities, or of the logits if the loss is compiled. Tensors that the
-        model's own code saves after its head live as long, and are included."""
+        """Returns the bytes that the loss saves: the fp32 log-probabilities, or the logits if the loss is compiled, and
+        the tensors that the model's own code saves after the head."""
         behind = sum(inside_bytes(self.sharded, o) for o in self._by_code("last") if o.op.kind == "loss")
         return behind + (self._logits() if self.plan.compiled("loss") else self._fp32_logits(1))
 
     def of_loss_backward(self) -> float:
-        """Returns the bytes that the backward of the loss allocates: the gradients of its single ops, or if the loss is
-        compiled, the gradient of the logits alone."""
+        """Returns the bytes that the backward of the loss allocates: a gradient per op of the loss, or only that of the
+        logits if the loss is compiled."""
         if self.plan.compiled("loss"):
             return self._logits()
         return self._fp32_logits(DIVIDED_LOSS_COPIES if Styler(self.sharded, self.roles).loss_parallel else LOSS_COPIES)
 
     def _logits(self) -> float:
-        """Returns the bytes of a microbatch's local logits, in the compute dtype."""
         return self._fp32_logits(1) / FP32 * self.computed
 
     def _fp32_logits(self, copies: int) -> float:
-        """Returns the bytes of `copies` fp32 tensors of the size of a microbatch's local logits."""
         loss = self.sharded.ops["last"][-1]
         dims = self.sharded.model.tensor[loss.op.inputs[0]].dims
         return copies * local_elements(self.plan, dims, restrict(loss.layout, dims)) * FP32

@@ -1,4 +1,4 @@
-"""torch's classes of pipeline schedules, and how they assign stages to ranks."""
+"""Lists torch's pipeline schedule classes, and how each assigns stages to ranks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Layout = Literal["one", "loop", "v"]
 
 @dataclass(frozen=True)
 class TorchSchedule:
-    """torch's class of a pipeline schedule, and its assignment of stages to ranks.
+    """A pipeline schedule class of torch (`name`), and how it assigns stages to ranks (`layout`).
 
     `one`: one stage per rank; `loop`: round robin over the ranks; `v`: from the first rank to the last and back.
     """

@@ -1,8 +1,8 @@
-"""Derives torch's parallel styles of tensor parallelism from the op graph under a plan.
+"""Derives torch's tensor-parallel styles (`ParallelStyle`) of modules from the op graph under a plan.
 
-No model or strategy is special-cased. An op whose weight is sharded on its output dim is column parallel, on its input
-dim row parallel; a norm over a sharded sequence is sequence parallel; a redistribution at an unsharded module becomes a
-preparation of its inputs or outputs. Placements without a torch style use the emitted file's own `DTensorParallel`.
+No model or strategy is special-cased. An op with a weight sharded on its output dim is column parallel, on its input
+dim row parallel; a norm over a sharded sequence is sequence parallel; a module without sharded weights gets
+`PrepareModuleInput` or `PrepareModuleOutput`. Other placements use the emitted file's own `DTensorParallel`.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ UPDATED, OWN_PART = "LoRAParallel", "PerHeadParamParallel"
 
 @dataclass(frozen=True)
 class Style:
-    """Gives the module at `path` (relative to the model or block) the style `name(**arguments)`.
+    """Gives the module at `path` (relative to the model or block) the parallel style `name(**arguments)`.
 
-    `collective` describes the redistribution at this module, for a comment. `cause` is the sentence of the plan that
-    the style follows from.
+    `collective` describes the module's redistribution, for a comment. `cause` is the plan's sentence that requires the
+    style.
     """
 
     path: str
@@ -47,7 +47,7 @@ class Style:
 
 @dataclass(frozen=True)
 class Styler:
-    """Derives the styles of one plan. `roles.tensor` are the tensor-parallel axes."""
+    """Derives the parallel styles of one plan's modules."""
 
     sharded: Sharded
     roles: AxisRoles
@@ -75,7 +75,7 @@ class Styler:
         return any(b.o.op.kind == "loss" and b.divides("vocab") for b in self.section("last"))
 
     def section(self, section: Section) -> tuple[Boundary, ...]:
-        """Returns the placements at each op of `section`, a kind of block or the modules before or after the blocks."""
+        """Returns the ops of `section` (a kind of block, "first" or "last"), with the placements of their tensors."""
         return self._boundaries[section]
 
     @cached_property
@@ -87,10 +87,10 @@ class Styler:
 
     @cached_on(lambda self, *key, backward: (self.sharded.cache, (*key, backward)))
     def repeats(self, section: Section, tensor: str, kind: str, *, backward: bool) -> int:
-        """Returns how often torch issues the collective `kind` to redistribute `tensor` for its consumers, or in the
-        `backward` to redistribute its gradient; at least 1.
+        """Returns the number of times that torch issues the collective `kind` to redistribute `tensor` for the ops that
+        read it (with `backward`, to redistribute the gradient); at least 1.
 
-        Consumers of the same layout share one redistribution only if one module issues it for all of them.
+        Ops that need the same layout share one redistribution only if one module issues it for all of them.
         """
         movers: set[tuple[str, str]] = set()
         for b in self.section(section):
@@ -137,7 +137,7 @@ class Styler:
         return self._rowwise(b, prepared_by_parent)
 
     def _sequence(self, b: Boundary) -> Style:
-        """Returns the style SequenceParallel for a norm: each rank norms its own rows."""
+        """Returns the style SequenceParallel for a norm: each rank normalizes its shard of the sequence."""
         dim = b.needed().dim
         arguments = [("sequence_dim", str(dim))] if dim != 1 else []
         if not all(r.linear for kind in self._kinds_with(b) for r in self._readers(kind, b)):
@@ -148,8 +148,8 @@ class Styler:
         return [r for r in self.section(section) if b.o.op.output in r.o.op.inputs]
 
     def _kinds_with(self, b: Boundary) -> list[Section]:
-        """Returns the kinds of block that have the module of `b`, since one style serves all of them; outside the
-        blocks, the section of `b` alone."""
+        """Returns the kinds of block that have the module of `b`, which all get the same style. Outside the blocks,
+        this is the section of `b` alone."""
         blocks = self.sharded.model.blocks
         others = [k for k in blocks if any(o.op.module == b.o.op.module for o in self.sharded.ops[k])]
         return others if b.section in blocks else [b.section]
@@ -177,7 +177,7 @@ class Styler:
         return self._style_of(b, b.path, "RowwiseParallel", arguments, collectives)
 
     def _divided(self, b: Boundary, prepared_by_parent: bool) -> Style:
-        """Returns the style with explicit placements of weights, input and output."""
+        """Returns the style DTensorParallel, with the placements of weights, input and output as arguments."""
         weights = ", ".join(f"{python_string(name)}: {at}" for name, at in b.weights.items())
         arguments, collectives = [("weights", f"{{{weights}}}")], []
         if not prepared_by_parent:
@@ -187,9 +187,8 @@ class Styler:
         return self._style_of(b, b.path, DIVIDED, arguments, [*collectives, self._comment(b, b.settle)])
 
     def _updated(self, b: Boundary, prepared_by_parent: bool) -> Style:
-        """Returns the style of a weight with a low-rank update. Each rank multiplies by its shards of all three
-        matrices, and the summed output has the placement of the weight's own output. The gradient of the unsharded
-        matrix is a partial sum."""
+        """Returns the style of a linear layer with LoRA. Each rank multiplies by its shards of the weight, A and B; the
+        sum is placed like the output of the weight. The gradient of an unsharded A or B is a partial sum."""
         weights = ", ".join(f"{python_string(name)}: {at}" for name, at in b.weights.items())
         arguments, collectives = [("weights", f"{{{weights}}}")], []
         if not prepared_by_parent:
@@ -202,15 +201,15 @@ class Styler:
         return self._style_of(b, b.path, UPDATED, arguments, [*collectives, self._comment(b, b.settle), reduced])
 
     def _shared(self, b: Boundary, index: int) -> Style:
-        """Returns the style that replicates the input at `index`, which all local heads use; its gradient is summed
-        over the ranks."""
+        """Returns the style that replicates input number `index`, which all local heads read, and sums its gradient
+        over ranks."""
         resting = tuple_of([str(b.resting(i)) if i == index else "None" for i in range(len(b.o.op.inputs))])
         said = [self._comment(b, b.move(index), summed_back=True)]
         return self._style_of(b, b.path, SHARED, [("input_layouts", resting)], said)
 
     def _undivided(self, b: Boundary, prepared_by_parent: bool) -> Style | None:
-        """Returns the style of a module without sharded weights, which only prepares inputs and outputs; None if
-        nothing is to be redistributed."""
+        """Returns the style of a module without sharded weights, which redistributes inputs and outputs; None if it
+        redistributes nothing."""
         redistributions = () if prepared_by_parent else b.redistributions
         before, after = any(redistributions), b.settle is not None
         arguments = []
@@ -238,8 +237,8 @@ class Styler:
         return self._style_of(b, b.path, name, arguments, [*said, self._comment(b, b.settle)])
 
     def _given_weight(self, b: Boundary) -> Style | None:
-        """Returns the style of a module that is called with another module's weight, a DTensor if that module shards
-        the weight; None if nothing is to be redistributed."""
+        """Returns the style of a module that is called with a weight of another module, as a tied head is. The weight
+        may be a DTensor. None if nothing is redistributed."""
         whole = b.weight == WHOLE
         arguments: list[tuple[str, str]] = []
         if b.move() is not None or not whole:
@@ -265,8 +264,8 @@ class Styler:
         return self._style_of(b, b.path, name, arguments, said)
 
     def _parent_style(self, b: Boundary, parent: str) -> Style:
-        """Returns the style that redistributes the input of the module `parent` once, for all its children that read
-        this input. Children without sharded weights get a plain tensor."""
+        """Returns the style that redistributes the input of the module `parent` once, for all child modules that read
+        it. Children without sharded weights get a local tensor instead of a DTensor."""
         arguments = [
             ("input_layouts", tuple_of([str(b.resting())])),
             ("desired_input_layouts", tuple_of([str(b.needed())])),
@@ -286,8 +285,8 @@ class Styler:
         return Style(path, name, tuple(arguments), said, cause, b.axes)
 
     def shared_parent(self, b: Boundary) -> str:
-        """Returns the path of the module around the op of `b`, if all its children read one input in one layout, and
-        that input needs a redistribution; "" otherwise."""
+        """Returns the path of the module around the op of `b` if it can redistribute one input for all its children:
+        all of them read this input in the same layout. "" if not, or if the input needs no redistribution."""
         if not b.linear or not b.parent or not (b.move() is not None or b.summed_back()):
             return ""
         source = b.o.op.inputs[0]
@@ -302,8 +301,8 @@ class Styler:
         return self.loss_parallel and any(p.o.op.kind == "loss" for p in self._readers(b.section, b))
 
     def _comment(self, b: Boundary, move: Move | None, summed_back: bool = False) -> str:
-        """Returns a text that names the collectives of the redistribution `move`; for None, the all-reduce of the
-        gradient if it is `summed_back`, else ""."""
+        """Returns a text that names the collectives of `move`. Without a redistribution (None), this is the all-reduce
+        of the gradient if `summed_back`, else ""."""
         names = " + ".join(b.axes)
         if move is None:
             return f"all-reduce of the gradient over {names} in the backward" if summed_back else ""
@@ -319,8 +318,8 @@ class Styler:
 
 
 def boundaries(sharded: Sharded) -> Iterator[Boundary]:
-    """Yields the boundary (placements where the op's module begins and ends) of every op in the model of `sharded`;
-    none without tensor parallelism."""
+    """Yields every op of the model in `sharded` with the placements of its inputs and outputs; nothing without tensor
+    parallelism."""
     roles = AxisRoles(sharded)
     styler = Styler(sharded, roles)
     for section in sharded.ops if roles.tensor else ():
@@ -328,7 +327,6 @@ def boundaries(sharded: Sharded) -> Iterator[Boundary]:
 
 
 def _keeps_its_rows(b: Boundary) -> bool:
-    """True for a norm whose input and output keep their sharded rows."""
     return b.o.op.kind == "norm" and b.move() is None and b.settle is None
 
 

@@ -1,8 +1,8 @@
 """Traces attention as the single kernel that runs on a CUDA device, in two cases where the CPU has no such kernel.
 
-If the head dim of values differs from that of keys, CUDA's memory-efficient kernel supports it; the CPU's fused kernel
-does not, and torch would store every score. If queries are the last rows of more keys, CUDA's flash kernel needs no
-mask, and the CPU's does. The kernel saves its inputs, its output and one number per row.
+If the head dims of keys and values differ, CUDA uses its memory-efficient kernel; torch on the CPU would store the full
+score matrix. If there are fewer queries than keys (the last tokens), CUDA's flash kernel needs no mask, and the CPU's
+does. The CUDA kernels save their inputs, their output and one number per query and head.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LOWER_RIGHT = object()
 
 @contextmanager
 def one_kernel_attention(tracker: MemoryTracker) -> Iterator[None]:
-    """A context in which attention is `_Attention`, one kernel to `tracker`, where the CPU has no such kernel."""
+    """A context in which `tracker` counts attention as one fused kernel, also where the CPU has none."""
     stored, masked = F.scaled_dot_product_attention, Core._attention_mask
 
     def scaled_dot_product_attention(q: Tensor, k: Tensor, v: Tensor, *rest: Any, **more: Any) -> Tensor:
@@ -45,7 +45,7 @@ def one_kernel_attention(tracker: MemoryTracker) -> Iterator[None]:
 
 
 class _Attention(torch.autograd.Function):
-    """Allocates tensors shaped like attention and its gradients: q [B, H, S, E], k [B, H, T, E], v [B, H, T, V]."""
+    """Allocates attention's output and gradients, uncomputed: q [B, H, S, E], k [B, H, T, E], v [B, H, T, V]."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, tracker: MemoryTracker) -> Tensor:

@@ -1,7 +1,7 @@
-"""Simulates an even router: returns row counts on the host without reading a tensor.
+"""Simulates an even router: returns the number of token rows of each expert without reading a tensor.
 
-Dropless dispatch reads the row counts; fake tensors have no values. The traced rank is the first along every axis, so
-its experts are the first ones.
+Dropless dispatch reads these counts on the host, but fake tensors have no values. The traced rank is the first along
+every axis, so its experts are the first ones.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from planc.ir.sharding import Sharded
 
 @contextmanager
 def balanced(emitted: ModuleType, sharded: Sharded) -> Iterator[None]:
-    """A context in which the program `emitted` reads the row counts of an even router."""
+    """A context in which the program `emitted` reads the token row counts of an even router."""
     roles = AxisRoles(sharded)
     experts = roles.experts
     if not experts.ops or experts.capacity:
@@ -49,13 +49,13 @@ def _even_rows(rows: int, experts: int) -> list[int]:
 
 
 def _exchanged(even: list[int], shape: tuple[int, ...]) -> list[list[list[int]]]:
-    """Returns row counts [arrived, sent], each [ranks, local experts]: in an all-to-all, every rank sends the same."""
+    """Returns the pair (received, sent) of token row counts of an all-to-all, each [ranks, local experts]."""
     _, ranks, held = shape
     sent = [even[rank * held : (rank + 1) * held] for rank in range(ranks)]
     return [[sent[0]] * ranks, sent]
 
 
 def _gathered(even: list[int], shape: tuple[int, ...]) -> list[list[list[int]]]:
-    """Returns the row counts [members, ranks, local experts] after an all-gather: every member has the same numbers."""
+    """Returns the token row counts [members, ranks, local experts] after an all-gather; all `members` have the same."""
     members, ranks, held = shape
     return [[even[:held]] * ranks] * members

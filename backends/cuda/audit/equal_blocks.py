@@ -1,10 +1,10 @@
-"""Skips identical blocks while tracing and reuses the counts of the first and last block of each kind.
+"""Skips identical blocks while tracing, and counts each like one that ran.
 
-Blocks are identical if the program's modules agree: the same modules, attributes, hooks, checkpointing and parameters,
-at the same position of their stage. Only the first and the last block of each kind run. In a forward the first block
-runs before the others, in a backward the last one does. The skipped blocks repeat the collectives, the change of live
-bytes and the peak of that block. If the first and the last block differ, `check` raises UnlikeError, and the trace runs
-again with every block.
+Blocks are identical if they have the same modules, attributes, hooks, checkpointing and parameters, and are both first,
+last or in the middle of their stage. Only the first and the last block of each kind run: the first runs before the
+skipped ones in a forward, the last in a backward. A skipped block repeats the collectives, the change of live bytes and
+the peak of that block. If the first and the last block differ, `check` raises UnlikeError, and the trace runs again
+with every block.
 
 The hooks of a skipped block run: they gather its parameters and reduce its gradients. The block returns tensors of the
 same shapes as a block that ran.
@@ -33,8 +33,8 @@ RUN = 2
 
 
 class BlockEvents(NamedTuple):
-    """Events of one pass of a block: its collectives in order, the change of live bytes, and the peak above the live
-    bytes at its start."""
+    """Records one forward or backward of a block: its collectives in order, the change of live bytes, and its peak less
+    the live bytes at its start."""
 
     calls: tuple[tuple[Key, int], ...]
     change_bytes: int
@@ -68,7 +68,7 @@ class TensorForm(NamedTuple):
 
 
 class BlockPlace(NamedTuple):
-    """One pass of a block of this `kind`: its `nth` forward or backward (`phase`). Identical blocks share the value."""
+    """Key of the `nth` forward or backward (`phase`) of a block of this `kind`. It is equal for identical blocks."""
 
     phase: str
     kind: Hashable
@@ -76,8 +76,8 @@ class BlockPlace(NamedTuple):
 
 
 class PassStart(NamedTuple):
-    """State at the start of a pass: number of collectives so far, live bytes, the peak of the enclosing pass, and the
-    step's peak with the op after which it was reached."""
+    """State at the start of a block's forward or backward: the number of collectives so far, live bytes, the peak since
+    the enclosing pass began, the step's peak, and the op that reached it."""
 
     calls: int
     live: int
@@ -87,7 +87,7 @@ class PassStart(NamedTuple):
 
 
 class EqualBlocks:
-    """The blocks of a rank in a step: each block runs, or repeats the counts of an identical block."""
+    """Runs some blocks of a rank's step, and counts all others like an identical block that ran."""
 
     def __init__(self, tracker: MemoryTracker, observer: Observer) -> None:
         self.tracker, self._observer = tracker, observer
@@ -102,7 +102,7 @@ class EqualBlocks:
         """Number of blocks that were skipped."""
 
     def replace(self, modules: list[nn.Module]) -> None:
-        """Replaces the forward of the blocks in these stages (`modules`) by one that runs or skips the block."""
+        """Replaces the forward of each block in the stages `modules`, so that identical blocks are skipped."""
         kinds: dict[Hashable, list[nn.Module]] = {}
         for kind, block in _blocks(modules):
             kinds.setdefault(kind, []).append(block)
@@ -116,15 +116,15 @@ class EqualBlocks:
                 block.forward = partial(self._pass, kind, count(), block, block.forward if runs else None)
 
     def check(self) -> None:
-        """Raises UnlikeError if two blocks of a kind that ran differ."""
+        """Raises UnlikeError if two blocks of the same kind ran and had different collectives or memory."""
         if self._unlike:
             raise UnlikeError(self._unlike[0])
 
     def _pass(
         self, kind: Hashable, passes: Iterator[int], block: nn.Module, run: Callable[[Tensor], Tensor] | None, x: Tensor
     ) -> Tensor:
-        """Runs the forward of `block`, or skips it. `run` is the block's original forward; None for a block that is
-        skipped and counted like an identical one. `passes` numbers the forwards of this block."""
+        """Runs the forward of `block`, or skips it. `run` is the original forward; None skips the block and counts it
+        like an identical one. `passes` numbers the forwards of this block."""
         nth = next(passes)
         forward, backward = BlockPlace(FORWARD, kind, nth), BlockPlace(BACKWARD, kind, nth)
         start = self._start()
@@ -148,8 +148,8 @@ class EqualBlocks:
         return y
 
     def _watch(self, kind: Hashable, block: nn.Module) -> list[Any]:
-        """Records the forms of the parameter gradients of `block`, if it is the last block of its kind, because the
-        backward of the last block runs first. Returns the hook handles."""
+        """Records the form (TensorForm) of each parameter gradient of `block`, if it is the last of its kind, whose
+        backward runs first. Returns the hook handles."""
         if kind in self.gradients or block is not self._last[kind]:
             return []
         forms: dict[int, TensorForm] = {}
@@ -169,7 +169,7 @@ class EqualBlocks:
         return begun
 
     def _ran(self, place: BlockPlace, start: PassStart, passed: Tensor) -> None:
-        """Stores the events of a pass, or compares them with those of an identical pass."""
+        """Stores the collectives and memory of a pass, or compares them with those of an identical pass."""
         tracker = self.tracker
         most = tracker.highest - start.live
         span = BlockEvents(tuple(self._observer.log[start.calls :]), tracker.live - start.live, most)
@@ -178,13 +178,13 @@ class EqualBlocks:
         self.compare(f"{place.phase} {place.nth} of a block", self.spans.setdefault(place, span), span)
 
     def compare(self, named: str, one: BlockEvents, other: BlockEvents) -> None:
-        """Records an error if two passes (`one` and `other`) that must be equal differ."""
+        """Records a message, which starts with `named`, if the passes `one` and `other` of identical blocks differ."""
         if one != other:
             self._unlike.append(f"{named}: {one} and {other}")
 
     def _count(self, place: BlockPlace, start: PassStart) -> None:
-        """Counts a skipped pass like the identical one that ran: the same collectives, change of live bytes and peak.
-        The placeholder tensors, allocated at once, do not count for the peak."""
+        """Counts a skipped pass like the identical one that ran. The tensors that stand in for its results do not
+        change the peak."""
         span, tracker = self.spans[place], self.tracker
         self._observer.repeat(span.calls)
         tracker.live = start.live + span.change_bytes
@@ -193,7 +193,7 @@ class EqualBlocks:
 
 
 class _Counted(torch.autograd.Function):
-    """A skipped block. It saves its input, as norms do; the rest of what it would save is only counted."""
+    """Stands in for a skipped block: saves only its input, and counts the other tensors that the block would save."""
 
     @staticmethod
     def forward(
@@ -240,14 +240,14 @@ def _blocks(modules: list[nn.Module]) -> Iterator[tuple[Hashable, nn.Module]]:
 
 
 def _is_countable(block: nn.Module) -> bool:
-    """True if no module inside the block has state that a pass changes, as FSDP groups do."""
+    """True if the block may be skipped: it has no FSDP groups inside, and no unusual parameter class."""
     inside = [module for module in block.modules() if module is not block]
     plain = all(type(p) in (nn.Parameter, DTensor) for p in block.parameters())
     return plain and not any(isinstance(module, FSDPModule) for module in inside)
 
 
 def _description(block: nn.Module) -> Hashable:
-    """Returns everything about a block's modules that determines the block's work."""
+    """Returns the facts about a block's modules that determine the block's work."""
     return tuple((name, *_facts(module)) for name, module in block.named_modules())
 
 

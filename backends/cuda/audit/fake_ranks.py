@@ -1,4 +1,4 @@
-"""Runs this process as one of many ranks, without the others."""
+"""Runs this process as one of many ranks, without starting other processes."""
 
 from __future__ import annotations
 

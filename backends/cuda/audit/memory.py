@@ -1,6 +1,6 @@
-"""Tracks the live bytes of a traced program: every storage that an op allocates, until it is freed.
+"""Tracks the live bytes of a traced program: the storages that ops allocate, until they are freed.
 
-DTensor runs ops on global shapes to infer metadata; these allocate nothing, and are left out.
+DTensor also runs ops on global shapes to infer metadata. These allocate nothing on a device and are not counted.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from planc.backends.cuda.audit.observe import Observer
 
 
 class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Inside this mode, `live` is the sum of all known storages and `peak` its maximum, in bytes.
+    """A dispatch mode that counts the bytes of storages: `live` is their sum, and `peak` the maximum of `live`.
 
-    A tensor from before the mode is unknown until it is passed to `hold`. An `observer` is shown each op too: one
-    dispatch mode takes half the time of two.
+    A tensor allocated before the mode starts counts only after it is passed to `hold`. Every op is also passed to
+    `observer`, because one dispatch mode takes half the time of two.
     """
 
     def __init__(self, observer: Observer | None = None) -> None:
@@ -66,7 +66,7 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:
-        """A context in which new tensors do not count: they are the inside of one fused kernel."""
+        """A context in which new tensors are not counted, because a fused kernel would not allocate them."""
         self._metadata += 1
         try:
             yield
@@ -74,13 +74,13 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._metadata -= 1
 
     def hold(self, values: Iterable[Any]) -> None:
-        """Counts the storages of the tensors in `values` (a DTensor's local one), each once."""
+        """Counts the storages of the tensors in `values` (for a DTensor, of the local tensor), none of them twice."""
         for storage in _storages(values):
             self._hold(storage)
 
     @property
     def own_bytes(self) -> int:
-        """Live bytes without the storages that were passed on (`pass_on`)."""
+        """Live bytes without the storages that were excluded by `pass_on`."""
         return self.live - sum(self._sizes[key] for key in self._passed_on)
 
     def pass_on(self, values: Iterable[Any]) -> None:
@@ -88,8 +88,8 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._passed_on.update(storage._cdata for storage in _storages(values) if storage._cdata in self._sizes)
 
     def repeat(self, left_bytes: int, most_bytes: int) -> None:
-        """Counts an action that is skipped. The action would leave `left_bytes` allocated, and its peak would be
-        `most_bytes` above the bytes that are live now."""
+        """Counts a skipped action, which would leave `left_bytes` allocated and whose peak would be `most_bytes` above
+        the bytes that are live now."""
         self.peak = max(self.peak, self.live + most_bytes)
         self.live += left_bytes
 
@@ -115,8 +115,8 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.peak, self.peak_at = self.live, str(func)
 
     def _resizing(self) -> Callable[..., None]:
-        """Returns a replacement for the storage method resize_ that also tracks the change: fully_shard frees and
-        reallocates its buffers with this method, and dispatch modes do not see it."""
+        """Returns a storage `resize_` that also tracks the change of bytes: fully_shard frees and reallocates its
+        buffers with `resize_`, which dispatch modes do not see."""
         original = torch.UntypedStorage.resize_
 
         def resize_(storage: torch.UntypedStorage, size: int) -> None:

@@ -1,6 +1,6 @@
-"""Traces RMSNorm as the single kernel that runs on a CUDA device; elsewhere torch runs several ops, which save more.
+"""Traces RMSNorm as the single kernel that runs on a CUDA device; on the CPU torch runs several ops, which save more.
 
-The kernel saves its input and one number per row, and allocates nothing else.
+The kernel saves its input and one number per token, and allocates nothing else.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from planc.backends.cuda.audit.memory import MemoryTracker
 
 @contextmanager
 def one_kernel_norms(tracker: MemoryTracker) -> Iterator[None]:
-    """A context in which `rms_norm` is `_Norm`, which `tracker` sees as one kernel."""
+    """A context in which `tracker` counts each `rms_norm` as one fused kernel."""
 
     def rms_norm(x: Tensor, shape: list[int], weight: Tensor | None = None, eps: float | None = None) -> Tensor:
         if weight is None:

@@ -51,14 +51,14 @@ def ranks_of(group: Any) -> tuple[int, ...]:
 
 
 def made_meshes(emitted: Any, mesh: Any) -> tuple[Any, ...]:
-    """Returns `mesh`, which an `emitted` program builds, and all meshes that the program derives from this one."""
+    """Returns the device `mesh` of an `emitted` program, and all meshes that its functions derive from this one."""
     made = (getattr(emitted, name)(mesh) for name in MADE if hasattr(emitted, name))
     return (mesh, *(m for m in made if m is not None))
 
 
 def meshes_of(emitted: Any, mesh: Any) -> tuple[Any, ...]:
-    """Returns the meshes of an `emitted` program (`made_meshes` of `mesh`). Checks that each mesh numbers its ranks as
-    its process groups do, because collectives place data by the numbers in a group."""
+    """Returns the meshes of an `emitted` program, as `made_meshes`. Asserts that this rank's coordinate in each mesh is
+    also its index in the process groups, because collectives place data by that index."""
     meshes = made_meshes(emitted, mesh)
     for m in meshes:
         numbers = tuple(m.get_local_rank(name) for name in m.mesh_dim_names)
@@ -73,10 +73,9 @@ MADE = ("context_mesh", "joined_mesh", "build_expert_mesh", "ends_mesh")
 
 
 class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Inside this mode, every collective that a process group runs is counted.
+    """A dispatch mode that counts every collective.
 
-    `meshes` give names to process groups: a group is named after the mesh dimension with the same ranks, of the first
-    of `meshes` that has one.
+    A process group is named after the dimension of `meshes` with the same ranks; the first such mesh decides.
     """
 
     def __init__(self, *meshes: Any) -> None:
@@ -100,7 +99,7 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._count(func._schema.name.split("::")[1], [args, kwargs or {}])
 
     def repeat(self, calls: Iterable[tuple[Key, int]]) -> None:
-        """Counts earlier `calls` once more, each with its payload in bytes."""
+        """Counts collectives that were not run. `calls` are pairs of a key and the payload in bytes."""
         for key, payload in calls:
             self._add(key, payload)
 
@@ -128,8 +127,7 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.payload[key] += payload
 
     def _groups(self, leaves: list[Any]) -> Iterator[Any]:
-        """Yields the process groups among the arguments, which are handles or names. DTensor may use the group of an
-        equal mesh that was made earlier."""
+        """Yields the process groups among the arguments of an op, given as handles or by name."""
         for leaf in leaves:
             if isinstance(leaf, torch.ScriptObject) and "ProcessGroup" in str(leaf._type()):
                 yield dist.ProcessGroup.unbox(leaf)
@@ -137,7 +135,7 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 yield dist.distributed_c10d._resolve_process_group(leaf)  # type: ignore[attr-defined, arg-type]
 
     def totals(self, sizes: dict[str, int]) -> Totals:
-        """Returns calls and bytes seen so far, without mesh dimensions of size 1, which transfer nothing. `sizes` are
-        the sizes of the mesh dimensions, by name."""
+        """Returns calls and bytes counted so far. Mesh dimensions of one rank are left out, because they transfer
+        nothing; `sizes` are the sizes of the mesh dimensions, by name."""
         keys = [k for k in self.calls if sizes.get(k[1], 2) > 1]
         return {k: Total(self.calls[k], self.payload[k]) for k in keys}

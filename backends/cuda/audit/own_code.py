@@ -1,7 +1,7 @@
 """Makes the code of transformers' classes run on fake tensors as it would on a device.
 
-The mask functions of transformers check whether a batch row packs several sequences, which reads values. On fake
-tensors they assume that a compiler is tracing, and build a mask that a device does not need.
+The mask functions of transformers read values to find several sequences packed into one batch row. On fake tensors they
+behave as under a compiler, and build a mask that they would not build on a device.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checks that a program gives each rank the rows and shards of the rank's coordinates in the plan's mesh."""
+"""Checks that a program gives each rank the tokens and shards of the rank's coordinates in the plan's mesh."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ MOST = 64
 
 
 def sampled_ranks(devices: int) -> list[int]:
-    """Returns the ranks to check of `devices` ranks: all of them, or if there are more than `MOST`, an even selection
-    with the first and the last."""
+    """Returns the ranks of `devices` that an audit checks: all, or at most `MOST` evenly spaced ones with the first and
+    the last."""
     count = min(devices, MOST)
     return sorted({i * (devices - 1) // max(1, count - 1) for i in range(count)})
 
 
 def misplaced(program: ProgramText, ranks: Sequence[int]) -> list[tuple[str, int]]:
-    """Returns a pair (what, rank) for everything that a rank in `ranks` gets in the program and should not get by its
-    coordinates. No process group may be initialised."""
+    """Returns (what, rank) for everything that a rank in `ranks` gets in the program and that does not fit its
+    coordinates: `what` names a shard or the tokens. No process group may be initialised."""
     emitted, expected = program.load(), _Expected(program)
     found: list[tuple[str, int]] = []
     for rank in ranks:
@@ -42,7 +42,7 @@ def misplaced(program: ProgramText, ranks: Sequence[int]) -> list[tuple[str, int
 
 
 def _seen(emitted: ModuleType, expected: _Expected) -> Iterator[tuple[str, Any]]:
-    """Yields the rows and process groups that the program gives to this process's rank."""
+    """Yields the sequences, tokens and process groups that the program gives to this process, each with a name."""
     mesh = emitted.build_mesh("cpu")
     yield "sequences", emitted.data_rank(mesh)
     if hasattr(emitted, "sequence_rows"):
@@ -55,7 +55,7 @@ def _seen(emitted: ModuleType, expected: _Expected) -> Iterator[tuple[str, Any]]
 
 
 class _Expected:
-    """The rows and process groups that a rank should have, from its coordinates in the plan's mesh."""
+    """The tokens and process groups that a rank should have, from its coordinates in the plan's mesh."""
 
     tokens = "tokens of sequences"
 
@@ -68,7 +68,6 @@ class _Expected:
         self.order = held_order(self.plan)
 
     def of(self, what: str, rank: int) -> Any:
-        """Returns the correct value of the entry `what` of `_seen` on `rank`."""
         plan, mesh = self.plan, self.plan.mesh
         if what == "sequences":
             return mesh.place_of(rank, plan.data_axes), mesh.size(*plan.data_axes)

@@ -1,6 +1,6 @@
 """Runs traces in separate processes, forked from a process that has loaded torch, and caches the results by content.
 
-DTensor caches meshes for the lifetime of a process, and with them the process groups of an earlier trace.
+Each trace needs a new process, because DTensor caches meshes and their process groups for the lifetime of a process.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ def traces(
     show: Callable[[str], None] = lambda text: None,
     source: Mapping[str, Any] | str | None = None,
 ) -> list[Traced]:
-    """Returns one trace per pipeline stage in `stages`. As many run at a time as there are cores; `show` is called with
-    the progress.
+    """Returns one trace per pipeline stage in `stages`, run in parallel on all cores; `show` is called with the
+    progress.
 
-    The program runs the module of `source`, a config or a function; None: the bundled module. Traces of the same
-    program by the same torch are read from planc's cache. Raises ModuleNotFoundError without torch.
+    The program runs the module built from `source` (a config, or the path of a function); None: planc's own module.
+    Traces of the same program by the same torch are read from planc's cache. Raises ModuleNotFoundError without torch.
     """
     if find_spec("torch") is None:
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
@@ -69,8 +69,8 @@ def _trace(program: ProgramText, stage: int, source: Any = None, whole: bool = F
 def _with_all_run(
     pool: ProcessPoolExecutor, program: ProgramText, stage: int, future: Future[Traced], source: Any
 ) -> Traced:
-    """Returns the result of a trace. If microbatches or blocks that the trace skipped turn out to differ, runs another
-    trace that skips none."""
+    """Returns the result of a trace. If microbatches or blocks that were assumed to be identical differ, traces again
+    and runs all of them."""
     try:
         return future.result()
     except UnlikeError:
@@ -93,7 +93,7 @@ def _save(program: ProgramText, traced: Traced) -> None:
 
 
 def _path(program: ProgramText, stage: int) -> Path | None:
-    """Returns the cache file of a trace; None if not all code of the program is known, as with a user's own model."""
+    """Returns the cache file of a trace; None for a user's own model, whose code is unknown."""
     try:
         torch = version("torch")
     except PackageNotFoundError:
@@ -106,7 +106,7 @@ def _path(program: ProgramText, stage: int) -> Path | None:
 
 @cache
 def _sources() -> str:
-    """Returns a hash of all files of this backend."""
+    """Returns a hash of all source files of the cuda backend."""
     files = sorted(SOURCES.rglob("*.py"))
     return hashlib.sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()
 

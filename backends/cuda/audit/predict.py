@@ -15,8 +15,8 @@ from planc.sharding.collectives import semantic_collectives
 
 
 def predicted(sharded: Sharded, stage: int, rank: int | None = None) -> Totals:
-    """Returns the collectives that torch issues on pipeline stage `stage` of `sharded`, with payload bytes. The bytes
-    are those of the global rank `rank`; None: of the rank of the stage that sends most."""
+    """Returns the collectives and payload bytes that torch issues on pipeline stage `stage` of `sharded`, on the global
+    `rank`; None: on the rank that sends most."""
     roles = AxisRoles(sharded)
     calls: Counter[Key] = Counter()
     payload: Counter[Key] = Counter()
@@ -29,11 +29,11 @@ def predicted(sharded: Sharded, stage: int, rank: int | None = None) -> Totals:
 
 
 def _share(roles: AxisRoles, row: Collective, rank: int) -> float:
-    """Returns the payload of `row` on `rank`, as a fraction of the largest payload of all ranks; less than 1 only in an
-    all-gather of an update and in a sum of tied gradients.
+    """Returns the payload of `row` (a predicted collective) on `rank`, as a fraction of the largest payload of all
+    ranks.
 
-    Ranks with fewer rows from FSDP send less over the tensor axes, which are gathered first (`gather_whole_updates`),
-    and to the other end of the pipeline.
+    FSDP gives the last ranks fewer rows of a tensor, so they send less in the all-gather of a Muon update over the
+    tensor axes (`gather_whole_updates`) and in the sum of tied gradients over the pipeline. All other fractions are 1.
     """
     if row.carries != "update" and not (row.carries == "grad" and row.axes == roles.pipeline):
         return 1.0
@@ -45,7 +45,7 @@ def _share(roles: AxisRoles, row: Collective, rank: int) -> float:
 
 
 def dimension_of(roles: AxisRoles, row: Collective) -> str:
-    """Returns the name of the mesh dimension that the collective `row` runs over. A sum between the first and the last
-    pipeline stage runs over a dimension of these two only."""
+    """Returns the name of the mesh dimension that the predicted collective `row` runs over. A sum between the first and
+    the last pipeline stage has a mesh dimension of its own."""
     ends = row.carries == "grad" and row.axes == roles.pipeline and row.group_size < roles.plan.mesh.size(*row.axes)
     return roles.ends_name if ends else roles.dimension(row.axes)

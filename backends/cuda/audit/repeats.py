@@ -1,9 +1,8 @@
-"""Skips identical microbatches of a pipeline while tracing and reuses the counts of two that ran.
+"""Skips identical microbatches of a pipeline while tracing, and counts each like a microbatch that ran.
 
 torch itself executes its schedule to the end. On each virtual stage the first microbatch runs (it gathers parameters
-and allocates gradients), the last one, and two between them. If these two issue the same collectives, leave the same
-bytes and have the same peak, the others repeat their counts; otherwise UnlikeError is raised, and the trace runs again
-with every microbatch.
+and allocates gradients), the last one, and two between them. If these two have equal collectives, peaks and bytes left
+allocated, the others count like them. Otherwise UnlikeError is raised, and the trace runs every microbatch.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ COMPARED = 2
 
 @dataclass(frozen=True)
 class ActionRecord:
-    """One action as it ran: its collectives in order, the live bytes it added besides its outputs, and the peak above
-    the live bytes at its start."""
+    """Collectives and memory of one action that ran: its collectives in order, the bytes it left allocated besides its
+    outputs, and its peak less the live bytes at its start."""
 
     calls: tuple[tuple[Key, int], ...]
     left_bytes: int
@@ -44,8 +43,8 @@ class ActionRecord:
 
 
 class ActionPlace(NamedTuple):
-    """A kind of action on a virtual stage. `course` is the set of the kinds of all actions that the microbatch runs on
-    that stage: microbatches with different sets are not compared."""
+    """Key of the actions that are compared: the kind of action, its virtual stage, and the kinds of all actions that
+    the microbatch runs on that stage (`course`)."""
 
     kind: str
     stage: int
@@ -53,10 +52,10 @@ class ActionPlace(NamedTuple):
 
 
 class ActionRepeats:
-    """The actions of a pipeline rank in a step: each runs, or repeats the counts of another microbatch's action."""
+    """Runs some actions of a pipeline rank's step, and counts all others like the same action of another microbatch."""
 
     def __init__(self, tracker: MemoryTracker, observer: Observer, *, whole: bool = False) -> None:
-        """With `whole`, every microbatch runs."""
+        """With `whole`, no microbatch is skipped."""
         self._whole = whole
         self._tracker, self._observer = tracker, observer
         self._records: dict[ActionPlace, dict[int, ActionRecord]] = {}
@@ -69,7 +68,7 @@ class ActionRepeats:
 
     @contextmanager
     def within(self, emitted: ModuleType) -> Iterator[None]:
-        """A context in which a schedule that the program `emitted` builds runs only the chosen microbatches."""
+        """A context in which the schedule that the program `emitted` builds skips identical microbatches."""
         name, kind = next((n, k) for n, k in vars(emitted).items() if _is_schedule(k))
 
         def built(*args: Any, **kwargs: Any) -> Any:
@@ -81,7 +80,7 @@ class ActionRepeats:
             yield
 
     def _replace(self, schedule: Any) -> None:
-        """Replaces the stage methods of a `schedule`."""
+        """Replaces the methods of the schedule's stages by ones that may skip a microbatch."""
         stages = schedule._stages if hasattr(schedule, "_stages") else [schedule._stage]
         self._last = schedule._n_microbatches - 1
         order = schedule.pipeline_order[stages[0].group_rank]
@@ -97,9 +96,8 @@ class ActionRepeats:
         self._replace_loss(schedule)
 
     def _chosen_on(self, stage: int, actions: list[Any]) -> set[int]:
-        """Returns the microbatches that run on a stage: the first, the last, and the first `COMPARED` others in the
-        schedule for each kind of action and set of kinds (`ActionPlace.course`). Some schedules run microbatches in
-        reverse order."""
+        """Returns the microbatches that run on a stage: the first and the last, and for each kind of action and
+        `ActionPlace.course` the first `COMPARED` others in schedule order, which may be reversed."""
         if self._whole:
             return set(range(self._last + 1))
         chosen, seen = {0, self._last}, Counter[tuple[str, frozenset[str]]]()
@@ -186,14 +184,14 @@ class ActionRepeats:
         return result
 
     def _count(self, kind: str, stage: int, m: int) -> None:
-        """Counts a skipped action like the identical one that ran."""
+        """Counts a skipped action like the same action of a microbatch that ran."""
         record = self._common(self._place(kind, stage, m))
         self._observer.repeat(record.calls)
         self._tracker.repeat(record.left_bytes, record.most_bytes)
         self.counted.add(m)
 
     def _stand_ins(self, kind: str, stage: int) -> tuple[Tensor | None, ...]:
-        """Returns new tensors in the shapes of those that the last action of this kind passed to other actions."""
+        """Returns empty tensors shaped like those that the last action of this kind passed to other actions."""
         made = [None if form is None else torch.empty(form[0], dtype=form[1]) for form in self._passed[kind, stage]]
         self._tracker.pass_on(made)
         return tuple(made)
@@ -202,7 +200,7 @@ class ActionRepeats:
         return ActionPlace(kind, stage, self._courses[stage, m])
 
     def _common(self, place: ActionPlace) -> ActionRecord:
-        """Returns the record that two microbatches agree on. Raises UnlikeError if they differ."""
+        """Returns the record that all microbatches that ran have in common. Raises UnlikeError if there is none."""
         between = {m: r for m, r in self._records.get(place, {}).items() if 0 < m < self._last}
         if len(between) < COMPARED or len(set(between.values())) > 1:
             raise UnlikeError(f"{place.kind} on stage {place.stage}: {between}")
@@ -211,8 +209,8 @@ class ActionRepeats:
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """A context without automatic garbage collection. Otherwise the number of Python objects would decide when tensors
-    in reference cycles are freed."""
+    """A context without automatic garbage collection, which would free tensors in reference cycles at arbitrary
+    times."""
     gc.freeze()
     gc.disable()
     try:
@@ -227,13 +225,13 @@ def _is_schedule(kind: Any) -> bool:
 
 
 def _form(value: Any) -> tuple[torch.Size, torch.dtype] | None:
-    """Returns the shape and dtype of a tensor's local part; None for anything but a tensor."""
+    """Returns shape and dtype of a tensor (of a DTensor's local tensor); None for any other value."""
     local = value._local_tensor if isinstance(value, DTensor) else value
     return (local.shape, local.dtype) if isinstance(local, Tensor) else None
 
 
 def _save_forward(stage: Any, m: int, output: Any, inputs: list[Any]) -> None:
-    """Saves on `stage` what a forward saves for its sends and its backward."""
+    """Saves outputs and inputs of a forward on torch's `stage`, as the forward itself does."""
     if hasattr(stage, "fwd_cache"):  # until torch 2.14
         stage.fwd_cache[m] = (output,), inputs
     else:
@@ -241,7 +239,6 @@ def _save_forward(stage: Any, m: int, output: Any, inputs: list[Any]) -> None:
 
 
 def _saved_forward(stage: Any, m: int) -> tuple[Any, Any]:
-    """Pops the outputs and inputs that a forward saved on `stage`."""
     if hasattr(stage, "fwd_cache"):
         return tuple(stage.fwd_cache.pop(m))
     state = stage._forward_chunk_states.pop(m)
@@ -249,7 +246,7 @@ def _saved_forward(stage: Any, m: int) -> tuple[Any, Any]:
 
 
 def _leave_for_weights(stage: Any, m: int, outputs: Any, inputs: Iterable[Any], grads: Iterable[Any]) -> None:
-    """Leaves on `stage` the state of a dgrad for its wgrad, with the gradients of received tensors."""
+    """Saves on `stage` the state that a dgrad leaves for its wgrad, with the gradients `grads` of received tensors."""
     rest = ((), ()) if stage.is_last else (outputs, stage._retrieve_recv_grads(m))
     stage.backward_state[m] = inputs, None, *rest
     stage.dw_runner[m] = None

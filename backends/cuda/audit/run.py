@@ -18,7 +18,7 @@ from planc.lowering import load_backend, lower_plan
 def audit(plan: Plan, options: AuditOptions) -> Audit:
     """Returns the predicted and observed collectives and memory of `plan`, on one rank of each pipeline stage.
 
-    Raises PlanError if the plan cannot be lowered, and for `options` that apply only to an audit of a compiler.
+    Raises PlanError if the plan cannot be lowered, or if `options` sets a compiler's topology or timeout.
     """
     from planc.backends.cuda.audit.pool import traces  # processes, which only an audit needs
 
@@ -47,8 +47,7 @@ def audit(plan: Plan, options: AuditOptions) -> Audit:
 
 
 def _placed(traced: list[Traced]) -> Placed:
-    """Returns the number of ranks whose rows and shards were checked, and for each thing that differs from the
-    coordinates, the ranks that get it."""
+    """Returns the number of checked ranks, and the ranks with tokens or shards that do not fit their coordinates."""
     wrong: dict[str, list[int]] = {}
     for what, rank in sorted(row for t in traced for row in t.misplaced):
         wrong.setdefault(what, []).append(rank)
@@ -56,7 +55,7 @@ def _placed(traced: list[Traced]) -> Placed:
 
 
 def _counted(traced: list[Traced], microbatches: int) -> tuple[str, ...]:
-    """Returns sentences about microbatches and blocks that were skipped; () if none were."""
+    """Returns sentences for the report about skipped microbatches and blocks; () if none were skipped."""
     counted, blocks = sorted({m for t in traced for m in t.counted}), sum(t.counted_blocks for t in traced)
     alike = "calls, bytes left behind and the most held while they ran were equal on every stage"
     said = []
@@ -76,7 +75,7 @@ def _memory(sharded: Sharded, traced: list[Traced]) -> tuple[PeakMemory, ...]:
 
 
 def predicted_bytes(sharded: Sharded) -> tuple[float, ...]:
-    """Returns the predicted bytes of tensors on each pipeline stage of `sharded`: as in `planc check --target cuda`,
-    without communicators and reserve."""
+    """Returns the predicted peak bytes of tensors on each pipeline stage of `sharded`, without communicators and
+    reserve: the numbers of `planc check --target cuda`."""
     stages = cost_plan(sharded, backend=load_backend("cuda")).memory.stages
     return tuple(stage.per_device_gib.tensors * GIB for stage in stages)

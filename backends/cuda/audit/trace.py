@@ -1,6 +1,6 @@
-"""Runs one rank of a program on fake tensors over a fake process group: nothing is computed or sent.
+"""Runs one rank of an emitted program on fake tensors over a fake process group: nothing is computed or sent.
 
-The emitted file itself runs. It runs on the CPU: the collectives do not depend on the device type.
+It runs on the CPU, because the collectives do not depend on the device type.
 """
 
 from __future__ import annotations
@@ -47,14 +47,12 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def trace(program: ProgramText, stage: int, *, whole: bool = False, source: Source = None) -> Traced:
-    """Returns the trace of a step on the first rank of pipeline stage `stage`: collectives, peak memory, and the shards
-    of sampled ranks that do not fit their coordinates.
+    """Traces a step on the first rank of pipeline stage `stage`: returns its collectives, its peak memory, and the
+    shards of sampled ranks that do not fit the ranks' coordinates.
 
-    The program runs the plan's model, or the module of `source` if the plan's op graph was traced from code. Optimizer
-    state exists before the traced step. No process group may be initialised. Repeated microbatches and blocks are
-    counted without running, unless `whole`.
-
-    Raises UnlikeError if microbatches or blocks counted as equal differ.
+    The program runs the module built from `source` (a config, or the path of a function); None: planc's own module.
+    Optimizer state exists before the traced step. No process group may be initialised. Identical microbatches and
+    blocks are skipped and only counted, unless `whole`. Raises UnlikeError if those that ran differ.
     """
     sharded = program.sharded
     emitted = program.load()
@@ -96,7 +94,7 @@ def trace(program: ProgramText, stage: int, *, whole: bool = False, source: Sour
 
 
 def _fused(sharded: Sharded, tracker: MemoryTracker) -> AbstractContextManager[None]:
-    """A context in which attention is one kernel, unless the plan asks for unfused attention."""
+    """A context in which attention is one kernel, unless the plan requests unfused attention."""
     return nullcontext() if attention_kernel(sharded) is None else one_kernel_attention(tracker)
 
 
@@ -104,7 +102,7 @@ def _fused(sharded: Sharded, tracker: MemoryTracker) -> AbstractContextManager[N
 def host_apart(emitted: ModuleType, tracker: MemoryTracker) -> Iterator[None]:
     """A context in which `tracker` does not count tensors that `emitted` offloads to host memory.
 
-    Device and host are both the CPU here, where `save_on_cpu` copies nothing.
+    In a trace the device is the CPU too, where torch's `save_on_cpu` copies nothing: here it makes an uncounted copy.
     """
 
     def save_on_cpu(**options: bool) -> saved_tensors_hooks:
@@ -119,9 +117,9 @@ def host_apart(emitted: ModuleType, tracker: MemoryTracker) -> Iterator[None]:
 
 
 def _has_equal_microbatches(sharded: Sharded) -> bool:
-    """True if, in a pipeline, the work of a microbatch on a stage does not depend on the microbatch before it.
+    """True if the plan has a pipeline in which all microbatches of a stage do the same work.
 
-    The work depends on it if parameters are freed between microbatches, or if wgrads run later than dgrads.
+    This is not so if parameters are freed between microbatches, or if the backward is split into dgrads and wgrads.
     """
     roles, split = AxisRoles(sharded), sharded.plan.split
     stay = not roles.uses_fsdp or not sharded.plan.gathers_each_pass()
@@ -131,7 +129,7 @@ def _has_equal_microbatches(sharded: Sharded) -> bool:
 def _has_equal_blocks(sharded: Sharded) -> bool:
     """True if the work of a block depends on its modules alone.
 
-    This is not so for experts (their row counts vary), compiled blocks, a split backward (it walks a block's own
+    This is not so for experts (their token counts vary), compiled blocks, a split backward (it walks a block's own
     graph), offloads (their copies overlap other blocks), and buckets or prefetch of parameters.
     """
     plan, experts = sharded.plan, AxisRoles(sharded).experts
@@ -140,7 +138,7 @@ def _has_equal_blocks(sharded: Sharded) -> bool:
 
 
 class _Step:
-    """Forward, backward, gradient clipping and optimizer update, on tokens of this rank's shape."""
+    """One training step on zero tokens of this rank's shape: forward, backward, gradient clipping, optimizer update."""
 
     def __init__(
         self,
@@ -152,8 +150,7 @@ class _Step:
         *,
         whole: bool = True,
     ):
-        """With `whole`, the optimizer updates DTensors; otherwise plain tensors, the local shards, which is faster and
-        also communicates nothing."""
+        """With `whole`, the optimizer updates DTensors; otherwise it updates their local shards, which is faster."""
         plan = program.plan
         self._emitted, self._divided, self._modules, self._mesh = emitted, divided, modules, mesh
         self._optimizer = optimizer_of(modules, plan.model, Settings(optimizer=plan.optimizer.name))
@@ -169,7 +166,6 @@ class _Step:
         self._run = emitted.build_step(divided, mesh)
 
     def state(self) -> Iterator[Tensor]:
-        """Yields the tensors that exist before the step starts."""
         yield from self._parameters
         for kept in self._optimizer.state.values():
             yield from (value for value in kept.values() if isinstance(value, Tensor))
@@ -190,10 +186,10 @@ class _Step:
 
 
 def _updated_as_shares(optimizer: torch.optim.Optimizer) -> dict[nn.Parameter, nn.Parameter]:
-    """Makes AdamW update the local shard of each parameter as a plain tensor; returns the shards by parameter.
+    """Makes AdamW update the local shard of each DTensor parameter; returns a map from parameter to shard.
 
-    The update is elementwise: DTensor would run the same ops on the same shards without collectives, but its dispatch
-    is slow. Muon's update is not elementwise.
+    The update is elementwise, so DTensor would run the same ops on the same shards, but its dispatch is slow. Muon's
+    update is not elementwise.
     """
     if type(optimizer) is not torch.optim.AdamW:
         return {}
@@ -206,7 +202,7 @@ def _updated_as_shares(optimizer: torch.optim.Optimizer) -> dict[nn.Parameter, n
 
 
 def _share_of_gradient(parameter: Any) -> Tensor | None:
-    """Returns the local shard of a parameter's gradient. Raises UnlikeError if both have different placements."""
+    """Returns the local shard of a parameter's gradient. Raises UnlikeError if the two have different placements."""
     grad = parameter.grad
     if grad is None:
         return None
@@ -224,7 +220,7 @@ def _fake_group(sharded: Sharded, stage: int) -> AbstractContextManager[None]:
 
 
 def _on_meta(program: ProgramText) -> nn.Module:
-    """Returns the bundled module of the plan's model, on the meta device."""
+    """Returns planc's own module for the plan's model, on the meta device."""
     model = program.plan.model
     with torch.device("meta"):
         module: nn.Module = family(model.family).build(model)
@@ -232,13 +228,13 @@ def _on_meta(program: ProgramText) -> nn.Module:
 
 
 def _own(program: ProgramText, source: Mapping[str, Any] | str) -> Any:
-    """Returns the module of a config or of `package.module:function` on the meta device, with the op graph's names."""
+    """Returns the user's module (`source`: a config, or the path of a function) bound to the op graph's names."""
     return named(module_of(source)[0], program)
 
 
 @contextmanager
 def _static_stages(emitted: ModuleType, sharded: Sharded) -> Iterator[None]:
-    """A context in which pipeline stages get their shapes as arguments; otherwise torch infers them by
+    """A context in which torch's pipeline stages are given their shapes, which torch would otherwise infer by
     communicating."""
     if not hasattr(emitted, "PipelineStage"):
         yield
@@ -267,8 +263,7 @@ def _static_stages(emitted: ModuleType, sharded: Sharded) -> Iterator[None]:
 def _without_votes() -> Iterator[None]:
     """A context in which ranks do not communicate to agree on shape inference.
 
-    Only torch 2.12 to 2.14 communicate: 2.11 takes the shapes that a stage is given, and 2.15 does the same on a fake
-    process group.
+    Only torch 2.12 to 2.14 would: 2.11 takes the shapes that a stage is given, 2.15 does so on a fake process group.
     """
     if not hasattr(pipelining._PipelineSchedule, "_warmup_p2p"):
         yield
@@ -289,8 +284,7 @@ def _tokens(sharded: Sharded) -> Tensor:
 
 
 def _passed_on(sharded: Sharded) -> Tensor:
-    """Returns an empty tensor in the form of a stage's output for the next stage: the local shard of a microbatch's
-    hidden states."""
+    """Returns an empty tensor shaped like the hidden states that a stage sends: the local shard of one microbatch."""
     plan = sharded.plan
     last = sharded.ops[plan.model.blocks[-1]][-1].op.output
     layout = sharded.declared(last)

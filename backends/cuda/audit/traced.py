@@ -10,7 +10,7 @@ from planc.ir.audit import Total, Totals
 
 @dataclass(frozen=True, kw_only=True)
 class Traced:
-    """The trace of one optimizer step of one rank."""
+    """Collectives, memory and checks of one optimizer step, traced on one rank."""
 
     stage: int
     totals: Totals
@@ -58,4 +58,4 @@ class Traced:
 
 
 class UnlikeError(Exception):
-    """Raised if microbatches or blocks of a stage that are counted as equal differ."""
+    """Raised if microbatches or blocks that should be identical differ in their collectives or memory."""

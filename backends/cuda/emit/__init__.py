@@ -1,1 +1,1 @@
-"""Emits the program's source text."""
+"""Emits the source text of a plan's torch program."""

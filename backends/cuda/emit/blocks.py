@@ -29,7 +29,7 @@ SAVED: dict[str, tuple[str, ...]] = {
 
 
 def kernel(roles: AxisRoles) -> str:
-    """Emits with_kernel and apply_kernel; "" if the plan names no kernel."""
+    """Emits the functions that pin the attention kernel; "" if the plan names no kernel."""
     chosen = roles.plan.attention
     if chosen is None or not wraps_kernel(roles.plan):
         return ""
@@ -47,7 +47,7 @@ def kernel(roles: AxisRoles) -> str:
 
 
 def wraps_kernel(plan: Plan) -> bool:
-    """True if the program pins the SDPA kernel of attention; not for ring attention, which calls a kernel itself."""
+    """True if the program pins the SDPA kernel of attention; a ring's emitted code calls its kernel directly."""
     chosen = plan.attention
     return chosen is not None and chosen.method != "ring" and chosen.runs in KERNELS
 
@@ -83,7 +83,7 @@ def selected(sharded: Sharded) -> str:
 
 
 def again(sharded: Sharded) -> str:
-    """Emits `again = ...`: torch's checkpoint, which saves the outputs that the plan excepts from the recompute."""
+    """Emits the assignment `again = ...`: torch's checkpoint function, with a policy for the outputs that it saves."""
     fixed = ["checkpoint", "use_reentrant=False", "preserve_rng_state=False"]
     kinds = () if replays.is_selective(sharded) else saved_op_kinds(sharded)
     if not kinds:
@@ -99,7 +99,7 @@ def again(sharded: Sharded) -> str:
 
 
 def saved_outputs(sharded: Sharded) -> str:
-    """Emits KEPT and the class Outputs; "" unless the plan saves outputs by module."""
+    """Emits the checkpoint policy of a recompute that saves outputs by module; "" without such a recompute."""
     if not replays.is_selective(sharded):
         return ""
     table: dict[str, tuple[str, ...]] = {}
@@ -147,9 +147,9 @@ class Outputs:
 
 
 def saved_op_kinds(sharded: Sharded) -> tuple[str, ...]:
-    """Returns the kinds of op whose outputs `recompute blocks except ...` saves, if it excepts all ops of these kinds.
+    """Returns the op kinds that `recompute blocks except ...` saves, if it names all ops of each of these kinds.
 
-    Raises KeyError if it excepts some ops of a kind only, or ops that torch's policies cannot select.
+    Raises KeyError if it names only some ops of a kind, or ops that torch's policies cannot select.
     """
     saved = saved_ops(sharded)
     kinds = tuple(dict.fromkeys(op.kind for op in saved))
@@ -159,7 +159,7 @@ def saved_op_kinds(sharded: Sharded) -> tuple[str, ...]:
 
 
 def saved_ops(sharded: Sharded) -> list[Op]:
-    """Returns the ops of the blocks whose outputs the plan of `sharded` saves under recompute."""
+    """Returns the ops that the plan of `sharded` names after `recompute blocks except`: their outputs are saved."""
     return [op for op in _ops(sharded) if any(names_op(word, op) for word in sharded.plan.recompute.kept)]
 
 
@@ -168,7 +168,7 @@ def _ops(sharded: Sharded) -> list[Op]:
 
 
 def compiling(roles: AxisRoles) -> str:
-    """Emits apply_compile; "" if the plan compiles nothing."""
+    """Emits apply_compile, which compiles the blocks; "" if the plan does not compile them."""
     sentence = roles.plan.compiled("blocks")
     if sentence is None:
         return ""
@@ -252,8 +252,8 @@ def recompute_inside(roles: AxisRoles) -> bool:
 
 
 def in_order(roles: AxisRoles, module: str) -> list[str]:
-    """Returns the calls of apply_kernel, apply_recompute and apply_compile in `parallelize`, in an order that works; ""
-    stands for a function that the plan does not need. `module` is the name of their argument."""
+    """Returns the calls of apply_kernel, apply_recompute and apply_compile on the argument `module`, in the order that
+    `parallelize` needs; "" in place of a call that the plan does not need."""
     plan = roles.plan
     replay = f"apply_recompute({module})" if plan.recompute.ops else ""
     compile_ = f"apply_compile({module}{', mesh' if plan.overlaps else ''})" if plan.compiled("blocks") else ""

@@ -18,7 +18,7 @@ from planc.ir.sharding import OpSharding, RedistributionStep
 
 
 def context(roles: AxisRoles) -> str:
-    """Emits every function that a plan with context axes needs, apply_cp last; "" for a plan without."""
+    """Emits all functions for context parallelism, apply_cp last; "" if no axis shards the sequence."""
     if not roles.context:
         return ""
     divided = [o for o in roles.sharded.attentions if is_divided(roles, o)]
@@ -158,8 +158,8 @@ for module in placed:
 
 
 def _apply(roles: AxisRoles, divided: list[OpSharding], *, ring: bool) -> str:
-    """Emits apply_cp: it replaces attention's forward, adds the all-to-alls around attention, and sets the positions of
-    rows. `divided` are the attentions that the context axes shard; `ring` is True for ring attention."""
+    """Emits apply_cp: it replaces attention's forward, adds the all-to-alls around attention, and sets the tokens'
+    positions. `divided` are the attention ops with a sharded sequence; `ring` is True for ring attention."""
     kernel = roles.plan.attention
     cause = because(kernel.cause) if kernel is not None else ""
     body: list[str] = []
@@ -186,12 +186,12 @@ def _apply(roles: AxisRoles, divided: list[OpSharding], *, ring: bool) -> str:
 
 
 def _positions(roles: AxisRoles) -> str:
-    """Emits code that sets the rows' rotary positions; a pipeline stage without blocks has no rotary modules."""
+    """Emits code that sets the rotary positions of local tokens. In a pipeline, a stage may have no rotary modules."""
     return fill(POSITIONS, rotating="model.layers and " if roles.pipeline else "")
 
 
 def _rotates_rows(roles: AxisRoles) -> bool:
-    """True if rotary positions apply to a shard of the sequence."""
+    """True if the context axes shard the sequence dim of a rotary embedding."""
     kinds = roles.sharded.model.blocks
     return any(is_divided(roles, o) for kind in kinds for o in roles.sharded.ops[kind] if o.op.kind == "rope")
 

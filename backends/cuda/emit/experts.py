@@ -33,7 +33,7 @@ def functions(roles: AxisRoles) -> str:
 
 
 def _mesh(roles: AxisRoles) -> str:
-    """Emits build_expert_mesh: a mesh over the experts' axes, in the order in which torch composes them."""
+    """Emits build_expert_mesh, which builds the device mesh of the experts' axes."""
     experts, mesh = roles.experts, roles.plan.mesh
     order = tuple(a for f in experts.factors for a in f.axes)
     return fill(
@@ -134,14 +134,14 @@ def _expert_parallel_class(roles: AxisRoles) -> str:
 
 
 def _returning(text: str) -> str:
-    """Returns the code `text` with its last assignment to `rows` turned into the return statement; appends `return
-    rows` to code without one."""
+    """Returns the code `text` with its last assignment to `rows` turned into a return statement. Appends `return rows`
+    if `text` is empty."""
     before, _, after = f"\n{text}".rpartition("\nrows = ")
     return lines(before.lstrip("\n"), f"return {after}") if text else "return rows"
 
 
 def _exchange_sentence(experts: TorchExpertAxes) -> str:
-    """Emits the sentences of a docstring that describe the all-to-all of token rows, one sentence a step."""
+    """Emits sentences for the docstring of ExpertParallel, one for each step of its dispatch."""
     parts = [
         "each row takes a slot of its expert or is dropped" if experts.capacity else "",
         "an all-to-all sends rows to the ranks that hold their experts" if experts.exchange else "",
@@ -368,7 +368,7 @@ def _weights(experts: TorchExpertAxes) -> str:
 
 
 def _placements(experts: TorchExpertAxes, p: ParamSharding) -> list[str]:
-    """Returns the placements of a parameter over the mesh dimensions that shard experts in the forward, as code."""
+    """Returns the source of a parameter's placements over the expert-parallel and tensor-parallel mesh dimensions."""
     found = []
     for axes in (experts.exchange, experts.tensor):
         dim = next((dim for dim, used in enumerate(p.compute) if set(used) & set(axes)), None)
@@ -378,10 +378,10 @@ def _placements(experts: TorchExpertAxes, p: ParamSharding) -> list[str]:
 
 
 def fsdp(roles: AxisRoles, *, policy: list[str], placed: bool, again: bool) -> str:
-    """Emits fully_shard of the experts, before that of their blocks; "" if they are in the FSDP groups of their blocks.
+    """Emits fully_shard of the experts, before that of their blocks; "" if experts and block are one FSDP group.
 
-    `policy` are the arguments of the mixed-precision policy; `placed` is True if the program has a function that places
-    parameters on other dims than 0; `again` is the value of reshard_after_forward.
+    `policy` are the arguments of the mixed-precision policy, `placed` is True if some parameters are sharded on another
+    dim than 0, and `again` is the value of reshard_after_forward.
     """
     experts = roles.experts
     if not experts.apart or not roles.uses_fsdp:
@@ -416,8 +416,8 @@ for experts in expert_modules(model):
 
 
 def _gradient_mean(roles: AxisRoles) -> str:
-    """Emits the call that sets the gradient divisor, so that gradients are a mean over the data ranks whatever the size
-    of the expert mesh; "" if both have the same number of ranks."""
+    """Emits the call that makes fully_shard divide expert gradients by the number of data ranks; "" if fully_shard does
+    so by default because the expert mesh has as many ranks."""
     experts, mesh = roles.experts, roles.plan.mesh
     ranks = mesh.size(*roles.shard, *roles.replicate)
     if ranks == mesh.size(*experts.shard, *experts.replicate):

@@ -9,7 +9,7 @@ from planc.diag.quoting import python_string
 
 
 def functions(roles: AxisRoles) -> str:
-    """Emits with_update and apply_lora if the plan has LoRA, and apply_freeze if parameters are frozen."""
+    """Emits with_update and apply_lora if the plan has LoRA, and apply_freeze if the plan freezes parameters."""
     parts = (_lora(roles) if roles.plan.lora else "", _freeze(roles) if roles.sharded.model.has_frozen else "")
     return "\n\n\n".join(p for p in parts if p)
 
@@ -95,8 +95,8 @@ def apply_freeze(model: nn.Module) -> None:
 
 
 def backward_prefetch(roles: AxisRoles) -> str:
-    """Emits lines for the first FSDP group that has a backward, because fully_shard would prefetch the frozen group
-    before it; "" if every group has a backward."""
+    """Emits code that keeps the first FSDP group with a backward from prefetching the frozen group before it; "" if
+    every group has a backward."""
     sections = roles.sharded.ops
     goes = {s: any(o.op.has_backward for o in ops) for s, ops in sections.items()}
     if all(goes.values()):

@@ -9,8 +9,8 @@ from planc.diag.quoting import python_string
 
 
 def mean_over_batch(roles: AxisRoles) -> str:
-    """Emits mean_over_batch, which averages the loss over data ranks; in a pipeline only the last stage has a loss. ""
-    with one data rank and no pipeline."""
+    """Emits mean_over_batch, which averages the loss over data ranks and, in a pipeline, takes it from the last stage;
+    "" for one data rank and no pipeline."""
     if not (roles.data or roles.pipeline):
         return ""
     return fill(
@@ -39,13 +39,13 @@ def _sum_of_stages(roles: AxisRoles, why: str, value: str) -> str:
 
 
 def sums_left(roles: AxisRoles) -> bool:
-    """True if gradients stay partial sums over the tensor axes; False with FSDP, which reduces them."""
+    """True if gradients are partial over the tensor axes after the backward. FSDP leaves none: it reduces them."""
     tensor = set(roles.tensor)
     return not roles.uses_fsdp and any(tensor & {*p.grad_partial} for p in roles.sharded.params if not p.param.frozen)
 
 
 def sum_gradients(roles: AxisRoles) -> str:
-    """Emits sum_gradients; "" if DTensor or fully_shard leaves no partial gradients."""
+    """Emits sum_gradients, which all-reduces partial gradients; "" if the backward leaves none."""
     return SUM_GRADIENTS.strip() if sums_left(roles) else ""
 
 
@@ -60,7 +60,7 @@ def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
 
 
 def total_norm(roles: AxisRoles) -> str:
-    """Emits total_norm; "" if gradients are stored in fp32, for which torch's own function is used."""
+    """Emits total_norm, the gradient norm in fp32; "" if gradients are fp32, for which torch has a function."""
     return "" if roles.state_dtype == "fp32" else TOTAL_NORM.strip()
 
 
@@ -73,7 +73,7 @@ def total_norm(gradients: list[torch.Tensor]) -> torch.Tensor:
 
 
 def clip(roles: AxisRoles) -> str:
-    """Emits clip_grad_norm over all axes that shard state: data, tensor and pipeline."""
+    """Emits clip_grad_norm, which clips the gradient norm over all ranks."""
     mixed = _mixed(roles)
     divided = roles.uses_fsdp or bool(roles.tensor)
     pipeline = lines(
@@ -104,8 +104,8 @@ def clip(roles: AxisRoles) -> str:
 
 
 def _norm(roles: AxisRoles, *, mixed: bool, divided: bool) -> str:
-    """Emits code for the norm of local gradients; the gradient of a tied weight counts once. `mixed` is True if
-    parameters are on several meshes, `divided` if they are sharded."""
+    """Emits code for the gradient norm; a tied weight counts once. `mixed` is True if parameters are on several meshes,
+    `divided` if they are DTensors."""
     tied = bool(roles.modules_of_both_ends)
     total = "torch.nn.utils.get_total_norm" if roles.state_dtype == "fp32" else "total_norm"
     if mixed:
@@ -132,14 +132,14 @@ for group in groups.values():
 
 
 def _mixed(roles: AxisRoles) -> bool:
-    """True if some parameters are DTensors over the tensor axis and others are not."""
+    """True if not all parameters are on one mesh, as with tensor parallelism of some modules only."""
     tensor = set(roles.tensor)
     mixed = bool(tensor) and not all(tensor & {*p.axes(), *p.grad_partial} for p in roles.sharded.params)
     return mixed or len(roles.tensor_parts) > 1 or roles.experts.apart
 
 
 def data_rank(roles: AxisRoles) -> str:
-    """Emits data_rank: the slice of the global batch of this rank."""
+    """Emits data_rank, which returns the slice of the global batch that a rank trains on."""
     mesh, axes = roles.plan.mesh, roles.plan.data_axes
     return fill(
         '''

@@ -22,8 +22,8 @@ ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 def launch_file(plan: Plan, kind: str, full: bool = False) -> str:
     """Returns the text of a launch file for `plan`; `kind` is one of LAUNCHERS.
 
-    `full` is True for a plan that uses nearly all memory: torch's allocator then uses expandable segments (ALLOCATOR).
-    Raises ValueError, with a message for the user, for a machine that the cluster system does not offer.
+    With `full` (the plan uses nearly all memory) the file makes torch's allocator use expandable segments. Raises
+    ValueError, with a message for the user, for a machine that the cluster system does not offer.
     """
     if kind in CLUSTERS:
         return cluster_file(plan, kind, ALLOCATOR if full else "")

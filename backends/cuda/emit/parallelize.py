@@ -1,4 +1,4 @@
-"""Emits the functions that parallelize one model or stage: apply_tp, apply_recompute, apply_fsdp."""
+"""Emits the functions that parallelize a model or a pipeline stage: apply_tp, apply_recompute, apply_fsdp."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TORCH_DTYPES = {"fp32": "torch.float32", "bf16": "torch.bfloat16", "fp16": "torc
 
 
 def tensor_parallel(roles: AxisRoles, styler: Styler) -> str:
-    """Emits apply_tp; "" if no axis is used for tensor parallelism."""
+    """Emits apply_tp and the ParallelStyle classes that it uses; "" without tensor parallelism."""
     if not roles.tensor:
         return ""
     top, block = styler.top(), styler.blocks()
@@ -44,7 +44,7 @@ def tensor_parallel(roles: AxisRoles, styler: Styler) -> str:
 def _divided_over(
     factor: Factor, roles: AxisRoles, styler: Styler, top: tuple[Style, ...], block: tuple[Style, ...]
 ) -> str:
-    """Emits the lines that apply tensor parallelism over one mesh dimension (`factor`). `top` are the styles of modules
+    """Emits the lines that apply tensor parallelism over one mesh dimension, `factor`. `top` are the styles of modules
     outside the blocks, `block` those of modules inside."""
     mine = (tuple(s for s in styles if roles.tensor_part(s.axes) == factor.axes) for styles in (top, block))
     outside, inside = mine
@@ -62,8 +62,8 @@ def _mesh_of(factor: Factor, roles: AxisRoles) -> str:
 
 
 def joined_mesh(roles: AxisRoles) -> str:
-    """Emits joined_mesh, for modules sharded over several mesh dimensions where others use only some of these
-    dimensions; "" if there are none."""
+    """Emits joined_mesh, which flattens several mesh dimensions into one for the modules that are sharded over all of
+    them; "" if no module is."""
     if not roles.joined:
         return ""
     (factor,) = roles.joined
@@ -254,7 +254,7 @@ OWN_STYLES = {
 
 
 def _styles(name: str, styles: tuple[Style, ...]) -> str:
-    """Emits a dict `name` from module paths to styles, below the sentences for them; comments name collectives."""
+    """Emits a dict `name` from module paths to parallel styles, with the plan's sentences as comments."""
     rows: list[str] = []
     for style in styles:
         arguments = [f"{k}={v}" for k, v in style.arguments]
@@ -265,7 +265,7 @@ def _styles(name: str, styles: tuple[Style, ...]) -> str:
 
 def _clone(roles: AxisRoles, styler: Styler) -> str:
     """Emits a hook that clones the embedding's output, because AOTAutograd of torch 2.13 drops the gradient of an
-    AsyncCollectiveTensor; "" if the model has no embedding op."""
+    AsyncCollectiveTensor; "" for a model without an embedding."""
     module = next((o.op.module for o in styler.sharded.ops["first"] if o.op.kind == "embedding"), "")
     if not module:
         return ""
@@ -279,12 +279,12 @@ ASYNC_OUTPUT = """\
 
 
 def _if_present(roles: AxisRoles, module: str, line: str) -> str:
-    """Emits `line`; in a pipeline, where only some stages have the module, under an `if`."""
+    """Emits `line`; in a pipeline under an `if`, because not every stage has the `module`."""
     return f"if model.{module} is not None:\n    {line}" if roles.pipeline else line
 
 
 def recompute(sharded: Sharded) -> str:
-    """Emits apply_recompute; "" if the plan recomputes nothing."""
+    """Emits apply_recompute, which checkpoints blocks or modules; "" if the plan recomputes nothing."""
     if not sharded.plan.recompute.ops:
         return ""
     selective = replays.is_selective(sharded)
@@ -311,7 +311,7 @@ def recompute(sharded: Sharded) -> str:
 
 
 def _inputs_on_host(sharded: Sharded) -> str:
-    """Emits inputs_on_host; "" unless the plan offloads the inputs of recomputed blocks."""
+    """Emits inputs_on_host, which offloads the inputs of recomputed blocks; "" if the plan does not offload them."""
     sentence = next((o for o in sharded.plan.offloads if not set(o.what) & {"params", "optimizer"}), None)
     return fill(INPUTS_ON_HOST, cause=because(sentence.cause)).strip() if sentence else ""
 
@@ -336,8 +336,7 @@ MODULES_WRAPPED = "# Not `checkpoint_wrapper`: it would also recompute the modul
 
 
 def _checkpoint_wrapper(sharded: Sharded) -> str:
-    """Emits the lines that checkpoint the forward of a block, or of some of its modules if only these are
-    recomputed."""
+    """Emits the lines that checkpoint a block, or those of its modules that the plan recomputes."""
     if sharded.plan.recompute.blocks:
         replayed = "partial(again, block.forward)"
         on_host = _inputs_on_host(sharded)
@@ -358,14 +357,14 @@ def _checkpoint_wrapper(sharded: Sharded) -> str:
 
 
 def recomputed_modules(sharded: Sharded) -> list[str]:
-    """Returns the paths, within a block, of the modules whose ops the plan of `sharded` recomputes."""
+    """Returns the paths, relative to a block, of the modules whose ops the plan of `sharded` recomputes."""
     ops = [o.op for kind in sharded.model.blocks for o in sharded.ops[kind]]
     chosen = [op for op in ops if any(names_op(w, op) for w in sharded.plan.recompute.ops)]
     return list(dict.fromkeys(relative(op.module) for op in chosen))
 
 
 def state_dtype(roles: AxisRoles) -> str:
-    """Emits apply_state_dtype; "" if state is stored in fp32."""
+    """Emits apply_state_dtype, which casts parameters to the plan's dtype; "" if that is fp32."""
     if roles.state_dtype == "fp32":
         return ""
     cause = next((s.cause for s in roles.plan.stores if s.noun == "params" and s.dtype), None)
@@ -382,7 +381,7 @@ def apply_state_dtype(model: nn.Module) -> None:
 
 
 def fsdp(roles: AxisRoles) -> str:
-    """Emits apply_fsdp; "" unless state is sharded, gradients are averaged, or the compute dtype differs."""
+    """Emits apply_fsdp, which calls fully_shard; "" if the plan does not use FSDP."""
     if not roles.uses_fsdp:
         return ""
     dims = _stored_dims(roles)
@@ -438,13 +437,11 @@ def _policy(plan: Plan) -> str:
 
 
 def _dtypes(plan: Plan) -> list[str]:
-    """Returns the param_dtype and reduce_dtype arguments of MixedPrecisionPolicy, as code."""
     p = plan.precision
     return [f"param_dtype={TORCH_DTYPES[p.compute]}", f"reduce_dtype={TORCH_DTYPES[p.reduce]}"]
 
 
 def _offload(plan: Plan) -> str:
-    """Emits a CPUOffloadPolicy: parameters, gradients and optimizer state are stored on the host."""
     if not plan.state_on_host:
         return ""
     sentence = next(o for o in plan.offloads if "params" in o.what)
@@ -452,8 +449,8 @@ def _offload(plan: Plan) -> str:
 
 
 def _stored_dims(roles: AxisRoles) -> dict[str, int]:
-    """Returns the parameters that FSDP shards on another dim than 0: a map from the name, relative to the block or the
-    model, to that dim."""
+    """Returns the dims on which FSDP shards parameters, by name relative to the block or model; parameters on dim 0 are
+    left out."""
     found = {relative(p.param.name): stored_dim(roles, p) for p in roles.sharded.params}
     return {name: dim for name, dim in found.items() if dim}
 
@@ -495,7 +492,7 @@ def _why_gathered(roles: AxisRoles) -> str:
 
 
 def _groups(roles: AxisRoles) -> str:
-    """Emits one fully_shard call per group of parameters that are gathered and reduced together."""
+    """Emits the fully_shard calls, one for each group of parameters that are gathered and reduced together."""
     if roles.sharded.tied:
         return lines(
             _block_groups(roles.plan), ENDS_GATHERED_ONCE if roles.plan.gathers_each_pass() else ENDS_IN_ONE_GROUP
@@ -519,7 +516,7 @@ def _groups(roles: AxisRoles) -> str:
 
 
 def _block_groups(plan: Plan) -> str:
-    """Emits a group per block or bucket of blocks, and the explicit prefetch if the plan sets one."""
+    """Emits the FSDP groups of blocks (one block or a bucket of several each), and the plan's prefetch."""
     gather, layers = plan.gather, plan.bucket_layers
     ahead = plan.buckets_ahead(0)
     if gather is None or (layers == 1 and not ahead):
@@ -560,7 +557,6 @@ fully_shard(model, **config)"""
 
 
 def _last_group(roles: AxisRoles, modules: list[str]) -> str:
-    """Emits the FSDP group of the modules after the blocks."""
     tail = ", ".join(f"model.{m}" for m in modules)
     if not roles.plan.gathers_each_pass():
         return _if_present(roles, modules[0], f"fully_shard([{tail}], **config)")

@@ -19,7 +19,7 @@ HELD = {
 
 
 def constants(roles: AxisRoles) -> str:
-    """Emits MICROBATCHES and STAGES; "" without a pipeline."""
+    """Emits MICROBATCHES and STAGES (the layers of each virtual stage); "" without a pipeline."""
     if not roles.pipeline:
         return ""
     split = _split(roles)
@@ -32,7 +32,7 @@ def constants(roles: AxisRoles) -> str:
 
 
 def split(roles: AxisRoles) -> str:
-    """Emits stage_indices and split_stages; "" without a pipeline."""
+    """Emits stage_indices and split_stages, which build a rank's pipeline stages; "" without a pipeline."""
     if not roles.pipeline:
         return ""
     ops = roles.sharded.ops
@@ -81,13 +81,13 @@ BETWEEN = "if 0 < index < len(STAGES) - 1:  # tied embeddings: the first and the
 
 
 def _without(condition: str, modules: list[str]) -> str:
-    """Emits code that removes `modules` from a stage under a `condition`; "" without modules."""
+    """Emits code that sets `modules` of a stage to None under the statement `condition`; "" without modules."""
     gone = lines(*(f"stage.{m} = None" for m in modules))
     return fill("<condition>\n    <gone>", condition=condition, gone=gone) if modules else ""
 
 
 def schedule(roles: AxisRoles) -> str:
-    """Emits build_schedule; "" without a pipeline."""
+    """Emits build_schedule, which builds torch's pipeline schedule; "" without a pipeline."""
     if not roles.pipeline:
         return ""
     split = _split(roles)
@@ -116,14 +116,13 @@ def schedule(roles: AxisRoles) -> str:
 
 
 def _new(kind: TorchSchedule) -> str:
-    """Emits the expression for a new schedule of this kind."""
     held = "pipeline[0]" if kind.single else "pipeline"
     return f"{kind.name}({held}, n_microbatches=MICROBATCHES, loss_fn=loss_fn)"
 
 
 def _gathered_once(roles: AxisRoles, kind: TorchSchedule) -> str:
-    """Emits code that builds a schedule and keeps gathered parameters that torch would free and gather again; "" if
-    torch itself keeps all of them."""
+    """Emits code that builds a schedule in which every stage is gathered once a step; "" if torch's schedule does so by
+    itself."""
     most = max(len(virtual_stages(roles.plan, rank)) for rank in range(roles.plan.pipeline))
     if not roles.uses_fsdp or most <= GATHERED_STAGES:
         return ""
@@ -157,8 +156,8 @@ class Stage(PipelineStage):
 
 
 def forwards_only(roles: AxisRoles) -> str:
-    """Emits code that removes backward actions for evaluation, because torch would run those of a V schedule and fail;
-    "" for other schedules."""
+    """Emits code that removes the backwards from a V schedule for evaluation, where torch would run them and fail; ""
+    for other schedules."""
     if not in_a_v(roles.plan):
         return ""
     return FORWARDS_ONLY.strip()

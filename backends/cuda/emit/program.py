@@ -1,7 +1,7 @@
 """Emits the program of a plan as plain torch code.
 
-A pure function of the propagated plan that returns text. Only what the plan uses is emitted, so the file has no
-branches on configuration.
+The text depends on the propagated plan and torch's version only. Only what the plan uses is emitted, so the program has
+no branches on configuration.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ IMPORTS: tuple[tuple[str, str], ...] = (
 
 
 def emit(sharded: Sharded, torch: Version = TORCH.pinned) -> str:
-    """Returns the source of the program of `sharded` for a version of `torch`. Deterministic to the byte."""
+    """Returns the source of the program of `sharded` for a version of `torch`; equal inputs give equal text."""
     roles = AxisRoles(sharded, torch)
     styler = Styler(sharded, roles)
     functions = (
@@ -94,7 +94,7 @@ def emit(sharded: Sharded, torch: Version = TORCH.pinned) -> str:
 
 
 def _build_mesh(roles: AxisRoles) -> str:
-    """Emits build_mesh. Ranks are ordered by the plan's mesh; torch composes the dimensions in its own order."""
+    """Emits build_mesh. Ranks are numbered as in the plan's mesh; the order of the mesh dimensions is torch's."""
     mesh = roles.plan.mesh
     axes = mesh.in_order(mesh.sizes)
     moved = roles.arranged != axes
@@ -244,7 +244,6 @@ def _parallelize(roles: AxisRoles, sharded: Sharded) -> str:
 
 
 def _expert_mesh(roles: AxisRoles) -> str:
-    """Emits the mesh argument of the functions for experts; "" if experts have no mesh dimensions of their own."""
     return (", expert_mesh" if roles.experts.own_mesh else ", mesh") if roles.experts.apart else ""
 
 

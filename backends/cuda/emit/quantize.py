@@ -1,4 +1,4 @@
-"""Emits float8 matmuls: the modules that become torchao's float8 linear layers."""
+"""Emits the conversion of linear layers to torchao's float8 layers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RECIPES = {"": "tensorwise", "tensorwise": "tensorwise", "rowwise": "rowwise"}
 
 
 def functions(roles: AxisRoles) -> str:
-    """Emits apply_float8; "" if the plan quantizes nothing."""
+    """Emits apply_float8, which converts linear layers to float8; "" if the plan quantizes nothing."""
     if not roles.plan.quantize:
         return ""
     return fill(APPLY, sentences="\n".join(_sentence(roles.sharded, q) for q in roles.plan.quantize))
@@ -33,7 +33,6 @@ def apply_float8(model: nn.Module) -> None:
 
 
 def _sentence(sharded: Sharded, q: Quantize) -> str:
-    """Emits the code that converts the modules of one `quantize` sentence, inside and outside the blocks."""
     blocks = dict.fromkeys(relative(op.module) for kind in sharded.model.blocks for op in _ops(sharded, q, kind))
     outside = [op.module for kind in ("first", "last") for op in _ops(sharded, q, kind)]
     return lines(
@@ -63,7 +62,7 @@ if model.<path> is not None:
 
 
 def _chosen(q: Quantize) -> str:
-    """Emits the head of the loop over the blocks that a `quantize` sentence converts."""
+    """Emits the `for` line over the blocks that a `quantize` sentence converts."""
     if not q.kept_layers:
         return "for block in model.layers.values():"
     kept = [f'"{n}"' for begin, end in q.kept_layers for n in range(begin, end)]
@@ -74,14 +73,13 @@ def _chosen(q: Quantize) -> str:
 
 
 def _ops(sharded: Sharded, q: Quantize, section: str) -> Iterator[Op]:
-    """Yields the matmuls of a section that a `quantize` sentence converts."""
     for o in sharded.ops.get(section, ()):
         if quantized(sharded.plan, o.op) is q:
             yield o.op
 
 
 def refused(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """Refuses `quantize` that torchao cannot run: it has float8 with a scale per tensor or row, for bf16 compute."""
+    """Refuses a `quantize` sentence that torchao cannot run: it only has float8 per tensor or row, in bf16 models."""
     for q in sharded.plan.quantize:
         if q.dtype != "float8" or q.tile or q.recipe not in RECIPES:
             yield q.cause, "torchao trains linear layers in float8 by tensor or by row", "`float8(rowwise)`"

@@ -8,13 +8,13 @@ from planc.ir.mesh import Mesh
 
 
 def laid(mesh: Mesh, axes: Sequence[str]) -> str:
-    """Returns a comment that says in which order ranks are numbered over `axes` of `mesh`, outermost first."""
+    """Returns a comment with the order of ranks over `axes` of `mesh`, outermost first."""
     return f"# Ranks are ordered as {' > '.join(f'{a} {mesh.size(a)}' for a in axes)}."
 
 
 def arranged(mesh: Mesh, axes: Sequence[str], order: Sequence[str]) -> str:
-    """Returns an expression for the tensor of all ranks of `mesh`. The tensor has a dim for each of `axes` (the axes
-    with more than one rank), in this `order`."""
+    """Returns an expression for a tensor of the numbers of all ranks in `mesh`, with one dim per axis. `axes` are the
+    axes with more than one rank; `order` is the order of the dims."""
     ranks = f"torch.arange({mesh.devices})"
     if list(order) == list(axes):
         return ranks
@@ -23,7 +23,7 @@ def arranged(mesh: Mesh, axes: Sequence[str], order: Sequence[str]) -> str:
 
 
 def place(mesh: Mesh, axes: Sequence[str]) -> str:
-    """Returns an expression for the coordinate of `rank` over one or more `axes` of `mesh`, as in `Mesh.place_of`."""
+    """Returns an expression for the coordinate of `rank` over `axes` of `mesh`; several axes count as one."""
     terms, follow = [], mesh.size(*axes)
     for name in axes:
         axis = mesh.axis(name)

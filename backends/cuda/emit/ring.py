@@ -1,4 +1,4 @@
-"""Emits ring attention: keys and values go round the ring of ranks, and each rank attends to all that it receives."""
+"""Emits ring attention: ranks pass keys and values round a ring, and each attends to all keys that it receives."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from planc.sharding.recompute import names_op
 
 
 def ring_functions(roles: AxisRoles, divided: Sequence[OpSharding]) -> str:
-    """Emits ring attention. `divided` are the attentions that the context axes shard, one for each kind of block."""
+    """Emits ring attention. `divided` are the attention ops with a sharded sequence, one for each kind of block."""
     kept, window = keeps_rings(roles), ring_window(roles)
     which = "window" if window else "source == rank"
     meet, meet_back = (MEET_IN_WINDOW, MEET_IN_WINDOW) if window else (MEET, MEET_IN_BACKWARD)
@@ -30,8 +30,8 @@ def ring_functions(roles: AxisRoles, divided: Sequence[OpSharding]) -> str:
 
 
 def _parts(roles: AxisRoles, divided: Sequence[OpSharding], window: int) -> str:
-    """Emits attend_part, the attention of some query rows over some keys, and its backward. Flash attention wants
-    values as wide as keys, so narrower ones are padded."""
+    """Emits attend_part, the attention of some queries over some keys, and its backward. Values narrower than keys are
+    padded, because flash attention wants equal widths."""
     flash = "torch.ops.aten._scaled_dot_product_flash_attention"
     padded = any(value_padding(roles.sharded.model, o.op) for o in divided)
     named = roles.plan.attention.kernel if roles.plan.attention else None
@@ -58,12 +58,12 @@ def _parts(roles: AxisRoles, divided: Sequence[OpSharding], window: int) -> str:
 
 
 def ring_window(roles: AxisRoles) -> int:
-    """Returns the window of the ring's attention (tokens, with the query's own); 0 for full causal attention."""
+    """Returns the sliding window of ring attention (tokens, including the query's own); 0 without a window."""
     return max((o.op.window for o in roles.sharded.attentions if o.ring), default=0)
 
 
 def _seen(roles: AxisRoles, window: int) -> str:
-    """Emits the function `seen`, which says which rows attend to which keys."""
+    """Emits the function `seen`, which returns the queries of a rank that attend to keys of another rank."""
     if not window:
         return fill(SEEN_WITHOUT_WINDOW, seen=(SEEN_BALANCED if balanced(roles) else SEEN).strip()).strip()
     return fill(
@@ -78,7 +78,7 @@ def _seen(roles: AxisRoles, window: int) -> str:
 def keeps_rings(roles: AxisRoles) -> bool:
     """True if the plan recomputes blocks but saves the outputs of ring attention.
 
-    torch's selective checkpointing decides per op; a ring is many ops, whose outputs are partial.
+    torch's selective checkpoint cannot save them: it decides per op, and a ring is many ops with partial outputs.
     """
     ring = any(o.ring for o in roles.sharded.attentions)
     return ring and any(names_op(word, o.op) for word in roles.plan.recompute.kept for o in roles.sharded.attentions)
@@ -380,5 +380,4 @@ def attend_ring(mesh: DeviceMesh, q: torch.Tensor, k: torch.Tensor, v: torch.Ten
 
 
 def _gradient_dtype(roles: AxisRoles) -> str:
-    """Returns the dtype in which key and value gradients are sent round the ring: the plan's reduce dtype."""
     return {"fp32": "torch.float32", "bf16": "torch.bfloat16"}[roles.plan.precision.reduce]

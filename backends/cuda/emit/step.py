@@ -10,7 +10,7 @@ from planc.diag.quoting import python_string
 
 
 def loss(styler: Styler) -> str:
-    """Emits loss_fn. Over a sharded vocab the logits are a DTensor."""
+    """Emits loss_fn, the cross entropy in fp32; the logits are a DTensor if the vocab is sharded."""
     sentence = styler.roles.plan.compiled("loss")
     whole = f"{because(sentence.cause)}\n@torch.compile(backend={python_string(sentence.method)})" if sentence else ""
     return fill(
@@ -32,7 +32,7 @@ def _vocab_axes(styler: Styler) -> tuple[tuple[str, ...], str]:
 
 
 def step(roles: AxisRoles, styler: Styler) -> str:
-    """Emits build_step: forward and backward of all microbatches."""
+    """Emits build_step, which builds the function for the forward and backward of all microbatches."""
     if roles.pipeline:
         return fill(
             PIPELINED_STEP,
@@ -54,8 +54,7 @@ def step(roles: AxisRoles, styler: Styler) -> str:
 
 
 def _own_tokens(roles: AxisRoles) -> dict[str, str]:
-    """Returns code by template field (`rows`, `own`) that selects this rank's tokens of context-parallel sequences; ""
-    without context parallelism."""
+    """Returns code, by template field, that selects a rank's tokens under context parallelism; "" without it."""
     if not roles.context:
         return {"rows": "", "own": ""}
     return {"rows": "rows = sequence_rows(mesh)", "own": "tokens, targets = tokens[:, rows], targets[:, rows]"}
@@ -100,7 +99,7 @@ def build_step(stages: list[nn.Module], mesh: DeviceMesh) -> Step:
 
 
 def evaluate(roles: AxisRoles, styler: Styler) -> str:
-    """Emits build_evaluate: the mean loss without gradients."""
+    """Emits build_evaluate, which builds the function for the mean loss without gradients."""
     if roles.pipeline:
         return fill(
             PIPELINED_EVALUATE,
@@ -159,7 +158,7 @@ for module in <modules>:
 
 
 def _microbatches(styler: Styler, policy: str, *, backward: bool) -> str:
-    """Emits the code that runs the microbatches in order and sums their losses; each starts with the code `policy`."""
+    """Emits the loop that runs the microbatches and sums their losses; each iteration starts with the code `policy`."""
     return fill(
         """
         inputs = tokens.split(MICROBATCH_SEQUENCES)
@@ -175,8 +174,6 @@ def _microbatches(styler: Styler, policy: str, *, backward: bool) -> str:
 
 
 def _forward(styler: Styler, *, backward: bool) -> str:
-    """Emits the code of one microbatch. With a sharded vocab, the forward and the backward of the loss run inside
-    loss_parallel."""
     run = lines(
         "loss = loss_fn(model(inputs[index]), labels[index]) / len(inputs)",
         "loss.backward()" if backward else "",
@@ -190,7 +187,7 @@ def _forward(styler: Styler, *, backward: bool) -> str:
 
 
 def _policy(roles: AxisRoles) -> str:
-    """Emits the code that sets gradient reduction and resharding for each microbatch of a step."""
+    """Emits the code that sets FSDP's gradient reduction and resharding for each microbatch of a step."""
     if not roles.uses_fsdp:
         return ""
     scatters, gather = bool(roles.plan.store("grads")), roles.plan.gather
@@ -214,7 +211,7 @@ def _policy(roles: AxisRoles) -> str:
 
 
 def _scheduled(styler: Styler, method: str) -> str:
-    """Emits the code that runs the schedule's `method`: the first stage gets the tokens, the last one the targets."""
+    """Emits the call of the schedule's `method` with the tokens on the first stage and the targets on the last."""
     run = f"schedule.{method}(*inputs, target=labels, losses=losses, return_outputs=False)"
     return fill(
         """
@@ -228,7 +225,7 @@ def _scheduled(styler: Styler, method: str) -> str:
 
 
 def mean_loss(roles: AxisRoles, styler: Styler) -> str:
-    """Emits _mean_loss, which step and evaluate of a pipeline return; "" without a pipeline."""
+    """Emits _mean_loss, which averages a pipeline's losses over the global batch; "" without a pipeline."""
     if not roles.pipeline:
         return ""
     losses = "[loss.full_tensor() for loss in losses]" if styler.loss_parallel else "losses"

@@ -1,5 +1,4 @@
-"""Emits the functions that keep the two copies of a tied embedding equal: in a pipeline, the first and the last stage
-each have a copy of the weight."""
+"""Emits the functions for a tied embedding in a pipeline, whose first and last stage each have a copy of the weight."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from planc.diag.quoting import python_string
 
 
 def functions(roles: AxisRoles) -> str:
-    """Emits head_copies, sum_shared_gradients and, if needed, the mesh of the two stages; "" without copies."""
+    """Emits the functions that sum the gradients of the two copies of a tied weight; "" if there is only one copy."""
     if not roles.modules_of_both_ends:
         return ""
     names = [python_string(f"{module}.weight") for module in roles.modules_of_both_ends]
@@ -25,13 +24,13 @@ def functions(roles: AxisRoles) -> str:
 
 
 def in_the_step(roles: AxisRoles) -> str:
-    """Emits the call of sum_shared_gradients after the last microbatch's backward; "" if no stage has a copy."""
+    """Emits the call that sums the gradients of a tied weight's two copies; "" if there is only one copy."""
     return "sum_shared_gradients(stages, mesh)" if roles.modules_of_both_ends else ""
 
 
 def left_out_of_the_norm(roles: AxisRoles, *, by_mesh: bool) -> str:
-    """Emits code that leaves the copies of tied weights out of the gradient norm, because the first stage counts them.
-    `by_mesh` is True if the program computes one norm per mesh."""
+    """Emits code that leaves the last stage's copy of a tied weight out of the gradient norm. `by_mesh` is True if the
+    program computes one norm per mesh."""
     if not roles.modules_of_both_ends:
         return ""
     copies = "copies = set(head_copies(stages, mesh))  # the first stage counts them"

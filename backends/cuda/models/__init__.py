@@ -1,4 +1,4 @@
-"""The bundled torch models, one family a file, imported by the family's name."""
+"""The bundled torch models: one file per model family."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from types import ModuleType
 
 
 def family(name: str) -> ModuleType:
-    """Returns the module with `build(model)` of the model family `name`. Loads torch."""
+    """Returns the Python module of the model family `name`, which has the function `build(model)`. Loads torch."""
     return importlib.import_module(f"{__name__}.{name}")

@@ -1,10 +1,10 @@
 """Counts a router's tokens per expert, and adds the gradient of the load-balancing loss.
 
 The loss is that of Fedus et al. 2021, "Switch Transformers", equation 4: a X sum_i f_i P_i, with f_i the fraction of
-tokens routed to expert i and P_i its mean probability. With k experts a token it is divided by k. It is computed per
-sequence and averaged, as in DeepSeek-AI 2024, "DeepSeek-V3", equations 17 to 20, so it does not depend on how a batch
-is split. It is 1 for an even router, and is added for every layer. f has no gradient; that of P is added in the
-backward of the router weights, and the reported loss does not include it.
+tokens routed to expert i and P_i the router's mean probability of i. With k experts a token it is divided by k. It is
+computed per sequence and averaged, as in DeepSeek-AI 2024, "DeepSeek-V3", equations 17 to 20, so it does not depend on
+how a batch is split. It is 1 for an even router, and is added for every layer. f has no gradient; that of P is added in
+the backward of the router weights. The reported loss does not include the balancing loss.
 
 Shapes: B sequences, S tokens of each, T = B S tokens, X experts, k experts a token. Runs on torch 2.9 and later.
 """
@@ -22,14 +22,14 @@ from planc.ir.model import Routing
 
 
 def whole(counts: Tensor) -> Tensor:
-    """Returns `counts` unchanged, for sequences that are on one rank."""
+    """Returns `counts` unchanged: the sum over ranks if each sequence is on one rank."""
     return counts
 
 
 @dataclass
 class Balance:
-    """The balancing loss of one router. `picked` [X] is the number of tokens routed to each expert. It counts each
-    token in the backward, so that a recompute does not count it again."""
+    """The balancing loss of one router. `picked` [X] counts the tokens routed to each expert. The count is updated in
+    the backward, which a recompute does not repeat."""
 
     slope: float
     """The coefficient a, divided by the number of sequences that the loss averages over."""
@@ -38,8 +38,8 @@ class Balance:
     """Sums counts [B, X] over the ranks that have other tokens of the same sequences."""
 
     def __call__(self, weights: Tensor, logits: Tensor, chosen: Tensor, batch: int, routing: Routing) -> Tensor:
-        """Returns the `weights` [T, k] of the experts `chosen` [T, k] unchanged, with the loss's gradient on `logits`
-        [T, X] in the backward."""
+        """Returns the router `weights` [T, k] unchanged; their backward adds the gradient of the loss to `logits` [T,
+        X]. `chosen` [T, k] are the expert indices."""
         experts, k = logits.shape[-1], chosen.shape[-1]
         counts = counted(logits, chosen, batch)
         if not self.slope:
@@ -52,15 +52,15 @@ class Balance:
 
 
 def counted(logits: Tensor, chosen: Tensor, batch: int) -> Tensor:
-    """Returns how many times each expert is chosen in each of `batch` sequences, [B, X], from `chosen` [T, k], in the
-    dtype of `logits`."""
+    """Returns the number of times that each expert is chosen in each of `batch` sequences, [B, X], from the indices
+    `chosen` [T, k], in the dtype of `logits`."""
     picks = chosen.reshape(batch, -1)
     counts: Tensor = logits.new_zeros(batch, logits.shape[-1])
     return counts.scatter_add_(1, picks, torch.ones_like(picks, dtype=logits.dtype))
 
 
 def shares(logits: Tensor, routing: Routing) -> Tensor:
-    """Returns each token's scores divided by their sum, [T, X], from its `logits` [T, X]: P is their mean."""
+    """Returns the router's probabilities [T, X] from `logits` [T, X]: softmax, or normalized sigmoid scores."""
     if routing.scores == "softmax":
         return logits.softmax(-1)
     scores = logits.sigmoid()
@@ -68,7 +68,7 @@ def shares(logits: Tensor, routing: Routing) -> Tensor:
 
 
 class Watched(torch.autograd.Function):
-    """The identity on the router weights; its backward adds the loss's gradient to the shares, and counts tokens."""
+    """The identity on router weights; its backward adds the loss's gradient to the probabilities, and counts tokens."""
 
     @staticmethod
     def forward(

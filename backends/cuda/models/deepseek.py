@@ -1,6 +1,6 @@
 """The DeepSeek family: latent attention, dense first layers, then layers of routed experts and a shared one.
 
-Shapes as in llama; with N nope_dim and P rope_dim, the head dim of queries and keys is N + P, that of values E.
+Shapes use the letters of llama.py. The head dim of queries and keys is N + P (nope_dim, rope_dim), that of values is E.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The dense Llama family as plain modules: grouped-query attention, rotary positions, gated MLP.
 
 Shapes: B sequences, S tokens, D embed, H heads, K kv_heads, E head_dim, F ffn, V vocab. Nothing here depends on a mesh.
-Heads are viewed with -1, so that the same code runs on local heads; a pipeline stage is this module with some children
-set to None. Runs on torch 2.9 and later.
+Heads are reshaped with -1, so that the same code runs on local heads; a pipeline stage is this module with some
+children set to None. Runs on torch 2.9 and later.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ def build(model: Model) -> nn.Module:
 
 
 class Llama(nn.Module):
-    """Maps tokens [B, S] to logits [B, S, V]; a stage without an embedding takes hidden states [B, S, D].
+    """Maps tokens [B, S] to logits [B, S, V]; a pipeline stage without an embedding takes hidden states [B, S, D].
 
-    `block` builds a block of a given kind; None: a dense block. Families with other blocks pass their own function.
+    `block` is a function that builds a block of a given kind, for families with other blocks; None: dense blocks.
     """
 
     def __init__(self, model: Model, block: Callable[[Model, Section], nn.Module] | None = None) -> None:
@@ -51,7 +51,7 @@ class Llama(nn.Module):
 
 
 class TiedHead(nn.Module):
-    """Maps hidden states [B, S, D] to logits [B, S, V] with the embedding's weight [V, D], its second input.
+    """Maps hidden states [B, S, D] to logits [B, S, V] with the embedding's weight [V, D], passed as second argument.
 
     The head has no weight of its own: a weight in two modules would be stored, gathered and updated twice.
     """
@@ -61,10 +61,10 @@ class TiedHead(nn.Module):
 
 
 class Block(nn.Module):
-    """Maps hidden states [B, S, D] to the same shape; under sequence parallelism S is the local part.
+    """A residual block: maps hidden states [B, S, D] to [B, S, D]; under sequence parallelism S is the local part.
 
-    `attention` and `feed_forward` are the block's two halves, each from normed hidden states to the residual update.
-    `name` is the name of the second half in the op graph, under which it is registered.
+    `attention` and `feed_forward` are its two halves, each of which takes normed hidden states and returns what is
+    added to the residual stream. The second half is registered under `name`, its name in the op graph.
     """
 
     def __init__(self, model: Model, attention: nn.Module, feed_forward: nn.Module, name: str = "feed_forward") -> None:
@@ -107,7 +107,6 @@ class Attention(nn.Module):
         return out
 
     def _with_positions(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """Applies rotary positions to queries and keys."""
         return self.rotary(q), self.rotary(k)
 
     def _heads(self, x: Tensor) -> Tensor:
@@ -118,8 +117,8 @@ class Attention(nn.Module):
 class Core(nn.Module):
     """softmax(q k^T / sqrt(E)) v: q [B, S, H, E], k and v [B, T, K, E] to [B, S, H, E].
 
-    The rows of q are the last S of T tokens. A row attends to its own token and all tokens before it; with `window`,
-    only to the last `window` of these tokens.
+    The queries are the last S of the T tokens. A query attends to its own token and all tokens before it; with
+    `window`, only to the last `window` of these tokens.
     """
 
     def __init__(self, window: int = 0) -> None:
@@ -136,7 +135,7 @@ class Core(nn.Module):
         return mixed.transpose(1, 2)
 
     def _attention_mask(self, rows: int, tokens: int, device: torch.device) -> Tensor:
-        """Returns the mask [S, T]: True where a row (query) attends to a column (key)."""
+        """Returns the mask [S, T]: True where a query (row) attends to a key (column)."""
         if not self.window and device.type == "cuda":
             return causal_lower_right(rows, tokens)  # the flash kernel knows it without a mask
         at = torch.arange(tokens, device=device)
@@ -192,7 +191,7 @@ class Rotary(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """w2(silu(w1 x) * w3 x): [B, S, D] to [B, S, D] through F."""
+    """Gated MLP with hidden width F, [B, S, D] to [B, S, D]: w2(silu(w1 x) * w3 x)."""
 
     def __init__(self, embed: int, ffn: int) -> None:
         super().__init__()

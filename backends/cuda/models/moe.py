@@ -20,7 +20,7 @@ from planc.ir.model import Model, Routing
 
 
 def picks(logits: Tensor, k: int, routing: Routing) -> tuple[Tensor, Tensor]:
-    """Returns the weights and indices of each token's `k` experts, [..., k] each, from `logits` [..., X] in fp32.
+    """Returns the router weights and indices of each token's `k` experts, both [..., k], from fp32 `logits` [..., X].
 
     Ties go to the lower index: topk could return any of them, and not the same one on every framework.
     """
@@ -34,7 +34,6 @@ def picks(logits: Tensor, k: int, routing: Routing) -> tuple[Tensor, Tensor]:
 
 
 def _scores_of(scores: Tensor, chosen: Tensor) -> Tensor:
-    """Gathers the scores [..., X] of the `chosen` experts [..., k]."""
     if scores.device.type != "xla":
         return scores.gather(-1, chosen)
     numbers = torch.arange(scores.shape[-1], device=scores.device)  # XLA's partitioner cannot shard a gather like this
@@ -54,7 +53,7 @@ def _limited(scores: Tensor, routing: Routing) -> Tensor:
 
 
 class MoE(nn.Module):
-    """Maps [B, S, D] to [B, S, D]: the weighted sum of each token's k experts, and the shared expert if there is one.
+    """Maps [B, S, D] to [B, S, D]: the weighted sum of each token's k experts, plus the shared expert if there is one.
 
     Under sequence parallelism S is the local part.
     """
@@ -71,7 +70,7 @@ class MoE(nn.Module):
         self.shared = FeedForward(sizes["embed"], sizes["shared_ffn"]) if "shared_ffn" in sizes else None
 
     def picks(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns each token's weights and expert indices, [..., k], from the router's `logits` [..., X]."""
+        """Returns each token's router weights and expert indices, both [..., k], from the `logits` [..., X]."""
         return picks(logits.float(), self.top_k, self.routing)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -91,10 +90,10 @@ class MoE(nn.Module):
 
 
 class Experts(nn.Module):
-    """Every expert's gated MLP, applied to the rows of that expert.
+    """The gated MLPs of all experts, each applied to the rows (token copies) routed to it.
 
     Takes rows [R, D] sorted by expert, the router weight of each row [R], and the number of rows of each expert, [X] or
-    a list; returns weighted rows [R, D]. Each token has `top_k` rows, one for each of its experts.
+    a list. Returns weighted rows [R, D]. Each token has `top_k` rows, one for each of its experts.
     """
 
     def __init__(self, experts: int, embed: int, width: int, top_k: int = 1) -> None:
@@ -114,14 +113,14 @@ class Experts(nn.Module):
         return out
 
     def _in_places(self, rows: Tensor, weights: Tensor, counts: Tensor) -> Tensor:
-        """Computes `forward` with one slot per token and expert, [X, T, D], so that no shape depends on the routing."""
+        """Computes `forward` padded to one row per expert and token, [X, T, D]: no shape depends on the routing."""
         experts, places = len(counts), len(rows) // self.top_k
         ends, at = counts.cumsum(0), torch.arange(len(rows), device=rows.device)
         expert = (at[:, None] >= ends).sum(1)
         place = expert * places + at - (ends - counts)[expert]
 
         def placed(values: Tensor) -> Tensor:
-            """Scatters [R, ...] to [X, T, ...]; empty slots are zero."""
+            """Scatters rows [R, ...] to [X, T, ...]; the padding is zero."""
             empty = values.new_zeros(experts * places, *values.shape[1:])
             return empty.index_copy(0, place, values).view(experts, places, *values.shape[1:])
 
@@ -131,14 +130,13 @@ class Experts(nn.Module):
 
 
 def sizes(counts: Tensor) -> list[int]:
-    """Returns `counts` [X], the number of rows of each expert, as Python ints for torch.split. Synchronises with the
-    device."""
+    """Returns the row `counts` [X] of the experts as Python ints, for torch.split. Synchronises with the device."""
     each: list[int] = counts.tolist()
     return each
 
 
 def of_this_rank(parameter: Tensor) -> Tensor:
-    """Returns the local part of `parameter`."""
+    """Returns the local tensor of `parameter` if it is a DTensor, else `parameter`."""
     return parameter.to_local() if isinstance(parameter, DTensor) else parameter
 
 
@@ -159,7 +157,7 @@ class ExpertLinear(nn.Module):
 
 
 class Unsorted(torch.autograd.Function):
-    """Scatters sorted rows [R, D] back: row i goes to index `order[i]`.
+    """Undoes the sort by expert: moves row i of rows [R, D] to index `order[i]`.
 
     The backward of a permutation is a permutation, so it saves no tensor that a recompute would have to produce.
     """

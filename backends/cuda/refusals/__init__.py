@@ -1,1 +1,1 @@
-"""Refuses sentences that torch cannot run, or that planc does not lower to torch."""
+"""Refuses plans with sentences that torch cannot run, or that planc does not lower to torch."""

@@ -19,8 +19,7 @@ ON_GPU = ("cudnn", "efficient")
 
 
 def kernel(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """Refuses an SDPA kernel that torch does not have for this device or this attention: the program selects kernels by
-    name, and not every kernel supports every attention."""
+    """Refuses an attention kernel that torch does not have on this device, or not for this plan's attention."""
     chosen = sharded.plan.attention
     if chosen is None or not chosen.runs:
         return
@@ -63,7 +62,7 @@ def kernel(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
 
 
 def saved_outputs(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """Refuses a recompute that saves outputs which torch's policy cannot select: it selects aten ops, by kind."""
+    """Refuses a recompute that torch cannot do: one that saves unsupported outputs, or with a split backward."""
     plan = sharded.plan
     recompute = plan.recompute
     replayed = is_selective(sharded) or recompute.blocks
@@ -91,7 +90,7 @@ def _keeps_rings_alone(sharded: Sharded) -> bool:
 
 
 def _selective(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """Refuses what does not work with a recompute that saves outputs of matmuls and attention by module."""
+    """Refuses features that do not work with a recompute that saves outputs of single modules."""
     plan = sharded.plan
     cause, blocks = plan.recompute.cause, "`recompute blocks`"
     ops = [o.op for kind in sharded.model.blocks for o in sharded.ops[kind]]
@@ -146,8 +145,8 @@ def overlapped(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
 
 
 def offloaded(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """Refuses offloads that torch does not have: fully_shard offloads parameters, gradients and optimizer state
-    together, and hooks see what a checkpoint saves."""
+    """Refuses offloads that torch does not have: fully_shard offloads parameters and optimizer state only together, and
+    a checkpoint's saved inputs only all together."""
     for sentence in sharded.plan.offloads:
         if not set(sentence.what) & {"params", "optimizer"}:
             yield from _saved_inputs(sharded, sentence)
@@ -159,8 +158,8 @@ def offloaded(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
 
 
 def _saved_inputs(sharded: Sharded, sentence: Offload) -> Iterator[Refusal]:
-    """Refuses to offload anything but the inputs of recomputed blocks, all of them together: a hook around a checkpoint
-    sees these only."""
+    """Refuses an offload of activations other than all inputs of recomputed blocks: a hook around a checkpoint sees
+    only these."""
     plan = sharded.plan
     recompute = plan.recompute
     whole = recompute.blocks and not recompute.kept and not is_selective(sharded) and recompute.every == 1

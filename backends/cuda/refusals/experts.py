@@ -13,7 +13,7 @@ from planc.ir.sharding import Sharded
 
 
 def refused(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """Yields a refusal for every sentence about experts, of the plan in `sharded`, that the target cannot run."""
+    """Yields a refusal for every sentence about experts, in the plan of `sharded`, that torch cannot run."""
     if roles.experts.ops:
         yield from _node_limit(sharded)
         yield from _dims(sharded, roles)
@@ -32,7 +32,7 @@ def _node_limit(sharded: Sharded) -> Iterator[Refusal]:
 
 
 def _dims(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """Refuses experts sharded in other dims than the experts, their width and their rows."""
+    """Refuses experts sharded on any other dims than experts, expert_ffn, and the expert capacity's slots."""
     plan = sharded.plan
     for o in roles.experts.ops:
         for dim in o.layout:
@@ -46,8 +46,8 @@ def _dims(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
 
 
 def _weights_of_one_expert(roles: AxisRoles) -> Iterator[Refusal]:
-    """Refuses experts whose weights are sharded over different axes: the rows of an expert are dispatched once, for all
-    of its weights."""
+    """Refuses experts whose weights are sharded over different axes: tokens are dispatched once for all weights of an
+    expert."""
     experts = roles.experts
     for dim, axes in (("experts", experts.exchange), ("expert_ffn", experts.tensor)):
         for p in experts.params:
@@ -59,8 +59,8 @@ def _weights_of_one_expert(roles: AxisRoles) -> Iterator[Refusal]:
 
 
 def _shares(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """Refuses tensor-parallel ranks of an expert of which only some have the same tokens: all must have the same, or
-    all different ones. Refuses biases under tensor parallelism too."""
+    """Refuses tensor parallelism of experts over several axes of which only some shard the tokens, and over experts
+    with biases."""
     experts = roles.experts
     different = set(experts.tensor) & set(experts.tokens)
     if different and not experts.gathers:
@@ -73,8 +73,8 @@ def _shares(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
 
 
 def _stores(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """Refuses state of the experts that is stored over different axes, or over axes that do not shard their tokens:
-    fully_shard shards all state of the experts over the same axes."""
+    """Refuses parameters, gradients and optimizer state of experts that are sharded over different axes, or over axes
+    that do not shard the tokens: fully_shard shards all state over the same axes."""
     plan, experts = sharded.plan, roles.experts
     cause = plan.cause_of_store("optimizer", EXPERTS)
     for noun in NOUNS:

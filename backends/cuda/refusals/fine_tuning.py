@@ -13,8 +13,8 @@ from planc.ir.sharding import Sharded
 
 
 def refused(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """Refuses sentences of the plan in `sharded` that do not work together with frozen parameters (`freeze` and
-    `lora`), and matrices that LoRA cannot update."""
+    """Refuses sentences of the plan in `sharded` that do not work with frozen parameters (`freeze`, `lora`), and
+    matrices that LoRA cannot update."""
     plan = sharded.plan
     sentence = plan.lora or plan.freeze
     if sentence is None:
@@ -45,7 +45,7 @@ def refused(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
 
 
 def _updates(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """Refuses LoRA for matrices with a bias, or that tensor parallelism shards in a way that the LoRA layer cannot."""
+    """Refuses LoRA of a matrix with a bias, or with a strided or sequence shard of tensor parallelism."""
     lora = sharded.plan.lora
     if lora is None:
         return

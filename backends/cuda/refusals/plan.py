@@ -1,5 +1,4 @@
-"""Refuses the sentences of a plan that torch cannot run, or that planc does not lower to torch; each refusal has the
-place of the sentence (file, line and column)."""
+"""Refuses the sentences of a plan that torch cannot run, or that planc does not lower to torch."""
 
 from __future__ import annotations
 
@@ -24,28 +23,27 @@ from planc.ir.sharding import Sharded
 
 
 def refusals(sharded: Sharded) -> list[Diagnostic]:
-    """Returns a diagnostic for every sentence of the plan in `sharded` that the cuda target refuses; in no fixed
-    order."""
+    """Returns an error for every sentence of the plan in `sharded` that the cuda target refuses; in no fixed order."""
     roles = AxisRoles(sharded)
     found = (refusal for rule in RULES for refusal in rule(sharded, roles))
     return [refused("cuda target", cause or sharded.plan.mesh.cause, what, help=help) for cause, what, help in found]
 
 
 def _unsupported_sentences(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """Refuses `store` in another region (part of the model with a layout of its own) than the experts: planc checks and
-    costs it, but does not lower it yet."""
+    """Refuses a `store` sentence for a single part of the model other than the experts: planc checks and costs it, but
+    does not lower it yet."""
     for cause in dict.fromkeys(s.cause for s in sharded.plan.stores if s.region not in ("", EXPERTS)):
         yield cause, "not implemented yet", "check and cost take it into account; lower without it"
 
 
 def _further_tokens(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """Refuses multi-token prediction: the emitted loss is next-token prediction only, without MTP modules."""
+    """Refuses multi-token prediction (MTP): the emitted loss is next-token prediction only."""
     if sharded.model.sizes.get("mtp_layers"):
         yield sharded.model.cause, "its program has no MTP modules", "leave `mtp_layers` out"
 
 
 def _tied_embedding(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """Refuses a tied weight that lookup and head would shard in different ways: it is one DTensor."""
+    """Refuses a tied weight that embedding and head would shard differently, because it is one DTensor."""
     tied = {p.param.name for p in sharded.tied}
     heads = [b for b in Styler(sharded, roles).section("last") if tied & set(b.o.op.params)] if roles.tensor else []
     for b in heads:
@@ -57,8 +55,8 @@ def _tied_embedding(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
 
 
 def _stores_apart(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """Refuses params, grads and optimizer stored over different axes, or over axes that do not shard the tokens:
-    fully_shard shards all state over the same axes, whose ranks read different data."""
+    """Refuses parameters, gradients and optimizer state sharded over different axes, or over axes that do not shard the
+    tokens: fully_shard shards all state over the same data-parallel axes."""
     plan = sharded.plan
     for noun in NOUNS:
         axes = plan.store(noun)
@@ -72,8 +70,8 @@ def _stores_apart(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
 
 
 def _store_dtypes(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """Refuses state in several dtypes, or in others than fp32 and bf16. torch keeps gradients and moments in their
-    parameter's dtype, and fully_shard wants one dtype for all parameters."""
+    """Refuses state in several dtypes, or in another dtype than fp32 and bf16. torch keeps gradients and moments in
+    their parameter's dtype, and fully_shard wants one dtype for all parameters."""
     plan = sharded.plan
     regions = ("", EXPERTS) if roles.experts.ops else ("",)
     stored = {noun: {plan.store_dtype(noun, region) for region in regions} for noun in NOUNS}
@@ -89,8 +87,8 @@ def _store_dtypes(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
 
 
 def _buckets(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """Refuses buckets of several layers if these would make different fully_shard groups, and buckets or prefetch if no
-    axis stores state."""
+    """Refuses buckets of several layers that do not divide a stage or that hold different kinds of block, and buckets
+    or prefetch if no axis shards state."""
     plan = sharded.plan
     gather, layers = plan.gather, plan.bucket_layers
     if gather is None:
@@ -120,7 +118,7 @@ def _stored_dims(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
 
 
 def _divided_inside(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """Refuses FSDP over a dim that tensor parallelism shards with a stride: fully_shard cannot shard it."""
+    """Refuses FSDP of a dim with a strided tensor-parallel shard, which fully_shard cannot shard further."""
     for p in sharded.params:
         inside = used(roles, p)
         if roles.uses_fsdp and inside.inner and inside.dim == stored_dim(roles, p):
@@ -133,8 +131,7 @@ def _divided_inside(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
 
 
 def _tensor_axes(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """Refuses a sentence that names only some of the tensor axes that shard the same ops: these axes are one mesh
-    dimension of torch."""
+    """Refuses a sentence that names only some of the axes that are merged into one tensor-parallel mesh dimension."""
     sentences: list[Shard | Replicate] = [*sharded.plan.shards, *sharded.plan.replicates]
     parts, alone = [set(part) for part in roles.tensor_parts], _used_alone(sharded, roles)
     for part in roles.tensor_parts:
@@ -158,8 +155,8 @@ def _tensor_axes(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
 
 
 def _used_alone(sharded: Sharded, roles: AxisRoles) -> str:
-    """Returns the tensor axes that some op uses without the other axes of its module's mesh, where a mesh joins several
-    axes; "" for none. An op uses an axis that shards it, or over which its inputs or output are redistributed."""
+    """Returns the tensor axes that some op uses (it is sharded or redistributed over them) without the other axes of
+    its module's mesh dimension; "" for none."""
     if not roles.joined:
         return ""
     styler = Styler(sharded, roles)
@@ -173,7 +170,7 @@ def _used_alone(sharded: Sharded, roles: AxisRoles) -> str:
 
 
 def _apart_from_parts(sharded: Sharded, roles: AxisRoles) -> str:
-    """Returns the name of a feature of the plan that does not work with several tensor-parallel meshes; "" for none."""
+    """Returns the name of a feature in the plan that does not work with several tensor-parallel meshes; "" for none."""
     sections = (b for section in ("first", "last") for b in Styler(sharded, roles).section(section))
     tied = {p.param.name for p in sharded.tied}
     if len({b.axes for b in sections if tied & set(b.o.op.params)}) > 1:
@@ -183,8 +180,8 @@ def _apart_from_parts(sharded: Sharded, roles: AxisRoles) -> str:
 
 
 def _context(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """Refuses context parallelism whose axes are not one mesh dimension, whose attention is not sharded over all of
-    them in a module of its own, or whose tokens do not divide into the balanced chunks."""
+    """Refuses context parallelism if its axes are not one mesh dimension, if attention has no module of its own or is
+    sharded over only some of the axes, or if the balanced chunks would be uneven."""
     plan, axes = sharded.plan, set(roles.context)
     if not axes:
         return
@@ -212,8 +209,8 @@ def _context(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
 
 
 def _heads_and_rows(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """Refuses redistributions over the context axes, except all-gathers of the keys and values of attention, and
-    all-to-alls at a linear layer, which exchange sequence for heads."""
+    """Refuses redistributions over the context axes other than all-gathers of keys and values, and all-to-alls between
+    sequence and heads at a linear layer."""
     axes = set(roles.context)
     for kind, ops in sharded.ops.items():
         for o in ops:
@@ -231,8 +228,8 @@ def _heads_and_rows(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
 
 
 def _attention(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """Refuses ring attention if no axis shards the sequence, or if the emitted ring cannot compute the attention: the
-    ring computes causal attention alone, over all tokens or with the same window in all blocks."""
+    """Refuses ring attention if no axis shards the sequence, or if the emitted ring cannot compute the attention: it
+    must be causal, with the same window (or none) in all blocks."""
     kernel = sharded.plan.attention
     if kernel is None or kernel.method not in PASSES_KEYS:
         return
@@ -262,7 +259,7 @@ NEVER: dict[str, set[str]] = {"rope": {"sequence"}, "attention": {"sequence"}}
 
 
 def _tensor_dims(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """Refuses uses of the tensor axes that no ParallelStyle supports, neither torch's nor an emitted one."""
+    """Refuses layouts over the tensor axes that no ParallelStyle supports, neither torch's nor an emitted one."""
     styler = Styler(sharded, roles)
     said: set[tuple[Cause | None, str]] = set()
     for section in sharded.ops:
@@ -303,8 +300,8 @@ def _unstyled(b: Boundary) -> Iterator[Refusal]:
 
 
 def _steps_fit_module(b: Boundary) -> bool:
-    """True if the style of the op's module can issue the redistributions of `b`: these are all-gathers of the module's
-    inputs, and if heads share one input, of that input only."""
+    """True if a style of the op's module can issue the op's redistributions: all-gathers of inputs only, and if all
+    heads share one input, of that input only."""
     moves = [i for i, move in enumerate(b.redistributions) if move]
     gathers = all(b.forward_kinds(i) == ("all_gather",) for i in moves)
     one = b.shared_input is None or set(moves) <= {b.shared_input}
@@ -316,8 +313,8 @@ def _cause(b: Boundary, dim: str) -> Cause | None:
 
 
 def _grouped_heads(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """Refuses grouped-query attention with replicated keys that the local query heads would use unevenly. Keys are
-    sharded like their query heads, or replicated with the same number of local heads for each key."""
+    """Refuses grouped-query attention that shards keys but not queries, or whose local query heads would share
+    replicated keys unevenly."""
     sizes = sharded.model.sizes
     for kind, ops in sharded.ops.items():
         for o in ops:
@@ -363,7 +360,6 @@ def _pipeline(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
 
 
 def _recompute(sharded: Sharded, roles: AxisRoles) -> Iterator[Refusal]:
-    """Refuses `recompute whole_blocks`: torch stops a recompute as soon as the backward has what it needs."""
     plan = sharded.plan
     if plan.recompute.whole:
         yield plan.recompute.cause, "torch stops a recompute when the backward has what it needs", "`recompute blocks`"

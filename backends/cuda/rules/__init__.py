@@ -1,7 +1,7 @@
-"""Realisation rules: turn the semantic collectives of a plan, which its layouts require in any program, into those that
-torch issues.
+"""Realisation rules: turn the collectives that a plan's layouts require in any program (semantic) into those that torch
+issues.
 
-One rule a file, applied in this order. A rule depends on layouts and roles, never on a model's or a plan's name.
+One rule a file, applied in this order. A rule depends on layouts and axis roles, never on a model's or plan's name.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ ORDER = (
 
 
 def realise(sharded: Sharded, rows: Rows) -> tuple[Collective, ...]:
-    """Returns the collectives that torch issues for `sharded`, per device and optimizer step; `rows` are semantic."""
+    """Returns the collectives that torch issues for `sharded`, per device and step, from the semantic ones (`rows`)."""
     roles = AxisRoles(sharded)
     for rule in ORDER:
         rows = rule.apply(roles, rows)

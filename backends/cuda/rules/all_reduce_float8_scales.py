@@ -1,9 +1,8 @@
-"""DTensor all-reduces the maxima that float8 scales are computed from, in fp64, if tensor parallelism shards the dim
-over which a maximum is taken.
+"""DTensor all-reduces the absolute maxima for float8 scales, in fp64, if tensor parallelism shards the reduced dim.
 
-torchao's linear layers cast both inputs of their three matmuls (output, dgrad, wgrad) by the maximum of a row or a
-tensor. If tensor parallelism shards the dim of the maximum, each rank has only the maximum of its shard. A recompute
-runs a full forward of the layer, because the layer's `autograd.Function` saves its tensors at its end.
+torchao's linear layers cast both inputs of their three matmuls (output, dgrad, wgrad), each scaled by its maximum over
+a row or the whole tensor. If tensor parallelism shards a dim of this maximum, each rank has only the maximum of its
+shard. A recompute repeats the layer's full forward, because its `autograd.Function` saves tensors at the end.
 
 Source: torchao 0.18, `float8_linear.py` (`matmul_with_hp_or_float8_args`) and `float8_utils.py` (`amax_to_scale`, which
 works in float64).
@@ -65,7 +64,7 @@ def _of_stage(roles: AxisRoles, stage: int) -> Iterator[Collective]:
 
 
 def _maxima(b: Boundary, sentence: Quantize) -> Maxima:
-    """Returns the all-reduces for one linear layer and microbatch; [] if the layer's weight is not sharded.
+    """Returns the all-reduces of one linear layer in one microbatch; [] if the layer's weight is not sharded.
 
     If the weight's input dim is sharded, the forward matmul sums over a sharded dim; if its output dim is, the dgrad.
     """
@@ -89,7 +88,7 @@ def _rows(b: Boundary) -> int:
 
 
 def _again(b: Boundary) -> bool:
-    """True if the backward recomputes the layer."""
+    """True if the backward recomputes the layer of `b`."""
     recompute = b.sharded.plan.recompute
     named = recompute.blocks or any(names_op(word, b.o.op) for word in recompute.ops)
     kept = any(names_op(word, b.o.op) for word in recompute.kept)
@@ -97,7 +96,7 @@ def _again(b: Boundary) -> bool:
 
 
 def _layers(roles: AxisRoles, stage: int, section: str, sentence: Quantize, *, replayed: bool) -> int:
-    """Returns the number of a section's blocks on a stage that use float8; with `replayed`, of recomputed ones."""
+    """Returns the number of blocks of kind `section` on a stage that use float8; with `replayed`, recomputed ones."""
     plan = roles.plan
     if section not in plan.model.blocks:
         return 1

@@ -1,7 +1,7 @@
-"""With hybrid sharding, gradients are all-reduced once a step: the emitted step accumulates them after the
-reduce-scatter.
+"""With hybrid sharding, gradients are all-reduced over the replicas once a step: the emitted program accumulates the
+results of the reduce-scatters.
 
-The rule also sets the phase: fully_shard reduces inside the last backward, not after it.
+The rule also sets the phase to the backward: fully_shard reduces inside the last backward, not after it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A scalar is all-reduced over one mesh dimension after another; a pipeline also sums the loss.
+"""The loss and the gradient norm are all-reduced over one mesh dimension after another; a pipeline also sums the loss.
 
-The gradient norm is computed per mesh: parameters without tensor parallelism are on a smaller mesh, and experts may
-have their own. DTensor reduces the vector of parameter norms there, not a single norm.
+There is one gradient norm per mesh: parameters without tensor parallelism are on a smaller mesh, and experts may have
+their own. DTensor all-reduces the vector of the norms of all parameters, not one number.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _split(roles: AxisRoles, row: Collective) -> Iterator[Collective]:
 
 
 def _dividing(roles: AxisRoles) -> set[str]:
-    """Returns the axes that shard gradients, except those of experts with their own mesh."""
+    """Returns the axes that shard gradients, without those that shard only experts on their own mesh."""
     rest = [p for p in roles.sharded.params if not apart(roles, p) and not p.param.frozen]
     return {a for p in rest for a in (*p.axes(), *(p.stored["grads"] or p.stored["optimizer"]))} | {*roles.pipeline}
 
@@ -49,7 +49,7 @@ def apart(roles: AxisRoles, p: ParamSharding) -> bool:
 
 
 def _of_experts(roles: AxisRoles, row: Collective) -> Iterator[Collective]:
-    """Yields the all-reduces of the norms of experts with their own mesh: one over each dimension that shards them."""
+    """Yields the all-reduces of the norm of experts on their own mesh, one for each dimension that shards them."""
     experts = roles.experts
     held = sections_on(roles.plan, row.stage)
     norms = sum(copies_on(roles.plan, p.param, held) for p in experts.params) if experts.own_mesh else 0
@@ -59,7 +59,7 @@ def _of_experts(roles: AxisRoles, row: Collective) -> Iterator[Collective]:
 
 
 def _norms(roles: AxisRoles, factor: Factor, stage: int) -> list[int]:
-    """Returns the numbers of parameters on this stage, for each mesh that has the dimension `factor`."""
+    """Returns the number of parameters on this stage, for each mesh that has the dimension `factor`."""
     held = sections_on(roles.plan, stage)
     counts: Counter[tuple[str, ...]] = Counter()
     for p in roles.sharded.params:
@@ -71,19 +71,19 @@ def _norms(roles: AxisRoles, factor: Factor, stage: int) -> list[int]:
 
 
 def _mesh_of_module(roles: AxisRoles, p: ParamSharding) -> set[str]:
-    """Returns the tensor axes of the module with `p`: a replicated bias is on the same mesh as the sharded weight."""
+    """Returns the tensor axes of the mesh of `p`: a replicated bias is on the mesh of its module's sharded weight."""
     module = p.param.name.rpartition(".")[0]
     beside = [q for q in roles.sharded.params if q.param.name.rpartition(".")[0] == module]
     return set(roles.tensor) & {a for q in beside for a in (*q.axes(), *q.grad_partial)}
 
 
 def _counted_by_first_stage(roles: AxisRoles, p: ParamSharding, held: Mapping[str, int]) -> bool:
-    """True for the last stage's copy of a tied weight."""
+    """True for the last stage's copy of a tied weight, which the gradient norm leaves out."""
     return bool(roles.pipeline) and p in roles.sharded.tied and "first" not in held
 
 
 def _losses_of_stages(roles: AxisRoles, rows: Rows) -> Iterator[Collective]:
-    """Yields the all-reduces of the loss over the pipeline: only the last stage has the loss."""
+    """Yields the all-reduces of the loss over the pipeline, because only the last stage has a loss."""
     cause = roles.plan.split.cause if roles.plan.split else None
     for row in rows:
         if row.tensor == "grad_norm" and row.axes == roles.pipeline:

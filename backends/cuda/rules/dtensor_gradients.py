@@ -1,9 +1,9 @@
-"""DTensor reduces a replicated weight's full gradient before fully_shard shards it.
+"""DTensor all-reduces a replicated weight's gradient over the tensor axes, unsharded, before fully_shard shards it.
 
-A norm over a sharded sequence has a replicated weight and a gradient that is partial over the tensor axes. torch
-all-reduces the full gradient, in the compute dtype, each time before fully_shard reduces it over the data axes. While
-fully_shard only accumulates gradients, in the reduce dtype, the sum stays unreduced. Without fully_shard the emitted
-step all-reduces these gradients itself, once.
+An example is a norm over a sharded sequence, whose gradient is a partial sum over the tensor axes. torch all-reduces
+it, in the compute dtype, before each reduction by fully_shard over the data axes. While fully_shard only accumulates
+gradients (in the reduce dtype), they stay partial. Without fully_shard the emitted program all-reduces them once a
+step.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _split(roles: AxisRoles, row: Collective) -> Iterator[Collective]:
 
 
 def _times(roles: AxisRoles) -> int:
-    """Returns the number of gradient reductions in a step: one per backward if each reduces gradients, else one."""
+    """Returns the number of times that torch reduces a gradient in a step: once per microbatch, or once."""
     return roles.plan.microbatches if _reduces_each_backward(roles) else 1
 
 
@@ -56,7 +56,7 @@ def _reduces_each_backward(roles: AxisRoles) -> bool:
 
 
 def _added_up(roles: AxisRoles) -> bool:
-    """True if fully_shard casts gradients to the reduce dtype in order to accumulate them. In a pipeline it does so
-    even for one microbatch."""
+    """True if fully_shard accumulates gradients over microbatches, in the reduce dtype. In a pipeline it does so even
+    for one microbatch."""
     several = roles.plan.microbatches > 1 or bool(roles.pipeline)
     return roles.uses_fsdp and not _reduces_each_backward(roles) and several

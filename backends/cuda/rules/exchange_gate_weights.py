@@ -1,6 +1,6 @@
-"""Router weights are sent with the tokens, in fp32: each expert multiplies its hidden activation by them.
+"""Router weights are sent with the tokens, in fp32, because the experts multiply their hidden activations by them.
 
-The gradients of the weights go back with the gradients of the tokens.
+The gradients of the weights are sent back with the gradients of the tokens.
 """
 
 from __future__ import annotations

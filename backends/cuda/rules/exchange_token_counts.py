@@ -1,4 +1,4 @@
-"""Without a capacity, ranks first exchange the number of rows of each expert."""
+"""Before dropless tokens are dispatched, ranks exchange the number of rows of each expert."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def apply(roles: AxisRoles, rows: Rows) -> Rows:
 
 
 def _with_counts(roles: AxisRoles, row: Collective, there: bool) -> Iterator[Collective]:
-    """Yields `row`, and the collective of the row counts that precedes it. The backward reuses the forward's counts."""
+    """Yields `row`, and if it sends tokens to experts (`there`) outside the backward, the exchange of row counts."""
     yield row
     if there and row.phase != "backward" and row.op in ("all_to_all", "all_gather"):
         counts = roles.plan.model.sizes["experts"] * (row.group_size if row.op == "all_gather" else 1)

@@ -1,9 +1,9 @@
-"""A tied embedding is sharded, gathered and reduced once, in one group with the last norm.
+"""A tied embedding is gathered and reduced once, in one FSDP group with the last norm.
 
 fully_shard does not allow a parameter in two groups: the emitted program puts embedding and head into the model's own
 group, which is gathered when the forward starts and freed when the backward ends. In a pipeline, the first and the last
-stage each have a copy: the gradients of both copies are summed in the state's dtype, and the gradient norm counts the
-first stage's copy.
+stage each have a copy of the weight: the gradients of both are summed in the state's dtype, and the gradient norm
+counts the first stage's copy only.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def _realised(roles: AxisRoles, row: Collective) -> Iterator[Collective]:
 
 
 def _between_ends(roles: AxisRoles, row: Collective) -> Collective:
-    """Returns the sum of tied gradients between the first and the last stage. If rows do not divide evenly, some ranks
-    have less; the bytes are those of the largest shard."""
+    """Returns `row`, the sum of a tied gradient over the first and last stage, with torch's dtype and bytes: those of
+    the rank with the largest FSDP shard."""
     p = roles.sharded.param[row.tensor]
     elements = param_elements(roles.plan, p)
     if roles.uses_fsdp:

@@ -1,8 +1,8 @@
-"""A recompute gathers again what it computes again, also for an op whose own output is saved.
+"""A recompute repeats the redistributions of recomputed tensors, even for an op whose own output is saved.
 
 The semantic collectives contain the redistributions of recomputed ops. An op that is not recomputed still needs its
 input for the backward: if the input is recomputed, it is redistributed again too. A recompute that saves outputs by
-kind of op saves no collective: it repeats all collectives of a full recompute, including the all-to-alls of tokens.
+kind of op repeats all collectives of a full recompute, including the all-to-alls of tokens.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def apply(roles: AxisRoles, rows: Rows) -> Rows:
 
 
 def _gathered_again(roles: AxisRoles, section: str) -> set[str]:
-    """Returns the tensors that are recomputed and redistributed for ops that are not recomputed."""
+    """Returns the recomputed tensors that are redistributed again for ops which are not recomputed themselves."""
     sharded = roles.sharded
     ops = sharded.ops[section]
     makers = {o.op.output: o.op for o in ops}
@@ -44,8 +44,8 @@ def _gathered_again(roles: AxisRoles, section: str) -> set[str]:
 
 
 def _redistributed_as_in_blocks(roles: AxisRoles, section: str) -> set[str]:
-    """Returns the tensors that `recompute blocks` redistributes again, and that the semantic recompute, which saves
-    some ops, does not."""
+    """Returns the tensors that a full recompute redistributes again, without those that the semantic collectives repeat
+    already."""
     ops = roles.sharded.model.ops[section]
     whole = close(roles.sharded.model, ops, {op.name for op in ops}).ops
     return _redistributed(roles, section, whole) - _redistributed(roles, section, replay(roles.plan, section).ops)
@@ -57,7 +57,7 @@ def _redistributed(roles: AxisRoles, section: str, names: Collection[str]) -> se
 
 
 def _again(roles: AxisRoles, row: Collective, tensors: set[str]) -> Iterator[Collective]:
-    """Yields what the recompute repeats of `row`, if that is a forward redistribution of one of the `tensors`."""
+    """Yields the repetition of `row` in the recompute, if `row` redistributes one of the `tensors` in the forward."""
     settled = row.op in ("reduce_scatter", "all_reduce")
     if row.phase == "forward" and row.carries == "activation" and row.tensor in tensors and not settled:
         copies = sections_on(roles.plan, row.stage)[row.section]

@@ -19,7 +19,7 @@ NAME = "gather_whole_updates"
 
 
 def apply(roles: AxisRoles, rows: Rows) -> Rows:
-    """Returns `rows` with one all-gather of an update for each mesh dimension of `roles` that shards it."""
+    """Returns `rows` with each all-gather of a Muon update split into one per mesh dimension (of `roles`)."""
     return tuple(new for row in rows for new in (_by_dimension(roles, row) if row.carries == "update" else (row,)))
 
 

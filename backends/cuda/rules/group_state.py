@@ -14,7 +14,7 @@ NAME = "group_state"
 
 
 def apply(roles: AxisRoles, rows: Rows) -> Rows:
-    """Returns `rows` with those of each FSDP group merged into the first; rows of a group have the same count."""
+    """Returns `rows` with the collectives of each FSDP group merged into one."""
     groups: dict[tuple[object, ...], list[Collective]] = {}
     for place, row in enumerate(rows):
         groups.setdefault((*_key(row), of_experts(row, roles)) if of_state(row, roles) else (place,), []).append(row)
@@ -22,7 +22,7 @@ def apply(roles: AxisRoles, rows: Rows) -> Rows:
 
 
 def _bucketed(roles: AxisRoles, row: Collective) -> Collective:
-    """Returns `row`, the collective of one block's group, changed to that of a bucket of several blocks."""
+    """Returns `row`, a collective of one block, changed to that of the plan's bucket of several blocks."""
     layers = roles.plan.bucket_layers
     if layers == 1 or row.section not in roles.sharded.model.blocks or not of_state(row, roles):
         return row

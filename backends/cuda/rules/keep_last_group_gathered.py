@@ -1,4 +1,4 @@
-"""The final norm and the head stay gathered after the forward, because the backward starts with them."""
+"""The last norm and the head stay gathered between forward and backward, because the backward starts with them."""
 
 from __future__ import annotations
 

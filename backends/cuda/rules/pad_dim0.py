@@ -1,4 +1,4 @@
-"""fully_shard shards one dim of the tensor-parallel shard of a parameter, padded to divide evenly."""
+"""fully_shard pads the dim of a parameter that it shards, on each tensor-parallel rank, to divide evenly."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def apply(roles: AxisRoles, rows: Rows) -> Rows:
 
 
 def _padded(roles: AxisRoles, row: Collective) -> Collective:
-    """Returns `row` with padded bytes. An all-reduce over replicas works on the output of the reduce-scatter."""
+    """Returns `row` with the bytes of padded parameters; in an all-reduce over replicas, those of one FSDP shard."""
     elements = padded_elements(roles, row.tensor)
     if row.op == "all_reduce":
         elements //= roles.plan.mesh.size(*stored_over(roles, roles.sharded.param[row.tensor]))
@@ -38,8 +38,8 @@ def padded_elements(roles: AxisRoles, param: str) -> int:
 
 
 def rows_on_rank(roles: AxisRoles, param: str, place: int) -> int:
-    """Returns the number of rows of the parameter `param` that FSDP stores on the rank with the index `place` over the
-    shard axes. The last ranks have fewer rows, or none."""
+    """Returns the length of the FSDP shard of parameter `param` on the rank with index `place` in the shard axes. The
+    last ranks have shorter shards, or none."""
     p = roles.sharded.param[param]
     rows = _rows(roles, p)
     each = ceil(rows / roles.plan.mesh.size(*stored_over(roles, p)))
@@ -47,6 +47,6 @@ def rows_on_rank(roles: AxisRoles, param: str, place: int) -> int:
 
 
 def _rows(roles: AxisRoles, p: ParamSharding) -> int:
-    """Returns the length, on one tensor-parallel rank, of the dim that FSDP shards."""
+    """Returns the length of the dim that FSDP shards, on one tensor-parallel rank."""
     dim = stored_dim(roles, p)
     return ceil(roles.sharded.model.shape(p.param)[dim] / roles.plan.mesh.size(*p.compute[dim]))

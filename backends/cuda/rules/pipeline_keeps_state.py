@@ -1,8 +1,8 @@
 """In a pipeline, torch's schedules accumulate unsharded gradients to the end of the step, and reduce them once.
 
-They also keep parameters gathered after a backward. With `gather params per pass`, each forward frees the parameters of
-its stage. Then a forward or backward gathers them unless the previous action of that stage was a backward. Without this
-sentence, parameters are gathered once a step.
+The schedules also keep parameters gathered after a backward. With `gather params per pass`, each forward frees the
+parameters of its stage. The stage's next forward or backward then gathers them, unless a backward came before it.
+Without this sentence, parameters are gathered once a step.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ def _counted(roles: AxisRoles, row: Collective) -> Collective:
 
 @cached_on(lambda plan, rank: (plan.cache, rank))
 def gathers_of_rank(plan: Plan, rank: int) -> dict[int, tuple[int, int]]:
-    """Returns (forward, backward) counts of a step's parameter all-gathers, by virtual stage of pipeline `rank`."""
+    """Returns the numbers of a step's parameter all-gathers in (forwards, backwards), by virtual stage of `rank`."""
     return gathers(repeats_of_rank(plan.split, plan.pipeline, plan.microbatches, rank))
 
 
 def gathers(repeats: Iterable[Repeat]) -> dict[int, tuple[int, int]]:
-    """Returns (forward, backward) counts of parameter all-gathers of each virtual stage, from a rank's action list,
-    `repeats`.
+    """Returns the numbers of parameter all-gathers in (forwards, backwards), by virtual stage, for a rank's actions in
+    run-length form (`repeats`).
 
     The state after one iteration of a repeat does not depend on the state before it, so all iterations but the first
     have the same gathers.
@@ -77,8 +77,8 @@ def gathers(repeats: Iterable[Repeat]) -> dict[int, tuple[int, int]]:
 
 
 def _gathers_once(actions: Iterable[Action], gathered: dict[int, bool]) -> dict[int, tuple[int, int]]:
-    """Returns (forward, backward) counts of the all-gathers of one iteration, by stage. `gathered` says for each stage
-    whether its parameters are gathered, and is updated."""
+    """Returns the numbers of all-gathers in (forwards, backwards) of one iteration, by stage. `gathered`, which stages
+    have gathered parameters, is updated."""
     counts: dict[int, tuple[int, int]] = {}
     for action in actions:
         forward, backward = counts.get(action.stage, (0, 0))
@@ -89,7 +89,7 @@ def _gathers_once(actions: Iterable[Action], gathered: dict[int, bool]) -> dict[
 
 
 def _copies(sharded: Sharded, row: Collective) -> dict[int, int]:
-    """Returns the number of blocks of the row's section on each virtual stage of the row's rank."""
+    """Returns the number of blocks of kind `row.section` on each virtual stage of the rank that `row` is for."""
     plan = sharded.plan
     held = virtual_stages(plan, row.stage)
     if row.section == "first":

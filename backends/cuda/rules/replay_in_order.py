@@ -1,8 +1,8 @@
-"""A block is recomputed in order until the backward has what it needs, so everything before that point runs again too.
+"""A recompute runs a block in order until the backward has what it needs, and so runs ops whose output is not needed.
 
-The semantic recompute leaves out an op whose output is not needed. The shared expert runs before the routed experts,
-which are recomputed: so its last projection runs again, with the reduction after it. Observed with deepseek_micro on
-fsdp 2 > tp 2 and `recompute blocks` (torch 2.13): one more reduce-scatter for each MoE layer and microbatch.
+The semantic recompute leaves these ops out. An example is the last projection of a shared expert, which runs before the
+routed experts: it runs again, with its reduction. Observed with deepseek_micro on fsdp 2 > tp 2 and `recompute blocks`
+(torch 2.13): one more reduce-scatter for each MoE layer and microbatch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NAME = "replay_in_order"
 
 
 def apply(roles: AxisRoles, rows: Rows) -> Rows:
-    """Returns `rows` with the collectives of recomputed ops whose output is not needed."""
+    """Returns `rows` and the collectives of recomputed ops whose output the backward does not need."""
     if not roles.plan.recompute.blocks:
         return rows
     again = {(kind, tensor) for kind in roles.sharded.model.blocks for tensor in _reduced_again(roles, kind)}
@@ -29,8 +29,7 @@ def apply(roles: AxisRoles, rows: Rows) -> Rows:
 
 
 def _reduced_again(roles: AxisRoles, kind: Section) -> Iterator[str]:
-    """Yields the outputs of ops that are recomputed only because they precede the routed experts, if the output is
-    redistributed."""
+    """Yields the redistributed outputs of ops that are recomputed only because they precede the routed experts."""
     again = set(replay(roles.plan, kind).ops)
     after: set[str] = set()
     for o in roles.sharded.ops[kind]:

@@ -15,8 +15,7 @@ def apply(roles: AxisRoles, rows: Rows) -> Rows:
 
 
 def _is_ring_gradient(roles: AxisRoles, row: Collective) -> bool:
-    """True for the gradients of keys and values in a ring: the only tensors sent over the context axes that the op
-    graph does not name."""
+    """True for gradients of keys and values sent round the ring: no tensor of the op graph has their name."""
     sent = row.op == "send_recv" and set(row.axes) <= set(roles.context)
     return sent and row.tensor not in roles.sharded.model.tensor and row.dtype != roles.plan.precision.reduce
 

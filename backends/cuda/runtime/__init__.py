@@ -1,1 +1,1 @@
-"""Starts and runs a program on torch."""
+"""Starts and runs an emitted program on torch."""

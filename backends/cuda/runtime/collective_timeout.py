@@ -1,7 +1,7 @@
-"""Sets timeouts of collectives, and reports a failed collective: its name, its axis, and the ranks that are missing.
+"""Sets timeouts of collectives, and reports a failed collective with its mesh axis and the ranks that do not respond.
 
-torch reports that a peer closed its connection or did not respond, but neither the collective nor the peer. Its flight
-recorder has the collective; the remaining ranks check in at the store.
+torch reports that a peer closed its connection or did not respond, but names neither the collective nor the peer. The
+collective is read from torch's flight recorder. To find the missing ranks, all ranks write a key to the store.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ def prepare() -> None:
 
 
 def timeout() -> timedelta:
-    """Returns the timeout of a collective."""
+    """Returns the timeout of a collective, from the environment variable PLANC_TIMEOUT_S or its default."""
     return timedelta(seconds=float(os.environ.get(VARIABLE, TIMEOUT_S)))
 
 
 def limit(meshes: tuple[Any, ...]) -> None:
-    """Sets the timeout on all groups of `meshes`, because torch creates groups with its own default."""
+    """Sets the timeout on all process groups of `meshes`, because torch creates groups with its own default."""
     for mesh in meshes:
         for name in mesh.mesh_dim_names:
             _set_pg_timeout(timeout(), mesh.get_group(name))
@@ -63,7 +63,7 @@ def collectives_named(meshes: tuple[Any, ...]) -> Iterator[None]:
 
 @contextmanager
 def joining() -> Iterator[None]:
-    """A context in which the processes connect. Raises CollectiveError if they cannot."""
+    """A context in which all processes initialise torch.distributed. Raises CollectiveError if they cannot connect."""
     try:
         yield
     except Exception as error:
@@ -86,7 +86,7 @@ def _of_collective(error: Exception) -> bool:
 
 
 def _last(meshes: tuple[Any, ...]) -> str:
-    """Returns the collective that this rank started last, for a message: `all_gather over fsdp (ranks 0, 2)`."""
+    """Returns a text for the last collective that this rank started, such as `all_gather over fsdp (ranks 0, 2)`."""
     entries = json.loads(_c10d._dump_fr_trace_json()).get("entries", [])
     if not entries:
         return "a collective"
@@ -100,8 +100,8 @@ def _last(meshes: tuple[Any, ...]) -> str:
 
 
 def _missing() -> str:
-    """Returns a message with the ranks that did not check in at the store. If the store is unreachable, this is rank 0,
-    which hosts it."""
+    """Returns a message with the ranks that did not write their key to the store. If the store does not respond, this
+    is rank 0, which hosts it."""
     world = range(dist.get_world_size())
     try:
         store = _get_default_store()

@@ -1,4 +1,4 @@
-"""Compares a user's module with the plan's model (names, widths, depth) before anything is sharded."""
+"""Compares a user's module with the plan's model (parameters, widths, depth) before the module is sharded."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ CONFIG_SIZES = {
 
 
 def named(model: Any, program: ProgramText) -> Any:
-    """Returns `model` bound to the op graph's names, after checking that it is the model of the program's plan.
+    """Checks that `model` is the plan's model, and returns it with its parts renamed to the op graph's names.
 
-    A module whose parameters have these names already is returned unchanged; any other is traced. Raises PlanError
-    (E1205) with every difference, or E1207 to E1210 for code without an op graph. Needs no process group.
+    If its parameters have these names, `model` is returned unchanged; otherwise it is traced. Raises PlanError (E1205)
+    with every difference, or E1207 to E1210 for code without an op graph. Needs no process group.
     """
     plan = program.plan
     span = (plan.model.cause or plan.mesh.cause).span
@@ -93,7 +93,6 @@ def has_our_names(model: Any) -> bool:
 
 
 def _ranks_of_heads(program: ProgramText) -> int:
-    """Returns the number of ranks that the heads of attention are sharded over."""
     plan = program.plan
     axes = {axis for s in plan.shards if s.dim == "heads" for axis in s.axes}
     return prod(plan.mesh.every[axis].size for axis in axes)
@@ -107,7 +106,7 @@ def _keys_whole(program: ProgramText) -> bool:
 
 
 def _undivided(model: Any, program: ProgramText, roles: DecoderRoles) -> Iterator[str]:
-    """Yields a message for each part that the plan shards and that the code of `model` cannot run sharded."""
+    """Yields a message for each part of `model` that the plan shards, but whose code cannot run sharded."""
     plan = program.plan
     if re.search(r"[.\"]moe\b", program.text) and (wrong := next(_not_experts(model, roles), "")):
         yield wrong
@@ -124,7 +123,7 @@ def _undivided(model: Any, program: ProgramText, roles: DecoderRoles) -> Iterato
 
 
 def _not_experts(model: Any, roles: DecoderRoles) -> Iterator[str]:
-    """Yields a message with the source line for experts of `model` that do not compute the same as planc's experts."""
+    """Yields a message, with the source line, for experts in `model` that compute something else than planc's."""
     for number, block in enumerate(roles.blocks):
         if isinstance(e := block.second, ExpertLayers):
             path = f"{roles.layers}.{number}.{experts_path(e)}"
@@ -140,7 +139,7 @@ def _not_experts(model: Any, roles: DecoderRoles) -> Iterator[str]:
 def differences(model: Any, expected: Model, roles: DecoderRoles | None = None) -> Iterator[str]:
     """Yields a message for each difference between `model` and `expected`, with the expected and the found value.
 
-    `roles` are the traced roles of the model's parts; None if its parameters have the op graph's names.
+    `roles` are the parts of the model found by tracing it; None if its parameters have the op graph's names.
     """
     config = getattr(model, "config", None)
     yield from _config_differences(config, expected) if roles is None else _role_differences(config, roles, expected)
@@ -164,8 +163,8 @@ def differences(model: Any, expected: Model, roles: DecoderRoles | None = None) 
 
 
 def _shape_difference(name: str, found: Shape, ours: tuple[str, ...], wanted: Mapping[str, Shape]) -> Iterator[str]:
-    """Yields a message if the parameter `name` has another shape than the plan's parameters `ours`, equal for all
-    layers with that difference. A parameter that fuses several of the plan's needs as many elements as all of these."""
+    """Yields a message if the parameter `name` does not have the shape of the plan's parameters `ours`. A fused
+    parameter needs as many elements as all of them. The message is the same for every layer."""
     shapes = [wanted[n] for n in ours if n in wanted]
     if len(shapes) < len(ours):
         yield f"{_starred(name)}: {_shape(found)} found, none expected"
@@ -176,7 +175,7 @@ def _shape_difference(name: str, found: Shape, ours: tuple[str, ...], wanted: Ma
 
 
 def _same(found: Shape, wanted: Shape, name: str) -> bool:
-    """True if the shape `found` is the plan's (`wanted`), or the plan's stored transposed."""
+    """True if the shape `found` equals `wanted` or its transpose; expert weights may have their dims in any order."""
     if found[: len(found) - len(wanted)] == (1,):  # a table for all sequences
         return found[1:] == wanted
     return found == wanted or found == wanted[::-1] or (".experts." in name and sorted(found) == sorted(wanted))
@@ -193,7 +192,7 @@ def _config_differences(config: Any, expected: Model) -> Iterator[str]:
 
 
 def _role_differences(config: Any, roles: DecoderRoles, expected: Model) -> Iterator[str]:
-    """Yields the differences that no single parameter's shape shows, under the field names of the module's `config`."""
+    """Yields differences in sizes that no parameter's shape shows, such as the number of attention heads."""
     a, routed = heads_of(roles), [b.second for b in roles.blocks if isinstance(b.second, ExpertLayers)]
     found = {"heads": a.heads, "head_dim": a.value_dim or a.head_dim} if a is not None else {}
     found |= {"kv_heads": a.kv_heads} if a is not None and "kv_heads" in expected.sizes else {}
@@ -207,7 +206,7 @@ def _role_differences(config: Any, roles: DecoderRoles, expected: Model) -> Iter
 
 
 def _wanted(expected: Model) -> dict[str, Shape]:
-    """Returns the shape of every parameter of the plan's model, one per layer, but not of the LoRA matrices."""
+    """Returns the shape of every parameter of the plan's model, for every layer, without LoRA matrices."""
     shapes: dict[str, Shape] = {}
     for param in (p for p in expected.params if not p.name.endswith((LORA_A, LORA_B))):
         layers = [layer for layer, kind in enumerate(expected.kinds) if kind in param.sections]

@@ -8,7 +8,7 @@ from planc.ir.program_text import ProgramText
 
 
 def dry_run(program: ProgramText) -> dict[str, Any]:
-    """Returns collectives and peak memory of a step on the first rank of `program`, traced on fake devices. Loads
+    """Returns the collectives and peak memory of a step on the first rank of `program`, traced on fake tensors. Loads
     torch."""
     from planc.backends.cuda.audit.trace import trace
     from planc.backends.cuda.audit.traced import UnlikeError

@@ -1,5 +1,5 @@
-"""Adds LoRA and freezes parameters in an unsharded module in one process, without the emitted file, so that the file
-can be checked against it."""
+"""Adds LoRA to an unsharded module and freezes its parameters. This does not use the emitted program, which is compared
+with it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from planc.ir.plan import Plan
 
 
 def fine_tune(model: nn.Module, plan: Plan) -> None:
-    """Freezes the parameters of `model` that `plan` freezes, and adds its LoRA matrices, in place."""
+    """Freezes the parameters of `model` that `plan` freezes, and adds the plan's LoRA matrices, in place."""
     lora = plan.lora
     if lora is not None:
         updated = {op.module for kind in plan.model.blocks for op in plan.model.ops[kind] if op.update}
@@ -25,7 +25,7 @@ def fine_tune(model: nn.Module, plan: Plan) -> None:
 
 
 def in_every_layer(name: str) -> str:
-    """Returns the `name` of a module or parameter with `*` for the layer index, as in the op graph."""
+    """Returns the `name` of a module or parameter with the layer index replaced by `*`, as the op graph names it."""
     return re.sub(r"^layers\.\d+\.", "layers.*.", name)
 
 

@@ -1,4 +1,4 @@
-"""Muon for the matrices of the blocks, AdamW for the rest; parameters may be sharded."""
+"""Runs Muon for the matrices of the blocks and AdamW for all other parameters, which may be sharded."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ Groups = list[dict[str, Any]]
 
 
 class MuonAndAdamW(torch.optim.Optimizer):
-    """Both optimizers in one, with the parameter groups and state of both. `exp_avg` is the first moment of AdamW and
-    the momentum of Muon.
+    """Muon and AdamW in one optimizer. `exp_avg` is AdamW's first moment and Muon's momentum.
 
     A sharded matrix is all-gathered for its Newton-Schulz iteration, which every rank computes; each rank keeps its own
     shard of the update.
@@ -62,8 +61,8 @@ class MuonAndAdamW(torch.optim.Optimizer):
 
 
 def orthogonal(matrices: Tensor) -> Tensor:
-    """Orthogonalises `matrices` [..., rows, columns]: returns about U V^T of the singular vectors of each matrix, times
-    the scale for its shape, in fp32.
+    """Orthogonalises each of `matrices` [..., rows, columns]: returns about U V^T (its singular vectors), times the
+    update scale for its shape, in fp32.
 
     Newton-Schulz iteration of Jordan and others 2024; see `planc.ir.updates`.
     """

@@ -1,7 +1,7 @@
-"""Names profiler ranges like the spans of the predicted trace: actions, recompute, collectives, optimizer.
+"""Runs a step in profiler ranges with the names of the predicted trace: actions, recompute, collectives, optimizer.
 
-The ranges wrap torch's own functions only while a profiler runs, so that other steps have no overhead. Collectives
-issued by autograd's C++ code or inside compiled blocks keep torch's names.
+torch's functions are wrapped only while a profiler runs, so that other steps have no overhead. Collectives issued by
+autograd's C++ code or inside compiled blocks keep torch's names.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def named_ranges(
 
 
 class _Ranges:
-    """Wraps the functions that a step calls, and tracks the running action."""
+    """Wraps the functions that a step calls in profiler ranges, and tracks which forward or backward is running."""
 
     def __init__(self, program: ProgramText, meshes: tuple[Any, ...]) -> None:
         sharded = program.sharded
@@ -80,7 +80,7 @@ class _Ranges:
     def patches(
         self, modules: Sequence[nn.Module], optimizer: torch.optim.Optimizer
     ) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
-        """Yields replacements: an object, an attribute name and the new function."""
+        """Yields the functions to replace: (object, attribute name, new function)."""
         update = part_name("", "optimizer", [optimizer_cause(self._plan)])
         yield optimizer, "step", self._ranged(optimizer.step, lambda: update)
         replay = checkpoint._CheckpointFrame.__init__
@@ -116,8 +116,8 @@ class _Ranges:
             self._inside.pop()
 
     def _in_action(self, kind: Kind, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns `function` wrapped: each call is an action of the next microbatch, or an evaluation (no
-        gradients)."""
+        """Returns `function` wrapped in a range: each call is a forward or backward of the next microbatch, or an
+        evaluation."""
 
         def call(*arguments: Any, **named: Any) -> Any:
             if kind == "forward" and not torch.is_grad_enabled():
@@ -136,7 +136,7 @@ class _Ranges:
         return self._plan.microbatches
 
     def _of_stage(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns the method `name` of a pipeline stage, wrapped in a range of its action."""
+        """Returns the method `name` of a pipeline stage, wrapped in a profiler range."""
 
         def call(stage: Any, microbatch: int, *arguments: Any, **named: Any) -> Any:
             kind: Kind = "forward" if name == "forward_one_chunk" else "backward"
@@ -150,7 +150,7 @@ class _Ranges:
         return call
 
     def _with_named_replay(self, begin: Callable[..., None]) -> Callable[..., None]:
-        """Returns the constructor `begin` of torch's checkpoint frame, wrapped so that the recompute is a range."""
+        """Returns the constructor `begin` of torch's checkpoint frame, wrapped so that recomputes are ranges."""
 
         def name() -> str:
             return part_name(self._inside[-1] if self._inside else "", "recompute", [self._plan.recompute.cause])
@@ -168,13 +168,12 @@ class _Ranges:
         return call
 
     def transfer(self, op: str, group: Any) -> str:
-        """Returns the name of the collective `op` over a process `group`."""
         dimension = self._dimensions.get(ranks_of(group), ELSEWHERE)
         return self._transfers.name(op, dimension, self._inside[-1].strip("0123456789") if self._inside else "")
 
 
 class _Functional:
-    """A functional collective whose calls run in ranges; other attributes are those of the wrapped function."""
+    """A functional collective that runs in a profiler range; all other attributes are those of torch's op."""
 
     def __init__(self, ranges: _Ranges, name: str) -> None:
         self._ranges, self._op, self._function = ranges, OPS[name], getattr(torch.ops._c10d_functional, name)
@@ -183,7 +182,6 @@ class _Functional:
         return self._call(self._function, *arguments, **named)
 
     def default(self, *arguments: Any, **named: Any) -> Any:
-        """Calls the collective's only overload."""
         return self._call(self._function.default, *arguments, **named)
 
     def _call(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:

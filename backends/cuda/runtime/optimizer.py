@@ -1,4 +1,4 @@
-"""Builds AdamW, or Muon with AdamW, for the parameters of a model, which may be on several meshes."""
+"""Builds AdamW, or Muon with AdamW, for the parameters of a model, which may be on several device meshes."""
 
 from __future__ import annotations
 
@@ -20,11 +20,9 @@ Key = tuple[bool, float, Any]
 def optimizer_of(
     modules: list[nn.Module], model: Model, settings: Settings, *, fused: bool = False
 ) -> torch.optim.Optimizer:
-    """Returns the optimizer of `settings` for all trainable parameters. It has one parameter group per kind of update,
-    weight decay and mesh. `fused` selects torch's fused kernels in place of its multi-tensor (foreach) kernels.
-
-    These kernels need DTensors of one mesh, and a norm's weight may be on a smaller mesh than a matrix.
-    """
+    """Returns the optimizer that `settings` name, for all trainable parameters. There is one parameter group per
+    optimizer, weight decay and mesh, because torch's multi-tensor kernels need DTensors of one mesh. `fused` selects
+    torch's fused kernels in place of its foreach kernels."""
     groups: dict[Key, list[nn.Parameter]] = {}
     for module in modules:
         for name, parameter in module.named_parameters():

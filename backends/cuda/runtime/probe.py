@@ -1,5 +1,5 @@
-"""Measures the time of small operations in torch: matmuls, streams (elementwise adds), attention, collectives. Every
-rank makes the same calls."""
+"""Measures the time of small operations in torch: matmuls, elementwise adds, attention, collectives. All ranks make the
+same calls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WINDOWS = 5
 
 
 class TorchRanks:
-    """One process per device; see `planc.ir.probe.Ranks`."""
+    """The ranks of a measurement, one process per device; see `planc.ir.probe.Ranks`."""
 
     def __init__(self, devices: int) -> None:
         import torch
@@ -41,8 +41,8 @@ class TorchRanks:
 
 
 class TorchProber:
-    """Runs the probes of one rank, each measurement about `window_s` seconds long. For each group size that divides the
-    number of ranks, creates the process group of this rank and its neighbours."""
+    """Measures operations on one rank, in windows of about `window_s` seconds. For each group size that divides the
+    number of ranks, it creates a process group of neighbouring ranks."""
 
     def __init__(self, window_s: float, ranks: TorchRanks) -> None:
         import torch.distributed as dist
@@ -58,7 +58,7 @@ class TorchProber:
                     self.groups[size] = group
 
     def seconds(self, probe: Probe) -> float:
-        """Returns the seconds of one call of `probe` on the slowest rank, without contention."""
+        """Returns the seconds of one call of `probe` on the slowest rank, less the time lost to other processes."""
         call = self._call(probe)
         call()
         count = max(1, int(self.window_s / max(1e-7, self._window(call, 1))))
@@ -107,12 +107,13 @@ class TorchProber:
         return self._collective(probe)
 
     def _collective(self, probe: Probe) -> Callable[[], object]:
-        """Returns a function that runs the collective of `probe`. The larger one of its input and output buffers has
-        the probe's bytes."""
+        """Returns a function that runs the collective `probe`; its larger buffer (input or output) has the bytes of the
+        probe."""
         import torch.distributed as dist
 
         size, buffer = probe.sizes
         group = self.groups[size]
+        # fp32 elements, rounded down to a multiple of the group size.
         large = self._zeros(max(1, buffer // 4 // size) * size)
         small, other = large[: large.numel() // size].clone(), large.clone()
         calls: dict[str, Callable[[], object]] = {
@@ -124,7 +125,7 @@ class TorchProber:
         return calls[probe.op]
 
     def _zeros(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Returns a tensor of zeros, so that repeated sums stay finite."""
+        """Returns a tensor of zeros, so that sums of it stay finite."""
         import torch
 
         return torch.zeros(shape, dtype=dtype or torch.float32, device=self.device)

@@ -1,4 +1,4 @@
-"""Runs the whole model in one process on plain torch, without the emitted file, to check the file against it."""
+"""Runs the unsharded model in one process on plain torch. The emitted program is compared with its results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class SingleStep:
-    """Forward and backward of a global batch, one microbatch at a time; leaves gradients in .grad."""
+    """Runs forward and backward of a global batch, one microbatch at a time, and leaves the gradients in .grad."""
 
     def __init__(self, model: nn.Module, plan: Plan) -> None:
         self.model = model
@@ -49,8 +49,8 @@ class SingleStep:
         return total
 
     def _step_in_rounds(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """Runs a step and returns its loss, as `step` does, with gradients stored in a low-precision dtype: each
-        reduction of a gradient is rounded to this dtype, and the results are accumulated in it."""
+        """Runs a step whose gradients are stored in a low-precision dtype, and returns its loss. Each gradient that a
+        program would reduce at once is rounded to this dtype, and the rounded gradients are accumulated in it."""
         total = torch.zeros((), device=tokens.device)
         microbatches = self._microbatches(tokens, targets)
         for at in range(self.rounds):
@@ -78,7 +78,7 @@ class SingleStep:
         return total
 
     def clip(self, max_norm: float) -> Tensor:
-        """Scales gradients to a global norm of at most `max_norm`; returns the norm before."""
+        """Scales the gradients to a global norm of at most `max_norm`, and returns the norm before."""
         gradients = [p.grad.float() for p in self.model.parameters() if p.grad is not None]
         norm: Tensor = nn.utils.get_total_norm(gradients)
         nn.utils.clip_grads_with_norm_(self.model.parameters(), max_norm, norm)
@@ -89,21 +89,21 @@ class SingleStep:
         return [(len(inputs) / len(tokens), inputs, labels) for inputs, labels in pairs]
 
     def _loss(self, tokens: Tensor, targets: Tensor, weights: dict[str, Tensor] | None = None) -> Tensor:
-        """Returns the mean cross entropy in fp32, with `weights`; None: the model's, in the plan's compute dtype."""
+        """Returns the mean cross entropy in fp32 with these `weights`; None: the model's, in the compute dtype."""
         weights = weights or {name: p.to(self.dtype) for name, p in self.model.named_parameters()}
         logits = functional_call(self.model, weights, (tokens,))
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
 
 def reductions(plan: Plan) -> int:
-    """Returns the number of gradient reductions in a step of `plan`: one per microbatch if gradients are sharded over
-    all data axes and there is no pipeline, else 1."""
+    """Returns the number of times that a step of `plan` reduces a gradient: once per microbatch if gradients are
+    sharded over all data axes and there is no pipeline, else once."""
     each = plan.split is None and set(plan.data_axes) <= set(plan.store("grads"))
     return plan.microbatches if each and plan.store("grads") else 1
 
 
 def multiply_narrow(model: nn.Module, plan: Plan, sentence: Quantize) -> None:
-    """Converts the linear layers of `model` that `sentence` names to float8."""
+    """Converts the linear layers of `model` that the `quantize` sentence names to float8."""
     from torchao.float8 import Float8LinearConfig, convert_to_float8_training  # type: ignore[import-untyped]
 
     ops = [op for section in plan.model.ops.values() for op in section if quantized(plan, op) is sentence]
@@ -119,7 +119,7 @@ def multiply_narrow(model: nn.Module, plan: Plan, sentence: Quantize) -> None:
 
 
 def limit_rows(model: nn.Module, plan: Plan) -> None:
-    """Limits the rows of each expert of `model` to the expert capacity of `plan`, per rank and microbatch."""
+    """Makes `model` drop the tokens beyond an expert's capacity in `plan`, per rank and microbatch."""
     ops = [op for section in plan.model.ops.values() for op in section]
     route = next(op.module.removeprefix("layers.*.") for op in ops if op.kind == "route")
     expert = next(op.module.removeprefix("layers.*.").rpartition(".")[0] for op in ops if "experts" in op.module)
@@ -133,8 +133,8 @@ def limit_rows(model: nn.Module, plan: Plan) -> None:
 
 
 def _in_shares(module: Any, forward: Callable[[Tensor], Tensor], shares: int, order: Tensor, x: Tensor) -> Tensor:
-    """Runs hidden states [B, S, D] in `shares` parts: the tokens of one rank at a time, in that rank's order. The
-    balancing loss is that of full sequences."""
+    """Runs the MoE layer on hidden states [B, S, D] of one rank after another, in the order of the rank's tokens. The
+    balancing loss counts full sequences."""
     held = x[:, order]
     if module.balance is not None:  # of `planc.backends.cuda.models.moe.MoE`
         with torch.no_grad():
@@ -149,7 +149,7 @@ def _same(counts: Tensor, _part: Tensor) -> Tensor:
 
 
 def _weighed(factor: float, module: nn.Module, inputs: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the experts' inputs with router weight 0 for rows beyond the expert capacity, which a program drops."""
+    """Returns the experts' inputs, with router weight 0 for the rows beyond an expert's capacity."""
     rows, weights, counts = inputs
     places = ceil(len(rows) * factor / len(counts))
     kept = torch.cat([torch.arange(n, device=rows.device) < places for n in counts.tolist()])

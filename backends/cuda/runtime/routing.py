@@ -1,4 +1,4 @@
-"""Attaches the balancing loss to a session's routers and counts their tokens per expert, over all ranks."""
+"""Adds the balancing loss to the routers of a training session, and counts their tokens per expert over all ranks."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from planc.ir.sharding import Sharded
 
 
 class WatchedRouters:
-    """The routers of a rank, whose tokens are counted. There are none if the model has no experts, or if the settings
-    ask for neither counts nor a balancing loss."""
+    """The routers of a rank whose tokens are counted; none if the model has no experts, or if the settings request
+    neither counts nor a balancing loss."""
 
     def __init__(
         self, modules: list[nn.Module], program: ProgramText, settings: Settings, mesh: Any, device: torch.device
@@ -39,8 +39,8 @@ class WatchedRouters:
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """A context that counts the tokens of one step. Before the first step, torch's pipeline runs each stage forward
-        and backward on tensors of its own, to learn their shapes; those tokens are not counted."""
+        """A context that counts the tokens of one step. Before the first step, torch's pipeline runs each stage on
+        tensors of its own to learn their shapes: their tokens are not counted."""
         clean_up = getattr(PipelineStage, "_post_metadata_inference_cleanup", None)  # torch 2.11 has none
         if not self._routers or clean_up is None:
             yield
@@ -56,8 +56,8 @@ class WatchedRouters:
             yield
 
     def picks(self) -> list[list[int]] | None:
-        """Returns the number of tokens of each expert of each MoE layer since the last call; None if tokens are not
-        counted. A collective."""
+        """Returns the number of tokens per MoE layer and expert since the last call; None if tokens are not counted. A
+        collective."""
         plan = self._plan
         routed = [n for n, kind in enumerate(plan.model.kinds) if any(o.kind == "route" for o in plan.model.ops[kind])]
         every = torch.zeros(len(routed), plan.model.sizes.get("experts", 0), dtype=torch.int64, device=self._device)
@@ -76,12 +76,12 @@ def _layer(path: str) -> int:
 
 
 def _slope(sharded: Sharded, settings: Settings, mesh: Any) -> float:
-    """Returns the coefficient of the balancing loss, divided by the number of sequences that a gradient averages over
-    in the backward.
+    """Returns the coefficient of the balancing loss per sequence, such that the averaged gradient of a step has the
+    coefficient of the settings.
 
-    Gradients are averaged over data ranks, and over context-parallel ranks, each of which has part of the sum over a
-    sequence's tokens. A pipeline schedule divides gradients by the number of microbatches; without a pipeline, the loss
-    is already divided.
+    Gradients are averaged over data ranks, and over context-parallel ranks, each of which has only some tokens of a
+    sequence. A pipeline schedule divides gradients by the number of microbatches; without a pipeline, the loss itself
+    is divided.
     """
     plan = sharded.plan
     if mesh is None:
@@ -91,7 +91,7 @@ def _slope(sharded: Sharded, settings: Settings, mesh: Any) -> float:
 
 
 def _total(program: ProgramText, mesh: Any) -> Callable[[Tensor], Tensor]:
-    """Returns a function that sums counts over the ranks that have other tokens of the same sequences."""
+    """Returns a function that sums token counts over the ranks that have other tokens of the same sequences."""
     plan = program.plan
     axes = plan.mesh.in_order(plan.axes_of("sequence", "residual"))
     if mesh is None or not axes:
@@ -108,8 +108,8 @@ def _total(program: ProgramText, mesh: Any) -> Callable[[Tensor], Tensor]:
 
 
 def _groups(program: ProgramText, mesh: Any, axes: tuple[str, ...]) -> list[Any]:
-    """Returns the process groups over `axes`: that of the context-parallel axes, which may have a mesh of their own,
-    and that of the sequence-parallel axes."""
+    """Returns the process groups over the context-parallel and sequence-parallel axes among `axes`, at most one of
+    each."""
     roles, emitted = AxisRoles(program.sharded), program.load()
     rest = tuple(a for a in axes if a not in roles.context)
     names = [roles.context_name] if len(rest) < len(axes) else []
@@ -122,6 +122,6 @@ def _groups(program: ProgramText, mesh: Any, axes: tuple[str, ...]) -> list[Any]
 
 
 def _ranks_with_same_tokens(plan: Plan) -> int:
-    """Returns the number of ranks that have the same tokens at the same layer."""
+    """Returns the number of ranks that run the same layer on the same tokens."""
     tokens = {*plan.axes_of("batch", "residual"), *plan.axes_of("sequence", "residual")}
     return plan.mesh.devices // (plan.mesh.size(*plan.mesh.in_order(tokens)) * plan.pipeline)

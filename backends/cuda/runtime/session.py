@@ -1,4 +1,4 @@
-"""Runs an emitted file's functions for the trainer's loop: a model in training on torch."""
+"""Runs the functions of an emitted program for the trainer's loop."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ R = TypeVar("R")
 
 
 def collective(method: Callable[Concatenate[TorchSession, P], R]) -> Callable[Concatenate[TorchSession, P], R]:
-    """Wraps `method`, in which ranks communicate, so that it raises CollectiveError if a rank does not respond."""
+    """Wraps `method`, in which ranks communicate: if a rank does not respond, it raises CollectiveError."""
 
     @wraps(method)
     def call(session: TorchSession, /, *arguments: P.args, **named: P.kwargs) -> R:
@@ -46,7 +46,7 @@ def collective(method: Callable[Concatenate[TorchSession, P], R]) -> Callable[Co
 
 
 class TorchSession:
-    """A model in training on this process; see `planc.ir.session.Session`."""
+    """A model in training on torch, as the trainer sees it; see `planc.ir.session.Session`."""
 
     runtime = "torch"
 
@@ -65,7 +65,7 @@ class TorchSession:
         meshes: tuple[Any, ...] = (),
         pipeline: str = "",
     ) -> None:
-        """`meshes` are the device meshes that the program's collectives use, and `mesh` is the first of them."""
+        """`meshes` are the device meshes of the program's collectives; `mesh` is the first (None: a single process)."""
         self.rank = dist.get_rank() if mesh is not None else 0
         self.world = dist.get_world_size() if mesh is not None else 1
         self.versions = {name: metadata.version(name) for name in ("torch", "numpy")}
@@ -85,7 +85,6 @@ class TorchSession:
         self._routers = WatchedRouters(modules, program, settings, mesh, device)
 
     def _named(self) -> AbstractContextManager[None]:
-        """Returns a context in which an error names the collective that did not complete."""
         return nullcontext() if self.mesh is None else collectives_named(self._meshes)
 
     @collective
@@ -105,29 +104,29 @@ class TorchSession:
 
     @collective
     def evaluate(self, tokens: Tokens, targets: Tokens) -> float:
-        """Returns the mean loss per token of a global batch (`tokens` and `targets`, [sequences, S]); changes
-        nothing."""
+        """Returns the mean loss per token (nats) of a global batch, `tokens` and `targets` [sequences, S]. Changes no
+        state."""
         return float(self._evaluate(self._local_rows(tokens), self._local_rows(targets)))
 
     @collective
     def routing(self) -> list[list[int]] | None:
-        """Returns the number of tokens of each expert of each MoE layer since the last call; a collective."""
+        """Returns the tokens per MoE layer and expert since the last call; None if not counted. A collective."""
         return self._routers.picks()
 
     def parameters(self) -> Iterator[tuple[str, NDArray[np.float32]]]:
-        """Yields every unsharded parameter by full name, one at a time; a collective."""
+        """Yields the full name and unsharded value of every parameter, one at a time. A collective."""
         with self._named():
             yield from gathered(self._modules, self._names, self.mesh, self._pipeline, lambda p: p)
 
     def gradients(self) -> Iterator[tuple[str, NDArray[np.float32]]]:
-        """Yields every unsharded gradient of the last step, after clipping, by full name; a collective. Frozen
-        parameters have no gradients."""
+        """Yields the full name and unsharded value of every gradient of the last step, after clipping. Frozen
+        parameters have none. A collective."""
         with self._named():
             yield from gathered(self._modules, self._trained, self.mesh, self._pipeline, _gradient)
 
     @collective
     def gradient_norms(self) -> dict[str, float]:
-        """Returns the norm of every gradient of the last step, after clipping, by full name; a collective."""
+        """Returns the norm of every gradient of the last step, after clipping, by full parameter name. A collective."""
         here = {name: norm(p.grad) for m in self._modules for name, p in m.named_parameters() if p.grad is not None}
         every: list[dict[str, float]] = [here] * self.world
         if self.mesh is not None:
@@ -137,7 +136,7 @@ class TorchSession:
 
     @collective
     def pieces(self) -> list[Piece]:
-        """Returns this rank's shards of parameters and moments, for a checkpoint; the first call is a collective."""
+        """Returns the shards of parameters and moments that this rank saves. The first call is a collective."""
         if self._pieces is None:
             state.with_moments(self._optimizer, self.optimizer_steps)
             self._pieces = state.pieces(self._modules, self._optimizer, divided=self.mesh is not None)
@@ -145,15 +144,15 @@ class TorchSession:
 
     @collective
     def restore(self, read: Read, optimizer_steps: int) -> None:
-        """Loads parameters and optimizer moments from `read`, as of `optimizer_steps` updates."""
+        """Loads parameters and moments with the function `read`, as they were after `optimizer_steps` updates."""
         state.with_moments(self._optimizer, optimizer_steps)
         state.restore(self._modules, self._optimizer, read)
         self.optimizer_steps = optimizer_steps
 
     @collective
     def not_finite(self) -> list[str]:
-        """Returns the ranks with non-finite parameters, each with the name of the first such parameter. If there are
-        none, returns the ranks with non-finite gradients in the same way."""
+        """Returns a text for each rank with a NaN or infinite parameter, with the name of the first. If there is none,
+        does the same for gradients."""
         here = state.not_finite(self._modules)
         if self.mesh is None:
             return [f"rank {self.rank}: {here}"] if here else []
@@ -188,8 +187,8 @@ class TorchSession:
 
     @contextmanager
     def profile(self, folder: str) -> Iterator[None]:
-        """A context in which torch's profiler runs. Writes a Perfetto trace to `rank-RRRRR.json` in `folder`, with the
-        names of the predicted trace."""
+        """A context in which torch's profiler runs. Writes a Perfetto trace to `rank-RRRRR.json` in `folder`, whose
+        ranges have the names of the predicted trace."""
         kinds = [torch.profiler.ProfilerActivity.CPU]
         kinds += [torch.profiler.ProfilerActivity.CUDA] if self._device.type == "cuda" else []
         ranges = named_ranges(self._program, self._modules, self._meshes, self._optimizer)
@@ -203,7 +202,6 @@ class TorchSession:
             dist.destroy_process_group()
 
     def _local_rows(self, batch: Tokens) -> Tensor:
-        """Returns this data rank's rows of a global batch, on the device, int64."""
         index, count = self._slice_of
         rows = batch.shape[0] // count
         mine = batch[index * rows : (index + 1) * rows].astype(np.int64)
@@ -211,7 +209,7 @@ class TorchSession:
 
 
 def parameter_names(model: Model) -> list[str]:
-    """Returns the full parameter names in the order of `model`; a block's parameters once per layer of its kind."""
+    """Returns the full names of all parameters of `model`: before the blocks, in each layer, after the blocks."""
     first, last = ([p.name for p in model.params if p.section == s] for s in ("first", "last"))
     layers = [
         p.name.replace("*", str(i))
@@ -228,7 +226,7 @@ def _gradient(parameter: nn.Parameter) -> Tensor:
 
 
 def features_of(program: ProgramText, device: torch.device) -> tuple[str, ...]:
-    """Returns the names of the kernels, compilers and policies that `program` uses on `device`, for the receipt."""
+    """Returns the names of the kernels, compilers and policies of `program` on `device`, for the run's record."""
     plan = program.plan
     kernel = f"attention.{plan.attention.method}" if plan.attention else ""
     beside = f"attention.{plan.attention.kernel.method}" if plan.attention and plan.attention.kernel else ""
@@ -246,5 +244,5 @@ def _named(settings: Settings) -> tuple[str, ...]:
 
 
 def fused(program: ProgramText, device: torch.device) -> bool:
-    """True if the optimizer of `program` is one fused kernel; False if `device` is a GPU and the state on the host."""
+    """True if `program` can use a fused optimizer kernel on `device`: not on a GPU with its state on the host."""
     return device.type == "cpu" or not program.plan.state_on_host

@@ -1,4 +1,4 @@
-"""Fills this rank's shards of parameters from numpy, and gathers unsharded parameters, by full name."""
+"""Fills this rank's shards of parameters from numpy arrays, and gathers unsharded values by full parameter name."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Initial = Callable[[str, tuple[int, ...]], Array]
 
 
 def fill(modules: list[nn.Module], initial: Initial) -> None:
-    """Initialises every parameter of `modules`, one at a time, with the unsharded array that `initial` returns for its
-    name and shape; only the local shard is stored."""
+    """Initialises every parameter of `modules`, one at a time: `initial` returns the unsharded array for a name and
+    shape, and only the local shard is stored."""
     with torch.no_grad():
         for module in modules:
             for name, parameter in module.named_parameters():
@@ -28,11 +28,11 @@ def fill(modules: list[nn.Module], initial: Initial) -> None:
 
 
 def local_part(whole: Tensor, parameter: Tensor) -> Tensor:
-    """Returns this rank's shard of `parameter`, cut from the unsharded tensor `whole`.
+    """Returns this rank's shard of `parameter`, cut from its unsharded value `whole`.
 
-    Placements apply from the last mesh dimension to the first: FSDP shards what tensor parallelism leaves, and comes
-    first in the mesh. A placement with a split factor shards each of that many equal parts of the dim. Parts that later
-    mesh dimensions have already cut are divided out of the factor.
+    Placements apply from the last mesh dimension to the first: FSDP, which is first, shards what tensor parallelism
+    leaves. A strided placement shards each of `split_factor` equal parts of the dim. Later mesh dimensions have made
+    some of these parts already, and are divided out.
     """
     if not isinstance(parameter, DTensor):
         return whole
@@ -51,19 +51,21 @@ def local_part(whole: Tensor, parameter: Tensor) -> Tensor:
 
 
 def cut(whole: Tensor, dim: int, parts: int, ranks: int, at: int) -> Tensor:
-    """Returns the shard of rank `at` of `ranks`, in each of `parts` equal parts of the dim `dim` of `whole`."""
+    """Returns the shard of rank `at` of `ranks`, with each of `parts` equal parts of the dim `dim` of `whole`
+    sharded."""
     if parts > 1:
         apart = whole.view(*whole.shape[:dim], parts, -1, *whole.shape[dim + 1 :])
         return cut(apart, dim + 1, 1, ranks, at).flatten(dim, dim + 1)
     chunks = torch.chunk(whole, ranks, dim=dim)
+    # torch.chunk returns fewer than `ranks` chunks of a short dim: the last ranks then have none.
     return chunks[at] if at < len(chunks) else whole.narrow(dim, 0, 0)
 
 
 def gathered(
     modules: list[nn.Module], names: list[str], mesh: Any, pipeline: str, of: Callable[[nn.Parameter], Tensor]
 ) -> Iterator[tuple[str, Array]]:
-    """Yields the name of every parameter and the unsharded value of the tensor that `of` returns for it, in the order
-    of `names`, on every rank.
+    """Yields, on every rank, each parameter name in `names` and the unsharded value of the tensor that `of` returns for
+    the parameter.
 
     `pipeline` is the mesh dimension over which the `modules` are pipelined; "" for none. A collective: every rank must
     exhaust the iterator.
@@ -87,7 +89,7 @@ def gathered(
 
 
 def norm(value: Tensor) -> float:
-    """Returns the L2 norm of the unsharded tensor `value`; a collective if it is sharded."""
+    """Returns the L2 norm of all of `value`; a collective if `value` is sharded."""
     found = torch.linalg.vector_norm(value.detach().float())
     return float(found.full_tensor() if isinstance(found, DTensor) else found)
 

@@ -1,6 +1,6 @@
-"""Starts a program on torch: environment, process groups, initial state. The trainer has the training loop.
+"""Starts a program on torch: environment, process groups, initial state. The trainer runs the training loop.
 
-Processes join through RANK, WORLD_SIZE and MASTER_*. They communicate by NCCL with CUDA devices, else by gloo.
+Processes find each other by RANK, WORLD_SIZE and MASTER_*. They communicate by NCCL with CUDA devices, else by gloo.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ Build = Callable[[Model], nn.Module]
 
 
 def prepare_environment(devices: int) -> None:
-    """Sets one OpenMP thread per process unless the user sets another number, because ranks share the cores. `devices`
-    has no effect, because each device has its own process."""
+    """Sets one OpenMP thread per process, because ranks share the cores, unless the user has set a number. `devices` is
+    not used: each device has its own process."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     collective_timeout.prepare()
 
@@ -37,7 +37,7 @@ def prepare_environment(devices: int) -> None:
 def start(program: ProgramText, settings: Settings, initial: Initial, build: Build | None = None) -> TorchSession:
     """Starts the plan's program over all its ranks, with parameters from `initial`, and returns the session.
 
-    `build` builds the module of the plan's model; None: the bundled module of the model's family.
+    `build` builds the unsharded module of the plan's model; None: planc's own module for the model's family.
     """
     device = _device()
     _choose_algorithms(settings)
@@ -74,8 +74,8 @@ def start(program: ProgramText, settings: Settings, initial: Initial, build: Bui
 def start_single(
     program: ProgramText, settings: Settings, initial: Initial, build: Build | None = None
 ) -> TorchSession:
-    """Starts the unsharded model of `program` in this process, to compare it with the sharded program, and returns the
-    session. Arguments as for `start`."""
+    """Starts the unsharded model of `program` in this process and returns the session; the sharded program is compared
+    with it. Arguments as for `start`."""
     device = _device()
     _choose_algorithms(settings)
     model = _on_meta(program.plan.model, build)
@@ -94,7 +94,6 @@ def start_single(
 
 
 def _on_meta(model: Model, build: Build | None) -> nn.Module:
-    """Returns the model's module, on the meta device."""
     make = build or family(model.family).build
     with torch.device("meta"):
         module: nn.Module = make(model)
@@ -116,15 +115,13 @@ def _device() -> torch.device:
 
 
 def _backend(program: ProgramText, device: torch.device) -> str:
-    """Returns the backend of the process group: NCCL for tensors on a CUDA device, gloo for tensors on the host."""
+    """Returns torch.distributed's backends: NCCL for tensors on a CUDA device, gloo for tensors on the host."""
     if device.type != "cuda":
         return "gloo"
     return "cpu:gloo,cuda:nccl" if program.plan.state_on_host else "nccl"
 
 
 def _choose_algorithms(settings: Settings) -> None:
-    """Seeds torch's random numbers equally on every rank; selects deterministic algorithms if the settings ask for
-    them."""
     torch.manual_seed(settings.seed)
     if settings.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

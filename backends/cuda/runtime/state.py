@@ -1,7 +1,6 @@
-"""Splits a session's state into boxes of unsharded tensors, which checkpoints are written from and read into.
+"""Splits parameters and optimizer state into boxes of the unsharded tensors, for checkpoints.
 
-A rank's shard of a tensor is one box, or several with strided sharding: the indices that a rank holds in each dim form
-runs, and a box is one run per dim.
+A rank's shard is one box, or several if the sharding is strided. A box is a range of indices in each dim.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from planc.ir.session import STATE, Piece, Read
 
 
 class DimRun(NamedTuple):
-    """Consecutive indices of one dim: where they start in the unsharded tensor (`start`) and in the local shard
-    (`local`), and their number (`length`)."""
+    """A range of indices in one dim: where it starts in the unsharded tensor (`start`) and in the local shard
+    (`local`), and its `length`."""
 
     start: int
     local: int
@@ -31,7 +30,7 @@ class DimRun(NamedTuple):
 
 
 class DimRuns(NamedTuple):
-    """A box: one run per dim."""
+    """A box: one range of indices per dim."""
 
     runs: tuple[DimRun, ...]
 
@@ -55,14 +54,14 @@ class DimRuns(NamedTuple):
 
 
 def boxes(parameter: Tensor) -> list[DimRuns]:
-    """Returns the boxes (runs of indices, one per dim) that this rank holds of the unsharded tensor `parameter`."""
+    """Returns the boxes of the unsharded tensor `parameter` that this rank holds."""
     return [
         DimRuns(runs) for runs in product(*(_contiguous_runs(held(parameter, dim)) for dim in range(parameter.ndim)))
     ]
 
 
 def held(parameter: Tensor, dim: int) -> Tensor:
-    """Returns the indices of dim `dim` of `parameter` that this rank holds, in local order."""
+    """Returns the indices of dim `dim` of the unsharded `parameter` that this rank holds, in the order of its shard."""
     indices = torch.arange(parameter.shape[dim])
     if not isinstance(parameter, DTensor):
         return indices
@@ -88,9 +87,9 @@ def _contiguous_runs(indices: Tensor) -> list[DimRun]:
 
 
 def pieces(modules: list[nn.Module], optimizer: torch.optim.Optimizer, divided: bool) -> list[Piece]:
-    """Returns the pieces of parameters and moments that this rank saves; one of all ranks with the same box saves it.
+    """Returns the boxes of parameters and moments that this rank saves; of several ranks with a box, one saves it.
 
-    The moments must exist (`with_moments`). If `divided`, a collective.
+    The moments must exist (`with_moments`). If `divided` (over several processes), a collective.
     """
     mine = {(name, box.offset): (p, box) for name, p in _named(modules) for box in boxes(p)}
     saved = _shared_out({key: box.size for key, (_, box) in mine.items()}) if divided else set(mine)
@@ -106,8 +105,8 @@ Key = tuple[str, tuple[int, ...]]
 
 
 def _shared_out(mine: dict[Key, tuple[int, ...]]) -> set[Key]:
-    """Returns the boxes that this rank saves, of those that it holds (`mine`). A hash of the box's name and offset
-    chooses one of the ranks with the same box."""
+    """Returns those of this rank's boxes (`mine`) that it saves. If several ranks hold a box, a hash of its key chooses
+    one."""
     every: list[list[Key]] = [[] for _ in range(dist.get_world_size())]
     dist.all_gather_object(every, list(mine))
     holders: dict[Key, list[int]] = {}
@@ -123,7 +122,7 @@ def _round_robin(key: Key, count: int) -> int:
 
 
 def with_moments(optimizer: torch.optim.Optimizer, steps: int) -> None:
-    """Initialises missing state of `optimizer` as its first step would, and sets AdamW's step count to `steps`."""
+    """Creates the missing moments of `optimizer` as zeros, and sets AdamW's step count to `steps`."""
     by_muon = set(optimizer.orthogonalised) if isinstance(optimizer, MuonAndAdamW) else set()
     for group in optimizer.param_groups:
         for parameter in group["params"]:
@@ -139,7 +138,7 @@ def with_moments(optimizer: torch.optim.Optimizer, steps: int) -> None:
 
 @torch.no_grad()
 def restore(modules: list[nn.Module], optimizer: torch.optim.Optimizer, read: Read) -> None:
-    """Loads parameters and moments, which must exist, from `read`."""
+    """Loads parameters and moments with the function `read`. The moments must exist (`with_moments`)."""
     for kind in STATE:
         for name, parameter in _named(modules):
             if not _has_state(kind, parameter, optimizer):
@@ -150,8 +149,8 @@ def restore(modules: list[nn.Module], optimizer: torch.optim.Optimizer, read: Re
 
 
 def not_finite(modules: list[nn.Module]) -> str:
-    """Returns the name of the first local parameter in `modules` with NaN or infinity, else of the first such gradient;
-    "" if all are finite."""
+    """Returns the name of the first local parameter in `modules` with NaN or infinity; if there is none, of the first
+    such gradient; "" if all are finite."""
     held = list(_named(modules))
     values = [("parameter", name, p.detach()) for name, p in held]
     values += [("gradient", name, p.grad.detach()) for name, p in held if p.grad is not None]
@@ -164,7 +163,7 @@ def _named(modules: list[nn.Module]) -> Iterator[tuple[str, nn.Parameter]]:
 
 
 def _has_state(kind: str, parameter: nn.Parameter, optimizer: torch.optim.Optimizer) -> bool:
-    """True if the parameter has state of this kind: Muon has no second moment, and frozen parameters no moments."""
+    """True if the parameter has this kind of state. Muon has no second moment; frozen parameters have no moments."""
     return kind == "params" or kind in optimizer.state.get(parameter, {})
 
 
@@ -178,7 +177,7 @@ def _local(tensor: Tensor) -> Tensor:
 
 
 def _copier(tensor: Tensor, box: DimRuns) -> Any:
-    """Returns a function that copies the box's values of the tensor into an array when it is called."""
+    """Returns a function that copies the values of `box` from the sharded `tensor` into an array."""
 
     @torch.no_grad()
     def copy_to(array: Array) -> None:

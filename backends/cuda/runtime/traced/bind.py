@@ -1,9 +1,9 @@
-"""Binds a user's module to the op graph's names, so that a program can shard it; the module's own code still runs.
+"""Renames the parts of a user's module to the op graph's names, so that a program can shard them. The module's own code
+still runs.
 
-The blocks, norms and linear layers are the same objects with the same weights. The rest of the module's forward runs
-unchanged, and calls the renamed parts through placeholders, so that a pipeline stage may lack some of the parts and a
-hidden state may be a shard of the sequence. A fused layer (queries, keys and values) is split into one layer each, and
-their outputs are concatenated again.
+Blocks, norms and linear layers keep their objects and weights. The forward of the module runs unchanged and calls them
+through placeholders, so that a pipeline stage may lack some of them, and hidden states may be sharded over the
+sequence. A fused layer (queries, keys and values) is split into one layer each, and their outputs are concatenated.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from planc.backends.cuda.runtime.traced.stand_in import stand_in
 
 
 class _Done(Exception):  # noqa: N818
-    """Ends the model's forward early; `hidden` is the output of the stage."""
+    """Raised to end the model's forward early, with the output `hidden` of the pipeline stage."""
 
     def __init__(self, hidden: Any) -> None:
         self.hidden = hidden
 
 
 class BoundModel(nn.Module):
-    """Maps tokens [B, S] to logits [B, S, V]; a stage without an embedding takes hidden states [B, S, D].
+    """Maps tokens [B, S] to logits [B, S, V]; a pipeline stage without an embedding takes hidden states [B, S, D].
 
-    Called as `model(input_ids=..., labels=...)` it returns the output of the model's own class.
+    Called as `model(input_ids=..., labels=...)` it returns the output of the user's own class.
     """
 
     tok_embeddings: Any
@@ -122,24 +122,24 @@ class BoundModel(nn.Module):
         return result if named else logits_of(result)
 
     def tokens(self) -> int:
-        """Number of tokens per sequence in the last call."""
+        """Returns the number of tokens per sequence in the last call."""
         return int(self.called_with[0].shape[1])
 
     def _take_positions(self, owner: nn.Module, name: str) -> None:
-        """Turns the parameter `name` of `owner`, which code adds to the embedding, into a position table. The code
-        finds the table's weight under the old name."""
+        """Moves the parameter `name` of `owner`, a table that the code adds to the embedding, to `pos_embeddings`. The
+        code finds the table under its old name."""
         self.pos_embeddings, shape = _table_of(owner, name)
         owner.__dict__[name] = stand_in(shape, value=_Table(self, shape))
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """Applies `fn`, a cast or a move to a device, also to tensors that the model has but the op graph does not,
-        such as rotary tables."""
+        """Applies `fn` (a cast or a move to a device) also to tensors that are not in the op graph, such as rotary
+        tables."""
         self.__dict__["model"]._apply(fn, recurse)
         return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
 
     def look(self, dtype: torch.dtype) -> None:
-        """Runs the model's forward without its blocks and layers, to find the arguments that each block gets besides
-        the hidden state. Hidden states in this run have `dtype`."""
+        """Runs the model's forward with its blocks and layers skipped, to find the arguments (masks, rotary tables)
+        that each block gets besides the hidden state. Hidden states in this run have `dtype`."""
         ids, more = self.called_with
         self.looks, self.dtype, gathers = True, dtype, self.gathers
         self.behind = False
@@ -152,12 +152,12 @@ class BoundModel(nn.Module):
             self.looks, self.gathers, self.behind = False, gathers, False
 
     def empty(self, batch: int, tokens: int, device: torch.device) -> Tensor:
-        """Returns a hidden state of zeros with the shape of the full sequence, [batch, tokens, embed]."""
+        """Returns hidden states of zeros for the full sequence, [batch, tokens, embed]."""
         return torch.zeros((), dtype=self.dtype, device=device).expand(batch, tokens, self.width)
 
 
 def _table_of(owner: nn.Module, name: str) -> tuple[nn.Embedding, tuple[int, ...]]:
-    """Returns a parameter of `owner` as an nn.Embedding, and the parameter's shape."""
+    """Returns the parameter `name` of `owner` as an nn.Embedding, and the shape of the parameter."""
     weight: Any = owner._parameters.pop(name)
     rows, width = weight.shape[-2:]
     table = nn.Embedding(rows, width, device="meta")
@@ -166,7 +166,7 @@ def _table_of(owner: nn.Module, name: str) -> tuple[nn.Embedding, tuple[int, ...
 
 
 def logits_of(result: Any) -> Tensor:
-    """Returns the logits in the `result` of a causal language model."""
+    """Returns the logits in the `result` of a model: a tensor, an output object with `logits`, or a tuple."""
     if isinstance(result, Tensor):
         return result
     logits: Tensor = result.logits if hasattr(result, "logits") else next(t for t in result if isinstance(t, Tensor))
@@ -174,7 +174,7 @@ def logits_of(result: Any) -> Tensor:
 
 
 class _Spot(nn.Module):
-    """Placeholder for a part of the model; has the part's plain attributes, which code may read."""
+    """Placeholder for a part of the user's model; has the part's plain attributes, which the code may read."""
 
     def __init__(self, bound: BoundModel, theirs: nn.Module, name: str = "") -> None:
         super().__init__()
@@ -189,7 +189,7 @@ class _Spot(nn.Module):
 
 
 class _BlockSpot(_Spot):
-    """Placeholder for a block: calls the bound block if the stage has it, else returns the hidden state."""
+    """Placeholder for a block: calls the block if the pipeline stage has it, else returns its input."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         bound, name = self.__dict__["bound"], self.name_of_block
@@ -211,15 +211,15 @@ class _BlockSpot(_Spot):
         return result
 
     def shaped(self, hidden: Tensor) -> Any:
-        """Returns `hidden` as a block would return it: alone, or first in a tuple."""
+        """Returns `hidden` in the form of the block's result: a tensor, or the first element of a tuple."""
         return (hidden, *([None] * (self.returns - 1))) if self.returns else hidden
 
     returns, is_last = 0, False
 
 
 def _with_containers(given: Any, here: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Returns the arguments that a block was `given` when the arguments were found, except that lists, dicts and sets
-    are those of the running call (`here`), which the block's code may fill."""
+    """Returns the block's arguments found by `look` (`given`), but with the lists, dicts and sets of the running call
+    (`here`), because the block's code may fill these."""
     (args, kwargs), (own_args, own_kwargs) = given, here
     filled = (list, dict, set)
     args = tuple(own if isinstance(own, filled) else arg for arg, own in zip(args, own_args, strict=True))
@@ -227,8 +227,7 @@ def _with_containers(given: Any, here: Any) -> tuple[tuple[Any, ...], dict[str, 
 
 
 class _Embedding(_Spot):
-    """Placeholder for the embedding. An embedding that also scales or norms its rows is run as a plain nn.Embedding,
-    followed by its own code."""
+    """Placeholder for the embedding. If the user's embedding also scales or norms, that code runs after the lookup."""
 
     def __init__(self, bound: BoundModel, theirs: nn.Module) -> None:
         super().__init__(bound, theirs)
@@ -236,7 +235,7 @@ class _Embedding(_Spot):
 
     @property
     def weight(self) -> Any:
-        """The embedding weight; if the code computes logits with it, a stand-in for the head's weight."""
+        """The embedding weight; if the code computes logits with it, an object that calls the head instead."""
         bound = self.__dict__["bound"]
         if bound.heads is None:
             return bound.tok_embeddings.weight
@@ -247,7 +246,7 @@ class _Embedding(_Spot):
 
 
 class _Rows:
-    """Embeds tokens [B, S]: looks up rows and runs the code of the embedding's own module (`own`) on them."""
+    """Looks up the embeddings of tokens [B, S], and runs the code of the user's embedding class (`own`) on them."""
 
     def __init__(self, bound: BoundModel, own: Any) -> None:
         self.bound, self.own = bound, own
@@ -267,7 +266,7 @@ class _Rows:
 
 
 class _FoundInTable(TorchFunctionMode):
-    """Inside this mode, F.embedding returns `found`."""
+    """A mode in which F.embedding looks nothing up and returns `found`."""
 
     def __init__(self, found: Tensor) -> None:
         super().__init__()
@@ -286,7 +285,7 @@ class _Positions(_Spot):
 
 
 class _Table:
-    """Returns the position table in its parameter's shape; zeros on a stage that receives hidden states."""
+    """Returns the position table in its parameter's shape; zeros on a pipeline stage without an embedding."""
 
     def __init__(self, bound: BoundModel, shape: tuple[int, ...]) -> None:
         self.bound, self.shape = bound, shape
@@ -356,8 +355,8 @@ def _put(model: nn.Module, path: str, module: nn.Module) -> None:
 
 
 def head_of(model: nn.Module, roles: DecoderRoles) -> str:
-    """Returns the path of the module that computes the logits; "" if code multiplies by a tied embedding weight without
-    a module of its own. Raises UnknownError if the head's module does more."""
+    """Returns the path of the module that computes the logits; "" if the code multiplies by a tied embedding weight
+    directly. Raises UnknownError if the module also does something else."""
     table = model.get_parameter(roles.embedding)
     if not roles.tied:
         if not roles.head.alone:
@@ -370,7 +369,7 @@ def head_of(model: nn.Module, roles: DecoderRoles) -> str:
 
 
 def plain_table(module: nn.Module) -> nn.Module:
-    """Returns `module`, or an nn.Embedding with its weight if the module does more than look up rows."""
+    """Returns `module`, or if it does more than a lookup, a new nn.Embedding with its weight."""
     if not _does_more(module):
         return module
     weight: Any = module._parameters.pop("weight")

@@ -1,4 +1,4 @@
-"""Renames the parts of a user's block to the op graph's names; the block's code finds them under their old names."""
+"""Renames the parts of a user's block to the op graph's names. The block's code finds them under their old names."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ from planc.backends.cuda.runtime.traced.stand_in import stand_in
 
 
 def plain_linear(module: nn.Module, linear: Linear) -> nn.Module:
-    """Returns the layer `linear` of `module` as an nn.Linear with weight [out, in]; `module` itself if it is one. The
-    weight is shared, unless `module` stores it transposed."""
+    """Returns the layer `linear` of `module` as an nn.Linear: `module` itself if that is one, else a new layer. The new
+    layer shares the weight, or copies it if it is stored transposed."""
     if isinstance(module, nn.Linear):
         return module
     weight = getattr(module, linear.weight.rpartition(".")[2])
@@ -53,9 +53,9 @@ def plain_linear(module: nn.Module, linear: Linear) -> nn.Module:
 
 
 def bound_block(block: nn.Module, role: BlockLayers, tokens: Callable[[], int], roles: DecoderRoles) -> nn.Module:
-    """Returns `block` with its children renamed to the op graph's names, according to its `role`; `roles` are those of
-    the whole model. The block's own code finds the children under their old names, as plain attributes. An opaque block
-    is wrapped in a WholeBlock instead.
+    """Returns `block` with its children renamed to the op graph's names. `role` says what each child computes, and
+    `roles` is the same for the whole model. The block's own code finds the children under their old names, as plain
+    attributes. A block that planc cannot split is wrapped in a WholeBlock instead.
 
     `tokens` returns the number of tokens of a full sequence.
     """
@@ -87,8 +87,8 @@ def bound_block(block: nn.Module, role: BlockLayers, tokens: Callable[[], int], 
 
 
 def _copy_sums(block: nn.Module, role: BlockLayers) -> None:
-    """Makes the layers whose outputs are summed over tensor-parallel ranks return copies, because the block's code
-    changes tensors in place."""
+    """Makes the layers whose outputs tensor parallelism sums return copies, because the block's code changes tensors in
+    place."""
     outs = [(part_at(block, "attention"), role.heads.out)] if role.heads is not None else []
     if isinstance(role.second, FeedForwardLayers):
         outs.append((part_at(block, "feed_forward"), role.second.down))
@@ -100,14 +100,14 @@ def _copy_sums(block: nn.Module, role: BlockLayers) -> None:
 
 
 def _put_code(block: nn.Module, code: Code, name: str) -> None:
-    """Puts an opaque half of a block under the op graph's name `name`; its parameters keep their own names."""
+    """Renames half a block that planc does not shard to `name`; its parameters keep their names."""
     module = block.get_submodule(code.path)
     _move(block, code.path, block, name, called=AndBeside if code.returns else None)
     module.register_forward_pre_hook(_OneByPosition(module), with_kwargs=True)
 
 
 class WholeBlock(nn.Module):
-    """Wraps a block whose code planc does not shard: hidden state in, hidden state out."""
+    """Wraps a block that planc does not shard; it maps hidden states to hidden states."""
 
     def __init__(self, block: nn.Module, code: Code) -> None:
         super().__init__()
@@ -120,8 +120,8 @@ class WholeBlock(nn.Module):
 
 
 class AndBeside:
-    """Calls a module that returns a tuple, hidden state first, and returns the whole tuple; hooks around the module see
-    the hidden state only."""
+    """Calls a module that returns a tuple (hidden state first). Hooks of the module see only the hidden state; the
+    caller gets the tuple."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
@@ -158,7 +158,7 @@ def _rename_attention(block: nn.Module, a: AttentionLayers, tokens: Callable[[],
 
 
 def _divide_latents(block: nn.Module, holder: nn.Module, a: AttentionLayers, latent: Latent) -> None:
-    """Splits the layers and norms of latent attention into the op graph's modules."""
+    """Moves the layers and norms of latent attention to `holder`; layers with several outputs are split."""
     if latent.q_up is not None and latent.q_norm is not None:
         _put_layer(block, a.q, OnOwn(_named(block, holder, a.q, "wq_a")))
         _move_norm(block, latent.q_norm, holder, "q_norm", called=OnOwn)
@@ -176,7 +176,7 @@ def _divide_latents(block: nn.Module, holder: nn.Module, a: AttentionLayers, lat
 
 
 def _divide_heads(block: nn.Module, holder: nn.Module, a: AttentionLayers) -> None:
-    """Splits the layers that compute queries, keys and values, and the per-head norms, into the op graph's modules."""
+    """Moves the layers of queries, keys and values, and their norms, to `holder`; a fused layer is split."""
     if a.keys_whole:
         holder._modules["core"] = OwnKeys()
     _divide(block, holder, a.q, ("wq", "wk", "wv") if a.k is None else ("wq",), a.rows, a, enters=True)
@@ -189,8 +189,8 @@ def _divide_heads(block: nn.Module, holder: nn.Module, a: AttentionLayers) -> No
 
 
 def _put_scores(block: nn.Module, path: str, holder: nn.Module) -> None:
-    """Moves the parameter at `path`, one attention score per head, to `holder`. The block's code finds the scores of
-    the local heads under the old name."""
+    """Moves the parameter at `path`, one attention score per head (a sink), to `holder`. The block's code finds the
+    local heads' scores under the old name."""
     where, _, name = path.rpartition(".")
     owner = block.get_submodule(where)
     scores: Any = owner._parameters.pop(name)
@@ -200,7 +200,7 @@ def _put_scores(block: nn.Module, path: str, holder: nn.Module) -> None:
 
 def _rename_experts(block: nn.Module, e: ExpertLayers, tokens: Callable[[], int]) -> None:
     """Renames the router, the experts and the shared expert of a block. Does nothing if planc's experts would compute
-    something else than the experts of the user's class, or if no module inside the block holds router and experts."""
+    something else than the user's, or if no module inside the block contains both router and experts."""
     path = experts_path(e)
     holder_path = common_path([path, e.router.path])
     theirs = block.get_submodule(path)
@@ -230,7 +230,7 @@ def _rename_experts(block: nn.Module, e: ExpertLayers, tokens: Callable[[], int]
 
 
 def _take_tokens(block: nn.Module, path: str) -> None:
-    """Makes the module that the block's code finds at `path` also accept flattened tokens [T, D]."""
+    """Makes the module at `path`, as the block's code calls it, also accept flattened tokens [T, D]."""
     parent, _, name = path.rpartition(".")
     holder, name = block.get_submodule(parent), name_in_code(name)
     holder.__dict__[name] = OnTokens(holder.__dict__[name])
@@ -239,7 +239,7 @@ def _take_tokens(block: nn.Module, path: str) -> None:
 def _rename_dense(
     block: nn.Module, f: FeedForwardLayers, parent: nn.Module, own: str, tokens: Callable[[], int]
 ) -> None:
-    """Puts a feed-forward layer's module under `parent`, named `own`, with its linear layers named w1, w2 and w3."""
+    """Moves the module of a feed-forward layer to `parent` as `own`, and renames its linear layers to w1, w2 and w3."""
     holder, path = holder_of(block, places_of(f), own, f.before)
     if f.fused:
         _divide(block, holder, f.ups[0], ("w1", "w3"), f.rows, enters=True)
@@ -253,8 +253,8 @@ def _rename_dense(
 def _put_half(
     block: nn.Module, path: str, parent: nn.Module, name: str, holder: nn.Module, tokens: Callable[[], int]
 ) -> nn.Module:
-    """Puts `holder`, the module with the layers of half a block, under `parent` as `name`. Returns the module whose
-    code calls these layers: the one at `path` if `holder` is an Entrance, else `holder`."""
+    """Moves `holder`, the module with the layers of attention or MLP, to `parent` as `name`. Returns the module whose
+    code calls these layers: `holder`, or if that is an Entrance, the module at `path`."""
     if isinstance(holder, Entrance):
         outer = block.get_submodule(path)
         parent._modules[name] = holder
@@ -268,7 +268,7 @@ def _put_half(
 
 
 def rename_params(module: nn.Module, norm: Norm) -> None:
-    """Renames a norm's parameters to `weight` and `bias`; the code of `module` finds them under their own names."""
+    """Renames a norm's parameters to `weight` and `bias`; the code of `module` finds them under their old names."""
     for (path, _), ours in zip(norm.params, ("weight", "bias"), strict=False):
         name = path.rpartition(".")[2]
         if name == ours or path != f"{norm.path}.{name}".lstrip("."):
@@ -280,7 +280,7 @@ def rename_params(module: nn.Module, norm: Norm) -> None:
 
 
 class _Own:
-    """A function without arguments: returns the parameter that a module has under this name when it is called."""
+    """A callable that returns the current parameter `name` of a module."""
 
     def __init__(self, module: nn.Module, name: str) -> None:
         self.module, self.name = module, name
@@ -290,7 +290,7 @@ class _Own:
 
 
 def _rename_norm(block: nn.Module, norm: Norm | None, name: str, places: list[str], tokens: Callable[[], int]) -> None:
-    """Renames the norm before half a block to `name`. `places` are the paths of the layers in that half."""
+    """Renames the norm before attention or MLP to `name`. `places` are the paths of the layers after it."""
     if norm is None:
         return
     called: Any = None
@@ -307,7 +307,7 @@ def _move_norm(block: nn.Module, norm: Norm, parent: nn.Module, name: str, calle
 
 
 def places_of(half: AttentionLayers | FeedForwardLayers | ExpertLayers | Code) -> list[str]:
-    """Returns the paths of the layers of `half` a block; for experts, one path stands for all of their weights."""
+    """Returns the paths of the layers in `half` a block; all weights of experts have one path."""
     if isinstance(half, Code):
         return [f"{half.path}.code"]
     if isinstance(half, ExpertLayers):
@@ -328,11 +328,11 @@ def common_path(paths: list[str]) -> str:
 
 
 def holder_of(block: nn.Module, places: list[str], name: str, norm: Norm | None) -> tuple[nn.Module, str]:
-    """Returns the innermost module of `block` that contains all layers at `places`, and the module's path. The caller
-    will name the module `name`.
+    """Returns the innermost module of `block` that contains all layers at the paths `places`, and its path. It will be
+    called `name`.
 
-    If this module is the block itself, or also contains the `norm` before the layers, returns a new Entrance for the
-    layers in its place. Raises UnknownError if the block has another part called `name`.
+    If it is the block itself, or contains the `norm` before the layers too, an Entrance is returned in its place.
+    Raises UnknownError if the block has another child called `name`.
     """
     path = common_path(places)
     if not path or (norm is not None and norm.path.startswith(f"{path}.")):
@@ -346,8 +346,8 @@ def holder_of(block: nn.Module, places: list[str], name: str, norm: Norm | None)
 def _move(
     block: nn.Module, path: str, parent: nn.Module, name: str, called: Any = None, own: nn.Module | None = None
 ) -> None:
-    """Puts the module at `path`, or its replacement `own`, under `parent` as `name`. The block's code finds it as a
-    plain attribute under the old path, wrapped by `called` if given."""
+    """Moves the module at `path`, or its replacement `own`, to `parent` as `name`. The block's code finds it under the
+    old path as a plain attribute, wrapped by `called` if that is given."""
     theirs, _, old = path.rpartition(".")
     before = block.get_submodule(theirs)
     child = before._modules[old] if own is None else own
@@ -357,7 +357,7 @@ def _move(
 
 
 def _leave(parent: nn.Module, name: str, stays: Any) -> None:
-    """Makes `stays` available as `parent.name` without registering it as a child."""
+    """Makes `stays` the attribute `parent.name` in place of a child module."""
     if isinstance(parent, nn.Sequential | nn.ModuleList | nn.ModuleDict):
         parent._modules[name] = _Through(stays)
     else:
@@ -366,7 +366,7 @@ def _leave(parent: nn.Module, name: str, stays: Any) -> None:
 
 
 class Around(nn.Module):
-    """Wraps an nn.Sequential whose layers were moved to siblings: the Sequential itself would run these too."""
+    """Wraps an nn.Sequential, so that its layers can be registered beside it and not run twice."""
 
     def __init__(self, steps: nn.Sequential) -> None:
         super().__init__()
@@ -377,7 +377,7 @@ class Around(nn.Module):
 
 
 class _Through(nn.Module):
-    """Calls a module that is registered elsewhere."""
+    """Calls a module that is registered elsewhere in the model."""
 
     def __init__(self, module: Any) -> None:
         super().__init__()
@@ -397,9 +397,9 @@ def _divide(
     *,
     enters: bool = False,
 ) -> None:
-    """Puts `layer` under `holder`, split into one layer for each of `names`. Each of them takes its own `rows` of the
-    weight. `a` is the attention that the layer belongs to (None: to no attention); `enters` is True for a layer that
-    reads the input of half a block."""
+    """Moves `layer` to `holder`, split into one layer per name in `names`, each with its `rows` of the weight. `a`
+    is the attention of the layer, if it belongs to one; `enters` is True if the layer reads the input of attention
+    or MLP."""
     called = {name: KeyLayer(holder, name, a) for name in ("wk", "wv") if a is not None and a.keys_whole}
     made: Any
     if len(names) == 1:
@@ -421,7 +421,7 @@ def _named(block: nn.Module, holder: nn.Module, layer: Linear, name: str) -> nn.
 def _parts_of(
     block: nn.Module, holder: nn.Module, layer: Linear, names: tuple[str, ...], rows: tuple[Any, ...]
 ) -> None:
-    """Splits a layer of `block` into one nn.Linear in `holder` for each of `names`, with those `rows` of the weight."""
+    """Splits a layer of `block` into several nn.Linear in `holder`: each name gets its `rows` of the weight."""
     whole = plain_linear(block.get_submodule(layer.path), layer)
     weight, bias = whole.weight, whole.bias
     assert isinstance(weight, Tensor)
@@ -435,8 +435,8 @@ def _parts_of(
 
 
 def _put_layer(block: nn.Module, layer: Linear, made: Any) -> None:
-    """Makes the block's code call `made` instead of `layer`. If the layer's module does more than the matrix product,
-    the code calls `made` instead of multiplying by the weight."""
+    """Makes the block's code call `made` in place of `layer`: as a module, or if the user's module does more than the
+    matmul, wherever it multiplies by the weight."""
     if layer.alone:
         theirs, _, old = layer.path.rpartition(".")
         _leave(block.get_submodule(theirs), old, made)
@@ -449,7 +449,7 @@ def _put_layer(block: nn.Module, layer: Linear, made: Any) -> None:
 
 
 class _Copied:
-    """Calls a layer and returns a copy of its output, which code may change in place."""
+    """Calls a layer and returns a copy of its output, because the code changes the output in place."""
 
     def __init__(self, layer: Any) -> None:
         self.layer = layer
@@ -459,7 +459,7 @@ class _Copied:
 
 
 class _Named:
-    """Calls the layer that `holder` currently has under this name."""
+    """Calls the current child `name` of `holder`, which parallelization may replace."""
 
     def __init__(self, holder: nn.Module, name: str) -> None:
         self.holder, self.name = holder, name
@@ -469,11 +469,11 @@ class _Named:
 
 
 class _JoinedLayers:
-    """Calls several layers that were split from one, and concatenates their outputs in the order of that layer's rows;
-    also where each has only the rows of local heads."""
+    """Calls the layers that one fused layer was split into, and concatenates their outputs in the order of the fused
+    layer's rows, also if each has only local heads."""
 
     def __init__(self, layers: list[Any], rows: tuple[Any, ...], here: tuple[Any, ...]) -> None:
-        """`here` are the rows of local heads, if their order differs from that of all heads."""
+        """`here` are the rows for local heads, if the code wants another order for them than for all heads."""
         self.layers, self.rows, self.here = layers, rows, here
         self.orders: dict[tuple[int, ...], Tensor] = {}
 
@@ -488,8 +488,8 @@ class _JoinedLayers:
 
 
 class _OneByPosition:
-    """Makes a module be called with its hidden state by position and all other arguments by name: torch's parallel
-    styles convert positional inputs."""
+    """A pre-hook that passes the hidden state by position and all other arguments by name: torch's parallel styles
+    convert positional inputs only."""
 
     def __init__(self, module: nn.Module) -> None:
         self.names = [n for n, p in inspect.signature(module.forward).parameters.items() if p.kind in NAMED]

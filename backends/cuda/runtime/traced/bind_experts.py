@@ -1,8 +1,8 @@
-"""Replaces the experts of a user's module by planc's, which a program shards and dispatches tokens to.
+"""Replaces the experts of a user's module by planc's, which a program can shard and dispatch tokens to.
 
-This applies to a class that stores all experts in two weights, with or without biases, and takes tokens [T, D], each
-token's expert indices [T, k] and their weights [T, k]. `planc.backends.cuda.models.moe.Experts` then computes the same
-(`expert_form`). The router and the code around the experts run unchanged.
+This applies to a class that stores all experts in two weights, with or without biases, and takes tokens [T, D], the
+expert indices [T, k] and the router weights [T, k] of each token. `expert_form` checks that planc's experts compute the
+same. The router and the code around the experts run unchanged.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from planc.backends.cuda.runtime.traced.stand_in import stand_in
 
 
 class _Called:
-    """Stands in for a class's experts: sorts the tokens' rows by expert, and sums the outputs per token."""
+    """Replaces the user's experts: sorts tokens by expert, calls planc's experts, and sums the outputs per token."""
 
     def __init__(self, holder: nn.Module, number: int) -> None:
         self.holder, self.number = holder, number
@@ -31,7 +31,7 @@ class _Called:
 
 
 class OnTokens:
-    """Passes tokens [T, D] to a module as one sequence [1, T, D], because programs shard the sequence dim."""
+    """Passes flattened tokens [T, D] to a module as one sequence [1, T, D], because programs shard the sequence dim."""
 
     def __init__(self, part: Any) -> None:
         self.part = part
@@ -53,13 +53,13 @@ class _Router(nn.Linear):
 
 
 def experts_path(e: ExpertLayers) -> str:
-    """Returns the path, in its block, of the module with the weights of the experts `e`."""
+    """Returns the path, relative to the block, of the module with the weights of the experts `e`."""
     return e.params[0][0].rpartition(".")[0]
 
 
 def router_of(module: nn.Module, linear: Linear) -> nn.Module:
-    """Returns the router's `linear` layer in `module`. This is `module` itself, or if the code of `module` does more, a
-    new layer that this code calls."""
+    """Returns the router's `linear` layer: `module` itself if it is an nn.Linear, else a new layer with its weight,
+    which the code of `module` calls."""
     if type(module) is nn.Linear:
         return module
     layer = _Router(linear.taken, linear.made, bias=bool(linear.bias), device="meta")
@@ -74,7 +74,7 @@ def router_of(module: nn.Module, linear: Linear) -> nn.Module:
 
 
 def own_experts(module: nn.Module, e: ExpertLayers, form: Form) -> OwnExperts:
-    """Returns planc's experts with the weights of `module`, stored in this `form`, and removes them from `module`."""
+    """Moves the weights of `module` (stored in this `form`) to planc's experts, and returns these."""
     weights = {role: module.get_parameter(name.rpartition(".")[2]) for role, name in e.by_role().items()}
     made = OwnExperts(weights, form, e.top_k)
     module._parameters.clear()
@@ -82,8 +82,8 @@ def own_experts(module: nn.Module, e: ExpertLayers, form: Form) -> OwnExperts:
 
 
 def put_experts(parent: nn.Module, name: str, number: int, experts: OwnExperts, holder: nn.Module) -> None:
-    """Puts planc's `experts`, of which there are `number`, under `holder`. The class's code finds them as `name` of
-    `parent`, in place of its own experts."""
+    """Registers planc's `experts` (their number is `number`) under `holder`. The user's code calls them as the child
+    `name` of `parent`."""
     parent._modules.pop(name)
     parent.__dict__[name] = _Called(holder, number)
     holder._modules["experts"] = experts

@@ -1,8 +1,8 @@
-"""Redistributes the input of half a block whose layers have no module of their own after the norm: they are children of
-the block itself, or of a module that also contains the norm.
+"""Redistributes the input of attention or MLP where no module can do so: the layers are children of the block itself,
+or of a module that also contains the norm before them.
 
-The input is redistributed once for all of these layers, as a program does for a module. If a rank holds only some
-tokens of each sequence, the code between norm and layers sees a `Late` (a tensor of the full sequence's shape).
+The input is redistributed once for all of these layers. If a rank holds only some tokens of each sequence, the code
+between norm and layers sees a `Late`: a tensor with the full sequence's shape and local tokens only.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from planc.backends.cuda.runtime.traced.latents import Late, late_of_some
 
 
 class Entrance(nn.Module):
-    """The identity on the input of the layers of half a block; its parallel style redistributes the input."""
+    """The identity on the input of attention or MLP; its parallel style redistributes this input."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x
 
 
 class Entered:
-    """A layer behind an Entrance: all layers with the same input share one redistribution of it."""
+    """A layer that reads its input through an Entrance: all layers with the same input share one redistribution."""
 
     def __init__(self, entrance: Entrance, layer: Any) -> None:
         self.entrance, self.layer = entrance, layer
@@ -44,7 +44,7 @@ class Entered:
 
 
 class ForWhole:
-    """A norm whose output gets the shape of the full sequence if this rank holds only some tokens (`Late`)."""
+    """A norm whose output becomes a `Late` (full sequence's shape, local tokens only) if the sequence is sharded."""
 
     def __init__(self, norm: Any, tokens: Callable[[], int]) -> None:
         self.norm, self.tokens = norm, tokens

@@ -1,4 +1,4 @@
-"""Finds how a user's class stores its experts and what each expert computes, by running the class on random numbers."""
+"""Finds out how a user's class stores its experts and what they compute, by running it on random numbers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Gate = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Form:
-    """The way in which experts with gate, up and down weights are stored, and the function between the matmuls."""
+    """How a class stores the gate, up and down weights of its experts, and the function between the matmuls."""
 
     transposed: bool
     """True for weights [X, in, out]."""
@@ -35,20 +35,20 @@ class Form:
     """Maps the outputs of the gate and up matmuls, [R, F] each, to the input of the down matmul [R, F]; elementwise."""
 
     def stored(self, role: str, experts: int, embed: int, width: int) -> Shape:
-        """Returns the shape in which a class stores the parameter of `role` (a name of `ExpertLayers.by_role`); `width`
-        is the hidden width of one expert."""
+        """Returns the shape of the parameter of `role` (`ExpertLayers.by_role`) for this number of `experts`, where
+        `width` is one expert's hidden width."""
         sizes = (embed, 2 * width) if role.startswith("up") else (width, embed)
         if role.endswith("_bias"):
             return (experts, sizes[1])
         return (experts, *sizes) if self.transposed else (experts, *sizes[::-1])
 
     def halves(self, both: Tensor) -> tuple[Tensor, Tensor]:
-        """Splits `both` [X, 2 F, ...] into gates and ups."""
+        """Splits `both` [X, 2 F, ...] into the rows of gates and those of ups."""
         return (both[:, ::2], both[:, 1::2]) if self.alternate else tuple(both.chunk(2, dim=1))  # type: ignore[return-value]
 
 
 class BiasedExpertLinear(moe.ExpertLinear):
-    """planc's ExpertLinear with a bias per expert."""
+    """A linear layer of planc's experts, with a bias per expert."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         nn.Module.__init__(self)
@@ -58,7 +58,7 @@ class BiasedExpertLinear(moe.ExpertLinear):
             self.bias = nn.Parameter(bias.detach().clone(memory_format=torch.contiguous_format))
 
     def forward(self, rows: Tensor, each: list[int], scales: Tensor | None = None) -> Tensor:
-        """Maps `rows` [R, in] to [R, out]; the bias of a row is multiplied by its entry in `scales` [R]."""
+        """Maps `rows` [R, in] to [R, out]; `scales` [R] multiply the bias of each row."""
         made = super().forward(rows, each)
         if self.bias is None:
             return made
@@ -88,8 +88,8 @@ class OwnExperts(moe.Experts):
 
 
 def called(experts: Any, x: Tensor, chosen: Tensor, weights: Tensor, number: int) -> Tensor:
-    """Returns the output [T, D] of planc's `experts` for tokens `x` [T, D]. `number` is the number of experts. Each
-    token is routed to the experts in `chosen` [T, k] with these `weights` [T, k]."""
+    """Returns the output [T, D] of planc's `experts` for tokens `x` [T, D], each routed to the experts `chosen` [T, k]
+    with router `weights` [T, k]. `number` is the number of experts."""
     order = chosen.flatten().argsort(stable=True)
     counts = order.new_zeros(number).index_add_(0, chosen.flatten(), torch.ones_like(order))
     rows = x[order // chosen.shape[-1]]
@@ -101,7 +101,7 @@ def called(experts: Any, x: Tensor, chosen: Tensor, weights: Tensor, number: int
 
 
 def form_of(module: nn.Module, e: ExpertLayers) -> Form | None:
-    """Returns the form in which `module` stores its experts; None unless planc's experts then compute the same."""
+    """Returns how `module` stores its experts; None if planc's experts do not compute the same for any form."""
     shapes, roles = dict(e.params), e.by_role()
     if len(inspect.signature(module.forward).parameters) != 3 or not {"up", "down"} <= set(roles):
         return None
@@ -115,7 +115,7 @@ def form_of(module: nn.Module, e: ExpertLayers) -> Form | None:
 
 
 def _forms(module: nn.Module) -> Iterator[Form]:
-    """Yields the forms that `module` may have, from its activations and from its methods with one tensor argument."""
+    """Yields the forms that `module` may have, from its activations and its methods with one tensor argument."""
     own = [a for a in vars(module).values() if callable(a)] + list(module.children())
     for activation in (*own, F.silu, F.gelu):
         for transposed in (False, True):
@@ -134,7 +134,7 @@ def _product(activation: Any, gates: Tensor, ups: Tensor) -> Tensor:
 
 
 def _joined(method: Any, alternate: bool, gates: Tensor, ups: Tensor) -> Tensor:
-    """Applies the class's own `method` to gates and ups in one tensor, in the order in which the class stores them."""
+    """Applies the user's own `method` to gates and ups concatenated in the class's order."""
     both = torch.stack((gates, ups), dim=-1).flatten(-2) if alternate else torch.cat((gates, ups), dim=-1)
     made: Tensor = method(both)
     return made
@@ -143,7 +143,7 @@ def _joined(method: Any, alternate: bool, gates: Tensor, ups: Tensor) -> Tensor:
 def _computes(module: nn.Module, e: ExpertLayers, form: Form) -> bool:
     """True if `module` and planc's experts of this form compute the same on random numbers.
 
-    planc's experts run as two shards of their width, so the code between the matmuls must be elementwise.
+    planc's experts run as two shards of the hidden width, so the function between the matmuls must be elementwise.
     """
     random = torch.Generator().manual_seed(0)
     memo: dict[int, Any] = {}
@@ -169,7 +169,7 @@ def _computes(module: nn.Module, e: ExpertLayers, form: Form) -> bool:
 
 
 def _part(whole: OwnExperts, rank: int) -> OwnExperts:
-    """Returns experts with one half of the width of each expert. The half of rank 0 has the output biases."""
+    """Returns one of two shards of the experts' hidden width; only that of rank 0 has the output biases."""
     part = copy.deepcopy(whole)
     half = slice(rank * TRIED_WIDTH // 2, (rank + 1) * TRIED_WIDTH // 2)
     for name, layer in part.named_children():

@@ -12,7 +12,7 @@ from planc.backends.cuda.runtime.traced.stored_rows import rows_of
 
 @dataclass(frozen=True)
 class _Core:
-    """The core of attention: the numbers of its input and output tensors, and the call that is recorded for it."""
+    """The core of attention, softmax(q k^T) v: the numbers of its tensors in the record, and its recorded call."""
 
     q: int
     k: int
@@ -42,7 +42,7 @@ def _core(flow: Flow, run: ModuleRun) -> _Core:
 
 
 def attention_of(flow: Flow, run: ModuleRun) -> AttentionLayers:
-    """Returns the attention of the block that `run` ran, found in the block's data flow `flow`. Raises UnknownError."""
+    """Returns the attention layers of the block recorded as `run`, from the block's data flow. Raises UnknownError."""
     core = _core(flow, run)
     out, behind = flow.ahead(core.out, ("linear",))
     if out is None or out.linear is None:
@@ -73,6 +73,7 @@ def attention_of(flow: Flow, run: ModuleRun) -> AttentionLayers:
     kinds: tuple[Linear, Linear | None, Linear | None]
     latent = None
     rows: tuple[tuple[int, ...], ...] = ()
+    # Latent attention: keys come from two layers, one of which produces the values too.
     if len(of_q) == 1 and len(of_k) == 2 and len(of_v) == 1 and of_v[0] in of_k:
         latent, first = _latent(flow, core, (of_q[0], next(n for n in of_k if n is not of_v[0]), of_v[0]), heads)
         assert first.linear is not None
@@ -114,9 +115,9 @@ def attention_of(flow: Flow, run: ModuleRun) -> AttentionLayers:
 def _latent(
     flow: Flow, core: _Core, layers: tuple[FlowNode, FlowNode, FlowNode], heads: int
 ) -> tuple[Latent, FlowNode]:
-    """Returns the latent of keys and values, and the first layer of the queries. `layers` are three: the one that
-    produces queries, the one that produces the latent and the rotary key, and the one that produces keys and values
-    from the latent."""
+    """Returns the latent (DeepSeek's MLA) of keys and values, and the first layer of the queries. `layers` are the one
+    that produces queries, the one that produces the latent and the rotary key, and the one that produces keys and
+    values from the latent."""
     q, down, up = layers
     norm = norm_before(flow, up)
     source, _ = flow.back(up.inputs[0], ("linear",))
@@ -140,7 +141,7 @@ def _latent(
 
 
 def norm_before(flow: Flow, node: FlowNode) -> Norm | None:
-    """Returns the norm whose output the linear layer (`node` of `flow`) takes; None if it takes anything else."""
+    """Returns the norm whose output the linear layer `node` reads; None if it reads anything else."""
     value = node.inputs[0]
     while (maker := flow.maker.get(value)) is not None and len(maker.inputs) == 1 and maker.kind != "linear":
         if maker.kind == "norm":
@@ -153,7 +154,7 @@ SUMS = ("add", "__add__", "add_", "__iadd__")
 
 
 def norm_after(flow: Flow, node: FlowNode) -> Norm | None:
-    """Returns the norm between a linear layer (`node` of `flow`) and the residual add; None if there is none."""
+    """Returns the norm between the linear layer `node` and the residual add; None if there is none."""
     following, _ = flow.ahead(
         node.outputs[0], ("norm", "linear", "core", "experts", "add", "__add__", "add_", "__iadd__")
     )

@@ -1,4 +1,4 @@
-"""Finds the second half of a recorded block, a feed-forward layer or experts, and how its weights are stored."""
+"""Finds the MLP or the experts of a recorded block, and how their weights are stored."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ MIXES = (
 def second_half(
     flow: Flow, run: ModuleRun, attention: AttentionLayers | None, outside: tuple[str, ...] = ()
 ) -> FeedForwardLayers | ExpertLayers:
-    """Returns the second half of the block that `run` ran, from the block's data `flow`: the half that is not the
-    `attention` and has no parameters in `outside`. Raises UnknownError."""
+    """Returns the MLP or experts of the block recorded as `run`, from its data flow. Layers of the `attention`, and
+    those with parameters in `outside`, are not considered. Raises UnknownError."""
     mine = {*(params_of(attention) if attention is not None else ()), *outside}
     linears = [n for n in flow.nodes if n.linear and n.linear.weight not in mine]
     experts = next((n for n in flow.nodes if n.kind == "experts"), None)
@@ -75,7 +75,7 @@ def _dense(flow: Flow, run: ModuleRun, linears: list[FlowNode], attention: Atten
 
 
 def _parallel(flow: Flow, layer: FlowNode, attention: AttentionLayers | None) -> bool:
-    """True if a layer runs in parallel to the attention."""
+    """True if the layer does not depend on the attention's output, so that both can run in parallel."""
     if attention is None:
         return False
     out = next(n for n in flow.nodes if n.linear and n.linear.weight == attention.out.weight)
@@ -83,7 +83,7 @@ def _parallel(flow: Flow, layer: FlowNode, attention: AttentionLayers | None) ->
 
 
 def _halves(flow: Flow, layer: FlowNode, down: FlowNode) -> tuple[tuple[int, ...], ...]:
-    """Returns the rows of a fused layer's weight that compute the gate, and the rows that compute up."""
+    """Returns the rows of a fused layer's weight for the gate, and those for up."""
     assert layer.linear is not None
     values = numbers_of(flow, layer)
     found = {}
@@ -99,7 +99,7 @@ def _halves(flow: Flow, layer: FlowNode, down: FlowNode) -> tuple[tuple[int, ...
 
 
 def _gate_first(flow: Flow, ups: list[FlowNode], down: FlowNode) -> tuple[Linear, ...]:
-    """Returns the gate layer, whose output goes through the activation, then the up layer."""
+    """Returns two layers in the order gate, up: the activation is applied to the gate's output."""
     products = [n for n in flow.back(down.inputs[0], ("linear",))[1] if n.kind in ("mul", "__mul__")]
     plain = {v for n in products for v in n.inputs}
     through = sorted(ups, key=lambda u: u.outputs[0] in plain)

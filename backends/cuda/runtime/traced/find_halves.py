@@ -1,4 +1,4 @@
-"""Finds the halves of a recorded block: those with a known role, and opaque code."""
+"""Splits a recorded block into two halves: attention, MLP or experts, or opaque code, which planc does not shard."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Half = AttentionLayers | FeedForwardLayers | ExpertLayers | Code
 
 @dataclass(frozen=True)
 class FoundHalf:
-    """A recorded block: its module run and the data flow of its calls."""
+    """A recorded block: the run of its module, and the data flow of the calls inside."""
 
     record: ForwardRecord
     run: ModuleRun
@@ -41,7 +41,7 @@ class FoundHalf:
 
 
 def found_block(record: ForwardRecord, run: ModuleRun, params: Mapping[str, Shape], batch: int) -> FoundHalf:
-    """Returns the block that `run` ran, with the data flow of its calls. `params` are the shapes of the model's
+    """Returns the block recorded as `run` with the data flow of its calls. `params` are the shapes of the model's
     parameters by name, and `batch` is the number of sequences."""
     prefix = f"{run.module}."
     own = {n.removeprefix(prefix): s for n, s in params.items() if n.startswith(prefix)}
@@ -49,8 +49,8 @@ def found_block(record: ForwardRecord, run: ModuleRun, params: Mapping[str, Shap
 
 
 def blocks_of(found: list[FoundHalf]) -> tuple[BlockLayers, ...]:
-    """Returns the blocks of a model. Halves with the same role must have equal widths: a half that differs from the
-    majority becomes opaque code."""
+    """Returns the layers of each block. All attentions of a model must have equal widths, and so must all MLPs and all
+    experts: those that differ from most become opaque code."""
     blocks = [_block_of(f) for f in found]
     for width in (_of_attention, _of_feed_forward, _of_experts):
         seen = Counter(w for b in blocks if (w := width(b)) is not None)
@@ -77,7 +77,7 @@ def _of_experts(block: BlockLayers) -> tuple[int, ...] | None:
 
 
 def _as_code(found: FoundHalf, block: BlockLayers, first: bool) -> BlockLayers:
-    """Returns the block with one of its halves as opaque code: its attention if `first`, else its second half."""
+    """Returns `block` with its attention (if `first`, else its second half) as opaque code."""
     why = "its widths differ from those of most blocks"
     half = block.attention if first else block.second
     assert half is not None
@@ -95,13 +95,13 @@ def _is_parallel(half: Half) -> bool:
 
 
 def _within(half: Half, path: str) -> bool:
-    """True if all layers of half a block are in the module at `path`; the norms of that half may be outside."""
+    """True if all layers of `half` are in the module at `path`; its norms may be outside."""
     norms = {n for norm in (half.before, half.after) for n in (params_of(norm) if norm is not None else ())}
     return all(n.startswith(f"{path}.") for n in _inside(half) - norms)
 
 
 def _block_of(found: FoundHalf) -> BlockLayers:
-    """Returns the roles of a block; parts without a known role are `Code`."""
+    """Returns the layers of a block; parts that are not recognized become opaque code."""
     run, own = found.run, found.params
     try:
         attention = attention_of(found.flow, run)
@@ -115,14 +115,14 @@ def _block_of(found: FoundHalf) -> BlockLayers:
 
 
 def _whole(found: FoundHalf, why: str) -> BlockLayers:
-    """Returns the whole block as opaque code."""
+    """Returns the block as one piece of opaque code, for the reason `why`."""
     lines = [c.line for c in found.record.calls[found.run.begin : found.run.end] if c.module == found.run.module]
     line = lines[0] if lines else found.record.calls[found.run.begin].line
     return BlockLayers(Code("", tuple(found.params.items()), returns=found.run.returns, line=line, why=why), None)
 
 
 def _in_halves(found: FoundHalf, why: str) -> BlockLayers:
-    """Returns the block split into the modules that its code calls: each has a known role, or is opaque code."""
+    """Returns the block split into the modules that its code calls, each of which is recognized or opaque code."""
     runs = _halves(found)
     inside = {p for r in runs for p in found.params if p.startswith(f"{_own(found, r)}.")}
     norms = {p for node in found.flow.nodes if node.norm for p, _ in node.norm.params}
@@ -144,7 +144,7 @@ def _in_halves(found: FoundHalf, why: str) -> BlockLayers:
 
 
 def _halves(found: FoundHalf) -> list[ModuleRun]:
-    """Returns the runs of modules, except norms, by which the block's code maps hidden states to hidden states."""
+    """Returns the runs of modules (without norms) by which the block's code maps hidden states to hidden states."""
     record, block = found.record, found.run
     size = prod(record.shapes[block.taken])
     runs = [
@@ -161,7 +161,7 @@ def _halves(found: FoundHalf) -> list[ModuleRun]:
 
 
 def _are_added(found: FoundHalf, halves: list[ModuleRun]) -> bool:
-    """True if the block adds the output of each half to the residual stream, and does nothing else with it."""
+    """True if the block only adds the output of each half to the residual stream."""
     flow, block = found.flow, found.run
     own = [n for n in flow.nodes if n.kind != "norm" and n.call.module == block.module]
     plain = all(n.kind in SUMS or (n.kind in SCALES and len(n.inputs) == 1) for n in own)
@@ -171,7 +171,7 @@ def _are_added(found: FoundHalf, halves: list[ModuleRun]) -> bool:
 
 
 def _joins(flow: Flow, value: int) -> bool:
-    """True if `value` is added to the residual stream, after at most a norm and scaling."""
+    """True if the tensor `value` is added to the residual stream, at most scaled or normed before."""
     while users := flow.users.get(value, []):
         if all(u.kind in SUMS for u in users):
             return True
@@ -182,7 +182,7 @@ def _joins(flow: Flow, value: int) -> bool:
 
 
 def _leaves(flow: Flow, value: int, stream: int) -> bool:
-    """True if `value` is the residual stream, which starts as `stream`, after at most a norm and scaling."""
+    """True if the tensor `value` is the residual stream (at the block's start: `stream`), at most scaled or normed."""
     while value != stream:
         maker = flow.maker.get(value)
         if maker is None or maker.kind in SUMS:
@@ -194,12 +194,11 @@ def _leaves(flow: Flow, value: int, stream: int) -> bool:
 
 
 def _own(found: FoundHalf, run: ModuleRun) -> str:
-    """Returns the path of a run's module, relative to the block."""
     return run.module.removeprefix(f"{found.run.module}.")
 
 
 def _half(found: FoundHalf, run: ModuleRun, why: str) -> Half:
-    """Returns the role of the half that `run` ran; opaque code, for the reason `why`, if no role is found."""
+    """Returns the layers of the half that `run` ran; opaque code if they are not recognized, for the reason `why`."""
     path, flow = _own(found, run), found.flow
     mine = {p for p in found.params if p.startswith(f"{path}.")}
     attention = None

@@ -1,4 +1,4 @@
-"""Finds the roles of a recorded decoder's parts from the flow of its tensors.
+"""Finds which parts of a recorded decoder are its embedding, blocks, norms and head, from the flow of its tensors.
 
 Only data flow and parameter shapes are used, never the name of a module or class.
 """
@@ -16,8 +16,8 @@ from planc.backends.cuda.runtime.traced.roles import DecoderRoles, Shape, Unknow
 
 
 def roles_of(record: ForwardRecord, params: Mapping[str, Shape], batch: int) -> DecoderRoles:
-    """Returns the roles of the parts of a decoder, from the `record` of its forward. `params` are the shapes of its
-    parameters by name, and `batch` is the number of sequences of that forward. Raises UnknownError."""
+    """Returns the roles of a decoder's parts (embedding, blocks, head), from the `record` of its forward on `batch`
+    sequences. `params` are the shapes of its parameters by name. Raises UnknownError."""
     layers = _layer_runs(record)
     holder = layers[0].module.rpartition(".")[0]
     whole = ModuleRun("", -1, record.result, 0, len(record.calls))
@@ -82,7 +82,6 @@ def _without_blocks(record: ForwardRecord) -> str:
 
 
 def _is_lookup(call: RecordedCall, record: ForwardRecord, params: Mapping[str, Shape]) -> bool:
-    """True for an embedding lookup."""
     if call.function != "__getitem__" or len(call.inputs) != 1 or len(call.direct) != 1:
         return call.function == "embedding"
     numbers, found = record.shapes[call.inputs[0]], record.shapes[call.outputs[0]]
@@ -90,13 +89,13 @@ def _is_lookup(call: RecordedCall, record: ForwardRecord, params: Mapping[str, S
 
 
 def _is_of_positions(shape: Shape, embed: int) -> bool:
-    """True for the shape of a position table [L, D], or of one table for all sequences [1, L, D]."""
+    """True for the shape of a table of learned positions: [L, D], or [1, L, D]."""
     return shape[-1:] == (embed,) and (len(shape) == 2 or (len(shape) == 3 and shape[0] == 1))
 
 
 def _layer_runs(record: ForwardRecord) -> list[ModuleRun]:
-    """Returns the runs of the blocks: of all lists of numbered modules in which each module takes the output of the
-    previous one, the list with the most calls."""
+    """Returns the runs of the blocks. Candidates are lists of numbered modules, each of which takes the output of the
+    one before; the list with the most calls inside is chosen."""
     groups: dict[str, list[ModuleRun]] = {}
     for run in record.runs:
         prefix, _, last = run.module.rpartition(".")

@@ -1,4 +1,4 @@
-"""Builds the data flow of a recorded model. A norm or a linear layer is one node, for all calls inside it."""
+"""Builds the data flow graph of a recorded model. A norm or a linear layer is one node, with all its calls."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ REDUCTIONS = ("rms_norm", "layer_norm", "mean", "var", "norm", "vector_norm", "s
 
 @dataclass(frozen=True)
 class FlowNode:
-    """A node of the data flow: a norm, a linear layer, experts, an attention core, or any other call (`kind` is then
-    the name of the function). Tensors are numbered as in the record."""
+    """A node of the data flow graph: a norm, a linear layer, experts, the core of attention, or any other function
+    call, whose `kind` is the function's name. `inputs` and `outputs` are the numbers of tensors in the record."""
 
     kind: str
     call: RecordedCall
@@ -26,8 +26,8 @@ class FlowNode:
 
 
 class Flow:
-    """The nodes of the calls that `run` made, and the data flow between them. `params` are the shapes of all parameters
-    by name, `prefix` is cut off their names, and `batch` is the number of sequences."""
+    """The data flow graph of the calls inside `run`. `params` are the shapes of all parameters by name, `prefix` is
+    removed from their names, and `batch` is the number of sequences."""
 
     def __init__(
         self, record: ForwardRecord, run: ModuleRun, params: Mapping[str, Shape], prefix: str, batch: int
@@ -95,7 +95,7 @@ class Flow:
         return bool(own) and linear.module == own and all(c.function in REARRANGING and not c.params for c in others)
 
     def back(self, value: int, stops: tuple[str, ...]) -> tuple[list[FlowNode], list[FlowNode]]:
-        """Returns the nearest nodes of the kinds `stops` that `value` is computed from, and the nodes in between."""
+        """Returns the nearest nodes of the kinds `stops` that tensor `value` depends on, and the nodes in between."""
         found: list[FlowNode] = []
         passed: list[FlowNode] = []
         open_values, seen = [value], set()
@@ -113,7 +113,7 @@ class Flow:
         return sorted(found, key=self.nodes.index), passed
 
     def depends(self, value: int, on: int) -> bool:
-        """True if `value` is computed from the value `on`."""
+        """True if tensor `value` is computed from tensor `on`."""
         seen, open_values = set(), [value]
         while open_values:
             here = open_values.pop()
@@ -125,8 +125,8 @@ class Flow:
         return False
 
     def ahead(self, value: int, kinds: tuple[str, ...]) -> tuple[FlowNode | None, list[FlowNode]]:
-        """Returns the first node of these `kinds` that uses `value` or results of it (None if there is none), and the
-        nodes between `value` and that node."""
+        """Returns the first node of these `kinds` that depends on tensor `value` (None if there is none), and the nodes
+        in between."""
         reached: set[int] = {value}
         passed: list[FlowNode] = []
         start = self.nodes.index(self.maker[value]) if value in self.maker else -1
@@ -140,7 +140,7 @@ class Flow:
 
 
 def reached(flow: Flow, value: int) -> set[int]:
-    """Returns `value` and all values that it is computed from, following the first input of each node."""
+    """Returns `value` and the tensors that it is computed from, following only the first input of each node."""
     seen = {value}
     while (maker := flow.maker.get(value)) is not None and maker.kind != "embedding":
         value = maker.inputs[0]

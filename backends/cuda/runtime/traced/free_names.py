@@ -1,7 +1,6 @@
-"""Resolves collisions between the names of the user's submodules and planc's names for parts of a block.
+"""Renames the user's submodules whose names collide with planc's names for parts of a block.
 
-A user's `w1` may be the op graph's `w3`, so all colliding submodules are renamed before the first one gets its new
-name.
+A user's `w1` may be planc's `w3`, so all of them are renamed before the first one gets its new name.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ THEIRS = "theirs_"
 
 
 def with_free_names(block: nn.Module, role: BlockLayers) -> BlockLayers:
-    """Returns `role` with the new paths, after renaming the submodules of `block` that have a name in `OURS`. The
-    user's code still finds these under their old names, as plain attributes."""
+    """Renames the submodules of `block` whose names are in `OURS`, and returns `role` with the new paths. The user's
+    code finds these submodules under their old names, as plain attributes."""
     owners = {"", *(path.rpartition(".")[0] for path in _places(role))}
     renamed: set[str] = set()
     for path in sorted(owners, key=len, reverse=True):
@@ -45,7 +44,7 @@ def with_free_names(block: nn.Module, role: BlockLayers) -> BlockLayers:
 
 
 def name_in_code(name: str) -> str:
-    """Returns the `name` by which the user's code finds a part.
+    """Returns the user's name of a submodule, whose current `name` may have the prefix `THEIRS`.
 
     >>> name_in_code("theirs_w1"), name_in_code("up")
     ('w1', 'up')
@@ -54,7 +53,7 @@ def name_in_code(name: str) -> str:
 
 
 def part_at(module: nn.Module, path: str) -> nn.Module:
-    """Returns the child of `module` at `path`; a plain attribute is not a child. Raises KeyError."""
+    """Returns the registered child of `module` at `path`, not a plain attribute. Raises KeyError if there is none."""
     for name in path.split("."):
         part = module._modules[name]
         assert part is not None, path
@@ -63,7 +62,7 @@ def part_at(module: nn.Module, path: str) -> nn.Module:
 
 
 def _places(part: Any) -> Iterator[str]:
-    """Yields the paths of the layers and norms in `part`, the roles of a block or of something inside it."""
+    """Yields the module paths of all layers and norms in `part`, a dataclass or tuple."""
     if isinstance(part, Linear | Norm):
         yield part.path
     elif is_dataclass(part):
@@ -75,7 +74,7 @@ def _places(part: Any) -> Iterator[str]:
 
 
 def _renamed(part: Any, renamed: set[str]) -> Any:
-    """Returns `part` with the new names of the modules at the paths `renamed`."""
+    """Returns `part` with the paths of the modules in `renamed` changed to the new names."""
     if isinstance(part, str):
         words = part.split(".")
         paths = (".".join(words[: n + 1]) for n in range(len(words)))

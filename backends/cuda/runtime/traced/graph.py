@@ -1,4 +1,4 @@
-"""Builds the op graph of a traced model from the catalog's parts, and names its parameters."""
+"""Builds the op graph of a traced model from the ops of planc's model catalog."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ UNNAMED = "own_"
 
 
 def model_of_roles(name: str, roles: DecoderRoles) -> Model:
-    """Returns the op graph of `roles` as a model called `name`. Raises UnknownError."""
+    """Returns the op graph of a model called `name` with these parts (`roles`). Raises UnknownError."""
     if roles.rest:
         shown = "; ".join(f"{line}: {name}" if line else name for name, line in roles.rest)
         raise UnknownError(f"parameters outside the blocks with no known role: {shown}")
@@ -64,12 +64,12 @@ def model_of_roles(name: str, roles: DecoderRoles) -> Model:
 
 
 def _in_order(parts: Mapping[str, Part]) -> list[str]:
-    """Returns the kinds of block in the catalog's order: dense and sliding-window kinds before the plain kind."""
+    """Returns the names of the kinds of block, with the plain kind last, as in the catalog."""
     return sorted(parts, key=lambda kind: kind == BLOCK)
 
 
 def _kinds(blocks: tuple[BlockLayers, ...]) -> dict[str, BlockLayers]:
-    """Returns each kind of block under a name that says how it differs from the others."""
+    """Returns the distinct kinds of block, each under a name that says how it differs (dense, sliding)."""
     different = list(dict.fromkeys(blocks))
     if len(different) == 1:
         return {BLOCK: different[0]}
@@ -90,7 +90,7 @@ def _kinds(blocks: tuple[BlockLayers, ...]) -> dict[str, BlockLayers]:
 
 
 def _kind_of_code(code: Code) -> str:
-    """Returns the name of a kind of block with an opaque half: `with_` and the name of that half's module."""
+    """Returns the name of a kind of block with opaque code: `with_` and the name of the code's module."""
     words = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in code.path.rpartition(".")[2])
     return f"with_{words.lower().strip('_') or 'whole'}"
 
@@ -123,7 +123,6 @@ def _size(roles: DecoderRoles) -> Size:
 
 
 def _grouped(attention: AttentionLayers) -> bool:
-    """True if key heads have a dim of their own (grouped-query attention)."""
     return attention.k is not None or attention.kv_heads != attention.heads
 
 
@@ -137,7 +136,7 @@ def _first(roles: DecoderRoles) -> Part:
 
 
 def _renamed(part: Part, output: Tensor) -> Part:
-    """Returns `part` with the tensor `output` as the output of its last op."""
+    """Returns `part` with `output` as the output tensor of its last op."""
     last = part.ops[-1]
     kept = tuple(t for t in part.tensors if t.name != last.output)
     return Part(params=part.params, tensors=(*kept, output), ops=(*part.ops[:-1], replace(last, output=output.name)))
@@ -178,8 +177,8 @@ def _block(block: BlockLayers) -> Part:
 def _half_of_code(
     half: Code, module: str, slot: str, norm: str, stream: str, target: str, source: str = "", shares: bool = False
 ) -> Part:
-    """Returns the ops of an opaque half of a block, from the tensor `stream` (or `source`) to `target`, with its norms
-    and the residual add. If `shares`, the half reads the normed input of the attention."""
+    """Returns the ops of a half that is opaque code: it reads tensor `source` ("": `stream`), or if `shares`, the
+    attention's normed input, and its result is added to `stream` as `target`."""
     part, taken = Part(), source or stream
     if shares:
         taken = "attention.in"
@@ -195,7 +194,7 @@ def _half_of_code(
 
 
 def _code(half: Code, module: str, source: str, target: str) -> Part:
-    """Returns the op of an opaque half of a block; its parameters keep their own names."""
+    """Returns the op that stands for opaque code; its parameters keep their own names."""
     params = tuple(_unnamed(f"layers.*.{module}.{name_in(half, n)}", shape) for n, shape in half.params)
     return code(
         f"{module}.code",
@@ -205,17 +204,18 @@ def _code(half: Code, module: str, source: str, target: str) -> Part:
         params,
         line=half.line,
         why=half.why,
+        # Each matrix multiplies every token once, unless a measurement (`with_own_code`) replaces this.
         multiply_adds=float(sum(prod(s) for _, s in half.params if len(s) > 1)),
     )
 
 
 def _unnamed(name: str, shape: tuple[int, ...]) -> Param:
-    """Returns a parameter whose dims have no names: each dim is called after its length."""
+    """Returns a parameter of opaque code, whose dims are named after their lengths."""
     return Param(name=name, shape_dims=tuple((f"{UNNAMED}{n}",) for n in shape), section="", decay=len(shape) > 1)
 
 
 def _attention(a: AttentionLayers, made: str) -> Part:
-    """Returns the ops of attention, from the tensor `hidden` to the tensor `made`."""
+    """Returns the ops of attention, from the tensor `hidden` to a tensor called `made`."""
     if a.latent is not None:
         if a.before is None or len(a.before.params) != 1 or a.out.bias or a.after is not None:
             raise UnknownError("its latent attention has a norm or a bias that planc has no ops for")
@@ -261,8 +261,8 @@ def _attention(a: AttentionLayers, made: str) -> Part:
 
 
 def _to_stream(name: str, module: str, after: Norm | None, layer: Linear, path: str, stream: str, target: str) -> Part:
-    """Returns the residual add of half a block, after its post-norm if it has one: from the output of `layer` and the
-    tensor `stream` to the tensor `target`."""
+    """Returns the residual add after `layer`, and the post-norm `after` if there is one. It adds to the tensor `stream`
+    and produces `target`."""
     made, part = f"{name}.out", Part()
     if after is not None:
         if layer.bias:
@@ -313,7 +313,7 @@ def _experts(e: ExpertLayers, stream: str) -> Part:
 
 
 def _norm(name: str, module: str, norm: Norm, source: str, target: Tensor) -> Part:
-    """Returns the op of a norm over embed, with no parameter, a weight, or a weight and a bias."""
+    """Returns the op of a norm over embed with the parameters of `norm`: none, a weight, or a weight and a bias."""
     found: list[Param] = []
     for path, shape in norm.params:
         if len(shape) != 1:
@@ -326,8 +326,8 @@ def _norm(name: str, module: str, norm: Norm, source: str, target: Tensor) -> Pa
 
 
 def _head_norm(letter: str, norm: Norm, a: AttentionLayers, source: str, target: Tensor) -> Part:
-    """Returns the op of a norm of queries or keys (`letter` q or k): per head with a shared or a per-head weight, or
-    over all heads together."""
+    """Returns the op of a norm of queries or keys (`letter` q or k). It norms each head, with one weight for all heads
+    or one per head, or all heads together."""
     heads = target.dims[2]
     number = a.heads if heads == "heads" else a.kv_heads
     shapes = {

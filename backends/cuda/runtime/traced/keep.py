@@ -1,8 +1,8 @@
-"""Measures the activation memory of a module's own code, op by op, in one forward and backward on fake tensors.
+"""Measures the activation memory of a user's module, op by op, in one forward and backward on fake tensors.
 
-Nothing is computed. Batch and sequence lengths are primes that divide no other size, so the number of elements of a
+Nothing is computed. Batch size and sequence length are primes that divide no other size, so the number of elements of a
 tensor tells which of the two it has. Every tensor that a norm, attention or activation allocates and saves is counted
-as the device's allocator would, and so are the transients of its backward.
+as the device's allocator would, and so are the temporary tensors of the backward.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ Found = dict[Region, SavedByCode]
 
 @dataclass
 class _Whole:
-    """Measurements of opaque code, which planc does not shard: its multiply-adds by op (`products`), and the source
-    lines of experts that were not run (`experts`)."""
+    """Measurements of opaque code: its multiply-adds by op (`products`), and the source lines of experts in it, which
+    are not run (`experts`)."""
 
     products: dict[Region, tuple[Elements, ...]] = field(default_factory=dict)
     experts: dict[str, None] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class _Whole:
 
 @dataclass(eq=False)
 class _Made:
-    """An allocated storage: the op whose code allocated it (`region`), and the ops that save it (`savers`)."""
+    """An allocated storage: the op that allocated it (`region`), and the ops that save it (`savers`)."""
 
     elements: int
     shape: tuple[int, ...]
@@ -87,10 +87,10 @@ class _Made:
 
 
 def with_own_code(model: Model, module: nn.Module, roles: DecoderRoles) -> Model:
-    """Returns `model` with the memory that the code of `module` saves for each op; `roles` names the module's parts.
+    """Returns `model` with the activation memory of each op, measured on the user's `module` with these `roles`.
 
-    Code may behave differently for sequences longer than an attention window. Lengths found in the module's config,
-    buffers and code are tried to find where the behaviour changes.
+    The code may behave differently for sequences longer than an attention window. Lengths in the module's config,
+    buffers and code are tried to find where its memory changes.
     """
     speaks = [module.__dict__.get("config"), *module.modules()]
     numbers = [n for part in speaks if part is not None for n in vars(part).values()]
@@ -103,8 +103,7 @@ def with_own_code(model: Model, module: nn.Module, roles: DecoderRoles) -> Model
     whole = _Whole()
 
     def found_at(at: int) -> Found:
-        """Returns the memory by op for sequences longer than `lengths[at - 1]` tokens, up to `lengths[at]`; {} if the
-        code fails on them."""
+        """Returns the memory by op for lengths over `lengths[at - 1]`, up to `lengths[at]`; {} if the code fails."""
         if at not in seen:
             try:
                 with _unlogged():
@@ -145,7 +144,7 @@ def with_own_code(model: Model, module: nn.Module, roles: DecoderRoles) -> Model
 
 @contextmanager
 def _unlogged() -> Iterator[None]:
-    """A context in which torch logs no traceback of code that fails on fake tensors: `Unseen` reports the line."""
+    """A context in which torch does not log tracebacks of code that fails on fake tensors."""
     log = logging.getLogger("torch._subclasses.fake_tensor")
     before = log.level
     log.setLevel(logging.CRITICAL)
@@ -156,8 +155,8 @@ def _unlogged() -> Iterator[None]:
 
 
 def _by_length(found: list[tuple[int, SavedByCode | None]]) -> tuple[SavedByCode, ...]:
-    """Returns the memory in `found`, which holds pairs: a longest sequence (tokens; 0: any) and the memory up to it,
-    None if the code rejects these lengths. Equal neighbours are merged, and None is left out."""
+    """Merges measurements in `found`: pairs of a longest sequence (tokens; 0: any) and the memory up to that length,
+    None if the code fails there. Equal neighbours become one, and None is left out."""
     ends: list[SavedByCode] = []
     for end, code in found:
         if code is not None:
@@ -167,8 +166,8 @@ def _by_length(found: list[tuple[int, SavedByCode | None]]) -> tuple[SavedByCode
 
 
 def _changes(found_at: Callable[[int], Found], low: int, high: int) -> list[int]:
-    """Returns the indices i, from `low` to before `high`, for which `found_at(i)` and `found_at(i + 1)` differ. This is
-    a binary search: between two equal results, no change is looked for."""
+    """Returns the indices i in [`low`, `high`) for which `found_at(i)` and `found_at(i + 1)` differ, by binary search.
+    If two indices have equal values, all between them are assumed to be equal."""
     if low == high or found_at(low) == found_at(high):
         return []
     if high - low == 1:
@@ -178,8 +177,8 @@ def _changes(found_at: Callable[[int], Found], low: int, high: int) -> list[int]
 
 
 def _found(model: Model, module: nn.Module, roles: DecoderRoles, tokens: int, whole: _Whole) -> Found:
-    """Returns the memory that the code of each op saves, measured at a sequence length of about `tokens`. Adds the
-    multiply-adds of opaque code to `whole`. Raises UnknownError, and whatever the code raises."""
+    """Measures the activation memory of each op at a sequence length of about `tokens`, and adds the multiply-adds of
+    opaque code to `whole`. Raises UnknownError, or what the user's code raises."""
     lengths = {*model.sizes.values()}
     sequence = _prime(tokens, lengths, model.sizes.get("positions", LONGEST))
     run = _SavedRun(model, _prime(3, {*lengths, sequence, sequence + 1}), sequence)
@@ -194,19 +193,20 @@ def _found(model: Model, module: nn.Module, roles: DecoderRoles, tokens: int, wh
 
 
 def _prime(first: int, lengths: Iterable[int], most: int = LONGEST) -> int:
-    """Returns the first prime from `first` to `most` such that neither the prime nor the number after it divides any of
-    `lengths`. If there is none, returns the largest such prime below `first`, else `first`."""
+    """Returns the first prime from `first` to `most` that divides none of `lengths`, and whose successor does not
+    either. If there is none, returns the largest such prime below `first`, else `first`."""
     fits = (
         number
         for number in (*range(first, most + 1), *range(first - 1, 1, -1))
         if all(number % d for d in range(2, int(number**0.5) + 1))
+        # The next number too: attention sinks make dims of sequence + 1.
         and all(n % number and n % (number + 1) for n in lengths)
     )
     return next(fits, first)
 
 
 def _shorten(bound: BoundModel, model: Model, run: _SavedRun) -> None:
-    """Removes all but one block of each kind, casts parameters to bf16, and makes experts compute nothing."""
+    """Removes all blocks but one of each kind, casts parameters to bf16, and replaces experts by the identity."""
     seen: set[Section] = set()
     for name, kind in zip(list(bound.layers), model.kinds, strict=True):
         if kind in seen:
@@ -223,7 +223,7 @@ def _shorten(bound: BoundModel, model: Model, run: _SavedRun) -> None:
 
 
 class _Given(torch.autograd.Function):
-    """The identity function; it saves no tensor for its backward."""
+    """The identity function. It saves no tensor for its backward."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -235,8 +235,8 @@ class _Given(torch.autograd.Function):
 
 
 def _nothing(run: _SavedRun, weights: list[nn.Parameter], *args: Any, **kwargs: Any) -> Any:
-    """Stands in for experts that are not run: returns the first tensor argument. Adds to `run` the multiply-adds of
-    each row times the number of experts that the row is routed to."""
+    """Replaces experts: returns the first tensor argument, and counts in `run` the multiply-adds that the experts would
+    do."""
     tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, Tensor)]
     given, picks = tensors[0], next((t.shape[-1] for t in tensors if t.dtype == torch.int64), 1)
     rows = given.numel() // given.shape[-1]
@@ -245,7 +245,7 @@ def _nothing(run: _SavedRun, weights: list[nn.Parameter], *args: Any, **kwargs: 
 
 
 class _Watch(MemoryTracker):  # type: ignore[no-untyped-call]
-    """Records every allocated storage, with the op whose code allocates it."""
+    """A dispatch mode that records every allocated storage with the op that allocates it."""
 
     def __init__(self, run: _SavedRun) -> None:
         super().__init__()
@@ -263,7 +263,6 @@ class _Watch(MemoryTracker):  # type: ignore[no-untyped-call]
         return made
 
     def hold(self, values: Iterable[Any]) -> None:
-        """Counts the storages of the tensors in `values`, each once."""
         tensors = [t for t in values if isinstance(t, Tensor)]
         super().hold(tensors)
         for tensor in tensors:
@@ -282,7 +281,7 @@ class _Watch(MemoryTracker):  # type: ignore[no-untyped-call]
 
 
 class _SavedRun:
-    """One run of a model whose op graph is `model`; records storages allocated, saved and freed, by op."""
+    """Records, for one run of a model, the storages that each op of the op graph `model` allocates, saves and frees."""
 
     def __init__(self, model: Model, batch: int, sequence: int) -> None:
         self.model, self.batch, self.sequence = model, batch, sequence
@@ -322,14 +321,14 @@ class _SavedRun:
             logits.sum().backward()  # type: ignore[no-untyped-call]
 
     def enter(self, region: Region) -> None:
-        """Attributes all that runs from now on to `region`."""
+        """Attributes all storages from now on to the op `region`."""
         self.here = region
         self.seen.add(region)
         self.begins.append((torch._C._autograd._get_sequence_nr(), region))
 
     def made(self, elements: int, shape: tuple[int, ...], dtype: torch.dtype) -> _Made:
-        """Records an allocated storage and returns the record. A storage allocated in the backward belongs to the op
-        whose backward runs."""
+        """Returns the record of a new storage. In the backward it belongs to the op whose backward runs, else to the
+        running op."""
         if self.in_backward:
             node = torch._C._current_autograd_node()
             if node is not None:
@@ -342,7 +341,7 @@ class _SavedRun:
         return made
 
     def multiplied(self, multiply_adds: int) -> None:
-        """Records `multiply_adds` of the forward, if they are of opaque code."""
+        """Adds `multiply_adds` of the forward to the running op, if this is opaque code."""
         op = self.by_name.get(self.here)
         if op is not None and op.kind == "code":
             dims, rest = self._rows(multiply_adds)
@@ -352,14 +351,14 @@ class _SavedRun:
             counted[dims, "compute"] = counted.get((dims, "compute"), 0.0) + rest
 
     def left_out(self, multiply_adds: int) -> None:
-        """Records experts that are not run, and their `multiply_adds`."""
+        """Records experts that were not run, and adds their `multiply_adds` to the running op."""
         self.multiplied(multiply_adds)
         op = self.by_name.get(self.here)
         if op is not None and op.kind == "code":
             self.experts.append(op.code_line)
 
     def _rows(self, elements: int) -> tuple[tuple[str, ...], float]:
-        """Returns which of the batch and sequence dims divide `elements`, and the quotient."""
+        """Splits a number of elements into the dims that divide it (batch, sequence) and the rest."""
         rest, dims = elements, list[str]()
         if rest % self.batch == 0:
             rest //= self.batch
@@ -397,8 +396,8 @@ class _SavedRun:
         return tensor
 
     def settle(self) -> None:
-        """Sorts the storages that are live after the forward by the op that allocated them. Storages allocated before
-        the blocks are passed to each block, and count even if no op saves them."""
+        """Groups the storages that are live after the forward by the op that allocated them. Those allocated before the
+        blocks (such as rotary tables) count even if no op saves them."""
         for made in self.watcher.storages.values():
             if (made.savers or made.region[0] == "first") and not made.name:
                 self.left.setdefault(made.region, []).append(made)
@@ -432,8 +431,8 @@ class _SavedRun:
                 part.register_forward_hook(self._ends(section, op, after))
 
     def _expert(self, section: Section, experts: OwnExperts, rows: Tensor, weights: Tensor, counts: Tensor) -> Tensor:
-        """Runs all rows through the first expert and measures the code between its layers: what it saves per row does
-        not depend on the expert."""
+        """Runs all token rows through the first expert, and measures the code between its matmuls. The memory per row
+        is the same for all experts."""
         between: Region = (section, next(o.name for o in self.model.ops[section] if o.module.endswith(".experts")))
         op, before = self.by_name[between], self.here
         self.enter((section, ""))
@@ -455,7 +454,7 @@ class _SavedRun:
         return made
 
     def _after(self, section: Section, op: Op) -> Region:
-        """Returns the op whose code runs after the norm or linear layer `op`: the next one without its own module."""
+        """Returns the op whose code runs after the module of the norm or linear layer `op`."""
         ops = self.model.ops[section]
         if section == "first":
             return section, ops[-1].name
@@ -498,7 +497,7 @@ class _SavedRun:
         self.enter(("first", self.model.ops["first"][-1].name))
 
     def _name(self, tensor: Any, name: str) -> None:
-        """Records that `tensor` holds the op graph's tensor `name`, unless it is an fp32 copy of it."""
+        """Records that the storage of `tensor` holds the op graph's tensor `name`; an fp32 copy is not recorded."""
         if isinstance(tensor, Tensor):
             made = self.watcher.storages.get(tensor.untyped_storage()._cdata)
             copied = tensor.dtype == torch.float32 and self.model.tensor[name].dtype == "compute"
@@ -508,8 +507,8 @@ class _SavedRun:
     # Results.
 
     def labels(self, made: _Made, region: Region) -> Counted:
-        """Returns the dims and dtype of the tensors that the storage `made` holds for the op `region`, with their
-        number; {} for a storage without a sequence dim, unless it is a buffer."""
+        """Returns the number of tensors in the storage `made` of the op `region`, by dims and dtype; {} for a storage
+        without a sequence dim that is not a buffer."""
         dtype = DTYPES.get(made.dtype, "fp32")
         wider = made.dtype.itemsize / BYTES[dtype]
         if made.is_buffer:
@@ -530,8 +529,8 @@ class _SavedRun:
         return found
 
     def _widths(self, shape: tuple[int, ...], rest: float, op: Op) -> list[tuple[tuple[str, ...], float]]:
-        """Returns the dims of a tensor of `shape` besides batch and sequence, and the number of tensors with these
-        dims; `rest` is the number of elements in these dims. Concatenated tensors have several entries."""
+        """Returns pairs of dims (without batch and sequence) and the number of tensors with these dims that a tensor of
+        `shape` consists of; `rest` is its size without batch and sequence."""
         sizes = self.model.sizes
         found = [self.model.tensor[t].dims[2:] for t in (op.output, *op.inputs) if len(self.model.tensor[t].dims) > 2]
         if op.kind == "attention" and shape[-1] == rest:
@@ -547,7 +546,7 @@ class _SavedRun:
         return [((), rest)]
 
     def own(self, section: Section, op: Op) -> SavedByCode | None:
-        """Returns the memory of the code of `op`, or None if it was not run."""
+        """Returns the activation memory measured for `op`, or None if its code was not run."""
         region = section, op.name
         if op.kind == "rope":
             core = next((o.name for o in self.model.ops[section] if o.kind == "attention"), "")
@@ -563,8 +562,8 @@ class _SavedRun:
         return SavedByCode(saves=saves, inside=_elements(inside), moments=tuple(self._moments(region)))
 
     def _moments(self, region: Region) -> Iterator[Moment]:
-        """Yields the points of an op's backward at which its memory peaks, for any of the sequence lengths in
-        `TRIED_TOKENS`. Each point lists the tensors that are allocated and freed up to it."""
+        """Yields the points of an op's backward at which its memory is largest, for any sequence length in
+        `TRIED_TOKENS`. A point lists the tensors allocated and freed so far."""
         found = dict[Moment, None]()
         moments = [Moment(made=_elements(a), freed=_elements(b)) for a, b in self.moments.get(region, ())]
         for tokens in TRIED_TOKENS if moments else ():
@@ -594,7 +593,6 @@ def _first(values: Iterable[Any]) -> Any:
 
 
 def _of_first_expert(rows: Tensor, layer: Any) -> Tensor:
-    """Applies the first expert's slice of a stacked layer to rows [R, in]; returns [R, out]."""
     return F.linear(rows, layer.weight[0], None if layer.bias is None else layer.bias[0])
 
 

@@ -1,7 +1,7 @@
-"""Runs the layers around the latent of a user's latent attention on this rank's tokens.
+"""Runs the layers of a user's multi-head latent attention on this rank's tokens only, if the sequence is sharded.
 
-The user's code reads the number of tokens from its input, and the up-projections gather the latent. In between, the
-code sees tensors of the full sequence's shape that hold only local tokens (`Late`).
+The user's code reads the number of tokens from its input, so it gets a `Late`: a tensor with the full sequence's shape
+that holds local tokens only. The up-projections gather the latent.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ OF_SHAPES = ("is_floating_point", "is_complex", "dim", "ndimension", "size", "nu
 
 
 class Late(Tensor):
-    """A tensor of the full sequence's shape, [B, S, width], of which this rank holds some tokens: `own`.
+    """A tensor with the full sequence's shape [B, S, width] that holds only this rank's tokens, `own`.
 
-    A concatenation along the width has `parts` instead, and its `own` is None. A Late can be split at its parts and get
-    dims of length 1; every other function raises UnknownError.
+    A Late may be a concatenation along the width: it then has `parts` instead, and `own` is None. It can be split at
+    its parts and get dims of length 1; every other function raises UnknownError.
     """
 
     own: Any = None
@@ -56,8 +56,8 @@ class Late(Tensor):
         raise UnknownError(f"{func} of a latent that is sharded over tokens")
 
     def part(self, name: str, places: Any) -> Tensor:
-        """Returns the slice of the width whose indices are `places`; the function `name` returned them. Raises
-        UnknownError unless the slice is all of the width or one of the parts."""
+        """Returns the slice of this tensor with the indices `places` of the width, as the function `name` selected
+        them. Raises UnknownError unless it is the full width or one of the `parts`."""
         same = isinstance(places, Tensor) and places.dtype == torch.int64 and places.dim() > 1
         if same and _without_ones(places.shape[:-1]) == _without_ones(self.shape[:-1]):
             inside = places[(0,) * (places.dim() - 1)].tolist()
@@ -73,7 +73,7 @@ class Late(Tensor):
 
 
 def late_of(own: Any, shape: tuple[int, ...], parts: Any = ()) -> Late:
-    """Returns a Late of this `shape` with the local tokens `own`, or with `parts` concatenated along the width."""
+    """Returns a Late of this `shape` with the local tokens `own`, or if that is None, of `parts` side by side."""
     like: Tensor = own if own is not None else parts[0]
     made: Late = Tensor._make_wrapper_subclass(Late, shape, dtype=like.dtype, device=like.device)
     made.own, made.parts = own, parts
@@ -81,12 +81,12 @@ def late_of(own: Any, shape: tuple[int, ...], parts: Any = ()) -> Late:
 
 
 def own_of(hidden: Any) -> Any:
-    """Returns the local tokens of `hidden`, if it is a Late; else `hidden`."""
+    """Returns the local tokens of `hidden` if it is a Late, else `hidden` itself."""
     return hidden.own if isinstance(hidden, Late) else hidden
 
 
 def late_of_some(hidden: Tensor, tokens: int) -> Tensor:
-    """Returns a Late of `tokens` tokens for `hidden` states, if these are of fewer tokens; else `hidden` itself."""
+    """Returns `hidden` states as a Late of `tokens` tokens if they have only local tokens, else unchanged."""
     if hidden.dim() != 3:
         return hidden
     batch, here, width = hidden.shape
@@ -99,7 +99,7 @@ def _without_ones(shape: Any) -> list[int]:
 
 
 class AsWhole:
-    """A pre-hook of an attention: an input that holds local tokens only gets the shape of the full sequence."""
+    """A pre-hook of attention that turns an input with local tokens only into a Late of the full sequence's shape."""
 
     def __init__(self, tokens: Callable[[], int]) -> None:
         self.tokens = tokens
@@ -110,7 +110,7 @@ class AsWhole:
 
 
 class OnOwn:
-    """Applies a layer or norm to the local tokens; a Late stays a Late."""
+    """Applies a layer or norm to the local tokens of a Late, and returns a Late."""
 
     def __init__(self, layer: Any) -> None:
         self.layer = layer
@@ -123,7 +123,7 @@ class OnOwn:
 
 
 class ToHeads:
-    """Applies an up-projection, whose parallel style gathers the latent; it computes the local heads for all tokens."""
+    """Applies an up-projection to a latent of local tokens, which its parallel style gathers; returns all tokens."""
 
     def __init__(self, layer: Any) -> None:
         self.layer = layer
@@ -136,7 +136,7 @@ class ToHeads:
 
 
 class Down:
-    """The down-projection: computes the latent of keys and values, and the rotary key that all heads share."""
+    """The down-projection: returns the latent of keys and values, and the rotary key that all heads share, in one."""
 
     def __init__(self, holder: nn.Module, rows: tuple[tuple[int, ...], ...]) -> None:
         self.holder = holder
@@ -158,8 +158,8 @@ class Down:
 
 
 class SharedKey(nn.Module):
-    """Passes on the rotary key that all heads share, [B, S, P]. The module's parallel style replicates the key, and
-    sums its gradients over the ranks' heads."""
+    """Returns the rotary key [B, S, P] that all heads share. Its parallel style replicates the key, and sums the key's
+    gradient over the ranks of all heads."""
 
     def forward(self, own: Tensor, shared: Tensor) -> Tensor:
         return shared

@@ -1,8 +1,8 @@
-"""Turns the body of a loop over blocks, in the forward of a user's module, into the forward of block modules.
+"""Turns a loop over blocks, in the forward of a user's module, into a list of block modules.
 
-The body is the user's own code, read from its source. Variables that the body assigns and that are read again later are
-passed from block to block; the first such tensor is the hidden state. The submodules that an iteration calls become
-children of that iteration's block, and a proxy takes their old place.
+A block's forward is the body of the loop, read from the user's source. Variables that the body assigns and that are
+read again later are passed from block to block; the first such tensor is the hidden state. The submodules that an
+iteration calls become children of its block, and proxies take their old place.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ ENDS_EARLY = (ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.Break, ast.Co
 
 
 class LoopIteration(nn.Module):
-    """One iteration of a loop in the forward of `owner`; called with the hidden state and other variables of the
-    loop."""
+    """A block made from one iteration of a loop in the forward of `owner`: maps the hidden state and the loop's
+    variables to their new values."""
 
     def __init__(self, owner: nn.Module, body: Callable[..., Any]) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class LoopIteration(nn.Module):
 
 
 class PartProxy(nn.Module):
-    """Stands in for a module that was moved into a block: calls the module that the block has under that name."""
+    """Stands in for a module that was moved into a block: calls the block's child of that name."""
 
     def __init__(self, block: LoopIteration, name: str) -> None:
         super().__init__()
@@ -57,8 +57,8 @@ class PartProxy(nn.Module):
 
 
 def loops_of(shell: nn.Module, run: Callable[[nn.Module], Any]) -> Iterator[ModuleLoop]:
-    """Yields the loops in the forwards of `shell`, a module without weights, whose iterations call different
-    submodules; `run` calls `shell` with tokens."""
+    """Yields the loops in `shell`, a module without weights, whose iterations call different submodules. `run` calls
+    the model with tokens."""
     for path, owner in list(shell.named_modules()):
         own = not isinstance(owner, LoopIteration) and not type(owner).__module__.startswith("torch.")
         for place in range(len(_Forward(owner).loops)) if own else ():
@@ -68,8 +68,7 @@ def loops_of(shell: nn.Module, run: Callable[[nn.Module], Any]) -> Iterator[Modu
 
 
 def with_blocks(model: nn.Module, loop: ModuleLoop | None) -> nn.Module:
-    """Returns `model` with the iterations of its `loop` turned into blocks; unchanged if that was done before, or if
-    `loop` is None."""
+    """Returns `model` with the iterations of `loop` turned into blocks (done only once); None: unchanged."""
     if loop is None:
         return model
     owner = model.get_submodule(loop.path)
@@ -89,8 +88,8 @@ def with_blocks(model: nn.Module, loop: ModuleLoop | None) -> nn.Module:
 
 
 def _named(paths: list[str]) -> tuple[tuple[str, str], ...]:
-    """Returns pairs of the path and the new name of each part of a block. The names come from the non-numeric words of
-    the paths, so they are equal in all blocks."""
+    """Returns a pair (path, new name) for each part of a block. Names are made of the path's words without numbers, so
+    they are equal in all blocks."""
     found: dict[str, str] = {}
     for path in paths:
         words = path.split(".")
@@ -101,7 +100,7 @@ def _named(paths: list[str]) -> tuple[tuple[str, str], ...]:
 
 
 def _scouted(shell: nn.Module, path: str, place: int, run: Callable[[nn.Module], Any]) -> list[list[str]]:
-    """Returns the modules that each iteration of a loop calls, by path from `path`; [] for no loop over blocks."""
+    """Returns the paths of the modules that each iteration of a loop calls; [] if it is no loop over blocks."""
     owner = shell.get_submodule(path)
     try:
         forward, body = _Forward(owner).rewritten(place)
@@ -157,10 +156,10 @@ def _scouted(shell: nn.Module, path: str, place: int, run: Callable[[nn.Module],
 
 
 class _Forward:
-    """The syntax tree of a module's forward, with its outermost loops."""
+    """The syntax tree of a module's forward, with the loops that are not inside another loop."""
 
     def __init__(self, owner: nn.Module) -> None:
-        """Finds no loops if the source cannot be read or the function is decorated."""
+        """If the source cannot be read or the function is decorated, there are no loops."""
         self.function = inspect.unwrap(type(owner).forward)
         self.loops: list[ast.For] = []
         self.bodies: list[list[ast.stmt]] = []
@@ -185,7 +184,7 @@ class _Forward:
                     self._look(statement)
 
     def rewritten(self, place: int) -> tuple[Any, Any]:
-        """Returns the function with its loop number `place` calling blocks, and the body of that loop as a function.
+        """Returns two functions: the forward with its loop number `place` calling blocks, and the body of this loop.
         Raises UnknownError."""
         loop, function, own = self.loops[place], self.function, self.tree.args.args[0].arg
         where = f"{inspect.getsourcefile(function)}:{loop.lineno}"
@@ -223,7 +222,6 @@ class _Forward:
         return space[self.tree.name], space[BODY]
 
     def _known_before(self, loop: ast.For) -> set[str]:
-        """Returns the variables that are defined before `loop`."""
         args = self.tree.args
         every = [*args.posonlyargs, *args.args, *args.kwonlyargs, args.vararg, args.kwarg]
         names = {a.arg for a in every if a is not None}
@@ -239,8 +237,8 @@ class _Forward:
 
 
 def _names(statements: list[ast.stmt]) -> tuple[list[str], list[str]]:
-    """Returns the variables that statements read, and those they assign, in order; scopes of inner functions and
-    comprehensions are left out."""
+    """Returns the variables that `statements` read, and those they assign, in order, without those of inner functions
+    and comprehensions."""
     loads: dict[str, None] = {}
     stores: dict[str, None] = {}
 
@@ -266,7 +264,7 @@ FILLS = ("append", "extend", "insert", "add", "update", "setdefault", "pop", "re
 
 
 def _filled(statements: list[ast.stmt]) -> list[str]:
-    """Returns the names of lists, dicts and sets that statements change."""
+    """Returns the names of the lists, dicts and sets that `statements` change in place."""
     found: dict[str, None] = {}
     for node in (n for s in statements for n in ast.walk(s)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in FILLS:
@@ -294,7 +292,7 @@ def _arguments(names: list[str]) -> ast.arguments:
 
 
 def _without_types(tree: ast.FunctionDef) -> None:
-    """Removes a function's type hints, which would be evaluated again."""
+    """Removes type hints, which would be evaluated again."""
     tree.returns = None
     for node in ast.walk(tree.args):
         if isinstance(node, ast.arg):

@@ -22,7 +22,7 @@ Names = dict[str, tuple[str, ...]]
 
 
 def names_of(roles: DecoderRoles) -> Names:
-    """Returns the names of all parameters of a model with these `roles`."""
+    """Returns the op graph's names for each parameter name of the model with these `roles`."""
     found = dict(_ends(roles))
     for number, block in enumerate(roles.blocks):
         theirs, ours = f"{roles.layers}.{number}.", f"layers.{number}."
@@ -59,13 +59,13 @@ def _block(block: BlockLayers) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def _code(code: Code, module: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yields the parameters of opaque code, which keep their own names."""
+    """Yields (name in the user's block, names in the op graph) for each parameter of opaque code."""
     for name, _ in code.params:
         yield name, (f"{module}.{name_in(code, name)}",)
 
 
 def name_in(code: Code, name: str) -> str:
-    """Returns the name of a parameter relative to the module of the opaque `code` that it belongs to."""
+    """Returns the parameter's `name` relative to the module of the opaque `code`."""
     return name.removeprefix(f"{code.path}.") if code.path else name
 
 

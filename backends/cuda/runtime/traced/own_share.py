@@ -1,4 +1,4 @@
-"""Makes the code of an attention work with the local heads, where the code refers to the number of all heads."""
+"""Makes the code of a user's attention work on a tensor-parallel rank, where it refers to the number of all heads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOT_OF_ALL_HEADS = (
 
 @dataclass(frozen=True)
 class Share:
-    """The local heads and key heads of one of `ranks` ranks."""
+    """The heads of one tensor-parallel rank: number of query heads (`heads`) and of key heads (`kv_heads`)."""
 
     ranks: int
     rank: int
@@ -30,8 +30,8 @@ class Share:
 
     @classmethod
     def of(cls, a: AttentionLayers, ranks: int, rank: int = 0) -> Share:
-        """Returns the share of `rank`, one of `ranks`. If keys are replicated, `kv_heads` is the number of key heads
-        that the rank's query heads use."""
+        """Returns the heads of rank number `rank` of `ranks`. If keys are replicated, `kv_heads` is the number of key
+        heads that the rank's query heads use."""
         heads = a.heads // ranks
         if not a.keys_whole:
             return cls(ranks, rank, heads, a.kv_heads // ranks)
@@ -40,10 +40,10 @@ class Share:
 
 
 class OnShare:
-    """A pre-hook of an attention. At its first call it replaces the numbers of heads in the code by the local ones."""
+    """A pre-hook of attention: at its first call, changes the numbers of heads in the module to the local ones."""
 
     def __init__(self, holder: nn.Module, a: AttentionLayers) -> None:
-        """`holder` is the module with the attention's layers."""
+        """`holder` is the module that contains the layers of the attention `a`."""
         self.holder, self.a, self.done = holder, a, False
 
     def __call__(self, module: nn.Module, args: Any) -> None:
@@ -56,7 +56,7 @@ class OnShare:
 
 
 def share_of(attention: nn.Module, a: AttentionLayers) -> Share:
-    """Returns this rank's share of the heads in `attention`, from its query layer's weight."""
+    """Returns this rank's share of the heads, from the shape of the query weight in `attention`."""
     modules: Any = attention._modules
     weight = modules["wq_b" if a.latent and a.latent.q_up else "wq"].weight
     if not isinstance(weight, DTensor):
@@ -66,8 +66,8 @@ def share_of(attention: nn.Module, a: AttentionLayers) -> Share:
 
 
 def localise(holder: nn.Module, a: AttentionLayers, share: Share) -> None:
-    """Replaces numbers of heads by those of `share`, and widths of all heads by widths of the local heads: in the
-    attributes of `holder`, and in its own copy of the config."""
+    """Replaces the number of heads and the width of all heads by those of `share`, in the attributes of `holder` and in
+    a copy of its config."""
     here = _here(a, share)
     for name, value in list(vars(holder).items()):
         plain = isinstance(value, int) and not isinstance(value, bool)
@@ -86,7 +86,7 @@ def localise(holder: nn.Module, a: AttentionLayers, share: Share) -> None:
 
 
 def _here(a: AttentionLayers, share: Share) -> dict[int, int]:
-    """Returns a map from each number of all heads, and each width of all heads, to that of a rank's share."""
+    """Returns a map from the numbers and widths of all heads to those of the local heads."""
     numbers = {a.kv_heads: share.kv_heads, a.heads: share.heads}
     every = {a.heads + 2 * a.kv_heads: share.heads + 2 * share.kv_heads, **numbers}
     widths = {whole * a.head_dim: own * a.head_dim for whole, own in every.items()}
@@ -95,15 +95,15 @@ def _here(a: AttentionLayers, share: Share) -> dict[int, int]:
 
 
 class OwnKeys(nn.Module):
-    """Passes keys and values through. If keys and values are replicated, the module's parallel style selects those of
-    the local heads, [B, S, heads, width], and sums their gradients."""
+    """Returns keys and values unchanged. If these are replicated, the module's parallel style selects those of the
+    local heads, [B, S, heads, width], and sums their gradients."""
 
     def forward(self, q: Tensor, *given: Tensor) -> Any:
         return given
 
 
 class KeyLayer:
-    """Returns the local heads' keys or values [B, S, kv_heads * width], from a layer that computes all heads."""
+    """Calls a layer that computes keys or values of all heads, and returns those of the local heads."""
 
     def __init__(self, holder: nn.Module, name: str, a: AttentionLayers) -> None:
         self.holder, self.name, self.a = holder, name, a
@@ -120,7 +120,7 @@ class KeyLayer:
 
 
 class Scores(nn.Module):
-    """One attention score per local head."""
+    """Returns its weight: the attention sink scores, one per local head."""
 
     def __init__(self, weight: nn.Parameter) -> None:
         super().__init__()
@@ -131,7 +131,7 @@ class Scores(nn.Module):
 
 
 def split(args: Any, kwargs: Any) -> tuple[Tensor, Any, Any]:
-    """Splits the arguments `args` and `kwargs` of a block into the hidden state and the others."""
+    """Returns the hidden state among the arguments of a block (`args`, `kwargs`), and all other arguments."""
     if args:
         return args[0], args[1:], kwargs
     key = next(k for k, v in kwargs.items() if isinstance(v, Tensor))
@@ -139,10 +139,10 @@ def split(args: Any, kwargs: Any) -> tuple[Tensor, Any, Any]:
 
 
 class OwnArguments:
-    """A pre-hook of a block: replaces arguments with one number per head by their shard for the local heads."""
+    """A pre-hook of a block: reduces the arguments with one value per head to those of the local heads."""
 
     def __init__(self, attention: nn.Module, a: AttentionLayers) -> None:
-        """`attention` has the layers of the block's attention, whose roles are `a`."""
+        """`attention` is the module that contains the layers of the attention `a`."""
         self.attention, self.a = attention, a
 
     def __call__(self, block: nn.Module, args: Any, kwargs: Any) -> Any:
@@ -164,12 +164,12 @@ def _of_heads(whole: Tensor, given: ByHeads, share: Share) -> Tensor:
 
 
 def _apart(whole: Tensor, dim: int, heads: int) -> Tensor:
-    """Splits the merged dim `dim` of sequences and heads into two dims."""
+    """Splits the dim `dim`, which merges sequences and heads, into two dims."""
     return whole.reshape(*whole.shape[:dim], -1, heads, *whole.shape[dim + 1 :])
 
 
 def arguments_by_heads(args: tuple[Any, ...], kwargs: dict[str, Any], heads: int, batch: int) -> list[ByHeads]:
-    """Returns the arguments of a block that may have one number for each of `heads`, given for `batch` sequences.
+    """Returns the arguments of a block that may have one value for each of `heads`, in a run on `batch` sequences.
 
     An argument whose dim merges sequences and heads is returned only if all sequences have equal values.
     """

@@ -1,4 +1,4 @@
-"""Traces the op graph of a torch module, a transformers config or a builder function, in one run on the meta device."""
+"""Traces the op graph of a torch module, in one run of its code on the meta device."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def model_of(source: Any, example: Any = None, name: str = "") -> SavedModel:
     module.
 
     `example` are the module's inputs, tokens first; None for a module called with tokens only. `name` is the name of
-    the returned model; "" for the name of its class. Raises PlanError: E1207 for a part with no known role, E1208 for
-    code that reads tensor values, E1209 for classes that transformers does not have, E1210 for inputs that the module
-    rejects, E1009 for a missing package.
+    the returned model; "" for the name of its class. Raises PlanError: E1207 for a part that planc does not recognize,
+    E1208 for code that reads tensor values, E1209 for classes that transformers does not have, E1210 for inputs that
+    the module rejects, E1009 for a missing package.
     """
     module, digest = module_of(source)
     kind = type(module)
@@ -61,7 +61,7 @@ def model_of(source: Any, example: Any = None, name: str = "") -> SavedModel:
 
 def module_of(source: Any) -> tuple[nn.Module, str]:
     """Returns the module of `source` (a module, `MODULE:FUNCTION` that builds one, or the fields of a Hugging Face
-    config), and the sha256 of the config ("" for the other two).
+    config), and the sha256 of the config ("" if `source` is not a config).
 
     Raises PlanError: E1009, E1209, E1210.
     """
@@ -76,8 +76,8 @@ def module_of(source: Any) -> tuple[nn.Module, str]:
 
 
 def roles_of_module(module: nn.Module, example: Any = None) -> DecoderRoles:
-    """Returns the roles of `module`'s parts, from a run of a copy without weights; `example` are its inputs. The blocks
-    are modules in a list, or the iterations of a loop: of these readings, the one with the least opaque code is
+    """Returns what each part of `module` is (embedding, attention, ...), from a run without weights on the inputs
+    `example`. Blocks are modules in a list or iterations of a loop; the reading that recognizes most of the code is
     returned. Raises UnknownError, PlanError."""
     shell = without_weights(module).eval()
     given = example if isinstance(example, tuple | list) else () if example is None else (example,)
@@ -112,8 +112,8 @@ def roles_of_module(module: nn.Module, example: Any = None) -> DecoderRoles:
 
 
 def causal_model(config: Mapping[str, Any]) -> nn.Module:
-    """Returns the causal language model of transformers for the fields of a `config`, on the meta device. Raises
-    PlanError (E1209, E1210)."""
+    """Returns transformers' causal language model for the fields of a `config`, on the meta device. Raises PlanError
+    (E1209, E1210)."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 

@@ -1,6 +1,6 @@
 """Records one forward of a module on the meta device: each function call, with its tensors, parameters and source line.
 
-Nothing is computed: meta tensors only have shapes. Experts, which select rows by value, are not run; their output has
+Nothing is computed: meta tensors only have shapes. Experts are not run, because they index by value: their output gets
 the shape of their input.
 """
 
@@ -24,7 +24,7 @@ from planc.backends.cuda.runtime.traced.shell import place, shown_file
 
 @dataclass(frozen=True)
 class RecordedCall:
-    """One function call on tensors that depend on the tokens. Tensors are numbered."""
+    """One function call on tensors that depend on the tokens. `inputs` and `outputs` are numbers of tensors."""
 
     function: str
     inputs: tuple[int, ...]
@@ -47,15 +47,15 @@ class RecordedCall:
 
 @dataclass(frozen=True)
 class Numbered:
-    """Refers to a tensor among the arguments of a call."""
+    """Stands for tensor number `number` among the arguments of a call."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class ModuleRun:
-    """One run of a module: the numbers of its first tensor argument (`taken`) and of its first tensor result (`given`),
-    -1 if that does not depend on the tokens, and the range of calls inside it."""
+    """One call of a module: the numbers of its first tensor argument (`taken`) and first tensor result (`given`), -1
+    for a tensor that does not depend on the tokens, and the range of recorded calls inside it."""
 
     module: str
     taken: int
@@ -70,7 +70,7 @@ class ModuleRun:
 
 @dataclass
 class ForwardRecord:
-    """All calls and module runs of one forward."""
+    """All function calls and module runs of one forward, with the tensors' shapes and the number of the result."""
 
     calls: list[RecordedCall] = field(default_factory=list)
     runs: list[ModuleRun] = field(default_factory=list)
@@ -80,7 +80,7 @@ class ForwardRecord:
 
 class _Recorder(TorchFunctionMode):
     def __init__(self, model: nn.Module, record: ForwardRecord, tokens: Tensor, *, skips: bool) -> None:
-        """With `skips`, a module whose code reads values of tensors is one call; without, such code fails."""
+        """With `skips`, a module whose code reads tensor values is recorded as one call; else its error is raised."""
         super().__init__()
         self.record, self.inside = record, [""]
         self.params = {id(p): n for n, p in model.named_parameters()}
@@ -93,7 +93,7 @@ class _Recorder(TorchFunctionMode):
         self.mask_shape = (tokens.shape[0], 1, tokens.shape[1], tokens.shape[1])
 
     def number(self, tensor: Tensor) -> int:
-        """Gives `tensor` a new number, also after an in-place change."""
+        """Gives `tensor` a new number, even if it has one: an in-place change makes a new value."""
         self.alive.append(tensor)
         number = self.numbers[id(tensor)] = len(self.alive)
         self.record.shapes[number] = tuple(tensor.shape)
@@ -114,13 +114,13 @@ class _Recorder(TorchFunctionMode):
         return result
 
     def write(self, target: Tensor, given: Any) -> None:
-        """Records an in-place change of `target`, and of the tensor that it is a view of."""
+        """Records an in-place change of `target`, and if it is a view, of the tensor that it views."""
         self.add("write", (given, target), [target])
         if target._base is not None:
             self.add("write", (target._base, target), [target._base])
 
     def numbered(self, value: Any) -> Any:
-        """Returns nested arguments in which `Numbered` replaces every tensor that depends on the tokens."""
+        """Returns nested arguments with every tensor that depends on the tokens replaced by `Numbered`."""
         if isinstance(value, Tensor):
             return Numbered(self.numbers[id(value)]) if id(value) in self.numbers else value
         if isinstance(value, dict):
@@ -130,7 +130,7 @@ class _Recorder(TorchFunctionMode):
         return value
 
     def stub(self, name: str, given: Any, whole: Tensor, line: str = "") -> Tensor:
-        """Records code that is not run, as one call of `name`; returns its output, which has the shape of `whole`."""
+        """Records code that is not run as one call of `name`, and returns an empty output with the shape of `whole`."""
         with torch._C.DisableTorchFunction():
             result = torch.empty_like(whole)
         self.add(name, given, [result], line=line)
@@ -145,8 +145,8 @@ class _Recorder(TorchFunctionMode):
         again: Any = None,
         line: str = "",
     ) -> None:
-        """Records a call of the function `name` with the arguments `given` and the outputs `made`, unless no argument
-        depends on the tokens."""
+        """Records a call of function `name` with the arguments `given` and the outputs `made`. A call without an
+        argument that depends on the tokens is not recorded."""
         inputs: list[int] = []
         params: list[str] = []
         direct: list[str] = []
@@ -173,7 +173,7 @@ class _Recorder(TorchFunctionMode):
 
 
 def record(model: nn.Module, call: Callable[[Tensor], Any], tokens: Tensor, *, skips: bool = False) -> ForwardRecord:
-    """Records the calls that `call(tokens)` makes; `model` and `tokens` are on the meta device.
+    """Returns a record of the calls that `call(tokens)` makes; `model` and `tokens` are on the meta device.
 
     With `skips`, a module whose code reads values counts as one call, with an output of the shape of its input.
     """
@@ -191,7 +191,7 @@ def record(model: nn.Module, call: Callable[[Tensor], Any], tokens: Tensor, *, s
 
 @contextmanager
 def _watched(model: nn.Module, recorder: _Recorder) -> Iterator[None]:
-    """A context in which the runs of every module are recorded; experts are not run."""
+    """A context in which `recorder` records each call of a module of `model`, and experts are not run."""
     changed = []
     for path, module in model.named_modules():
         if isinstance(module, PartProxy):  # the part itself is wrapped at its own path
@@ -244,7 +244,7 @@ def _noted(path: str, forward: Callable[..., Any], recorder: _Recorder, *, own: 
 
 @contextmanager
 def _attention_of_transformers(model: nn.Module, recorder: _Recorder) -> Iterator[None]:
-    """A context in which transformers' attention interface is recorded as one call, with its window and sinks."""
+    """A context in which attention in transformers' code is recorded as one call, with its window and sinks."""
     own: Any = model.__dict__.get("model", model)  # for a bound model, the model it was made from
     configs = {id(c): c for m in (*model.modules(), own) if (c := getattr(m, "config", None)) is not None}
     configs = {n: c for n, c in configs.items() if hasattr(c, "_attn_implementation")}
@@ -304,7 +304,6 @@ def asks_values(error: Exception) -> bool:
 
 
 def _tensors(value: Any) -> list[Tensor]:
-    """Returns every tensor in nested arguments, in order."""
     if isinstance(value, Tensor):
         return [value]
     if isinstance(value, dict):

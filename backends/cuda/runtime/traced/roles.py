@@ -19,13 +19,13 @@ REARRANGING = (
 
 
 class UnknownError(ValueError):
-    """Raised for a part that an op graph cannot represent; the message is for the user, with the source line."""
+    """Raised for a part that an op graph cannot represent. The message is for the user, with the source line."""
 
 
 @dataclass(frozen=True)
 class ModuleLoop:
-    """A loop over blocks in the forward of the module at `path`: loop number `place` (from 0) of that forward. `parts`
-    has, for each block, pairs of a submodule's path and its name in the block."""
+    """A loop over blocks in the forward of the module at `path`, with its index `place` among the loops there. `parts`
+    has, for each block, pairs (path of a submodule, its name in the block)."""
 
     path: str
     place: int
@@ -34,8 +34,7 @@ class ModuleLoop:
 
 @dataclass(frozen=True)
 class ByHeads:
-    """An argument of a block that has one number per head, for each sequence or for all sequences together; `dim` is
-    its head dim."""
+    """An argument of a block with one value per head, such as an ALiBi bias, in the dim `dim`."""
 
     name: str | int
     """Name of the argument, or its index among the arguments after the hidden state."""
@@ -46,19 +45,19 @@ class ByHeads:
 
 @dataclass(frozen=True)
 class Norm:
-    """A norm: the path of its module, and the shapes of its parameters."""
+    """A norm: the path of its module, and the names and shapes of its parameters."""
 
     path: str
     params: tuple[tuple[str, Shape], ...]
 
     def over_all(self, heads: int, head_dim: int) -> bool:
-        """True for a norm over `heads` heads together, of `head_dim` elements each."""
+        """True for one norm over all `heads` heads together, of `head_dim` elements each."""
         return heads > 1 and any(shape == (heads * head_dim,) for _, shape in self.params)
 
 
 @dataclass(frozen=True)
 class Linear:
-    """A linear layer: the paths of its weight and bias ("": none), its output width `made` and input width `taken`."""
+    """A linear layer: names of its weight and bias ("": none), output width `made` and input width `taken`."""
 
     weight: str
     bias: str
@@ -71,18 +70,18 @@ class Linear:
 
     @property
     def path(self) -> str:
-        """Path of the module that holds the weight."""
+        """Path of the module that contains the weight."""
         return self.weight.rpartition(".")[0]
 
     @property
     def place(self) -> str:
-        """Path of the layer's module, or of its weight if the module does more."""
+        """Path of the layer's module, or of its weight if the module does more than this matmul."""
         return self.path if self.alone else self.weight
 
 
 @dataclass(frozen=True)
 class Latent:
-    """Multi-head latent attention: down-projection, norm, up-projection, and a rotary key of `rope_dim` for all heads.
+    """Multi-head latent attention: down-projection, norm and up-projection, and a rotary key of width `rope_dim`.
 
     Queries have a latent too if `q_up` is set. DeepSeek-AI 2024, "DeepSeek-V2", section 2.1.
     """
@@ -101,7 +100,7 @@ class Latent:
 
 @dataclass(frozen=True)
 class AttentionLayers:
-    """The layers of attention: queries, keys and values (`q` alone if one layer computes all), and the output."""
+    """The layers of attention: queries, keys and values (`q` only if one layer computes all), and the output."""
 
     heads: int
     kv_heads: int
@@ -135,7 +134,7 @@ class AttentionLayers:
 
 @dataclass(frozen=True)
 class FeedForwardLayers:
-    """A feed-forward layer; `ups` are its gate and up layers, or if `fused`, one layer that computes both."""
+    """The layers of an MLP; `ups` are the gate and up layers, or if `fused`, one layer that computes both."""
 
     ups: tuple[Linear, ...]
     down: Linear
@@ -150,7 +149,7 @@ class FeedForwardLayers:
 
 @dataclass(frozen=True)
 class ExpertLayers:
-    """A router, experts whose weights have an expert dim, and an optional shared expert."""
+    """The router, the experts (each weight has an expert dim), and the optional shared expert of an MoE layer."""
 
     router: Linear
     experts: int
@@ -164,7 +163,8 @@ class ExpertLayers:
     parallel: bool = False
 
     def by_role(self) -> dict[str, str]:
-        """Returns parameter names by role: `up` (gate and up in one), `down`, and `up_bias` and `down_bias` if any."""
+        """Returns parameter names by role: `up` (gate and up in one), `down`, and `up_bias`, `down_bias` if any."""
+        # The larger weight holds both gate and up.
         large = sorted((n for n, s in self.params if len(s) == 3), key=lambda n: -prod(dict(self.params)[n]))
         found = dict(zip(("up", "down"), large, strict=False))
         width = prod(dict(self.params)[large[-1]]) // (self.experts * self.router.taken) if large else 0
@@ -177,7 +177,7 @@ class ExpertLayers:
 
 @dataclass(frozen=True)
 class Code:
-    """Half a block, or a whole one (`path` is empty), without a known role: opaque code that runs unchanged."""
+    """Half a block, or a full one (`path` is ""), that planc does not recognize: opaque code, which runs unchanged."""
 
     path: str
     params: tuple[tuple[str, Shape], ...]
@@ -194,31 +194,31 @@ class Code:
 
 @dataclass(frozen=True)
 class BlockLayers:
-    """One kind of block, in two halves; paths are relative to the block. A block that is opaque as a whole has
-    `attention` only."""
+    """The two halves of a block: attention, and MLP or experts. Paths are relative to the block. If the full block is
+    opaque code, it is in `attention`."""
 
     attention: AttentionLayers | Code | None
     second: FeedForwardLayers | ExpertLayers | Code | None
 
     @property
     def is_whole(self) -> bool:
-        """True for a block that is opaque as a whole."""
+        """True if the full block is opaque code."""
         return isinstance(self.attention, Code) and not self.attention.path
 
     @property
     def heads(self) -> AttentionLayers | None:
-        """The block's attention, if its role is known; None otherwise."""
+        """The attention layers of the block; None if it has none or they are opaque code."""
         return self.attention if isinstance(self.attention, AttentionLayers) else None
 
     @property
     def code(self) -> tuple[Code, ...]:
-        """The block's opaque halves."""
+        """The halves of the block that are opaque code."""
         return tuple(half for half in (self.attention, self.second) if isinstance(half, Code))
 
 
 @dataclass(frozen=True)
 class DecoderRoles:
-    """The roles of a whole decoder. Paths outside the blocks are relative to the model."""
+    """The roles of all parts of a decoder. Paths outside the blocks are relative to the model."""
 
     embedding: str
     positions: str
@@ -247,12 +247,12 @@ class DecoderRoles:
 
     @property
     def whole_numbers(self) -> int:
-        """Number of elements in the parameters of opaque code."""
+        """Number of elements of the parameters in opaque code."""
         return sum(prod(shape) for block in self.blocks for code in block.code for _, shape in code.params)
 
 
 def expert_width(experts: ExpertLayers, embed: int) -> int:
-    """Returns the hidden width of one expert, given the model's `embed`. Raises UnknownError for experts that are not
+    """Returns the hidden width of one expert (elements) in a model of width `embed`. Raises UnknownError if not
     gated."""
     large = sorted(prod(shape) for _, shape in experts.params if len(shape) == 3)
     if len(large) != 2 or large[1] != 2 * large[0]:
@@ -261,12 +261,12 @@ def expert_width(experts: ExpertLayers, embed: int) -> int:
 
 
 def heads_of(roles: DecoderRoles) -> AttentionLayers | None:
-    """Returns the attention that a plan refers to: all attention layers of a model with known roles are identical."""
+    """Returns the attention layers of the first block that has any; all attentions of a model have equal widths."""
     return next((block.heads for block in roles.blocks if block.heads is not None), None)
 
 
 def params_of(part: object) -> set[str]:
-    """Returns the paths of all parameters in a `part`."""
+    """Returns the names of all parameters in `part`, a layer or a group of layers."""
     if isinstance(part, Linear):
         return {part.weight, part.bias}
     if isinstance(part, Norm):

@@ -1,4 +1,4 @@
-"""Guards against our own bugs: a module bound to the op graph's names runs the same ops as before."""
+"""Checks for bugs of planc: a module renamed to the op graph's names must run the same ops as before."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ NO_STEPS = (
 
 
 def other_steps(model: nn.Module, roles: DecoderRoles) -> str:
-    """Returns a text that lists the ops that `model` runs more or less often once bound with `roles`; "" for none.
+    """Returns a text with the ops that `model` runs more or less often with its parts renamed as `roles`; "" for none.
 
-    The model's code runs twice on the meta device: unchanged and bound. Split layers count as several; experts are not
-    run. The number of elements of all parameters is compared too.
+    The model's code runs twice on the meta device, unchanged and renamed. Split layers count as several; experts are
+    not run. The number of parameter elements is compared too.
     """
     tokens = torch.zeros(SEQUENCES, TOKENS, dtype=torch.long, device="meta")
     shell = with_blocks(without_weights(model).eval(), roles.loop)
@@ -52,7 +52,7 @@ def _numbers(model: nn.Module) -> int:
 
 
 def _products_more(block: BlockLayers) -> int:
-    """Returns the number of additional matmuls of a block because its fused layers are split."""
+    """Returns the number of matmuls that a block gains because its fused layers are split."""
     a, second = block.heads, block.second.shared if isinstance(block.second, ExpertLayers) else block.second
     more = int(isinstance(second, FeedForwardLayers) and len(second.rows) > 0)
     if a is not None:  # of latents: keys and values, and the latent and the rotated key
@@ -61,8 +61,8 @@ def _products_more(block: BlockLayers) -> int:
 
 
 def _steps(made: ForwardRecord, roles: DecoderRoles) -> Counter[str]:
-    """Returns the number of calls by function. For a model with experts, whose dispatch differs, only matmuls and
-    attention cores are counted."""
+    """Returns the number of recorded calls by function. If the model has experts, whose dispatch is replaced, only
+    matmuls and attention cores are counted."""
     routed = any(isinstance(b.second, ExpertLayers) for b in roles.blocks)
     counted: Counter[str] = Counter()
     for call in made.calls:

@@ -1,4 +1,4 @@
-"""Tests, on the meta device, whether a user's attention works with a shard of its heads; needs no process group."""
+"""Tests on the meta device whether a user's attention runs with only some of its heads; needs no process group."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ MOST_UNSURE = 3
 def on_a_share(
     model: nn.Module, roles: DecoderRoles, ranks: int, *, keys_whole: bool = False, sequence: bool = False
 ) -> tuple[DecoderRoles, str]:
-    """Returns `roles` adjusted for heads sharded over `ranks`, and the reason why the attention cannot be sharded; ""
-    if it can.
+    """Returns `roles` changed so that heads can be sharded over `ranks`, and the reason if they cannot be; "" if they
+    can.
 
-    With `keys_whole`, keys and values are replicated; with `sequence`, tokens are sharded too. An attribute of the code
-    that equals both a number of heads and a head dim is tried as either. Arguments with one number per head are sharded
-    if nothing else works.
+    With `keys_whole`, keys and values are replicated; with `sequence`, tokens are sharded too. An attribute of the
+    module that equals both a number of heads and a head dim is tried as either. Arguments with one value per head are
+    sharded only if the code fails otherwise.
     """
     roles = _with(roles, keys_whole=keys_whole)
     sequence = sequence and any(map(_has_some_tokens, roles.blocks))
@@ -68,8 +68,7 @@ def on_a_share(
 
 
 def _has_some_tokens(block: BlockLayers) -> bool:
-    """True if, with a sharded sequence, code of this block sees only this rank's tokens. In other blocks the code gets
-    the full sequence."""
+    """True if, under sequence parallelism, the block's own code sees only the tokens of this rank."""
     halves = [h for h in (block.attention, block.second) if isinstance(h, AttentionLayers | FeedForwardLayers)]
     inside = [not common_path(places_of(h)) for h in halves]
     inside += [h.before is not None and h.before.path.startswith(f"{common_path(places_of(h))}.") for h in halves]
@@ -77,14 +76,14 @@ def _has_some_tokens(block: BlockLayers) -> bool:
 
 
 def _with(roles: DecoderRoles, **changes: Any) -> DecoderRoles:
-    """Returns `roles` with the fields `changes` of every block's attention replaced."""
+    """Returns `roles` with other values for fields of every block's attention."""
     changed = (replace(b, attention=replace(b.heads, **changes)) if b.heads is not None else b for b in roles.blocks)
     return replace(roles, blocks=tuple(changed))
 
 
 def arguments(model: nn.Module, roles: DecoderRoles) -> list[ByHeads]:
-    """Returns the arguments of the blocks of `model` that may have one number per head. The model runs without weights,
-    so an argument has values only if it depends on no weight."""
+    """Returns the arguments of the blocks of `model` that may have one value per head. `roles` names the model's parts.
+    The model runs without weights."""
     number, a = next((n, b.heads) for n, b in enumerate(roles.blocks) if b.heads is not None)
     bound = BoundModel(without_weights(model).eval(), roles, TOKENS)
     tokens = torch.zeros(SEQUENCES, TOKENS, dtype=torch.long)
@@ -98,15 +97,15 @@ def arguments(model: nn.Module, roles: DecoderRoles) -> list[ByHeads]:
 
 
 def refusal(model: nn.Module, roles: DecoderRoles, ranks: int) -> str:
-    """Returns why the heads of `model`, with these `roles`, cannot be sharded over `ranks`; "" if they can."""
+    """Returns why the heads of `model` (parts: `roles`) cannot be sharded over `ranks`; "" if they can."""
     return _tried(model, roles, ranks, False)[0]
 
 
 def _tried(
     model: nn.Module, roles: DecoderRoles, ranks: int, sequence: bool
 ) -> tuple[str, tuple[tuple[int, ...], ...]]:
-    """Returns the reason why heads cannot be sharded over `ranks` ("" if they can), and the rows of a fused layer for
-    the local heads, if their order differs from that of all heads. With `sequence`, tokens are sharded too."""
+    """Returns the reason why heads cannot be sharded over `ranks` ("" if they can), and the order of a fused layer's
+    rows for the local heads (() if it is that of all heads). With `sequence`, tokens are sharded too."""
     bound = BoundModel(without_weights(model).eval(), roles, TOKENS)
     for block, role in zip(bound.layers.values(), roles.blocks, strict=True):
         if role.heads is not None:
@@ -132,7 +131,7 @@ def _tried(
 
 
 def _rows_of_a_share(model: nn.Module, roles: DecoderRoles, ranks: int) -> tuple[tuple[int, ...], ...]:
-    """Returns the rows of a fused layer as the code wants them for local heads; () if their order is that of all heads.
+    """Returns the order of a fused layer's rows that the code needs for local heads; () if it is that of all heads.
     Raises UnknownError."""
     own = with_blocks(without_weights(model).eval(), roles.loop)
     for number, role in enumerate(roles.blocks):
@@ -167,7 +166,7 @@ def _rows_of_a_share(model: nn.Module, roles: DecoderRoles, ranks: int) -> tuple
 
 
 class _Queries(nn.Module):
-    """Stands in for attention with local heads, whose queries have `rows` elements."""
+    """Stands in for an attention with local heads: its query layer has `rows` outputs."""
 
     def __init__(self, rows: int) -> None:
         super().__init__()
@@ -175,7 +174,7 @@ class _Queries(nn.Module):
 
 
 def _narrow(attention: nn.Module, a: AttentionLayers, ranks: int) -> None:
-    """Gives the linear layers of `attention` their local shapes on one of `ranks` ranks."""
+    """Replaces the weights of `attention` by empty ones with the shapes of one of `ranks` ranks."""
     share = Share.of(a, ranks)
     own = ("wk_b", "wv_b") if a.latent else () if a.keys_whole else ("wk", "wv")
     for name in ("wq_b" if a.latent and a.latent.q_up else "wq", *own, "wo"):
@@ -195,7 +194,7 @@ def _narrow(attention: nn.Module, a: AttentionLayers, ranks: int) -> None:
 
 
 def _divide_sequence(block: nn.Module, ranks: int) -> None:
-    """Makes `block` run on one of `ranks` shards of the sequence, and gather it where an emitted program does."""
+    """Makes `block` run on one of `ranks` shards of the sequence, gathered where a program gathers it."""
     here = TOKENS // ranks
 
     def gathered(_: nn.Module, given: Any) -> Any:
@@ -225,7 +224,7 @@ def _divide_sequence(block: nn.Module, ranks: int) -> None:
 
 
 def _gather_norms(attention: nn.Module, a: AttentionLayers, share: int) -> None:
-    """Makes a norm over all heads gather them from all `share` ranks and return the local ones, as a program does."""
+    """Makes norms over all heads gather the heads of all `share` ranks and return the local ones."""
     for name, norm, heads in (("q_norm", a.q_norm, a.heads), ("k_norm", a.k_norm, a.kv_heads)):
         if norm is not None and norm.over_all(heads, a.head_dim):
             module = part_at(attention, name)
