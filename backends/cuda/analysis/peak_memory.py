@@ -713,8 +713,8 @@ class PipelineRank:
         return max(groups, default=0.0) * (layers - 1) / layers * self.computed
 
     def _group(self, section: Section, *, trained: bool = False) -> float:
-        """Returns the number of parameter elements that one FSDP all-gather of `section` yields on a tensor-parallel
-        rank. With `trained`, only trainable parameters count, as in the group's gradient reduction."""
+        """Returns the number of parameter elements in one FSDP group of `section` (blocks, or the modules before or
+        after them), on a tensor-parallel rank. With `trained`, only trainable ones, whose gradients are reduced."""
         sections = {"first", "last"} if self._ends_together and section in ("first", "last") else {section}
         together = self.plan.bucket_layers if section in self.sharded.model.blocks else 1
         held = self.trained if trained else self.held

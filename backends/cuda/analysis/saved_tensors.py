@@ -82,7 +82,7 @@ class SavedTensors:
         return sum(named_bytes(self.sharded, name, section) for name in names)
 
     def _by_code(self, section: Section) -> list[OpSharding]:
-        """Returns the ops of a section whose code was traced, so that the tensors they save are known."""
+        """Returns the ops of a kind of block (`section`) whose code was traced: their saved tensors are known."""
         return [o for o in self.sharded.ops[section] if is_seen(self.plan, o.op)]
 
     def _inside_ops(self, section: Section, again: frozenset[str]) -> float:

@@ -148,8 +148,8 @@ class Styler:
         return [r for r in self.section(section) if b.o.op.output in r.o.op.inputs]
 
     def _kinds_with(self, b: Boundary) -> list[Section]:
-        """Returns the kinds of block that have the module of `b`, which all get the same style. Outside the blocks,
-        this is the section of `b` alone."""
+        """Returns the kinds of block that have the module of `b`, which all get the same style; for a module outside
+        the blocks, its own section ("first" or "last")."""
         blocks = self.sharded.model.blocks
         others = [k for k in blocks if any(o.op.module == b.o.op.module for o in self.sharded.ops[k])]
         return others if b.section in blocks else [b.section]

@@ -169,7 +169,7 @@ class EqualBlocks:
         return begun
 
     def _ran(self, place: BlockPlace, start: PassStart, passed: Tensor) -> None:
-        """Stores the collectives and memory of a pass, or compares them with those of an identical pass."""
+        """Stores the collectives and memory of a forward or backward, or compares them with an identical one's."""
         tracker = self.tracker
         most = tracker.highest - start.live
         span = BlockEvents(tuple(self._observer.log[start.calls :]), tracker.live - start.live, most)
@@ -178,13 +178,13 @@ class EqualBlocks:
         self.compare(f"{place.phase} {place.nth} of a block", self.spans.setdefault(place, span), span)
 
     def compare(self, named: str, one: BlockEvents, other: BlockEvents) -> None:
-        """Records a message, which starts with `named`, if the passes `one` and `other` of identical blocks differ."""
+        """Records a message, which starts with `named`, if two forwards or backwards of identical blocks differ."""
         if one != other:
             self._unlike.append(f"{named}: {one} and {other}")
 
     def _count(self, place: BlockPlace, start: PassStart) -> None:
-        """Counts a skipped pass like the identical one that ran. The tensors that stand in for its results do not
-        change the peak."""
+        """Counts a skipped forward or backward like the identical one that ran. The tensors that stand in for its
+        results do not change the peak."""
         span, tracker = self.spans[place], self.tracker
         self._observer.repeat(span.calls)
         tracker.live = start.live + span.change_bytes

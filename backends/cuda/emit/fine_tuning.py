@@ -95,8 +95,8 @@ def apply_freeze(model: nn.Module) -> None:
 
 
 def backward_prefetch(roles: AxisRoles) -> str:
-    """Emits code that keeps the first FSDP group with a backward from prefetching the frozen group before it; "" if
-    every group has a backward."""
+    """Emits code that stops the first FSDP group with a backward from prefetching a frozen group; "" if every group has
+    a backward."""
     sections = roles.sharded.ops
     goes = {s: any(o.op.has_backward for o in ops) for s, ops in sections.items()}
     if all(goes.values()):

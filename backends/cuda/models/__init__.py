@@ -1,4 +1,4 @@
-"""The bundled torch models: one file per model family."""
+"""planc's own torch models: one file per model family."""
 
 from __future__ import annotations
 

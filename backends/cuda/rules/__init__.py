@@ -1,5 +1,5 @@
-"""Realisation rules: turn the collectives that a plan's layouts require in any program (semantic) into those that torch
-issues.
+"""Realisation rules: turn the framework-independent collectives, which a plan's layouts require in any program, into
+those that torch issues.
 
 One rule a file, applied in this order. A rule depends on layouts and axis roles, never on a model's or plan's name.
 """
@@ -53,7 +53,7 @@ ORDER = (
 
 
 def realise(sharded: Sharded, rows: Rows) -> tuple[Collective, ...]:
-    """Returns the collectives that torch issues for `sharded`, per device and step, from the semantic ones (`rows`)."""
+    """Returns the collectives that torch issues for `sharded` per device and step. `rows` are those of any program."""
     roles = AxisRoles(sharded)
     for rule in ORDER:
         rows = rule.apply(roles, rows)

@@ -1,6 +1,6 @@
 """A rank sends top_k rows for each of its tokens, or with an expert capacity, all slots of every expert.
 
-The semantic prediction is an even share of all rows. Slots are rounded up on every rank.
+The framework-independent prediction is an even share of all rows. torch's slots are rounded up on every rank.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _rows_of_rank(roles: AxisRoles, row: Collective) -> Collective:
 
 
 def rows_sent(roles: AxisRoles) -> int:
-    """Returns the number of rows that a rank sends per microbatch, for the plan of `roles` and an even router."""
+    """Returns the number of token rows that a rank sends per microbatch, for the plan of `roles` and an even router."""
     plan = roles.plan
     divided = plan.mesh.size(*plan.axes_of("sequence", "residual"))
     rows = plan.batch.microbatch_sequences * plan.batch.sequence_tokens // divided * plan.model.top_k

@@ -1,8 +1,8 @@
 """A recompute repeats the redistributions of recomputed tensors, even for an op whose own output is saved.
 
-The semantic collectives contain the redistributions of recomputed ops. An op that is not recomputed still needs its
-input for the backward: if the input is recomputed, it is redistributed again too. A recompute that saves outputs by
-kind of op repeats all collectives of a full recompute, including the all-to-alls of tokens.
+The framework-independent prediction repeats the redistributions of recomputed ops. An op that is not recomputed still
+needs its input for the backward: if the input is recomputed, it is redistributed again too. A recompute that saves
+outputs by kind of op repeats all collectives of a full recompute, including the all-to-alls of tokens.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def _gathered_again(roles: AxisRoles, section: str) -> set[str]:
 
 
 def _redistributed_as_in_blocks(roles: AxisRoles, section: str) -> set[str]:
-    """Returns the tensors that a full recompute redistributes again, without those that the semantic collectives repeat
-    already."""
+    """Returns the tensors that a full recompute redistributes again and the framework-independent prediction does
+    not."""
     ops = roles.sharded.model.ops[section]
     whole = close(roles.sharded.model, ops, {op.name for op in ops}).ops
     return _redistributed(roles, section, whole) - _redistributed(roles, section, replay(roles.plan, section).ops)

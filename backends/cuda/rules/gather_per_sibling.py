@@ -1,7 +1,7 @@
 """Ops that read the same tensor share a redistribution only if one parent module can issue it for all of them.
 
-The semantic prediction has one redistribution for all of these ops, and one of the gradient. If some of the ops are
-sharded and others not (an `override`), or they are in different modules, each op redistributes its own input.
+The framework-independent prediction has one redistribution for all of them, and one of the gradient. If some of the ops
+are sharded and others not (an `override`), or they are in different modules, each op redistributes its own input.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """fully_shard all-gathers and reduces a group of parameters at once. The groups are the embedding, each block or bucket
 of blocks, and the last norm with the head.
 
-Experts with their own mesh are a separate group in each block.
+The experts of a block are a separate group if they are sharded differently from the block.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def _gathers_once(actions: Iterable[Action], gathered: dict[int, bool]) -> dict[
 
 
 def _copies(sharded: Sharded, row: Collective) -> dict[int, int]:
-    """Returns the number of blocks of kind `row.section` on each virtual stage of the rank that `row` is for."""
+    """Returns the number of blocks of kind `row.section` on each virtual stage of pipeline rank `row.stage`."""
     plan = sharded.plan
     held = virtual_stages(plan, row.stage)
     if row.section == "first":

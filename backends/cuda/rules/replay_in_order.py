@@ -1,8 +1,8 @@
 """A recompute runs a block in order until the backward has what it needs, and so runs ops whose output is not needed.
 
-The semantic recompute leaves these ops out. An example is the last projection of a shared expert, which runs before the
-routed experts: it runs again, with its reduction. Observed with deepseek_micro on fsdp 2 > tp 2 and `recompute blocks`
-(torch 2.13): one more reduce-scatter for each MoE layer and microbatch.
+The framework-independent prediction leaves these ops out. An example is the last projection of a shared expert, which
+runs before the routed experts: it runs again, with its reduction. Observed with deepseek_micro on fsdp 2 > tp 2 and
+`recompute blocks` (torch 2.13): one more reduce-scatter for each MoE layer and microbatch.
 """
 
 from __future__ import annotations

@@ -24,8 +24,9 @@ def over(row: Collective, roles: AxisRoles, axes: tuple[str, ...]) -> dict[str, 
 
 
 def of_state(row: Collective, roles: AxisRoles) -> bool:
-    """True if fully_shard issues the collective `row`: it transfers a parameter or gradient over data axes only, or of
-    experts with their own mesh. False for the sum of tied gradients between pipeline stages (section `step`)."""
+    """True if fully_shard issues the collective `row`: it transfers a parameter or gradient over data axes only, or
+    of experts that are an FSDP group of their own. False for the sum of tied gradients over a pipeline (section
+    `step`)."""
     if row.carries not in ("param", "grad") or row.section == "step":
         return False
     return of_experts(row, roles) or not set(row.axes) & set(roles.tensor)

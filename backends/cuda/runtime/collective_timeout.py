@@ -36,7 +36,7 @@ def prepare() -> None:
 
 
 def timeout() -> timedelta:
-    """Returns the timeout of a collective, from the environment variable PLANC_TIMEOUT_S or its default."""
+    """Returns the timeout of a collective: PLANC_TIMEOUT_S seconds, 600 by default."""
     return timedelta(seconds=float(os.environ.get(VARIABLE, TIMEOUT_S)))
 
 

@@ -133,8 +133,8 @@ def limit_rows(model: nn.Module, plan: Plan) -> None:
 
 
 def _in_shares(module: Any, forward: Callable[[Tensor], Tensor], shares: int, order: Tensor, x: Tensor) -> Tensor:
-    """Runs the MoE layer on hidden states [B, S, D] of one rank after another, in the order of the rank's tokens. The
-    balancing loss counts full sequences."""
+    """Runs the MoE `module` on hidden states `x` [B, S, D] in `shares` parts, each with the tokens of one rank in that
+    rank's order. The balancing loss still counts full sequences."""
     held = x[:, order]
     if module.balance is not None:  # of `planc.backends.cuda.models.moe.MoE`
         with torch.no_grad():

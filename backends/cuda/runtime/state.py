@@ -87,7 +87,7 @@ def _contiguous_runs(indices: Tensor) -> list[DimRun]:
 
 
 def pieces(modules: list[nn.Module], optimizer: torch.optim.Optimizer, divided: bool) -> list[Piece]:
-    """Returns the boxes of parameters and moments that this rank saves; of several ranks with a box, one saves it.
+    """Returns the boxes of parameters and moments that this rank saves. A box on several ranks is saved by one of them.
 
     The moments must exist (`with_moments`). If `divided` (over several processes), a collective.
     """

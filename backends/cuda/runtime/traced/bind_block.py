@@ -87,8 +87,8 @@ def bound_block(block: nn.Module, role: BlockLayers, tokens: Callable[[], int], 
 
 
 def _copy_sums(block: nn.Module, role: BlockLayers) -> None:
-    """Makes the layers whose outputs tensor parallelism sums return copies, because the block's code changes tensors in
-    place."""
+    """Makes layers return copies of their outputs where tensor parallelism sums these, because the block's code changes
+    tensors in place."""
     outs = [(part_at(block, "attention"), role.heads.out)] if role.heads is not None else []
     if isinstance(role.second, FeedForwardLayers):
         outs.append((part_at(block, "feed_forward"), role.second.down))
@@ -307,7 +307,7 @@ def _move_norm(block: nn.Module, norm: Norm, parent: nn.Module, name: str, calle
 
 
 def places_of(half: AttentionLayers | FeedForwardLayers | ExpertLayers | Code) -> list[str]:
-    """Returns the paths of the layers in `half` a block; all weights of experts have one path."""
+    """Returns the paths of the layers of attention, MLP or experts (`half`); all expert weights have one path."""
     if isinstance(half, Code):
         return [f"{half.path}.code"]
     if isinstance(half, ExpertLayers):
@@ -328,8 +328,8 @@ def common_path(paths: list[str]) -> str:
 
 
 def holder_of(block: nn.Module, places: list[str], name: str, norm: Norm | None) -> tuple[nn.Module, str]:
-    """Returns the innermost module of `block` that contains all layers at the paths `places`, and its path. It will be
-    called `name`.
+    """Returns the innermost module of `block` that contains all layers at the paths `places`, and its path. The caller
+    will register it as `name`.
 
     If it is the block itself, or contains the `norm` before the layers too, an Entrance is returned in its place.
     Raises UnknownError if the block has another child called `name`.

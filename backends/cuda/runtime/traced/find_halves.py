@@ -144,7 +144,8 @@ def _in_halves(found: FoundHalf, why: str) -> BlockLayers:
 
 
 def _halves(found: FoundHalf) -> list[ModuleRun]:
-    """Returns the runs of modules (without norms) by which the block's code maps hidden states to hidden states."""
+    """Returns the runs of the modules, except norms, that the block's code calls and that map hidden states to hidden
+    states."""
     record, block = found.record, found.run
     size = prod(record.shapes[block.taken])
     runs = [
@@ -171,7 +172,7 @@ def _are_added(found: FoundHalf, halves: list[ModuleRun]) -> bool:
 
 
 def _joins(flow: Flow, value: int) -> bool:
-    """True if the tensor `value` is added to the residual stream, at most scaled or normed before."""
+    """True if the tensor `value` is added to the residual stream, with at most a norm or scaling before."""
     while users := flow.users.get(value, []):
         if all(u.kind in SUMS for u in users):
             return True
@@ -182,7 +183,7 @@ def _joins(flow: Flow, value: int) -> bool:
 
 
 def _leaves(flow: Flow, value: int, stream: int) -> bool:
-    """True if the tensor `value` is the residual stream (at the block's start: `stream`), at most scaled or normed."""
+    """True if tensor `value` is the residual stream, or a scaled or normed copy. `stream` is the block's input."""
     while value != stream:
         maker = flow.maker.get(value)
         if maker is None or maker.kind in SUMS:

@@ -64,7 +64,7 @@ def model_of_roles(name: str, roles: DecoderRoles) -> Model:
 
 
 def _in_order(parts: Mapping[str, Part]) -> list[str]:
-    """Returns the names of the kinds of block, with the plain kind last, as in the catalog."""
+    """Returns the names of the kinds of block, the default name (BLOCK) last, as in planc's own models."""
     return sorted(parts, key=lambda kind: kind == BLOCK)
 
 

@@ -529,8 +529,8 @@ class _SavedRun:
         return found
 
     def _widths(self, shape: tuple[int, ...], rest: float, op: Op) -> list[tuple[tuple[str, ...], float]]:
-        """Returns pairs of dims (without batch and sequence) and the number of tensors with these dims that a tensor of
-        `shape` consists of; `rest` is its size without batch and sequence."""
+        """Splits a tensor of `shape` into tensors of the op graph: returns pairs (dims besides batch and sequence,
+        number of such tensors). `rest` is the size of the tensor besides batch and sequence."""
         sizes = self.model.sizes
         found = [self.model.tensor[t].dims[2:] for t in (op.output, *op.inputs) if len(self.model.tensor[t].dims) > 2]
         if op.kind == "attention" and shape[-1] == rest:
