@@ -1,1 +1,1 @@
-"""The targets: each writes the program, runs it, and knows what its framework makes of a plan."""
+"""The targets: each emits programs for plans, runs them, and models its framework."""

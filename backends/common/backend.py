@@ -41,19 +41,19 @@ class CommonBackend:
         return self.framework.nearest_installed()
 
     def notes(self, sharded: Sharded) -> list[Diagnostic]:
-        """Return no notes: the program of `sharded` implements each sentence."""
+        """Return []: the program of the plan in `sharded` implements every sentence as written."""
         return []
 
     def missing_module(self, plan: Plan) -> list[Diagnostic]:
-        """Return E0901 if the target has no bundled module for the model of `plan`; else []."""
+        """Return E0901 if `backends/<target>/models` has no module for the model of `plan`; else []."""
         from planc.backends.common.bundled import not_bundled
 
         return not_bundled(plan, self.target)
 
     def model_of(self, source: Any, example: Any = None, name: str = "") -> SavedModel:
-        """Raise TypeError for any `source`, `example` and `name`: op graphs are traced from torch modules only."""
+        """Raise TypeError: only the cuda target traces an op graph from a module (`source`, `example`, `name`)."""
         raise TypeError(f"the {self.name} target reads no modules; the cuda target does")
 
     def launch_file(self, plan: Plan, kind: str, full: bool = False) -> str:
-        """Raise AssertionError: this backend has no launchers, so it writes no launch file of `kind` for `plan`."""
+        """Raise AssertionError, whatever `kind` and `plan` are: this backend writes no launch files."""
         raise AssertionError(f"{kind} is none of the launchers of {self.name}")

@@ -1,4 +1,4 @@
-"""Find the model families that a target has a module for: one file per family in its folder `models`."""
+"""Finds the model families for which a target has a module: one file per family in its folder `models`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ OWN = "`planc audit --allow-code` runs the module's own code, and `program.paral
 
 
 def _bundled(target: str) -> list[str]:
-    """Return the model families of which `target` has a module."""
+    """Return the model families for which `target` has a module."""
     files = {file.stem for file in (HERE / target / "models").glob("*.py")}
     return sorted(files & set(model_names().values()))
 

@@ -1,4 +1,4 @@
-"""The experts of a plan, and the mesh axes that shard them, for both targets."""
+"""The mesh axes that shard the experts of a plan, for both targets."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from planc.ir.sharding import OpSharding, ParamSharding, Sharded
 
 @dataclass(frozen=True)
 class ExpertAxes:
-    """The mesh axes of a plan by their role at the experts. Axes of size 1 are excluded."""
+    """The mesh axes of a plan by their role for the experts, without axes of size 1."""
 
     sharded: Sharded
 
     @property
     def plan(self) -> Plan:
-        """The plan to which the experts belong."""
+        """The plan in `sharded`."""
         return self.sharded.plan
 
     @cached_property
@@ -57,5 +57,5 @@ class ExpertAxes:
         return bool(self.ops) and self.plan.route.method == "capacity"
 
     def emitted(self, axes: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the axes of the emitted mesh that form `axes` of the plan, outermost first; () without experts."""
+        """Return the axes of the emitted mesh that replace the plan's `axes`, outermost first; () without experts."""
         return axes if self.ops else ()

@@ -12,6 +12,6 @@ Refusal = tuple[Cause | None, str, str]
 
 
 def refused(who: str, cause: Cause, why: str, *, help: str = "", label: str = "") -> Diagnostic:
-    """Return E0901 at a sentence. `who` is `xla target` or `torch_xla runtime`; `label` annotates the sentence."""
+    """Return E0901 at the sentence of `cause`: `who` (`xla target` or `torch_xla runtime`) does not support it."""
     message = f"the {who} cannot do `{cause.via or cause.sentence}`: {why}"
     return Diagnostic("E0901", message, cause.span, label=label, help=help)

@@ -1,4 +1,4 @@
-"""The order of a sequence's tokens over its context-parallel ranks, so that a reference can shard it equally."""
+"""The order of a sequence's tokens over its context-parallel ranks, for an unsharded reference that imitates them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from planc.ir.plan import Plan
 
 
 def held_order(plan: Plan) -> list[int]:
-    """Return the positions of a sequence's tokens under `plan`, concatenated over the ranks that share it.
+    """Return the positions of a sequence's tokens in the order of the ranks that shard the sequence under `plan`.
 
     A rank holds one contiguous chunk, or with `balance = headtail` one chunk from the head of the sequence and one from
     its tail.

@@ -15,7 +15,7 @@ def shrunk(plan: Plan, ranks: int) -> Plan:
     """Reduce the data-parallel axes until the plan has at most `ranks` devices or no axis can be reduced further.
 
     The batch is reduced too, so that each rank has as many microbatches as before. Axes that a view (another
-    factorization of mesh axes, for the experts) is made of are unchanged.
+    factorization of mesh axes, for the experts) factorizes are unchanged.
     """
     sizes = dict(plan.mesh.sizes)
     covered = {a for view in plan.mesh.views for a in view.of}
@@ -43,7 +43,7 @@ def size_changes(plan: Plan, small: Plan) -> tuple[str, ...]:
 
 
 def _factor(size: int) -> int:
-    """Return the smallest prime that divides `size` and leaves at least `SMALLEST`; 1 if there is none."""
+    """Return the smallest prime factor of `size` with a quotient of at least `SMALLEST`; 1 if there is none."""
     return next((n for n in range(2, size) if size % n == 0 and size // n >= SMALLEST), 1)
 
 

@@ -32,7 +32,7 @@ def file_of(head: Iterable[str], functions: Iterable[str], width: int = WIDTH) -
 
 
 def _split(line: str, width: int) -> str:
-    """Split a too long line of code, or first line of a docstring; return other lines unchanged."""
+    """Split a line of code, or a docstring's first line, that exceeds `width`; return other lines unchanged."""
     indent = line[: -len(line.lstrip())]
     if line.startswith(f'{indent}"""'):
         return textwrap.fill(line.strip(), width, initial_indent=indent, subsequent_indent=indent)
@@ -111,7 +111,7 @@ def call(head: str, arguments: Sequence[str], tail: str = "", depth: int = 0) ->
 
 
 def tuple_of(items: Sequence[str]) -> str:
-    """Return the source text of a tuple of `items`: at least one source text."""
+    """Return the source text of a tuple, from the source texts of its `items` (at least one)."""
     return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
 
 

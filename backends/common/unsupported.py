@@ -16,7 +16,7 @@ Sentences = Iterator[Cause | None]
 
 def not_lowered(plan: Plan, target: str) -> list[Diagnostic]:
     """Return E0901 at each sentence of `plan` for which planc cannot emit a program yet, and at the model's sentence if
-    `target` (a folder below `backends`) has no module for the model. [] if the target may check the rest."""
+    `target` (a folder below `backends`) has no module for the model; [] if there is none."""
     causes = dict.fromkeys(c for find in (_nouns, _shards, _state) for c in find(plan))
     return not_bundled(plan, target) + [
         refused(
@@ -36,8 +36,8 @@ def _nouns(plan: Plan) -> Sentences:
 
 
 def _shards(plan: Plan) -> Sentences:
-    """Yield the sentences that shard latent dims (`q_lora`, `kv_lora`), and those that replicate dims, except for the
-    heads of keys, which any rank may hold in full."""
+    """Yield the sentences that shard latent dims (`q_lora`, `kv_lora`) or replicate dims other than key heads, which
+    any rank may hold in full."""
     yield from (s.cause for s in plan.shards if s.dim in ("q_lora", "kv_lora"))
     yield from (r.cause for r in plan.replicates if r.dim != "kv_heads")
 

@@ -112,7 +112,7 @@ class Framework:
         )
 
     def _refused(self, sharded: Sharded, version: Version) -> Iterator[tuple[str, str]]:
-        """Yield conditions on the installed version (`< (2, 9)`) and the reasons why a program then fails."""
+        """Yield each condition on the installed version (`< (2, 9)`) under which a program fails, and the reason."""
         if self.too_old:
             yield f"< {self.versions[0]}", self.too_old
         for difference in self.differences:

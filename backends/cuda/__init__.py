@@ -1,4 +1,4 @@
-"""Torch on CUDA: the first runtime of the cuda target."""
+"""The cuda target: programs for torch on CUDA devices."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Cuda(CommonBackend):
-    """`planc.ir.backend.Backend` for torch: explicit process groups, eager collectives."""
+    """The backend for torch: explicit process groups, eager collectives."""
 
     name = "cuda"
     target: Target = "cuda"

@@ -194,7 +194,7 @@ class Space:
 
     @cached_property
     def plan(self) -> Plan:
-        """The plan of the first variant, with every free size 1."""
+        """The plan with the first candidate for each free layout or recompute, and with 1 for every free size."""
         plan = self.variants[0].plan
         return plan.for_planc if self._own else plan
 
@@ -202,18 +202,18 @@ class Space:
 
     @cached_property
     def axes(self) -> tuple[str, ...]:
-        """The axes of the mesh, then the axes of its views, in the order of a point's sizes."""
+        """Names of the axes of the mesh, then of its views. The sizes of a `Point` have this order."""
         return tuple(self.plan.mesh.every)
 
     def laid(self) -> Iterator[tuple[tuple[int, ...], int]]:
-        """Yield every mesh of the space: the sizes of `axes`, and the index of their order in `orders`."""
+        """Yield every mesh of the space: the sizes of its `axes`, and the index of their order in `orders`."""
         for sizes in self.sizes():
             for order in self.orders_of(sizes):
                 yield sizes, order
 
     def orders_of(self, sizes: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the index in `orders` of each distinct order of axes with these `sizes`. Orders that differ only in
-        the position of axes of size 1 are not distinct."""
+        """Return the indices into `orders` of the distinct orders of axes with these `sizes`. Orders that differ only
+        in the position of axes of size 1 are not distinct."""
         return self._orders_of[tuple([n > 1 for n in sizes])]
 
     def _different_orders(self, used: tuple[bool, ...]) -> tuple[int, ...]:
@@ -250,7 +250,7 @@ class Space:
 
     @cached_property
     def most_layouts(self) -> int:
-        """Upper bound on the number of layouts: every mesh with all batches and pipelines."""
+        """Upper bound on the number of layouts: meshes x variants x microbatch sizes x pipeline schedules."""
         batches = MOST_MICROBATCH if self._holes_of_kind("microbatch") else 1
         looping = sum(schedules()[name].free_chunks for name in SCHEDULES) * 2 * MOST_CHUNKS
         pipelines = len(SCHEDULES) + looping if self._holes_of_kind("schedule") else 1
@@ -286,7 +286,7 @@ class Space:
                 yield most, m
 
     def pipelines(self, ranks: int) -> tuple[Pipeline | None, ...]:
-        """Return the pipelines for `ranks` ranks; (None,) for a plan without `split`."""
+        """Return the schedules that the search tries on `ranks` pipeline ranks; (None,) for a plan without `split`."""
         return self._pipelines[ranks]
 
     @cached_property
@@ -315,7 +315,7 @@ class Space:
 
     def _ends_apart(self, split: Split, name: str, ranks: int) -> Iterator[Pipeline]:
         """Yield looping schedules whose stages are even if the embedding and the head each count as one layer (as in
-        Llama 3 405B). They are used only if the layers alone do not divide evenly."""
+        Llama 3 405B), unless the layers alone divide evenly over the stages."""
         layers = self.plan.model.layers
         if not schedules()[name].free_chunks or " stages " in split.cause.sentence:
             return
@@ -328,8 +328,8 @@ class Space:
                 yield Pipeline(f"{name}(chunks = {chunks}) stages [{embed}, {count - 2} x {each} layers, {head}]", made)
 
     def _staged(self, split: Split, schedule: str, chunks: int, ranks: int) -> Split | None:
-        """Return the even split of the layers over this many ranks. None if there are too few layers, or if the
-        schedule comes from a file, which fixes the number of ranks."""
+        """Return `split` with the layers divided over `ranks` x `chunks` stages. None if there are more stages than
+        layers, or if the schedule comes from a file, which fixes the number of ranks."""
         layers = self.plan.model.layers
         if split.order or ranks * chunks > min(layers, MOST_STAGES):
             return None
@@ -364,7 +364,7 @@ class Space:
         return plan
 
     def mesh(self, sizes: tuple[int, ...], order: int) -> Mesh:
-        """Return the mesh with these `sizes`. `order` is the index in `orders` of the order of its axes."""
+        """Return the mesh with these `sizes`, and with its axes in the order `orders[order]`."""
         return self._meshes[sizes, order]
 
     def _mesh(self, of: tuple[tuple[int, ...], int]) -> Mesh:
@@ -376,7 +376,7 @@ class Space:
         return replace(self.plan.batch, sequences=sequences, microbatch_sequences=microbatch)
 
     def text_of(self, point: Point) -> str:
-        """Return the file's text with the values of `point` filled in."""
+        """Return the plan file's text with all free values and axis orders filled in from the layout `point`."""
         return self._filled({f.span: self._value(f, point) for f in self.free if f.kind != "order"}, point.order)
 
     def _filled(self, values: Mapping[Span, str], order: int) -> str:
@@ -384,8 +384,8 @@ class Space:
         return ordered(text, self.orders[order]) if self._holes_of_kind("order") else text
 
     def label_of(self, point: Point) -> str:
-        """Return the values of all free places in the layout `point`, in the order of the file. Axes whose order is
-        free are listed with all their sizes."""
+        """Return the values in the layout `point` of all that the plan file leaves free, in the order of the file. Axes
+        whose order is free are listed with all their sizes."""
         inside = {name for free in self._holes_of_kind("order") for name in free.axes}
         named = (f for f in self.free if f.kind != "size" or f.axes[0] not in inside)
         return ", ".join(
@@ -404,7 +404,7 @@ class Space:
         return {"sequences": f"batch {value}", "schedule": value}.get(free.kind, f"{free.kind} {value}")
 
     def _value(self, free: Free, point: Point) -> str:
-        """Return the text that replaces a `?` in the layout `point`."""
+        """Return the text that replaces the `?` described by `free` in the layout `point`."""
         if free.kind == "size":
             return str(point.sizes[self.axes.index(free.axes[0])])
         if free.kind == "sequences":
@@ -433,15 +433,14 @@ def _too_many_variants(free: Free, choices: int) -> Diagnostic:
 
 
 def _stages(each: int, count: int) -> tuple[tuple[int, int], ...]:
-    """Return the layer ranges of `count` stages with `each` layers, of which the first and the last stage have one
-    less."""
+    """Return the layer ranges of `count` stages: `each` layers per stage, one less in the first and the last."""
     starts = [0, *(each * i - 1 for i in range(1, count)), each * count - 2]
     return tuple(itertools.pairwise(starts))
 
 
 def _chunks(schedule: str, layers: int, ranks: int) -> list[int]:
-    """Return the possible numbers of virtual stages per rank. For looping schedules, this is every number that divides
-    the layers evenly."""
+    """Return the candidate numbers of virtual stages per rank; for looping schedules, those that divide the layers
+    evenly."""
     kind = schedules()[schedule]
     if not kind.free_chunks:
         return [kind.chunks]

@@ -24,7 +24,7 @@ PHASES: tuple[ActivationPhase, ...] = ("forward", "recompute", "backward")
 
 
 def activation_calls(sharded: Sharded, section: Section, phase: ActivationPhase) -> Iterator[Call]:
-    """Yield the collectives of one copy of a `section`'s activations, for one microbatch and `phase`.
+    """Yield the activation collectives of one block (or other `section` of the model), for one microbatch and `phase`.
 
     >>> [(c.op, c.axes, c.tensor) for c in activation_calls(sharded, "block", "forward")][:2]
     [('all_gather', ('tp',), 'attention.in'), ('reduce_scatter', ('tp',), 'attention.out')]
@@ -35,11 +35,8 @@ def activation_calls(sharded: Sharded, section: Section, phase: ActivationPhase)
 
 
 def forward(sharded: Sharded, section: Section, only: frozenset[str] | None = None) -> Iterator[Call]:
-    """Yield the redistributions before and after each op of a `section`. Ops that read a tensor in the same layout
-    share one redistribution.
-
-    `only` names the ops that are recomputed; None for the forward itself.
-    """
+    """Yield the forward's activation collectives of one block (or other `section` of the model). Ops that read a tensor
+    in the same layout share one redistribution. `only` limits them to recomputed ops, by name; None: all ops."""
     seen: set[tuple[str, str]] = set()
     phase: Phase = "forward" if only is None else "recompute"
     for o in sharded.ops[section]:
@@ -58,8 +55,7 @@ def forward(sharded: Sharded, section: Section, only: frozenset[str] | None = No
 
 
 def recompute(sharded: Sharded, section: Section) -> Iterator[Call]:
-    """Yield the redistributions that the recomputed ops of a `section` repeat. A tensor that is saved is not
-    redistributed again."""
+    """Yield the activation collectives of the ops in a `section` that the backward recomputes; none outside blocks."""
     if section in sharded.model.blocks:
         again = frozenset(replay(sharded.plan, section).ops)
         if again:
@@ -67,8 +63,8 @@ def recompute(sharded: Sharded, section: Section) -> Iterator[Call]:
 
 
 def backward(sharded: Sharded, section: Section) -> Iterator[Call]:
-    """Yield the duals of the redistributions in a `section`'s forward. The gradients of a tensor that arrive in one
-    layout are added before they are redistributed."""
+    """Yield the backward's activation collectives of one block (or other `section`): the duals of the forward's.
+    Gradients of a tensor that have the same layout are added first, and then redistributed."""
     for o in reversed(sharded.ops[section]):
         if not o.op.has_backward:
             continue
@@ -88,8 +84,8 @@ def _moving_gradients(sharded: Sharded, section: Section) -> list[Move]:
 
 
 def _gradients(sharded: Sharded, section: Section) -> Iterator[Move]:
-    """Yield the redistribution of each tensor's gradient, from the layouts of the ops that read the tensor to its
-    declared layout."""
+    """Yield the redistribution of each tensor's gradient: from the layout that the op computes to the declared
+    layout."""
     arriving: dict[tuple[str, str], tuple[Layout, set[str], Cause | None]] = {}
     for o in reversed(sharded.ops[section]):
         for name, move in zip(o.op.inputs, o.redistributions, strict=True):
@@ -113,11 +109,10 @@ def _gradients(sharded: Sharded, section: Section) -> Iterator[Move]:
 
 
 def _grad_partial(o: OpSharding, name: str, dims: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the axes over which the gradient of an input is a partial sum.
+    """Return the axes over which the gradient of the op's input `name` is a partial sum.
 
-    Only ops that mix dims make partial sums: a matmul sums over its output's sharded dims, attention over the rows and
-    the heads that attend to a key. In a ring, each block of keys collects its whole gradient, so it is no partial sum
-    over the ring.
+    In a matmul, these shard output dims that the input lacks. In attention, they shard the queries and query heads that
+    read a key. Ring attention sums a key's gradient on its way around the ring, so no partial sum is left.
     """
     if o.op.kind == "matmul":
         return outside(o.layout, dims)
@@ -127,14 +122,13 @@ def _grad_partial(o: OpSharding, name: str, dims: tuple[str, ...]) -> tuple[str,
 
 
 def shared_over(o: OpSharding, dims: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the axes that shard the query heads of attention but not its keys, which have these `dims`."""
+    """Return the axes that shard the query heads of attention but not its keys. `dims` are the dims of the keys."""
     held = {a for d in dims for a in o.layout.get(d, ())}
     return tuple(a for a in outside(o.layout, dims) if a not in held)
 
 
 def _ring(sharded: Sharded, o: OpSharding, phase: Phase) -> Iterator[Call]:
-    """Yield the sends of ring attention: keys and values n - 1 times around n ranks, their gradients n times in the
-    backward.
+    """Yield ring attention's sends over n ranks: n - 1 of keys and values, and in the backward n of their gradients.
 
     Source: Liu et al. 2023, "Ring Attention with Blockwise Transformers".
     """
@@ -163,8 +157,8 @@ def _reversed(move: Move) -> Move:
 
 
 def _calls(sharded: Sharded, steps: tuple[RedistributionStep, ...], move: Move, phase: Phase) -> Iterator[Call]:
-    """Yield one call per step of a redistribution, with its elements: the local size increases in a gather and
-    decreases in a scatter."""
+    """Yield one collective per step of a redistribution, with the elements of the larger of its local input and output.
+    A slice needs no collective."""
     plan, tensor = sharded.plan, sharded.model.tensor[move.tensor]
     dtype = plan.precision.compute if tensor.dtype == "compute" else "fp32"
     layout = dict(move.before)
@@ -187,8 +181,7 @@ def _calls(sharded: Sharded, steps: tuple[RedistributionStep, ...], move: Move, 
 
 
 def _copies(plan: Plan, region: str, step: RedistributionStep) -> float:
-    """Return the fraction of one copy per choice that is sent for tokens on their way to experts; 1 for other
-    tensors."""
+    """Return the share of token copies that an all-to-all to experts sends (see `copies_share`); 1 for other steps."""
     return copies_share(plan, step.axes) if region == ROUTED and step.kind == "all_to_all" else 1.0
 
 

@@ -1,4 +1,4 @@
-"""The type of a collective of one section of the model, before its calls on a pipeline stage are counted."""
+"""A collective of one block (or other section of the model), before it is counted for a pipeline rank."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from planc.ir.sharding import Sharded
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One collective. `per` is `microbatch` if it runs for each microbatch, or `step` if it runs once a step."""
+    """A collective of a section: issued `times` times for each microbatch, or once a step if `per` is `step`."""
 
     op: CollectiveOp
     axes: tuple[str, ...]
@@ -25,5 +25,5 @@ class Call:
 
 
 def axis_cause(sharded: Sharded, axes: tuple[str, ...]) -> Cause | None:
-    """Return the sentence that shards something over one of these `axes`; None if no `shard` sentence does."""
+    """Return the plan's first `shard` sentence over one of these `axes`, as a cause; None if there is none."""
     return next((s.cause for s in sharded.plan.shards if set(axes) & set(s.axes)), None)

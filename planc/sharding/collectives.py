@@ -24,9 +24,9 @@ from planc.sharding.state_collectives import scalars, state
 
 
 def semantic_collectives(sharded: Sharded, ranks: Iterable[int] | None = None) -> tuple[Collective, ...]:
-    """Return every collective by stage, phase and tensor, with its calls per optimizer step.
+    """Return every collective of the plan in `sharded`, with its calls per optimizer step on one pipeline rank.
 
-    `sharded` is the plan with its layouts; `ranks` are the pipeline ranks to include, None for all.
+    `ranks` are the pipeline ranks to include; None for all.
 
     >>> gathers = [r for r in semantic_collectives(sharded, [0]) if r.op == "all_gather" and r.carries == "param"]
     >>> sum(r.count for r in gathers)  # once a step: 9 parameters of each of 20 layers, and the embedding
@@ -113,8 +113,7 @@ def _sends(sharded: Sharded, stages: Iterable[int]) -> Iterator[Collective]:
 
 
 def handed_over_bytes(sharded: Sharded) -> float:
-    """Return the bytes that one device holds of a microbatch's hidden state between pipeline stages of the plan in
-    `sharded`.
+    """Return the bytes of a microbatch's hidden state between pipeline stages, on one device of the plan in `sharded`.
 
     >>> handed_over_bytes(sharded) == 2 * 8192 * 8192 / 8  # bf16, the sequence over tp 8
     True
@@ -125,9 +124,8 @@ def handed_over_bytes(sharded: Sharded) -> float:
 
 
 def scattering_axes(plan: Plan, stack: Stack) -> tuple[str, ...]:
-    """Return the axes whose ranks replicate a hidden state but send it between pipeline stages in shards, if the
-    framework of `stack` does so on the chip of `plan`; the receivers all-gather it (Narayanan et al. 2021, section
-    4.1).
+    """Return the axes over which a pipeline stage sends shards of a replicated hidden state, which the receivers
+    all-gather (Narayanan et al. 2021, section 4.1). () if the framework of `stack` does not do so on the plan's chip.
 
     >>> scattering_axes(plan, sharded.stack)  # planc's own programs send what a rank holds
     ()
@@ -140,18 +138,15 @@ def scattering_axes(plan: Plan, stack: Stack) -> tuple[str, ...]:
 
 
 def shared_bytes(plan: Plan, p: ParamSharding) -> float:
-    """Return the bytes on one device of the gradient of parameter `p`, in its stored layout, which the pipeline ranks
-    of `plan` that share the parameter sum."""
+    """Return the bytes of the stored gradient of `p` on one device, which is all-reduced if two pipeline ranks share
+    `p`."""
     rest = p.stored["grads"] or p.stored["optimizer"]
     return stored_elements(plan, p, rest) * DTYPE_BYTES[plan.precision.reduce]
 
 
 def _shared_gradient_sums(sharded: Sharded, stage: int) -> Iterator[Collective]:
-    """Yield the sums of gradients of parameters that two pipeline ranks hold, once a step.
-
-    These are an embedding that is tied to the head on another stage, and all parameters under a schedule with two
-    copies of each stage.
-    """
+    """Yield the all-reduces, once a step, of gradients of parameters that two pipeline ranks hold: a tied embedding
+    whose head is on another rank, or all parameters if the schedule places every stage on two ranks."""
     plan = sharded.plan
     assert plan.split is not None
     held = sections_on(plan, stage)

@@ -1,5 +1,5 @@
-"""Computes how many copies of a token are sent to experts: one per chosen expert, or one per device or node that has
-some of them."""
+"""Computes how many copies of a token are sent to experts: one per chosen expert, or one per device or node that holds
+chosen experts."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from planc.ir.plan import Plan
 
 @cached_on(lambda plan, axes: (plan.cache, axes))
 def copies_share(plan: Plan, axes: tuple[str, ...]) -> float:
-    """Return the fraction of one copy per choice that an exchange of tokens over `axes` sends, as `route experts` says:
-    1 with `copies = choice`.
+    """Return the copies of a token that an all-to-all over `axes` sends to experts, as a fraction of one per chosen
+    expert.
 
-    Choices are balanced: out of n devices or nodes, k choices hit n (1 - (1 - 1/n)^k) (public scaling book, gpus.md,
-    appendix B). `copies = device` counts devices. `copies = node` with axes over several nodes counts nodes, at most
-    `node_limit` of them: within its node a token is forwarded over the faster links (DeepSeek-AI 2024, "DeepSeek-V3
-    Technical Report", section 3.2.2).
+    The sentence `route experts` decides: `copies = choice` gives 1. `copies = device` sends one copy to each device
+    that holds chosen experts. `copies = node` does so if `axes` are inside a node; else it sends one copy to each node,
+    at most `node_limit` of them, and the node forwards it over faster links (DeepSeek-AI 2024, "DeepSeek-V3 Technical
+    Report", section 3.2.2). With balanced routing, k choices hit n (1 - (1 - 1/n)^k) of n devices or nodes (public
+    scaling book, gpus.md, appendix B).
 
     >>> copies_share(plan, ("fsdp",))  # a copy for each choice
     1.0
@@ -32,7 +33,7 @@ def copies_share(plan: Plan, axes: tuple[str, ...]) -> float:
 
 
 def hit(places: int, choices: int) -> float:
-    """Return the expected number of `places` (devices or nodes) that have at least one of `choices` random choices.
+    """Return the expected number of `places` (devices or nodes) that hold at least one of `choices` random experts.
 
     >>> hit(4, choices=2)  # 4 x (1 - (3/4)^2)
     1.75
@@ -41,7 +42,7 @@ def hit(places: int, choices: int) -> float:
 
 
 def _nodes(plan: Plan, axes: tuple[str, ...]) -> int:
-    """Return the number of nodes (or slices of a torus) that the ranks along `axes` are on."""
+    """Return the number of nodes (for a torus: slices) that one group of ranks along `axes` spans."""
     mesh, each = plan.mesh, plan.cluster.devices_per_node
     steps = [[place * mesh.axis(a).stride for place in range(mesh.axis(a).size)] for a in axes]
     return len({sum(at) // each for at in product(*steps)})

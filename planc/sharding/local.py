@@ -33,7 +33,7 @@ def dim_length(plan: Plan, dim: str) -> int:
 def local_elements(plan: Plan, dims: tuple[str, ...], layout: Layout) -> float:
     """Return the number of elements of the largest local shard of a tensor with these `dims` in a `layout`.
 
-    Every sharded dim is rounded up, except slots, which are a mean.
+    A sharded dim's length is rounded up, except that of `slots` (tokens per expert), which is an average.
 
     >>> local_elements(plan, ("batch", "sequence", "ffn"), {"batch": ("fsdp",), "ffn": ("tp",)}) == 1 * 8192 * 3584
     True
@@ -42,7 +42,7 @@ def local_elements(plan: Plan, dims: tuple[str, ...], layout: Layout) -> float:
 
 
 def local_length(plan: Plan, dim: str, axes: tuple[str, ...]) -> float:
-    """Return the length of `dim` on one device if these `axes` shard it, rounded up; slots are a mean and not rounded.
+    """Return the length of `dim` on one device if these `axes` shard it: rounded up, except for `slots` (an average).
 
     >>> local_length(plan, "ffn", ("tp",))  # 28672 / 8
     3584
@@ -53,7 +53,7 @@ def local_length(plan: Plan, dim: str, axes: tuple[str, ...]) -> float:
 
 @cached_on(lambda plan, tensor, layout: (plan.cache, (tensor, *layout.items())))
 def tensor_bytes(plan: Plan, tensor: str, layout: Layout) -> float:
-    """Return the bytes of one activation (`tensor`) in a `layout` on one device, for one microbatch.
+    """Return the bytes of the activation called `tensor` on one device in this `layout`, for one microbatch.
 
     >>> tensor_bytes(plan, "hidden", {"batch": ("fsdp",)}) == 2 * 8192 * 8192  # bf16
     True
@@ -65,8 +65,7 @@ def tensor_bytes(plan: Plan, tensor: str, layout: Layout) -> float:
 
 @cached_on(lambda plan, p: (plan.cache, (p.param.name, p.compute)))
 def param_elements(plan: Plan, p: ParamSharding) -> int:
-    """Return the number of elements of one copy of parameter `p` on one device while it is in use (sharded by tensor
-    parallelism only).
+    """Return the elements of one layer's parameter `p` on one device in use: sharded by tensor parallelism, not FSDP.
 
     >>> param_elements(plan, params["layers.*.feed_forward.w1.weight"]) == 8192 * 28672 / 8
     True
@@ -76,8 +75,7 @@ def param_elements(plan: Plan, p: ParamSharding) -> int:
 
 
 def stored_elements(plan: Plan, p: ParamSharding, axes: tuple[str, ...]) -> float:
-    """Return the number of elements of one copy of parameter `p` on one device between uses, if it is stored sharded
-    over `axes`: an even share.
+    """Return the elements of one layer's parameter `p` that one device stores, if FSDP shards it evenly over `axes`.
 
     >>> stored_elements(plan, params["layers.*.feed_forward.w1.weight"], ("fsdp",)) == 8192 * 28672 / 8 / 16
     True

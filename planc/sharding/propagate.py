@@ -33,8 +33,8 @@ def propagate(checked: CheckedPlan) -> Sharded:
 
 
 def index_layout(plan: Plan, op: Op) -> Layout:
-    """Return the axes of `plan` that shard each dim of the index space of `op`. Dims in `op.whole` are not sharded;
-    `override` sentences take precedence."""
+    """Return the axes that shard each dim of the inputs, parameters and output of `op`. Dims that the op needs in full
+    (`op.whole`) have none. An `override` sentence for a parameter takes precedence."""
     dims = index_dims(plan, op)
     layout = {d: plan.axes_of(d, _region(op, d)) for d in dims if d not in op.whole}
     for name in op.params:
@@ -47,13 +47,13 @@ def index_layout(plan: Plan, op: Op) -> Layout:
 
 
 def _region(op: Op, dim: str) -> str:
-    """Return the region of the model whose sentences shard `dim` in an op. In routing ops, batch and sequence are those
-    of the residual stream."""
+    """Return the part of the model (such as `attention`) whose `shard` sentences apply to `dim` in an op. For batch and
+    sequence in the ops that dispatch and combine tokens, it is the residual stream."""
     return "residual" if op.kind in ("route", "combine") and dim in ("batch", "sequence") else op.region
 
 
 def index_dims(plan: Plan, op: Op) -> tuple[str, ...]:
-    """Return every dim in the index space of `op`, in order of appearance."""
+    """Return every dim of the inputs, parameters and output of `op`, in order of appearance."""
     model = plan.model
     groups = [model.tensor[t].dims for t in op.inputs]
     groups += [model.param[p].dims for p in op.params]
@@ -89,8 +89,7 @@ def _op(plan: Plan, op: Op) -> OpSharding:
 
 
 def _ring(plan: Plan, op: Op, layout: Layout) -> tuple[str, ...]:
-    """Return the axes of the sequence along which ring attention passes keys and values; () for other methods and
-    ops."""
+    """Return the axes over which ring attention passes keys and values; () for any other op or method."""
     wanted = op.kind == "attention" and plan.attention is not None and plan.attention.method == "ring"
     return layout.get("sequence", ()) if wanted else ()
 
@@ -111,7 +110,7 @@ def _redistribution(
 
 
 def _cause(plan: Plan, axis: str, before: Layout, after: Layout, region: str) -> Cause | None:
-    """Return the sentence that causes a redistribution over `axis`; None if no `shard` sentence does."""
+    """Return the `shard` sentence that causes a redistribution over `axis`; None if there is none."""
     scoped = [s for s in plan.shards if axis in s.axes and s.region]
     for shard in scoped:
         if axis in before.get(shard.dim, ()) or axis in after.get(shard.dim, ()):
@@ -135,8 +134,8 @@ def _param(plan: Plan, param: Param, user: OpSharding) -> ParamSharding:
 
 
 def _stored_dim(plan: Plan, param: Param, override: Override | None) -> tuple[int | None, Cause | None]:
-    """Return the index of the array dim that an override or a `store ... on DIM` sentence names (None if none does),
-    and that sentence."""
+    """Return the index of the array dim on which a sentence of the plan shards the stored parameter (None: no sentence
+    names a dim), and the `override` or `store` sentence for the parameter."""
     named = next((s.dim for s in plan.stores if s.noun == "params" and s.dim and s.region in ("", param.region)), "")
     if override is not None:
         stored = set(plan.store("params", param.region))

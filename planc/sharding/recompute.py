@@ -20,7 +20,7 @@ class Replay:
 
 
 def names_op(word: str, op: Op) -> bool:
-    """True if `word`, in a sentence, is the dotted name of `op` or a prefix of it: `ffn` names `ffn.gate`."""
+    """True if `word`, written in a plan, is the dotted name of `op` or a prefix: `ffn` names `ffn.gate`."""
     return op.name == word or op.name.startswith(f"{word}.")
 
 
@@ -55,11 +55,10 @@ def _named(words: tuple[str, ...], op: Op) -> bool:
 
 
 def close(model: Model, block: tuple[Op, ...], again: set[str]) -> Replay:
-    """Return the smallest set of ops in `again` that recomputes every tensor the backward needs, and the tensors to
-    save for it.
+    """Return the ops of a block that the backward recomputes and the tensors that the forward saves for it.
 
-    A needed tensor is saved if its producer is not in `again`. Ops of `again` whose output is not needed are not run,
-    so the recompute of a block stops before its last projection.
+    Only ops named in `again` are recomputed, and only if their output is needed: a full recompute of a block stops
+    before its last projection. Needed tensors that other ops produce are saved.
     """
     producer = {op.output: op for op in block[:-1]}
     inside = {t: op for op in block if op.update for t in op.saves if t not in op.inputs}

@@ -19,11 +19,11 @@ def where(layout: Layout, axis: str) -> str:
 
 
 def steps_between(before: Layout, partial: tuple[str, ...], after: Layout) -> tuple[RedistributionStep, ...]:
-    """Return the steps that turn `before` (a sum over `partial`) into `after`, in the order of `ORDER`.
+    """Return the collectives that turn layout `before` (a partial sum over `partial`) into `after`, sorted by `ORDER`.
 
-    An axis that sharded dim d and now shards nothing all-gathers d; one that now shards another dim is an all-to-all; a
-    partial axis that shards a dim afterwards is a reduce-scatter, otherwise an all-reduce; an axis that only appears
-    afterwards is a local slice.
+    Each axis decides: a partial sum becomes a reduce-scatter if the axis shards a dim in `after`, else an all-reduce.
+    An axis that shards a dim in `before` only is an all-gather; one that shards another dim in `after`, an all-to-all.
+    An axis that is new in `after` is a local slice.
 
     >>> [(s.kind, s.axes, s.dim) for s in steps_between({"sequence": ("tp",)}, (), {})]
     [('all_gather', ('tp',), 'sequence')]
@@ -50,7 +50,7 @@ def steps_between(before: Layout, partial: tuple[str, ...], after: Layout) -> tu
 
 
 def restrict(layout: Layout, dims: tuple[str, ...]) -> Layout:
-    """Return the part of an index space's `layout` that applies to a tensor with these `dims`.
+    """Return the part of an op's `layout` that applies to a tensor with these `dims`; unsharded dims are left out.
 
     >>> restrict({"sequence": ("tp",), "ffn": ()}, ("batch", "sequence"))
     {'sequence': ('tp',)}
@@ -59,8 +59,8 @@ def restrict(layout: Layout, dims: tuple[str, ...]) -> Layout:
 
 
 def outside(layout: Layout, dims: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the axes of a `layout` that shard dims which a tensor with the dims `dims` does not have. Summing over
-    such dims leaves a partial sum over these axes.
+    """Return the axes of a `layout` that shard other dims than `dims`, those of a tensor. If an op sums over these
+    other dims, the tensor is a partial sum over the returned axes.
 
     >>> outside({"batch": ("fsdp",), "ffn": ("tp",)}, ("batch", "sequence"))
     ('tp',)

@@ -17,8 +17,8 @@ def virtual_stages(plan: Plan, rank: int) -> tuple[int, ...]:
 
 
 def microbatches_each(plan: Plan) -> int:
-    """Return the number of microbatches of a step of `plan` that a rank runs on each of its stages: all of a
-    data-parallel rank's, or half of them if two pipeline ranks share a stage.
+    """Return the microbatches per step that a pipeline rank of `plan` runs on each of its stages: all of its
+    data-parallel replica's, or half of them if the schedule places every stage on two ranks.
 
     >>> microbatches_each(plan)  # 512 sequences over fsdp 16, microbatch 1
     32
@@ -28,7 +28,8 @@ def microbatches_each(plan: Plan) -> int:
 
 @cached_on(lambda plan, rank: (plan.cache, rank))
 def sections_on(plan: Plan, rank: int) -> dict[str, int]:
-    """Return the number of copies of each section on pipeline rank `rank`; `step` is what every rank does once.
+    """Return the counts of blocks, by kind, and of the modules before and after them on pipeline rank `rank`. `step`,
+    for the work done once a step, is always 1.
 
     >>> sections_on(plan, 0)  # the embedding and 20 of 80 layers
     {'first': 1, 'block': 20, 'step': 1}
@@ -42,8 +43,7 @@ def sections_on(plan: Plan, rank: int) -> dict[str, int]:
 
 
 def rank_classes(plan: Plan) -> tuple[int, ...]:
-    """Return, for each pipeline rank of `plan`, the first rank with the same sections and sends. Most ranks are
-    equivalent.
+    """Return, for each pipeline rank of `plan`, the first rank that has the same blocks, stages and sends.
 
     >>> rank_classes(plan)
     (0, 1, 1, 3)
@@ -72,18 +72,18 @@ def replayed_on(plan: Plan, rank: int, section: str, copies: int) -> int:
 
 
 def load_of(plan: Plan, rank: int) -> dict[str, int]:
-    """Return the number of copies of each section of the model on pipeline rank `rank`."""
+    """Return the counts of blocks, by kind, and of the modules before and after them on pipeline rank `rank`."""
     return {s: n for s, n in sections_on(plan, rank).items() if s != "step"}
 
 
 def replayed_copies(plan: Plan, rank: int) -> dict[str, int]:
-    """Return the number of copies of each section on pipeline rank `rank` that the backward recomputes."""
+    """Return, for each count in `load_of`, how many the backward recomputes on pipeline rank `rank`."""
     return {s: replayed_on(plan, rank, s, n) for s, n in load_of(plan, rank).items()}
 
 
 @cached_on(lambda plan, stage: (plan.cache, stage))
 def sections_of(plan: Plan, stage: int) -> dict[str, int]:
-    """Return the number of copies of each section in one virtual `stage`.
+    """Return the counts of blocks, by kind, and of the modules before and after them in one virtual `stage`.
 
     >>> sections_of(plan, 3)  # the last 20 layers, final norm, head and loss
     {'block': 20, 'last': 1}
@@ -95,14 +95,14 @@ def sections_of(plan: Plan, stage: int) -> dict[str, int]:
 
 
 def copies_on(plan: Plan, param: Param, sections: dict[str, int]) -> int:
-    """Return the number of copies of parameter `param` on a rank that has these `sections`. A parameter that the first
-    or last section shares has one copy."""
+    """Return how many copies of parameter `param` are on a rank with these `sections`: one per block that has it, or
+    one in all if the modules before or after the blocks use it."""
     return copies_in(sections, param.sections, plan.model.blocks)
 
 
 def copies_in(sections: Mapping[str, int], used_by: Iterable[str], blocks: Container[str]) -> int:
-    """Return the number of copies of something that the sections `used_by` share, on a rank that has these `sections`.
-    `blocks` are the sections that are repeated; if `used_by` has another section too, there is at most one copy."""
+    """Return how many copies of a tensor or op that the sections `used_by` share are on a rank with these `sections`:
+    one for each block, but at most one if a section that is not in `blocks` uses it too."""
     copies, shared = 0, False
     for section in used_by:
         copies += sections.get(section, 0)
@@ -117,7 +117,7 @@ StageKinds = dict[StageKind, int]
 
 
 def stages_on(plan: Plan, rank: int) -> StageKinds:
-    """Return the virtual stages on pipeline rank `rank` of `plan`, with the number of equal ones.
+    """Return the distinct virtual stages on pipeline rank `rank` (the counts of their sections), and how many of each.
 
     >>> stages_on(plan, 0)  # one, with the embedding and 20 of 80 layers
     {(('first', 1), ('block', 20)): 1}
@@ -131,7 +131,7 @@ def stages_on(plan: Plan, rank: int) -> StageKinds:
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """The division of a model over a pipeline, in which equal stages and equal ranks are stored once."""
+    """The parts of a model on each pipeline rank and virtual stage; equal ranks or stages are stored once."""
 
     loads: tuple[dict[str, int], ...]
     """Section copies of each distinct kind of rank."""
@@ -178,8 +178,7 @@ def boundaries_sent(plan: Plan, rank: int, *, forward: bool) -> int:
     """Return the number of boundaries between virtual stages over which rank `rank` sends: to later stages if
     `forward`, else to earlier ones.
 
-    Consecutive stages on one rank pass activations in memory, except in a schedule that runs two pipelines in opposite
-    directions: there they belong to different pipelines.
+    Consecutive stages on one rank pass activations in memory, except in a schedule of two opposite pipelines.
     """
     held = virtual_stages(plan, rank)
     step = 1 if forward else -1

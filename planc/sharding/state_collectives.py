@@ -14,7 +14,7 @@ from planc.sharding.local import param_elements
 
 
 def state(sharded: Sharded, section: Section) -> Iterator[Call]:
-    """Yield the all-gathers of the parameters and the reductions of the gradients of one copy of a `section`.
+    """Yield the collectives of the parameters and gradients of one block (or other `section` of the model).
 
     >>> [(c.op, c.axes, c.per) for c in state(sharded, "block") if c.tensor.endswith("w1.weight")]
     [('all_gather', ('fsdp',), 'step'), ('reduce_scatter', ('fsdp',), 'step')]
@@ -32,13 +32,13 @@ def state(sharded: Sharded, section: Section) -> Iterator[Call]:
 
 
 def _has_end(sharded: Sharded, p: ParamSharding) -> bool:
-    """True if the embedding or the head of the model uses the parameter."""
+    """True if the modules before or after the blocks (embedding, head) use the parameter."""
     return any(s not in sharded.model.blocks for s in p.param.sections)
 
 
 def _gathers(sharded: Sharded, p: ParamSharding, section: Section) -> Iterator[Call]:
-    """Yield the all-gathers of a parameter over the axes that shard it, or that shard the optimizer's master copy.
-    There is none in the backward if the section has no backward."""
+    """Yield the all-gathers of a parameter over the axes that shard it, or that shard the optimizer's master copy. If
+    it is gathered once per pass, the backward gathers it too, unless the section has no backward."""
     plan = sharded.plan
     axes = p.stored["params"] or p.stored["optimizer"]
     if not axes:
@@ -121,8 +121,7 @@ def _grad_cause(sharded: Sharded, p: ParamSharding) -> Cause | None:
 
 
 def scalars(sharded: Sharded) -> Iterator[Call]:
-    """Yield the all-reduces of the mean loss over the tokens, and of the gradient norm over all axes that shard state
-    of `sharded`'s plan.
+    """Yield the all-reduces of the plan in `sharded` for the mean loss over tokens, and for the norm of all gradients.
 
     >>> [(c.tensor, c.axes) for c in scalars(sharded)]
     [('loss', ('fsdp',)), ('grad_norm', ('pp', 'fsdp', 'tp'))]

@@ -71,8 +71,8 @@ def _is_keyword(terminal: str) -> bool:
 
 
 def _endings(state: Any, accepted: set[str], verb: str) -> list[str]:
-    """Return texts that complete the sentence after a name: the shortest of all, and for each keyword or `=` that may
-    follow the name, the shortest that begins with it."""
+    """Return texts that complete the sentence after a name: the shortest one, and for each keyword or `=` that may
+    follow the name, the shortest one that begins with it."""
     found: list[str] = []
     for terminal in ("NAME", "GLOB", "UNIT"):
         if terminal not in accepted:

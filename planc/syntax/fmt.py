@@ -21,8 +21,7 @@ _PIECES = re.compile(r'"[^"\n]*"|\s+|[^\s"]+|"')
 
 @dataclass(slots=True)
 class FormattedLine:
-    """A line of the formatted text: the code without its comment, and the comment. `sentence` is True if the line is a
-    sentence of one line."""
+    """A line of the formatted text: its code and its comment. `sentence` is True if it is one whole sentence."""
 
     code: str
     comment: str = ""
@@ -46,8 +45,8 @@ def format_text(text: str) -> str:
 
 
 def _rows(source: Source, found: list[Line]) -> list[FormattedLine]:
-    """Return every line of the text. The words of a sentence on one line are separated anew; a sentence of several
-    lines is unchanged."""
+    """Return every line of the text: one that is a whole sentence with new spaces between its words, others
+    unchanged."""
     sentences = {line.number: line for line in found}
     rows, inside = [], 0
     for number, raw in enumerate(source.lines, 1):
@@ -96,7 +95,7 @@ def _split_at(code: str) -> int:
 
 
 def _align_comments(rows: list[FormattedLine]) -> None:
-    """Put the comments behind sentences in one column, two spaces behind the longest of these sentences."""
+    """Align the comments after sentences in one column, two spaces after the longest of these sentences."""
     commented = [row for row in rows if row.sentence and row.comment]
     column = max((len(row.code) for row in commented), default=0)
     for row in commented:

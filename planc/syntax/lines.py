@@ -1,5 +1,4 @@
-"""Splits a file into logical lines: one sentence each, which may have several lines. Comments are removed so that
-columns stay those of the file."""
+"""Splits a file into sentences, each of one or more lines. Comments are removed, but columns stay those of the file."""
 
 from __future__ import annotations
 
@@ -32,8 +31,8 @@ MOST_CHARACTERS = 200_000
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """An edit of a line: in row `row` (from 1), the columns from `column` to `end_column` have become `length`
-    characters."""
+    """An edit of a line: in row `row` (from 1), `length` characters replaced the columns from `column` to
+    `end_column`."""
 
     row: int
     column: int
@@ -60,7 +59,7 @@ class Line:
     shifts: tuple[Shift, ...] = ()
 
     def place(self, row: int, column: int) -> tuple[int, int]:
-        """Return the line and the column in the file of a `row` and `column` of the text, both from 1."""
+        """Return the line and the column in the file of the character at `row` and `column` of the text, all from 1."""
         for shift in reversed(self.shifts):
             column = shift.before(row, column)
         return self.number + row - 1, column

@@ -1,7 +1,7 @@
-"""Reads old spellings as the current ones. Each gets a W0116, whose edit `planc fmt` applies.
+"""Reads old spellings of the plan language as the current ones, each with a warning (W0116) that `planc fmt` can fix.
 
-The grammar's rules for old spellings are called `old_...`. For each rule, one function here returns the current node
-and the edit.
+The grammar's rules for old spellings are called `old_...`. For each rule, one function here returns the current syntax
+nodes and adds the warning.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ UNLISTED = {"shard": "FOR", "replicate": "FOR", "store": "IN", "use": "IN"}
 
 
 def old_spelling(span: Span, old: str, new: str, why: str) -> Diagnostic:
-    """Return W0116 for the text `old` at `span`, with the edit that replaces it by `new`. `why` is the reason in the
-    help."""
+    """Return the warning W0116 for `old` at `span`, with the edit that replaces it by `new`; `why` begins the help."""
     return Diagnostic(
         CODE,
         f"`{old}` is an old spelling",
@@ -48,7 +47,7 @@ def modernized(node: Node, found: list[Diagnostic]) -> Node:
 
 
 def offered(verb: str, terminal: str) -> bool:
-    """False if only an old spelling of a sentence with this `verb` has `terminal`, so that it is not suggested."""
+    """True if a sentence with this `verb` may have `terminal` in its current spelling, so that it may be suggested."""
     return not terminal.startswith("OLD_") and UNLISTED.get(verb) != terminal
 
 
@@ -88,7 +87,7 @@ def _same_stages(node: Node, found: list[Diagnostic]) -> list[Node]:
 
 
 def _repeated_stage(node: Node, found: list[Diagnostic]) -> list[Node]:
-    """Read the old `embed + 7 x 2`, two stages of seven layers of which the first has the embedding, as two stages."""
+    """Read the old `embed + 7 x 2` as two stages of seven layers each, the first of them with the embedding."""
     times = node.words("INT")[-1]
     ends = [w for part in node.nodes("part") for w in part.words("NAME")]
     numbers = [int(w.text[:7]) for part in node.nodes("part") for w in part.words("INT")]

@@ -1,4 +1,4 @@
-"""Tests by the words of a text if it may have old spellings. If it has none, `planc fmt` need not build the plan.
+"""Tests whether a plan file has words of old spellings. If it has none, `planc fmt` need not build the plan.
 
 Some old spellings depend on the plan's model and on the layouts that it imports, so only building the plan finds them.
 The test returns True in case of doubt.
@@ -25,7 +25,7 @@ _COUNT_LAST = re.compile(r"x\s*\d+(?![\d\s]*layers)")
 
 
 def may_hold_old_spellings(text: str) -> bool:
-    """True if some sentence of `text`, the content of a file, may have an old spelling by its words.
+    """True if a sentence of `text`, the content of a plan file, may have an old spelling, judged by its words only.
 
     >>> may_hold_old_spellings("plan a\\nstore params over tp for ffn\\nrecompute attention.norm, ffn.norm")
     False
@@ -36,8 +36,7 @@ def may_hold_old_spellings(text: str) -> bool:
 
 
 def _may_be_old(sentence: str) -> bool:
-    """True if a word of the sentence is one of old spellings, or if the sentence is an import or has an unknown
-    verb."""
+    """True if the sentence has words of an old spelling, is an `import`, or has an unknown verb."""
     target = _TARGET.match(sentence)
     text = sentence[target.end() :] if target else sentence
     verb, rest = [*text.split(maxsplit=1), "", ""][:2]
@@ -52,5 +51,5 @@ def _may_be_old(sentence: str) -> bool:
 
 
 def _may_name_an_old_op(word: str) -> bool:
-    """True if `word` could name ops before version 0.2 by their kind, region or last component, which have no dot."""
+    """True if `word` may name ops as before version 0.2: by kind, region or last component, without a dot."""
     return word == "attention.proj" or ("." not in word and word not in PLAIN)

@@ -102,8 +102,7 @@ def _parsed(text: str, file: str) -> Tree:
 
 
 def _too_much(source: Source, lines: list[Line]) -> Diagnostic | None:
-    """Return E0117 for a file beyond the limits on size, placed at the first sentence beyond them; nothing of such a
-    file is parsed. None for other files."""
+    """Return E0117 at the first sentence beyond the limits on a file's size; None if the file is within the limits."""
     first = too_many(lines)
     if first is None:
         return None
@@ -170,7 +169,7 @@ def _sentence(source: Source, line: Line, found: list[Diagnostic], *, first: boo
 
 
 def _at_original_place(mistake: Diagnostic, line: Line) -> Diagnostic:
-    """Return a diagnostic about a line that has been fixed, with the places that its words have in the file."""
+    """Return a diagnostic about an edited line, with its spans mapped back to the line in the file."""
 
     def original_span(span: Span) -> Span:
         begin = line.place(span.line - line.number + 1, span.column)
@@ -226,7 +225,7 @@ def _mended(line: Line, edit: Edit) -> Line | None:
 
 
 def _finished(source: Source, line: Line, read: Line, found: list[Diagnostic]) -> Sentence | None:
-    """Return the sentence that was parsed from `read`, the fixed line, with the place of `line` in the file."""
+    """Return the sentence parsed from `read` (`line` after fixes), with the span of `line`; None if nested too deep."""
     span = line.span(source)
     spellings: list[Diagnostic] = []
     try:

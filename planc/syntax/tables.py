@@ -41,7 +41,7 @@ def parser() -> Lark:
 
 
 def _shipped() -> dict[str, Any]:
-    """Return the content of the shipped file of tables; {} if it is missing or invalid."""
+    """Return the LALR tables that the package contains; {} if their file is missing or invalid."""
     try:
         found: dict[str, Any] = json.loads(_text(NAME), object_pairs_hook=_numbered)
     except (OSError, ValueError):
@@ -54,14 +54,13 @@ def _text(name: str) -> str:
 
 
 def tables(grammar: str) -> str:
-    """Return the tables of `grammar` as JSON. The automaton is the same at each call, but its states are numbered
-    differently."""
+    """Return the LALR tables of `grammar` as JSON. Each call may number the states of the automaton differently."""
     data, memo = Lark(grammar, **OPTIONS).memo_serialize([TerminalDef, Rule])
     return json.dumps({"made_from": origin(grammar), "data": data, "memo": memo}, separators=(",", ":")) + "\n"
 
 
 def origin(grammar: str) -> dict[str, str]:
-    """Return what tables are computed from: the SHA-256 of the `grammar`, and the version of lark."""
+    """Return the inputs of the LALR tables: the SHA-256 of the `grammar`, and the version of lark."""
     return {"grammar_sha256": hashlib.sha256(grammar.encode()).hexdigest(), "lark": __version__}
 
 

@@ -59,10 +59,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """One sentence. `target` is cuda or xla if the sentence is written after `on TARGET:`.
-
-    `via` is the `use` sentence of whose layout this sentence is a part; None for a sentence of the plan itself.
-    """
+    """One sentence of a plan. `target` is cuda or xla after `on TARGET:`, else "". `via` is the `use` sentence whose
+    layout contains this sentence; None if the plan file itself contains it."""
 
     verb: str
     node: Node
@@ -72,8 +70,7 @@ class Sentence:
     via: Sentence | None = None
 
     def names(self, index: int = 0) -> list[Word]:
-        """Return the words of the list of names at `index` (from 0) in the sentence; [] if the sentence has fewer
-        lists."""
+        """Return the words of list number `index` (from 0) of the sentence's lists of names; [] if there is none."""
         lists = self.node.nodes("names")
         return lists[index].words() if index < len(lists) else []
 
@@ -84,17 +81,14 @@ class Sentence:
         return group.leaves("factor") if group else []
 
     def any_order(self) -> list[Node]:
-        """Return the groups of axes in a `mesh` or `view` sentence that are separated by commas: `planc search` finds
-        their order."""
+        """Return the groups of axes that a `mesh` or `view` sentence separates by commas: `planc search` orders
+        them."""
         group = self.node.node("factors")
         return group.nodes("any_order") if group else []
 
     def renamed(self, names: dict[str, list[Word]], via: Sentence) -> Sentence:
-        """Return the same sentence with some names replaced, such as a layout's axes by the plan's. `names` maps a name
-        to the words that replace it.
-
-        These words keep their own places. The place of the sentence becomes that of `via`.
-        """
+        """Return this sentence with other names: `names` maps a name, such as a layout's axis, to the words that
+        replace it, which keep their spans. The sentence gets the span of `via`."""
         node = _renamed(self.node, names)
         words = self.text.split(" ")
         text = " ".join(_rename_text(w, names) for w in words)

@@ -161,14 +161,13 @@ def _hyphenated(error: Any, source: Source, line: Line) -> Diagnostic | None:
 
 
 def _form(verb: str, text: str) -> str:
-    """Return the form of the verb's sentence that shares most words with `text`; the first of several equal ones."""
+    """Return the form of the verb's sentence that shares most words with `text`; of several, the first."""
     written = set(re.findall(r"\w+|[^\w\s]", text))
     return max(_FORMS[verb], key=lambda form: len(written & set(re.findall(r"\w+|[^\w\s]", form))))
 
 
 def _unclosed(error: Any, source: Source, line: Line) -> Diagnostic | None:
-    """Return a diagnostic about a bracket that is still open at the end of the sentence, placed at the bracket; None if
-    there is none."""
+    """Return a diagnostic at a bracket that is still open at the end of the sentence; None if there is none."""
     token = getattr(error, "token", None)
     if token is None or token.type != "$END":
         return None

@@ -18,8 +18,8 @@ from planc.ir.plan import Plan
 def cluster_file(plan: Plan, kind: str, variable: str = "") -> str:
     """Return the text of the launch file of `kind`, a key of KINDS, for the processes of `plan`.
 
-    `variable`, a `NAME=VALUE` or "", is set for the ranks of GPUs. Raises ValueError, with a message for the user, if
-    the system has no name for the machines. A JobSet of unknown GPUs needs none: the cluster chooses the hosts.
+    `variable`, a `NAME=VALUE` or "", is set for the ranks of GPUs. Raises ValueError for the user if the system of
+    `kind` has no name for the machines; a JobSet of GPUs needs none: the cluster chooses the hosts.
     """
     machine = machine_of(plan.cluster)
     name = KINDS[kind][1](machine)

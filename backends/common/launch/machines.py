@@ -10,7 +10,7 @@ from planc.ir.hardware import Cluster
 
 @dataclass(frozen=True)
 class Machine:
-    """The machines of a plan: number, topology, and names in other systems ("" if a system has no name)."""
+    """The hosts of a plan: numbers, topology, and names in GKE, xpk and SkyPilot ("" if a system has no name)."""
 
     tpu: bool
     nodes: int

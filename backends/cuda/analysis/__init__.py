@@ -1,1 +1,1 @@
-"""Analyses a plan in torch's terms: roles of axes, placements, parallel styles, peak memory."""
+"""Analyses of a plan for torch: roles of mesh axes, DTensor placements, parallel styles, peak memory."""

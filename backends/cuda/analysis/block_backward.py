@@ -19,9 +19,9 @@ from planc.sharding.redistribute import restrict
 
 @cached_on(lambda sharded, section, split: (sharded.plan.cache, (section, split)))
 def most_bytes(sharded: Sharded, section: Section, split: bool) -> float:
-    """Returns the peak bytes in the backward of a block (`section`) beyond its saved tensors, with its weight gradients
-    in the compute dtype; at least those of the incoming gradient. A backward that is `split` into dgrad and wgrad keeps
-    all saved tensors (`retain_graph`, in torch's `distributed/pipelining/_backward.py`) and the output gradients for
+    """Returns the peak bytes in the backward of a block (`section`): gradients of activations, and weight gradients in
+    the compute dtype, less the saved tensors that have been freed. If the backward is `split` into dgrad and wgrad, all
+    saved tensors stay (`retain_graph`, in torch's `distributed/pipelining/_backward.py`), and output gradients wait for
     the wgrad.
 
     >>> most_bytes(sharded, "block", False) / 2**20  # MiB
@@ -79,12 +79,11 @@ def by_ring(plan: Plan) -> bool:
 
 
 def _while_made(sharded: Sharded, o: OpSharding, made: dict[str, float]) -> float:
-    """Returns the bytes that are live while the op `o` computes its input gradients. `made` are the bytes of these
-    gradients, by input.
+    """Returns the bytes that are live while the op `o` computes its input gradients, whose bytes by input are `made`.
 
-    A ring accumulates the gradients of all chunks in fp32. Per chunk it holds keys and values, as received and repeated
-    for each query head, their gradients for each query head, and these summed over the query heads. For an op of a
-    traced model, the peak recorded for its own code is returned, less what that code frees.
+    Ring attention accumulates the gradients of all chunks in fp32. Per chunk it holds keys and values, as received and
+    repeated for each query head, and their gradients, for each query head and summed over query heads. For an op of a
+    traced model, this is the recorded peak less what the op has freed.
     """
     if is_seen(sharded.plan, o.op):
         return backward_bytes(sharded, o)
@@ -110,8 +109,8 @@ def _width(plan: Plan, name: str) -> int:
 
 
 def products_inside(op: Op, dims: tuple[str, ...]) -> int:
-    """Returns the number of intermediate tensors of the size of its output, with these `dims`, that the elementwise
-    `op` saves: silu(gate); for experts also its product with up, before the router weights.
+    """Returns the number of intermediate tensors that the elementwise `op` saves, of the size of its output (with
+    `dims`): silu(gate) in SwiGLU, and in experts also silu(gate) * up, to which router weights are applied.
 
     >>> swiglu = ops["ffn.swiglu"].op
     >>> products_inside(swiglu, ("batch", "sequence", "ffn"))
@@ -123,7 +122,7 @@ def products_inside(op: Op, dims: tuple[str, ...]) -> int:
 
 
 def _let_go(sharded: Sharded, before: tuple[OpSharding, ...], o: OpSharding) -> float:
-    """Returns the bytes of saved tensors that the backward of `o` frees: no earlier op (`before`) saved them too."""
+    """Returns the bytes of saved tensors that the backward of `o` frees: those that no earlier op (`before`) saved."""
     saved_before = {name for other in before for name in saves_of(sharded.plan, other.op)}
     names = [name for name in saves_of(sharded.plan, o.op) if name not in saved_before]
     if is_seen(sharded.plan, o.op):

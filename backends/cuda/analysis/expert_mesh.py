@@ -1,7 +1,7 @@
-"""Maps the axes to roles at the experts, and to the device mesh that the emitted file builds for them.
+"""Finds the mesh axes by their role for the experts, and the device mesh that a program builds for the experts.
 
-One mesh dimension is for the all-to-all of tokens, one shards an expert's width, and one is for FSDP. The mesh has the
-ranks of the plan's mesh, under other names.
+It has dimensions for the all-to-all of tokens, the sharding of an expert's width, FSDP and replicas. Its ranks are
+those of the plan's mesh.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WHOLE = "whole"
 
 @dataclass(frozen=True)
 class Dimension:
-    """One dimension of an emitted mesh: the plan's axes with one role; () for the dimension `whole`."""
+    """One dimension of an emitted device mesh: the plan's axes of one role; () for the dimension `whole`, of size 1."""
 
     name: str
     size: int
@@ -41,7 +41,7 @@ class Dimension:
 
 
 class Outside(Protocol):
-    """The axes by role outside the experts (`planc.backends.cuda.analysis.roles.AxisRoles`), as far as needed here."""
+    """The axes by role outside the experts: what this module uses of `planc.backends.cuda.analysis.roles.AxisRoles`."""
 
     @property
     def plan(self) -> Plan: ...
@@ -59,7 +59,7 @@ class Outside(Protocol):
 
 @dataclass(frozen=True)
 class TorchExpertAxes(ExpertAxes):
-    """The axes of a plan by the role that they have at the experts."""
+    """The mesh axes of a plan by their role for the experts, in a torch program."""
 
     roles: Outside
 
@@ -79,19 +79,18 @@ class TorchExpertAxes(ExpertAxes):
         return self.stored("optimizer")
 
     def stored(self, noun: Noun) -> tuple[str, ...]:
-        """Returns the axes that the experts' `noun` (params, grads or optimizer) is sharded over; () without
-        experts."""
+        """Returns the axes that shard the experts' params, grads or optimizer state (`noun`); () without experts."""
         return self.params[0].stored[noun] if self.params else ()
 
     @cached_property
     def replicate(self) -> tuple[str, ...]:
-        """The axes that shard an expert's tokens but not its state: its gradients are all-reduced over them."""
+        """The axes over which the experts' gradients are all-reduced: they shard the tokens, but not the state."""
         partial = self.params[0].grad_partial if self.params else ()
         return self.plan.mesh.in_order(set(partial) - set(self.shard))
 
     @property
     def styled(self) -> bool:
-        """True if tokens are dispatched to the experts: by all-to-all, all-gather, or capacity slots."""
+        """True if tokens are dispatched to the experts: by all-to-all, by all-gather, or to a fixed capacity."""
         return bool(self.exchange or self.tensor or self.capacity)
 
     @cached_property
@@ -103,7 +102,7 @@ class TorchExpertAxes(ExpertAxes):
 
     @cached_property
     def factors(self) -> tuple[Dimension, ...]:
-        """The dimensions of the experts' mesh, in the order in which torch composes them; () if there is none."""
+        """The dimensions of the experts' device mesh, in order; () if experts share their block's FSDP group."""
         if not self.apart:
             return ()
         used = {*self.replicate, *self.shard, *self.exchange, *self.tensor}
@@ -119,8 +118,8 @@ class TorchExpertAxes(ExpertAxes):
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """The axes with more than one rank that the mesh has at the experts, outermost first; a `view` of the plan may
-        factorize the mesh differently for them."""
+        """The axes of size above 1 that exist for the experts, outermost first: where the plan has a `view` (another
+        factorization of mesh axes, for the experts), the view's axes."""
         plan = self.plan
         return plan.mesh.in_order(a for a in plan.mesh.every if plan.exists(a, EXPERTS))
 
@@ -150,8 +149,8 @@ def routed(op: Op) -> bool:
 
 
 def stored_otherwise(experts: TorchExpertAxes) -> list[Noun]:
-    """Returns the kinds of state (params, grads, optimizer) that are sharded for the `experts` only, or for all
-    parameters but theirs."""
+    """Returns the kinds of state (params, grads, optimizer) that are sharded only for the `experts`, or only for all
+    other parameters."""
     if not experts.shard:
         return []
     return [n for n in NOUNS if bool(experts.roles.plan.store(n)) != bool(experts.stored(n))]

@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
 
 def state_layout(sharded: Sharded) -> StateLayout:
-    """Returns the layout of state in the program of `sharded`: parameters and gradients have the layout of the
-    optimizer state."""
+    """Returns the layout of state in the program of `sharded`, as a function of the parameter: the axes that shard it,
+    and its sharded dim. Parameters, gradients and optimizer state have the same layout."""
     roles = AxisRoles(sharded)
     return lambda p, _noun: (p.stored["optimizer"], stored_dim(roles, p))
 
 
 def stored_dim(roles: AxisRoles, p: ParamSharding) -> int:
-    """Returns the index of the dim on which FSDP shards `p`.
+    """Returns the index of the tensor dim on which FSDP shards `p`.
 
-    By default this is 0, and 1 if tensor parallelism shards inside dim 0: DTensor gathers such a dim incorrectly if
-    FSDP shards it too. A dim that a sentence of the plan names takes precedence. Experts with their own FSDP group may
-    use another dim (`_experts_dim`).
+    The default is 0, or 1 if tensor parallelism shards dim 0 as a strided shard: DTensor gathers such a dim incorrectly
+    if FSDP shards it too. A dim that the plan names takes precedence. Experts with their own FSDP group may use another
+    dim (`_experts_dim`).
     """
     if p.on_dim is not None:
         return p.on_dim
@@ -42,7 +42,7 @@ def stored_over(roles: AxisRoles, p: ParamSharding) -> tuple[str, ...]:
 
 
 def _experts_dim(roles: AxisRoles, p: ParamSharding) -> int:
-    """Returns 0 if there are at least as many experts as ranks, else the first other dim that divides evenly."""
+    """Returns 0 if each FSDP rank gets an expert, else the first other dim that the number of ranks divides (or 0)."""
     mesh, parts = roles.plan.mesh, roles.plan.mesh.size(*roles.experts.shard)
     local = [n // mesh.size(*axes) for n, axes in zip(roles.sharded.model.shape(p.param), p.compute, strict=True)]
     if local[0] >= parts:

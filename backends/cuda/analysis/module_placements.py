@@ -1,6 +1,6 @@
-"""Derives the placements of an op's weight, inputs and output at the boundary of its module.
+"""Derives the placements of an op's weight, inputs and output where the op's module begins and ends.
 
-A redistribution is issued where a module begins or ends, so an op that needs one must have a module of its own.
+A redistribution is issued only there, so an op that needs one must have a module of its own.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from planc.sharding.redistribute import restrict, steps_between
 
 @dataclass(frozen=True, eq=False)
 class Boundary:
-    """An op of a section and the placements of its weight, inputs and output, where its module begins and ends.
-    Placements are over the tensor axes only."""
+    """An op of a section, and the placements of its weight, inputs and output where its module begins and ends, over
+    the tensor-parallel axes."""
 
     o: OpSharding
     section: Section
@@ -52,8 +52,8 @@ class Boundary:
 
     @property
     def at_edge(self) -> bool:
-        """True if the op is the only one of its module, or the `gatherer` of all others: redistributions of its inputs
-        can then be issued where the module begins."""
+        """True if the inputs of the op can be redistributed where its module begins: no other op is in the module, or
+        this op gathers the outputs of all others (`gatherer`)."""
         if self.o.op.module == "layers.*":
             return False
         found = (Boundary(o, self.section, self.sharded, self.roles).gatherer for o in self._others())
@@ -68,8 +68,8 @@ class Boundary:
 
     @cached_property
     def shared_input(self) -> int | None:
-        """Index of an input that all heads share, if the tensor axes shard the heads: this input is replicated, and its
-        gradient is summed over the ranks. None if there is no such input, and for attention, which shards rows."""
+        """Index of a replicated input that all heads read, if tensor parallelism shards the heads: the input's gradient
+        is summed over the ranks. None if there is no such input, and for attention."""
         if self.o.op.kind == "attention":
             return None
         whole = self.o.op.whole_of
@@ -85,14 +85,14 @@ class Boundary:
 
     @property
     def scored(self) -> str:
-        """Path of the module with attention's per-head scores, if the tensor axes shard the heads; else ""."""
+        """Path of the module with attention's own parameters (sinks), if tensor parallelism shards them; else ""."""
         divided = self.o.op.kind == "attention" and self.o.op.params and self.weight.dim is not None
         return self.o.op.params[0].rpartition(".")[0] if divided else ""
 
     @cached_property
     def gatherer(self) -> Boundary | None:
-        """The op in the same module that all-gathers this op's output over the tensor axes; None if there is none. The
-        module then takes the full input of this op, and computes all of its rows."""
+        """The op in the same module that all-gathers this op's output over the tensor-parallel axes; None if there is
+        none. If there is one, every rank computes this op in full, from its full input."""
         for o in self.sharded.ops[self.section]:
             if o.op.module == self.o.op.module and self.o.op.output in o.op.inputs:
                 other, index = Boundary(o, self.section, self.sharded, self.roles), o.op.inputs.index(self.o.op.output)
@@ -122,7 +122,7 @@ class Boundary:
 
     @property
     def rows(self) -> tuple[str, ...]:
-        """Sharded dims of the op that its weight does not have: every rank has the whole weight, and some rows."""
+        """Sharded dims of the op that its weight lacks: each rank has the full weight and some of the rows."""
         inside = {d for group in self._storage_dims for d in group}
         return tuple(d for d in self.o.layout if d not in inside and self.divides(d)) if self.o.op.params else ()
 

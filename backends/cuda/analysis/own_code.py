@@ -1,5 +1,4 @@
-"""Computes the memory of a traced model's own code, from the memory that was recorded for its ops, in place of the
-formulas for planc's modules."""
+"""Computes the memory of a user's own modules in a traced model from the bytes recorded for their ops."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from planc.sharding.redistribute import restrict
 
 
 def code_of(plan: Plan, op: Op) -> SavedByCode | None:
-    """Returns the memory of `op` that was recorded for the sequence length of `plan`; None if none was."""
+    """Returns the recorded memory of the code of `op` at the sequence length of `plan`; None if it was not traced."""
     tokens = plan.batch.sequence_tokens
     return next((code for code in op.own_code if tokens <= code.up_to or not code.up_to), None)
 
@@ -31,19 +30,19 @@ def is_seen(plan: Plan, op: Op) -> bool:
 
 @cached_on(lambda plan, section: (plan.cache, section))
 def ops_by_code(plan: Plan, section: Section) -> tuple[Op, ...]:
-    """Returns the ops of a `section` of the model of `plan`, with the saved tensors that their code recorded."""
+    """Returns the ops of a `section` of the model of `plan`; traced ones with the saved tensors of their code."""
     return tuple(replace(op, saves=saves_of(plan, op)) if is_seen(plan, op) else op for op in plan.model.ops[section])
 
 
 def saves_of(plan: Plan, op: Op) -> tuple[str, ...]:
-    """Returns the op graph's tensors that the code of `op` saves under `plan`."""
+    """Returns the tensors that `op` saves for its backward under `plan`: those recorded for its code, if any."""
     code = code_of(plan, op)
     return op.saves if code is None else code.saves
 
 
 def named_bytes(sharded: Sharded, tensor: str, section: Section) -> float:
-    """Returns the local bytes of `tensor` that a `section` saves per microbatch: one copy for each layout in which
-    later ops need the tensor.
+    """Returns the local bytes of `tensor` that a `section` saves per microbatch, one copy for each layout that ops
+    need.
 
     Attention and a parallel feed-forward layer both gather their input, and save both copies.
     """
@@ -57,8 +56,7 @@ def named_bytes(sharded: Sharded, tensor: str, section: Section) -> float:
 
 
 def _gathered_by(o: OpSharding, tensor: str) -> str:
-    """Returns the path of the module that gathers `tensor` for the op `o` and the other ops of the module; "" if no
-    module gathers the tensor."""
+    """Returns the path of the module that gathers `tensor` as an input of the op `o`; "" if no module does."""
     moved = any(m is not None and m.tensor == tensor and m.steps[0].kind != "slice" for m in o.redistributions)
     return o.op.module.rpartition(".")[0] if moved else ""
 
@@ -103,8 +101,7 @@ def _layout(sharded: Sharded, o: OpSharding, dims: tuple[str, ...]) -> Layout:
 
 
 def _elements(plan: Plan, layout: Layout, e: Elements) -> float:
-    """Returns the number of local elements of `e`. If the sequence dim occurs twice, the second one is that of the
-    keys, which is unsharded."""
+    """Returns the local elements of `e`. A second sequence dim is that of attention's keys, which is unsharded."""
     again = e.dims.count("sequence") - 1
     once = tuple(dict.fromkeys(e.dims))
     return e.copies * local_elements(plan, once, layout) * prod([plan.batch.sequence_tokens] * max(0, again))

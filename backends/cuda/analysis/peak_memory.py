@@ -41,9 +41,8 @@ def peak_memory(sharded: Sharded, in_flight: InFlight) -> tuple[TensorBytes, ...
     """Returns the peak bytes of tensors of each pipeline rank, by part (parameters, gradients, optimizer state,
     activations, buffers).
 
-    `in_flight` gives the microbatches in flight on each rank. Communication buffers are left out: only tensors that
-    torch modules hold count. Ranks with the same sections (kinds of block, modules before and after the blocks) and the
-    same number of neighbours share one result.
+    `in_flight` gives each rank's microbatches in flight, by virtual stage. Only tensors that torch modules hold count,
+    not communication buffers. Equivalent ranks share one result.
     """
     plan, found, peaks = sharded.plan, [], dict[Hashable, TensorBytes]()
     for rank in range(plan.pipeline):
@@ -59,8 +58,8 @@ def peak_memory(sharded: Sharded, in_flight: InFlight) -> tuple[TensorBytes, ...
 
 @cached_on(lambda plan, rank: (plan.cache, rank))
 def _begins(plan: Plan, rank: int) -> tuple[Begins, ...]:
-    """Returns the states of pipeline rank `rank` before each backward, dgrad or wgrad; () for a plan without a
-    pipeline, and for a rank with one virtual stage."""
+    """Returns the state of pipeline rank `rank` before each backward, dgrad or wgrad; () if it has one virtual
+    stage."""
     split = plan.split
     if split is None or len(virtual_stages(plan, rank)) == 1:
         return ()
@@ -68,8 +67,7 @@ def _begins(plan: Plan, rank: int) -> tuple[Begins, ...]:
 
 
 def _by_place(begins: Iterable[Begins]) -> Hashable:
-    """Returns a cache key of the states `begins`. The key is equal for two ranks whose virtual stages run the same
-    actions in the same order."""
+    """Returns a cache key of `begins`, equal for ranks whose virtual stages run the same actions in the same order."""
     stages = sorted({stage for b in begins for stage in b.held})
     place = {stage: at for at, stage in enumerate(stages)}
     return tuple(
@@ -85,16 +83,15 @@ def _by_place(begins: Iterable[Begins]) -> Hashable:
 
 
 def _neighbours(plan: Plan, rank: int) -> int:
-    """Returns the number of tensors that the virtual stages of a pipeline rank receive per microbatch: a hidden state
-    from each previous stage, and a gradient from each next stage."""
+    """Returns how many hidden states and gradients a pipeline rank's virtual stages receive per microbatch."""
     end = len(plan.stages) - 1
     return sum((stage > 0) + (stage < end) for stage in virtual_stages(plan, rank))
 
 
 @dataclass(frozen=True, kw_only=True)
 class LiveBytes:
-    """Bytes at one moment of the step, added to those of the persistent state. A negative value stands for resident
-    tensors that have been freed by then."""
+    """Bytes that are live at one moment of the step, besides the persistent state. Negative: resident tensors that have
+    been freed by then."""
 
     name: str
     grads: float = 0.0
@@ -114,8 +111,8 @@ class LiveBytes:
 class PipelineRank:
     """Computes the peak memory of one pipeline rank.
 
-    `flying` maps each virtual stage of the rank to its number of microbatches in flight at the peak. `begins` are the
-    rank's states before each backward; () for a rank with one virtual stage.
+    `flying` is the number of microbatches in flight at the peak, by virtual stage. `begins` are the rank's states
+    before each backward; () for a rank with one virtual stage.
     """
 
     def __init__(self, sharded: Sharded, rank: int, flying: dict[int, int], begins: tuple[Begins, ...] = ()) -> None:
@@ -213,12 +210,9 @@ class PipelineRank:
         return self.roles.uses_fsdp and not self.roles.pipeline and each
 
     def _while_copies_go(self, moment: LiveBytes) -> list[LiveBytes]:
-        """Returns two moments at the end of the backward of the embedding.
-
-        In the first, the gradients of the last block group to be reduced are still in reduction; a tied weight holds
-        the gradients of the embedding and of the head, and their sum. In the second, the embedding's gradients are
-        reduced, and all gathered parameters have been freed.
-        """
+        """Returns two moments at the end of the embedding's backward. In the first, the gradients of the last block
+        group are being reduced; a tied weight has the gradients of embedding and head, and their sum. In the second,
+        the embedding's gradients are reduced, and all gathered parameters have been freed."""
         made = self._of_embedding(reducing=False)
         first = [p for p, _ in self.trained if "first" in p.param.sections]
         return [
@@ -236,8 +230,8 @@ class PipelineRank:
         ]
 
     def _copies_behind_blocks(self) -> float:
-        """Returns the change of the bytes of resident gathered parameters when all but those of the embedding are
-        freed; zero or negative."""
+        """Returns minus the bytes of resident gathered parameters outside the embedding, freed by then; 0 if none
+        are."""
         return self._group("first") * self.computed * self._has_resident_copies - self._resident_copies()
 
     def _while_reduced(self, section: Section) -> float:
@@ -254,8 +248,8 @@ class PipelineRank:
         return taken + sum(map(self._share, made)) * self.reduced
 
     def _as_the_block_is_reduced(self, moment: LiveBytes) -> LiveBytes:
-        """Returns `moment` changed to the end of the backward of the rank's only group of blocks: the group's gradient
-        in the compute dtype, and the buffers of its reduction."""
+        """Returns `moment` changed to the end of the backward of the rank's only FSDP group of blocks: its gradient in
+        the compute dtype and the buffers of its reduction are live."""
         kinds = [kind for kind in self.sharded.model.blocks if kind in self.sections]
         kind = max(kinds, key=lambda kind: self._group(kind, trained=True))
         made = self._group(kind, trained=True) * self.computed
@@ -268,8 +262,8 @@ class PipelineRank:
         )
 
     def _moments_of_blocks(self) -> list[LiveBytes]:
-        """Returns the moments in the backward of the last block that can be the peak: with all microbatches in flight,
-        and in the next microbatch's backward, with one fewer.
+        """Returns the candidates for the peak in the backward of the last block: with all microbatches in flight, and
+        in the next microbatch's backward, with one fewer.
 
         If all forwards run before the first backward, only the head has gradients at the first moment.
         """
@@ -309,9 +303,9 @@ class PipelineRank:
         return first + self._at_ends(stage, sections)
 
     def _moments_in_blocks(self, b: Begins) -> list[LiveBytes]:
-        """Returns the moments of the backward `b` that can be the peak: in the last block of the virtual stage, and for
-        a dgrad, which frees nothing on its way, also in the first block. Virtual stages whose backwards start later
-        have no gradients yet."""
+        """Returns the candidates for the peak in the backward `b`: in the last block of the virtual stage, and in a
+        dgrad, which frees nothing on its way, also in the first block. Virtual stages without a backward so far have no
+        gradients."""
         ends, whole = b.stage == len(self.plan.stages) - 1, self._is_whole(b)
         head = self._grads_of_head() if ends and whole and b.stage not in b.begun else 0.0
         moment = LiveBytes(
@@ -336,9 +330,8 @@ class PipelineRank:
         return [last, first]
 
     def _moments_in_experts(self, b: Begins) -> list[LiveBytes]:
-        """Returns the moment at the end of the last expert layer of the forward that runs just before the backward `b`;
-        [] if there is none. Four buffers of expert rows are live: the layer's output rows, a zero buffer, the rows in
-        sender order, and the rows after the all-to-all back."""
+        """Returns one moment: the end of the last expert layer in the forward just before the backward `b`; [] without
+        one. Four buffers of expert outputs are live: as computed, zeros, in the sender's order, and sent back."""
         if b.forward is None or not (rows := self._rows_sent_back(b.forward)):
             return []
         return [
@@ -364,21 +357,18 @@ class PipelineRank:
         return local_elements(plan, dims, restrict(made[-1].layout, dims)) * self.computed
 
     def _is_whole(self, b: Begins) -> bool:
-        """True if the backward `b` computes both dgrad and wgrad. The first virtual stage has no dgrad to send, so its
-        wgrad computes both."""
+        """True if the backward `b` computes both dgrad and wgrad, as the wgrad of the first stage does."""
         return b.kind == "backward" or (b.kind == "backward_weight" and b.stage == 0)
 
     def _before_first_block(self, stage: int) -> Counter[Section]:
-        """Returns the number of blocks of a virtual stage, by kind of block, without its first block: the backward of
-        all of them runs before the first block's."""
+        """Returns the blocks of a virtual stage after the first, counted by kind: their backwards run before its."""
         sections = sections_of(self.plan, stage)
         blocks = Counter({kind: sections[kind] for kind in self.sharded.model.blocks if kind in sections})
         return blocks - Counter([*blocks][:1])
 
     def _change_when_added(self, b: Begins, kind: Section) -> float:
-        """Returns the change of the gradient bytes of one block of this `kind` during the dgrad `b`. An earlier wgrad
-        left gradients in the compute dtype; they are added to those in the reduce dtype, or converted if there are
-        none. 0 without such gradients."""
+        """Returns the change of the gradient bytes of one block of this `kind` in the dgrad `b`, if an earlier wgrad
+        left gradients in the compute dtype: they are added to those in the reduce dtype, or converted; else 0."""
         if b.stage not in b.apart or self.reduced == self.computed:
             return 0.0
         grow = (self.reduced if b.stage in b.only_apart else 0) - self.computed
@@ -448,7 +438,7 @@ class PipelineRank:
 
     @cached_property
     def _copies_come_and_go(self) -> bool:
-        """True if a forward frees gathered parameters and a backward does not, as in torch's pipeline schedules."""
+        """True if forwards free gathered parameters and backwards do not, as in torch's pipeline schedules."""
         return self.roles.uses_fsdp and bool(self.roles.pipeline) and not self._has_resident_copies
 
     def _put_in_order(self, section: Section) -> float:
@@ -465,8 +455,8 @@ class PipelineRank:
 
     def _copies_in_backward(self, *, landing: bool = False) -> float:
         """Returns the bytes of gathered parameters when the first backward of the last block starts: the block's own,
-        the prefetch buffer of the group before it, and the head's, which no forward frees. With `landing`, a moment
-        earlier: in place of the prefetch buffer, the output of the block's own all-gather.
+        the prefetched group's, and the head's, which no forward frees. With `landing`, slightly earlier: the output of
+        the block's own all-gather in place of the prefetched group.
 
         A rank of several virtual stages has the parameters of all of them, and one more buffer.
         """
@@ -508,14 +498,14 @@ class PipelineRank:
         return self._all_copies() if self._has_resident_copies else 0.0
 
     def _gathered(self, section: Section) -> float:
-        """Returns the bytes of the gathered parameters of `section`, if its backward frees them; 0 if they are counted
-        elsewhere (`_resident_copies`, `_copies_in_backward`) or there is no FSDP."""
+        """Returns the bytes of the gathered parameters of `section` if its backward frees them; else 0, as they are
+        counted elsewhere (`_resident_copies`, `_copies_in_backward`)."""
         if self._has_resident_copies or self._copies_come_and_go or not self.roles.uses_fsdp:
             return 0.0
         return self._group(section) * self.computed
 
     def _grads(self, *, begun: bool = True) -> float:
-        """Returns the bytes of gradients in a microbatch's backward, which has run the head already if `begun`."""
+        """Returns the bytes of gradients in a microbatch's backward; with `begun`, the head's backward has run."""
         earlier = self.plan.microbatches > 1
         if self._accumulates_whole:
             whole = sum(n * self._accumulated_elements(p) for p, n in self.trained) * self.reduced
@@ -527,7 +517,7 @@ class PipelineRank:
 
     def _saved_before(self, b: Begins) -> float:
         """Returns the bytes of saved activations before the backward `b`. A microbatch between its dgrad and its wgrad
-        has freed what the loss saved: the dgrad ends the graph at the last matmul."""
+        no longer has what the loss saved, since the dgrad ends at the last matmul."""
         waiting = b.awaiting.get(len(self.plan.stages) - 1, 0)
         saved = self._saved(held=b.held) - waiting * self.saved.of_loss_and_logits()
         return saved + sum(n * self._for_weights_of[stage] for stage, n in b.awaiting.items())
@@ -558,7 +548,7 @@ class PipelineRank:
         return sum(self._unsharded_of[stage] for stage in b.ended) * self.computed
 
     def _sum_of(self, stage: int, elements: Callable[[ParamSharding], float]) -> float:
-        """Returns the sum of `elements` over the parameters of a virtual `stage`, times the copies of each."""
+        """Returns the sum over the parameters of a virtual `stage` of `elements` times the number of copies."""
         sections = sections_of(self.plan, stage)
         return sum(copies_on(self.plan, p.param, sections) * elements(p) for p, _ in self.held)
 
@@ -577,9 +567,9 @@ class PipelineRank:
         return self._unsharded_elements(p)
 
     def _unconverted(self, stages: Collection[int]) -> float:
-        """Returns the bytes of gradients in the compute dtype of the virtual `stages`, whose last wgrad ran apart from
-        its dgrad: the next backward accumulates these gradients in the reduce dtype. The first stage has none, because
-        it does not split its backward (`torch.distributed.pipelining.stage`, `backward_one_chunk`)."""
+        """Returns the bytes of gradients in the compute dtype of the virtual `stages`: a separate wgrad left them, and
+        the next backward adds them in the reduce dtype. The first stage has none, as it does not split its backward
+        (`torch.distributed.pipelining.stage`, `backward_one_chunk`)."""
         if not self.plan.splits_backward or self.reduced == self.computed:
             return 0.0
         return sum(self._unsharded_of[stage] for stage in stages if stage) * self.computed
@@ -630,13 +620,12 @@ class PipelineRank:
         return sum(n * self.saved.of_section(s) for s, n in sections.items()) + self._at_ends(stage, sections)
 
     def _at_ends(self, stage: int, sections: dict[Section, int]) -> float:
-        """Returns the bytes of hidden states to add to the activations that the blocks of a virtual stage save for a
-        microbatch; may be negative.
+        """Returns the bytes of a microbatch's hidden states that a virtual stage saves beyond those of its blocks; may
+        be negative.
 
-        The blocks' bytes include the stage's input and not its output. The input of a later stage is in a receive
-        buffer, which `_passed_on` counts, and makes up for the output. The first stage has no receive buffer, the last
-        stage no hidden states as output, and if the next virtual stage is on this rank, the output counts as that
-        stage's input.
+        Blocks save the stage's input, not its output. A later stage has its input in a receive buffer (`_passed_on`),
+        so its output takes the input's place. The first stage has no receive buffer, the last outputs no hidden states,
+        and an output to a stage on this rank counts as that stage's input.
         """
         if not self.roles.pipeline:
             return 0.0
@@ -654,8 +643,8 @@ class PipelineRank:
         return back + ends + self._head_gradient() + self._groups_and_gradients(groups)
 
     def _brought_back(self, kind: Section) -> float:
-        """Returns the bytes that the recompute of a block adds, less the saved activations of later blocks that are not
-        recomputed and have been freed by then. At least 0: otherwise more is live before these blocks' backward."""
+        """Returns the bytes that the recompute of a block adds, less those that later blocks without recompute have
+        freed by then; at least 0, as more is live before these blocks' backward otherwise."""
         kept = self.saved.of_block_without_recompute(kind)
         back, every = kept - self.saved.of_replayed_block(kind), self.plan.recompute.every
         ends = [end - 1 for begin, end in (self.plan.stages[s] for s in self.flying) if end > begin]
@@ -697,15 +686,15 @@ class PipelineRank:
         return max(self._group(section, trained=True) for section in self.sections if section != "step") * self.reduced
 
     def _head_reducing(self) -> float:
-        """Returns the bytes of the head's gradient reduction during the backward of the last block; 0 if the head is in
-        one group with the embedding, and so is reduced with the embedding."""
+        """Returns the bytes of the head's gradient reduction in the last block's backward; 0 if the head is in the
+        embedding's FSDP group."""
         if self._ends_together or "last" not in self.sections:
             return 0.0
         return self._group("last", trained=True) * self.reduced
 
     def _waiting_gradients(self) -> float:
-        """Returns the bytes of gradients in the compute dtype that wait in a bucket of several layers: those of all its
-        blocks but one, until the last of them is computed."""
+        """Returns the bytes of gradients in the compute dtype that wait in a bucket of several layers for those of its
+        last block."""
         layers = self.plan.bucket_layers
         if layers == 1 or self._accumulates_whole or not self.roles.uses_fsdp:
             return 0.0

@@ -102,7 +102,7 @@ def _changed_settings(
 
 
 def _same(one: Any, other: Any) -> bool:
-    """True if two settings are equal, including the order of parameter groups."""
+    """True if two settings are equal; in a dict the order counts too, as later decay groups override earlier ones."""
     return bool(one == other) and (not isinstance(one, dict) or list(one) == list(other))
 
 

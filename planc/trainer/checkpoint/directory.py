@@ -34,7 +34,7 @@ _NAME = re.compile(r"step-([0-9]{8,15})(?:\.([0-9]{1,15}))?")
 
 
 class StoredCheckpoint(NamedTuple):
-    """A checkpoint, by the name of its folder. `again` is the number of earlier checkpoints of the same step."""
+    """A checkpoint's folder and the step in its name. `again` is the number of earlier checkpoints of that step."""
 
     step: int
     again: int
@@ -87,7 +87,7 @@ def remove(path: Path) -> None:
 
 
 def put_aside(folder: Path, after: int) -> None:
-    """Rename the checkpoints of steps later than `after`, which the resumed run will repeat."""
+    """Rename the checkpoints of steps later than `after`, so that they no longer count: the run repeats these steps."""
     for later in stored_checkpoints(folder):
         if later.step > after:
             number = sum(path.name.startswith(f"{ASIDE}{later.path.name}") for path in folder.iterdir())
@@ -196,8 +196,8 @@ def verify(path: Path, share: tuple[int, int] = (0, 1)) -> Manifest:
 
 
 def read_history(path: Path, step: int) -> dict[str, Any]:
-    """Return the fields of the history of `step` steps in the checkpoint at `path`. Raises PlanError if it cannot be
-    read."""
+    """Return the losses, gradient norms and times of `step` steps from the checkpoint at `path`. Raises PlanError if
+    they cannot be read."""
     try:
         return histories.read(read_text(path / manifests.HISTORY, manifests.MAX_BYTES), step)
     except (OSError, ValueError) as error:

@@ -14,8 +14,7 @@ Step = Annotated[int, Field(ge=0)]
 
 
 class SavedHistory(Frozen):
-    """The fields of `planc.trainer.run.loop.History`, as they are read back. A loss or gradient norm is None for a step
-    that was skipped."""
+    """The JSON fields of `planc.trainer.run.loop.History`. A loss or gradient norm is None for a skipped step."""
 
     losses: tuple[Number | None, ...]
     grad_norms: tuple[Number | None, ...]

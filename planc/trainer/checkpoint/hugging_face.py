@@ -66,8 +66,7 @@ def own_names(model: Model) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 def _hugging_face_path(path: str, table: Mapping[str, str]) -> str:
-    """Replace the start of `path` by its name in Hugging Face's files. The longest start in `table` counts:
-    `attention.wq` before `attention`."""
+    """Replace the longest prefix of `path` that `table` lists by its name in Hugging Face's files."""
     ours = {own: theirs for theirs, own in table.items()}
     found = next((o for o in sorted(ours, key=len, reverse=True) if path.startswith(f"{o}.")), "")
     return f"{ours[found]}{path[len(found) :]}" if found else path
@@ -243,8 +242,8 @@ def _compare(model: Model, places: Mapping[str, TensorPlace], folder: Path, span
 
 
 def _derived(model: Model, name: str) -> bool:
-    """True for tensors of a file that are not parameters: tables in old files that follow from the config, and the
-    head's copy of a tied embedding."""
+    """True for a tensor that is no parameter: rotary frequencies in old files, or the head's copy of a tied
+    embedding."""
     return name.endswith("rotary_emb.inv_freq") or (model.tied and name == their_name("output.weight"))
 
 

@@ -145,8 +145,8 @@ class Keeper:
 def manifest_of(
     preset: Preset, target: Target, session: Session, data_sha256: str, step: int, shown: tuple[int, int] = (0, 0)
 ) -> Manifest:
-    """Return the manifest of a checkpoint of `step`, without its list of files. `shown` is an earlier step, and the
-    number of sequences consumed by the end of it."""
+    """Return the manifest of a checkpoint of `step`, without its list of files. `shown` is (step, sequences): an
+    earlier step and the sequences consumed by its end."""
     plan = preset.plan
     sequences = shown[1] + (step - shown[0]) * plan.batch.sequences
     return Manifest(

@@ -68,8 +68,8 @@ class Stored(Frozen):
     def is_whole(self) -> bool:
         """Return True if every element of the tensor is in exactly one box.
 
-        Each box is counted by its corners, with the sign of the corner's parity. The boxes cover the tensor exactly
-        once if the signed corners of all boxes add up to those of the tensor, because inner corners cancel.
+        Each corner of a box counts as +1 or -1, by its parity. Inner corners cancel, so the sum over all boxes equals
+        that of the whole tensor only if the boxes cover every element once.
         """
         corners: Counter[tuple[int, ...]] = Counter()
         for box in self.boxes:
@@ -79,7 +79,7 @@ class Stored(Frozen):
 
 
 def _add_corners(corners: Counter[tuple[int, ...]], offset: tuple[int, ...], size: tuple[int, ...], count: int) -> None:
-    """Add `count` for each corner of a box, with the opposite sign if the corner is an odd number of sides away from
+    """Add to `corners` the corners of a box: `count` each, negated if the corner is an odd number of sides away from
     `offset`. A box without elements has no corners."""
     if 0 in size:
         return
@@ -127,7 +127,8 @@ class Manifest(Frozen):
         return self
 
     def boxes_by_file(self) -> dict[str, Sizes]:
-        """Return the tensors in each file, with the sizes of their boxes. Raises ValueError."""
+        """Return the tensors in each file, with the sizes of their boxes. Raises ValueError for an unlisted file or a
+        tensor with two boxes in a file."""
         found: dict[str, Sizes] = {}
         for name, stored in self.tensors.items():
             for box in stored.boxes:

@@ -24,11 +24,11 @@ class Start:
 
 
 def start_of(preset: Preset, resume: int | None, data_sha256: str) -> Start:
-    """Return the checkpoint from which a run starts. `resume` is None to start from scratch, NEWEST, or a step.
+    """Return the checkpoint from which a run starts. `resume` is a step, NEWEST, or None to start from scratch.
     `data_sha256` is the checksum of the run's data.
 
-    Raises PlanError for a start that would lose saved state or resume from a checkpoint that does not match. Changes
-    nothing on disk.
+    Raises PlanError if a new run would mix with saved checkpoints, or if the checkpoint does not match `preset`.
+    Changes nothing on disk.
     """
     span = Span(str(preset.path), 1, 1, 1, 1)
     folder = preset.checkpoints

@@ -70,8 +70,8 @@ def _encoded(pieces: Sequence[Piece], arrays: Sequence[Weights]) -> bytes:
 
 
 def _grouped(pieces: Sequence[Piece]) -> Iterator[list[int]]:
-    """Yield the pieces of each file, as indices. No tensor name occurs twice in a file, and a file has at most about
-    MOST_BYTES."""
+    """Yield the pieces of each file, as indices. A file has each tensor name at most once, and at most MOST_BYTES
+    unless one piece is larger."""
     left = list(range(len(pieces)))
     while left:
         taken: list[int] = []

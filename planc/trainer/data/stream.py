@@ -42,13 +42,12 @@ class BatchSource(Protocol):
         ...
 
     def refusal(self, vocab: int) -> str:
-        """Return why a model with a vocabulary of `vocab` tokens cannot train on this data with this batch; "" if it
+        """Return why a model with a vocabulary of `vocab` tokens cannot train on this data at its batch size; "" if it
         can."""
         ...
 
     def going_on(self, step: int, shown: int) -> BatchSource:
-        """Return the same data for a run that is resumed after `step`, by whose end it has consumed `shown`
-        sequences."""
+        """Return the same data for a run that resumes after `step` and has consumed `shown` sequences so far."""
         ...
 
 
@@ -80,7 +79,7 @@ class Evaluated:
         return self.source.refusal(vocab)
 
     def going_on(self, step: int, shown: int) -> Evaluated:
-        """Return the same data for a run that has consumed `shown` sequences by the end of `step`."""
+        """Return the same data for a run that resumes after `step` and has consumed `shown` sequences so far."""
         return replace(self, source=self.source.going_on(step, shown))
 
 
@@ -197,5 +196,5 @@ def _walk_folder(folder: Path) -> list[Path]:
 
 
 def _fraction(purpose: str, path: str) -> float:
-    """Return a hash of `path` as a number in [0, 1). The numbers for two purposes are independent."""
+    """Return a hash of `purpose` and `path` as a number in [0, 1)."""
     return int.from_bytes(hashlib.sha256(f"{purpose} {path}".encode()).digest()[:8], "big") / 2**64

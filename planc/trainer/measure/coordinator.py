@@ -29,7 +29,7 @@ class MeasuringError(Exception):
 
 @dataclass(frozen=True)
 class Measurement:
-    """The probes, each with its seconds, and the seconds of the steps of each plan, by the name of the plan."""
+    """The times (s) of the probes and of each plan's steps. The dicts are keyed by the name of the plan."""
 
     probes: tuple[MeasuredProbe, ...]
     steps: dict[str, tuple[float, ...]]
@@ -52,8 +52,8 @@ class Measurement:
         return self._counted(plan)[0]
 
     def disturbed(self, plan: str) -> float:
-        """Return the share (0 to 1) of the processors that other processes used in the step of the plan called `plan`
-        whose seconds `step_s` returns."""
+        """Return the share (0 to 1) of the processors that other processes used during the step that `step_s` reports
+        for the plan called `plan`."""
         return self._counted(plan)[1]
 
     def _counted(self, plan: str) -> tuple[float, float]:
@@ -75,7 +75,7 @@ def rows_of_ranks(
     tell: Callable[[int], None] = lambda _rows: None,
     env: Mapping[str, str] | None = None,
 ) -> list[dict[str, Any]]:
-    """Start processes, and return the rows of results that they print (`worker.tell`), in the order of printing.
+    """Start the ranks, and return the results (JSON objects) that they print with `worker.tell`, in that order.
 
     Args:
         worker: the module that each rank runs.
@@ -83,7 +83,7 @@ def rows_of_ranks(
         task: what to measure.
         processes: number of ranks.
         timeout_s: time limit (s), after which all ranks are terminated.
-        tell: called with the number of rows so far.
+        tell: called with the number of results so far.
         env: variables added to the environment of each rank.
 
     Raises MeasuringError, with the end of a rank's output, if that rank fails or times out.

@@ -1,5 +1,4 @@
-"""The compiled plan in a preset: a plan's text without `use`, `let` and imports, which the compiler's front end
-reads."""
+"""The compiled plan in a preset: the plan without `use`, `let` and imports, in the same language."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ class Compiled:
     files: Mapping[str, str]
 
     def read(self, name: str, line: int) -> Built:
-        """Parse the text without reading from disk. In the file `name`, the text starts after `line` lines."""
+        """Parse the plan without reading from disk. In the file `name`, the plan starts after `line` lines."""
         return build_alone("\n" * line + self.text, name, self.files)
 
 
@@ -93,7 +92,6 @@ def toml_string(text: str) -> tuple[str, bool]:
 
 
 def first_line(span: Span, text: str) -> int:
-    """Return the number of lines before the compiled plan in the preset whose content is `text`. The plan's key is at
-    `span`."""
+    """Return the number of lines in `text`, a preset, before its compiled plan, whose key is at `span`."""
     written = text.split("\n")[span.line - 1]
     return span.line if written.rstrip().endswith(("'''", '"""')) else span.line - 1

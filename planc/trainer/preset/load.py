@@ -37,7 +37,7 @@ MAX_BYTES = 16_000_000
 
 @dataclass(frozen=True)
 class Preset:
-    """A valid preset. `notes` are diagnostics that are not errors."""
+    """A valid preset: its plan, its TOML tables (`parts`), and diagnostics that are not errors (`notes`)."""
 
     path: Path
     plan: Plan
@@ -63,8 +63,8 @@ class Preset:
         return (self.path.parent / folder).absolute() if folder else None
 
     def at(self, *place: str) -> Span:
-        """Return the place of a key, given by its table and name; else the place of the table, else the start of the
-        file."""
+        """Return the span of the key `place` (table and name); if it is missing, that of its table, else of the file's
+        start."""
         return span_of(place, places(str(self.path), read_text(self.path)), str(self.path))
 
     def saving_in(self, folder: Path | str | None) -> Preset:
@@ -175,7 +175,7 @@ def _compiled(part: PlanPart, path: Path, span: Span, text: str) -> Plan | Diagn
 
 
 def _check_source(part: PlanPart, source: Span) -> list[Diagnostic]:
-    """Return an error if `source` is not the file from which the plan was compiled, as it would mislead the reader."""
+    """Return an error if the file named as `source` is not one from which the plan was compiled."""
     if not part.source or part.source in part.sha256:
         return []
     message = f"[plan] source: `{part.source}` is not among the files that the compiled plan was made of"

@@ -1,4 +1,4 @@
-"""The parts of a preset as its author writes them. Every field is a key; other keys are mistakes."""
+"""The tables of a preset file. Every field is a key; unknown keys are errors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class PlanPart(Frozen):
 
 
 class TrainTable(Frozen):
-    """`[train]`: steps, the learning rate's course, AdamW, and how often to tell."""
+    """`[train]`: steps, learning rate schedule, optimizer, evaluation and logging."""
 
     steps: Positive
     seed: Seed = 0
@@ -165,7 +165,7 @@ class Checkpoint(Frozen):
 
 
 class WatchTable(Frozen):
-    """`[watch]`: what is written about the run beside its receipt. Paths are relative to the preset."""
+    """`[watch]`: what a run writes besides its receipt: metrics and profiles. Paths are relative to the preset."""
 
     metrics: str = ""
     """The metrics file; empty: in the folder of the checkpoints, else beside the receipt, else under `runs`."""

@@ -108,8 +108,8 @@ def crosscheck(receipts: Sequence[Receipt], budget: float | None = None) -> Cros
 
 
 def otherwise_begun(receipt: Receipt, path: Path) -> list[str]:
-    """Return a warning for each receipt beside `path` that is of the same training on another target, but whose first
-    loss differs from that of `receipt`."""
+    """Return a warning for each receipt in the folder of `path` that has the settings of `receipt` and another target,
+    but a different first loss."""
     found = []
     for beside in sorted(path.parent.glob("*.json")):
         with suppress(PlanError):

@@ -40,8 +40,8 @@ def routed_layers(model: Model) -> int:
 
 
 class Picks:
-    """Collects the tokens per expert of each step since the start of this process, in `found` by step. `found` stays
-    empty if they are not counted."""
+    """Collects the number of tokens per expert in `found`, by step since the start of this process. `found` stays empty
+    if the run does not count them (`counted`)."""
 
     def __init__(self, session: Session, plan: Plan, steps: int) -> None:
         self._session = session if counted(plan, steps) else None

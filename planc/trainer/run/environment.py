@@ -17,8 +17,8 @@ directory may be a stranger's."""
 
 
 def python_of(runtime: str, given: Path | None, span: Span) -> str:
-    """Return the path of the Python interpreter for the worker of `runtime`. `given` is the user's choice, None for
-    none. Raises PlanError (E1009) if it is not there."""
+    """Return the path of the Python interpreter for the worker of `runtime`: `given` if the user chose one. Raises
+    PlanError (E1009) if it does not exist."""
     if given is not None:
         if not given.is_file():
             raise _missing(runtime, f"{given} is not there", span)

@@ -72,8 +72,8 @@ def run(
     """Run the command `argv` in `processes` ranks and wait for all of them.
 
     `env` is added to this process's environment. If a rank fails, the others are terminated after a short grace period.
-    If `on_line`, which gets each line of output, raises an error, all ranks are terminated and the error is raised
-    again. The timeout (`timeout_s`, None for none), and SIGINT and SIGTERM to this process if called on its main
+    `on_line` is called with each line of output; if it raises an error, all ranks are terminated and the error is
+    raised again. The timeout (`timeout_s`, None for none), and SIGINT and SIGTERM to this process if called on its main
     thread, terminate every rank with its child processes. With `saves_on_term`, the first SIGTERM is forwarded to the
     ranks, which save and exit with PREEMPTED; a second one terminates them. `stuck` is polled; if it returns a rank
     that blocks the others, with the reason, all are terminated.
@@ -207,8 +207,8 @@ def _wait_for_ranks(
     term_requested: threading.Event,
     stuck: Callable[[], tuple[int, str] | None],
 ) -> _LaunchEnd:
-    """Wait until all ranks succeeded, a rank failed or is stuck, the timeout expired, or a signal arrived. Return which
-    it was."""
+    """Wait until all ranks succeed, one fails or is stuck, the timeout expires or a signal arrives; return the
+    cause."""
     while not stop.wait(POLL_S):
         if error := next((r.error for r in ranks if r.error is not None), None):
             raise error
@@ -248,9 +248,8 @@ def _end_ranks(ranks: list[_Rank]) -> None:
 def leave(code: int) -> NoReturn:
     """Exit this rank now with exit status `code`, after its work is done. Buffered output is flushed first.
 
-    A normal exit of the interpreter would destroy gloo's process groups after their worker threads lost the interpreter
-    that they call. This aborts a rank that did all its work (SIGABRT), once in some hundred runs (pytorch issue 190489,
-    pull request 179291).
+    In a normal exit, threads of gloo's process groups may call an interpreter that has shut down. This aborts a
+    finished rank (SIGABRT) once in some hundred runs (pytorch issue 190489, pull request 179291).
     """
     sys.stdout.flush()
     sys.stderr.flush()

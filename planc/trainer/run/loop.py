@@ -119,8 +119,8 @@ def _step(
     rate: float,
     now: Callable[[str], None],
 ) -> tuple[float, Skipped | None]:
-    """Take one step. Return the seconds that getting its data took; and the skipped update, if its values are not
-    finite and the preset says to skip such updates, else None."""
+    """Take one step. Return the seconds spent on loading its batch; and the skipped update if its loss or gradient norm
+    is not finite and the preset says to skip it, else None."""
     start = time.perf_counter()
     now(f"the data of step {step}")
     tokens, targets = source.batch(step)

@@ -164,8 +164,8 @@ class RankRun:
         """The reason for the end of the run, for the metrics file."""
 
     def open(self, source: BatchSource, checkpoint: Path | None, began: float) -> History:
-        """Resume from `checkpoint`, if given, and start reporting. Return the history so far. `began` is the UNIX time
-        at which the process began."""
+        """Start the run: resume from `checkpoint` (None: from scratch) and start reporting. Return the history so far.
+        `began` is the UNIX time at which the process began."""
         history = History()
         if self._preset.checkpoints:
             from planc.trainer.checkpoint.manager import Keeper

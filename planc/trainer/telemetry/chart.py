@@ -31,7 +31,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Across:
-    """The x axis of a chart: a label for each value, and a title."""
+    """The horizontal axis of a chart: a label for each value, and the title (`what`)."""
 
     labels: tuple[str, ...]
     what: str
@@ -164,7 +164,7 @@ def _line_width(number: int, of: int) -> float:
 
 
 def _curve(frame: _Frame, curve: Series, number: int, of: int, wide: float) -> list[str]:
-    """Return one curve, with its name below the plot."""
+    """Return curve number `number` of `of` as SVG lines, with its name below the plot."""
     hue = HUES[number % len(HUES)]
     points = " ".join(f"{frame.x(i):.1f},{frame.y(v):.1f}" for i, v in enumerate(curve.values) if isfinite(v))
     x = frame.left + number * (frame.right - frame.left) / of

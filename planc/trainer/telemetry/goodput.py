@@ -90,14 +90,14 @@ def _later_steps(starts: list[list[Record]]) -> list[float]:
 
 
 def _first_steps(starts: list[list[Record]]) -> set[tuple[int, float]]:
-    """Return (step, seconds) of the first step of each start."""
+    """Return (step, seconds without waiting for data) of the first step of each start."""
     firsts = [steps[0] for start in starts if (steps := _records_of(start, "step"))]
     return {(r["step"], r["step_s"] - r["data_s"]) for r in firsts}
 
 
 def _restarting(starts: list[list[Record]], usual_s: float) -> float:
-    """Return the seconds of restarts: from each start to the end of its first step, minus a usual step, plus the time
-    between starts."""
+    """Return the seconds of restarts: from each start to the end of its first step, less a step's usual time
+    (`usual_s`), plus the time between starts."""
     seconds = 0.0
     for number, start in enumerate(starts):
         steps = _records_of(start, "step")

@@ -123,7 +123,7 @@ def _is_cut_short(path: Path) -> bool:
 
 
 def _opened(path: Path, goes_on: bool) -> TextIO:
-    """Open the file for writing. Raises OSError for a symbolic link, and for a file that is no metrics file."""
+    """Open the file for writing; append if `goes_on`. Raises OSError for a symbolic link or any file but metrics."""
     if not may_replace(path):
         raise FileExistsError(errno.EEXIST, "another file is there, which is no metrics file")
     flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK

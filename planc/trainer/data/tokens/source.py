@@ -74,13 +74,11 @@ class TokenSource:
         return shown + (step - 1 - at) * self.sequences
 
     def going_on(self, step: int, shown: int) -> TokenSource:
-        """Return the same data for a run that is resumed after `step`, by whose end it has consumed `shown`
-        sequences."""
+        """Return the same data for a run that resumes after `step` and has consumed `shown` sequences so far."""
         return replace(self, origin=(step, shown))
 
     def places(self, first: int, number: int) -> NDArray[np.int64]:
-        """Return the index in the stream of each of `number` sequences, from position `first` of the random order
-        on."""
+        """Return the indices in the stream of `number` sequences, from position `first` of the training order on."""
         found: list[int] = []
         for epoch in range(first // self.train_count, (first + number - 1) // self.train_count + 1):
             begin = max(first, epoch * self.train_count)

@@ -26,11 +26,10 @@ def sha256_of(path: Path) -> str:
 
 
 def remembered(path: Path, what: str, find: Callable[[], Any]) -> Any:
-    """Return the cached value about the file at `path`. If the file has changed (size, modification time or inode), or
-    the value is not cached, call `find` for it.
+    """Return the value called `what` of the file at `path` from the cache. If it is not cached, or the file has changed
+    (size, modification time or inode), call `find` and cache its result.
 
-    The value is JSON and depends only on the content of the file. `what` is its name, because a file may have several
-    values.
+    The value is JSON and depends only on the content of the file.
     """
     stat = path.stat()
     state = [stat.st_size, stat.st_mtime_ns, stat.st_ino]

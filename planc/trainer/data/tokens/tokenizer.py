@@ -1,5 +1,4 @@
-"""Converts text to tokens: bytes, or by a `tokenizer.json` of the `tokenizers` package, as Hugging Face's models have
-one."""
+"""Converts text to tokens: the bytes, or by a `tokenizer.json`, the format of Hugging Face's package tokenizers."""
 
 from __future__ import annotations
 
@@ -92,7 +91,7 @@ def _refusing(what: str) -> Iterator[None]:
 
 
 def _growth(fields: object) -> float:
-    """Return a bound on the factor by which the replacing normalizers in a tokenizer's JSON can lengthen a text.
+    """Return a bound on the factor by which `Replace` normalizers in a tokenizer's JSON (`fields`) lengthen a text.
     Without a limit, a small file could expand texts to gigabytes."""
     if not isinstance(fields, dict):
         return 1.0
