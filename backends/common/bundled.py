@@ -37,7 +37,6 @@ OWN = "`planc audit --allow-code` runs the module's own code, and `program.paral
 
 
 def _bundled(target: str) -> list[str]:
-    """Return the model families for which `target` has a module."""
     files = {file.stem for file in (HERE / target / "models").glob("*.py")}
     return sorted(files & set(model_names().values()))
 

@@ -53,7 +53,7 @@ class ExpertAxes:
 
     @property
     def capacity(self) -> bool:
-        """True if each expert has a fixed capacity of tokens and drops the rest."""
+        """True if each expert takes a fixed number of tokens and drops further ones."""
         return bool(self.ops) and self.plan.route.method == "capacity"
 
     def emitted(self, axes: tuple[str, ...]) -> tuple[str, ...]:

@@ -265,7 +265,7 @@ class Space:
         self._meshes.clear()
 
     def batches(self, data_parallel: int) -> tuple[tuple[int, int], ...]:
-        """Return the (sequences, microbatch) pairs that divide evenly over `data_parallel` ranks."""
+        """Return the (global batch, microbatch) sizes, in sequences, that divide evenly over `data_parallel` ranks."""
         return self._batches[data_parallel]
 
     @cached_property
@@ -318,7 +318,7 @@ class Space:
         Llama 3 405B), unless the layers alone divide evenly over the stages."""
         layers = self.plan.model.layers
         if not schedules()[name].free_chunks or " stages " in split.cause.sentence:
-            return
+            return  # the plan states its stages
         for chunks in range(2, MOST_CHUNKS + 1):
             count = ranks * chunks
             each = (layers + 2) // count
@@ -470,7 +470,7 @@ def _factorings(devices: int, sizes: list[int | None]) -> int:
     rest, count, prime = devices // given, 1, 2
     while rest > 1 and free:
         power = 0
-        prime = prime if prime * prime <= rest else rest
+        prime = prime if prime * prime <= rest else rest  # the rest is prime
         while rest % prime == 0:
             rest, power = rest // prime, power + 1
         count *= comb(power + free - 1, free - 1)

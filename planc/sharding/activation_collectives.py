@@ -36,7 +36,7 @@ def activation_calls(sharded: Sharded, section: Section, phase: ActivationPhase)
 
 def forward(sharded: Sharded, section: Section, only: frozenset[str] | None = None) -> Iterator[Call]:
     """Yield the forward's activation collectives of one block (or other `section` of the model). Ops that read a tensor
-    in the same layout share one redistribution. `only` limits them to recomputed ops, by name; None: all ops."""
+    in the same layout share one redistribution. `only` names the recomputed ops to include; None: all ops."""
     seen: set[tuple[str, str]] = set()
     phase: Phase = "forward" if only is None else "recompute"
     for o in sharded.ops[section]:

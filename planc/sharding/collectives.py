@@ -85,8 +85,7 @@ def _count(call: Call, copies: int, each: int) -> int:
 
 
 def _sends(sharded: Sharded, stages: Iterable[int]) -> Iterator[Collective]:
-    """Yield the sends of hidden states forward and of their gradients backward, once per stage boundary and
-    microbatch."""
+    """Yield the sends of each rank in `stages`: hidden states to the next stage, and gradients to the previous one."""
     plan = sharded.plan
     assert plan.split is not None
     last = sharded.model.block_output

@@ -65,7 +65,7 @@ def tensor_bytes(plan: Plan, tensor: str, layout: Layout) -> float:
 
 @cached_on(lambda plan, p: (plan.cache, (p.param.name, p.compute)))
 def param_elements(plan: Plan, p: ParamSharding) -> int:
-    """Return the elements of one layer's parameter `p` on one device in use: sharded by tensor parallelism, not FSDP.
+    """Return the elements of one layer's parameter `p` on one device while in use: gathered by FSDP, sharded by TP.
 
     >>> param_elements(plan, params["layers.*.feed_forward.w1.weight"]) == 8192 * 28672 / 8
     True

@@ -1,8 +1,8 @@
 """Sharding propagation: derives the layout of every op and parameter of a model from a plan's sentences.
 
-Each op computes over an index space of named dims, which the sentences for its region shard. If an input has a layout
-that the op cannot use, a redistribution is inserted before the op. If the op contracts a sharded dim, its output is a
-partial sum, which is reduced into the output's declared layout. No parallelism strategy is special-cased.
+Each op computes over an index space of named dims, sharded by the sentences for its part of the model. If an input has
+a layout that the op cannot use, a redistribution is inserted before the op. If the op contracts a sharded dim, its
+output is a partial sum, which is reduced into the output's declared layout. No parallelism strategy is special-cased.
 """
 
 from __future__ import annotations

@@ -61,8 +61,8 @@ def _gathers(sharded: Sharded, p: ParamSharding, section: Section) -> Iterator[C
 
 
 def _reductions(sharded: Sharded, p: ParamSharding) -> Iterator[Call]:
-    """Yield the reductions of a gradient over `grad_partial`: a reduce-scatter if gradients or optimizer state are
-    sharded over these axes, else an all-reduce."""
+    """Yield the reductions of a gradient over the axes over which it is a partial sum: a reduce-scatter if gradients or
+    optimizer state are sharded over these axes, else an all-reduce."""
     plan = sharded.plan
     rest = p.stored["grads"] or p.stored["optimizer"]
     per: Per = "microbatch" if p.stored["grads"] else "step"

@@ -37,8 +37,7 @@ class Follow:
 
 
 def follow(before: str) -> Follow | None:
-    """Return the continuations of `before`, the beginning of a sentence; None if `before` has a mistake or is too
-    long."""
+    """Return the continuations of `before`, the start of a sentence; None if it has a mistake or is too long."""
     from lark.exceptions import UnexpectedInput
 
     verb = before.split(maxsplit=1)[:1]
@@ -93,8 +92,8 @@ def _parser_after(state: Any, terminal: str, text: str) -> Any:
 
 
 def _shortest(state: Any) -> str | None:
-    """Return the shortest text (fewest words) that completes the sentence from `state`. None if the search over the
-    parser's states, breadth first, finds none in MOST_STATES states."""
+    """Return the shortest text, in words, that completes the sentence from the parser's `state`. None if a
+    breadth-first search of MOST_STATES parser states finds none."""
     seen: set[tuple[int, ...]] = set()
     queue = deque([(state, "")])
     while queue and len(seen) < MOST_STATES:

@@ -65,7 +65,7 @@ class Line:
         return self.number + row - 1, column
 
     def span(self, source: Source) -> Span:
-        """Return the place of the text in `source`, from its first word to its last."""
+        """Return the span of the text in `source`, from its first word to its last."""
         lines = self.text.split("\n")
         first = len(lines[0]) - len(lines[0].lstrip()) + 1
         return Span(source.file, self.number, first, self.number + len(lines) - 1, len(lines[-1].rstrip()) + 1)

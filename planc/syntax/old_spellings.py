@@ -32,7 +32,7 @@ def old_spelling(span: Span, old: str, new: str, why: str) -> Diagnostic:
 
 
 def modernized(node: Node, found: list[Diagnostic]) -> Node:
-    """Return the tree of `node` in the current spelling. For each old spelling, a W0116 is added to `found`."""
+    """Return the tree of `node` in the current spelling; add a warning (W0116) to `found` for each old spelling."""
     parts: list[Node | Word] = []
     for part in node.parts:
         if isinstance(part, Word):

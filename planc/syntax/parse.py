@@ -60,7 +60,7 @@ MOST_SAVED = 1_000_000
 def parse_text(text: str, file: str) -> Tree:
     """Parse `text`, the content of one file. Every mistake in it becomes a diagnostic; none raises an exception.
 
-    `file` is the file name in the places of diagnostics; nothing is read from disk. The trees of the last files are
+    `file` is the file name in the spans of diagnostics; nothing is read from disk. The trees of the last files are
     cached, because a command may read a plan and its imports once for each target.
     """
     with _lock:
@@ -184,8 +184,7 @@ def _at_original_place(mistake: Diagnostic, line: Line) -> Diagnostic:
 
 
 def _mistake(source: Source, line: Line, *, first: bool, guess: bool) -> Diagnostic | None:
-    """Return the first syntax mistake in a line; None if it is a sentence of the grammar. Without `guess`, no similar
-    spelling is searched, which takes time."""
+    """Return the first syntax mistake in a line; None if there is none. With `guess`, suggest a similar word."""
     span = line.span(source)
     verb = line.text.split(maxsplit=1)[0]
     if verb not in VERBS and verb not in OLD_VERBS:

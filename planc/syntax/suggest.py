@@ -41,10 +41,7 @@ def spelling_fix(span: Span, word: str, legal: Iterable[str]) -> Fix | None:
 
 def _one_slip(one: str, other: str) -> bool:
     """True if the two words differ by one typing error: a letter that is missing, added, replaced, or swapped with the
-    next one.
-
-    Words of one or two letters never do, nor do words whose digits differ: those are different names.
-    """
+    next one. False for words of one or two letters, or with different digits: those are different names."""
     digits = [[c for c in word if c.isdigit()] for word in (one, other)]
     if abs(len(one) - len(other)) > 1 or min(len(one), len(other)) < 3 or digits[0] != digits[1]:
         return False

@@ -65,7 +65,7 @@ def origin(grammar: str) -> dict[str, str]:
 
 
 def _numbered(pairs: list[tuple[str, Any]]) -> dict[str | int, Any]:
-    """Return a JSON object as a dict whose numeric keys are integers again."""
+    """Return the (key, value) `pairs` of a JSON object as a dict whose numeric keys are integers."""
     return {int(key) if key.isdigit() else key: value for key, value in pairs}
 
 

@@ -1,4 +1,4 @@
-"""Types of a parsed sentence: nodes and words with their places, independent of the parser library."""
+"""Types of a parsed sentence: nodes and words with their spans, independent of the parser library."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from planc.diag.span import Span
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A terminal: its kind in the grammar, its text and its place (file, line and columns)."""
+    """A terminal: its kind in the grammar, its text and its span (file, line and columns)."""
 
     kind: str
     text: str
@@ -20,15 +20,14 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node of the tree: the rule of the grammar that it matches (`kind`), its parts, and its place."""
+    """A node of the syntax tree: its grammar rule (`kind`), its children (`parts`), and its span."""
 
     kind: str
     parts: tuple[Node | Word, ...]
     span: Span
 
     def nodes(self, kind: str) -> list[Node]:
-        """Return those parts of this node that are nodes of `kind`, a rule of the grammar. Deeper nodes are not
-        searched."""
+        """Return the children of this node that are nodes of `kind`, a rule of the grammar."""
         return [p for p in self.parts if isinstance(p, Node) and p.kind == kind]
 
     def leaves(self, kind: str) -> list[Node]:
@@ -41,11 +40,11 @@ class Node:
         return found
 
     def node(self, *kinds: str) -> Node | None:
-        """Return the first part of this node that is a node of one of these `kinds`; None if there is none."""
+        """Return the first child of this node that is a node of one of these `kinds`; None if there is none."""
         return next((p for p in self.parts if isinstance(p, Node) and p.kind in kinds), None)
 
     def words(self, *kinds: str) -> list[Word]:
-        """Return the parts of this node that are words; only words of these `kinds` if any are given."""
+        """Return the children of this node that are words: of these `kinds`, or all words if none are given."""
         return [p for p in self.parts if isinstance(p, Word) and (not kinds or p.kind in kinds)]
 
     def all_words(self) -> Iterator[Word]:
@@ -70,7 +69,7 @@ class Sentence:
     via: Sentence | None = None
 
     def names(self, index: int = 0) -> list[Word]:
-        """Return the words of list number `index` (from 0) of the sentence's lists of names; [] if there is none."""
+        """Return the words of the sentence's list of names number `index` (from 0); [] if there is no such list."""
         lists = self.node.nodes("names")
         return lists[index].words() if index < len(lists) else []
 

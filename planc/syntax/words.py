@@ -137,8 +137,7 @@ def explain(error: Any, source: Source, line: Line, verb: str, *, guess: bool) -
 
 
 def _hyphenated(error: Any, source: Source, line: Line) -> Diagnostic | None:
-    """Return a diagnostic about a name with hyphens at the place of the error or before it, since names have no
-    hyphens; None if there is no such name."""
+    """Return a diagnostic about a name with hyphens (names have none) at the error or before it; None without one."""
     token = getattr(error, "token", None)
     rows = line.text.split("\n")
     at_end = token is not None and token.type == "$END"
@@ -196,7 +195,7 @@ def _unclosed(error: Any, source: Source, line: Line) -> Diagnostic | None:
 
 
 def _end_of_sentence(line: Line, source: Source) -> Span:
-    """Return the place behind the last word of a sentence. Blank lines may follow that word if a bracket is open."""
+    """Return the span just after the last word of a sentence; an open bracket may add blank lines after that word."""
     written = line.text.rstrip().split("\n")
     number, column = line.number + len(written) - 1, len(written[-1].rstrip()) + 1
     return Span(source.file, number, column, number, column)

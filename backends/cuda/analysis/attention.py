@@ -44,6 +44,6 @@ def grouped(model: Model, op: Op) -> bool:
 
 
 def value_padding(model: Model, op: Op) -> int:
-    """Returns how much larger the head dim of keys is than that of values, in the attention `op` of `model`."""
+    """Returns by how much the head dim of keys exceeds that of values, in the attention `op` of `model`."""
     keys, values = (model.sizes[model.tensor[t].dims[-1]] for t in (op.inputs[1], op.inputs[2]))
     return keys - values

@@ -90,12 +90,12 @@ class TorchExpertAxes(ExpertAxes):
 
     @property
     def styled(self) -> bool:
-        """True if tokens are dispatched to the experts: by all-to-all, by all-gather, or to a fixed capacity."""
+        """True if tokens are dispatched to the experts by all-to-all, by all-gather, or into capacity slots."""
         return bool(self.exchange or self.tensor or self.capacity)
 
     @cached_property
     def apart(self) -> bool:
-        """True if the experts are an FSDP group of their own, apart from the rest of their block."""
+        """True if the experts form a separate FSDP group, apart from the other parameters of their block."""
         roles = self.roles
         same = (self.shard, self.replicate) == (roles.shard, roles.replicate)
         return bool(self.params) and (bool(self.exchange or self.tensor) or not same)

@@ -60,7 +60,6 @@ class Boundary:
         return all(other is not None and other.o is self.o for other in found)
 
     def _others(self) -> Iterator[OpSharding]:
-        """Yields the other ops of the op's module."""
         module = self.o.op.module
         for o in self.sharded.ops[self.section]:
             if o is not self.o and (o.op.module == module or o.op.module.startswith(f"{module}.")):

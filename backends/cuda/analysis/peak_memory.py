@@ -230,8 +230,7 @@ class PipelineRank:
         ]
 
     def _copies_behind_blocks(self) -> float:
-        """Returns minus the bytes of resident gathered parameters outside the embedding, freed by then; 0 if none
-        are."""
+        """Returns the change in bytes when resident gathered parameters outside the embedding are freed; at most 0."""
         return self._group("first") * self.computed * self._has_resident_copies - self._resident_copies()
 
     def _while_reduced(self, section: Section) -> float:
@@ -361,7 +360,7 @@ class PipelineRank:
         return b.kind == "backward" or (b.kind == "backward_weight" and b.stage == 0)
 
     def _before_first_block(self, stage: int) -> Counter[Section]:
-        """Returns the blocks of a virtual stage after the first, counted by kind: their backwards run before its."""
+        """Returns the blocks of a virtual stage without its first, counted by kind: their backwards run before its."""
         sections = sections_of(self.plan, stage)
         blocks = Counter({kind: sections[kind] for kind in self.sharded.model.blocks if kind in sections})
         return blocks - Counter([*blocks][:1])
@@ -442,8 +441,8 @@ class PipelineRank:
         return self.roles.uses_fsdp and bool(self.roles.pipeline) and not self._has_resident_copies
 
     def _put_in_order(self, section: Section) -> float:
-        """Returns the number of elements of `section` that FSDP shards on another dim than 0. Their all-gather output
-        is in rank order, and a second copy puts it in order."""
+        """Returns the number of elements of `section` that FSDP shards on a dim other than 0: a second copy puts their
+        all-gather output, which is in rank order, in order."""
         if section not in self.sections:
             return 0.0
         mine = [p for p, _ in self.held if section in p.param.sections and stored_dim(self.roles, p)]
@@ -524,7 +523,7 @@ class PipelineRank:
 
     def _held_for_weights(self, stage: int) -> float:
         """Returns the bytes of output gradients that a microbatch of a virtual stage holds between its dgrad and its
-        wgrad. The first stage has no dgrad: its wgrad runs the whole backward."""
+        wgrad; 0 for the first stage, which has no dgrad."""
         if stage == 0:
             return 0.0
         sections = sections_of(self.plan, stage)
@@ -644,7 +643,7 @@ class PipelineRank:
 
     def _brought_back(self, kind: Section) -> float:
         """Returns the bytes that the recompute of a block adds, less those that later blocks without recompute have
-        freed by then; at least 0, as more is live before these blocks' backward otherwise."""
+        freed by then; at least 0: if they freed more, the peak is before their backward."""
         kept = self.saved.of_block_without_recompute(kind)
         back, every = kept - self.saved.of_replayed_block(kind), self.plan.recompute.every
         ends = [end - 1 for begin, end in (self.plan.stages[s] for s in self.flying) if end > begin]

@@ -66,8 +66,7 @@ def _model(preset: Preset, manifest: Manifest, span: Span) -> Iterator[Diagnosti
 
 
 def _differences(wanted: Mapping[str, tuple[int, ...]], there: Mapping[str, Stored]) -> Iterator[str]:
-    """Yield the differences between the tensors of the model (`wanted`) and of the checkpoint (`there`). Different
-    shapes come first, as they are the most informative."""
+    """Yield how the tensors of the model (`wanted`) and of the checkpoint (`there`) differ: shapes first."""
     for name, shape in wanted.items():
         if name in there and there[name].shape != shape:
             yield f"{name} is {_shape(there[name].shape)} there and {_shape(shape)} here"

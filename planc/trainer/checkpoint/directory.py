@@ -49,7 +49,7 @@ def stored_checkpoints(folder: Path) -> list[StoredCheckpoint]:
 
 
 def named_checkpoint(path: Path) -> StoredCheckpoint:
-    """Return the checkpoint in the folder `path`, whose name must be that of a checkpoint, as `step-00000100`."""
+    """Return the checkpoint in the folder `path`, whose name must have the form `step-00000100`."""
     match = _NAME.fullmatch(path.name)
     assert match, f"{path.name} is no checkpoint's name"
     return StoredCheckpoint(int(match[1]), int(match[2] or 0), path)
@@ -104,7 +104,7 @@ def tidy(folder: Path, up_to: int | None = None) -> None:
 
 
 def _delete(path: Path) -> None:
-    """Delete a folder. Of a symbolic link, delete the link and not its destination."""
+    """Delete a folder; of a symbolic link, delete only the link."""
     if path.is_symlink():
         path.unlink(missing_ok=True)
     else:
@@ -165,8 +165,8 @@ def read_manifest(path: Path) -> Manifest:
 def verify(path: Path, share: tuple[int, int] = (0, 1)) -> Manifest:
     """Verify the checkpoint at `path` and return its manifest. Raises PlanError if a file is missing or damaged.
 
-    All files are checked for existence and size. The checksums are checked of every `count`-th file from the `index`-th
-    on, where `share` is (index, count): ranks share the work so.
+    All files are checked for existence and size. With `share` = (index, count), the checksum is checked of every
+    `count`-th file from number `index` on, so that ranks share the work.
     """
     manifest = read_manifest(path)
     named = _NAME.fullmatch(path.name)

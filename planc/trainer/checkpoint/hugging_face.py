@@ -133,8 +133,7 @@ def _write(model: Model, values: Iterable[tuple[str, Weights]], folder: Path, mo
 
 
 def _shared_out(sizes: Mapping[str, int], most_bytes: int) -> dict[str, str]:
-    """Return the name of the file for each tensor. Files are filled in order; a new file starts before one exceeds
-    `most_bytes`."""
+    """Return the name of the file for each tensor: files are filled in order, up to `most_bytes` or one tensor."""
     groups: list[list[str]] = [[]]
     filled = 0
     for name, size in sizes.items():
@@ -205,8 +204,8 @@ def _tensor_places(folder: Path, span: Span) -> dict[str, TensorPlace]:
 
 
 def _indexed(index: Path) -> list[str]:
-    """Return the names of the files that an index lists, which must be in the folder of the index. Raises OSError and
-    ValueError."""
+    """Return the file names in an index; all must be in its folder. Raises OSError or ValueError for an invalid
+    index."""
     values = read_json(index, MAX_INDEX_BYTES, follows_links=True)  # a cache of models is made of links
     files = values.get("weight_map") if isinstance(values, dict) else None
     if not isinstance(files, dict) or not all(isinstance(f, str) for f in files.values()):
@@ -217,7 +216,6 @@ def _indexed(index: Path) -> list[str]:
 
 
 def _read(place: TensorPlace) -> Weights:
-    """Return the tensor at `place` as float32."""
     raw: Any = np.memmap(place.file, NUMBERS[place.dtype], "r", offset=place.start, shape=place.shape)
     values: Weights = (raw.astype(np.uint32) << 16).view(np.float32) if place.dtype == "BF16" else np.array(raw, "<f4")
     return values

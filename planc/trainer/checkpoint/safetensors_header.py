@@ -44,8 +44,8 @@ def read_header(file: Path) -> dict[str, Entry]:
 
 
 def _entry(file: str, name: str, entry: Any, values_bytes: int) -> tuple[str, tuple[int, ...], int]:
-    """Return the dtype, the shape and the byte offset of a tensor within the values of its file. Raises ValueError if
-    the header is invalid."""
+    """Return a tensor's dtype, shape and byte offset in the values of its file. Raises ValueError if `entry` is
+    invalid."""
     if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= set(entry):
         raise ValueError(f"the header of {file} does not describe {name}")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]

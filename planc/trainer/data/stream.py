@@ -154,8 +154,8 @@ class PythonStdlib:
         return np.frombuffer(b"".join(train), np.uint8), np.frombuffer(b"".join(held_out), np.uint8)
 
     def _draw(self, text: NDArray[np.uint8], stream: str, index: int) -> tuple[Tokens, Tokens]:
-        """Return sequences from random positions of `text`, and their targets. The positions depend on (seed, stream,
-        index) only."""
+        """Return sequences from random positions of `text`, and their targets. Positions depend on seed, `stream`,
+        `index`."""
         places = len(text) - self.sequence_tokens
         key = hashlib.sha256(f"{self.seed} {stream} {index}".encode()).digest()
         # random_raw, as numpy promises this stream to be the same in all its versions.
@@ -177,7 +177,7 @@ def _chosen(root: Path, max_bytes: int) -> list[str]:
 
 
 def _python_files(root: Path) -> list[str]:
-    """Return the library's own files, except `_sysconfigdata*`, which depends on the build of Python."""
+    """Return the standard library's files, except `_sysconfigdata*`, which depends on the build of Python."""
     paths = (path.relative_to(root) for path in _walk_folder(root))
     return [p.as_posix() for p in paths if not p.name.startswith("_sysconfigdata")]
 

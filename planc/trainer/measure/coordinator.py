@@ -57,11 +57,11 @@ class Measurement:
         return self._counted(plan)[1]
 
     def _counted(self, plan: str) -> tuple[float, float]:
-        """Return the measured step that represents a plan: its seconds, and the share of the processors that other
-        processes used."""
+        """Return the median of a plan's calm steps, or of the least disturbed ones: its seconds without the share of
+        the processors that other processes used, and this share."""
         steps = self.steps[plan]
         shares = self.others.get(plan) or (0.0,) * len(steps)
-        least = max(CALM, min(shares))
+        least = max(CALM, min(shares))  # without a calm step, the least disturbed one counts
         kept = [(s * (1 - share), share) for s, share in zip(steps, shares, strict=True) if share <= least]
         return median_low(kept)
 

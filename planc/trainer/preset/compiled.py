@@ -93,5 +93,6 @@ def toml_string(text: str) -> tuple[str, bool]:
 
 def first_line(span: Span, text: str) -> int:
     """Return the number of lines in `text`, a preset, before its compiled plan, whose key is at `span`."""
+    # a multi-line TOML string begins on the line after its quotes
     written = text.split("\n")[span.line - 1]
     return span.line if written.rstrip().endswith(("'''", '"""')) else span.line - 1

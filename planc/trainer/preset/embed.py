@@ -62,7 +62,7 @@ def _with_plan(document: TOMLDocument) -> TOMLDocument:
 
 
 def _values(plan: Plan, source: Path, folder: Path) -> dict[str, Any]:
-    """Return the keys of the table `[plan]`. Files are named by their path relative to the preset."""
+    """Return the keys and values of the table `[plan]`. File paths are relative to the preset."""
     made = compiled(source, dict(plan.set))
     sums = {_relative(source.parent / name, folder): digest for name, digest in sorted(plan.sources.items())}
     given = dict(sorted(plan.set.items()))

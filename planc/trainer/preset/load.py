@@ -114,8 +114,7 @@ def read_text(path: Path) -> str:
 
 
 def read_toml(path: Path, text: str) -> dict[str, Any]:
-    """Return the parsed TOML `text` of the preset at `path`. Raises PlanError (E1001) at the place of a syntax
-    error."""
+    """Return the parsed TOML `text` of the preset at `path`. Raises PlanError (E1001) that points at a syntax error."""
     try:
         return tomllib.loads(text)
     except RecursionError:
@@ -146,8 +145,7 @@ def _read_parts(path: Path, text: str) -> PresetTables:
 
 
 def _missing_folder(checkpoint: Checkpoint, span: Span) -> list[Diagnostic]:
-    """Return an error if checkpoints are to be saved but no folder is given: the user would rely on files that are
-    never written."""
+    """Return an error if checkpoints are to be saved but no folder is given."""
     if checkpoint.every_steps == 0 or checkpoint.folder:
         return []
     message = f"saving every {checkpoint.every_steps} steps, and [checkpoint] names no folder"
@@ -155,8 +153,7 @@ def _missing_folder(checkpoint: Checkpoint, span: Span) -> list[Diagnostic]:
 
 
 def _compiled(part: PlanPart, path: Path, span: Span, text: str) -> Plan | Diagnostic:
-    """Return the embedded plan, or its error. `text` is the content of the preset, `span` the place of the plan's
-    key."""
+    """Return the embedded plan, or its error. `text` is the content of the preset, `span` that of the plan's key."""
     help_text = embed_command(part, path)
     if not part.compiled:
         return Diagnostic("E1004", "the preset holds no compiled plan", span, help=help_text)

@@ -1,5 +1,5 @@
-"""Restricts the outputs that a preset names to its own folder, because presets may be untrusted, and protects existing
-files."""
+"""Restricts the output files that a preset names to the preset's folder, because presets may be untrusted, and protects
+existing files."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Finds the places of keys in a TOML file, and reports pydantic's errors as diagnostics at these places.
+"""Finds the spans of keys in a TOML file, and reports pydantic's errors as diagnostics at these spans.
 
-The standard library's parser gives no places, so the lines are scanned a second time.
+The standard library's parser gives no positions, so the lines are scanned a second time.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def places(file: str, text: str) -> dict[Place, Span]:
 
 
 def span_of(place: Place, found: dict[Place, Span], file: str) -> Span:
-    """Return the place of the key `place` in `found`, else the place of the nearest table around it, else the start of
-    `file`."""
+    """Return the span of the key `place` in `found`; if it is missing, of the nearest table around it, else of the
+    start of `file`."""
     for length in range(len(place), 0, -1):
         if place[:length] in found:
             return found[place[:length]]
@@ -55,7 +55,7 @@ def span_of(place: Place, found: dict[Place, Span], file: str) -> Span:
 
 
 def diagnose(errors: list[ErrorDetails], model: type[Frozen], file: str, text: str) -> list[Diagnostic]:
-    """Convert pydantic's `errors` about `model` to diagnostics with places in `text`, the content of `file`."""
+    """Convert pydantic's `errors` about `model` to diagnostics with spans in `text`, the content of `file`."""
     found = places(file, text)
     return [_diagnostic(error, model, found, file) for error in errors]
 

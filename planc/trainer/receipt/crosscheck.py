@@ -134,7 +134,7 @@ def differing_fields(receipts: Sequence[Receipt]) -> tuple[str, ...]:
 
 
 def _courses_apart(receipts: Sequence[Receipt]) -> list[str]:
-    """Return the training settings that differ between the receipts, such as `course.lr`. Receipts without settings are
+    """Return the names of settings that differ between receipts, as `course.lr`; receipts without settings are
     ignored."""
     courses = [r.course for r in receipts if r.course is not None]
     names = dict.fromkeys(name for course in courses for name in course)

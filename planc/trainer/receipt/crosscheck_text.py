@@ -108,7 +108,6 @@ def _flips(check: CrossCheck) -> str:
 
 
 def _reasons(why: Diagnosis) -> list[str]:
-    """Return the diagnosis as lines of text."""
     if not why.gradients_known:
         lines = ["  first gradients: not in all receipts"]
     elif why.first_group is None:

@@ -73,7 +73,7 @@ def flips(receipts: Sequence[Receipt]) -> list[int] | None:
 
 
 def _shapes(receipts: Sequence[Receipt]) -> set[tuple[int, ...]]:
-    """Return the distinct numbers of experts per layer in all counted steps."""
+    """Return the distinct tuples of expert counts per layer, over all steps in which tokens were counted."""
     return {tuple(map(len, counts)) for r in receipts for counts in (r.measured.routing or {}).values()}
 
 

@@ -58,8 +58,8 @@ def _shorter(preset: Preset, devices: int) -> Plan:
 
 
 def _cluster_part(cluster: Cluster, share: int) -> Cluster | None:
-    """Return a cluster of 1/`share` of the devices: fewer nodes, fewer chips of one node, or a smaller torus. None if
-    there is none."""
+    """Return a cluster of 1/`share` of the devices: fewer nodes, fewer chips of one node, or a smaller torus; None if
+    the cluster cannot be divided so."""
     if cluster.count % share == 0:
         return replace(cluster, count=cluster.count // share)
     shape = list(cluster.shape)

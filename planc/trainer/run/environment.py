@@ -1,4 +1,4 @@
-"""Chooses the Python interpreter for the worker of a runtime: this one, or the one in the runtime's own environment.
+"""Chooses the Python interpreter for the worker of a runtime: the current one, or that of the runtime's environment.
 
 torch_xla needs another version of torch, so it has its own environment, made by `make torch-xla`.
 """

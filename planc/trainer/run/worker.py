@@ -86,7 +86,7 @@ class WorkerArguments:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one rank of a training run. `arguments` are those of the command line; None: take them from `sys.argv`.
+    """Run one rank of a training run. `arguments` is the command line; None: `sys.argv`.
 
     Returns the exit status: 0 on success, 1 with diagnostics on stderr on failure, `launch.PREEMPTED` after preemption,
     130 after an interrupt.
@@ -151,7 +151,7 @@ class RankRun:
     """The state of a run on one rank: session, checkpoints, reports, and tokens per expert."""
 
     def __init__(self, request: WorkerArguments, loaded: Preset, preset: Preset, session: Session) -> None:
-        """`loaded` is the preset as read from disk; `preset` is the same, adapted to the available devices."""
+        """Set up the run. `loaded` is the preset as read from disk; `preset` is adapted to the available devices."""
         watch = preset.parts.watch
         self._request, self._loaded, self._preset, self._session = request, loaded, preset, session
         metrics = request.metrics or metrics_path(preset, request.target, request.receipt)

@@ -77,7 +77,7 @@ def plot(
 
 
 def _steps(curves: Sequence[Series]) -> Across:
-    """Return the labels of training steps, which count from 1. Only the first and the last step have one."""
+    """Return the x axis for training steps, counted from 1: only the first and the last have a label."""
     return Across(("1", str(max(len(c.values) for c in curves))), "step")
 
 

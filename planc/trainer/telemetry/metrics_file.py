@@ -126,6 +126,7 @@ def _opened(path: Path, goes_on: bool) -> TextIO:
     """Open the file for writing; append if `goes_on`. Raises OSError for a symbolic link or any file but metrics."""
     if not may_replace(path):
         raise FileExistsError(errno.EEXIST, "another file is there, which is no metrics file")
+    # O_NONBLOCK: a pipe without a reader fails at once and does not block the run
     flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     handle = os.open(path, flags | (os.O_APPEND if goes_on else os.O_TRUNC), 0o666)
     return os.fdopen(handle, "w", encoding="utf-8")

@@ -80,8 +80,7 @@ class FileTokenizer:
 
 @contextmanager
 def _refusing(what: str) -> Iterator[None]:
-    """A context manager that converts errors of the tokenizers package to DataError: Exceptions, and panics of its Rust
-    code, which are BaseExceptions."""
+    """A context manager that converts errors of the tokenizers package, and panics of its Rust code, to DataError."""
     try:
         yield
     except BaseException as error:
