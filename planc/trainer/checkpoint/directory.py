@@ -72,7 +72,7 @@ def free_name(folder: Path, step: int) -> Path:
 
 
 def prune(folder: Path, keep: int) -> None:
-    """Remove all checkpoints in `folder` but the `keep` newest; with 0, none is removed. A checkpoint's folder is
+    """Remove all checkpoints in `folder` but the `keep` newest; if `keep` is 0, remove none. A checkpoint's folder is
     renamed before its files are deleted."""
     for old in stored_checkpoints(folder)[:-keep] if keep else []:
         remove(old.path)
@@ -232,8 +232,7 @@ def newest_whole(folder: Path) -> tuple[StoredCheckpoint, Manifest, list[Diagnos
     """Return the newest complete checkpoint in `folder`, its manifest, and a note for each newer checkpoint that is
     incomplete or damaged.
 
-    Raises PlanError: if none is complete, the error of the newest checkpoint. If a later version wrote a checkpoint,
-    its error is raised at once.
+    Raises PlanError at a checkpoint of a later version of planc, and if no checkpoint is complete.
     """
     notes: list[Diagnostic] = []
     first: PlanError | None = None

@@ -97,7 +97,7 @@ class Position(Frozen):
 
 
 class Manifest(Frozen):
-    """All fields but the tensors' values."""
+    """The fields of `checkpoint.json`: all of a checkpoint but the values of its tensors."""
 
     format: Literal["planc.checkpoint/1"] = "planc.checkpoint/1"
     step: Count
@@ -140,17 +140,17 @@ class Manifest(Frozen):
         return found
 
     def text(self) -> str:
-        """Return the text of the file: the fields, and their checksum under `sha256`."""
+        """Return the content of `checkpoint.json`: the fields, and their checksum under `sha256`."""
         fields = self.model_dump(mode="json")
         return json.dumps({**fields, "sha256": _sha256(fields)}, indent=1, allow_nan=False) + "\n"
 
 
 class DamagedManifestError(ValueError):
-    """The manifest's text is damaged."""
+    """Raised if the text of a manifest is damaged."""
 
 
 class LaterError(ValueError):
-    """The manifest has a format that this version does not support."""
+    """Raised if a manifest has a format that this version of planc does not support."""
 
 
 def read(text: str) -> Manifest:

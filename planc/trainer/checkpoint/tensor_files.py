@@ -37,7 +37,7 @@ def write(
         pieces: the boxes of tensors that this process holds.
         arrays: the values of each piece, in the piece's size.
 
-    Returns the size and checksum of each file by its name, and the places of each tensor's boxes by the tensor's name.
+    Returns the size and checksum of each file by its name, and the shape and boxes of each tensor by its name.
     """
     files: dict[str, File] = {}
     tensors: dict[str, Stored] = {}

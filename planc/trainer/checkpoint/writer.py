@@ -60,7 +60,7 @@ class Saved:
 
 @dataclass(frozen=True)
 class Failed:
-    """A checkpoint that could not be written, and why. Earlier checkpoints are unchanged."""
+    """A checkpoint that could not be written, and the reason (`why`). Earlier checkpoints are unchanged."""
 
     step: int
     why: str

@@ -24,7 +24,7 @@ STEPS = 12
 
 
 class MeasuringError(Exception):
-    """The measurement failed; the message has the reason and the last output of a failed process."""
+    """Raised if a measurement fails, with the reason and the last output of a failed process."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ LOGIT_STD = 0.32
 
 def initial(model: Model, seed: int) -> Initial:
     """Return the function that a session calls for the initial values of the parameters of `model` (float32, global
-    shape, storage order).
+    shape).
 
     Each parameter has its own random generator, from its name and the `seed`, so that no value depends on the layout.
     """

@@ -24,7 +24,7 @@ MOST_SKIPPED = 10
 
 
 class NotFiniteError(Exception):
-    """The loss or the gradient norm is not finite."""
+    """Raised if the loss or the gradient norm is not finite and the run stops."""
 
     def __init__(self, step: int, loss: float, grad_norm: float, where: list[str]) -> None:
         found = f"; not finite on {'; on '.join(where)}" if where else ""
@@ -32,7 +32,7 @@ class NotFiniteError(Exception):
 
 
 class PreemptedError(Exception):
-    """The run was preempted after saving its state."""
+    """Raised if the run was preempted and has saved its state."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class History:
 
     @property
     def steps(self) -> int:
-        """Number of steps done."""
+        """Number of steps taken so far, skipped ones included."""
         return len(self.losses)
 
     @property

@@ -39,7 +39,7 @@ MOST_PROCESSES = 64
 
 
 class TrainingError(PlanError):
-    """A worker failed. `output` is all the output of the rank that failed."""
+    """Raised if a worker fails. `output` is all the output of the rank that failed."""
 
     def __init__(self, diagnostic: Diagnostic, output: str) -> None:
         super().__init__([diagnostic])
@@ -48,7 +48,7 @@ class TrainingError(PlanError):
 
 @dataclass(frozen=True)
 class Prepared:
-    """A run that can start. `--dry-run` prints this. `notes` are warnings and notes for the user."""
+    """A run that is ready to start, as `--dry-run` prints it. `notes` are warnings and notes for the user."""
 
     preset: Preset
     target: Target

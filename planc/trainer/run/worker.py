@@ -299,7 +299,7 @@ def _start_session(preset: Preset, request: WorkerArguments) -> Session:
 
 
 def _shrunk_axes(planned: Plan, trained: Plan) -> tuple[str, ...]:
-    """Return the axes that `elastic` has reduced, as features of the receipt such as `elastic.fsdp.8-4`."""
+    """Return a feature for the receipt for each axis that `elastic` has reduced, such as `elastic.fsdp.8-4`."""
     now = trained.mesh.sizes
     return tuple(f"elastic.{name}.{size}-{now[name]}" for name, size in planned.mesh.sizes.items() if now[name] != size)
 

@@ -45,7 +45,7 @@ class StepDone:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """A held-out loss after `step` steps, in nats per token."""
+    """The loss on held-out data after `step` steps, in nats per token."""
 
     step: int
     loss: float
@@ -69,7 +69,7 @@ class SaveDone:
 
 @dataclass(frozen=True)
 class SaveFailed:
-    """The checkpoint of `step` could not be written."""
+    """The checkpoint of `step` could not be written; `why` is the reason."""
 
     step: int
     why: str

@@ -1,5 +1,4 @@
-"""Computes goodput from the metrics file of a run: the wall-clock time over all starts of the run, divided by its
-uses."""
+"""Computes goodput from the metrics file of a run: how the wall-clock time of all starts of the run was used."""
 
 from __future__ import annotations
 
@@ -71,7 +70,7 @@ def _forward(records: list[Record]) -> list[Record]:
 
 
 def _starts(records: list[Record]) -> list[list[Record]]:
-    """Return the records of each start of the run, as one list per start."""
+    """Return the records of a run, split into one list per start of the run."""
     found: list[list[Record]] = []
     for record in records:
         if record["kind"] == "start":

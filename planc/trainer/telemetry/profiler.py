@@ -1,4 +1,4 @@
-"""Profile some steps if the preset enables it: [watch] profile_steps = [first, last]."""
+"""Profiles the steps of a run that the preset names: [watch] profile_steps = [first, last]."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ BLOCK_BYTES = 1 << 22
 
 
 class DataError(ValueError):
-    """The data cannot be used; the message tells the user why."""
+    """Raised if data cannot be used; the message tells the user why."""
 
 
 @dataclass(frozen=True)
