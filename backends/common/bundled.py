@@ -42,7 +42,7 @@ def _bundled(target: str) -> list[str]:
 
 
 def _missing(model: Model, target: str) -> str:
-    """Return the feature of `model` that the modules of `target` do not support; "" if they support all."""
+    """Return what the modules of `target` lack for `model`, such as RoPE scaling; "" if they support it."""
     if not (HERE / target / "models" / f"{model.family}.py").is_file():
         return f"it has no module of the {model.family} family yet"
     if model.sizes.get("mtp_layers"):
@@ -64,6 +64,6 @@ OWN_POSITIONS = ("deepseek",)
 
 
 def _scales(model: Model) -> bool:
-    """True if the family's module supports the RoPE scaling of `model`."""
+    """True if the module of the model's family implements the RoPE scaling that `model` has."""
     known = SCALED.get(str(model.rope_scaling["rope_type"]))
     return model.family not in OWN_POSITIONS and known == frozenset(model.rope_scaling)

@@ -48,7 +48,7 @@ class ExpertAxes:
 
     @property
     def gathers(self) -> bool:
-        """True if the tensor-parallel ranks of an expert hold different tokens: they all-gather the tokens."""
+        """True if the tensor-parallel ranks of an expert receive different tokens, which they then all-gather."""
         return bool(self.tensor) and set(self.tensor) <= set(self.tokens)
 
     @property

@@ -30,7 +30,7 @@ def shrunk(plan: Plan, ranks: int) -> Plan:
 
 
 def size_changes(plan: Plan, small: Plan) -> tuple[str, ...]:
-    """Describe the changes from `plan` to `small`; empty if they are equal."""
+    """Describe the axes and the batch of `plan` that are smaller in `small`, as one line; () if none is."""
     axes = [
         f"{name} {size} -> {small.mesh.sizes[name]}"
         for name, size in plan.mesh.sizes.items()

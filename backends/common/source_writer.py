@@ -143,7 +143,7 @@ def comment(text: str, indent: int = 0) -> list[str]:
 
 
 def beside(code: str, note: str, depth: int = 0) -> list[str]:
-    """Return a line of code with a comment after it, or above the code if it would be too long at `depth` indents."""
+    """Return `code` with the comment `note` after it, or above it if the line is too long at `depth` indents."""
     if not note:
         return [code]
     line = f"{code}  # {python_comment(note)}"

@@ -91,8 +91,8 @@ class Framework:
     def guard(self, sharded: Sharded, version: Version) -> str:
         """Return the lines of a program for `version` that check the installed version at run time.
 
-        The program stops on an installed version that is known to fail on something the plan in `sharded` needs, and
-        warns on one that was never tested.
+        The program stops on an installed version that is known to fail for the plan in `sharded`, and warns on one that
+        was never tested.
         """
         constant, found = self.name.upper(), f"{{{self.module}.__version__}}"
         written_for = f"compiled for {self.name} {dotted(version)}"

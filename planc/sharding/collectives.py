@@ -64,7 +64,7 @@ def semantic_collectives(sharded: Sharded, ranks: Iterable[int] | None = None) -
 
 
 def _facts(sharded: Sharded, call: Call) -> dict[str, Any]:
-    """Return the fields of `Collective` that are the same for this call on every stage."""
+    """Return the fields of `Collective` that do not depend on the pipeline rank."""
     mesh = sharded.plan.mesh
     return {
         "op": call.op,

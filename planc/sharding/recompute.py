@@ -25,7 +25,7 @@ def names_op(word: str, op: Op) -> bool:
 
 
 def replay(plan: Plan, section: Section = "block") -> Replay:
-    """Return the saved tensors and the recomputed ops of one kind of block (`section`) under `plan`.
+    """Return the saved tensors and the recomputed ops of one block of the kind `section` under `plan`.
 
     >>> replay(plan).ops  # `recompute attention.core`
     ('attention.core',)

@@ -77,7 +77,7 @@ def _reductions(sharded: Sharded, p: ParamSharding) -> Iterator[Call]:
 
 
 def _whole_updates(sharded: Sharded, p: ParamSharding) -> Iterator[Call]:
-    """Yield the all-gather of a sharded matrix for Muon's orthogonalization, which needs every row and column."""
+    """Yield the all-gather of a sharded matrix that Muon orthogonalizes: this needs the full matrix."""
     plan = sharded.plan
     axes = plan.mesh.in_order({*p.axes(), *p.stored["optimizer"]})
     if axes and moments_of(plan, p.param.name) == 1:

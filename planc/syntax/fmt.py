@@ -61,7 +61,7 @@ def _rows(source: Source, found: list[Line]) -> list[FormattedLine]:
 
 
 def _spaced(text: str) -> str:
-    """Return the sentence with single spaces between its words, and with its verb padded to the column of verbs."""
+    """Return the sentence with single spaces between its words, and with its verb padded to `VERB_WIDTH`."""
     pieces = [" " if p.isspace() else p for p in _PIECES.findall(text.strip())]
     verb, _, rest = "".join(pieces).partition(" ")
     if verb not in VERBS:

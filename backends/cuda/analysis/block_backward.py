@@ -1,8 +1,8 @@
 """Computes the transient bytes of one block's backward, op by op.
 
-Eager torch frees a saved tensor once the op that saved it has computed its gradients, and a gradient once the op that
-produced the tensor has used the gradient. So both are live together for a while: for example the gradients and the
-saved tensors of a feed-forward layer. Recomputed tensors count as if they had been saved.
+In eager torch, a saved tensor is live until its op's backward has run, and the gradient of a tensor until the backward
+of the op that produced the tensor has run. So both overlap, for example in a feed-forward layer. Recomputed tensors
+count as if they had been saved.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _while_made(sharded: Sharded, o: OpSharding, made: dict[str, float]) -> floa
 
 
 def _bytes_of(sharded: Sharded, o: OpSharding, name: str) -> float:
-    """Returns the bytes of a tensor, or of its gradient, in the layout of the op `o`."""
+    """Returns the local bytes of the tensor called `name`, or of its gradient, in the layout of the op `o`."""
     dims = sharded.model.tensor[name].dims
     layout = restrict(o.layout, dims) if name == o.op.output else o.needs(name, dims)
     return local_elements(sharded.plan, dims, layout) * _width(sharded.plan, name)

@@ -113,7 +113,7 @@ class TorchExpertAxes(ExpertAxes):
 
     @cached_property
     def own_mesh(self) -> bool:
-        """True if the experts' mesh differs from the plan's."""
+        """True if the experts need a device mesh with other dimensions than those of the plan's mesh."""
         return self.apart and [(f.name, f.size) for f in self.factors] != [(f.name, f.size) for f in self.roles.factors]
 
     @property
@@ -130,7 +130,7 @@ class TorchExpertAxes(ExpertAxes):
 
     @property
     def divided_dims(self) -> tuple[str, ...]:
-        """Names of the mesh dimensions that shard the experts in the forward."""
+        """Names of the mesh dimensions that shard the experts in the forward: expert parallel and tensor parallel."""
         return tuple(self.name(g) for g in (self.exchange, self.tensor) if g)
 
     def name(self, axes: tuple[str, ...]) -> str:

@@ -47,7 +47,7 @@ class Boundary:
 
     @property
     def alone(self) -> bool:
-        """True if the op is the only one of its module."""
+        """True if the op's module has no other ops."""
         return self.o.op.module != "layers.*" and not any(self._others())
 
     @property
@@ -101,7 +101,7 @@ class Boundary:
 
     @property
     def given_weight(self) -> bool:
-        """True if another module holds the op's weight, as for a tied head."""
+        """True if the op uses the weight of another module, as a tied head does."""
         params = self.o.op.params
         return bool(params) and params[0].rpartition(".")[0] != self.o.op.module
 
@@ -140,7 +140,7 @@ class Boundary:
         return self._input(self.o.needs(name, self._dims(name)), name)
 
     def resting(self, index: int = 0) -> Placement:
-        """Returns the placement in which the input at `index` arrives at the module."""
+        """Returns the declared placement of the input at `index`, in which it arrives at the module."""
         name = self.o.op.inputs[index]
         return self._input(self.sharded.declared(name), name)
 
@@ -151,7 +151,7 @@ class Boundary:
 
     @property
     def left(self) -> Placement:
-        """Placement in which the output leaves the module."""
+        """The declared placement of the output, in which it leaves the module."""
         return self._output(self.sharded.declared(self.o.op.output))
 
     def move(self, index: int = 0) -> Move | None:

@@ -24,7 +24,7 @@ def code_of(plan: Plan, op: Op) -> SavedByCode | None:
 
 
 def is_seen(plan: Plan, op: Op) -> bool:
-    """True if the code of `op` was traced at the sequence length of `plan`."""
+    """True if the code of `op` was traced for the sequence length of `plan`, so that its memory is known."""
     return code_of(plan, op) is not None
 
 
@@ -62,13 +62,13 @@ def _gathered_by(o: OpSharding, tensor: str) -> str:
 
 
 def inside_bytes(sharded: Sharded, o: OpSharding) -> float:
-    """Returns the bytes that the code of the op `o` allocates and saves, except tensors that the op graph names."""
+    """Returns the bytes that the code of the op `o` saves for its backward, besides tensors of the op graph."""
     code = code_of(sharded.plan, o.op)
     return _bytes(sharded, o, code.inside) if code is not None else 0.0
 
 
 def backward_bytes(sharded: Sharded, o: OpSharding) -> float:
-    """Returns the peak bytes in the backward of the op `o`, less the saved bytes that are freed by then; at least 0."""
+    """Returns the peak bytes in the backward of the op `o`, net of saved tensors freed by then; at least 0."""
     code = code_of(sharded.plan, o.op)
     moments = code.moments if code is not None else ()
     return max((_bytes(sharded, o, m.made) - _bytes(sharded, o, m.freed) for m in moments), default=0.0)
@@ -91,8 +91,8 @@ def _share_of_keys(plan: Plan, o: OpSharding, e: Elements) -> float:
 
 
 def _layout(sharded: Sharded, o: OpSharding, dims: tuple[str, ...]) -> Layout:
-    """Returns the layout of an op's intermediate tensors with these `dims`. Positions and masks, which are computed
-    before all blocks, are replicated."""
+    """Returns the layout of an op's intermediate tensors with these `dims`. Positions and masks, which the model
+    computes before the blocks, have a replicated sequence."""
     layout = restrict(o.layout, dims)
     at_begin = o.op.output == sharded.model.ops["first"][-1].output and o.op in sharded.model.ops["first"]
     if at_begin and set(dims) <= {"batch", "sequence"}:

@@ -1,4 +1,4 @@
-"""Predicts the peak bytes of tensors that eager torch holds in a step, by part, for each pipeline rank.
+"""Predicts the peak bytes of tensors that eager torch holds in a step, for each pipeline rank.
 
 `planc.costing.memory` counts what any correct program must store. This module counts what eager torch stores; it was
 compared, tensor by tensor, with traces of emitted programs (`planc audit`). Four moments compete for the peak: the
@@ -144,7 +144,7 @@ class PipelineRank:
 
     @property
     def _ends_together(self) -> bool:
-        """True if embedding and head are one FSDP group, gathered from the lookup to the end of the backward."""
+        """True if embedding and head share one FSDP group, which stays gathered to the end of the backward."""
         return bool(self.sharded.tied) and not self.roles.pipeline
 
     def peak(self) -> TensorBytes:
@@ -204,8 +204,8 @@ class PipelineRank:
     @property
     def _copies_go_as_they_reduce(self) -> bool:
         """True if the step's first backward frees the gathered parameters of an FSDP group before it reduces the
-        group's gradients (`FSDPParamGroup.post_backward`). This holds without a pipeline, if parameters are gathered
-        once per microbatch or the step has one microbatch."""
+        group's gradients (`FSDPParamGroup.post_backward`): without a pipeline, if parameters are gathered once per
+        microbatch or the step has one microbatch."""
         each = self.plan.microbatches == 1 or self.plan.gather_per == "microbatch"
         return self.roles.uses_fsdp and not self.roles.pipeline and each
 
@@ -375,7 +375,7 @@ class PipelineRank:
 
     @cached_property
     def _all_forwards_first(self) -> bool:
-        """True if every microbatch of a pipeline is in flight at the peak, so that no backward has started."""
+        """True if every microbatch of a pipeline is in flight at the peak: no backward has run before."""
         return bool(self.roles.pipeline) and all(n == self.plan.microbatches for n in self.flying.values())
 
     def _moments_of_loss(self) -> list[LiveBytes]:
@@ -473,8 +473,7 @@ class PipelineRank:
 
     @property
     def _has_several_groups(self) -> bool:
-        """True if the rank has more than one FSDP group of blocks. The group before the last one is then prefetched
-        during the last group's backward."""
+        """True if the rank has several FSDP groups of blocks: then one is prefetched during another's backward."""
         return sum(self.sections.get(kind, 0) for kind in self.sharded.model.blocks) > self.plan.bucket_layers
 
     def _copies_in_loss(self) -> float:
@@ -530,8 +529,8 @@ class PipelineRank:
         return sum(n * waiting_bytes(self.sharded, section) for section, n in sections.items())
 
     def _grads_before(self, b: Begins) -> float:
-        """Returns the bytes of gradients before the backward `b`. A virtual stage with more backwards to come holds
-        unsharded gradients, if these accumulate over microbatches. A finished stage holds its reduced shard."""
+        """Returns the bytes of gradients before the backward `b`. If unsharded gradients accumulate over microbatches,
+        a virtual stage holds them until its last backward has reduced them to a shard."""
         shares = sum(self._shares_of[stage] for stage in (*b.begun, *b.ended)) * FP32
         if not self._accumulates_whole:
             return shares
@@ -552,7 +551,7 @@ class PipelineRank:
         return sum(copies_on(self.plan, p.param, sections) * elements(p) for p, _ in self.held)
 
     def _grads_of_head(self) -> float:
-        """Returns the bytes of gradients of the modules after the blocks, once a step's first backward has run them."""
+        """Returns the bytes of gradients of the modules after the blocks, once they had a backward in the step."""
         head = [(p, n) for p, n in self.trained if "last" in p.param.sections]
         if self._accumulates_whole:
             return sum(n * self._unsharded_elements(p) for p, n in head) * self.reduced

@@ -16,7 +16,7 @@ DATA = "data"
 
 
 def course(preset: Preset) -> dict[str, Any]:
-    """Return the settings of `preset` other than model and data that affect the losses: batch size, learning rate,
+    """Return the settings of `preset` that affect the losses, without model and data: batch size, learning rate,
     optimizer. Sharding does not affect losses."""
     batch, train = preset.plan.batch, preset.train
     names = ["seed", "lr", "warmup_steps", "schedule", "betas", "eps", "weight_decay", "clip_norm"]

@@ -61,7 +61,7 @@ def their_name(name: str) -> str:
 
 
 def own_names(model: Model) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield the name and the shape of every parameter of `model`, except parameters of low-rank updates."""
+    """Yield planc's name and the shape of every parameter of `model`, without parameters of low-rank updates."""
     return ((name, shape) for name, shape in names(model) if not name.endswith((LORA_A, LORA_B)))
 
 

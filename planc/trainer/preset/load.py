@@ -195,7 +195,7 @@ def _unfit_patterns(parts: PresetTables, plan: Plan, path: Path, spans: dict[Pla
 
 
 def _unbalanced(parts: PresetTables, plan: Plan, path: Path, spans: dict[Place, Span]) -> list[Diagnostic]:
-    """Return an error if a model without experts has a load-balancing loss, which would have no effect."""
+    """Return an error if the preset sets a load-balancing loss for a model without experts."""
     if not parts.train.balance_loss or plan.model.top_k:
         return []
     where = span_of(("train", "balance_loss"), spans, str(path))

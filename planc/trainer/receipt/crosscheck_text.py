@@ -44,7 +44,6 @@ def names(receipts: Sequence[Receipt]) -> list[str]:
 
 
 def _known(receipt: Receipt) -> tuple[float, ...]:
-    """Return the losses of the steps that were not skipped."""
     return tuple(loss for loss in receipt.losses if loss is not None)
 
 

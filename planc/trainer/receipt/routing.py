@@ -58,8 +58,7 @@ class Picks:
 
 
 def flips(receipts: Sequence[Receipt]) -> list[int] | None:
-    """Return the number of flips at each step, between the first of `receipts` and the receipt that differs from it
-    most.
+    """Return, for each step, the largest number of flips between the first of `receipts` and another one.
 
     None if a run did not count tokens per expert, or if runs have different layers or experts. A step that only some
     runs counted, as after a resume, has 0 flips.
@@ -91,8 +90,8 @@ def _flips_between(one: Counts, other: Counts) -> int:
 
 
 def budgets(budget: float, steps: int, flipped: Sequence[int] | None) -> list[float]:
-    """Return the allowed loss difference (nats) at each of `steps` steps: `budget` before the first flip, and at least
-    AFTER_A_FLIP from it on.
+    """Return the allowed loss difference (nats) at each of `steps` steps: `budget` before the first flip, and from that
+    step on `budget` or AFTER_A_FLIP, whichever is larger.
 
     `flipped` has the number of flips per step; None if they were not counted.
     """

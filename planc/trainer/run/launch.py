@@ -258,8 +258,8 @@ def leave(code: int) -> NoReturn:
 
 @contextmanager
 def _signals_set(stop: threading.Event, on_term: Callable[[], None] | None = None) -> Iterator[None]:
-    """A context manager: inside it, SIGINT and SIGTERM set `stop` instead of raising. The first SIGTERM calls `on_term`
-    instead, if it is given. No effect outside the main thread."""
+    """A context manager in which SIGINT and SIGTERM set `stop` instead of raising. If `on_term` is given, the first
+    SIGTERM calls it instead. No effect outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
